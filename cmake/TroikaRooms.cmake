@@ -1,0 +1,44 @@
+# troika_room(NAME [TORCH] SOURCES ... [DEPENDS rooms and libraries ...] [PRIVATE libraries ...])
+#
+# One room of the house: a static library troika_NAME, exported as troika::NAME, its headers
+# installed from beside the sources. TORCH rooms share one precompiled header of LibTorch.
+function(troika_room name)
+  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
+  set(target troika_${name})
+  add_library(${target} STATIC ${ROOM_SOURCES})
+  add_library(troika::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS}
+    PRIVATE $<BUILD_INTERFACE:troika_options> ${ROOM_PRIVATE})
+  if(ROOM_TORCH)
+    target_link_libraries(${target} PUBLIC torch)
+    if(NOT name STREQUAL "compat")
+      target_precompile_headers(${target} REUSE_FROM troika_compat)
+    endif()
+  endif()
+  install(TARGETS ${target} EXPORT troika-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  file(GLOB_RECURSE headers RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *.h)
+  foreach(header IN LISTS headers)
+    get_filename_component(folder ${header} DIRECTORY)
+    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troika/${name}/${folder})
+  endforeach()
+endfunction()
+
+# troika_test(ROOM [TORCH] SOURCES ... [DEPENDS ...]): one test binary test_ROOM, each of its cases
+# a ctest of its own. Every rank and every test gets one thread.
+function(troika_test room)
+  cmake_parse_arguments(TEST "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
+  set(target test_${room})
+  add_executable(${target} ${TEST_SOURCES})
+  target_link_libraries(${target} PRIVATE troika_options troika::${room} ${TEST_DEPENDS}
+                        GTest::gmock GTest::gtest_main)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  if(TEST_TORCH)
+    target_precompile_headers(${target} REUSE_FROM troika_compat)
+  endif()
+  gtest_discover_tests(${target} TEST_PREFIX "${room}." DISCOVERY_MODE PRE_TEST
+                       PROPERTIES TIMEOUT 120 ENVIRONMENT "OMP_NUM_THREADS=1")
+endfunction()

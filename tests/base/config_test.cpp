@@ -1,0 +1,106 @@
+#include "troika/base/config.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+
+namespace troika::config {
+namespace {
+
+struct Options {
+  int64_t devices = 1;
+  double lr = 0.1;
+  bool shuffle = true;
+  std::string name = "run";
+  std::vector<std::string> files;
+
+  Table table() {
+    Table table;
+    table.add("trainer.devices", &devices, "processes", at_least(int64_t{1}));
+    table.add("optim.lr", &lr, "learning rate", above(0.0));
+    table.add("data.shuffle", &shuffle, "shuffle");
+    table.add("data.files", &files, "text files");
+    table.add("run.name", &name, "name of the run", one_of({"run", "other"}));
+    return table;
+  }
+};
+
+TEST(Config, ReadsEveryTypeFromToml) {
+  Options options;
+  auto table = options.table();
+  table.parse(
+      "[trainer]\ndevices = 4\n[optim]\nlr = 1\n[data]\nshuffle = false\nfiles = [\"a\", "
+      "\"b\"]\n[run]\nname = 'other'\n",
+      "x.toml");
+  EXPECT_EQ(options.devices, 4);
+  EXPECT_EQ(options.lr, 1.0);
+  EXPECT_FALSE(options.shuffle);
+  EXPECT_EQ(options.name, "other");
+  EXPECT_EQ(options.files, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(Config, ArgumentsOverrideFiles) {
+  Options options;
+  auto table = options.table();
+  table.parse("[optim]\nlr = 0.5\n", "x.toml");
+  table.set_argument("--optim.lr=2e-3");
+  table.set_argument("--data.files=a,b");
+  table.set_argument("--data.shuffle=false");
+  EXPECT_EQ(options.lr, 2e-3);
+  EXPECT_EQ(options.files.size(), 2u);
+  EXPECT_FALSE(options.shuffle);
+}
+
+TEST(Config, PrintedTomlReadsBackToTheSameText) {
+  Options options;
+  options.lr = 1;
+  options.files = {"with \"quotes\"", "back\\slash"};
+  const std::string text = options.table().to_toml();
+  Options again;
+  auto table = again.table();
+  table.parse(text, "printed");
+  EXPECT_EQ(table.to_toml(), text);
+  EXPECT_EQ(again.files, options.files);
+}
+
+TEST(Config, RefusesWhatIsWrongAndSaysWhere) {
+  Options options;
+  auto table = options.table();
+  EXPECT_ERROR(table.parse("[trainer]\ndevcies = 2\n", "x.toml"), ErrorKind::usage,
+               "[config] unknown key trainer.devcies (x.toml:2) (did you mean trainer.devices?)");
+  EXPECT_ERROR(table.parse("[trainer]\ndevices = \"two\"\n", "x.toml"), ErrorKind::usage,
+               "[config] trainer.devices (x.toml:2); got 'two', expected an integer");
+  EXPECT_ERROR(table.parse("devices = 2\n", "x.toml"), ErrorKind::usage,
+               "[config] devices (x.toml:1); got 2, expected a [section] of keys");
+  EXPECT_ERROR(table.set("trainer.devices", "0"), ErrorKind::usage,
+               "[config] trainer.devices; got 0, expected an integer >= 1");
+  EXPECT_ERROR(table.set("optim.lr", "fast"), ErrorKind::usage,
+               "[config] optim.lr; got \"fast\", expected a number");
+  EXPECT_ERROR(table.set("run.name", "third"), ErrorKind::usage,
+               "[config] run.name; got \"third\", expected one of run, other");
+  EXPECT_ERROR(table.set_argument("--run.name"), ErrorKind::usage,
+               "[config] argument; got --run.name, expected --section.name=value");
+  EXPECT_ERROR(table.load("/no/such/file.toml"), ErrorKind::usage,
+               "[base] cannot read /no/such/file.toml; got No such file or directory");
+  EXPECT_EQ(options.devices, 1) << "a refused value must not be stored";
+}
+
+TEST(Config, SaysWhereTomlIsBroken) {
+  Options options;
+  auto table = options.table();
+  EXPECT_THROW(
+      try { table.parse("[trainer]\ndevices = \n", "x.toml"); } catch (const Error& error) {
+        EXPECT_THAT(error.what(), testing::StartsWith("[config] x.toml:2 is not TOML; got "));
+        throw;
+      },
+      Error);
+}
+
+TEST(Config, MarkdownListsEveryRow) {
+  Options options;
+  EXPECT_THAT(options.table().to_markdown(),
+              testing::HasSubstr("| `devices` | `1` | an integer >= 1 | processes |"));
+}
+
+}  // namespace
+}  // namespace troika::config

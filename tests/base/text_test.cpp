@@ -1,0 +1,37 @@
+#include "troika/base/text.h"
+
+#include <gmock/gmock.h>
+
+namespace troika {
+namespace {
+
+TEST(Text, NearestIsByEditDistance) {
+  EXPECT_EQ(nearest("devcies", {"lr", "devices", "nodes"}), "devices");
+  EXPECT_EQ(nearest("x", {}), "");
+}
+
+TEST(Text, ParsesWholeNumbersOnly) {
+  EXPECT_EQ(parse_int("12"), 12);
+  EXPECT_EQ(parse_int("12x"), std::nullopt);
+  EXPECT_EQ(parse_int(""), std::nullopt);
+  EXPECT_EQ(parse_double("1e-3"), 1e-3);
+  EXPECT_EQ(parse_double("1,5"), std::nullopt);
+}
+
+TEST(Text, SplitsAndTrims) {
+  EXPECT_THAT(split("a,,b", ','), testing::ElementsAre("a", "", "b"));
+  EXPECT_THAT(split("", ','), testing::ElementsAre(""));
+  EXPECT_EQ(trim("  a b\n"), "a b");
+  EXPECT_EQ(trim(" \t"), "");
+}
+
+TEST(Text, HumanUnits) {
+  EXPECT_EQ(human_bytes(512), "512 B");
+  EXPECT_EQ(human_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(human_seconds(59.2), "59 s");
+  EXPECT_EQ(human_seconds(75), "1:15");
+  EXPECT_EQ(human_seconds(3700), "1:01:40");
+}
+
+}  // namespace
+}  // namespace troika

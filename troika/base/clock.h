@@ -1,0 +1,39 @@
+// Time on this machine: deadlines and stop watches over the steady clock.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace troika {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+// A point in time by which a blocking call must return.
+class Deadline {
+ public:
+  static Deadline after(Clock::duration span) { return Deadline(Clock::now() + span); }
+
+  bool passed() const { return Clock::now() >= at_; }
+  // Time left, never negative; what poll() and condition variables want.
+  Milliseconds left() const {
+    return std::max(Milliseconds(0), std::chrono::ceil<Milliseconds>(at_ - Clock::now()));
+  }
+  Clock::time_point at() const { return at_; }
+
+ private:
+  explicit Deadline(Clock::time_point at) : at_(at) {}
+  Clock::time_point at_;
+};
+
+// Seconds since construction or the last restart().
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  void restart() { start_ = Clock::now(); }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace troika

@@ -1,0 +1,271 @@
+#include "troika/base/config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <type_traits>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/base/text.h"
+
+namespace troika::config {
+
+namespace {
+
+template <typename T>
+constexpr std::string_view type_name() {
+  if constexpr (std::is_same_v<T, bool>) return "true or false";
+  if constexpr (std::is_same_v<T, int64_t>) return "an integer";
+  if constexpr (std::is_same_v<T, double>) return "a number";
+  if constexpr (std::is_same_v<T, std::string>) return "a string";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of strings";
+}
+
+std::string in_quotes(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string show(const Value& value) {
+  return std::visit(
+      [](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return in_quotes(v);
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          std::vector<std::string> items;
+          for (const auto& item : v) items.push_back(in_quotes(item));
+          return fmt::format("[{}]", fmt::join(items, ", "));
+        } else if constexpr (std::is_same_v<T, double>) {
+          std::string text = fmt::format("{}", v);
+          // TOML tells integers and floats apart by their spelling.
+          if (text.find_first_of(".en") == std::string::npos) text += ".0";
+          return text;
+        } else {
+          return fmt::format("{}", v);
+        }
+      },
+      value);
+}
+
+[[noreturn]] void fail(std::string what, std::string got, std::string expected,
+                       std::string hint = {}) {
+  throw Error("config", ErrorKind::usage,
+              {.what = std::move(what),
+               .got = std::move(got),
+               .expected = std::move(expected),
+               .hint = std::move(hint)});
+}
+
+double number(const Value& value) {
+  if (const auto* integer = std::get_if<int64_t>(&value)) return static_cast<double>(*integer);
+  return std::get<double>(value);
+}
+
+template <typename T>
+std::optional<T> from_text(std::string_view text) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (text == "true" || text == "1") return true;
+    if (text == "false" || text == "0") return false;
+    return std::nullopt;
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return parse_int(text);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return parse_double(text);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return std::string(text);
+  } else {
+    return text.empty() ? T{} : split(text, ',');
+  }
+}
+
+template <typename T>
+std::optional<T> from_toml(const toml::node& node) {
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    const auto* array = node.as_array();
+    if (!array) return std::nullopt;
+    T items;
+    for (const auto& item : *array) {
+      const auto text = item.value_exact<std::string>();
+      if (!text) return std::nullopt;
+      items.push_back(*text);
+    }
+    return items;
+  } else {
+    auto value = node.value_exact<T>();
+    if constexpr (std::is_same_v<T, double>) {
+      if (!value) {
+        if (const auto integer = node.value_exact<int64_t>()) value = static_cast<double>(*integer);
+      }
+    }
+    return value;
+  }
+}
+
+std::string show_node(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& n) { out << n; });
+  return out.str();
+}
+
+std::pair<std::string, std::string> section_and_name(const std::string& key) {
+  const size_t dot = key.find('.');
+  return {key.substr(0, dot), key.substr(dot + 1)};
+}
+
+}  // namespace
+
+Rule at_least(int64_t low) {
+  return {fmt::format("an integer >= {}", low),
+          [=](const Value& value) { return std::get<int64_t>(value) >= low; }};
+}
+
+Rule at_least(double low) {
+  return {fmt::format("a number >= {}", low), [=](const Value& v) { return number(v) >= low; }};
+}
+
+Rule above(double low) {
+  return {fmt::format("a number > {}", low), [=](const Value& v) { return number(v) > low; }};
+}
+
+Rule between(double low, double high) {
+  return {fmt::format("a number from {} to {}", low, high),
+          [=](const Value& v) { return number(v) >= low && number(v) <= high; }};
+}
+
+Rule one_of(std::vector<std::string> names) {
+  return {fmt::format("one of {}", fmt::join(names, ", ")), [names](const Value& value) {
+            return std::find(names.begin(), names.end(), std::get<std::string>(value)) !=
+                   names.end();
+          }};
+}
+
+void Table::add_row(Row row) {
+  TROIKA_CHECK(std::count(row.key.begin(), row.key.end(), '.') == 1,
+               "a key is section.name: " + row.key);
+  rows_.push_back(std::move(row));
+}
+
+const Table::Row& Table::find(std::string_view key, const std::string& where) const {
+  const auto row =
+      std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.key == key; });
+  if (row != rows_.end()) return *row;
+  std::vector<std::string> keys;
+  for (const auto& r : rows_) keys.push_back(r.key);
+  throw Error("config", ErrorKind::usage,
+              {.what = fmt::format("unknown key {}{}", key, where),
+               .hint = fmt::format("did you mean {}?", nearest(key, keys))});
+}
+
+void Table::store(const Row& row, Value value, const std::string& where) {
+  if (row.rule.holds && !row.rule.holds(value)) fail(row.key + where, show(value), row.rule.text);
+  std::visit(
+      [&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },
+      row.target);
+}
+
+void Table::load(const std::filesystem::path& toml_file) {
+  parse(read_file(toml_file), toml_file.string());
+}
+
+void Table::parse(std::string_view text, std::string_view name) {
+  toml::table root;
+  try {
+    root = toml::parse(text, name);
+  } catch (const toml::parse_error& problem) {
+    fail(fmt::format("{}:{} is not TOML", name, problem.source().begin.line),
+         std::string(problem.description()), "", "see https://toml.io");
+  }
+  for (const auto& [section, node] : root) {
+    const auto* table = node.as_table();
+    if (!table) {
+      fail(fmt::format("{} ({}:{})", section.str(), name, node.source().begin.line),
+           show_node(node), "a [section] of keys");
+    }
+    for (const auto& [key, item] : *table) {
+      const auto where = fmt::format(" ({}:{})", name, item.source().begin.line);
+      const Row& row = find(fmt::format("{}.{}", section.str(), key.str()), where);
+      std::visit(
+          [&, &value_node = item](auto* target) {
+            using T = std::remove_pointer_t<decltype(target)>;
+            auto value = from_toml<T>(value_node);
+            if (!value) {
+              fail(row.key + where, show_node(value_node), std::string(type_name<T>()));
+            }
+            store(row, Value(std::move(*value)), where);
+          },
+          row.target);
+    }
+  }
+}
+
+void Table::set(std::string_view key, std::string_view text) {
+  const Row& row = find(key, "");
+  std::visit(
+      [&](auto* target) {
+        using T = std::remove_pointer_t<decltype(target)>;
+        auto value = from_text<T>(text);
+        if (!value) fail(row.key, in_quotes(text), std::string(type_name<T>()));
+        store(row, Value(std::move(*value)), "");
+      },
+      row.target);
+}
+
+void Table::set_argument(std::string_view argument) {
+  const size_t equals = argument.find('=');
+  if (!argument.starts_with("--") || equals == std::string_view::npos) {
+    fail("argument", std::string(argument), "--section.name=value");
+  }
+  set(argument.substr(2, equals - 2), argument.substr(equals + 1));
+}
+
+std::string Table::to_toml() const {
+  std::string out;
+  std::string open_section;
+  for (const auto& row : rows_) {
+    const auto [section, name] = section_and_name(row.key);
+    if (section != open_section) {
+      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
+      open_section = section;
+    }
+    const Value value = std::visit([](const auto* target) { return Value(*target); }, row.target);
+    out += fmt::format("{} = {}  # {}\n", name, show(value), row.help);
+  }
+  return out;
+}
+
+std::string Table::to_markdown() const {
+  std::string out;
+  std::string open_section;
+  for (const auto& row : rows_) {
+    const auto [section, name] = section_and_name(row.key);
+    if (section != open_section) {
+      out += fmt::format("{}## `[{}]`\n\n| key | default | value | meaning |\n|---|---|---|---|\n",
+                         out.empty() ? "" : "\n", section);
+      open_section = section;
+    }
+    const std::string type = std::visit(
+        [](const auto* target) {
+          return std::string(type_name<std::remove_cvref_t<decltype(*target)>>());
+        },
+        row.target);
+    out += fmt::format("| `{}` | `{}` | {} | {} |\n", name, show(row.initial),
+                       row.rule.text.empty() ? type : row.rule.text, row.help);
+  }
+  return out;
+}
+
+}  // namespace troika::config

@@ -1,0 +1,73 @@
+// The typed table of options: one row drives parsing, defaults, validation, help and docs.
+//
+// A row binds a key `section.name` to a variable of the caller, whose value at that moment is the
+// default. Files are TOML with one level of sections; the command line overrides them with
+// `--section.name=value`.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace troika::config {
+
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
+
+// What a value must be beyond its type. `text` completes "expected ...".
+struct Rule {
+  std::string text;
+  std::function<bool(const Value&)> holds;
+};
+
+Rule at_least(int64_t low);
+Rule at_least(double low);
+Rule above(double low);
+Rule between(double low, double high);  // low <= value <= high
+Rule one_of(std::vector<std::string> names);
+
+class Table {
+ public:
+  // `variable` must outlive the table; T is an alternative of Value. A default need not satisfy its
+  // rule: rules hold for what a user sets.
+  template <typename T>
+  void add(std::string key, T* variable, std::string help, Rule rule = {}) {
+    add_row({std::move(key), variable, Value(*variable), std::move(help), std::move(rule)});
+  }
+
+  // Each throws Error(room `config`, usage) for an unknown key (naming the nearest known one), a
+  // wrong type or a broken rule; errors from a file name its line.
+  void load(const std::filesystem::path& toml_file);
+  void parse(std::string_view toml, std::string_view name);
+  // A value as typed on a command line; lists are separated by commas.
+  void set(std::string_view key, std::string_view text);
+  // One argument `--section.name=value`.
+  void set_argument(std::string_view argument);
+
+  // The present values as TOML that `parse` reads back, each row with its help as a comment.
+  std::string to_toml() const;
+  // A table of all options with type, default and meaning, a section each.
+  std::string to_markdown() const;
+
+ private:
+  using Target =
+      std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
+  struct Row {
+    std::string key;
+    Target target;
+    Value initial;
+    std::string help;
+    Rule rule;
+  };
+
+  void add_row(Row row);
+  const Row& find(std::string_view key, const std::string& where) const;
+  static void store(const Row& row, Value value, const std::string& where);
+
+  std::vector<Row> rows_;
+};
+
+}  // namespace troika::config

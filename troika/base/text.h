@@ -1,0 +1,26 @@
+// Small helpers on text: for messages a person reads and values a person typed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troika {
+
+// The candidate with the smallest edit distance to `word`; empty when there is no candidate.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+std::vector<std::string> split(std::string_view text, char separator);
+std::string_view trim(std::string_view text);
+
+// The whole text as a number, or nothing.
+std::optional<int64_t> parse_int(std::string_view text);
+std::optional<double> parse_double(std::string_view text);
+
+// 1536 -> "1.5 KiB"; 59.2 -> "59 s", 75 -> "1:15", 3700 -> "1:01:40".
+std::string human_bytes(double bytes);
+std::string human_seconds(double seconds);
+
+}  // namespace troika
