@@ -42,3 +42,24 @@ function(troika_test room)
   gtest_discover_tests(${target} TEST_PREFIX "${room}." DISCOVERY_MODE PRE_TEST
                        PROPERTIES TIMEOUT 120 ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
+
+# troika_ranks_test(NAME BACKEND gloo|mpi RANKS n COMMAND target args ...): a ctest that runs a
+# program as n processes, started by `troika launch` for gloo and by mpirun for mpi. A back end that
+# is not built has no such test.
+function(troika_ranks_test name)
+  cmake_parse_arguments(RANKS "" "BACKEND;RANKS" "COMMAND" ${ARGN})
+  list(POP_FRONT RANKS_COMMAND program)
+  if(RANKS_BACKEND STREQUAL "mpi")
+    if(NOT MPI_CXX_FOUND)
+      return()
+    endif()
+    # As root, in a container, and with more ranks than cores: all usual in tests.
+    add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe
+             -n ${RANKS_RANKS} $<TARGET_FILE:${program}> ${RANKS_COMMAND})
+  else()
+    add_test(NAME ${name} COMMAND troika launch -n ${RANKS_RANKS}
+             $<TARGET_FILE:${program}> ${RANKS_COMMAND})
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 ENVIRONMENT "OMP_NUM_THREADS=1"
+                       PROCESSORS 2)
+endfunction()

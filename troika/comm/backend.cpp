@@ -1,0 +1,42 @@
+#include "troika/comm/backend.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+
+namespace troika::comm {
+
+namespace {
+
+constexpr std::array kBackends{
+    Backend{"gloo", gloo::why_unavailable, gloo::make},
+    Backend{"mpi", mpi::why_unavailable, mpi::make},
+};
+
+}  // namespace
+
+std::span<const Backend> backends() {
+  return kBackends;
+}
+
+const Backend& backend(std::string_view name) {
+  const auto row = std::find_if(kBackends.begin(), kBackends.end(),
+                                [&](const Backend& b) { return b.name == name; });
+  if (row == kBackends.end()) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "unknown back end",
+                 .got = std::string(name),
+                 .expected = "gloo or mpi",
+                 .hint = "did you mean " + nearest(name, {"gloo", "mpi"}) + "?"});
+  }
+  if (const std::string reason = row->why_unavailable(); !reason.empty()) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "back end " + std::string(name) + " is not available", .got = reason});
+  }
+  return *row;
+}
+
+}  // namespace troika::comm
