@@ -6,11 +6,11 @@
 
 #include "troika/base/error.h"
 
-#define EXPECT_ERROR(statement, expected_kind, message)                        \
-  try {                                                                        \
-    statement;                                                                 \
-    ADD_FAILURE() << #statement " did not throw; expected: " << (message);     \
-  } catch (const ::troika::Error& error) {                                     \
-    EXPECT_STREQ(error.what(), std::string(message).c_str());                  \
-    EXPECT_EQ(error.kind(), expected_kind);                                    \
+#define EXPECT_ERROR(statement, expected_kind, message)                    \
+  try {                                                                    \
+    statement;                                                             \
+    ADD_FAILURE() << #statement " did not throw; expected: " << (message); \
+  } catch (const ::troika::Error& error) {                                 \
+    EXPECT_STREQ(error.what(), std::string(message).c_str());              \
+    EXPECT_EQ(error.kind(), expected_kind);                                \
   }

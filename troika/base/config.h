@@ -53,8 +53,7 @@ class Table {
   std::string to_markdown() const;
 
  private:
-  using Target =
-      std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
+  using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
   struct Row {
     std::string key;
     Target target;

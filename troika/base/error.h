@@ -11,10 +11,10 @@ namespace troika {
 
 // What a process that ends with this error tells its launcher through its exit code.
 enum class ErrorKind : int {
-  failure = 1,      // anything else: a bug, a full disk, memory
-  usage = 2,        // configuration, command line, environment or input data: a retry cannot help
-  peer = 3,         // another rank failed or left; that rank has the cause
-  timeout = 4,      // a deadline passed
+  failure = 1,  // anything else: a bug, a full disk, memory
+  usage = 2,    // configuration, command line, environment or input data: a retry cannot help
+  peer = 3,     // another rank failed or left; that rank has the cause
+  timeout = 4,  // a deadline passed
 };
 
 // The parts of a message. Only `what` must be set; `got` and `expected` are printed as a pair.
@@ -52,7 +52,7 @@ namespace detail {
 
 }  // namespace troika
 
-#define TROIKA_CHECK(condition, message)                                             \
-  do {                                                                               \
+#define TROIKA_CHECK(condition, message)                                                       \
+  do {                                                                                         \
     if (!(condition)) ::troika::detail::check_failed(#condition, __FILE__, __LINE__, message); \
   } while (false)

@@ -16,9 +16,9 @@ namespace troika {
 namespace {
 
 [[noreturn]] void fail(std::string_view action, const std::filesystem::path& path, int error) {
-  throw Error("base", error == ENOENT || error == EACCES ? ErrorKind::usage : ErrorKind::failure,
-              {.what = fmt::format("cannot {} {}", action, path.string()),
-               .got = std::strerror(error)});
+  throw Error(
+      "base", error == ENOENT || error == EACCES ? ErrorKind::usage : ErrorKind::failure,
+      {.what = fmt::format("cannot {} {}", action, path.string()), .got = std::strerror(error)});
 }
 
 class File {
@@ -83,6 +83,8 @@ void make_folder(const std::filesystem::path& path) {
   if (error) fail("create folder", path, error.value());
 }
 
-void sync_path(const std::filesystem::path& path) { File(path, O_RDONLY).sync(); }
+void sync_path(const std::filesystem::path& path) {
+  File(path, O_RDONLY).sync();
+}
 
 }  // namespace troika

@@ -19,8 +19,8 @@ constexpr std::array kLevels{spdlog::level::debug, spdlog::level::info, spdlog::
 
 spdlog::logger& logger() {
   static const auto instance = [] {
-    auto made = std::make_shared<spdlog::logger>(
-        "troika", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>("troika",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->flush_on(spdlog::level::info);
     made->set_pattern("%H:%M:%S.%e %l: %v");
     return made;
@@ -39,7 +39,9 @@ std::string& current_pattern() {
 
 }  // namespace
 
-void set_level(Level level) { logger().set_level(kLevels[static_cast<size_t>(level)]); }
+void set_level(Level level) {
+  logger().set_level(kLevels[static_cast<size_t>(level)]);
+}
 
 void set_prefix(const std::string& prefix) {
   current_pattern() = prefix_pattern(prefix);

@@ -28,7 +28,9 @@ uint64_t Random::operator()() {
   return finalise(state_);
 }
 
-double Random::uniform() { return static_cast<double>((*this)() >> 11) * 0x1.0p-53; }
+double Random::uniform() {
+  return static_cast<double>((*this)() >> 11) * 0x1.0p-53;
+}
 
 uint64_t Random::below(uint64_t bound) {
   // Values under the threshold would make the low residues more likely.

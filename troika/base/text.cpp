@@ -38,10 +38,10 @@ std::optional<Number> parse_number(std::string_view text) {
 }  // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  const auto best = std::min_element(
-      candidates.begin(), candidates.end(), [&](const std::string& a, const std::string& b) {
-        return edit_distance(word, a) < edit_distance(word, b);
-      });
+  const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                     [&](const std::string& a, const std::string& b) {
+                                       return edit_distance(word, a) < edit_distance(word, b);
+                                     });
   return best == candidates.end() ? std::string() : *best;
 }
 
@@ -63,8 +63,12 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
-std::optional<int64_t> parse_int(std::string_view text) { return parse_number<int64_t>(text); }
-std::optional<double> parse_double(std::string_view text) { return parse_number<double>(text); }
+std::optional<int64_t> parse_int(std::string_view text) {
+  return parse_number<int64_t>(text);
+}
+std::optional<double> parse_double(std::string_view text) {
+  return parse_number<double>(text);
+}
 
 std::string human_bytes(double bytes) {
   constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB"};

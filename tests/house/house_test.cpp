@@ -1,0 +1,137 @@
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "troika/base/file.h"
+#include "troika/base/text.h"
+#include "troika/train/options.h"
+
+namespace troika {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kSource = TROIKA_SOURCE_DIR;
+
+struct Room {
+  int level = 0;
+  bool torch = false;
+};
+
+// The table of rooms in docs/architecture.md: | level | `room` | holds | LibTorch |
+std::map<std::string, Room> rooms() {
+  static const std::regex row(R"(^\| *(\d) *\| *`(\w+)` *\|.*\| *(yes|no) *\|$)");
+  std::map<std::string, Room> found;
+  for (const auto& line : split(read_file(kSource / "docs/architecture.md"), '\n')) {
+    std::smatch match;
+    if (std::regex_match(line, match, row))
+      found[match[2]] = {std::stoi(match[1]), match[3] == "yes"};
+  }
+  return found;
+}
+
+std::vector<fs::path> sources(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() == ".h" || entry.path().extension() == ".cpp") {
+      files.push_back(entry.path());
+    }
+  }
+  return files;
+}
+
+std::vector<std::string> includes(const fs::path& file) {
+  static const std::regex include(R"(^#include [<"]([^>"]+)[>"])");
+  std::vector<std::string> found;
+  for (const auto& line : split(read_file(file), '\n')) {
+    std::smatch match;
+    if (std::regex_search(line, match, include)) found.push_back(match[1]);
+  }
+  return found;
+}
+
+std::string room_of(const fs::path& file) {
+  return fs::relative(file, kSource / "troika").begin()->string();
+}
+
+TEST(House, EveryRoomIsInTheArchitecture) {
+  std::set<std::string> folders;
+  for (const auto& entry : fs::directory_iterator(kSource / "troika")) {
+    if (entry.is_directory()) folders.insert(entry.path().filename());
+  }
+  std::set<std::string> documented;
+  for (const auto& [name, room] : rooms()) documented.insert(name);
+  EXPECT_EQ(folders, documented);
+}
+
+TEST(House, RoomsIncludeLowerRoomsOnly) {
+  const auto known = rooms();
+  int checked = 0;
+  for (const auto& [name, room] : known) {
+    for (const auto& file : sources(kSource / "troika" / name)) {
+      for (const auto& header : includes(file)) {
+        if (!header.starts_with("troika/") || header == "troika/troika.h") continue;
+        const std::string other = split(header, '/').at(1);
+        ++checked;
+        EXPECT_TRUE(other == name || known.at(other).level < room.level)
+            << file << " of level " << room.level << " includes " << header;
+      }
+    }
+  }
+  EXPECT_GT(checked, 100);
+}
+
+TEST(House, TheFloorDoesWithoutLibTorch) {
+  static const std::regex torch("^(torch|ATen|c10)/");
+  for (const auto& [name, room] : rooms()) {
+    if (room.torch) continue;
+    for (const auto& file : sources(kSource / "troika" / name)) {
+      for (const auto& header : includes(file)) {
+        EXPECT_FALSE(std::regex_search(header, torch)) << file << " includes " << header;
+      }
+    }
+  }
+}
+
+TEST(House, OnlyCompatKnowsLibTorchVersionsAndInternals) {
+  static const std::regex internal("^torch/(version.h|csrc/(autograd|distributed))");
+  for (const auto& file : sources(kSource / "troika")) {
+    if (room_of(file) == "compat") continue;
+    for (const auto& header : includes(file)) {
+      EXPECT_FALSE(std::regex_search(header, internal)) << file << " includes " << header;
+    }
+    EXPECT_THAT(read_file(file), testing::Not(testing::HasSubstr("TORCH_VERSION"))) << file;
+  }
+}
+
+TEST(House, HeadersDoNotPullInAllOfLibTorch) {
+  for (const auto& file : sources(kSource / "troika")) {
+    if (file.extension() != ".h" || room_of(file) == "compat") continue;
+    EXPECT_THAT(
+        includes(file),
+        testing::Not(testing::Contains(testing::AnyOf("torch/torch.h", "troika/compat/torch.h"))))
+        << file;
+  }
+}
+
+TEST(House, FilesCanBeHeldInTheHead) {
+  for (const char* folder : {"troika", "tests", "examples"}) {
+    for (const auto& file : sources(kSource / folder)) {
+      EXPECT_LE(split(read_file(file), '\n').size(), 400u) << file;
+    }
+  }
+}
+
+TEST(House, ConfigurationIsDocumentedFromItsTable) {
+  train::TrainOptions options;
+  EXPECT_THAT(read_file(kSource / "docs/configuration.md"),
+              testing::EndsWith(train::make_table(options).to_markdown()))
+      << "the end of docs/configuration.md is the output of troika train --describe-config";
+}
+
+}  // namespace
+}  // namespace troika

@@ -1,0 +1,29 @@
+// The subcommands of the program `troika`. Each adds itself to the command line; what it returns is
+// the process's exit code.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace troika::cli {
+
+using Command = std::function<int()>;
+
+// Each declares its options on `app`'s new subcommand and gives back what runs when it is chosen.
+struct Entry {
+  CLI::App* app;
+  Command run;
+};
+
+Entry add_train(CLI::App& app);
+Entry add_launch(CLI::App& app);
+Entry add_doctor(CLI::App& app);
+Entry add_sample(CLI::App& app);
+Entry add_version(CLI::App& app);
+
+}  // namespace troika::cli

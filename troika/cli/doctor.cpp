@@ -1,0 +1,146 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "troika/base/error.h"
+#include "troika/cli/blas.h"
+#include "troika/cli/commands.h"
+#include "troika/cluster/environment.h"
+#include "troika/comm/backend.h"
+#include "troika/comm/world.h"
+#include "troika/compat/torch.h"
+#include "troika/train/summary.h"
+
+namespace troika::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The vector and matrix extensions that LibTorch's kernels can use.
+std::vector<std::string> cpu_features() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(info, line) && !line.starts_with("flags")) {
+  }
+  std::istringstream flags(line);
+  std::vector<std::string> found;
+  for (std::string flag; flags >> flag;) {
+    for (const char* wanted : {"avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16",
+                               "avx512_vnni", "amx_bf16", "amx_int8"}) {
+      if (flag == wanted) found.push_back(flag);
+    }
+  }
+  return found;
+}
+
+Json gpus() {
+  if (!torch::cuda::is_available()) return {{"count", 0}, {"why", "this LibTorch sees none"}};
+  return {{"count", torch::cuda::device_count()}};
+}
+
+Json back_ends() {
+  Json list = Json::array();
+  list.push_back({{"name", "local"}, {"available", true}, {"why_not", ""}});
+  for (const auto& row : comm::backends()) {
+    const std::string reason = row.why_unavailable();
+    list.push_back({{"name", row.name}, {"available", reason.empty()}, {"why_not", reason}});
+  }
+  return list;
+}
+
+Json launcher() {
+  try {
+    const auto environment = cluster::discover();
+    return {{"name", environment.launcher},
+            {"description", cluster::describe(environment)},
+            {"world_size", environment.world_size},
+            {"backend", comm::choose_backend(environment)}};
+  } catch (const Error& error) {
+    return {{"name", "broken"}, {"description", error.what()}};
+  }
+}
+
+Json examine() {
+  const Blas blas = find_blas();
+  return {{"troika", train::troika_version()},
+          {"libtorch", compat::torch_version()},
+          {"blas", {{"name", blas.name}, {"library", blas.library}, {"gflops", blas.gflops}}},
+          {"onednn", at::hasMKLDNN()},
+          {"cpu", {{"cores", std::thread::hardware_concurrency()}, {"features", cpu_features()}}},
+          {"threads", at::get_num_threads()},
+          {"gpus", gpus()},
+          {"back_ends", back_ends()},
+          {"launcher", launcher()}};
+}
+
+std::vector<std::string> warnings(const Json& found) {
+  std::vector<std::string> list;
+  if (found["blas"]["name"] == "reference") {
+    list.push_back(
+        "LibTorch uses the reference BLAS, which is about 25 times slower than OpenBLAS: "
+        "apt-get install libopenblas0-openmp");
+  }
+  if (!found["onednn"]) {
+    list.push_back("LibTorch was built without oneDNN: convolutions will be slow");
+  }
+  if (found["launcher"]["name"] == "broken") {
+    list.push_back("the launcher's environment does not add up: " +
+                   found["launcher"]["description"].get<std::string>());
+  }
+  return list;
+}
+
+void print(const Json& found) {
+  const auto line = [](std::string_view name, const std::string& value) {
+    fmt::print("{:<16} {}\n", name, value);
+  };
+  const auto text = [](const Json& value) { return value.get<std::string>(); };
+  line("Troika", text(found["troika"]));
+  line("LibTorch", text(found["libtorch"]));
+  line("BLAS", fmt::format("{}, {:.0f} GFLOP/s on one thread ({})", text(found["blas"]["name"]),
+                           found["blas"]["gflops"].get<double>(), text(found["blas"]["library"])));
+  line("oneDNN", found["onednn"].get<bool>() ? "yes" : "no");
+  line("CPU",
+       fmt::format("{} cores, {}", found["cpu"]["cores"].get<int>(),
+                   fmt::join(found["cpu"]["features"].get<std::vector<std::string>>(), " ")));
+  line("threads", std::to_string(found["threads"].get<int>()));
+  const auto& gpu = found["gpus"];
+  line("GPUs", gpu["count"] == 0 ? "none: " + text(gpu["why"]) : gpu["count"].dump());
+  for (const auto& row : found["back_ends"]) {
+    line("back end " + text(row["name"]),
+         row["available"].get<bool>() ? "works" : "not available: " + text(row["why_not"]));
+  }
+  line("launcher", text(found["launcher"]["description"]));
+}
+
+int run(bool as_json) {
+  Json found = examine();
+  const auto notes = warnings(found);
+  if (as_json) {
+    found["warnings"] = notes;
+    std::cout << found.dump(2) << '\n';
+  } else {
+    print(found);
+    for (const auto& note : notes) fmt::print("\nWARNING: {}\n", note);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Entry add_doctor(CLI::App& app) {
+  auto* command = app.add_subcommand("doctor", "say what this machine has and what is missing");
+  const auto as_json = std::make_shared<bool>(false);
+  command->add_flag("--json", *as_json, "as JSON");
+  return {command, [as_json] { return run(*as_json); }};
+}
+
+}  // namespace troika::cli

@@ -1,0 +1,40 @@
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+
+#include "troika/base/error.h"
+#include "troika/cli/commands.h"
+#include "troika/cluster/failure.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app("Distributed training of neural networks on LibTorch", "troika");
+  app.require_subcommand(1);
+  const std::vector<troika::cli::Entry> entries{
+      troika::cli::add_train(app), troika::cli::add_launch(app), troika::cli::add_doctor(app),
+      troika::cli::add_sample(app), troika::cli::add_version(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool asked_for_help = error.get_exit_code() == 0;
+    app.exit(error);
+    return asked_for_help ? 0 : static_cast<int>(troika::ErrorKind::usage);
+  }
+  for (const auto& entry : entries) {
+    if (entry.app->parsed()) return entry.run();
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << '\n';
+    troika::cluster::report_failure(error);
+    return troika::exit_code(error);
+  }
+}

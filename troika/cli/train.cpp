@@ -1,0 +1,195 @@
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/base/text.h"
+#include "troika/cli/commands.h"
+#include "troika/cluster/environment.h"
+#include "troika/cluster/launcher.h"
+#include "troika/comm/world.h"
+#include "troika/compat/torch.h"
+#include "troika/train/trainer.h"
+
+namespace troika::cli {
+
+namespace {
+
+struct Arguments {
+  std::string file;
+  bool print_config = false;
+  bool describe_config = false;
+};
+
+// `--section.name=value` and `--section.name value`.
+void apply_overrides(config::Table& table, const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool has_value = arguments[i].find('=') != std::string::npos;
+    if (arguments[i].starts_with("--") && !has_value && i + 1 < arguments.size()) {
+      table.set(arguments[i].substr(2), arguments[i + 1]);
+      ++i;
+    } else {
+      table.set_argument(arguments[i]);
+    }
+  }
+}
+
+std::filesystem::path log_folder(const train::TrainOptions& options) {
+  return std::filesystem::path(options.run.folder) / options.run.name / "logs";
+}
+
+// Starts the same command once per device, and watches over the processes.
+int launch_self(const train::TrainOptions& options, const Arguments& arguments,
+                const std::vector<std::string>& overrides) {
+  cluster::LaunchOptions launch;
+  launch.processes = static_cast<int>(options.trainer.devices);
+  launch.command = {"/proc/self/exe", "train", arguments.file};
+  launch.command.front() = std::filesystem::read_symlink("/proc/self/exe").string();
+  launch.command.insert(launch.command.end(), overrides.begin(), overrides.end());
+  launch.log_folder = log_folder(options).string();
+  return cluster::launch(launch);
+}
+
+void check_devices(const train::TrainOptions& options, const cluster::Environment& environment) {
+  const int64_t devices = options.trainer.devices;
+  if (devices == -1 || devices == environment.local_world_size) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "trainer.devices and the launcher disagree",
+               .got = fmt::format("devices = {}", devices),
+               .expected = fmt::format("{}, the processes that {} started on this machine",
+                                       environment.local_world_size, environment.launcher),
+               .hint = "leave trainer.devices at -1 under a launcher"});
+}
+
+void set_threads(const train::TrainOptions& options, const cluster::Environment& environment) {
+  int64_t threads = options.trainer.threads;
+  if (threads == 0 && std::getenv("OMP_NUM_THREADS")) return;
+  if (threads == 0) {
+    threads =
+        std::max<int64_t>(1, std::thread::hardware_concurrency() / environment.local_world_size);
+  }
+  at::set_num_threads(static_cast<int>(threads));
+}
+
+// A launcher of ours already keeps this process's output in the run's folder.
+bool output_is_kept(const std::filesystem::path& folder) {
+  const char* error_file = std::getenv("TROIKA_ERROR_FILE");
+  std::error_code none;
+  return error_file &&
+         std::filesystem::equivalent(std::filesystem::path(error_file).parent_path(), folder, none);
+}
+
+void open_log(const train::TrainOptions& options, const cluster::Environment& environment) {
+  if (environment.world_size > 1) log::set_prefix(fmt::format("rank {}", environment.rank));
+  const auto folder = log_folder(options);
+  if (!output_is_kept(folder)) {
+    log::also_to_file(folder / fmt::format("rank-{}.log", environment.rank));
+  }
+}
+
+// The model takes what the data set gives.
+nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset) {
+  const auto shape = dataset.input_shape();
+  const bool images = shape.size() == 3;
+  if (images == (model.name == "gpt")) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "model.name and data.name do not go together",
+                 .got = fmt::format("{} for {}", model.name, images ? "images" : "text"),
+                 .expected = images ? "a model of images" : "gpt"});
+  }
+  if (images) {
+    model.num_classes = dataset.num_classes();
+    model.in_channels = shape.at(0);
+    model.image_size = shape.at(1);
+  } else {
+    model.vocab_size = dataset.num_classes();
+    model.context = shape.at(0);
+  }
+  return model;
+}
+
+void print_summary(const train::RunSummary& summary) {
+  fmt::print(
+      "\n{} finished: {} steps on {} process{} in {}\n"
+      "  train loss           {:.4f}\n"
+      "  validation loss      {:.4f}\n"
+      "  validation accuracy  {:.2f} %\n"
+      "  throughput           {:.1f} samples/s, median step {:.1f} ms\n"
+      "  peak memory          {} a process\n"
+      "  checkpoint           {}\n"
+      "  metrics and logs     {}\n",
+      summary.name, summary.steps, summary.world_size, summary.world_size == 1 ? "" : "es",
+      human_seconds(summary.seconds), summary.train_loss, summary.validation_loss,
+      100 * summary.validation_accuracy, summary.samples_per_second,
+      summary.median_step_milliseconds,
+      human_bytes(static_cast<double>(*std::max_element(summary.peak_resident_bytes.begin(),
+                                                        summary.peak_resident_bytes.end()))),
+      summary.checkpoint, summary.run_folder);
+}
+
+Milliseconds milliseconds(double seconds) {
+  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+int train_here(train::TrainOptions options, const cluster::Environment& environment) {
+  check_devices(options, environment);
+  set_threads(options, environment);
+  open_log(options, environment);
+  const auto group =
+      comm::world(environment, {.backend = options.comm.backend,
+                                .join_timeout = milliseconds(options.comm.join_timeout_seconds),
+                                .group = {.timeout = milliseconds(options.comm.timeout_seconds)}});
+  log::info("{}, back end {}", cluster::describe(environment), group.backend());
+
+  const auto training = data::make_dataset(options.data, data::Split::train);
+  const auto validation = data::make_dataset(options.data, data::Split::validation);
+  options.model = fit_model(options.model, *training);
+  torch::manual_seed(static_cast<uint64_t>(options.run.seed));
+  train::Task task(nn::make_model(options.model));
+  const auto summary = train::Trainer(options, group).fit(task, *training, *validation);
+  if (environment.rank == 0) print_summary(summary);
+  return 0;
+}
+
+int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
+  train::TrainOptions options;
+  auto table = train::make_table(options);
+  if (arguments.describe_config) {
+    std::cout << table.to_markdown();
+    return 0;
+  }
+  if (!arguments.file.empty()) table.load(arguments.file);
+  apply_overrides(table, overrides);
+  if (arguments.print_config) {
+    std::cout << table.to_toml();
+    return 0;
+  }
+  const auto environment = cluster::discover();
+  if (environment.launcher == "none" && options.trainer.devices > 1) {
+    return launch_self(options, arguments, overrides);
+  }
+  return train_here(options, environment);
+}
+
+}  // namespace
+
+Entry add_train(CLI::App& app) {
+  auto* command = app.add_subcommand("train", "train a model as a configuration file says");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("CONFIG", arguments->file, "TOML file; without one, the defaults");
+  command->add_flag("--print-config", arguments->print_config,
+                    "print the resolved configuration and stop");
+  command->add_flag("--describe-config", arguments->describe_config,
+                    "print all options with their defaults and meanings, and stop");
+  command->allow_extras();
+  command->footer("Any option of CONFIG may follow as --section.name=value.");
+  return {command, [command, arguments] { return run(*arguments, command->remaining()); }};
+}
+
+}  // namespace troika::cli

@@ -1,0 +1,20 @@
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+
+#include "troika/cli/commands.h"
+#include "troika/compat/torch.h"
+#include "troika/train/summary.h"
+
+namespace troika::cli {
+
+Entry add_version(CLI::App& app) {
+  auto* command = app.add_subcommand("version", "print the versions of Troika and LibTorch");
+  return {command, [] {
+            std::cout << "troika " << train::troika_version() << ", LibTorch "
+                      << compat::torch_version() << '\n';
+            return 0;
+          }};
+}
+
+}  // namespace troika::cli

@@ -1,0 +1,122 @@
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+namespace {
+
+using config::above;
+using config::at_least;
+using config::between;
+using config::one_of;
+
+void add_run(config::Table& table, TrainOptions::Run& run) {
+  table.add("run.name", &run.name, "name of the run: results go to folder/name");
+  table.add("run.folder", &run.folder, "where runs are kept");
+  table.add("run.seed", &run.seed, "of initial weights, data order, augmentation and dropout",
+            at_least(int64_t{0}));
+}
+
+void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
+  table.add("trainer.devices", &trainer.devices,
+            "processes on this machine, started by train itself unless a launcher did; -1: as many "
+            "as the launcher started, one without",
+            config::Rule{"an integer >= 1, or -1 for as many as the launcher started",
+                         [](const config::Value& value) {
+                           const auto devices = std::get<int64_t>(value);
+                           return devices >= 1 || devices == -1;
+                         }});
+  table.add("trainer.strategy", &trainer.strategy, "how processes work together", one_of({"ddp"}));
+  table.add("trainer.precision", &trainer.precision, "bits of a floating-point number",
+            one_of({"32", "64"}));
+  table.add("trainer.max_epochs", &trainer.max_epochs, "passes over the training data",
+            at_least(int64_t{1}));
+  table.add("trainer.max_steps", &trainer.max_steps,
+            "stop after this many optimizer steps; -1: only max_epochs counts",
+            at_least(int64_t{-1}));
+  table.add("trainer.check_val_every_n_epoch", &trainer.check_val_every_n_epoch,
+            "validate after every n-th epoch, and after the last", at_least(int64_t{1}));
+  table.add("trainer.log_every_n_steps", &trainer.log_every_n_steps, "steps between logged rows",
+            at_least(int64_t{1}));
+  table.add("trainer.threads", &trainer.threads,
+            "of computation in each process; 0: cores / processes on this machine",
+            at_least(int64_t{0}));
+  table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
+}
+
+void add_model(config::Table& table, nn::ModelOptions& model) {
+  table.add("model.name", &model.name, "which model", one_of(nn::model_names()));
+  table.add("model.dropout", &model.dropout, "of mlp, vgg*, inception_v3 and gpt",
+            between(0.0, 1.0));
+  table.add("model.hidden_layers", &model.hidden_layers, "of mlp", at_least(int64_t{0}));
+  table.add("model.hidden_width", &model.hidden_width, "of mlp", at_least(int64_t{1}));
+  table.add("model.layers", &model.layers, "of gpt: transformer blocks", at_least(int64_t{1}));
+  table.add("model.heads", &model.heads, "of gpt: attention heads", at_least(int64_t{1}));
+  table.add("model.width", &model.width, "of gpt: model dimension", at_least(int64_t{1}));
+}
+
+void add_data(config::Table& table, TrainOptions::Data& data) {
+  table.add("data.name", &data.name, "which data set", one_of(data::dataset_names()));
+  table.add("data.path", &data.path, "folder of cifar10, cifar100 and idx");
+  table.add("data.files", &data.files, "of text: the files, in order");
+  table.add("data.train_samples", &data.train_samples, "at most this many; 0: all (shapes: 10000)",
+            at_least(int64_t{0}));
+  table.add("data.validation_samples", &data.validation_samples,
+            "at most this many; 0: all (shapes: 2000)", at_least(int64_t{0}));
+  table.add("data.context", &data.context, "of text: bytes a sample predicts",
+            at_least(int64_t{1}));
+  table.add("data.validation_fraction", &data.validation_fraction,
+            "of text: share of its end that is held out", between(0.0, 1.0));
+  table.add("data.augment", &data.augment, "random crops and flips of training images");
+  table.add("data.batch_size", &data.batch_size, "samples a step on each process",
+            at_least(int64_t{1}));
+  table.add("data.global_batch_size", &data.global_batch_size,
+            "samples a step over all processes, instead of batch_size; 0: batch_size counts",
+            at_least(int64_t{0}));
+  table.add("data.workers", &data.workers, "threads that load ahead", at_least(int64_t{0}));
+  table.add("data.prefetch", &data.prefetch, "batches loaded ahead", at_least(int64_t{1}));
+}
+
+void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
+               optim::ScheduleOptions& schedule) {
+  table.add("optim.name", &optimizer.name, "which optimizer", one_of(optim::optimizer_names()));
+  table.add("optim.lr", &optimizer.lr, "base learning rate", above(0.0));
+  table.add("optim.weight_decay", &optimizer.weight_decay, "on all parameters", at_least(0.0));
+  table.add("optim.momentum", &optimizer.momentum, "of sgd", between(0.0, 1.0));
+  table.add("optim.nesterov", &optimizer.nesterov, "of sgd");
+  table.add("optim.beta1", &optimizer.beta1, "of adam and adamw", between(0.0, 1.0));
+  table.add("optim.beta2", &optimizer.beta2, "of adam and adamw", between(0.0, 1.0));
+  table.add("optim.eps", &optimizer.eps, "of adam and adamw", above(0.0));
+  table.add("optim.schedule", &schedule.name, "course of the learning rate, step by step",
+            one_of(optim::schedule_names()));
+  table.add("optim.warmup_steps", &schedule.warmup_steps, "of linear rise to the base rate",
+            at_least(int64_t{0}));
+  table.add("optim.final_factor", &schedule.final_factor,
+            "of cosine: last rate as a share of the base rate", between(0.0, 1.0));
+}
+
+void add_comm(config::Table& table, TrainOptions::Comm& comm) {
+  table.add("comm.backend", &comm.backend, "auto: mpi under mpirun, else gloo",
+            one_of({"auto", "gloo", "mpi"}));
+  table.add("comm.timeout_seconds", &comm.timeout_seconds, "a collective may take", above(0.0));
+  table.add("comm.join_timeout_seconds", &comm.join_timeout_seconds,
+            "to wait for all processes at the start", above(0.0));
+  table.add("comm.bucket_megabytes", &comm.bucket_megabytes, "MiB of gradients averaged at a time",
+            above(0.0));
+  table.add("comm.first_bucket_megabytes", &comm.first_bucket_megabytes,
+            "MiB of the bucket that is averaged first", above(0.0));
+}
+
+}  // namespace
+
+config::Table make_table(TrainOptions& options) {
+  config::Table table;
+  add_run(table, options.run);
+  add_trainer(table, options.trainer);
+  add_model(table, options.model);
+  add_data(table, options.data);
+  add_optim(table, options.optimizer, options.schedule);
+  add_comm(table, options.comm);
+  return table;
+}
+
+}  // namespace troika::train

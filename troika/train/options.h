@@ -1,0 +1,58 @@
+// Everything a training run can be told, as plain data, and the one table of it that drives
+// parsing, defaults, validation, help and docs/configuration.md.
+#pragma once
+
+#include <string>
+
+#include "troika/base/config.h"
+#include "troika/data/make_dataset.h"
+#include "troika/nn/zoo.h"
+#include "troika/optim/optimizer.h"
+#include "troika/optim/schedule.h"
+
+namespace troika::train {
+
+struct TrainOptions {
+  struct Run {
+    std::string name = "run";
+    std::string folder = "runs";
+    int64_t seed = 42;
+  } run;
+
+  struct Trainer {
+    int64_t devices = -1;
+    std::string strategy = "ddp";
+    std::string precision = "32";
+    int64_t max_epochs = 1;
+    int64_t max_steps = -1;
+    int64_t check_val_every_n_epoch = 1;
+    int64_t log_every_n_steps = 50;
+    int64_t threads = 0;
+    bool enable_progress_bar = true;
+  } trainer;
+
+  nn::ModelOptions model;
+
+  struct Data : data::DataOptions {
+    int64_t batch_size = 32;
+    int64_t global_batch_size = 0;
+    int64_t workers = 1;
+    int64_t prefetch = 4;
+  } data;
+
+  optim::OptimizerOptions optimizer;
+  optim::ScheduleOptions schedule;
+
+  struct Comm {
+    std::string backend = "auto";
+    double timeout_seconds = 300;
+    double join_timeout_seconds = 60;
+    double bucket_megabytes = 25;
+    double first_bucket_megabytes = 1;
+  } comm;
+};
+
+// Binds every option to its key; `options` must outlive the table.
+config::Table make_table(TrainOptions& options);
+
+}  // namespace troika::train

@@ -1,0 +1,29 @@
+#include "troika/train/task.h"
+
+#include "troika/compat/torch.h"
+
+namespace troika::train {
+
+namespace {
+
+// Mean over all targets; those of a text are [batch, length], which cross_entropy wants flat.
+at::Tensor mean_cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
+  return at::cross_entropy_loss(logits.flatten(0, -2), targets.flatten());
+}
+
+}  // namespace
+
+Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
+    : module_(std::move(module)), forward_(std::move(forward)) {}
+
+at::Tensor Task::training_step(const data::Batch& batch) {
+  return mean_cross_entropy(forward(batch.inputs), batch.targets);
+}
+
+void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
+  const at::Tensor logits = forward(batch.inputs);
+  evaluation.loss.update(mean_cross_entropy(logits, batch.targets), batch.targets.numel());
+  evaluation.accuracy.update(logits, batch.targets);
+}
+
+}  // namespace troika::train

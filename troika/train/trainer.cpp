@@ -1,0 +1,279 @@
+#include "troika/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/base/log.h"
+#include "troika/base/random.h"
+#include "troika/compat/torch.h"
+#include "troika/data/loader.h"
+#include "troika/nn/state.h"
+#include "troika/optim/optimizer.h"
+#include "troika/optim/schedule.h"
+#include "troika/parallel/data_parallel.h"
+#include "troika/train/checkpoint.h"
+#include "troika/train/csv_logger.h"
+#include "troika/train/progress.h"
+#include "troika/train/tensorboard_logger.h"
+
+namespace troika::train {
+
+namespace {
+
+std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
+  std::vector<at::Tensor> result;
+  for (const auto& item : nn::named_state(module)) {
+    if (!item.is_buffer && item.tensor.requires_grad()) result.push_back(item.tensor);
+  }
+  return result;
+}
+
+// Adds up what the ranks counted.
+template <typename State>
+void reduce(comm::Group& group, State& state, const std::string& label) {
+  const at::Tensor sums = state.state();
+  group.all_reduce(sums, comm::ReduceOp::sum, label).wait();
+  state.set_state(sums);
+}
+
+// One call of fit(): everything that lives as long as the run.
+class Fit {
+ public:
+  Fit(const TrainOptions& options, comm::Group group, const std::filesystem::path& folder,
+      Task& task, const data::Dataset& training, const data::Dataset& validation)
+      : options_(options),
+        group_(std::move(group)),
+        folder_(folder),
+        task_(task),
+        training_(training),
+        validation_(validation),
+        ranks_{group_.rank(), group_.size()},
+        batch_(global_batch(options, group_.size())),
+        sampler_({.size = training.size(),
+                  .global_batch = batch_,
+                  .seed = static_cast<uint64_t>(options.run.seed),
+                  .ranks = ranks_}),
+        type_(options.trainer.precision == "64" ? at::kDouble : at::kFloat) {
+    const int64_t per_epoch = sampler_.steps_left({});
+    total_steps_ = per_epoch * options.trainer.max_epochs;
+    if (options.trainer.max_steps >= 0) {
+      total_steps_ = std::min(total_steps_, options.trainer.max_steps);
+    }
+    schedule_ = optim::make_schedule(options.schedule, total_steps_);
+    task_.module().to(type_);
+    torch::manual_seed(
+        mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
+    parallel_.emplace(task_.module(), group_,
+                      parallel::DataParallelOptions{
+                          .bucket_bytes = mebibytes(options.comm.bucket_megabytes),
+                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes)});
+    optimizer_ = optim::make_optimizer(trained_parameters(task_.module()), options.optimizer);
+    if (is_main()) open_outputs();
+  }
+
+  void run() {
+    const int64_t epochs = options_.trainer.max_epochs;
+    for (int64_t epoch = 0; epoch < epochs && step_ < total_steps_; ++epoch) {
+      train_epoch(epoch);
+      const bool last = epoch + 1 == epochs || step_ == total_steps_;
+      if (last || (epoch + 1) % options_.trainer.check_val_every_n_epoch == 0) validate(epoch);
+      if (is_main()) save(epoch);
+    }
+  }
+
+  RunSummary summary(const std::string& status) const {
+    RunSummary summary;
+    summary.name = options_.run.name;
+    summary.status = status;
+    summary.world_size = group_.size();
+    summary.steps = step_;
+    summary.samples = step_ * batch_;
+    summary.epochs = epochs_;
+    summary.train_loss = train_loss_;
+    summary.validation_loss = validation_loss_;
+    summary.validation_accuracy = validation_accuracy_;
+    summary.samples_per_second = static_cast<double>(summary.samples) / train_seconds_;
+    summary.median_step_milliseconds = step_milliseconds_.value();
+    summary.seconds = since_start_.seconds();
+    summary.torch_version = compat::torch_version();
+    summary.run_folder = folder_.string();
+    summary.checkpoint = checkpoint_.string();
+    return summary;
+  }
+
+ private:
+  static int64_t mebibytes(double count) { return static_cast<int64_t>(count * (1 << 20)); }
+  bool is_main() const { return group_.rank() == 0; }
+
+  void open_outputs() {
+    loggers_.push_back(std::make_unique<CsvLogger>(folder_ / "metrics.csv"));
+    loggers_.push_back(std::make_unique<TensorBoardLogger>(folder_));
+    if (options_.trainer.enable_progress_bar) progress_.emplace();
+  }
+
+  data::Batch cast(data::Batch batch) const {
+    if (at::isFloatingType(batch.inputs.scalar_type())) batch.inputs = batch.inputs.to(type_);
+    return batch;
+  }
+
+  data::LoaderOptions loader_options() const {
+    return {.workers = static_cast<int>(options_.data.workers),
+            .prefetch = static_cast<int>(options_.data.prefetch)};
+  }
+
+  void train_epoch(int64_t epoch) {
+    const int64_t steps = std::min(sampler_.steps_left({epoch, 0}), total_steps_ - step_);
+    auto batches = sampler_.batches({epoch, 0});
+    batches.resize(static_cast<size_t>(steps));
+    data::Loader loader(training_, std::move(batches), sampler_.augmentation_seed(epoch),
+                        loader_options());
+    if (progress_) {
+      progress_->start(fmt::format("epoch {}/{}", epoch + 1, options_.trainer.max_epochs), steps);
+    }
+    task_.module().train();
+    Mean epoch_loss;
+    Mean interval_loss;
+    Stopwatch interval;
+    Stopwatch whole;
+    int64_t interval_steps = 0;
+    while (const auto batch = loader.next()) {
+      const Stopwatch one;
+      const auto loss = train_step(cast(*batch));
+      epoch_loss.update(loss, batch->size());
+      interval_loss.update(loss, batch->size());
+      step_milliseconds_.add(one.seconds() * 1e3);
+      ++interval_steps;
+      if (progress_) progress_->advance(1, batch_, loss.item<double>());
+      if (step_ % options_.trainer.log_every_n_steps == 0) {
+        reduce(group_, interval_loss, "train loss");
+        log({{"epoch", static_cast<double>(epoch)},
+             {"train/loss", interval_loss.value()},
+             {"train/lr", options_.optimizer.lr * schedule_(step_ - 1)},
+             {"train/samples_per_second",
+              static_cast<double>(interval_steps * batch_) / interval.seconds()}});
+        interval_loss.reset();
+        interval_steps = 0;
+        interval.restart();
+      }
+    }
+    train_seconds_ += whole.seconds();
+    if (progress_) progress_->finish();
+    reduce(group_, epoch_loss, "epoch loss");
+    train_loss_ = epoch_loss.value();
+    if (steps == sampler_.steps_left({epoch, 0})) ++epochs_;
+  }
+
+  at::Tensor train_step(const data::Batch& batch) {
+    optim::set_learning_rate(*optimizer_, options_.optimizer.lr * schedule_(step_));
+    optimizer_->zero_grad(/*set_to_none=*/true);
+    const at::Tensor loss = task_.training_step(batch);
+    loss.backward();
+    parallel_->finish_backward();
+    optimizer_->step();
+    ++step_;
+    return loss.detach();
+  }
+
+  void validate(int64_t epoch) {
+    const at::NoGradGuard no_grad;
+    task_.module().eval();
+    data::Loader loader(
+        validation_, data::evaluation_batches(validation_.size(), batch_ / group_.size(), ranks_),
+        {}, loader_options());
+    Evaluation evaluation;
+    while (const auto batch = loader.next()) task_.validation_step(cast(*batch), evaluation);
+    reduce(group_, evaluation.loss, "validation loss");
+    reduce(group_, evaluation.accuracy, "validation accuracy");
+    validation_loss_ = evaluation.loss.value();
+    validation_accuracy_ = evaluation.accuracy.value();
+    log({{"epoch", static_cast<double>(epoch)},
+         {"train/epoch_loss", train_loss_},
+         {"validation/loss", validation_loss_},
+         {"validation/accuracy", validation_accuracy_}});
+    if (is_main()) {
+      log::info("epoch {}/{}: train loss {:.4f}, validation loss {:.4f}, accuracy {:.2f} %",
+                epoch + 1, options_.trainer.max_epochs, train_loss_, validation_loss_,
+                100 * validation_accuracy_);
+    }
+  }
+
+  void save(int64_t epoch) {
+    checkpoint_ = save_checkpoint(folder_ / "checkpoints", task_.module(), options_,
+                                  {.epoch = epoch + 1, .step = step_});
+    for (const auto& logger : loggers_) logger->flush();
+  }
+
+  void log(const MetricValues& values) {
+    for (const auto& logger : loggers_) logger->log(step_, values);
+  }
+
+  const TrainOptions& options_;
+  comm::Group group_;
+  const std::filesystem::path folder_;
+  Task& task_;
+  const data::Dataset& training_;
+  const data::Dataset& validation_;
+  const data::RankOf ranks_;
+  const int64_t batch_;  // samples a step over all ranks
+  const data::Sampler sampler_;
+  const at::ScalarType type_;
+  int64_t total_steps_ = 0;
+  optim::Schedule schedule_;
+  std::optional<parallel::DataParallel> parallel_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+
+  std::vector<std::unique_ptr<Logger>> loggers_;  // rank 0's
+  std::optional<ProgressBar> progress_;
+  const Stopwatch since_start_;
+  double train_seconds_ = 0;
+  Median step_milliseconds_;
+  int64_t step_ = 0;
+  int64_t epochs_ = 0;
+  double train_loss_ = NAN;
+  double validation_loss_ = NAN;
+  double validation_accuracy_ = NAN;
+  std::filesystem::path checkpoint_;
+};
+
+}  // namespace
+
+int64_t global_batch(const TrainOptions& options, int ranks) {
+  const int64_t whole = options.data.global_batch_size;
+  return whole > 0 ? whole : options.data.batch_size * ranks;
+}
+
+Trainer::Trainer(TrainOptions options, comm::Group group)
+    : options_(std::move(options)), group_(std::move(group)) {}
+
+std::filesystem::path Trainer::folder() const {
+  return std::filesystem::path(options_.run.folder) / options_.run.name;
+}
+
+RunSummary Trainer::fit(Task& task, const data::Dataset& training,
+                        const data::Dataset& validation) {
+  const bool is_main = group_.rank() == 0;
+  if (is_main) {
+    write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
+  }
+  Fit fit(options_, group_, folder(), task, training, validation);
+  try {
+    fit.run();
+  } catch (...) {
+    if (is_main) write_summary(folder() / "summary.json", fit.summary("failed"));
+    throw;
+  }
+  RunSummary summary = fit.summary("finished");
+  const auto peaks = at::empty({group_.size(), 1}, at::kLong);
+  group_.all_gather(peaks, at::full({1}, peak_resident_bytes(), at::kLong), "peak memory").wait();
+  for (int r = 0; r < group_.size(); ++r) {
+    summary.peak_resident_bytes.push_back(peaks[r].item<int64_t>());
+  }
+  if (is_main) write_summary(folder() / "summary.json", summary);
+  return summary;
+}
+
+}  // namespace troika::train
