@@ -1,0 +1,382 @@
+#include "troika/nn/zoo.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <set>
+
+#include "tests/support/errors.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+
+namespace troika::nn {
+namespace {
+
+std::vector<std::string> parameter_names(const Model& model) {
+  std::vector<std::string> names;
+  for (const StateTensor& entry : named_state(model)) {
+    if (!entry.is_buffer) names.push_back(entry.name);
+  }
+  return names;
+}
+
+// Every model, small where options allow it: image models at the smallest image that leaves batch
+// norms something to average over.
+ModelOptions small(const std::string& name) {
+  return {.name = name,
+          .num_classes = 10,
+          .image_size = name == "inception_v3" ? 96 : 32,
+          .hidden_width = 16,
+          .vocab_size = 11,
+          .context = 8,
+          .layers = 2,
+          .heads = 2,
+          .width = 12};
+}
+
+struct Published {
+  std::string name;
+  int64_t classes;
+  int64_t parameters;
+};
+
+class Zoo : public testing::TestWithParam<Published> {};
+
+// torchvision's model pages; He et al. 2015, table 6 (0.27, 0.46 and 0.85 million) and the layer
+// sums behind it for the CIFAR ResNets.
+INSTANTIATE_TEST_SUITE_P(
+    Published, Zoo,
+    testing::Values(Published{"resnet20", 10, 269'722}, Published{"resnet32", 10, 464'154},
+                    Published{"resnet56", 10, 853'018}, Published{"resnet18", 1000, 11'689'512},
+                    Published{"resnet34", 1000, 21'797'672},
+                    Published{"resnet50", 1000, 25'557'032},
+                    Published{"resnet101", 1000, 44'549'160}, Published{"vgg11", 1000, 132'863'336},
+                    Published{"vgg11_bn", 1000, 132'868'840}, Published{"vgg16", 1000, 138'357'544},
+                    Published{"vgg16_bn", 1000, 138'365'992},
+                    Published{"inception_v3", 1000, 23'834'568},
+                    Published{"resnet18_cifar", 10, 11'173'962}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(Zoo, HasThePublishedParameterCount) {
+  const auto model =
+      make_model({.name = GetParam().name, .num_classes = GetParam().classes, .image_size = 224});
+  EXPECT_EQ(parameter_count(*model), GetParam().parameters);
+  model->verify();
+}
+
+class EveryModel : public testing::TestWithParam<std::string> {};
+
+// The others differ from one of these in their number of layers alone, which the counts above
+// check; half a gigabyte of weights and as much of gradients is too much for every one.
+std::vector<std::string> trainable() {
+  std::vector<std::string> names;
+  const std::set<std::string> big = {"vgg11_bn", "vgg16", "vgg16_bn", "resnet101",
+                                     "resnet101_cifar"};
+  for (const std::string& name : model_names()) {
+    if (!big.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EveryModel, testing::ValuesIn(trainable()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(EveryModel, IsTheCompositionOfItsBlocks) {
+  torch::manual_seed(5);
+  const ModelOptions options = small(GetParam());
+  const auto model = make_model(options);
+  model->verify();
+  model->eval();
+  torch::NoGradGuard no_grad;
+  const at::Tensor input = example_input(options, 2);
+  at::Tensor activation = input;
+  for (const Block& block : model->blocks()) {
+    const at::Tensor before = activation.clone();
+    const at::Tensor output = block.forward(activation);
+    EXPECT_TRUE(torch::equal(activation, before)) << block.name << " wrote to its input";
+    activation = output;
+  }
+  EXPECT_TRUE(torch::equal(model->forward(input), activation));
+  if (GetParam() == "gpt") {
+    EXPECT_EQ(activation.sizes(), (std::vector<int64_t>{2, 8, 11}));
+  } else {
+    EXPECT_EQ(activation.sizes(), (std::vector<int64_t>{2, 10}));
+  }
+}
+
+TEST_P(EveryModel, GivesEveryParameterAGradient) {
+  torch::manual_seed(6);
+  const ModelOptions options = small(GetParam());
+  const auto model = make_model(options);
+  const at::Tensor logits = model->forward(example_input(options, 2));
+  at::log_softmax(logits, -1).select(-1, 0).mean().neg().backward();
+  for (const StateTensor& entry : named_state(*model)) {
+    if (entry.is_buffer) continue;
+    ASSERT_TRUE(entry.tensor.grad().defined()) << entry.name;
+    EXPECT_TRUE(entry.tensor.grad().isfinite().all().item<bool>()) << entry.name;
+    EXPECT_TRUE(entry.tensor.grad().ne(0).any().item<bool>()) << entry.name;
+  }
+}
+
+TEST(MakeModel, IsDeterministicUnderASeed) {
+  for (const std::string name : {"mlp", "resnet20", "resnet18_cifar", "vgg11_bn_cifar", "gpt"}) {
+    const auto weights = [&](uint64_t seed) {
+      torch::manual_seed(seed);
+      std::vector<at::Tensor> flat;
+      for (const StateTensor& entry : named_state(*make_model(small(name)))) {
+        flat.push_back(entry.tensor.detach().flatten().to(torch::kFloat64));
+      }
+      return at::cat(flat);
+    };
+    const at::Tensor first = weights(7);
+    EXPECT_TRUE(torch::equal(first, weights(7))) << name;
+    EXPECT_FALSE(torch::equal(first, weights(8))) << name;
+  }
+}
+
+// conv1 .. convN of a residual block with their norms, as torchvision lists them.
+std::vector<std::string> resnet_names(std::vector<int> blocks, int convolutions, bool project1) {
+  const auto add_norm = [](std::vector<std::string>& names, const std::string& norm) {
+    names.insert(names.end(), {norm + ".weight", norm + ".bias"});
+  };
+  std::vector<std::string> names = {"conv1.weight"};
+  add_norm(names, "bn1");
+  for (size_t layer = 1; layer <= blocks.size(); ++layer) {
+    for (int i = 0; i < blocks[layer - 1]; ++i) {
+      const std::string block = "layer" + std::to_string(layer) + "." + std::to_string(i) + ".";
+      for (int c = 1; c <= convolutions; ++c) {
+        names.push_back(block + "conv" + std::to_string(c) + ".weight");
+        add_norm(names, block + "bn" + std::to_string(c));
+      }
+      if (i == 0 && (layer > 1 || project1)) {
+        names.push_back(block + "downsample.0.weight");
+        add_norm(names, block + "downsample.1");
+      }
+    }
+  }
+  names.insert(names.end(), {"fc.weight", "fc.bias"});
+  return names;
+}
+
+TEST(Names, Resnet18IsTorchvisions) {
+  const auto names = parameter_names(*make_model({.name = "resnet18"}));
+  EXPECT_EQ(names, resnet_names({2, 2, 2, 2}, 2, false));
+  EXPECT_EQ(names.size(), 62);
+}
+
+TEST(Names, Resnet50IsTorchvisions) {
+  const auto names = parameter_names(*make_model({.name = "resnet50"}));
+  EXPECT_EQ(names, resnet_names({3, 4, 6, 3}, 3, true));
+  EXPECT_EQ(names.size(), 161);
+}
+
+TEST(Names, ResnetsStateIsInTheOrderOfAStateDict) {
+  const auto state = named_state(*make_model({.name = "resnet18"}));
+  ASSERT_EQ(state.size(), 122);
+  std::vector<std::string> first;
+  for (size_t i = 0; i < 7; ++i) first.push_back(state[i].name);
+  EXPECT_THAT(first, testing::ElementsAre("conv1.weight", "bn1.weight", "bn1.bias",
+                                          "bn1.running_mean", "bn1.running_var",
+                                          "bn1.num_batches_tracked", "layer1.0.conv1.weight"));
+}
+
+TEST(Names, Vgg11IsTorchvisions) {
+  std::vector<std::string> expected;
+  for (const int number : {0, 3, 6, 8, 11, 13, 16, 18}) {
+    expected.push_back("features." + std::to_string(number) + ".weight");
+    expected.push_back("features." + std::to_string(number) + ".bias");
+  }
+  for (const std::string number : {"0", "3", "6"}) {
+    expected.push_back("classifier." + number + ".weight");
+    expected.push_back("classifier." + number + ".bias");
+  }
+  EXPECT_EQ(parameter_names(*make_model({.name = "vgg11"})), expected);
+}
+
+TEST(Names, Vgg11WithNormsIsTorchvisions) {
+  std::vector<std::string> expected;
+  for (const int number : {0, 1, 4, 5, 8, 9, 11, 12, 15, 16, 18, 19, 22, 23, 25, 26}) {
+    expected.push_back("features." + std::to_string(number) + ".weight");
+    expected.push_back("features." + std::to_string(number) + ".bias");
+  }
+  expected.insert(expected.end(), {"classifier.weight", "classifier.bias"});
+  EXPECT_EQ(parameter_names(*make_model({.name = "vgg11_bn_cifar"})), expected);
+}
+
+TEST(Names, InceptionIsTorchvisions) {
+  const auto model = make_model({.name = "inception_v3", .image_size = 299});
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const StateTensor& entry : named_state(*model)) {
+    shapes[entry.name] = entry.tensor.sizes().vec();
+  }
+  // 94 convolutions with a norm each (6 tensors together) and the last layer.
+  EXPECT_EQ(shapes.size(), 94 * 6 + 2);
+  const std::map<std::string, std::vector<int64_t>> samples = {
+      {"Conv2d_1a_3x3.conv.weight", {32, 3, 3, 3}},
+      {"Conv2d_4a_3x3.bn.running_var", {192}},
+      {"Mixed_5b.branch5x5_2.conv.weight", {64, 48, 5, 5}},
+      {"Mixed_5b.branch_pool.conv.weight", {32, 192, 1, 1}},
+      {"Mixed_5d.branch1x1.conv.weight", {64, 288, 1, 1}},
+      {"Mixed_6a.branch3x3.conv.weight", {384, 288, 3, 3}},
+      {"Mixed_6b.branch7x7dbl_4.conv.weight", {128, 128, 7, 1}},
+      {"Mixed_6e.branch7x7_2.conv.weight", {192, 192, 1, 7}},
+      {"Mixed_7a.branch7x7x3_4.bn.weight", {192}},
+      {"Mixed_7c.branch3x3_2b.conv.weight", {384, 384, 3, 1}},
+      {"Mixed_7c.branch3x3dbl_3a.conv.weight", {384, 384, 1, 3}},
+      {"fc.weight", {10, 2048}}};
+  for (const auto& [name, shape] : samples) EXPECT_EQ(shapes[name], shape) << name;
+}
+
+TEST(Names, CifarResnetHasThreeLayersOfBlocks) {
+  const auto model = make_model({.name = "resnet20"});
+  std::vector<std::string> names;
+  for (const Block& block : model->blocks()) names.push_back(block.name);
+  EXPECT_THAT(names, testing::ElementsAre("stem", "layer1.0", "layer1.1", "layer1.2", "layer2.0",
+                                          "layer2.1", "layer2.2", "layer3.0", "layer3.1",
+                                          "layer3.2", "head"));
+}
+
+// The sizes between stages say where a model halves its image.
+TEST(Shapes, StagesHalveTheImageWhereTheyShould) {
+  const auto sizes = [](const std::string& name, int64_t image, const std::string& block) {
+    const ModelOptions options = {.name = name, .image_size = image};
+    const auto model = make_model(options);
+    torch::NoGradGuard no_grad;
+    at::Tensor x = example_input(options, 1);
+    for (const Block& part : model->blocks()) {
+      x = part.forward(x);
+      if (part.name == block) break;
+    }
+    return x.sizes().vec();
+  };
+  using Sizes = std::vector<int64_t>;
+  EXPECT_EQ(sizes("resnet18", 64, "stem"), (Sizes{1, 64, 16, 16}));
+  EXPECT_EQ(sizes("resnet18", 64, "layer4.1"), (Sizes{1, 512, 2, 2}));
+  EXPECT_EQ(sizes("resnet18_cifar", 32, "stem"), (Sizes{1, 64, 32, 32}));
+  EXPECT_EQ(sizes("resnet50_cifar", 32, "layer4.2"), (Sizes{1, 2048, 4, 4}));
+  EXPECT_EQ(sizes("resnet20", 32, "layer3.2"), (Sizes{1, 64, 8, 8}));
+  EXPECT_EQ(sizes("vgg16_cifar", 32, "features.28"), (Sizes{1, 512, 1, 1}));
+  EXPECT_EQ(sizes("inception_v3", 299, "Conv2d_4a_3x3"), (Sizes{1, 192, 35, 35}));
+  EXPECT_EQ(sizes("inception_v3", 299, "Mixed_5d"), (Sizes{1, 288, 35, 35}));
+  EXPECT_EQ(sizes("inception_v3", 299, "Mixed_6e"), (Sizes{1, 768, 17, 17}));
+  EXPECT_EQ(sizes("inception_v3", 299, "Mixed_7c"), (Sizes{1, 2048, 8, 8}));
+}
+
+// With its convolutions at zero a residual block is ReLU of its shortcut.
+TEST(CifarResnet, ShortcutTakesEverySecondPixelAndPadsChannels) {
+  const auto model = make_model({.name = "resnet20"});
+  torch::NoGradGuard no_grad;
+  for (const StateTensor& entry : named_state(*model)) {
+    if (!entry.is_buffer) entry.tensor.zero_();
+  }
+  const Block& block = model->blocks()[4];
+  ASSERT_EQ(block.name, "layer2.0");
+  const at::Tensor input = torch::rand({2, 16, 6, 6});
+  const at::Tensor output = block.forward(input);
+  ASSERT_EQ(output.sizes(), (std::vector<int64_t>{2, 32, 3, 3}));
+  EXPECT_TRUE(output.slice(1, 0, 8).eq(0).all().item<bool>());
+  EXPECT_TRUE(output.slice(1, 24, 32).eq(0).all().item<bool>());
+  for (int64_t row = 0; row < 3; ++row) {
+    for (int64_t column = 0; column < 3; ++column) {
+      EXPECT_TRUE(torch::equal(output.slice(1, 8, 24).select(3, column).select(2, row),
+                               input.select(3, 2 * column).select(2, 2 * row)));
+    }
+  }
+}
+
+TEST(Initialisation, ConvolutionsFanOut) {
+  torch::manual_seed(9);
+  const auto parameters = make_model({.name = "resnet18"})->named_parameters();
+  const at::Tensor weight = parameters["layer3.0.conv1.weight"];  // 256 filters of 128 x 3 x 3
+  EXPECT_NEAR(weight.std().item<double>() / std::sqrt(2.0 / (256 * 9)), 1, 0.02);
+  const auto inception = make_model({.name = "inception_v3", .image_size = 299});
+  const at::Tensor mixed = inception->named_parameters()["Mixed_7b.branch3x3_1.conv.weight"];
+  EXPECT_NEAR(mixed.std().item<double>(), 0.1, 0.002);
+  const auto vgg = make_model({.name = "vgg11_cifar"})->named_parameters();
+  EXPECT_NEAR(vgg["classifier.weight"].std().item<double>(), 0.01, 0.001);
+  EXPECT_TRUE(vgg["features.0.bias"].eq(0).all().item<bool>());
+}
+
+TEST(Dropout, IsSwitchedOffByEvaluation) {
+  for (const std::string name : {"mlp", "vgg11_cifar", "inception_v3"}) {
+    ModelOptions options = small(name);
+    options.dropout = 0.5;
+    const auto model = make_model(options);
+    // Without batch norms in training mode, dropout is what differs between two calls.
+    model->eval();
+    torch::NoGradGuard no_grad;
+    const at::Tensor input = example_input(options, 2);
+    EXPECT_TRUE(torch::equal(model->forward(input), model->forward(input))) << name;
+    for (const auto& module : model->modules()) {
+      if (module->as<torch::nn::Dropout>()) module->train();
+    }
+    EXPECT_FALSE(torch::equal(model->forward(input), model->forward(input))) << name;
+  }
+}
+
+TEST(MakeModel, RefusesAnUnknownNameWithTheNearest) {
+  std::string known;
+  for (const std::string& name : model_names()) known += (known.empty() ? "" : ", ") + name;
+  EXPECT_ERROR(
+      make_model({.name = "resnet19"}), ErrorKind::usage,
+      "[nn] unknown model resnet19; expected one of " + known + " (did you mean resnet18?)");
+  EXPECT_ERROR(example_input({.name = "gpt2"}, 1), ErrorKind::usage,
+               "[nn] unknown model gpt2; expected one of " + known + " (did you mean gpt?)");
+}
+
+TEST(MakeModel, RefusesImpossibleOptions) {
+  EXPECT_ERROR(make_model({.name = "resnet20", .num_classes = 0}), ErrorKind::usage,
+               "[nn] num_classes of resnet20 is too small; got 0, expected at least 1");
+  EXPECT_ERROR(make_model({.name = "resnet18", .in_channels = 0}), ErrorKind::usage,
+               "[nn] in_channels of resnet18 is too small; got 0, expected at least 1");
+  EXPECT_ERROR(make_model({.name = "mlp", .image_size = 0}), ErrorKind::usage,
+               "[nn] image_size of mlp is too small; got 0, expected at least 1");
+  EXPECT_ERROR(make_model({.name = "mlp", .hidden_layers = -1}), ErrorKind::usage,
+               "[nn] hidden_layers of mlp is too small; got -1, expected at least 0");
+  EXPECT_ERROR(make_model({.name = "mlp", .hidden_width = 0}), ErrorKind::usage,
+               "[nn] hidden_width of mlp is too small; got 0, expected at least 1");
+  EXPECT_ERROR(make_model({.name = "vgg16_cifar", .image_size = 28}), ErrorKind::usage,
+               "[nn] image_size of vgg16_cifar is too small; got 28, expected at least 32");
+  EXPECT_ERROR(make_model({.name = "inception_v3", .image_size = 74}), ErrorKind::usage,
+               "[nn] image_size of inception_v3 is too small; got 74, expected at least 75");
+  EXPECT_ERROR(make_model({.name = "resnet20", .dropout = 0.1}), ErrorKind::usage,
+               "[nn] resnet20 has no dropout; got dropout 0.1, expected 0");
+  EXPECT_ERROR(make_model({.name = "gpt", .dropout = 1.5}), ErrorKind::usage,
+               "[nn] dropout of gpt is out of range; got 1.5, expected 0 <= dropout < 1");
+}
+
+TEST(MakeModel, ModelsRunAtTheSmallestImageTheyAccept) {
+  torch::NoGradGuard no_grad;
+  for (const auto& [name, size] : {std::pair<std::string, int64_t>{"inception_v3", 75},
+                                   {"vgg11_cifar", 32},
+                                   {"resnet18", 1},
+                                   {"resnet20", 1}}) {
+    const ModelOptions options = {.name = name, .image_size = size};
+    const auto model = make_model(options);
+    model->eval();
+    EXPECT_EQ(model->forward(example_input(options, 1)).size(1), 10) << name;
+  }
+}
+
+TEST(Forward, RefusesABatchOfAnotherShape) {
+  for (const std::string name : {"resnet20", "resnet18_cifar", "vgg11_cifar"}) {
+    EXPECT_ERROR(make_model({.name = name})->forward(torch::zeros({2, 1, 28, 28})),
+                 ErrorKind::usage,
+                 "[nn] " + name +
+                     " cannot read this batch; got shape [2, 1, 28, 28], expected "
+                     "[batch, 3, rows, columns]");
+  }
+  EXPECT_ERROR(make_model({.name = "mlp"})->forward(torch::zeros({2, 1, 28, 28})), ErrorKind::usage,
+               "[nn] mlp cannot read this batch; got shape [2, 1, 28, 28], expected "
+               "[batch, 3, 32, 32]");
+}
+
+TEST(Mlp, WithoutHiddenLayersIsLinear) {
+  const ModelOptions options = {.name = "mlp", .image_size = 4, .hidden_layers = 0};
+  const auto model = make_model(options);
+  EXPECT_EQ(parameter_count(*model), 48 * 10 + 10);
+  EXPECT_EQ(model->forward(example_input(options, 3)).sizes(), (std::vector<int64_t>{3, 10}));
+}
+
+}  // namespace
+}  // namespace troika::nn

@@ -1,0 +1,168 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/layers.h"
+#include "troika/nn/models.h"
+
+namespace troika::nn {
+
+namespace {
+
+constexpr double kInitDeviation = 0.02;
+
+// Hugging Face's Conv1D: a linear layer whose weight is stored [in, out].
+class Conv1D : public torch::nn::Module {
+ public:
+  Conv1D(int64_t in, int64_t out, double deviation)
+      : weight_(register_parameter("weight", torch::empty({in, out}).normal_(0.0, deviation))),
+        bias_(register_parameter("bias", torch::zeros({out}))) {}
+
+  // [batch, length, in] -> [batch, length, out]
+  at::Tensor forward(const at::Tensor& input) const {
+    return at::addmm(bias_, input.flatten(0, 1), weight_)
+        .view({input.size(0), input.size(1), weight_.size(1)});
+  }
+
+ private:
+  at::Tensor weight_;
+  at::Tensor bias_;
+};
+
+class Attention : public torch::nn::Module {
+ public:
+  Attention(const ModelOptions& options, double residual_deviation)
+      : c_attn_(register_module(
+            "c_attn", std::make_shared<Conv1D>(options.width, 3 * options.width, kInitDeviation))),
+        c_proj_(register_module(
+            "c_proj", std::make_shared<Conv1D>(options.width, options.width, residual_deviation))),
+        resid_dropout_(register_module("resid_dropout", torch::nn::Dropout(options.dropout))),
+        heads_(options.heads),
+        dropout_(options.dropout) {}
+
+  at::Tensor forward(const at::Tensor& input) {
+    const int64_t batch = input.size(0), length = input.size(1), width = input.size(2);
+    const std::vector<at::Tensor> qkv = c_attn_->forward(input)
+                                            .view({batch, length, 3, heads_, width / heads_})
+                                            .permute({2, 0, 3, 1, 4})
+                                            .unbind(0);
+    const at::Tensor mixed =
+        compat::causal_attention(qkv[0], qkv[1], qkv[2], is_training() ? dropout_ : 0.0);
+    const at::Tensor joined = mixed.transpose(1, 2).reshape({batch, length, width});
+    return resid_dropout_->forward(c_proj_->forward(joined));
+  }
+
+ private:
+  std::shared_ptr<Conv1D> c_attn_;
+  std::shared_ptr<Conv1D> c_proj_;
+  torch::nn::Dropout resid_dropout_;
+  int64_t heads_;
+  double dropout_;
+};
+
+class FeedForward : public torch::nn::Module {
+ public:
+  FeedForward(const ModelOptions& options, double residual_deviation)
+      : c_fc_(register_module(
+            "c_fc", std::make_shared<Conv1D>(options.width, 4 * options.width, kInitDeviation))),
+        c_proj_(register_module("c_proj", std::make_shared<Conv1D>(4 * options.width, options.width,
+                                                                   residual_deviation))),
+        dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
+
+  at::Tensor forward(const at::Tensor& input) {
+    return dropout_->forward(c_proj_->forward(at::gelu(c_fc_->forward(input), "tanh")));
+  }
+
+ private:
+  std::shared_ptr<Conv1D> c_fc_;
+  std::shared_ptr<Conv1D> c_proj_;
+  torch::nn::Dropout dropout_;
+};
+
+torch::nn::LayerNorm layer_norm(int64_t width) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
+}
+
+class TransformerBlock : public torch::nn::Module {
+ public:
+  TransformerBlock(const ModelOptions& options, double residual_deviation)
+      : ln_1_(register_module("ln_1", layer_norm(options.width))),
+        attn_(register_module("attn", std::make_shared<Attention>(options, residual_deviation))),
+        ln_2_(register_module("ln_2", layer_norm(options.width))),
+        mlp_(register_module("mlp", std::make_shared<FeedForward>(options, residual_deviation))) {}
+
+  at::Tensor forward(const at::Tensor& input) {
+    const at::Tensor inner = input + attn_->forward(ln_1_->forward(input));
+    return inner + mlp_->forward(ln_2_->forward(inner));
+  }
+
+ private:
+  torch::nn::LayerNorm ln_1_;
+  std::shared_ptr<Attention> attn_;
+  torch::nn::LayerNorm ln_2_;
+  std::shared_ptr<FeedForward> mlp_;
+};
+
+void check_options(const ModelOptions& options) {
+  require_at_least(options, "vocab_size", options.vocab_size, 1);
+  require_at_least(options, "context", options.context, 1);
+  require_at_least(options, "layers", options.layers, 1);
+  require_at_least(options, "heads", options.heads, 1);
+  require_at_least(options, "width", options.width, 1);
+  if (options.width % options.heads == 0) return;
+  throw Error("nn", ErrorKind::usage,
+              {.what = "width of gpt does not divide into its heads",
+               .got = fmt::format("width {}, heads {}", options.width, options.heads),
+               .expected = "a multiple of heads"});
+}
+
+void check_tokens(const at::Tensor& input, int64_t context) {
+  if (input.dim() == 2 && input.size(1) <= context && input.scalar_type() == at::kLong) return;
+  throw Error("nn", ErrorKind::usage,
+              {.what = "gpt cannot read this batch",
+               .got = fmt::format("{} of shape [{}]", c10::toString(input.scalar_type()),
+                                  fmt::join(input.sizes(), ", ")),
+               .expected = fmt::format("Long of shape [batch, length <= {}]", context)});
+}
+
+}  // namespace
+
+std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
+  check_options(options);
+  auto model = std::make_shared<Model>();
+  auto wte =
+      model->place("transformer.wte", torch::nn::Embedding(options.vocab_size, options.width));
+  auto wpe = model->place("transformer.wpe", torch::nn::Embedding(options.context, options.width));
+  torch::nn::init::normal_(wte->weight, 0.0, kInitDeviation);
+  torch::nn::init::normal_(wpe->weight, 0.0, kInitDeviation);
+  auto drop = model->place("transformer.drop", torch::nn::Dropout(options.dropout));
+  model->add_block({"embed",
+                    {"transformer.wte", "transformer.wpe"},
+                    {},
+                    [=, context = options.context](const at::Tensor& tokens) {
+                      check_tokens(tokens, context);
+                      const at::Tensor positions = wpe->weight.slice(0, 0, tokens.size(1));
+                      return drop->forward(wte->forward(tokens) + positions);
+                    }});
+
+  // Two residual additions a layer: this keeps the variance of their sum (GPT-2, section 2.3).
+  const double residual_deviation =
+      kInitDeviation / std::sqrt(2.0 * static_cast<double>(options.layers));
+  for (int64_t i = 0; i < options.layers; ++i) {
+    model->add_block(fmt::format("transformer.h.{}", i),
+                     std::make_shared<TransformerBlock>(options, residual_deviation));
+  }
+
+  auto ln_f = model->place("transformer.ln_f", layer_norm(options.width));
+  // lm_head is wte itself, not a second registration: an optimizer given parameters() would
+  // update it twice a step.
+  model->add_block(
+      {"head", {"transformer.ln_f"}, {"transformer.wte.weight"}, [=](const at::Tensor& input) {
+         return at::linear(ln_f->forward(input), wte->weight);
+       }});
+  return model;
+}
+
+}  // namespace troika::nn

@@ -1,0 +1,37 @@
+// What the image models share: convolutions in short form, their initialisation, input checks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+
+#include <cstdint>
+#include <string>
+
+#include "troika/nn/zoo.h"
+
+namespace troika::nn {
+
+// A convolution without bias, as in front of a batch norm, padded by kernel / 2: at stride 1 the
+// image keeps its size.
+torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1);
+
+// Convolution, batch norm, ReLU: a new tensor, the input stays as it is.
+at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, torch::nn::BatchNorm2dImpl& norm,
+                          const at::Tensor& input);
+
+// Every convolution below `module` from N(0, 2 / (out_channels * kernel area)), bias zero: "fan
+// out" of He et al. 2015, as torchvision's ResNet and VGG start.
+void init_convolutions(torch::nn::Module& module);
+
+// Throws Error unless the batch is [batch, channels, rows, columns].
+void check_images(const at::Tensor& input, const ModelOptions& options);
+
+// Throws Error naming the model when `value` is below `least`.
+void require_at_least(const ModelOptions& options, const char* option, int64_t value,
+                      int64_t least);
+
+// Throws Error when dropout is asked of a model that has none.
+void refuse_dropout(const ModelOptions& options);
+
+}  // namespace troika::nn

@@ -1,0 +1,140 @@
+#include "troika/nn/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+
+namespace troika::nn {
+
+namespace {
+
+bool covers(std::string_view owned, std::string_view name) {
+  return name.starts_with(owned) && (name.size() == owned.size() || name[owned.size()] == '.');
+}
+
+bool owns(const Block& block, std::string_view name) {
+  return std::any_of(block.owns.begin(), block.owns.end(),
+                     [&](const std::string& owned) { return covers(owned, name); });
+}
+
+void collect_modules(const torch::nn::Module& module, const std::string& prefix,
+                     std::set<std::string>& names) {
+  for (const auto& child : module.named_children()) {
+    names.insert(prefix + child.key());
+    collect_modules(*child.value(), prefix + child.key() + ".", names);
+  }
+}
+
+[[noreturn]] void refuse(ErrorText text) {
+  throw Error("nn", ErrorKind::usage, text);
+}
+
+void verify_names(const std::vector<Block>& blocks, const std::set<std::string>& modules,
+                  const std::vector<StateTensor>& state) {
+  std::set<std::string> tensors;
+  for (const StateTensor& entry : state) tensors.insert(entry.name);
+  std::set<std::string> seen;
+  for (const Block& block : blocks) {
+    if (!seen.insert(block.name).second) {
+      refuse({.what = fmt::format("two blocks are named {}", block.name)});
+    }
+    for (const std::string& name : block.owns) {
+      if (!modules.contains(name) && !tensors.contains(name)) {
+        refuse({.what = fmt::format("block {} owns {}, which the model does not have", block.name,
+                                    name),
+                .hint = "name a sub-module or a parameter in full, as in layer1.0.conv1"});
+      }
+    }
+    for (const std::string& name : block.borrows) {
+      if (!tensors.contains(name) || owns(block, name)) {
+        refuse({.what = fmt::format("block {} borrows {}, which no other block owns", block.name,
+                                    name)});
+      }
+    }
+  }
+}
+
+const Block& owner_of(const std::vector<Block>& blocks, const std::string& name) {
+  const Block* owner = nullptr;
+  for (const Block& block : blocks) {
+    if (!owns(block, name)) continue;
+    if (owner) {
+      refuse({.what = fmt::format("{} is owned by two blocks", name),
+              .got = owner->name + " and " + block.name,
+              .expected = "one owner",
+              .hint = "the other block borrows it"});
+    }
+    owner = &block;
+  }
+  if (!owner) {
+    refuse({.what = fmt::format("{} is in no block", name),
+            .hint = "add it or its module to what the block that uses it owns"});
+  }
+  return *owner;
+}
+
+}  // namespace
+
+at::Tensor Model::forward(at::Tensor input) {
+  for (const Block& block : blocks_) input = block.forward(input);
+  return input;
+}
+
+void Model::add_block(Block block) {
+  TROIKA_CHECK(block.forward, "block " + block.name + " has no forward");
+  blocks_.push_back(std::move(block));
+}
+
+void Model::place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module) {
+  torch::nn::Module* level = this;
+  std::vector<std::string> names = split(path, '.');
+  const std::string last = std::move(names.back());
+  names.pop_back();
+  for (const std::string& name : names) {
+    const auto children = level->named_children();
+    const auto* child = children.find(name);
+    level = child ? child->get()
+                  : level->register_module(name, std::make_shared<torch::nn::Module>()).get();
+  }
+  level->register_module(last, std::move(module));
+}
+
+std::vector<StateTensor> Model::owned_state(const Block& block) const {
+  std::vector<StateTensor> state = named_state(*this);
+  std::erase_if(state, [&](const StateTensor& entry) { return !owns(block, entry.name); });
+  return state;
+}
+
+void Model::verify() const {
+  const std::vector<StateTensor> state = named_state(*this, Ties::every_name);
+  std::set<std::string> modules;
+  collect_modules(*this, "", modules);
+  verify_names(blocks_, modules, state);
+
+  struct First {
+    std::string name;
+    const Block* owner;
+  };
+  std::map<const void*, First> first;
+  for (const StateTensor& entry : state) {
+    const Block& owner = owner_of(blocks_, entry.name);
+    const auto [known, is_new] =
+        first.try_emplace(entry.tensor.unsafeGetTensorImpl(), First{entry.name, &owner});
+    const First& original = known->second;
+    if (is_new || original.owner == &owner || std::ranges::count(owner.borrows, original.name)) {
+      continue;
+    }
+    refuse({.what = fmt::format("{} is the same tensor as {} of block {}", entry.name,
+                                original.name, original.owner->name),
+            .hint = fmt::format("let block {} borrow {}", owner.name, original.name)});
+  }
+}
+
+}  // namespace troika::nn

@@ -1,0 +1,90 @@
+// A model as an ordered list of blocks, each a function of one tensor: what pipeline stages,
+// recomputation and sharding cut from outside. A model knows nothing of any of them.
+//
+//   auto model = std::make_shared<nn::Model>();
+//   auto fc1 = model->place("fc1", torch::nn::Linear(784, 256));
+//   auto fc2 = model->place("fc2", torch::nn::Linear(256, 10));
+//   model->add_block({"body", {"fc1"}, {}, [fc1](const at::Tensor& x) {
+//     return fc1->forward(x).relu();
+//   }});
+//   model->add_block({"head", {"fc2"}, {}, [fc2](const at::Tensor& x) { return fc2->forward(x);
+//   }});
+//
+// A torch::nn::Sequential becomes one through from_sequential() (sequential.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troika/nn/state.h"
+
+namespace troika::nn {
+
+struct Block {
+  std::string name;  // "stem", "layer1.0", "head"; unique in its model
+  // Sub-modules (with all below them) or single parameters of the model, by full name. Every
+  // parameter and buffer of a model is owned by exactly one block.
+  std::vector<std::string> owns;
+  // Parameters this block computes with though another block owns them: the tied output matrix of a
+  // language model. Where the two blocks are apart, their gradients must be added up.
+  std::vector<std::string> borrows;
+  // Maps one tensor to one tensor, in the thread that calls. It never writes to its input, and its
+  // only side effects are on its own buffers and, under dropout, on the random generator: calling
+  // it again recomputes it.
+  std::function<at::Tensor(const at::Tensor&)> forward;
+};
+
+class Model : public torch::nn::Module {
+ public:
+  Model() = default;
+  // Blocks hold pointers to the sub-modules, which a copy would share with the original.
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const std::vector<Block>& blocks() const { return blocks_; }
+
+  // Runs the blocks in order; each activation is released as soon as autograd lets go of it.
+  at::Tensor forward(at::Tensor input);
+
+  // Registers a module under a dotted path such as "layer1.0.conv1", making plain modules for the
+  // levels between, and gives it back for the blocks to use.
+  template <typename M>
+  std::shared_ptr<M> place(const std::string& path, std::shared_ptr<M> module) {
+    place_module(path, module);
+    return module;
+  }
+  template <typename M>
+  std::shared_ptr<M> place(const std::string& path, const torch::nn::ModuleHolder<M>& holder) {
+    return place(path, holder.ptr());
+  }
+
+  void add_block(Block block);
+  // Places a module whose forward takes and gives one tensor, as a block named after its path.
+  template <typename M>
+  void add_block(const std::string& path, std::shared_ptr<M> module) {
+    place_module(path, module);
+    add_block(
+        {path, {path}, {}, [module](const at::Tensor& input) { return module->forward(input); }});
+  }
+
+  // Parameters and buffers the block owns, under their names in the whole model.
+  std::vector<StateTensor> owned_state(const Block& block) const;
+
+  // Throws Error(usage) unless block names are unique, every parameter and buffer is in exactly one
+  // block, and every tensor two blocks share is borrowed by the later one. Models of make_model()
+  // pass; whoever cuts a model of a user calls this first.
+  void verify() const;
+
+ private:
+  void place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module);
+
+  std::vector<Block> blocks_;
+};
+
+}  // namespace troika::nn

@@ -1,0 +1,16 @@
+// A torch::nn::Sequential as a model: one block for each of its modules.
+#pragma once
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <memory>
+
+#include "troika/nn/model.h"
+
+namespace troika::nn {
+
+// Shares the modules and keeps their names, so parameters are called as in the Sequential. Each
+// module must map one tensor to one tensor.
+std::shared_ptr<Model> from_sequential(const torch::nn::Sequential& sequential);
+
+}  // namespace troika::nn
