@@ -15,7 +15,7 @@
 namespace {
 
 troika::data::Images random_images(int64_t count) {
-  troika::data::Images images{.shape = {3, 32, 32}, .classes = 10, .pixels = {}, .labels = {}};
+  troika::data::Images images{.shape = {3, 32, 32}, .classes = 10};
   troika::Random random(1);
   images.labels.assign(static_cast<size_t>(count), 0);
   images.pixels.resize(static_cast<size_t>(count * images.shape.bytes()));
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   const int workers = argc > 1 ? std::atoi(argv[1]) : 1;
 
   const ImageDataset dataset(random_images(50'000), cifar10_normalisation(), kCifarAugmentation);
-  const Sampler sampler({.size = dataset.size(), .global_batch = kBatch, .seed = 0, .ranks = {}});
+  const Sampler sampler({.size = dataset.size(), .global_batch = kBatch, .seed = 0});
   int64_t samples = 0;
   const troika::Stopwatch watch;
   for (int64_t epoch = 0; watch.seconds() < kSeconds; ++epoch) {

@@ -62,7 +62,7 @@ void append(const std::filesystem::path& file, const Layout& layout, int64_t lim
 
 Images read_all(const std::vector<std::filesystem::path>& files, const Layout& layout,
                 int64_t limit) {
-  Images images{.shape = kShape, .classes = layout.classes, .pixels = {}, .labels = {}};
+  Images images{.shape = kShape, .classes = layout.classes};
   for (const auto& file : files) {
     if (limit > 0 && images.size() >= limit) break;
     append(file, layout, limit, &images);

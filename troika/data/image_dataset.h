@@ -7,10 +7,10 @@
 namespace troika::data {
 
 struct Images {
-  ImageShape shape;
+  ImageShape shape = {};
   int64_t classes = 0;
-  std::vector<uint8_t> pixels;  // [n, channels, height, width]
-  std::vector<uint8_t> labels;  // [n], each < classes
+  std::vector<uint8_t> pixels = {};  // [n, channels, height, width]
+  std::vector<uint8_t> labels = {};  // [n], each < classes
 
   int64_t size() const { return static_cast<int64_t>(labels.size()); }
 };

@@ -9,9 +9,9 @@
 namespace troika::data {
 
 struct DataOptions {
-  std::string name = "shapes";     // one of dataset_names()
-  std::string path;                // folder of cifar10, cifar100 and idx
-  std::vector<std::string> files;  // of text, in order
+  std::string name = "shapes";          // one of dataset_names()
+  std::string path = {};                // folder of cifar10, cifar100 and idx
+  std::vector<std::string> files = {};  // of text, in order
   // At most this many samples, the first ones; 0: all there are (shapes: 10 000 and 2 000).
   int64_t train_samples = 0;
   int64_t validation_samples = 0;

@@ -20,7 +20,7 @@ struct Placing {
   double angle = 0;  // radians
   double scale_x = 1;
   double scale_y = 1;
-  Point centre;
+  Point centre = {};
 };
 
 Outline place(const Outline& outline, const Placing& placing);

@@ -36,7 +36,7 @@ class Sampler {
     int64_t size = 0;          // of the data set
     int64_t global_batch = 0;  // samples a step, over all ranks
     uint64_t seed = 0;
-    RankOf ranks;
+    RankOf ranks = {};
   };
   // Throws Error(usage) when the global batch is larger than the data set, smaller than the number
   // of ranks or not divisible by it.
