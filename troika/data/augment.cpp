@@ -1,0 +1,65 @@
+#include "troika/data/augment.h"
+
+#include <algorithm>
+
+#include "troika/base/error.h"
+#include "troika/base/random.h"
+
+namespace troika::data {
+
+Placement draw_placement(const Augmentation& augmentation, uint64_t seed) {
+  Random random(seed);
+  const auto shift = [&] {
+    const auto padding = augmentation.crop_padding;
+    return static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * padding + 1))) - padding;
+  };
+  Placement placement;
+  placement.dy = shift();
+  placement.dx = shift();
+  placement.mirrored = augmentation.mirror && random.below(2) == 1;
+  return placement;
+}
+
+Normalisation::Normalisation(const std::vector<double>& mean,
+                             const std::vector<double>& deviation) {
+  TROIKA_CHECK(mean.size() == deviation.size(), "a mean and a deviation for each channel");
+  for (size_t c = 0; c < mean.size(); ++c) {
+    scale.push_back(static_cast<float>(1.0 / (255.0 * deviation[c])));
+    offset.push_back(static_cast<float>(-mean[c] / deviation[c]));
+  }
+}
+
+void write_image(const ImageShape& shape, const Placement& placement,
+                 const Normalisation& normalisation, const uint8_t* pixels, float* output) {
+  const auto [channels, height, width] = shape;
+  // Columns [first, last) of the crop lie inside the image. Mirroring only turns the writing
+  // around, so reading stays contiguous and each loop is one the compiler can vectorise.
+  const int64_t first = std::clamp<int64_t>(-placement.dx, 0, width);
+  const int64_t last = std::clamp<int64_t>(width - placement.dx, first, width);
+  const int64_t inside = last - first;
+  for (int64_t c = 0; c < channels; ++c) {
+    const float scale = normalisation.scale[static_cast<size_t>(c)];
+    const float black = normalisation.offset[static_cast<size_t>(c)];
+    for (int64_t y = 0; y < height; ++y, output += width) {
+      const int64_t row = y + placement.dy;
+      if (row < 0 || row >= height) {
+        std::fill_n(output, width, black);
+        continue;
+      }
+      const uint8_t* source = pixels + c * shape.plane() + row * width + first + placement.dx;
+      if (placement.mirrored) {
+        std::fill_n(output, width - last, black);
+        float* target = output + width - first - 1;
+        for (int64_t x = 0; x < inside; ++x) target[-x] = source[x] * scale + black;
+        std::fill_n(output + width - first, first, black);
+      } else {
+        std::fill_n(output, first, black);
+        float* target = output + first;
+        for (int64_t x = 0; x < inside; ++x) target[x] = source[x] * scale + black;
+        std::fill_n(output + last, width - last, black);
+      }
+    }
+  }
+}
+
+}  // namespace troika::data

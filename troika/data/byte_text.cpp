@@ -1,0 +1,80 @@
+#include "troika/data/byte_text.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/base/random.h"
+
+namespace troika::data {
+
+namespace {
+
+[[noreturn]] void fail(std::string what, std::string got, std::string expected,
+                       std::string hint = {}) {
+  throw Error("data", ErrorKind::usage,
+              {.what = std::move(what),
+               .got = std::move(got),
+               .expected = std::move(expected),
+               .hint = std::move(hint)});
+}
+
+}  // namespace
+
+ByteText::ByteText(const std::vector<std::filesystem::path>& files, Split split,
+                   const ByteTextOptions& options)
+    : context_(options.context), shift_(split == Split::train && options.shift_each_epoch) {
+  if (files.empty()) fail("text needs at least one file", "none", "");
+  if (context_ < 1) fail("context", std::to_string(context_), ">= 1");
+  if (!(options.validation_fraction >= 0 && options.validation_fraction < 1)) {
+    fail("validation fraction", fmt::format("{}", options.validation_fraction),
+         "a number from 0 to below 1");
+  }
+  for (const auto& file : files) text_ += read_file(file);
+
+  const auto all = static_cast<int64_t>(text_.size());
+  const auto held_out =
+      static_cast<int64_t>(static_cast<double>(all) * options.validation_fraction);
+  if (split == Split::train) {
+    text_.resize(static_cast<size_t>(all - held_out));
+  } else {
+    text_.erase(0, static_cast<size_t>(all - held_out));
+  }
+  const auto bytes = static_cast<int64_t>(text_.size());
+  // A training window may be shifted by up to context - 1 bytes and needs one byte more to predict.
+  windows_ = split == Split::train ? bytes / context_ - 1 : (bytes - 1) / context_;
+  if (windows_ < 1) {
+    fail(fmt::format("the {} part of the text in {}{} is too short for context {}",
+                     split == Split::train ? "training" : "validation", files.front().string(),
+                     files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "",
+                     context_),
+         fmt::format("{} bytes", bytes),
+         fmt::format(">= {}", split == Split::train ? 2 * context_ : context_ + 1),
+         fmt::format("the validation fraction is {}", options.validation_fraction));
+  }
+  if (options.limit > 0) windows_ = std::min(windows_, options.limit);
+}
+
+Batch ByteText::load(std::span<const int64_t> indices,
+                     std::optional<uint64_t> augmentation_seed) const {
+  const auto count = static_cast<int64_t>(indices.size());
+  Batch batch{at::empty({count, context_}, at::kLong), at::empty({count, context_}, at::kLong)};
+  auto* input = batch.inputs.data_ptr<int64_t>();
+  auto* target = batch.targets.data_ptr<int64_t>();
+  uint64_t shift = 0;
+  if (shift_ && augmentation_seed) {
+    shift = Random(mix(*augmentation_seed)).below(static_cast<uint64_t>(context_));
+  }
+  for (const int64_t index : indices) {
+    TROIKA_CHECK(index >= 0 && index < size(), fmt::format("window {} of {}", index, size()));
+    const auto* bytes = reinterpret_cast<const uint8_t*>(text_.data()) + shift + index * context_;
+    input = std::copy_n(bytes, context_, input);
+    target = std::copy_n(bytes + 1, context_, target);
+  }
+  return batch;
+}
+
+}  // namespace troika::data

@@ -1,0 +1,43 @@
+// Text for language models: every byte is a token, so any file will do and no vocabulary is needed.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "troika/data/dataset.h"
+
+namespace troika::data {
+
+struct ByteTextOptions {
+  int64_t context = 128;             // bytes a sample predicts; >= 1
+  double validation_fraction = 0.1;  // the last part of the text; 0 <= fraction < 1
+  int64_t limit = 0;                 // at most this many windows, the first ones; 0: all
+  bool shift_each_epoch = true;      // of the training split, see below
+};
+
+// Sample i predicts bytes i * context + 1 .. (i + 1) * context of its split from the bytes before
+// each: windows lie end to end and an epoch is one pass over the text. So that windows do not break
+// at the same places for ever, all of them start later by a number of bytes below `context`, drawn
+// from the augmentation seed. That leaves up to two windows of the training text out of an epoch,
+// and of the validation text only what does not fill a window.
+class ByteText final : public Dataset {
+ public:
+  // The files one after the other. Throws Error(usage) for a file it cannot read, an option out of
+  // range and a text too short for one window.
+  ByteText(const std::vector<std::filesystem::path>& files, Split split,
+           const ByteTextOptions& options);
+
+  int64_t size() const override { return windows_; }
+  Batch load(std::span<const int64_t> indices,
+             std::optional<uint64_t> augmentation_seed) const override;
+  int64_t num_classes() const override { return 256; }
+  std::vector<int64_t> input_shape() const override { return {context_}; }
+
+ private:
+  std::string text_;
+  int64_t context_;
+  bool shift_;
+  int64_t windows_ = 0;
+};
+
+}  // namespace troika::data

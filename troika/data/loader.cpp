@@ -1,0 +1,79 @@
+#include "troika/data/loader.h"
+
+#include <fmt/format.h>
+
+#include "troika/base/error.h"
+
+namespace troika::data {
+
+Loader::Loader(const Dataset& dataset, std::vector<std::vector<int64_t>> batches,
+               std::optional<uint64_t> augmentation_seed, const LoaderOptions& options)
+    : dataset_(dataset),
+      batches_(std::move(batches)),
+      augmentation_seed_(augmentation_seed),
+      options_(options) {
+  const auto check = [](const char* what, int got, int least) {
+    if (got >= least) return;
+    throw Error(
+        "data", ErrorKind::usage,
+        {.what = what, .got = std::to_string(got), .expected = fmt::format(">= {}", least)});
+  };
+  check("loader workers", options.workers, 0);
+  check("loader prefetch", options.prefetch, 1);
+  slots_.resize(static_cast<size_t>(options.prefetch));
+  for (int i = 0; i < options.workers; ++i) {
+    workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  }
+}
+
+std::optional<Batch> Loader::next() {
+  if (taken_ == batches_.size()) return std::nullopt;
+  Outcome outcome;
+  if (workers_.empty()) {
+    outcome = load(taken_++);
+  } else {
+    outcome = wait_for_worker();
+  }
+  if (auto* problem = std::get_if<std::exception_ptr>(&outcome)) std::rethrow_exception(*problem);
+  return std::get<Batch>(std::move(outcome));
+}
+
+Loader::Outcome Loader::load(size_t batch) const {
+  try {
+    return dataset_.load(batches_[batch], augmentation_seed_);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void Loader::work(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    room_.wait(lock, stop,
+               [&] { return started_ == batches_.size() || started_ < taken_ + slots_.size(); });
+    if (stop.stop_requested() || started_ == batches_.size()) return;
+    const size_t batch = started_++;
+    lock.unlock();
+    Outcome outcome = load(batch);
+    lock.lock();
+    slots_[batch % slots_.size()] = std::move(outcome);
+    ready_.notify_one();
+  }
+}
+
+Loader::Outcome Loader::wait_for_worker() {
+  std::unique_lock lock(mutex_);
+  Outcome& slot = slots_[taken_ % slots_.size()];
+  if (!ready_.wait_for(lock, options_.patience, [&] { return slot.index() != 0; })) {
+    throw Error("data", ErrorKind::timeout,
+                {.what = fmt::format("batch {} of {} is not loaded", taken_, batches_.size()),
+                 .got = fmt::format("nothing in {} ms", options_.patience.count()),
+                 .hint = "is the data on a file system that hangs?"});
+  }
+  Outcome outcome = std::exchange(slot, {});
+  ++taken_;
+  room_.notify_all();
+  return outcome;
+}
+
+}  // namespace troika::data

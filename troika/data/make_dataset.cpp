@@ -1,0 +1,137 @@
+#include "troika/data/make_dataset.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/data/byte_text.h"
+#include "troika/data/cifar.h"
+#include "troika/data/idx.h"
+#include "troika/data/shapes.h"
+
+namespace troika::data {
+
+namespace {
+
+[[noreturn]] void fail(std::string what, std::string got, std::string expected,
+                       std::string hint = {}) {
+  throw Error("data", ErrorKind::usage,
+              {.what = std::move(what),
+               .got = std::move(got),
+               .expected = std::move(expected),
+               .hint = std::move(hint)});
+}
+
+struct Request {
+  const DataOptions& options;
+  Split split;
+  int64_t samples;  // of this split; 0: all
+  bool augment;
+
+  std::unique_ptr<Dataset> images(Images images, Normalisation normalisation,
+                                  const Augmentation& augmentation) const {
+    return std::make_unique<ImageDataset>(std::move(images), std::move(normalisation),
+                                          augment ? augmentation : Augmentation{});
+  }
+};
+
+std::unique_ptr<Dataset> make_shapes(const Request& want) {
+  const int64_t all = want.split == Split::train ? kShapesTrain : kShapesValidation;
+  return want.images(
+      render_shapes(want.options.seed, want.split, want.samples > 0 ? want.samples : all),
+      shapes_normalisation(), kShapesAugmentation);
+}
+
+std::unique_ptr<Dataset> make_cifar10(const Request& want) {
+  return want.images(read_cifar10(want.options.path, want.split, want.samples),
+                     cifar10_normalisation(), kCifarAugmentation);
+}
+
+std::unique_ptr<Dataset> make_cifar100(const Request& want) {
+  return want.images(read_cifar100(want.options.path, want.split, want.samples),
+                     cifar100_normalisation(), kCifarAugmentation);
+}
+
+std::unique_ptr<Dataset> make_idx(const Request& want) {
+  return want.images(read_idx(want.options.path, want.split, want.samples), idx_normalisation(),
+                     kIdxAugmentation);
+}
+
+std::unique_ptr<Dataset> make_text(const Request& want) {
+  return std::make_unique<ByteText>(
+      std::vector<std::filesystem::path>(want.options.files.begin(), want.options.files.end()),
+      want.split,
+      ByteTextOptions{.context = want.options.context,
+                      .validation_fraction = want.options.validation_fraction,
+                      .limit = want.samples,
+                      .shift_each_epoch = want.augment});
+}
+
+// Where a data set comes from, so that a path given to one that would not look at it is refused.
+enum class Source { generated, folder, files };
+
+struct Row {
+  const char* name;
+  Source source;
+  std::unique_ptr<Dataset> (*make)(const Request&);
+};
+
+constexpr std::array kRows{
+    Row{"shapes", Source::generated, make_shapes},  Row{"cifar10", Source::folder, make_cifar10},
+    Row{"cifar100", Source::folder, make_cifar100}, Row{"idx", Source::folder, make_idx},
+    Row{"text", Source::files, make_text},
+};
+
+void check_source(const Row& row, const DataOptions& options) {
+  const bool folder = row.source == Source::folder;
+  if (folder && options.path.empty()) {
+    fail(fmt::format("path of {}", row.name), "none", "the folder with its files");
+  }
+  if (!folder && !options.path.empty()) {
+    fail(fmt::format("{} reads no folder", row.name), fmt::format("path {}", options.path), "");
+  }
+  if (row.source == Source::files && options.files.empty()) {
+    fail(fmt::format("files of {}", row.name), "none", "at least one");
+  }
+  if (row.source != Source::files && !options.files.empty()) {
+    fail(fmt::format("{} reads no list of files", row.name),
+         fmt::format("files {}", fmt::join(options.files, ", ")), "");
+  }
+}
+
+}  // namespace
+
+const std::vector<std::string>& dataset_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& row : kRows) all.emplace_back(row.name);
+    return all;
+  }();
+  return names;
+}
+
+std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split) {
+  const auto* row = std::find_if(kRows.begin(), kRows.end(),
+                                 [&](const Row& r) { return r.name == options.name; });
+  if (row == kRows.end()) {
+    fail("unknown data set", options.name,
+         fmt::format("one of {}", fmt::join(dataset_names(), ", ")),
+         fmt::format("did you mean {}?", nearest(options.name, dataset_names())));
+  }
+  check_source(*row, options);
+  const bool training = split == Split::train;
+  const int64_t samples = training ? options.train_samples : options.validation_samples;
+  if (samples < 0) {
+    fail(training ? "training samples" : "validation samples", std::to_string(samples),
+         ">= 1, or 0 for all");
+  }
+  return row->make({.options = options,
+                    .split = split,
+                    .samples = samples,
+                    .augment = training && options.augment});
+}
+
+}  // namespace troika::data

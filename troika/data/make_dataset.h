@@ -1,0 +1,32 @@
+// Data sets by name, for configuration files.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "troika/data/dataset.h"
+
+namespace troika::data {
+
+struct DataOptions {
+  std::string name = "shapes";          // one of dataset_names()
+  std::string path = {};                // folder of cifar10, cifar100 and idx
+  std::vector<std::string> files = {};  // of text, in order
+  // At most this many samples, the first ones; 0: all there are (shapes: 10 000 and 2 000).
+  int64_t train_samples = 0;
+  int64_t validation_samples = 0;
+  uint64_t seed = 0;                 // of shapes
+  int64_t context = 128;             // of text: bytes a sample predicts
+  double validation_fraction = 0.1;  // of text: how much of its end is held out
+  bool augment = true;               // let the training split be augmented
+};
+
+// "shapes", "cifar10", "cifar100", "idx" and "text".
+const std::vector<std::string>& dataset_names();
+
+// Reads or renders the whole split into memory. The validation split ignores augmentation seeds, as
+// the training split does with `augment` off. Throws Error(usage) for an unknown name, naming the
+// nearest, for an option out of range, and for files that are missing or wrong.
+std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split);
+
+}  // namespace troika::data

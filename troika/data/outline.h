@@ -1,0 +1,32 @@
+// Filled outlines drawn with soft edges: as much of vector graphics as the generated images need.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace troika::data {
+
+struct Point {
+  double x = 0;
+  double y = 0;
+};
+
+// Closed contours; a point is inside when a ray from it crosses them an odd number of times, so a
+// contour within a contour is a hole.
+using Outline = std::vector<std::vector<Point>>;
+
+// A rotation, a scaling along each axis before it and a shift after it.
+struct Placing {
+  double angle = 0;  // radians
+  double scale_x = 1;
+  double scale_y = 1;
+  Point centre = {};
+};
+
+Outline place(const Outline& outline, const Placing& placing);
+
+// How much of each pixel of a side x side picture the outline covers, 0 .. 1: exact along x, from
+// four lines a pixel along y. `coverage` holds side * side values, all of which are written.
+void cover(const Outline& outline, int side, float* coverage);
+
+}  // namespace troika::data

@@ -1,0 +1,25 @@
+// Generated images: objects to be told apart by their shape alone. The data set that needs no
+// download.
+//
+// Each 32 x 32 picture shows one of ten objects (disc, ring, square, frame, triangle, cross, star,
+// crescent, arrow, corner) at a random place, size, angle and stretch, in a random colour on a
+// background of another, shaded one, crossed by thin strokes and under noise. Which pixels are
+// bright says nothing by itself, so a linear classifier does little better than guessing.
+#pragma once
+
+#include "troika/data/image_dataset.h"
+
+namespace troika::data {
+
+// Image i is a pure function of (seed, split, i) and shows object i modulo 10, so any run of
+// consecutive images has the classes in balance. About 20 microseconds an image.
+Images render_shapes(uint64_t seed, Split split, int64_t count);
+
+Normalisation shapes_normalisation();
+inline constexpr Augmentation kShapesAugmentation{.crop_padding = 4, .mirror = true};
+
+// Images where the user does not say how many.
+inline constexpr int64_t kShapesTrain = 10'000;
+inline constexpr int64_t kShapesValidation = 2'000;
+
+}  // namespace troika::data
