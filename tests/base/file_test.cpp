@@ -1,6 +1,9 @@
 #include "troika/base/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+
+#include <stdexcept>
 
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -27,6 +30,37 @@ TEST(File, FailedWriteKeepsTheOldContent) {
   EXPECT_THROW(write_file_atomically(path, "x"), Error);
   const auto entries = std::filesystem::directory_iterator(folder.path());
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "the temporary file must be gone";
+}
+
+TEST(File, ProducerThatThrowsKeepsTheOldContent) {
+  const TemporaryFolder folder;
+  const auto path = folder / "target";
+  write_file_atomically(path, "old");
+  EXPECT_THROW(write_file_atomically(path,
+                                     [](const File& file) {
+                                       file.write("half of the n");
+                                       throw std::runtime_error("no more");
+                                     }),
+               std::runtime_error);
+  EXPECT_EQ(read_file(path), "old");
+  const auto entries = std::filesystem::directory_iterator(folder.path());
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "the temporary file must be gone";
+}
+
+TEST(File, ReadsAndWritesAtOffsets) {
+  const TemporaryFolder folder;
+  const auto path = folder / "target";
+  const File file(path, O_RDWR | O_CREAT);
+  file.write("abcdef");
+  file.write_at(2, "XY");
+  file.truncate(5);
+  EXPECT_EQ(file.size(), 5);
+  std::string part(3, '?');
+  file.read_at(1, part);
+  EXPECT_EQ(part, "bXY");
+  EXPECT_ERROR(
+      file.read_at(4, part), ErrorKind::usage,
+      "[base] cannot read " + path.string() + "; got its end at byte 5, expected 2 more bytes");
 }
 
 TEST(File, NamesWhatItCannotRead) {

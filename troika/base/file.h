@@ -1,11 +1,40 @@
 // Files that are either whole or not there.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
 namespace troika {
+
+// An open file. Every failure is an Error (room `base`) naming the path and the system's reason;
+// what write() was given is with the system when it returns, so it survives a kill of this process.
+class File {
+ public:
+  // `flags` as open(2) takes them.
+  File(std::filesystem::path path, int flags);
+  ~File();
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  int64_t size() const;
+  void write(std::string_view content) const;
+  // Writes at this offset from the start, whatever was written before.
+  void write_at(int64_t offset, std::string_view content) const;
+  // Fills the whole buffer; a file that ends earlier is an Error.
+  void read_at(int64_t offset, std::span<char> buffer) const;
+  void truncate(int64_t size) const;
+  // Waits until all that was written is on the disk.
+  void sync() const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_;
+};
 
 // Throws Error(room `base`) naming the path and the system's reason.
 std::string read_file(const std::filesystem::path& path);
@@ -14,6 +43,11 @@ std::string read_file(const std::filesystem::path& path);
 // reader or a crash at any instant finds the old content or the new one, never a part. Creates
 // missing parent folders.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+// The same for content made in pieces, which need not fit in memory together: `produce` writes
+// them. When it throws, nothing has changed.
+void write_file_atomically(const std::filesystem::path& path,
+                           const std::function<void(const File&)>& produce);
 
 // Makes the folder and its parents; throws Error when it cannot.
 void make_folder(const std::filesystem::path& path);

@@ -1,0 +1,329 @@
+// What a run leaves in its folder: metrics.csv, TensorBoard events, summary.json.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <numeric>
+
+#include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
+#include "troika/base/file.h"
+#include "troika/train/crc32c.h"
+#include "troika/train/csv_logger.h"
+#include "troika/train/summary.h"
+#include "troika/train/tensorboard_logger.h"
+
+namespace troika::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::MatchesRegex;
+using testing_support::TemporaryFolder;
+
+// Runs `logging` in a child process that then dies of SIGKILL.
+template <typename Function>
+void killed_after(Function logging) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    logging();
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+TEST(CsvLogger, OneRowPerStepAndOneColumnPerMetric) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run/metrics.csv";
+  CsvLogger logger(path);
+  EXPECT_EQ(read_file(path), "step\n");
+  logger.log(1, {{"train/loss", 2.5}, {"lr", 1e-3}});
+  EXPECT_EQ(read_file(path), "step,train/loss,lr\n1,2.5,0.001\n");
+  logger.log(2, {{"lr", 0.1}});
+  EXPECT_EQ(read_file(path), "step,train/loss,lr\n1,2.5,0.001\n2,,0.1\n");
+  logger.log(2, {{"validation/loss", NAN}});
+  logger.log(3, {{"validation/loss", -NAN}, {"lr", INFINITY}});
+  EXPECT_EQ(read_file(path),
+            "step,train/loss,lr,validation/loss\n1,2.5,0.001,\n2,,0.1,nan\n3,,inf,nan\n");
+  logger.log(3, {{"lr", 1}});
+  logger.log(3, {{"train/loss", 1.0 / 3}});
+  logger.flush();
+  EXPECT_EQ(read_file(path),
+            "step,train/loss,lr,validation/loss\n1,2.5,0.001,\n2,,0.1,nan\n"
+            "3,0.3333333333333333,1,nan\n");
+}
+
+TEST(CsvLogger, NewColumnInTheFirstCallOfAStep) {
+  const TemporaryFolder folder;
+  CsvLogger logger(folder / "m.csv");
+  logger.log(1, {{"a", 1}});
+  logger.log(2, {{"b", 2}});
+  logger.log(2, {{"c", 3}});
+  logger.log(3, {});
+  EXPECT_EQ(read_file(folder / "m.csv"), "step,a,b,c\n1,1,,\n2,,2,3\n3,,,\n");
+}
+
+TEST(CsvLogger, KilledRunKeepsItsRows) {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.csv";
+  killed_after([&] {
+    auto* logger = new CsvLogger(path);
+    logger->log(1, {{"a", 1}});
+    logger->log(2, {{"b", 2}});
+    logger->log(3, {{"a", 3}});
+  });
+  EXPECT_EQ(read_file(path), "step,a,b\n1,1,\n2,,2\n3,3,\n");
+}
+
+TEST(CsvLogger, ResumesAfterACheckpointAndStartsAnewWithout) {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.csv";
+  write_file_atomically(path, "step,a,b\n1,1,\n2,,2\n3,3,\n4,4");
+  {
+    CsvLogger logger(path, /*resumed_step=*/2);
+    EXPECT_EQ(read_file(path), "step,a,b\n1,1,\n2,,2\n");
+    logger.log(3, {{"c", 7}});
+    EXPECT_EQ(read_file(path), "step,a,b,c\n1,1,,\n2,,2,\n3,,,7\n");
+  }
+  CsvLogger anew(path);
+  EXPECT_EQ(read_file(path), "step\n");
+  CsvLogger missing(folder / "other.csv", 5);
+  EXPECT_EQ(read_file(folder / "other.csv"), "step\n");
+}
+
+TEST(CsvLogger, RefusesNamesAndFilesThatAreNoTable) {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.csv";
+  const std::string file = path.string();
+  CsvLogger logger(path);
+  for (const std::string name : {"", "step", "a,b", "a\"b", "a\nb"}) {
+    EXPECT_ERROR(logger.log(1, {{"fine", 1}, {name, 1}}), ErrorKind::usage,
+                 "[train] a metric cannot be a column of " + file + "; got name `" + name +
+                     "`, expected a name other than `step` without comma, quote or control "
+                     "character");
+  }
+  EXPECT_EQ(read_file(path), "step\n");
+
+  const std::string hint = " (move the file away to start a new one)";
+  write_file_atomically(path, "epoch,loss\n");
+  EXPECT_ERROR(CsvLogger(path, 1), ErrorKind::usage,
+               "[train] " + file +
+                   ":1: not a table of metrics; got `epoch,loss`, "
+                   "expected a header that begins with `step`" +
+                   hint);
+  write_file_atomically(path, "step");
+  EXPECT_ERROR(CsvLogger(path, 1), ErrorKind::usage,
+               "[train] " + file +
+                   ":1: not a table of metrics; got no line, "
+                   "expected a header that begins with `step`" +
+                   hint);
+  for (const std::string row : {"x,1", "1", "1,2,3"}) {
+    write_file_atomically(path, "step,a\n1,1\n" + row + "\n");
+    EXPECT_ERROR(CsvLogger(path, 1), ErrorKind::usage,
+                 "[train] " + file + ":3: not a table of metrics; got `" + row +
+                     "`, expected a step and 1 cells" + hint);
+    EXPECT_EQ(read_file(path), "step,a\n1,1\n" + row + "\n") << "refused, so left as it was";
+  }
+}
+
+// RFC 3720, appendix B.4, and the check value of the CRC catalogues.
+TEST(Crc32c, GivesThePublishedValues) {
+  std::string up, down;
+  for (int i = 0; i < 32; ++i) {
+    up += static_cast<char>(i);
+    down += static_cast<char>(31 - i);
+  }
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+  EXPECT_EQ(crc32c(up), 0x46dd794eu);
+  EXPECT_EQ(crc32c(down), 0x113fdb5cu);
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(crc32c(""), 0u);
+  EXPECT_EQ(masked_crc(0), 0xa282ead8u);
+  EXPECT_EQ(masked_crc(0x00010000u), 0xa284ead8u - 0x20000u + 0x2u);
+}
+
+// A reader of its own: the records of a TFRecord file, checksums computed bit by bit.
+uint32_t slow_masked_crc(const std::string& bytes) {
+  uint32_t crc = 0xffffffff;
+  for (const unsigned char byte : bytes) {
+    crc ^= byte;
+    for (int i = 0; i < 8; ++i) crc = crc & 1 ? (crc >> 1) ^ 0x82f63b78 : crc >> 1;
+  }
+  crc = ~crc;
+  return (crc >> 15 | crc << 17) + 0xa282ead8;
+}
+
+template <typename Number>
+Number number_at(const std::string& bytes, size_t offset) {
+  Number value;
+  std::memcpy(&value, bytes.substr(offset).data(), sizeof value);
+  return value;
+}
+
+std::vector<std::string> records_of(const std::string& file) {
+  std::vector<std::string> records;
+  for (size_t at = 0; at < file.size();) {
+    const auto length = number_at<uint64_t>(file, at);
+    EXPECT_EQ(number_at<uint32_t>(file, at + 8), slow_masked_crc(file.substr(at, 8)));
+    records.push_back(file.substr(at + 12, length));
+    EXPECT_EQ(number_at<uint32_t>(file, at + 12 + length), slow_masked_crc(records.back()));
+    at += 16 + length;
+  }
+  return records;
+}
+
+// The fields of a protobuf message by number: raw bytes of fixed and length-delimited ones, the
+// decimal text of varints.
+std::multimap<uint64_t, std::string> fields_of(const std::string& message) {
+  std::multimap<uint64_t, std::string> fields;
+  size_t at = 0;
+  const auto varint = [&] {
+    uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+      const auto byte = static_cast<unsigned char>(message.at(at++));
+      value |= uint64_t{byte & 0x7fu} << shift;
+      if (byte < 0x80) return value;
+    }
+  };
+  while (at < message.size()) {
+    const uint64_t key = varint();
+    size_t size = 0;
+    if ((key & 7) == 0) {
+      fields.emplace(key >> 3, std::to_string(static_cast<int64_t>(varint())));
+      continue;
+    }
+    size = (key & 7) == 1 ? 8 : (key & 7) == 5 ? 4 : varint();
+    fields.emplace(key >> 3, message.substr(at, size));
+    at += size;
+  }
+  return fields;
+}
+
+std::string only(const std::multimap<uint64_t, std::string>& fields, uint64_t number) {
+  EXPECT_EQ(fields.count(number), 1u);
+  return fields.find(number)->second;
+}
+
+TEST(TensorBoardLogger, WritesEventsAnotherReaderUnderstands) {
+  const TemporaryFolder folder;
+  const double before = static_cast<double>(std::time(nullptr));
+  TensorBoardLogger logger(folder / "run");
+  EXPECT_THAT(logger.path().filename().string(),
+              MatchesRegex("events\\.out\\.tfevents\\.[0-9]+\\..+"));
+  logger.log(7, {{"train/loss", 0.1}, {std::string(300, 'x'), NAN}});
+  logger.log(-1, {{"a", INFINITY}});
+  logger.log(int64_t{1} << 40, {});
+  logger.flush();
+
+  const auto records = records_of(read_file(logger.path()));
+  ASSERT_EQ(records.size(), 4u);
+  for (const std::string& record : records) {
+    const double time = number_at<double>(only(fields_of(record), 1), 0);
+    EXPECT_GE(time, before);
+    EXPECT_LE(time, before + 3600);
+  }
+  EXPECT_EQ(only(fields_of(records[0]), 3), "brain.Event:2");
+  const auto first = fields_of(records[1]);
+  EXPECT_EQ(only(first, 2), "7");
+  const auto summary = fields_of(only(first, 5));
+  ASSERT_EQ(summary.count(1), 2u);
+  const auto value = fields_of(summary.begin()->second);
+  EXPECT_EQ(only(value, 1), "train/loss");
+  EXPECT_EQ(number_at<float>(only(value, 2), 0), 0.1f);
+  const auto long_value = fields_of(std::next(summary.begin())->second);
+  EXPECT_EQ(only(long_value, 1), std::string(300, 'x'));
+  EXPECT_TRUE(std::isnan(number_at<float>(only(long_value, 2), 0)));
+  EXPECT_EQ(only(fields_of(records[2]), 2), "-1");
+  EXPECT_EQ(only(fields_of(records[3]), 2), "1099511627776");
+}
+
+TEST(TensorBoardLogger, KilledRunKeepsItsEventsAndTheNextAddsAFile) {
+  const TemporaryFolder folder;
+  killed_after([&] {
+    auto* logger = new TensorBoardLogger(folder.path());
+    logger->log(1, {{"a", 1}});
+  });
+  const TensorBoardLogger second(folder.path()), third(folder.path());
+  std::map<std::string, size_t> records;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    records[entry.path()] = records_of(read_file(entry.path())).size();
+  }
+  std::vector<size_t> counts;
+  for (const auto& [path, count] : records) counts.push_back(count);
+  EXPECT_THAT(counts, ElementsAre(2, 1, 1)) << "in the order of names, which TensorBoard reads";
+}
+
+TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
+  const TemporaryFolder folder;
+  RunSummary summary{.name = "quick",
+                     .status = "finished",
+                     .world_size = 2,
+                     .steps = 300,
+                     .samples = 19200,
+                     .epochs = 3,
+                     .train_loss = 0.25,
+                     .median_step_milliseconds = 12.5,
+                     .peak_resident_bytes = {123, 456},
+                     .torch_version = "1.13.0",
+                     .run_folder = "runs/quick\xff"};
+  write_summary(folder / "summary.json", summary);
+  const std::string text = read_file(folder / "summary.json");
+  EXPECT_EQ(text, R"({
+  "name": "quick",
+  "status": "finished",
+  "world_size": 2,
+  "steps": 300,
+  "samples": 19200,
+  "epochs": 3,
+  "train_loss": 0.25,
+  "validation_loss": null,
+  "validation_accuracy": null,
+  "samples_per_second": null,
+  "median_step_milliseconds": 12.5,
+  "seconds": null,
+  "peak_resident_bytes": [
+    123,
+    456
+  ],
+  "torch_version": "1.13.0",
+  "troika_version": ")" +
+                      troika_version() +
+                      "\",\n  \"run_folder\": \"runs/quick\xef\xbf\xbd\",\n"
+                      "  \"checkpoint\": \"\"\n}\n");
+  EXPECT_THAT(troika_version(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+}
+
+TEST(Summary, PeakMemoryGrowsWithUse) {
+  const int64_t before = peak_resident_bytes();
+  EXPECT_GT(before, 1 << 20);
+  std::vector<char> block(static_cast<size_t>(before) + (64 << 20), 1);
+  EXPECT_GE(peak_resident_bytes(), before + (64 << 20) / 2);
+  EXPECT_EQ(std::accumulate(block.begin(), block.begin() + 3, 0), 3);
+  block = {};
+  EXPECT_GE(peak_resident_bytes(), before + (64 << 20) / 2) << "a peak stays";
+}
+
+TEST(Median, IsExact) {
+  Median median;
+  EXPECT_TRUE(std::isnan(median.value()));
+  median.add(5);
+  EXPECT_EQ(median.value(), 5);
+  median.add(1);
+  EXPECT_EQ(median.value(), 3);
+  median.add(100);
+  EXPECT_EQ(median.value(), 5);
+  median.add(-1);
+  EXPECT_EQ(median.value(), 3);
+  EXPECT_THROW(median.add(NAN), CheckError);
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,26 @@
+// Where the numbers of a run go. One logger is one sink; the trainer holds a list of them, on rank
+// 0 alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troika::train {
+
+// Metric names (`train/loss`) with their values, in the order to show them.
+using MetricValues = std::vector<std::pair<std::string, double>>;
+
+class Logger {
+ public:
+  virtual ~Logger() = default;
+
+  // Records the values at this optimizer step. What was logged survives a kill of the process when
+  // this returns. Called from one thread; NaN and infinities are values like others.
+  virtual void log(int64_t step, const MetricValues& values) = 0;
+  // Waits until all that was logged survives a crash of the machine too.
+  virtual void flush() = 0;
+};
+
+}  // namespace troika::train

@@ -1,0 +1,72 @@
+#include "troika/train/summary.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+
+namespace troika::train {
+
+std::string troika_version() {
+  return TROIKA_VERSION;
+}
+
+void write_summary(const std::filesystem::path& path, const RunSummary& summary) {
+  // Dumping a NaN or an infinity gives null by nlohmann's own rule.
+  const nlohmann::ordered_json json{
+      {"name", summary.name},
+      {"status", summary.status},
+      {"world_size", summary.world_size},
+      {"steps", summary.steps},
+      {"samples", summary.samples},
+      {"epochs", summary.epochs},
+      {"train_loss", summary.train_loss},
+      {"validation_loss", summary.validation_loss},
+      {"validation_accuracy", summary.validation_accuracy},
+      {"samples_per_second", summary.samples_per_second},
+      {"median_step_milliseconds", summary.median_step_milliseconds},
+      {"seconds", summary.seconds},
+      {"peak_resident_bytes", summary.peak_resident_bytes},
+      {"torch_version", summary.torch_version},
+      {"troika_version", summary.troika_version},
+      {"run_folder", summary.run_folder},
+      {"checkpoint", summary.checkpoint},
+  };
+  // Paths and names need not be UTF-8; a summary with a replaced character beats none.
+  const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+  write_file_atomically(path, json.dump(2, ' ', false, replace) + "\n");
+}
+
+int64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key; status >> key;) {
+    int64_t kibibytes = 0;
+    if (key == "VmHWM:" && status >> kibibytes) return kibibytes * 1024;
+    status.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  // Where the kernel shows no VmHWM: as good, but it starts at the peak of the parent process.
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+void Median::add(double value) {
+  TROIKA_CHECK(!std::isnan(value), "a NaN has no place in an order");
+  values_.push_back(value);
+}
+
+double Median::value() const {
+  if (values_.empty()) return std::nan("");
+  auto sorted = values_;
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  if (sorted.size() % 2) return *middle;
+  return (*middle + *std::max_element(sorted.begin(), middle)) / 2;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,55 @@
+// `summary.json`: what a finished or failed run says about itself, for a person and for a script.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace troika::train {
+
+// The version of this library, e.g. "0.1.0".
+std::string troika_version();
+
+// The fields are the keys of the file. A number that is NaN or infinite becomes null: JSON has
+// neither, and a run that measured nothing must not look like one that measured 0.
+struct RunSummary {
+  std::string name = {};
+  std::string status = {};  // "finished", "interrupted" or "failed"
+  int64_t world_size = 1;
+  int64_t steps = 0;    // optimizer steps
+  int64_t samples = 0;  // trained on, over all ranks
+  int64_t epochs = 0;   // complete ones
+  double train_loss = std::numeric_limits<double>::quiet_NaN();
+  double validation_loss = std::numeric_limits<double>::quiet_NaN();
+  double validation_accuracy = std::numeric_limits<double>::quiet_NaN();  // in [0, 1]
+  double samples_per_second = std::numeric_limits<double>::quiet_NaN();   // over all ranks
+  double median_step_milliseconds = std::numeric_limits<double>::quiet_NaN();
+  double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run
+  std::vector<int64_t> peak_resident_bytes = {};              // one per rank
+  std::string torch_version = {};
+  std::string troika_version = train::troika_version();
+  std::string run_folder = {};
+  std::string checkpoint = {};  // path of the last one; empty: none was written
+};
+
+// Writes the file whole or not at all.
+void write_summary(const std::filesystem::path& path, const RunSummary& summary);
+
+// The most memory this process has had resident so far (VmHWM of proc(5)).
+int64_t peak_resident_bytes();
+
+// The exact median of the values added; keeps them all (8 bytes each).
+class Median {
+ public:
+  // Not NaN, which has no place in an order.
+  void add(double value);
+  // NaN before the first value; the mean of the middle two of an even number.
+  double value() const;
+
+ private:
+  std::vector<double> values_;
+};
+
+}  // namespace troika::train
