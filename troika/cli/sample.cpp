@@ -69,11 +69,14 @@ Entry add_sample(CLI::App& app) {
       ->check([](const std::string& text) {
         return text.empty() ? std::string("the prompt must not be empty") : std::string();
       });
-  command->add_option("--length", arguments->length, "bytes to print", true)
+  command->add_option("--length", arguments->length, "bytes to print")
+      ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->add_option("--temperature", arguments->temperature, "0: always the most likely", true)
+  command->add_option("--temperature", arguments->temperature, "0: always the most likely")
+      ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", arguments->seed, "of the random choice", true)
+  command->add_option("--seed", arguments->seed, "of the random choice")
+      ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   return {command, [arguments] { return run(*arguments); }};
 }

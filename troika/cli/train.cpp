@@ -52,7 +52,7 @@ int launch_self(const train::TrainOptions& options, const Arguments& arguments,
   launch.command = {"/proc/self/exe", "train", arguments.file};
   launch.command.front() = std::filesystem::read_symlink("/proc/self/exe").string();
   launch.command.insert(launch.command.end(), overrides.begin(), overrides.end());
-  launch.log_folder = log_folder(options).string();
+  launch.log_dir = log_folder(options);
   return cluster::launch(launch);
 }
 

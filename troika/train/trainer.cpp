@@ -169,7 +169,7 @@ class Fit {
 
   at::Tensor train_step(const data::Batch& batch) {
     optim::set_learning_rate(*optimizer_, options_.optimizer.lr * schedule_(step_));
-    optimizer_->zero_grad(/*set_to_none=*/true);
+    task_.module().zero_grad(/*set_to_none=*/true);
     const at::Tensor loss = task_.training_step(batch);
     loss.backward();
     parallel_->finish_backward();

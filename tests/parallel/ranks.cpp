@@ -1,0 +1,30 @@
+// ranks BACKEND: data parallelism on the ranks that a launcher started, against one process.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "tests/parallel/course.h"
+#include "troika/comm/local/local.h"
+#include "troika/comm/world.h"
+
+int main(int argc, char** argv) {
+  using namespace troika;
+  testing::InitGoogleTest(&argc, argv);
+  try {
+    auto group = comm::world({.backend = argv[1]});
+    if (group.size() == 1) {
+      std::fprintf(stderr, "expected several ranks\n");
+      return 1;
+    }
+    for (const char* model : {"mlp", "conv", "gpt"}) {
+      for (const auto& [type, tolerance] : {std::pair(at::kDouble, 1e-10), {at::kFloat, 1e-5}}) {
+        const auto oracle = parallel::train(comm::local::alone(), model, "sgd", type);
+        parallel::expect_equal(parallel::train(group, model, "sgd", type), oracle, tolerance);
+      }
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed();
+}
