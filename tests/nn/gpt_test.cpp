@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <map>
 
 #include "tests/support/errors.h"
 #include "troika/compat/torch.h"
@@ -114,6 +115,42 @@ TEST(CausalAttention, EqualsItsDefinition) {
     const at::Tensor expected = (weights.unsqueeze(-1) * v.slice(2, 0, t + 1)).sum(2);
     EXPECT_TRUE(torch::allclose(out.select(2, t), expected, 1e-12, 1e-12)) << t;
   }
+}
+
+// Hugging Face's block, a head at a time.
+TEST(Gpt, BlockEqualsItsFormula) {
+  torch::manual_seed(5);
+  torch::NoGradGuard no_grad;
+  const auto model = make_model(small_gpt());
+  std::map<std::string, at::Tensor> w;
+  for (const StateTensor& entry : named_state(*model)) {
+    w[entry.name] = entry.tensor.uniform_(-0.5, 0.5);
+  }
+  const std::string h = "transformer.h.0.";
+  const auto linear = [&](const at::Tensor& x, const std::string& name) {
+    return x.matmul(w.at(h + name + ".weight")) + w.at(h + name + ".bias");
+  };
+  const auto norm = [&](const at::Tensor& x, const std::string& name) {
+    const at::Tensor centred = x - x.mean(-1, true);
+    const at::Tensor variance = centred.square().mean(-1, true);
+    return centred / (variance + 1e-5).sqrt() * w.at(h + name + ".weight") +
+           w.at(h + name + ".bias");
+  };
+  const at::Tensor input = torch::randn({3, 8, 12});
+  const auto qkv = linear(norm(input, "ln_1"), "attn.c_attn").split(12, -1);
+  std::vector<at::Tensor> heads;
+  for (int64_t head = 0; head < 2; ++head) {
+    const auto part = [&](const at::Tensor& x) { return x.slice(-1, 6 * head, 6 * head + 6); };
+    const at::Tensor scores = part(qkv[0]).matmul(part(qkv[1]).transpose(1, 2)) / std::sqrt(6.0);
+    const at::Tensor future = torch::ones({8, 8}).triu(1).to(torch::kBool);
+    heads.push_back(scores.masked_fill(future, -1e9).softmax(-1).matmul(part(qkv[2])));
+  }
+  at::Tensor expected = input + linear(at::cat(heads, -1), "attn.c_proj");
+  const at::Tensor x = linear(norm(expected, "ln_2"), "mlp.c_fc");
+  const at::Tensor gelu_new =
+      0.5 * x * (1 + (std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3))).tanh());
+  expected = expected + linear(gelu_new, "mlp.c_proj");
+  EXPECT_TRUE(torch::allclose(model->blocks()[1].forward(input), expected, 1e-4, 1e-5));
 }
 
 TEST(Gpt, DropsOnlyWhileTraining) {

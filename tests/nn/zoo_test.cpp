@@ -2,23 +2,14 @@
 
 #include <gmock/gmock.h>
 
-#include <map>
+#include <cmath>
 #include <set>
 
 #include "tests/support/errors.h"
-#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 
 namespace troika::nn {
 namespace {
-
-std::vector<std::string> parameter_names(const Model& model) {
-  std::vector<std::string> names;
-  for (const StateTensor& entry : named_state(model)) {
-    if (!entry.is_buffer) names.push_back(entry.name);
-  }
-  return names;
-}
 
 // Every model, small where options allow it: image models at the smallest image that leaves batch
 // norms something to average over.
@@ -34,37 +25,28 @@ ModelOptions small(const std::string& name) {
           .width = 12};
 }
 
-struct Published {
-  std::string name;
-  int64_t classes;
-  int64_t parameters;
-};
-
-class Zoo : public testing::TestWithParam<Published> {};
-
 // torchvision's model pages; He et al. 2015, table 6 (0.27, 0.46 and 0.85 million) and the layer
 // sums behind it for the CIFAR ResNets.
-INSTANTIATE_TEST_SUITE_P(
-    Published, Zoo,
-    testing::Values(Published{"resnet20", 10, 269'722}, Published{"resnet32", 10, 464'154},
-                    Published{"resnet56", 10, 853'018}, Published{"resnet18", 1000, 11'689'512},
-                    Published{"resnet34", 1000, 21'797'672},
-                    Published{"resnet50", 1000, 25'557'032},
-                    Published{"resnet101", 1000, 44'549'160}, Published{"vgg11", 1000, 132'863'336},
-                    Published{"vgg11_bn", 1000, 132'868'840}, Published{"vgg16", 1000, 138'357'544},
-                    Published{"vgg16_bn", 1000, 138'365'992},
-                    Published{"inception_v3", 1000, 23'834'568},
-                    Published{"resnet18_cifar", 10, 11'173'962}),
-    [](const auto& info) { return info.param.name; });
-
-TEST_P(Zoo, HasThePublishedParameterCount) {
-  const auto model =
-      make_model({.name = GetParam().name, .num_classes = GetParam().classes, .image_size = 224});
-  EXPECT_EQ(parameter_count(*model), GetParam().parameters);
-  model->verify();
+TEST(Zoo, HasThePublishedParameterCounts) {
+  struct Published {
+    std::string name;
+    int64_t classes;
+    int64_t parameters;
+  };
+  const std::vector<Published> all = {
+      {"resnet20", 10, 269'722},         {"resnet32", 10, 464'154},
+      {"resnet56", 10, 853'018},         {"resnet18", 1000, 11'689'512},
+      {"resnet34", 1000, 21'797'672},    {"resnet50", 1000, 25'557'032},
+      {"resnet101", 1000, 44'549'160},   {"resnet18_cifar", 10, 11'173'962},
+      {"vgg11", 1000, 132'863'336},      {"vgg11_bn", 1000, 132'868'840},
+      {"vgg16", 1000, 138'357'544},      {"vgg16_bn", 1000, 138'365'992},
+      {"inception_v3", 1000, 23'834'568}};
+  for (const auto& [name, classes, parameters] : all) {
+    const auto model = make_model({.name = name, .num_classes = classes, .image_size = 224});
+    EXPECT_EQ(parameter_count(*model), parameters) << name;
+    model->verify();
+  }
 }
-
-class EveryModel : public testing::TestWithParam<std::string> {};
 
 // The others differ from one of these in their number of layers alone, which the counts above
 // check; half a gigabyte of weights and as much of gradients is too much for every one.
@@ -78,12 +60,9 @@ std::vector<std::string> trainable() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EveryModel, testing::ValuesIn(trainable()),
-                         [](const auto& info) { return info.param; });
-
-TEST_P(EveryModel, IsTheCompositionOfItsBlocks) {
+void expect_composition(const std::string& name) {
   torch::manual_seed(5);
-  const ModelOptions options = small(GetParam());
+  const ModelOptions options = small(name);
   const auto model = make_model(options);
   model->verify();
   model->eval();
@@ -97,16 +76,14 @@ TEST_P(EveryModel, IsTheCompositionOfItsBlocks) {
     activation = output;
   }
   EXPECT_TRUE(torch::equal(model->forward(input), activation));
-  if (GetParam() == "gpt") {
-    EXPECT_EQ(activation.sizes(), (std::vector<int64_t>{2, 8, 11}));
-  } else {
-    EXPECT_EQ(activation.sizes(), (std::vector<int64_t>{2, 10}));
-  }
+  const std::vector<int64_t> logits =
+      name == "gpt" ? std::vector<int64_t>{2, 8, 11} : std::vector<int64_t>{2, 10};
+  EXPECT_EQ(activation.sizes(), logits);
 }
 
-TEST_P(EveryModel, GivesEveryParameterAGradient) {
+void expect_gradients(const std::string& name) {
   torch::manual_seed(6);
-  const ModelOptions options = small(GetParam());
+  const ModelOptions options = small(name);
   const auto model = make_model(options);
   const at::Tensor logits = model->forward(example_input(options, 2));
   at::log_softmax(logits, -1).select(-1, 0).mean().neg().backward();
@@ -115,6 +92,20 @@ TEST_P(EveryModel, GivesEveryParameterAGradient) {
     ASSERT_TRUE(entry.tensor.grad().defined()) << entry.name;
     EXPECT_TRUE(entry.tensor.grad().isfinite().all().item<bool>()) << entry.name;
     EXPECT_TRUE(entry.tensor.grad().ne(0).any().item<bool>()) << entry.name;
+  }
+}
+
+TEST(Zoo, ModelsAreTheCompositionOfTheirBlocks) {
+  for (const std::string& name : trainable()) {
+    SCOPED_TRACE(name);
+    expect_composition(name);
+  }
+}
+
+TEST(Zoo, ModelsGiveEveryParameterAGradient) {
+  for (const std::string& name : trainable()) {
+    SCOPED_TRACE(name);
+    expect_gradients(name);
   }
 }
 
@@ -132,108 +123,6 @@ TEST(MakeModel, IsDeterministicUnderASeed) {
     EXPECT_TRUE(torch::equal(first, weights(7))) << name;
     EXPECT_FALSE(torch::equal(first, weights(8))) << name;
   }
-}
-
-// conv1 .. convN of a residual block with their norms, as torchvision lists them.
-std::vector<std::string> resnet_names(std::vector<int> blocks, int convolutions, bool project1) {
-  const auto add_norm = [](std::vector<std::string>& names, const std::string& norm) {
-    names.insert(names.end(), {norm + ".weight", norm + ".bias"});
-  };
-  std::vector<std::string> names = {"conv1.weight"};
-  add_norm(names, "bn1");
-  for (size_t layer = 1; layer <= blocks.size(); ++layer) {
-    for (int i = 0; i < blocks[layer - 1]; ++i) {
-      const std::string block = "layer" + std::to_string(layer) + "." + std::to_string(i) + ".";
-      for (int c = 1; c <= convolutions; ++c) {
-        names.push_back(block + "conv" + std::to_string(c) + ".weight");
-        add_norm(names, block + "bn" + std::to_string(c));
-      }
-      if (i == 0 && (layer > 1 || project1)) {
-        names.push_back(block + "downsample.0.weight");
-        add_norm(names, block + "downsample.1");
-      }
-    }
-  }
-  names.insert(names.end(), {"fc.weight", "fc.bias"});
-  return names;
-}
-
-TEST(Names, Resnet18IsTorchvisions) {
-  const auto names = parameter_names(*make_model({.name = "resnet18"}));
-  EXPECT_EQ(names, resnet_names({2, 2, 2, 2}, 2, false));
-  EXPECT_EQ(names.size(), 62);
-}
-
-TEST(Names, Resnet50IsTorchvisions) {
-  const auto names = parameter_names(*make_model({.name = "resnet50"}));
-  EXPECT_EQ(names, resnet_names({3, 4, 6, 3}, 3, true));
-  EXPECT_EQ(names.size(), 161);
-}
-
-TEST(Names, ResnetsStateIsInTheOrderOfAStateDict) {
-  const auto state = named_state(*make_model({.name = "resnet18"}));
-  ASSERT_EQ(state.size(), 122);
-  std::vector<std::string> first;
-  for (size_t i = 0; i < 7; ++i) first.push_back(state[i].name);
-  EXPECT_THAT(first, testing::ElementsAre("conv1.weight", "bn1.weight", "bn1.bias",
-                                          "bn1.running_mean", "bn1.running_var",
-                                          "bn1.num_batches_tracked", "layer1.0.conv1.weight"));
-}
-
-TEST(Names, Vgg11IsTorchvisions) {
-  std::vector<std::string> expected;
-  for (const int number : {0, 3, 6, 8, 11, 13, 16, 18}) {
-    expected.push_back("features." + std::to_string(number) + ".weight");
-    expected.push_back("features." + std::to_string(number) + ".bias");
-  }
-  for (const std::string number : {"0", "3", "6"}) {
-    expected.push_back("classifier." + number + ".weight");
-    expected.push_back("classifier." + number + ".bias");
-  }
-  EXPECT_EQ(parameter_names(*make_model({.name = "vgg11"})), expected);
-}
-
-TEST(Names, Vgg11WithNormsIsTorchvisions) {
-  std::vector<std::string> expected;
-  for (const int number : {0, 1, 4, 5, 8, 9, 11, 12, 15, 16, 18, 19, 22, 23, 25, 26}) {
-    expected.push_back("features." + std::to_string(number) + ".weight");
-    expected.push_back("features." + std::to_string(number) + ".bias");
-  }
-  expected.insert(expected.end(), {"classifier.weight", "classifier.bias"});
-  EXPECT_EQ(parameter_names(*make_model({.name = "vgg11_bn_cifar"})), expected);
-}
-
-TEST(Names, InceptionIsTorchvisions) {
-  const auto model = make_model({.name = "inception_v3", .image_size = 299});
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const StateTensor& entry : named_state(*model)) {
-    shapes[entry.name] = entry.tensor.sizes().vec();
-  }
-  // 94 convolutions with a norm each (6 tensors together) and the last layer.
-  EXPECT_EQ(shapes.size(), 94 * 6 + 2);
-  const std::map<std::string, std::vector<int64_t>> samples = {
-      {"Conv2d_1a_3x3.conv.weight", {32, 3, 3, 3}},
-      {"Conv2d_4a_3x3.bn.running_var", {192}},
-      {"Mixed_5b.branch5x5_2.conv.weight", {64, 48, 5, 5}},
-      {"Mixed_5b.branch_pool.conv.weight", {32, 192, 1, 1}},
-      {"Mixed_5d.branch1x1.conv.weight", {64, 288, 1, 1}},
-      {"Mixed_6a.branch3x3.conv.weight", {384, 288, 3, 3}},
-      {"Mixed_6b.branch7x7dbl_4.conv.weight", {128, 128, 7, 1}},
-      {"Mixed_6e.branch7x7_2.conv.weight", {192, 192, 1, 7}},
-      {"Mixed_7a.branch7x7x3_4.bn.weight", {192}},
-      {"Mixed_7c.branch3x3_2b.conv.weight", {384, 384, 3, 1}},
-      {"Mixed_7c.branch3x3dbl_3a.conv.weight", {384, 384, 1, 3}},
-      {"fc.weight", {10, 2048}}};
-  for (const auto& [name, shape] : samples) EXPECT_EQ(shapes[name], shape) << name;
-}
-
-TEST(Names, CifarResnetHasThreeLayersOfBlocks) {
-  const auto model = make_model({.name = "resnet20"});
-  std::vector<std::string> names;
-  for (const Block& block : model->blocks()) names.push_back(block.name);
-  EXPECT_THAT(names, testing::ElementsAre("stem", "layer1.0", "layer1.1", "layer1.2", "layer2.0",
-                                          "layer2.1", "layer2.2", "layer3.0", "layer3.1",
-                                          "layer3.2", "head"));
 }
 
 // The sizes between stages say where a model halves its image.
