@@ -54,7 +54,8 @@ std::vector<Point> crescent() {
   return contour;
 }
 
-// The classes in order, each about as large as a disc of radius 1.
+// The classes in order, each about as large as a disc of radius 1, and each its own mirror image
+// along x: mirroring an image must not make a picture that the set never shows.
 const std::vector<Outline>& objects() {
   constexpr double kArm = 0.32;
   static const std::vector<Outline> all{
@@ -78,47 +79,50 @@ const std::vector<Outline>& objects() {
       {star(5, 1.15, 0.48)},
       {crescent()},
       {{{-1, -0.25}, {0.1, -0.25}, {0.1, -0.75}, {1.1, 0}, {0.1, 0.75}, {0.1, 0.25}, {-1, 0.25}}},
-      {{{-0.9, -0.9}, {0.9, -0.9}, {0.9, -0.3}, {-0.3, -0.3}, {-0.3, 0.9}, {-0.9, 0.9}}},
+      place({{{-0.9, -0.9}, {0.9, -0.9}, {0.9, -0.3}, {-0.3, -0.3}, {-0.3, 0.9}, {-0.9, 0.9}}},
+            {.angle = -kPi / 4}),
   };
   return all;
 }
 
 using Colour = std::array<float, 3>;  // 0 .. 255
 
-Colour draw_colour(Random& random) {
+// Each channel uniform in 0 .. brightest.
+Colour draw_colour(Random& random, double brightest) {
   Colour colour{};
-  for (float& channel : colour) channel = static_cast<float>(random.uniform(0, 255));
+  for (float& channel : colour) channel = static_cast<float>(random.uniform(0, brightest));
   return colour;
 }
 
-// A colour that differs from `other` by at least `least` in its mean over the channels.
-Colour draw_contrasting(Random& random, const Colour& other, float least) {
+// One whose mean over the channels is at least `least` brighter than that of `other`.
+Colour draw_brighter(Random& random, const Colour& other, float least) {
+  const auto mean = [](const Colour& c) { return (c[0] + c[1] + c[2]) / 3; };
   while (true) {
-    const Colour colour = draw_colour(random);
-    float difference = 0;
-    for (size_t c = 0; c < 3; ++c) difference += std::abs(colour[c] - other[c]) / 3;
-    if (difference >= least) return colour;
+    const Colour colour = draw_colour(random, 255);
+    if (mean(colour) >= mean(other) + least) return colour;
   }
 }
 
+// Draws in one fixed order: no two draws may be arguments of one call, which compilers evaluate in
+// either order.
 class Painter {
  public:
   Painter(uint64_t seed, uint8_t* pixels) : random_(seed), pixels_(pixels) {}
 
   void paint(const Outline& object) {
-    const Colour background = draw_colour(random_);
+    const Colour background = draw_colour(random_, kBackground);
     shade(background);
     const auto strokes = random_.below(kMostStrokes + 1);
     for (uint64_t i = 0; i < strokes; ++i) stroke();
     const double radius = random_.uniform(kSmallest, kLargest);
     const double stretch = random_.uniform(1 / kStretch, kStretch);
     const double margin = 0.9 * radius;
-    fill(place(object, {.angle = random_.uniform(0, 2 * kPi),
-                        .scale_x = radius * stretch,
-                        .scale_y = radius / stretch,
-                        .centre = {random_.uniform(margin, kSide - margin),
-                                   random_.uniform(margin, kSide - margin)}}),
-         draw_contrasting(random_, background, kContrast));
+    const Outline placed = place(object, {.angle = random_.uniform(-kTurn, kTurn) - kPi / 2,
+                                          .scale_x = radius * stretch,
+                                          .scale_y = radius / stretch,
+                                          .centre = {random_.uniform(margin, kSide - margin),
+                                                     random_.uniform(margin, kSide - margin)}});
+    fill(placed, draw_brighter(random_, background, kContrast));
     finish();
   }
 
@@ -126,6 +130,8 @@ class Painter {
   static constexpr double kSmallest = 7;
   static constexpr double kLargest = 12;
   static constexpr double kStretch = 1.12;
+  static constexpr double kTurn = kPi / 4;
+  static constexpr double kBackground = 150;  // its brightest
   static constexpr double kShading = 40;
   static constexpr uint64_t kMostStrokes = 2;
   static constexpr float kContrast = 60;
@@ -149,11 +155,12 @@ class Painter {
   // A thin bar of any colour behind the object, across the picture.
   void stroke() {
     const double thickness = random_.uniform(0.5, 1.0);
-    fill(place({square(1)}, {.angle = random_.uniform(0, kPi),
-                             .scale_x = random_.uniform(6, 2 * kSide),
-                             .scale_y = thickness,
-                             .centre = {random_.uniform(0, kSide), random_.uniform(0, kSide)}}),
-         draw_colour(random_));
+    const Outline placed =
+        place({square(1)}, {.angle = random_.uniform(0, kPi),
+                            .scale_x = random_.uniform(6, 2 * kSide),
+                            .scale_y = thickness,
+                            .centre = {random_.uniform(0, kSide), random_.uniform(0, kSide)}});
+    fill(placed, draw_colour(random_, 255));
   }
 
   void fill(const Outline& outline, const Colour& colour) {

