@@ -73,8 +73,8 @@ struct Hello {
   int protocol = kProtocolVersion;
   int rank = 0;
   int world_size = 1;
-  std::string run_id;
-  std::string host;
+  std::string run_id = {};
+  std::string host = {};
   int64_t pid = 0;
   int64_t patience_ms = 0;  // from the start of its join()
   int64_t left_ms = 0;      // from now
