@@ -40,7 +40,7 @@ struct Rendezvous::Connection {
   // Sends a call and waits for its answer; `purpose` ends the sentences of its errors.
   std::string call(Message message, const std::string& key, const std::string& value,
                    Deadline deadline, const std::string& purpose);
-  void leave();
+  void leave(Deadline deadline);
   void listen(LossListener listener);
 
   const std::unique_ptr<RendezvousServer> server_;  // rank 0 only
@@ -137,15 +137,15 @@ std::string Rendezvous::Connection::call(Message message, const std::string& key
   throw to_error(answer->value, message == Message::get ? purpose : "");
 }
 
-void Rendezvous::Connection::leave() {
+void Rendezvous::Connection::leave(Deadline deadline) {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(left_, true) || cut_) return;
   }
   try {
-    call(Message::leave, "", "", Deadline::after(kAnswerTime), "leaving");
+    call(Message::leave, "", "", deadline, "leaving");
   } catch (const Error&) {
-    // Nobody is left to take leave of.
+    // Nobody to take leave of, or somebody who would not go first.
   }
 }
 
@@ -282,8 +282,8 @@ void Rendezvous::on_peer_lost(LossListener listener) {
   connection_->listen(std::move(listener));
 }
 
-void Rendezvous::leave() {
-  connection_->leave();
+void Rendezvous::leave(Deadline deadline) {
+  connection_->leave(deadline);
 }
 
 int Rendezvous::port() const {

@@ -19,6 +19,7 @@ class Rendezvous {
  public:
   // How long a key operation waits for rank 0's server, which answers at once while it runs.
   static constexpr Milliseconds kAnswerTime{60'000};
+  static constexpr Milliseconds kPartingTime{10'000};
 
   // Returns on every rank when all have joined; else throws on every rank that is present, with the
   // same cause: Error(cluster, usage) for a port taken, a foreign program on it, two processes of
@@ -51,10 +52,11 @@ class Rendezvous {
   using LossListener = std::function<void(int rank, const std::string& reason)>;
   void on_peer_lost(LossListener listener);
 
-  // Parts in peace: the others see no loss, and this rank hears of none any more. When rank 0
-  // leaves, its server runs on until this object is destroyed. Later calls of the operations above
-  // are errors of the programmer. Returns at once when rank 0 is gone already.
-  void leave();
+  // Parts in peace: the others see no loss, and this rank hears of none any more. Rank 0, which
+  // holds the keys, waits for the others to leave or be lost, until the deadline; those still there
+  // then find it gone, which is no loss, when this object is destroyed. Later calls of the
+  // operations above are errors of the programmer.
+  void leave(Deadline deadline = Deadline::after(kPartingTime));
 
   // Where rank 0 listens.
   int port() const;

@@ -60,6 +60,7 @@ class Service {
   void handle_add(Connection& from, const Frame& frame);
   void refuse(Connection& whom, const Refusal& why);
   void fail_all(const Refusal& why);
+  void let_host_leave();
   void part_from(Connection& gone);
   void flush(Connection& to);
   // Flushes everybody and mourns the ended until nothing more happens.
@@ -76,6 +77,7 @@ class Service {
   std::map<std::string, std::string> keys_;
   std::multimap<std::string, WaitingGet> waiting_;
   std::optional<Refusal> first_loss_;
+  std::optional<uint64_t> host_leave_;  // rank 0's call, answered when it is the last
 };
 
 Milliseconds Service::patience() const {
@@ -195,7 +197,11 @@ void Service::handle(Connection& from, const Frame& frame) {
       break;
     case Message::leave:
       from.left = true;
-      send(from, {Message::value, frame.number});
+      if (from.rank == 0) {
+        host_leave_ = frame.number;
+      } else {
+        send(from, {Message::value, frame.number});
+      }
       break;
     default:
       from.ended = true;
@@ -262,6 +268,17 @@ void Service::fail_all(const Refusal& why) {
   }
 }
 
+void Service::let_host_leave() {
+  if (!host_leave_) return;
+  Connection* host = nullptr;
+  for (auto& connection : connections_) {
+    if (connection.rank > 0 && !connection.left) return;
+    if (connection.rank == 0) host = &connection;
+  }
+  if (host) send(*host, {Message::value, *host_leave_});
+  host_leave_.reset();
+}
+
 void Service::flush(Connection& to) {
   while (!to.out.empty() && !to.ended) {
     const ssize_t sent = ::send(to.socket.get(), to.out.data() + to.out_sent,
@@ -306,6 +323,7 @@ void Service::part_from(Connection& gone) {
 
 void Service::settle() {
   while (true) {
+    let_host_leave();
     for (auto& connection : connections_) flush(connection);
     const auto gone = std::ranges::find_if(connections_, &Connection::ended);
     if (gone == connections_.end()) return;
