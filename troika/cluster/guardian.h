@@ -1,6 +1,7 @@
 // A tiny process beside the launcher that outlives it: when the launcher is gone without a word
 // (SIGKILL, the out-of-memory killer) it kills the ranks' process groups. The kernel's parent-death
-// signal reaches only the ranks themselves, not what they started.
+// signal reaches only the ranks themselves, not what they started. What has left its rank's group
+// (a daemon) it does not see; the living launcher does.
 #pragma once
 
 #include <sys/types.h>

@@ -2,7 +2,7 @@
 //
 // The first failure is the message: the report names the rank that failed first, its words, how it
 // ended and where its log is; ranks the launcher stopped itself are marked so. Nothing a rank
-// started survives the launch, not even a SIGKILL of the launcher.
+// started survives the launch; a SIGKILL of the launcher only daemons survive.
 #pragma once
 
 #include <filesystem>
@@ -33,7 +33,8 @@ struct LaunchOptions {
 // Runs the command once per rank until all have ended, and returns the exit code for the launcher:
 // 0 when all succeeded, else that of the first failure (128 + signal for a killed one), 127 for a
 // program that cannot be executed, 128 + signal when SIGINT, SIGTERM or SIGHUP stopped the launch.
-// SIGUSR1 and SIGUSR2 are passed on to the ranks.
+// SIGUSR1 and SIGUSR2 are passed on to the ranks, to the programs alone, the other signals to their
+// process groups.
 //
 // Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 // MASTER_ADDR, MASTER_PORT, TROIKA_ERROR_FILE (see failure.h); where not set yet
