@@ -1,0 +1,465 @@
+#include "troika/cluster/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "tests/support/errors.h"
+#include "troika/cluster/connect.h"
+#include "troika/cluster/port.h"
+#include "troika/cluster/socket.h"
+#include "troika/cluster/wire.h"
+
+namespace troika::cluster {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr Milliseconds kLong{20'000};
+
+Environment member(int rank, int world_size, int port) {
+  Environment e;
+  e.rank = e.local_rank = rank;
+  e.world_size = e.local_world_size = world_size;
+  e.master_port = port;
+  e.launcher = "torchrun";
+  return e;
+}
+
+std::shared_ptr<Rendezvous> join(const Environment& e, Milliseconds patience = kLong) {
+  return Rendezvous::join(e, Deadline::after(patience));
+}
+
+// Runs each environment on a thread of its own; what each threw, "" for nothing.
+std::vector<std::string> run_all(const std::vector<Environment>& members,
+                                 const std::function<void(Rendezvous&, int)>& body,
+                                 Milliseconds patience = kLong) {
+  std::vector<std::string> errors(members.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        body(*join(members[i], patience), members[i].rank);
+      } catch (const Error& error) {
+        errors[i] = error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return errors;
+}
+
+std::vector<Environment> world(int size, int port) {
+  std::vector<Environment> members;
+  for (int rank = 0; rank < size; ++rank) members.push_back(member(rank, size, port));
+  return members;
+}
+
+void nothing(Rendezvous&, int) {
+  FAIL() << "joined a run that cannot start";
+}
+
+std::string place(int port) {
+  return "127.0.0.1:" + std::to_string(port);
+}
+
+std::string this_process() {
+  return "process " + std::to_string(::getpid()) + " on " + host_name();
+}
+
+// The first loss that a rank hears of, to wait for.
+class LossBook {
+ public:
+  explicit LossBook(Rendezvous& of) {
+    of.on_peer_lost([page = page_](int rank, const std::string& reason) {
+      if (!page->written.exchange(true)) page->loss.set_value({rank, reason});
+    });
+  }
+  std::pair<int, std::string> first() {
+    auto future = page_->loss.get_future();
+    if (future.wait_for(kLong) != std::future_status::ready) return {-1, "no loss was reported"};
+    return future.get();
+  }
+
+ private:
+  struct Page {
+    std::promise<std::pair<int, std::string>> loss;
+    std::atomic<bool> written = false;
+  };
+  std::shared_ptr<Page> page_ = std::make_shared<Page>();
+};
+
+// A process of its own, made before any thread is.
+template <typename Body>
+pid_t in_child(const Body& body) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  try {
+    body();
+  } catch (...) {
+    ::_exit(1);
+  }
+  ::_exit(0);
+}
+
+class Worlds : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Rendezvous, Worlds, testing::Values(1, 2, 3, 4, 7));
+
+TEST_P(Worlds, JoinSetGetAddLeave) {
+  const int size = GetParam();
+  const std::string binary("a\0b\xff\n", 5);
+  std::atomic<int64_t> largest = 0;
+  const auto errors = run_all(world(size, free_port()), [&](Rendezvous& meeting, int rank) {
+    std::atomic<bool> lost = false;
+    meeting.on_peer_lost([&](int, const std::string&) { lost = true; });
+    meeting.set("from " + std::to_string(rank), binary + std::to_string(rank));
+    for (int peer = 0; peer < size; ++peer) {
+      EXPECT_EQ(meeting.get("from " + std::to_string(peer), Deadline::after(kLong)),
+                binary + std::to_string(peer));
+    }
+    for (int i = 0; i < 100; ++i) {
+      const int64_t sum = meeting.add("count", 2);
+      for (int64_t seen = largest; seen < sum && !largest.compare_exchange_weak(seen, sum);) {
+      }
+    }
+    meeting.leave();
+    EXPECT_FALSE(lost);
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(largest, 200 * size);
+}
+
+TEST(Rendezvous, AloneNeedsNoPort) {
+  const auto meeting = join(Environment{});
+  EXPECT_GT(meeting->port(), 0);
+  meeting->set("k", "v");
+  EXPECT_EQ(meeting->get("k", Deadline::after(kLong)), "v");
+  EXPECT_EQ(meeting->add("n", -3), -3);
+}
+
+TEST(Rendezvous, LargeValuesArriveWhole) {
+  std::string large(20 << 20, '\0');
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 2654435761 >> 13);
+  const auto errors = run_all(world(2, free_port()), [&](Rendezvous& meeting, int rank) {
+    if (rank == 1) meeting.set("large", large);
+    EXPECT_TRUE(meeting.get("large", Deadline::after(kLong)) == large);
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Rendezvous, RanksMayComeBeforeTheServer) {
+  const int port = free_port();
+  std::promise<void> started;
+  std::thread early([&] {
+    started.set_value();
+    const auto meeting = join(member(1, 2, port));
+    EXPECT_EQ(meeting->get("k", Deadline::after(kLong)), "v");
+    meeting->leave();
+  });
+  started.get_future().wait();
+  const auto meeting = join(member(0, 2, port));
+  meeting->set("k", "v");
+  meeting->leave();
+  early.join();
+}
+
+TEST(Rendezvous, PortTaken) {
+  const Descriptor taken = listen_at("127.0.0.1", 0);
+  const int port = port_of(taken);
+  EXPECT_ERROR(join(member(0, 2, port)), ErrorKind::usage,
+               "[cluster] cannot listen on port " + std::to_string(port) +
+                   "; got address already in use, expected a free port (set MASTER_PORT, the same "
+                   "on all ranks, or end the program that has it)");
+}
+
+TEST(Rendezvous, TwoProcessesOfOneRank) {
+  const int port = free_port();
+  auto members = world(3, port);
+  members[2].rank = 1;
+  const auto errors = run_all(members, nothing);
+  EXPECT_THAT(
+      errors,
+      Each("[cluster] two processes are rank 1; got " + this_process() + " and " + this_process() +
+           ", expected one process for each rank (each rank needs its own RANK; is a "
+           "variable exported to all of them?)"));
+}
+
+TEST(Rendezvous, DisagreementOnTheWorldSize) {
+  const int port = free_port();
+  const std::vector<Environment> members{member(0, 3, port), member(2, 4, port)};
+  EXPECT_THAT(run_all(members, nothing),
+              Each("[cluster] ranks disagree on the number of ranks; got 4 from rank 2 (" +
+                   this_process() + "), expected 3 as rank 0 was told"));
+}
+
+TEST(Rendezvous, MissingRanksAreNamedEverywhereAtTheFirstDeadline) {
+  const int port = free_port();
+  auto members = world(7, port);
+  members.erase(members.begin() + 2, members.begin() + 6);
+  const auto start = Clock::now();
+  std::vector<std::string> errors(members.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        // Rank 6 is the impatient one.
+        join(members[i], i == 2 ? Milliseconds(1000) : kLong);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::timeout);
+        errors[i] = error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_THAT(errors, Each("[cluster] ranks did not arrive within 1 s; got 0, 1, 6, expected "
+                           "also 2-5 (they must reach rank 0 at " +
+                           place(port) + ")"));
+  EXPECT_LT(Clock::now() - start, kLong);
+}
+
+TEST(Rendezvous, MissingRankZeroIsNamed) {
+  const int port = free_port();
+  EXPECT_ERROR(join(member(1, 2, port), Milliseconds(200)), ErrorKind::timeout,
+               "[cluster] rank 0 is not reachable at " + place(port) +
+                   " within 0.2 s; got connection refused, expected rank 0 listening there "
+                   "(MASTER_ADDR must name its machine, and MASTER_PORT be open on it)");
+  auto lost = member(1, 2, port);
+  lost.master_address = "no-such-host.invalid";
+  EXPECT_THAT(
+      run_all({lost}, nothing, Milliseconds(200)),
+      ElementsAre(StartsWith("[cluster] rank 0 is not reachable at no-such-host.invalid:")));
+  lost.master_address.clear();
+  EXPECT_ERROR(
+      join(lost), ErrorKind::usage,
+      "[cluster] the ranks have no place to meet; got rank 1 of 2 (local 1 of 2 on node 0 "
+      "of 1), found by torchrun variables, expected MASTER_ADDR and MASTER_PORT (set both, "
+      "the same on all ranks, to the machine of rank 0 and a free port)");
+}
+
+// Accepts one connection and answers it with these bytes.
+std::string against_foreign_server(const std::string& answer, Milliseconds patience) {
+  const Descriptor listener = listen_at("127.0.0.1", 0);
+  std::thread server([&] {
+    EXPECT_TRUE(wait_for(listener.get(), POLLIN, Deadline::after(kLong)));
+    const Descriptor peer(::accept(listener.get(), nullptr, nullptr));
+    send_all(peer.get(), answer, Deadline::after(kLong));
+    std::string seen, reason;
+    while (wait_for(peer.get(), POLLIN, Deadline::after(kLong)) &&
+           receive(peer.get(), seen, reason)) {
+    }
+  });
+  const auto errors = run_all({member(1, 2, port_of(listener))}, nothing, patience);
+  server.join();
+  std::string error = errors[0];
+  const std::string where = place(port_of(listener));
+  if (const size_t at = error.find(where); at != std::string::npos) {
+    error.replace(at, where.size(), "PLACE");
+  }
+  return error;
+}
+
+TEST(Rendezvous, ForeignProgramOnThePort) {
+  EXPECT_EQ(
+      against_foreign_server("HTTP/1.0 400 Bad Request\r\n\r\n", kLong),
+      "[cluster] another program answers at PLACE; got \"HTTP/1.0 400 Bad Request\", expected "
+      "the greeting of Troika's rank 0 (set MASTER_PORT to a free port, the same on all "
+      "ranks)");
+  EXPECT_EQ(against_foreign_server("", Milliseconds(200)),
+            "[cluster] no greeting from rank 0 at PLACE within 0.2 s; got a connection that stays "
+            "silent, expected Troika's rank 0 (another program may have the port, or rank 0 is "
+            "stopped)");
+}
+
+TEST(Rendezvous, StrangersDoNotDisturbTheGathering) {
+  const int port = free_port();
+  const auto errors = run_all(world(2, port), [&](Rendezvous& meeting, int rank) {
+    if (rank == 0) {
+      const auto late = run_all({member(1, 2, port)}, nothing);
+      EXPECT_EQ(late[0], "[cluster] the run at " + place(port) +
+                             " has all its ranks; got another rank 1 from " + this_process() +
+                             ", expected no more ranks (set another MASTER_PORT, or end the other "
+                             "run)");
+      auto foreign = member(1, 2, port);
+      foreign.run_id = "second";
+      EXPECT_EQ(run_all({foreign}, nothing)[0],
+                "[cluster] another run has " + place(port) +
+                    "; got run \"second\", expected run \"\" (set another MASTER_PORT, or end the "
+                    "other run)");
+      const Attempt scanner = try_connect("127.0.0.1", port, Deadline::after(kLong));
+      send_all(scanner.socket.get(), "GET / HTTP/1.0\r\n\r\n", Deadline::after(kLong));
+      const Attempt half = try_connect("127.0.0.1", port, Deadline::after(kLong));
+      send_all(half.socket.get(), std::string(kClientGreeting) + std::string(8, '\xff'),
+               Deadline::after(kLong));
+      meeting.set("still", "here");
+    }
+    EXPECT_EQ(meeting.get("still", Deadline::after(kLong)), "here");
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Rendezvous, GetEndsAtItsDeadlineNamingTheKey) {
+  const auto meeting = join(Environment{});
+  EXPECT_ERROR(meeting->get("never", Deadline::after(Milliseconds(50))), ErrorKind::timeout,
+               "[cluster] the time is over while waiting for key \"never\"");
+  meeting->set("text", "word");
+  EXPECT_ERROR(meeting->add("text", 1), ErrorKind::usage,
+               "[cluster] cannot add to key \"text\"; got a value that is no integer, expected a "
+               "64-bit integer");
+  meeting->set("big", "9223372036854775807");
+  EXPECT_ERROR(meeting->add("big", 1), ErrorKind::usage,
+               "[cluster] cannot add to key \"big\"; got a sum beyond 64 bits, expected a 64-bit "
+               "integer");
+  EXPECT_EQ(meeting->get("text", Deadline::after(kLong)), "word") << "the connection lives on";
+}
+
+TEST(Rendezvous, KilledPeerIsReportedAndEndsWaits) {
+  const int port = free_port();
+  const pid_t victim = in_child([&] {
+    const auto meeting = join(member(1, 3, port));
+    meeting->set("joined", "");
+    meeting->get("never", Deadline::after(kLong));
+  });
+  const auto errors = run_all({member(0, 3, port), member(2, 3, port)}, [&](Rendezvous& meeting,
+                                                                            int) {
+    LossBook book(meeting);
+    meeting.get("joined", Deadline::after(kLong));
+    if (meeting.add("ready", 1) == 2) ::kill(victim, SIGKILL);
+    const std::string who = "(process " + std::to_string(victim) + " on " + host_name() + ")";
+    try {
+      meeting.get("missing", Deadline::after(kLong));
+      ADD_FAILURE() << "must not wait for a lost rank";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::peer);
+      EXPECT_THAT(error.what(),
+                  AllOf(StartsWith("[cluster] rank 1 was lost while waiting for key \"missing\"; "
+                                   "got "),
+                        HasSubstr(who)));
+    }
+    const auto [lost, reason] = book.first();
+    EXPECT_EQ(lost, 1);
+    EXPECT_THAT(reason, HasSubstr(who));
+    EXPECT_EQ(LossBook(meeting).first().first, 1) << "late listeners are told too";
+    EXPECT_EQ(meeting.get("joined", Deadline::after(kLong)), "") << "what is there stays readable";
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, Each(""));
+  ::waitpid(victim, nullptr, 0);
+}
+
+TEST(Rendezvous, KilledRankZeroIsReported) {
+  const int port = free_port();
+  const pid_t victim = in_child([&] {
+    const auto meeting = join(member(0, 3, port));
+    meeting->get("never", Deadline::after(kLong));
+  });
+  const auto errors = run_all({member(1, 3, port), member(2, 3, port)}, [&](Rendezvous& meeting,
+                                                                            int) {
+    LossBook book(meeting);
+    if (meeting.add("ready", 1) == 2) ::kill(victim, SIGKILL);
+    try {
+      meeting.get("missing", Deadline::after(kLong));
+      ADD_FAILURE() << "must not wait for a lost rank 0";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::peer);
+      EXPECT_THAT(error.what(), StartsWith("[cluster] rank 0, which holds the keys, was lost while "
+                                           "waiting for key \"missing\"; got "));
+    }
+    EXPECT_EQ(book.first().first, 0);
+    meeting.leave();
+  });
+  // The last add's answer may be lost with the server.
+  EXPECT_THAT(errors,
+              Each(testing::AnyOf("", HasSubstr("was lost while adding to key \"ready\""))));
+  ::waitpid(victim, nullptr, 0);
+}
+
+TEST(Rendezvous, PeerThatDiesBeforeAllArrivedEndsTheGathering) {
+  const int port = free_port();
+  int fds[2];
+  ASSERT_EQ(::pipe(fds), 0);
+  const pid_t victim = in_child([&] {
+    // Says hello by hand and then hangs, to be killed in the middle of the gathering.
+    Attempt attempt;
+    while (!attempt.socket) attempt = try_connect("127.0.0.1", port, Deadline::after(kLong));
+    const Hello hello{.rank = 1,
+                      .world_size = 3,
+                      .host = "here",
+                      .pid = 7,
+                      .patience_ms = 20'000,
+                      .left_ms = 20'000};
+    send_all(attempt.socket.get(),
+             std::string(kClientGreeting) + encode({Message::hello, 0, "", to_json(hello)}),
+             Deadline::after(kLong));
+    wait_for(attempt.socket.get(), POLLIN, Deadline::after(kLong));
+    [[maybe_unused]] const auto told = ::write(fds[1], "x", 1);
+    ::pause();
+  });
+  std::thread killer([&] {
+    char byte;
+    EXPECT_EQ(::read(fds[0], &byte, 1), 1);
+    ::kill(victim, SIGKILL);
+  });
+  const auto errors = run_all({member(0, 3, port)}, nothing);
+  killer.join();
+  ::waitpid(victim, nullptr, 0);
+  ::close(fds[0]);
+  ::close(fds[1]);
+  EXPECT_THAT(
+      errors,
+      ElementsAre(AllOf(StartsWith("[cluster] rank 1 was lost before all ranks had arrived; got "),
+                        HasSubstr("(process 7 on here), expected 3 ranks"))));
+}
+
+TEST(Rendezvous, LeavingIsNoLossAndThrowingIs) {
+  const int port = free_port();
+  const auto errors = run_all(world(3, port), [&](Rendezvous& meeting, int rank) {
+    if (rank == 1) return meeting.leave();
+    if (rank == 2) throw Error("test", ErrorKind::failure, {.what = "out of luck"});
+    EXPECT_EQ(LossBook(meeting).first().first, 2);
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, ElementsAre("", "", "[test] out of luck"));
+}
+
+TEST(Rendezvous, RankZeroLeavingEndsWaitsButIsNoLoss) {
+  const int port = free_port();
+  std::atomic<bool> lost = false;
+  const auto errors = run_all(world(2, port), [&](Rendezvous& meeting, int rank) {
+    if (rank == 0) {
+      meeting.get("listening", Deadline::after(kLong));
+      return meeting.leave(Deadline::after(Milliseconds(50)));
+    }
+    meeting.on_peer_lost([&](int, const std::string&) { lost = true; });
+    meeting.set("listening", "");
+    meeting.get("never", Deadline::after(kLong));
+  });
+  EXPECT_THAT(errors, ElementsAre("",
+                                  "[cluster] rank 0, which holds the keys, left while waiting "
+                                  "for key \"never\"; got it has ended"));
+  EXPECT_FALSE(lost);
+}
+
+TEST(Rendezvous, ManyRanks) {
+  constexpr int kSize = 64;
+  const auto errors = run_all(world(kSize, free_port()), [&](Rendezvous& meeting, int) {
+    if (meeting.add("here", 1) == kSize) meeting.set("all", "");
+    meeting.get("all", Deadline::after(kLong));
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+}  // namespace
+}  // namespace troika::cluster

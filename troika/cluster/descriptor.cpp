@@ -1,0 +1,78 @@
+#include "troika/cluster/descriptor.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <limits>
+#include <system_error>
+
+#include "troika/base/error.h"
+
+namespace troika::cluster {
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void Descriptor::reset() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail_system("make a pipe", errno);
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+Waker::Waker() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!event_) fail_system("make an event descriptor", errno);
+}
+
+void Waker::wake() const {
+  const uint64_t one = 1;
+  // Can fail only with the counter full, and then it is awake.
+  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
+}
+
+void Waker::clear() const {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof(count));
+}
+
+void set_nonblocking(int fd) {
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+bool wait_for(int fd, short events, Deadline deadline) {
+  pollfd entry{fd, events, 0};
+  while (true) {
+    const int64_t left =
+        std::min<int64_t>(deadline.left().count(), std::numeric_limits<int>::max());
+    const int ready = ::poll(&entry, 1, static_cast<int>(left));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) fail_system("wait for a descriptor", errno);
+    if (deadline.passed()) return false;
+  }
+}
+
+std::string system_reason(int error) {
+  std::string text = std::generic_category().message(error);
+  text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
+void fail_system(const std::string& action, int error) {
+  throw Error("cluster", ErrorKind::failure,
+              {.what = fmt::format("cannot {}", action), .got = system_reason(error)});
+}
+
+}  // namespace troika::cluster

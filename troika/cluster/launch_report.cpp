@@ -1,0 +1,75 @@
+#include "troika/cluster/launch_report.h"
+
+#include <fmt/format.h>
+
+#include <tuple>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+
+namespace troika::cluster {
+
+namespace {
+
+int64_t failure_time(const RankEnd& end) {
+  return end.note && end.note->time_ns < end.ended_ns ? end.note->time_ns : end.ended_ns;
+}
+
+bool failed_by_itself(const RankEnd& end) {
+  if (end.status.ok()) return false;
+  return !end.stopped_ns || (end.note && end.note->time_ns < *end.stopped_ns);
+}
+
+bool blames_a_peer(const RankEnd& end) {
+  return end.status.signal == 0 && end.status.code == static_cast<int>(ErrorKind::peer);
+}
+
+std::string show_end(const RankEnd& end) {
+  if (end.stopped_ns && !failed_by_itself(end)) {
+    return end.had_to_be_killed ? "stopped by the launcher, had to be killed"
+                                : "stopped by the launcher";
+  }
+  std::string text = describe(end.status);
+  if (blames_a_peer(end)) text += " (reports the failure of another rank)";
+  return text;
+}
+
+std::string message_of(const RankEnd& end) {
+  std::string text = end.note ? end.note->message : end.last_error_line;
+  text = trim(text);
+  if (text.empty()) return "none, neither reported nor on its standard error";
+  std::string shown;
+  for (const char c : text) {
+    shown += c;
+    if (c == '\n') shown += "           ";  // below the first line
+  }
+  return shown;
+}
+
+}  // namespace
+
+const RankEnd* first_failure(const std::vector<RankEnd>& ends) {
+  const auto order = [](const RankEnd& end) {
+    return std::tuple(blames_a_peer(end), failure_time(end), end.rank);
+  };
+  const RankEnd* first = nullptr;
+  for (const auto& end : ends) {
+    if (failed_by_itself(end) && (!first || order(end) < order(*first))) first = &end;
+  }
+  return first;
+}
+
+std::string report(const std::vector<RankEnd>& ends, const RankEnd& first,
+                   const std::string& host) {
+  std::string text = fmt::format("[cluster] rank {}{} failed first: {}\n", first.rank,
+                                 host.empty() ? "" : " on " + host, show_end(first));
+  text += fmt::format("  message: {}\n", message_of(first));
+  text += fmt::format("  log:     {}\n", first.log.string());
+  for (const auto& end : ends) {
+    if (&end != &first)
+      text += fmt::format("  {:<8} {}\n", fmt::format("rank {}:", end.rank), show_end(end));
+  }
+  return text;
+}
+
+}  // namespace troika::cluster

@@ -1,0 +1,58 @@
+#include "troika/cluster/launcher.h"
+
+#include <fmt/format.h>
+
+#include "troika/base/error.h"
+#include "troika/cluster/supervisor.h"
+
+namespace troika::cluster {
+
+namespace {
+
+// More than any machine has cores; a slip must not fork without end.
+constexpr int kMaxProcesses = 4096;
+
+void refuse(const std::string& what, const std::string& got, const std::string& expected,
+            const std::string& hint = "") {
+  throw Error("cluster", ErrorKind::usage,
+              {.what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+void check(const LaunchOptions& options) {
+  if (options.processes < 1) {
+    refuse("number of processes", std::to_string(options.processes), "an integer >= 1");
+  }
+  if (options.processes > kMaxProcesses) {
+    refuse("number of processes", std::to_string(options.processes),
+           fmt::format("at most {} on one machine", kMaxProcesses));
+  }
+  if (options.num_nodes < 1) {
+    refuse("number of nodes", std::to_string(options.num_nodes), "an integer >= 1");
+  }
+  if (options.node_rank < 0 || options.node_rank >= options.num_nodes) {
+    refuse("node rank", std::to_string(options.node_rank),
+           fmt::format("an integer from 0 to {}", options.num_nodes - 1),
+           fmt::format("the number of nodes is {}", options.num_nodes));
+  }
+  if (options.num_nodes > 1 && options.master_address.empty()) {
+    refuse("master address", "none", "the host name or address of node 0",
+           "needed with more than one node");
+  }
+  if (options.master_port < 0 || options.master_port > 65535) {
+    refuse("master port", std::to_string(options.master_port), "an integer from 1 to 65535");
+  }
+  if (options.shutdown_timeout < Milliseconds(0)) {
+    refuse("shutdown timeout", fmt::format("{} ms", options.shutdown_timeout.count()),
+           "a time >= 0");
+  }
+  if (options.command.empty()) refuse("program to launch", "none", "a program and its arguments");
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  check(options);
+  return Supervisor(options).run();
+}
+
+}  // namespace troika::cluster

@@ -1,0 +1,49 @@
+// Starts the ranks of this machine and watches over them: `troika launch -n N PROGRAM ARGS...`.
+//
+// The first failure is the message: the report names the rank that failed first, its words, how it
+// ended and where its log is; ranks the launcher stopped itself are marked so. Nothing a rank
+// started survives the launch; a SIGKILL of the launcher only daemons survive.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "troika/base/clock.h"
+
+namespace troika::cluster {
+
+struct LaunchOptions {
+  int processes = 1;  // ranks on this machine
+  // With several machines, launch() runs once on each of them with the same options but node_rank.
+  int num_nodes = 1;
+  int node_rank = 0;
+  std::string master_address;  // of node 0; "" only with one node: 127.0.0.1
+  int master_port = 0;         // 0: a free one, with several nodes kDefaultPort
+  // Holds rank-N.log with both outputs of rank N, where of a line with carriage returns (a progress
+  // bar) only the last state is kept. Empty: a fresh folder under the temporary directory, which is
+  // removed when all ranks succeed.
+  std::filesystem::path log_dir;
+  bool tee = false;  // show the other ranks' lines too, with "[rank N] " before each
+  Milliseconds shutdown_timeout{5000};  // from SIGTERM (or a forwarded SIGINT) to SIGKILL
+  Milliseconds settle_time{1000};       // that others get to fail on their own after the first
+  std::vector<std::string> command;     // program, searched in PATH, and its arguments
+};
+
+// Runs the command once per rank until all have ended, and returns the exit code for the launcher:
+// 0 when all succeeded, else that of the first failure (128 + signal for a killed one), 127 for a
+// program that cannot be executed, 128 + signal when SIGINT, SIGTERM or SIGHUP stopped the launch.
+// SIGUSR1 and SIGUSR2 are passed on to the ranks, to the programs alone, the other signals to their
+// process groups.
+//
+// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
+// MASTER_ADDR, MASTER_PORT, TROIKA_ERROR_FILE (see failure.h); where not set yet
+// TORCHELASTIC_RUN_ID and OMP_NUM_THREADS = cores / processes; and TROIKA_TTY=1 when standard error
+// here is a terminal. Standard input is empty. The outputs of local rank 0 are passed on byte for
+// byte.
+//
+// Takes over signal handling and child processes while it runs: one launch per process at a time.
+// Throws Error(cluster, usage) for options that make no sense.
+int launch(const LaunchOptions& options);
+
+}  // namespace troika::cluster

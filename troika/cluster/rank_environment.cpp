@@ -1,0 +1,58 @@
+#include "troika/cluster/rank_environment.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "troika/cluster/environment.h"
+#include "troika/cluster/port.h"
+
+namespace troika::cluster {
+
+LaunchPlace decide_place(const LaunchOptions& options) {
+  const bool alone = options.num_nodes == 1;
+  const std::string address = options.master_address;
+  const int port = options.master_port;
+  LaunchPlace place{.address = address.empty() ? std::string("127.0.0.1") : address,
+                    .port = port != 0 ? port : (alone ? free_port() : kDefaultPort),
+                    .run_id = {}};
+  // All nodes must come to the same name, on one machine it may be unique.
+  place.run_id = alone ? fmt::format("troika-{}-{:08x}", ::getpid(), std::random_device()())
+                       : fmt::format("troika-{}-{}", place.address, place.port);
+  return place;
+}
+
+std::vector<std::string> rank_environment(const LaunchOptions& options, const LaunchPlace& place,
+                                          int local_rank, const std::filesystem::path& error_file) {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  const int rank = options.node_rank * options.processes + local_rank;
+  variables["RANK"] = std::to_string(rank);
+  variables["WORLD_SIZE"] = std::to_string(options.num_nodes * options.processes);
+  variables["LOCAL_RANK"] = std::to_string(local_rank);
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(options.processes);
+  variables["GROUP_RANK"] = std::to_string(options.node_rank);
+  variables["GROUP_WORLD_SIZE"] = std::to_string(options.num_nodes);
+  variables["MASTER_ADDR"] = place.address;
+  variables["MASTER_PORT"] = std::to_string(place.port);
+  variables["TROIKA_ERROR_FILE"] = error_file.string();
+  variables.emplace("TORCHELASTIC_RUN_ID", place.run_id);
+  // The cores this process may use, not those the machine has.
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  variables.emplace("OMP_NUM_THREADS", std::to_string(std::max(1, cores / options.processes)));
+  if (::isatty(STDERR_FILENO)) variables.insert_or_assign("TROIKA_TTY", "1");
+
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : variables) entries.push_back(fmt::format("{}={}", name, value));
+  return entries;
+}
+
+}  // namespace troika::cluster

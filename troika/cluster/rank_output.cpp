@@ -1,0 +1,74 @@
+#include "troika/cluster/rank_output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "troika/base/log.h"
+#include "troika/base/text.h"
+
+namespace troika::cluster {
+
+namespace {
+constexpr size_t kLongestErrorLine = 2000;
+}
+
+RankOutput::RankOutput(int rank, std::filesystem::path log, PassOn pass_on, Outlet& out,
+                       Outlet& err)
+    : rank_(rank),
+      log_path_(std::move(log)),
+      log_(::open(log_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644)),
+      pass_on_(pass_on),
+      streams_{Stream{{}, pass_on == PassOn::nothing ? nullptr : &out, {}, false},
+               Stream{{}, pass_on == PassOn::nothing ? nullptr : &err, {}, true}} {
+  if (!log_) fail_system("write " + log_path_.string(), errno);
+}
+
+void RankOutput::attach(Descriptor out, Descriptor err) {
+  streams_[0].pipe = std::move(out);
+  streams_[1].pipe = std::move(err);
+}
+
+void RankOutput::read(Stream& stream) {
+  std::array<char, 1 << 16> chunk;
+  const ssize_t got = ::read(stream.pipe.get(), chunk.data(), chunk.size());
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const std::string_view bytes(chunk.data(), got > 0 ? static_cast<size_t>(got) : 0);
+  if (pass_on_ == PassOn::bytes) stream.outlet->add(bytes);
+
+  std::string whole, prefixed;
+  const auto take = [&](std::string_view line) {
+    whole += line;
+    if (pass_on_ == PassOn::lines) {
+      prefixed += fmt::format("[rank {}] {}{}", rank_, line, line.ends_with('\n') ? "" : "\n");
+    }
+    if (stream.is_error && !trim(line).empty()) {
+      last_error_line_ = trim(line).substr(0, kLongestErrorLine);
+    }
+  };
+  stream.lines.feed(bytes, take);
+  if (got <= 0) {
+    stream.lines.finish(take);
+    stream.pipe.reset();
+  }
+  if (pass_on_ == PassOn::lines) stream.outlet->add(prefixed);
+  write_log(whole);
+}
+
+void RankOutput::write_log(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(log_.get(), bytes.data(), bytes.size());
+    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
+    if (written >= 0 || errno == EINTR) continue;
+    // A full disk must not end the training; say it once.
+    if (!std::exchange(log_failed_, true)) {
+      log::warn("[cluster] cannot write {}: {}", log_path_.string(), system_reason(errno));
+    }
+    return;
+  }
+}
+
+}  // namespace troika::cluster

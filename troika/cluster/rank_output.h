@@ -1,0 +1,51 @@
+// The two outputs of one rank: kept in its log, and passed on where the launcher was asked to.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <string>
+
+#include "troika/cluster/descriptor.h"
+#include "troika/cluster/output.h"
+
+namespace troika::cluster {
+
+class RankOutput {
+ public:
+  enum class PassOn { nothing, bytes, lines };  // lines: with "[rank N] " before each
+
+  struct Stream {
+    Descriptor pipe;  // closed at its end
+    Outlet* outlet;   // null: not passed on
+    LineCutter lines;
+    bool is_error;
+
+    // Whether to read it now: not while the reader of our own output is behind.
+    bool wanted() const { return pipe && !(outlet && outlet->full()); }
+  };
+
+  // Creates the log, or empties it. Throws Error when it cannot.
+  RankOutput(int rank, std::filesystem::path log, PassOn pass_on, Outlet& out, Outlet& err);
+  void attach(Descriptor out, Descriptor err);
+
+  std::array<Stream, 2>& streams() { return streams_; }
+  void read(Stream& stream);
+  bool open() const { return streams_[0].pipe || streams_[1].pipe; }
+
+  const std::filesystem::path& log() const { return log_path_; }
+  // The last non-empty line on standard error, without blanks around it.
+  const std::string& last_error_line() const { return last_error_line_; }
+
+ private:
+  void write_log(std::string_view bytes);
+
+  int rank_;
+  std::filesystem::path log_path_;
+  Descriptor log_;
+  bool log_failed_ = false;
+  PassOn pass_on_;
+  std::array<Stream, 2> streams_;
+  std::string last_error_line_;
+};
+
+}  // namespace troika::cluster

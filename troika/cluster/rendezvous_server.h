@@ -1,0 +1,32 @@
+// Rank 0's end of the control connection: one thread that gathers the ranks, keeps the keys and
+// tells everybody who was lost.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "troika/cluster/descriptor.h"
+#include "troika/cluster/roster.h"
+
+namespace troika::cluster {
+
+class RendezvousServer {
+ public:
+  // Serves on `listener` until destroyed.
+  RendezvousServer(Descriptor listener, Roster roster);
+  // Sends what is still to be sent, waiting for peers at most a second; those still there see rank
+  // 0 as lost unless say_bye() came before.
+  ~RendezvousServer();
+  RendezvousServer(const RendezvousServer&) = delete;
+  RendezvousServer& operator=(const RendezvousServer&) = delete;
+
+  void say_bye() { bye_ = true; }
+
+ private:
+  Waker stop_;
+  std::atomic<bool> bye_ = false;
+  std::thread thread_;
+};
+
+}  // namespace troika::cluster

@@ -1,0 +1,47 @@
+// Who has arrived at a rendezvous, and why somebody may not: the rules of gathering, without
+// sockets.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "troika/base/clock.h"
+#include "troika/cluster/wire.h"
+
+namespace troika::cluster {
+
+// 30000 -> "30 s", 300 -> "0.3 s".
+std::string show_span(int64_t milliseconds);
+
+class Roster {
+ public:
+  // `place` is where rank 0 listens, for messages.
+  Roster(int world_size, std::string run_id, std::string place);
+
+  struct Verdict {
+    Refusal refusal;
+    bool for_all = false;  // the run cannot start; else only the newcomer is sent away
+  };
+  // Enters a rank, or says why not.
+  std::optional<Verdict> admit(const Hello& hello);
+  bool complete() const { return arrived_.size() == static_cast<size_t>(world_size_); }
+  // "process 17 on node3".
+  std::string who(int rank) const;
+
+  // When the first of the arrived ranks will have lost its patience; nothing before any arrived.
+  std::optional<Deadline> deadline() const { return deadline_; }
+  Refusal late() const;
+  // A rank that had arrived is gone before all were there.
+  Refusal gone(int rank, const std::string& reason) const;
+
+ private:
+  int world_size_;
+  std::string run_id_;
+  std::string place_;
+  std::map<int, Hello> arrived_;
+  std::optional<Deadline> deadline_;
+  int64_t patience_ms_ = 0;
+};
+
+}  // namespace troika::cluster

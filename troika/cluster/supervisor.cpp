@@ -1,0 +1,287 @@
+#include "troika/cluster/supervisor.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/cluster/socket.h"
+
+namespace troika::cluster {
+
+namespace {
+
+// For what is certain to come soon: the death of a process after SIGKILL, the rest of its output.
+constexpr Milliseconds kCertainTime{3000};
+constexpr int kNotExecutable = 127;
+
+void say(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(const LaunchOptions& options)
+    : options_(options),
+      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}),
+      children_before_(children()),
+      out_(STDOUT_FILENO),
+      err_(STDERR_FILENO) {
+  prepare_log_dir();
+  guardian_.emplace(options_.processes);
+}
+
+Supervisor::~Supervisor() {
+  // Only after an exception is there anything left.
+  for (const auto& rank : ranks_) {
+    if (rank->pid == 0) continue;
+    signal_group(rank->pid, SIGKILL);
+    reap(rank->pid);
+  }
+}
+
+void Supervisor::prepare_log_dir() {
+  log_dir_ = options_.log_dir;
+  if (!log_dir_.empty()) return make_folder(log_dir_);
+  std::string name = (std::filesystem::temp_directory_path() / "troika-launch-XXXXXX").string();
+  if (!::mkdtemp(name.data())) fail_system("make the folder " + name, errno);
+  log_dir_ = name;
+  own_log_dir_ = true;
+}
+
+int Supervisor::run() {
+  const LaunchPlace place = decide_place(options_);
+  try {
+    for (int i = 0; i < options_.processes; ++i) start_rank(i, place);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    say(fmt::format("{}\n", error.what()));
+    kill_all();
+    loop();
+    sweep();
+    ranks_.clear();
+    if (own_log_dir_) std::filesystem::remove_all(log_dir_);
+    return kNotExecutable;
+  }
+  loop();
+  sweep();
+  drain();
+  return conclude();
+}
+
+std::filesystem::path Supervisor::error_file(int rank) const {
+  return log_dir_ / fmt::format("rank-{}.error.json", rank);
+}
+
+void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
+  const int rank = options_.node_rank * options_.processes + local_rank;
+  using PassOn = RankOutput::PassOn;
+  const auto pass_on = local_rank == 0 ? PassOn::bytes
+                       : options_.tee  ? PassOn::lines
+                                       : PassOn::nothing;
+  auto started = std::make_unique<Rank>(
+      Rank{0, RankOutput(rank, log_dir_ / fmt::format("rank-{}.log", rank), pass_on, out_, err_)});
+  started->end.rank = rank;
+  std::filesystem::remove(error_file(rank));  // of an earlier launch
+  Child child =
+      spawn(options_.command, rank_environment(options_, place, local_rank, error_file(rank)));
+  guardian_->watch(child.pid);
+  started->pid = child.pid;
+  started->output.attach(std::move(child.out), std::move(child.err));
+  ranks_.push_back(std::move(started));
+}
+
+bool Supervisor::all_ended() const {
+  return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->ended; });
+}
+
+void Supervisor::loop() {
+  while (!all_ended()) {
+    const auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
+    step(left);
+    if (phase_end_ && phase_end_->passed()) {
+      if (phase_ == Phase::killing) return;  // a process the kernel itself does not get rid of
+      advance();
+    }
+  }
+}
+
+void Supervisor::step(Milliseconds at_most) {
+  struct Source {
+    RankOutput* output;
+    RankOutput::Stream* stream;
+  };
+  std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0}};
+  for (const Outlet* outlet : {&out_, &err_}) {
+    // Asking for no event still tells of errors, at once and for ever: a negative descriptor does
+    // not.
+    entries.push_back({outlet->pending() ? outlet->fd() : -1, POLLOUT, 0});
+  }
+  std::vector<Source> sources;
+  for (const auto& rank : ranks_) {
+    for (auto& stream : rank->output.streams()) {
+      if (!stream.wanted()) continue;
+      entries.push_back({stream.pipe.get(), POLLIN, 0});
+      sources.push_back({&rank->output, &stream});
+    }
+  }
+  constexpr int64_t kLongest = std::numeric_limits<int>::max();
+  const int64_t timeout =
+      at_most == Milliseconds::max() ? -1 : std::min<int64_t>(at_most.count(), kLongest);
+  if (::poll(entries.data(), entries.size(), static_cast<int>(timeout)) <= 0) return;
+  if (entries[1].revents) out_.write_some();
+  if (entries[2].revents) err_.write_some();
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (entries[3 + i].revents) sources[i].output->read(*sources[i].stream);
+  }
+  if (entries[0].revents) {
+    for (const int signal : signals_.take()) handle_signal(signal);
+  }
+}
+
+void Supervisor::handle_signal(int signal) {
+  switch (signal) {
+    case SIGCHLD:
+      return look_for_ended();
+    case SIGUSR1:
+    case SIGUSR2:
+      for (const auto& rank : ranks_) {
+        // To the program alone: it knows what is meant, its helpers would die of it.
+        if (!rank->ended) ::kill(rank->pid, signal);
+      }
+      return;
+    case SIGINT:
+    case SIGTERM:
+    case SIGHUP:
+      if (std::exchange(stop_signal_, signal) != 0) {
+        kill_all();  // asked twice
+      } else {
+        stop_all(signal);
+      }
+      return;
+    default:  // SIGPIPE: the Outlet finds out by itself
+      return;
+  }
+}
+
+void Supervisor::look_for_ended() {
+  for (const auto& rank : ranks_) {
+    if (rank->ended) continue;
+    const auto status = status_of(rank->pid);
+    if (!status) continue;
+    rank->ended = true;
+    rank->end.status = *status;
+    rank->end.ended_ns = realtime_ns();
+    if (!status->ok() && phase_ == Phase::running) {
+      phase_ = Phase::settling;
+      phase_end_ = Deadline::after(options_.settle_time);
+    }
+  }
+  for (const pid_t pid : strays()) ::waitpid(pid, nullptr, WNOHANG);
+}
+
+void Supervisor::advance() {
+  if (phase_ == Phase::settling) {
+    stop_all(SIGTERM);
+  } else {
+    kill_all();
+  }
+}
+
+void Supervisor::stop_all(int signal) {
+  phase_ = Phase::stopping;
+  phase_end_ = Deadline::after(options_.shutdown_timeout);
+  for (const auto& rank : ranks_) {
+    if (rank->ended) continue;
+    if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
+    signal_group(rank->pid, signal);
+    signal_group(rank->pid, SIGCONT);  // a stopped process would not see it
+  }
+}
+
+void Supervisor::kill_all() {
+  phase_ = Phase::killing;
+  phase_end_ = Deadline::after(kCertainTime);
+  for (const auto& rank : ranks_) {
+    if (rank->ended) continue;
+    if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
+    rank->end.had_to_be_killed = true;
+    signal_group(rank->pid, SIGKILL);
+  }
+}
+
+std::vector<pid_t> Supervisor::strays() const {
+  std::vector<pid_t> found;
+  for (const pid_t pid : children()) {
+    const bool rank = std::ranges::any_of(ranks_, [&](const auto& r) { return r->pid == pid; });
+    if (!rank && pid != guardian_->pid() && !std::ranges::count(children_before_, pid)) {
+      found.push_back(pid);
+    }
+  }
+  return found;
+}
+
+// What the ranks left running ends with them: their groups, and strays that left the groups and,
+// being orphans, are ours now.
+void Supervisor::sweep() {
+  for (const auto& rank : ranks_) signal_group(rank->pid, SIGKILL);
+  const auto deadline = Deadline::after(kCertainTime);
+  for (auto left = strays(); !left.empty() && !deadline.passed(); left = strays()) {
+    bool living = false;
+    for (const pid_t pid : left) {
+      ::kill(pid, SIGKILL);
+      if (::waitpid(pid, nullptr, WNOHANG) == 0) living = true;
+    }
+    if (living) step(deadline.left());  // until SIGCHLD
+  }
+  // Until here their zombies have kept the numbers of the groups theirs.
+  for (const auto& rank : ranks_) {
+    if (rank->ended) reap(rank->pid);
+  }
+}
+
+// The last words still in the pipes, and what the readers of our own outputs have yet to take: for
+// them, as for any program that writes, there is no limit but Ctrl-C.
+void Supervisor::drain() {
+  const auto deadline = Deadline::after(kCertainTime);
+  const auto open = [](const auto& rank) { return rank->output.open(); };
+  while (std::ranges::any_of(ranks_, open) && !deadline.passed()) step(deadline.left());
+  while ((out_.pending() || err_.pending()) && (stop_signal_ == 0 || !deadline.passed())) {
+    step(stop_signal_ == 0 ? Milliseconds::max() : deadline.left());
+  }
+}
+
+int Supervisor::conclude() {
+  std::vector<RankEnd> ends;
+  for (const auto& rank : ranks_) {
+    rank->end.note = read_failure(error_file(rank->end.rank));
+    rank->end.last_error_line = rank->output.last_error_line();
+    rank->end.log = rank->output.log();
+    if (!rank->ended) rank->end.status = {0, SIGKILL};
+    ends.push_back(rank->end);
+  }
+  ranks_.clear();
+  const RankEnd* first = first_failure(ends);
+  if (first) say(report(ends, *first, options_.num_nodes > 1 ? host_name() : ""));
+  if (stop_signal_ != 0) {
+    say(fmt::format("[cluster] stopped by {}, logs are in {}\n", signal_name(stop_signal_),
+                    log_dir_.string()));
+    return 128 + stop_signal_;
+  }
+  if (!first && own_log_dir_) std::filesystem::remove_all(log_dir_);
+  return first ? first->status.as_exit_code() : 0;
+}
+
+}  // namespace troika::cluster

@@ -1,0 +1,72 @@
+// The launcher at work: one poll() loop over signals and the ranks' outputs. See launcher.h.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "troika/cluster/guardian.h"
+#include "troika/cluster/launch_report.h"
+#include "troika/cluster/launcher.h"
+#include "troika/cluster/output.h"
+#include "troika/cluster/process.h"
+#include "troika/cluster/rank_environment.h"
+#include "troika/cluster/rank_output.h"
+#include "troika/cluster/signals.h"
+
+namespace troika::cluster {
+
+class Supervisor {
+ public:
+  explicit Supervisor(const LaunchOptions& options);
+  ~Supervisor();  // leaves no process behind, whatever happened
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  int run();
+
+ private:
+  // Running until the first failure; then settling, to see who fails by itself; then stopping, with
+  // a signal; then killing, with SIGKILL.
+  enum class Phase { running, settling, stopping, killing };
+
+  struct Rank {
+    pid_t pid = 0;  // 0 until started
+    RankOutput output;
+    bool ended = false;
+    RankEnd end = {};
+  };
+
+  void prepare_log_dir();
+  void start_rank(int local_rank, const LaunchPlace& place);
+  std::filesystem::path error_file(int rank) const;
+  void loop();
+  // One poll() and what it brought, for at most this long.
+  void step(Milliseconds at_most);
+  void handle_signal(int signal);
+  void look_for_ended();
+  void advance();
+  void stop_all(int signal);
+  void kill_all();
+  // Children that are no ranks: orphans of ranks, adopted.
+  std::vector<pid_t> strays() const;
+  void sweep();
+  void drain();
+  bool all_ended() const;
+  int conclude();
+
+  const LaunchOptions options_;
+  std::filesystem::path log_dir_;
+  bool own_log_dir_ = false;
+  SignalPipe signals_;
+  Subreaper subreaper_;
+  const std::vector<pid_t> children_before_;
+  std::optional<Guardian> guardian_;
+  Outlet out_, err_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  Phase phase_ = Phase::running;
+  std::optional<Deadline> phase_end_;
+  int stop_signal_ = 0;  // that told the launcher itself to end
+};
+
+}  // namespace troika::cluster

@@ -1,0 +1,94 @@
+// What the ranks and rank 0's server say to each other: length-prefixed frames after a greeting.
+//
+// All numbers are little-endian. A frame is u32 length of the rest, u8 message, u64 number, u32
+// length of the key, key, value. Keys and values are any bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "troika/base/error.h"
+
+namespace troika::cluster {
+
+// Raised with every change of the frames or of a hello.
+inline constexpr int kProtocolVersion = 1;
+
+// The first bytes in each direction; anything else is a foreign program. They differ, so that
+// neither side can take an echo for an answer.
+inline constexpr std::string_view kServerGreeting = "TROIKA-S";
+inline constexpr std::string_view kClientGreeting = "TROIKA-C";
+static_assert(kServerGreeting.size() == kClientGreeting.size());
+
+// No value may be longer; a longer length is a broken stream.
+inline constexpr size_t kMaxFrame = size_t{256} << 20;
+
+enum class Message : uint8_t {
+  hello,    // client: value = JSON of Hello
+  welcome,  // server: all ranks are there
+  refused,  // server: value = JSON of Refusal; the connection ends
+  set,      // client: number = call; answered by `value`
+  get,      // client: number = call; answered by `value` once the key is set, or by `failed`
+  add,      // client: number = call, value = decimal delta; answered by `value` or `failed`
+  leave,    // client: number = call; answered by `value`
+  value,    // server: number = call
+  failed,   // server: number = call, value = JSON of Refusal
+  lost,     // server: number = rank, value = why
+  bye,      // server: rank 0 leaves, and the keys with it
+};
+
+struct Frame {
+  Message message{};
+  uint64_t number = 0;
+  std::string key = {};
+  std::string value = {};
+};
+
+std::string encode(const Frame& frame);
+
+// Puts a stream of bytes together again.
+class Decoder {
+ public:
+  void feed(std::string_view bytes) { buffer_.append(bytes); }
+  size_t pending() const { return buffer_.size() - start_; }
+
+  // The next `size` raw bytes once they are there.
+  std::optional<std::string> raw(size_t size);
+  // The next whole frame. Throws Error(cluster, failure) for a length no frame can have.
+  std::optional<Frame> next(size_t max_frame = kMaxFrame);
+  // The bytes so far, for a message about a foreign program.
+  std::string_view peek() const { return std::string_view(buffer_).substr(start_); }
+
+ private:
+  void drop(size_t size);
+
+  std::string buffer_;
+  size_t start_ = 0;
+};
+
+// Who a connecting rank is, and how long it will wait for the others.
+struct Hello {
+  int protocol = kProtocolVersion;
+  int rank = 0;
+  int world_size = 1;
+  std::string run_id = {};
+  std::string host = {};
+  int64_t pid = 0;
+  int64_t patience_ms = 0;  // from the start of its join()
+  int64_t left_ms = 0;      // from now
+};
+std::string to_json(const Hello& hello);
+std::optional<Hello> hello_from_json(const std::string& text);
+
+// An error of rank 0's server on its way to a rank, which throws it.
+struct Refusal {
+  ErrorKind kind;
+  ErrorText text;
+};
+std::string to_json(const Refusal& refusal);
+// `purpose` is what the throwing call was at: "<what> while <purpose>".
+Error to_error(const std::string& refusal_json, const std::string& purpose = "");
+
+}  // namespace troika::cluster
