@@ -95,11 +95,7 @@ class Group::Core {
     }
     changed_.notify_all();
     thread_.join();
-    if (cause_) {
-      impl_->abandon(*cause_);
-    } else if (std::uncaught_exceptions() > 0) {
-      impl_->abandon("its program failed");
-    }
+    if (!cause_ && std::uncaught_exceptions() > 0) impl_->abandon("its program failed");
   }
 
   using Body = std::function<void(const Channel&)>;

@@ -144,15 +144,11 @@ std::unique_ptr<GroupImpl> make(const cluster::Environment& environment, Deadlin
   initialise();
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size != environment.world_size) {
+  try {
+    cluster::require_world_size(environment, size, "MPI");
+  } catch (...) {
     gave_up = true;
-    throw Error(
-        "comm", ErrorKind::usage,
-        {.what = "MPI and the launcher disagree on the number of ranks",
-         .got = fmt::format("an MPI world of {}", size),
-         .expected = fmt::format("{} as {} says", environment.world_size, environment.launcher),
-         .hint = "start with the mpirun of the MPI that Troika was built with, with srun "
-                 "--mpi=pmix, or use --comm.backend=gloo"});
+    throw;
   }
   return std::make_unique<MpiGroup>(MPI_COMM_WORLD);
 }
