@@ -53,6 +53,9 @@ TEST(CsvLogger, OneRowPerStepAndOneColumnPerMetric) {
   EXPECT_EQ(read_file(path),
             "step,train/loss,lr,validation/loss\n1,2.5,0.001,\n2,,0.1,nan\n3,,inf,nan\n");
   logger.log(3, {{"lr", 1}});
+  EXPECT_EQ(read_file(path),
+            "step,train/loss,lr,validation/loss\n1,2.5,0.001,\n2,,0.1,nan\n3,,1,nan\n")
+      << "the row is shorter than it was";
   logger.log(3, {{"train/loss", 1.0 / 3}});
   logger.flush();
   EXPECT_EQ(read_file(path),

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 
-#include <cstring>
+#include <string_view>
 
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -27,8 +27,10 @@ void expect_same(const at::Tensor& a, const at::Tensor& b) {
   ASSERT_EQ(a.scalar_type(), b.scalar_type());
   ASSERT_EQ(a.sizes(), b.sizes());
   const auto left = a.contiguous(), right = b.contiguous();
-  EXPECT_EQ(left.nbytes(), right.nbytes());
-  EXPECT_EQ(std::memcmp(left.data_ptr(), right.data_ptr(), left.nbytes()), 0);
+  const auto bytes = [](const at::Tensor& tensor) {
+    return std::string_view(static_cast<const char*>(tensor.data_ptr()), tensor.nbytes());
+  };
+  EXPECT_EQ(bytes(left), bytes(right));
 }
 
 TEST(Safetensors, ReadsBackEveryDtypeAndShape) {
