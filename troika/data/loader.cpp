@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "troika/base/error.h"
 
 namespace troika::data {

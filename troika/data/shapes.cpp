@@ -1,5 +1,6 @@
 #include "troika/data/shapes.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
