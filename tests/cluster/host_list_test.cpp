@@ -20,7 +20,7 @@ TEST(HostList, Expands) {
   EXPECT_THAT(expand_hosts("a,b[2-3],c"), ElementsAre("a", "b2", "b3", "c"));
   EXPECT_THAT(expand_hosts("n[08-11]x"), ElementsAre("n08x", "n09x", "n10x", "n11x"));
   EXPECT_THAT(expand_hosts("n[99-101]"), ElementsAre("n99", "n100", "n101"));
-  EXPECT_THAT(expand_hosts("n[1-1000000]"), SizeIs(1'000'000));
+  EXPECT_THAT(expand_hosts("n[1-100000]"), SizeIs(100'000));
 }
 
 TEST(HostList, RefusesWhatIsNoList) {

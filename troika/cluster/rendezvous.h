@@ -15,6 +15,8 @@
 
 namespace troika::cluster {
 
+class ServerConnection;
+
 class Rendezvous {
  public:
   // How long a key operation waits for rank 0's server, which answers at once while it runs.
@@ -62,10 +64,9 @@ class Rendezvous {
   int port() const;
 
  private:
-  struct Connection;
-  explicit Rendezvous(std::unique_ptr<Connection> connection);
+  explicit Rendezvous(std::unique_ptr<ServerConnection> connection);
 
-  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<ServerConnection> connection_;
 };
 
 }  // namespace troika::cluster

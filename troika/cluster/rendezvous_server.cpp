@@ -7,14 +7,14 @@
 #include <cerrno>
 #include <limits>
 #include <list>
-#include <map>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "troika/base/log.h"
-#include "troika/base/text.h"
-#include "troika/cluster/socket.h"
+#include "troika/cluster/key_store.h"
+#include "troika/cluster/peer.h"
 
 namespace troika::cluster {
 
@@ -22,25 +22,6 @@ namespace {
 
 constexpr Milliseconds kPartingTime{1000};
 constexpr size_t kMaxHelloFrame = 1 << 16;
-
-struct Connection {
-  Descriptor socket;
-  Decoder in;
-  std::string out;
-  size_t out_sent = 0;  // of out
-  bool greeted = false;
-  int rank = -1;         // -1 until admitted
-  bool left = false;     // said so; its end is no loss
-  bool closing = false;  // refused: nothing it says counts any more
-  bool shut = false;     // we have sent our last byte
-  bool ended = false;
-  std::string reason;  // why it ended
-};
-
-struct WaitingGet {
-  Connection* connection;
-  uint64_t call;
-};
 
 // All state is the serving thread's own.
 class Service {
@@ -53,29 +34,26 @@ class Service {
 
  private:
   void accept_all();
-  void read(Connection& from);
-  void handle(Connection& from, const Frame& frame);
-  void handle_hello(Connection& from, const Frame& frame);
-  void handle_set(const std::string& key, const std::string& value);
-  void handle_add(Connection& from, const Frame& frame);
-  void refuse(Connection& whom, const Refusal& why);
+  void read(Peer& from);
+  void handle(Peer& from, const Frame& frame);
+  void handle_hello(Peer& from, const Frame& frame);
+  void set(const std::string& key, const std::string& value);
+  void get(Peer& from, const Frame& frame);
+  void add(Peer& from, const Frame& frame);
   void fail_all(const Refusal& why);
   void let_host_leave();
-  void part_from(Connection& gone);
-  void flush(Connection& to);
+  void part_from(Peer& gone);
   // Flushes everybody and mourns the ended until nothing more happens.
   void settle();
   void wait(const Waker* stop, Milliseconds at_most);
   Milliseconds patience() const;
-  void send(Connection& to, const Frame& frame) { to.out += encode(frame); }
 
   Descriptor listener_;
   Roster roster_;
   bool gathering_ = true;
   std::optional<Refusal> failed_;
-  std::list<Connection> connections_;
-  std::map<std::string, std::string> keys_;
-  std::multimap<std::string, WaitingGet> waiting_;
+  std::list<Peer> connections_;
+  KeyStore keys_;
   std::optional<Refusal> first_loss_;
   std::optional<uint64_t> host_leave_;  // rank 0's call, answered when it is the last
 };
@@ -135,31 +113,15 @@ void Service::accept_all() {
       }
       return;
     }
-    tune(socket.get());
-    connections_.emplace_back().socket = std::move(socket);
-    connections_.back().out = kServerGreeting;
+    connections_.emplace_back(std::move(socket));
   }
 }
 
-void Service::read(Connection& from) {
-  std::string bytes;
-  std::string reason;
-  if (!receive(from.socket.get(), bytes, reason)) {
-    from.ended = true;
-    from.reason = reason;
-  }
-  if (from.closing) return;
-  from.in.feed(bytes);
-  if (!from.greeted) {
-    const auto greeting = from.in.raw(kClientGreeting.size());
-    if (!greeting) return;
-    from.greeted = true;
-    // A stranger, say a port scanner.
-    if (*greeting != kClientGreeting) from.ended = true;
-  }
+void Service::read(Peer& from) {
+  from.read();
   try {
-    while (!from.closing && !(from.ended && from.rank < 0)) {
-      const auto frame = from.in.next(from.rank < 0 ? kMaxHelloFrame : kMaxFrame);
+    while (from.talks()) {
+      const auto frame = from.in.next(from.admitted() ? kMaxFrame : kMaxHelloFrame);
       if (!frame) break;
       handle(from, *frame);
     }
@@ -169,55 +131,40 @@ void Service::read(Connection& from) {
   }
 }
 
-void Service::handle(Connection& from, const Frame& frame) {
-  if (from.rank < 0) {
-    if (frame.message == Message::hello) {
-      handle_hello(from, frame);
-    } else {
-      from.ended = true;
-    }
+void Service::handle(Peer& from, const Frame& frame) {
+  if (!from.admitted()) {
+    if (frame.message == Message::hello) return handle_hello(from, frame);
+    from.ended = true;
     return;
   }
   switch (frame.message) {
     case Message::set:
-      handle_set(frame.key, frame.value);
-      send(from, {Message::value, frame.number});
-      break;
+      set(frame.key, frame.value);
+      return from.send({Message::value, frame.number});
     case Message::get:
-      if (const auto found = keys_.find(frame.key); found != keys_.end()) {
-        send(from, {Message::value, frame.number, "", found->second});
-      } else if (first_loss_) {
-        send(from, {Message::failed, frame.number, "", to_json(*first_loss_)});
-      } else {
-        waiting_.emplace(frame.key, WaitingGet{&from, frame.number});
-      }
-      break;
+      return get(from, frame);
     case Message::add:
-      handle_add(from, frame);
-      break;
+      return add(from, frame);
     case Message::leave:
       from.left = true;
-      if (from.rank == 0) {
-        host_leave_ = frame.number;
-      } else {
-        send(from, {Message::value, frame.number});
-      }
-      break;
+      if (from.rank != 0) return from.send({Message::value, frame.number});
+      host_leave_ = frame.number;
+      return;
     default:
       from.ended = true;
       from.reason = "it sent what only a server sends";
   }
 }
 
-void Service::handle_hello(Connection& from, const Frame& frame) {
+void Service::handle_hello(Peer& from, const Frame& frame) {
   const auto hello = hello_from_json(frame.value);
   if (!hello) {
     from.ended = true;
     return;
   }
-  if (failed_) return refuse(from, *failed_);
+  if (failed_) return from.refuse(*failed_);
   if (const auto verdict = roster_.admit(*hello)) {
-    refuse(from, verdict->refusal);
+    from.refuse(verdict->refusal);
     if (verdict->for_all) fail_all(verdict->refusal);
     return;
   }
@@ -225,85 +172,58 @@ void Service::handle_hello(Connection& from, const Frame& frame) {
   if (!roster_.complete()) return;
   gathering_ = false;
   for (auto& connection : connections_) {
-    if (connection.rank >= 0) send(connection, {Message::welcome});
+    if (connection.admitted()) connection.send({Message::welcome});
   }
 }
 
-void Service::handle_set(const std::string& key, const std::string& value) {
-  keys_[key] = value;
-  const auto [begin, end] = waiting_.equal_range(key);
-  for (auto it = begin; it != end; ++it) {
-    send(*it->second.connection, {Message::value, it->second.call, "", value});
+void Service::set(const std::string& key, const std::string& value) {
+  for (const auto& [peer, call] : keys_.set(key, value)) {
+    peer->send({Message::value, call, "", value});
   }
-  waiting_.erase(begin, end);
 }
 
-void Service::handle_add(Connection& from, const Frame& frame) {
-  const auto found = keys_.find(frame.key);
-  const auto old = found == keys_.end() ? int64_t{0} : parse_int(found->second);
-  const auto delta = parse_int(frame.value);
-  int64_t sum = 0;
-  if (!old || !delta || __builtin_add_overflow(*old, *delta, &sum)) {
-    const Refusal why{ErrorKind::usage,
-                      {.what = fmt::format("cannot add to key \"{}\"", frame.key),
-                       .got = old ? "a sum beyond 64 bits" : "a value that is no integer",
-                       .expected = "a 64-bit integer"}};
-    send(from, {Message::failed, frame.number, "", to_json(why)});
-    return;
+void Service::get(Peer& from, const Frame& frame) {
+  if (const std::string* value = keys_.find(frame.key)) {
+    from.send({Message::value, frame.number, "", *value});
+  } else if (first_loss_) {
+    from.send({Message::failed, frame.number, "", to_json(*first_loss_)});
+  } else {
+    keys_.wait(frame.key, {&from, frame.number});
   }
-  handle_set(frame.key, std::to_string(sum));
-  send(from, {Message::value, frame.number, "", std::to_string(sum)});
 }
 
-void Service::refuse(Connection& whom, const Refusal& why) {
-  send(whom, {Message::refused, 0, "", to_json(why)});
-  whom.closing = true;
+void Service::add(Peer& from, const Frame& frame) {
+  const auto sum = keys_.sum(frame.key, frame.value);
+  if (const auto* refusal = std::get_if<Refusal>(&sum)) {
+    return from.send({Message::failed, frame.number, "", to_json(*refusal)});
+  }
+  const std::string text = std::to_string(std::get<int64_t>(sum));
+  set(frame.key, text);
+  from.send({Message::value, frame.number, "", text});
 }
 
 void Service::fail_all(const Refusal& why) {
   gathering_ = false;
   failed_ = why;
   for (auto& connection : connections_) {
-    if (connection.rank >= 0 && !connection.closing) refuse(connection, why);
+    if (connection.admitted() && !connection.closing) connection.refuse(why);
   }
 }
 
 void Service::let_host_leave() {
   if (!host_leave_) return;
-  Connection* host = nullptr;
+  Peer* host = nullptr;
   for (auto& connection : connections_) {
     if (connection.rank > 0 && !connection.left) return;
     if (connection.rank == 0) host = &connection;
   }
-  if (host) send(*host, {Message::value, *host_leave_});
+  if (host) host->send({Message::value, *host_leave_});
   host_leave_.reset();
 }
 
-void Service::flush(Connection& to) {
-  while (!to.out.empty() && !to.ended) {
-    const ssize_t sent = ::send(to.socket.get(), to.out.data() + to.out_sent,
-                                to.out.size() - to.out_sent, MSG_NOSIGNAL);
-    if (sent >= 0) {
-      to.out_sent += static_cast<size_t>(sent);
-      if (to.out_sent < to.out.size()) continue;
-      to.out.clear();
-      to.out_sent = 0;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return;
-    } else if (errno != EINTR) {
-      to.ended = true;
-      to.reason = system_reason(errno);
-    }
-  }
-  if (to.closing && !to.ended && !std::exchange(to.shut, true)) {
-    // Half closed: a full close could destroy the refusal on its way.
-    ::shutdown(to.socket.get(), SHUT_WR);
-  }
-}
-
-void Service::part_from(Connection& gone) {
-  std::erase_if(waiting_, [&](const auto& entry) { return entry.second.connection == &gone; });
-  if (gone.rank < 0 || gone.left || gone.closing) return;
+void Service::part_from(Peer& gone) {
+  keys_.forget(&gone);
+  if (!gone.admitted() || gone.left || gone.closing) return;
   if (gathering_) return fail_all(roster_.gone(gone.rank, gone.reason));
   const std::string why = fmt::format("{} ({})", gone.reason, roster_.who(gone.rank));
   if (!first_loss_) {
@@ -311,23 +231,22 @@ void Service::part_from(Connection& gone) {
         Refusal{ErrorKind::peer, {.what = fmt::format("rank {} was lost", gone.rank), .got = why}};
   }
   for (auto& connection : connections_) {
-    if (connection.rank >= 0 && !connection.ended) {
-      send(connection, {Message::lost, static_cast<uint64_t>(gone.rank), "", why});
+    if (connection.admitted() && !connection.ended) {
+      connection.send({Message::lost, static_cast<uint64_t>(gone.rank), "", why});
     }
   }
-  for (const auto& [key, get] : waiting_) {
-    send(*get.connection, {Message::failed, get.call, "", to_json(*first_loss_)});
+  for (const auto& [peer, call] : keys_.take_waiting()) {
+    peer->send({Message::failed, call, "", to_json(*first_loss_)});
   }
-  waiting_.clear();
 }
 
 void Service::settle() {
   while (true) {
     let_host_leave();
-    for (auto& connection : connections_) flush(connection);
-    const auto gone = std::ranges::find_if(connections_, &Connection::ended);
+    for (auto& connection : connections_) connection.flush();
+    const auto gone = std::ranges::find_if(connections_, &Peer::ended);
     if (gone == connections_.end()) return;
-    std::list<Connection> grave;
+    std::list<Peer> grave;
     grave.splice(grave.begin(), connections_, gone);
     part_from(grave.front());
   }
@@ -335,10 +254,10 @@ void Service::settle() {
 
 void Service::finish(bool bye) {
   listener_.reset();
-  std::erase_if(connections_, [](const Connection& c) { return c.rank < 0 && !c.closing; });
+  std::erase_if(connections_, [](const Peer& c) { return !c.admitted() && !c.closing; });
   for (auto& connection : connections_) {
     if (connection.closing) continue;
-    if (bye && !connection.left) send(connection, {Message::bye});
+    if (bye && !connection.left) connection.send({Message::bye});
     connection.closing = true;
   }
   const auto deadline = Deadline::after(kPartingTime);

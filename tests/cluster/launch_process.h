@@ -1,0 +1,92 @@
+// A launch in a process of its own, for tests to watch.
+#pragma once
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "tests/support/temporary_folder.h"
+#include "troika/base/file.h"
+#include "troika/cluster/launcher.h"
+
+namespace troika::cluster {
+
+using testing_support::TemporaryFolder;
+
+inline LaunchOptions shell(const std::string& script, int processes = 1) {
+  LaunchOptions options;
+  options.processes = processes;
+  options.settle_time = Milliseconds(200);
+  options.shutdown_timeout = Milliseconds(1000);
+  options.command = {"/bin/sh", "-c", script};
+  return options;
+}
+
+// Its outputs go to files.
+class Launch {
+ public:
+  explicit Launch(LaunchOptions options) : out_(folder_ / "out"), err_(folder_ / "err") {
+    if (options.log_dir.empty()) options.log_dir = logs();
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    for (const auto& [path, fd] : {std::pair(out_, 1), std::pair(err_, 2)}) {
+      ::dup2(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644), fd);
+    }
+    int code = 99;
+    try {
+      code = launch(options);
+    } catch (const std::exception& error) {
+      dprintf(2, "%s\n", error.what());
+    }
+    ::_exit(code);
+  }
+  ~Launch() {
+    if (!waited_) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const { ::kill(pid_, number); }
+  // The exit code, as a shell shows it; ctest's own limit ends a hang.
+  int wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    waited_ = true;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  std::string out() const { return read_file(out_); }
+  std::string err() const { return read_file(err_); }
+  std::filesystem::path logs() const { return folder_ / "logs"; }
+  std::string log(int rank) const {
+    return read_file(logs() / ("rank-" + std::to_string(rank) + ".log"));
+  }
+  std::string log_path(int rank) const {
+    return (logs() / ("rank-" + std::to_string(rank) + ".log")).string();
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::filesystem::path out_, err_;
+  pid_t pid_ = 0;
+  bool waited_ = false;
+};
+
+// Runs to the end; for launches that need no watching.
+struct Ended {
+  int code;
+  std::string out, err;
+};
+inline Ended run(const LaunchOptions& options) {
+  Launch launch(options);
+  const int code = launch.wait();
+  return {code, launch.out(), launch.err()};
+}
+
+}  // namespace troika::cluster

@@ -1,0 +1,187 @@
+// What the other ranks see when one is killed, throws or leaves.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+
+#include "tests/cluster/rendezvous_world.h"
+#include "troika/cluster/connect.h"
+#include "troika/cluster/port.h"
+#include "troika/cluster/wire.h"
+
+namespace troika::cluster {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// The first loss that a rank hears of, to wait for.
+class LossBook {
+ public:
+  explicit LossBook(Rendezvous& of) {
+    of.on_peer_lost([page = page_](int rank, const std::string& reason) {
+      if (!page->written.exchange(true)) page->loss.set_value({rank, reason});
+    });
+  }
+  std::pair<int, std::string> first() {
+    auto future = page_->loss.get_future();
+    if (future.wait_for(kLong) != std::future_status::ready) return {-1, "no loss was reported"};
+    return future.get();
+  }
+
+ private:
+  struct Page {
+    std::promise<std::pair<int, std::string>> loss;
+    std::atomic<bool> written = false;
+  };
+  std::shared_ptr<Page> page_ = std::make_shared<Page>();
+};
+
+// A process of its own, made before any thread is.
+template <typename Body>
+pid_t in_child(const Body& body) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  try {
+    body();
+  } catch (...) {
+    ::_exit(1);
+  }
+  ::_exit(0);
+}
+
+TEST(Rendezvous, KilledPeerIsReportedAndEndsWaits) {
+  const int port = free_port();
+  const pid_t victim = in_child([&] {
+    const auto meeting = join(member(1, 3, port));
+    meeting->set("joined", "");
+    meeting->get("never", Deadline::after(kLong));
+  });
+  const auto errors = run_all({member(0, 3, port), member(2, 3, port)}, [&](Rendezvous& meeting,
+                                                                            int) {
+    LossBook book(meeting);
+    meeting.get("joined", Deadline::after(kLong));
+    if (meeting.add("ready", 1) == 2) ::kill(victim, SIGKILL);
+    const std::string who = "(process " + std::to_string(victim) + " on " + host_name() + ")";
+    try {
+      meeting.get("missing", Deadline::after(kLong));
+      ADD_FAILURE() << "must not wait for a lost rank";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::peer);
+      EXPECT_THAT(error.what(),
+                  AllOf(StartsWith("[cluster] rank 1 was lost while waiting for key \"missing\"; "
+                                   "got "),
+                        HasSubstr(who)));
+    }
+    const auto [lost, reason] = book.first();
+    EXPECT_EQ(lost, 1);
+    EXPECT_THAT(reason, HasSubstr(who));
+    EXPECT_EQ(LossBook(meeting).first().first, 1) << "late listeners are told too";
+    EXPECT_EQ(meeting.get("joined", Deadline::after(kLong)), "") << "what is there stays readable";
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, Each(""));
+  ::waitpid(victim, nullptr, 0);
+}
+
+TEST(Rendezvous, KilledRankZeroIsReported) {
+  const int port = free_port();
+  const pid_t victim = in_child([&] {
+    const auto meeting = join(member(0, 3, port));
+    meeting->get("never", Deadline::after(kLong));
+  });
+  const auto errors = run_all({member(1, 3, port), member(2, 3, port)}, [&](Rendezvous& meeting,
+                                                                            int) {
+    LossBook book(meeting);
+    if (meeting.add("ready", 1) == 2) ::kill(victim, SIGKILL);
+    try {
+      meeting.get("missing", Deadline::after(kLong));
+      ADD_FAILURE() << "must not wait for a lost rank 0";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::peer);
+      EXPECT_THAT(error.what(), StartsWith("[cluster] rank 0, which holds the keys, was lost while "
+                                           "waiting for key \"missing\"; got "));
+    }
+    EXPECT_EQ(book.first().first, 0);
+    meeting.leave();
+  });
+  // The last add's answer may be lost with the server.
+  EXPECT_THAT(errors,
+              Each(testing::AnyOf("", HasSubstr("was lost while adding to key \"ready\""))));
+  ::waitpid(victim, nullptr, 0);
+}
+
+TEST(Rendezvous, PeerThatDiesBeforeAllArrivedEndsTheGathering) {
+  const int port = free_port();
+  int fds[2];
+  ASSERT_EQ(::pipe(fds), 0);
+  const pid_t victim = in_child([&] {
+    // Says hello by hand and then hangs, to be killed in the middle of the gathering.
+    Attempt attempt;
+    while (!attempt.socket) attempt = try_connect("127.0.0.1", port, Deadline::after(kLong));
+    const Hello hello{.rank = 1,
+                      .world_size = 3,
+                      .host = "here",
+                      .pid = 7,
+                      .patience_ms = 20'000,
+                      .left_ms = 20'000};
+    send_all(attempt.socket.get(),
+             std::string(kClientGreeting) + encode({Message::hello, 0, "", to_json(hello)}),
+             Deadline::after(kLong));
+    wait_for(attempt.socket.get(), POLLIN, Deadline::after(kLong));
+    [[maybe_unused]] const auto told = ::write(fds[1], "x", 1);
+    ::pause();
+  });
+  std::thread killer([&] {
+    char byte;
+    EXPECT_EQ(::read(fds[0], &byte, 1), 1);
+    ::kill(victim, SIGKILL);
+  });
+  const auto errors = run_all({member(0, 3, port)}, nothing);
+  killer.join();
+  ::waitpid(victim, nullptr, 0);
+  ::close(fds[0]);
+  ::close(fds[1]);
+  EXPECT_THAT(
+      errors,
+      ElementsAre(AllOf(StartsWith("[cluster] rank 1 was lost before all ranks had arrived; got "),
+                        HasSubstr("(process 7 on here), expected 3 ranks"))));
+}
+
+TEST(Rendezvous, LeavingIsNoLossAndThrowingIs) {
+  const int port = free_port();
+  const auto errors = run_all(world(3, port), [&](Rendezvous& meeting, int rank) {
+    if (rank == 1) return meeting.leave();
+    if (rank == 2) throw Error("test", ErrorKind::failure, {.what = "out of luck"});
+    EXPECT_EQ(LossBook(meeting).first().first, 2);
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, ElementsAre("", "", "[test] out of luck"));
+}
+
+TEST(Rendezvous, RankZeroLeavingEndsWaitsButIsNoLoss) {
+  const int port = free_port();
+  std::atomic<bool> lost = false;
+  const auto errors = run_all(world(2, port), [&](Rendezvous& meeting, int rank) {
+    if (rank == 0) {
+      meeting.get("listening", Deadline::after(kLong));
+      return meeting.leave(Deadline::after(Milliseconds(50)));
+    }
+    meeting.on_peer_lost([&](int, const std::string&) { lost = true; });
+    meeting.set("listening", "");
+    meeting.get("never", Deadline::after(kLong));
+  });
+  EXPECT_THAT(errors, ElementsAre("",
+                                  "[cluster] rank 0, which holds the keys, left while waiting "
+                                  "for key \"never\"; got it has ended"));
+  EXPECT_FALSE(lost);
+}
+
+}  // namespace
+}  // namespace troika::cluster
