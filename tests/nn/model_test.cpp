@@ -90,9 +90,9 @@ TEST(Model, RefusesToBorrowWhatNoOtherBlockOwns) {
   EXPECT_ERROR(own.model->verify(), ErrorKind::usage,
                "[nn] block all borrows net.a.weight, which no other block owns");
   TwoLayers unknown;
-  unknown.add("all", {"net"}, {"net.a.wieght"});
+  unknown.add("all", {"net"}, {"other.weight"});
   EXPECT_ERROR(unknown.model->verify(), ErrorKind::usage,
-               "[nn] block all borrows net.a.wieght, which no other block owns");
+               "[nn] block all borrows other.weight, which no other block owns");
 }
 
 TEST(Model, RefusesTwoBlocksOfOneName) {
