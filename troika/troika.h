@@ -4,6 +4,7 @@
 
 #include "troika/base/error.h"
 #include "troika/cluster/environment.h"
+#include "troika/cluster/failure.h"
 #include "troika/comm/group.h"
 #include "troika/comm/world.h"
 #include "troika/data/loader.h"

@@ -35,5 +35,6 @@ int main() try {
   return loss_value < 0.02 ? 0 : 1;
 } catch (const std::exception& error) {
   std::cerr << "error: " << error.what() << std::endl;
+  troika::cluster::report_failure(error);
   return troika::exit_code(error);
 }

@@ -96,7 +96,12 @@ Course train(comm::Group group, const std::string& model, const std::string& opt
     const auto logits = learner.forward(inputs.narrow(0, group.rank() * share, share));
     const auto loss = at::cross_entropy_loss(
         logits.flatten(0, -2), targets.narrow(0, group.rank() * share, share).flatten());
-    learner.module->zero_grad(/*set_to_none=*/step % 2 == 0);
+    // Both ways of users: undefined gradients, and zeroed ones.
+    if (step % 2 == 0) {
+      learner.module->zero_grad(/*set_to_none=*/true);
+    } else {
+      optimizer->zero_grad();
+    }
     loss.backward();
     ddp.finish_backward();
     optimizer->step();

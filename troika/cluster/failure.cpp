@@ -14,8 +14,11 @@ void report_failure(const std::exception& failure) noexcept {
   try {
     const auto file = process_variable("TROIKA_ERROR_FILE");
     if (!file || file->empty()) return;
-    const nlohmann::json note = {
-        {"message", failure.what()}, {"time_ns", realtime_ns()}, {"exit_code", exit_code(failure)}};
+    // Further lines, as the stack of a LibTorch error, are for the log.
+    const std::string text = failure.what();
+    const nlohmann::json note = {{"message", text.substr(0, text.find('\n'))},
+                                 {"time_ns", realtime_ns()},
+                                 {"exit_code", exit_code(failure)}};
     write_file_atomically(
         *file, note.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } catch (const std::exception& problem) {

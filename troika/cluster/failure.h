@@ -16,9 +16,9 @@ struct FailureNote {
   int exit_code = 1;
 };
 
-// For the catch in main(): writes {"message", "time_ns", "exit_code"} to the file
-// TROIKA_ERROR_FILE, whole or not at all; does nothing where that is not set. A file that cannot be
-// written is only logged: the failure itself must stay the message.
+// For the catch in main(): writes {"message" (the first line of what()), "time_ns", "exit_code"} to
+// the file TROIKA_ERROR_FILE, whole or not at all; does nothing where that is not set. A file that
+// cannot be written is only logged: the failure itself must stay the message.
 void report_failure(const std::exception& failure) noexcept;
 
 // Nothing where there is no such file or it holds something else.

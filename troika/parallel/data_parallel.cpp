@@ -151,7 +151,10 @@ void DataParallel::make_buckets(const DataParallelOptions& options) {
     for (auto& [name, parameter] : members) {
       Slot& slot = bucket.slots.emplace_back();
       slot.name = std::move(name);
-      slot.view = bucket.flat.narrow(0, at, parameter.numel()).view(parameter.sizes());
+      // An alias that autograd does not take for a view: LibTorch 1.13's Optimizer::zero_grad()
+      // detaches gradients in place, which views refuse.
+      slot.view =
+          bucket.flat.narrow(0, at, parameter.numel()).view(parameter.sizes()).variable_data();
       slot.parameter = std::move(parameter);
       at += slot.view.numel();
     }

@@ -147,7 +147,8 @@ std::unique_ptr<GroupImpl> make(const cluster::Environment& environment, Deadlin
   try {
     cluster::require_world_size(environment, size, "MPI");
   } catch (...) {
-    gave_up = true;
+    // A world of one can be finalised, which ends the daemon that MPI started for it.
+    gave_up = size > 1;
     throw;
   }
   return std::make_unique<MpiGroup>(MPI_COMM_WORLD);

@@ -1,0 +1,25 @@
+// failing_rank throw|kill: rank 1 fails while the others wait for it in a collective.
+#include <signal.h>
+
+#include <cstdio>
+#include <stdexcept>
+#include <string_view>
+
+#include "troika/base/error.h"
+#include "troika/cluster/failure.h"
+#include "troika/comm/world.h"
+
+int main(int, char** argv) try {
+  auto group = troika::comm::world();
+  group.barrier("start");
+  if (group.rank() == 1) {
+    if (std::string_view(argv[1]) == "kill") ::raise(SIGKILL);
+    throw std::runtime_error("the disk is on fire");
+  }
+  group.barrier("never complete");
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  troika::cluster::report_failure(error);
+  return troika::exit_code(error);
+}

@@ -1,0 +1,133 @@
+// `troika train` from a user's seat: what it writes, prints and returns.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/subprocess.h"
+#include "tests/support/temporary_folder.h"
+#include "troika/base/file.h"
+#include "troika/base/text.h"
+
+namespace troika {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::run_program;
+using testing_support::TemporaryFolder;
+
+const std::string kTiny =
+    " --model.name=mlp --model.hidden_width=16 --data.train_samples=192 "
+    "--data.validation_samples=37 --data.global_batch_size=12 --trainer.max_epochs=2 "
+    "--trainer.log_every_n_steps=4 --optim.lr=0.01 --data.augment=false --run.name=tiny";
+
+class Train : public testing::Test {
+ protected:
+  testing_support::Outcome troika(const std::string& arguments) {
+    return run_program("cd " + folder_.path().string() + " && exec " + TROIKA_PROGRAM + " " +
+                       arguments);
+  }
+  std::filesystem::path run_folder() const { return folder_ / "runs/tiny"; }
+  nlohmann::json summary() const {
+    return nlohmann::json::parse(read_file(run_folder() / "summary.json"));
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(Train, WritesAllItPromises) {
+  const auto outcome = troika("train --trainer.devices=2" + kTiny);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.orphans, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("tiny finished: 32 steps on 2 processes"));
+  const auto json = summary();
+  EXPECT_EQ(json["status"], "finished");
+  EXPECT_EQ(json["world_size"], 2);
+  EXPECT_EQ(json["steps"], 32);
+  EXPECT_EQ(json["samples"], 384);
+  for (const char* key : {"train_loss", "validation_loss", "validation_accuracy",
+                          "samples_per_second", "median_step_milliseconds"}) {
+    EXPECT_GE(json[key].get<double>(), 0) << key;
+  }
+  EXPECT_EQ(json["peak_resident_bytes"].size(), 2u);
+  EXPECT_FALSE(json["torch_version"].get<std::string>().empty());
+  EXPECT_TRUE(std::filesystem::exists(run_folder() / "logs/rank-0.log"));
+  EXPECT_TRUE(std::filesystem::exists(run_folder() / "logs/rank-1.log"));
+  EXPECT_TRUE(std::filesystem::exists(run_folder() / "checkpoints/last.safetensors"));
+  EXPECT_THAT(read_file(run_folder() / "metrics.csv"), HasSubstr("\n32,"));
+  int event_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(run_folder())) {
+    event_files += entry.path().filename().string().starts_with("events.out.tfevents.");
+  }
+  EXPECT_EQ(event_files, 1);
+  // The resolved configuration is one that gives the same run.
+  const auto again = troika("train runs/tiny/config.toml --print-config");
+  EXPECT_EQ(again.out, read_file(run_folder() / "config.toml"));
+}
+
+TEST_F(Train, TheNumberOfRanksDoesNotChangeTheCourse) {
+  ASSERT_EQ(troika("train --trainer.precision=64" + kTiny).exit_code, 0);
+  const auto alone = summary();
+  for (const char* ranks : {"2", "3"}) {
+    ASSERT_EQ(troika(std::string("train --trainer.precision=64 --trainer.devices=") + ranks + kTiny)
+                  .exit_code,
+              0);
+    const auto together = summary();
+    for (const char* key : {"train_loss", "validation_loss"}) {
+      EXPECT_NEAR(together[key].get<double>(), alone[key].get<double>(), 1e-10) << key << ranks;
+    }
+    EXPECT_EQ(together["validation_accuracy"], alone["validation_accuracy"]);
+  }
+}
+
+TEST_F(Train, RunsUnderOtherLaunchers) {
+  const auto launched = troika("launch -n 2 --log-dir logs " TROIKA_PROGRAM " train" + kTiny);
+  EXPECT_EQ(launched.exit_code, 0) << launched.err;
+  EXPECT_EQ(summary()["world_size"], 2);
+  EXPECT_TRUE(std::filesystem::exists(run_folder() / "logs/rank-1.log"));
+#ifdef TROIKA_WITH_MPI
+  std::filesystem::remove_all(run_folder());
+  const auto under_mpi =
+      run_program("cd " + folder_.path().string() +
+                  " && exec " TROIKA_MPIEXEC
+                  " --allow-run-as-root --oversubscribe -n 2 " TROIKA_PROGRAM " train" +
+                  kTiny);
+  EXPECT_EQ(under_mpi.exit_code, 0) << under_mpi.err;
+  EXPECT_EQ(summary()["world_size"], 2);
+  EXPECT_THAT(read_file(run_folder() / "logs/rank-1.log"),
+              HasSubstr("rank 1 of 2 (local 1 of 2 on node 0 of 1), found by Open MPI variables, "
+                        "back end mpi"));
+#endif
+}
+
+TEST_F(Train, StopsAfterMaxSteps) {
+  ASSERT_EQ(troika("train --trainer.max_steps=5" + kTiny).exit_code, 0);
+  EXPECT_EQ(summary()["steps"], 5);
+  EXPECT_EQ(summary()["epochs"], 0);
+}
+
+TEST_F(Train, ATextModelTrainsAndSpeaks) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "the quick brown fox; ";
+  write_file_atomically(folder_ / "fox.txt", text);
+  const auto trained = troika(
+      "train --model.name=gpt --model.layers=1 --model.heads=2 --model.width=32 --data.name=text "
+      "--data.files=fox.txt --data.context=16 --data.batch_size=16 --trainer.max_epochs=6 "
+      "--optim.name=adamw --optim.lr=0.01 --run.name=tiny");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto spoken = troika(
+      "sample runs/tiny/checkpoints/last.safetensors --prompt 'the quick' --length 12 "
+      "--temperature 0");
+  EXPECT_EQ(spoken.out, "the quick brown fox; \n");
+}
+
+TEST_F(Train, DoctorSaysWhatIsThere) {
+  const auto outcome = troika("doctor --json");
+  ASSERT_EQ(outcome.exit_code, 0);
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["back_ends"].size(), 3u);
+  EXPECT_GT(json["blas"]["gflops"].get<double>(), 0);
+  EXPECT_EQ(json["launcher"]["name"], "none");
+  EXPECT_THAT(troika("doctor").out, HasSubstr("back end gloo"));
+}
+
+}  // namespace
+}  // namespace troika

@@ -1,0 +1,176 @@
+// The table of wrong inputs: each ends within 10 seconds, not with success, with the exact message,
+// and leaves no process behind.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/support/subprocess.h"
+#include "tests/support/temporary_folder.h"
+#include "troika/base/file.h"
+
+namespace troika {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::Outcome;
+using testing_support::run_program;
+using testing_support::TemporaryFolder;
+
+class WrongInput : public testing::Test {
+ protected:
+  // Runs `troika ARGUMENTS` in the temporary folder, with further variables in front.
+  Outcome troika(const std::string& arguments, const std::string& variables = "") {
+    return run_program("cd " + folder_.path().string() + " && " + variables + " exec " +
+                       TROIKA_PROGRAM + " " + arguments);
+  }
+
+  void write(const std::string& name, const std::string& content) {
+    write_file_atomically(folder_ / name, content);
+  }
+
+  static void expect_failure(const Outcome& outcome, int exit_code, const std::string& message) {
+    EXPECT_EQ(outcome.exit_code, exit_code);
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_EQ(outcome.orphans, 0);
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(WrongInput, UnknownKey) {
+  write("bad.toml", "[trainer]\ndevcies = 2\n");
+  expect_failure(
+      troika("train bad.toml"), 2,
+      "error: [config] unknown key trainer.devcies (bad.toml:2) (did you mean trainer.devices?)\n");
+}
+
+TEST_F(WrongInput, UnknownKeyOnTheCommandLine) {
+  expect_failure(troika("train --optim.rl=0.1"), 2,
+                 "error: [config] unknown key optim.rl (did you mean optim.lr?)\n");
+}
+
+TEST_F(WrongInput, WrongType) {
+  write("bad.toml", "[trainer]\ndevices = \"two\"\n");
+  expect_failure(troika("train bad.toml"), 2,
+                 "error: [config] trainer.devices (bad.toml:2); got 'two', expected an integer\n");
+}
+
+TEST_F(WrongInput, MissingFile) {
+  expect_failure(troika("train none.toml"), 2,
+                 "error: [base] cannot read none.toml; got No such file or directory\n");
+}
+
+TEST_F(WrongInput, MissingData) {
+  expect_failure(troika("train --data.name=cifar10 --data.path=nowhere"), 2,
+                 "error: [data] no data_batch_1.bin to data_batch_5.bin in nowhere (unpack ");
+}
+
+TEST_F(WrongInput, TruncatedData) {
+  write("data_batch_1.bin", std::string(3073 * 2 + 100, '\1'));
+  write("test_batch.bin", std::string(3073, '\1'));
+  expect_failure(
+      troika("train --data.name=cifar10 --data.path=."), 2,
+      "error: [data] ./data_batch_1.bin is short or no CIFAR file; got 6246 bytes, expected a "
+      "multiple of 3073");
+}
+
+TEST_F(WrongInput, BatchSmallerThanRanks) {
+  expect_failure(
+      troika("train --trainer.devices=3 --data.global_batch_size=2 --data.train_samples=100 "
+             "--data.validation_samples=10"),
+      2,
+      "  message: [data] global batch is smaller than the number of ranks; got 2, expected >= 3\n");
+}
+
+TEST_F(WrongInput, NoDevices) {
+  expect_failure(troika("train --trainer.devices=0"), 2,
+                 "error: [config] trainer.devices; got 0, expected an integer >= 1, or -1 for as "
+                 "many as the launcher started\n");
+}
+
+TEST_F(WrongInput, ModelAndDataThatDoNotGoTogether) {
+  expect_failure(troika("train --model.name=gpt"), 2,
+                 "error: [train] model.name and data.name do not go together; got gpt for images, "
+                 "expected a model of images\n");
+}
+
+TEST_F(WrongInput, DevicesAndLauncherDisagree) {
+  expect_failure(troika("launch -n 2 " TROIKA_PROGRAM " train --trainer.devices=3"), 2,
+                 "[train] trainer.devices and the launcher disagree; got devices = 3, expected 2, "
+                 "the processes that torchrun started on this machine (leave trainer.devices at -1 "
+                 "under a launcher)\n");
+}
+
+TEST_F(WrongInput, PortTaken) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  expect_failure(troika("launch -n 2 --master-port " + port + " " + TROIKA_PROGRAM + " train"), 2,
+                 "  message: [cluster] cannot listen on port " + port +
+                     "; got address already in use, expected a free port");
+  ::close(listener);
+}
+
+TEST_F(WrongInput, ARankThatThrows) {
+  const auto outcome = troika("launch -n 3 " TROIKA_FAILING_RANK " throw");
+  expect_failure(outcome, 1,
+                 "[cluster] rank 1 failed first: exit code 1\n"
+                 "  message: the disk is on fire\n");
+}
+
+TEST_F(WrongInput, ARankThatIsKilled) {
+  const auto outcome = troika("launch -n 3 " TROIKA_FAILING_RANK " kill");
+  expect_failure(outcome, 137, "[cluster] rank 1 failed first: killed by SIGKILL (137)\n");
+}
+
+TEST_F(WrongInput, WorldSizeWithoutRank) {
+  expect_failure(troika("train", "WORLD_SIZE=2"), 2,
+                 "error: [cluster] incomplete launch environment; got WORLD_SIZE without RANK, "
+                 "expected both (start with troika launch, torchrun, srun or mpirun, or unset "
+                 "WORLD_SIZE to run alone)\n");
+}
+
+#ifdef TROIKA_WITH_MPI
+TEST_F(WrongInput, MpiWorldOfOneUnderMpirun) {
+  expect_failure(
+      troika("train",
+             "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+             "OMPI_COMM_WORLD_LOCAL_SIZE=2"),
+      2,
+      "error: [cluster] the launcher and MPI disagree on the number of ranks; got 1 from MPI, "
+      "expected 2 (rank 0 of 2 (local 0 of 2 on node 0 of 1), found by Open MPI variables)");
+}
+
+TEST_F(WrongInput, MpiWorldOfOneUnderSlurm) {
+  expect_failure(
+      troika("train --comm.backend=mpi",
+             "SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_JOB_ID=77 SLURM_STEP_ID=0 "
+             "SLURM_NNODES=1 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=2 "
+             "SLURM_JOB_NODELIST=localhost"),
+      2,
+      "error: [cluster] the launcher and MPI disagree on the number of ranks; got 1 from MPI, "
+      "expected 2 (rank 0 of 2 (local 0 of 2 on node 0 of 1), found by Slurm variables)");
+}
+#endif
+
+TEST_F(WrongInput, BackEndThatDoesNotExist) {
+  expect_failure(troika("train --comm.backend=glo"), 2,
+                 "error: [config] comm.backend; got \"glo\", expected one of auto, gloo, mpi\n");
+}
+
+TEST_F(WrongInput, NoSubcommand) {
+  EXPECT_EQ(troika("").exit_code, 2);
+  EXPECT_EQ(troika("trian").exit_code, 2);
+  EXPECT_EQ(troika("launch").exit_code, 2);
+}
+
+}  // namespace
+}  // namespace troika
