@@ -25,12 +25,21 @@ class Hook : public torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-GradientHook::GradientHook(const at::Tensor& parameter, std::function<void()> ready)
-    : accumulator_(torch::autograd::impl::grad_accumulator(parameter)),
-      key_(accumulator_->add_post_hook(std::make_unique<Hook>(std::move(ready)))) {}
+struct GradientHook::Registration {
+  // Holding the accumulator keeps it, and with it the hook, from being made anew for each graph.
+  // A std::shared_ptr in LibTorch 1.13, a c10::intrusive_ptr by 2.14.
+  decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
+  uintptr_t key;
+};
+
+GradientHook::GradientHook(const at::Tensor& parameter, std::function<void()> ready) {
+  auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  const auto key = accumulator->add_post_hook(std::make_unique<Hook>(std::move(ready)));
+  registration_ = std::make_unique<Registration>(Registration{std::move(accumulator), key});
+}
 
 GradientHook::~GradientHook() {
-  accumulator_->del_post_hook(key_);
+  registration_->accumulator->del_post_hook(registration_->key);
 }
 
 }  // namespace troika::compat

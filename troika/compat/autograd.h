@@ -6,10 +6,6 @@
 #include <functional>
 #include <memory>
 
-namespace torch::autograd {
-struct Node;
-}
-
 namespace troika::compat {
 
 // Calls `ready` on the thread that runs the backward pass, each time the gradient of `parameter` (a
@@ -22,9 +18,8 @@ class GradientHook {
   GradientHook& operator=(const GradientHook&) = delete;
 
  private:
-  // Holding the accumulator keeps it, and with it the hook, from being made anew for each graph.
-  std::shared_ptr<torch::autograd::Node> accumulator_;
-  uintptr_t key_;
+  struct Registration;
+  std::unique_ptr<Registration> registration_;
 };
 
 }  // namespace troika::compat
