@@ -37,6 +37,14 @@ std::vector<StateTensor> named_state(const torch::nn::Module& module, Ties ties)
   return state;
 }
 
+std::vector<StateTensor> trained_parameters(const torch::nn::Module& module) {
+  auto parameters = named_state(module);
+  std::erase_if(parameters, [](const StateTensor& entry) {
+    return entry.is_buffer || !entry.tensor.requires_grad();
+  });
+  return parameters;
+}
+
 int64_t parameter_count(const torch::nn::Module& module) {
   int64_t count = 0;
   for (const StateTensor& entry : named_state(module)) {

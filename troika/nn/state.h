@@ -28,6 +28,10 @@ enum class Ties { once, every_name };
 // entries (a layer without bias) are left out. The module may live on the stack.
 std::vector<StateTensor> named_state(const torch::nn::Module& module, Ties ties = Ties::once);
 
+// The parameters that require a gradient, in the order of named_state, a tied one once: what an
+// optimizer steps and data parallelism averages.
+std::vector<StateTensor> trained_parameters(const torch::nn::Module& module);
+
 // Scalars in all parameters, tied ones counted once, buffers not: the number papers print.
 int64_t parameter_count(const torch::nn::Module& module);
 

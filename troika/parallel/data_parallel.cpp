@@ -5,42 +5,29 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/state.h"
 
 namespace troika::parallel {
 
 namespace {
 
-using Named = std::pair<std::string, at::Tensor>;
-
-// Parameters that get gradients, a tied one once, in order of registration.
-std::vector<Named> trained_parameters(const torch::nn::Module& module) {
-  std::vector<Named> result;
-  std::set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (item.value().requires_grad() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      result.emplace_back(item.key(), item.value());
-    }
-  }
-  return result;
-}
+using nn::StateTensor;
 
 std::string describe(const torch::nn::Module& module) {
   std::string text;
-  const auto line = [&](const char* what, const std::string& name, const at::Tensor& tensor) {
+  for (const auto& [name, tensor, is_buffer] : nn::named_state(module)) {
+    const char* what = is_buffer                ? "buffer"
+                       : tensor.requires_grad() ? "parameter"
+                                                : "frozen parameter";
     text += fmt::format("{} {} {} [{}]\n", what, name, c10::toString(tensor.scalar_type()),
                         fmt::join(tensor.sizes(), ", "));
-  };
-  for (const auto& item : module.named_parameters()) {
-    line(item.value().requires_grad() ? "parameter" : "frozen parameter", item.key(), item.value());
   }
-  for (const auto& item : module.named_buffers()) line("buffer", item.key(), item.value());
   return text;
 }
 
@@ -76,20 +63,20 @@ void broadcast_packed(comm::Group& group, const std::vector<at::Tensor>& tensors
 }
 
 // One bucket is open per type and device; it closes when it reaches its limit.
-std::vector<std::vector<Named>> assign_buckets(std::vector<Named> parameters,
-                                               const DataParallelOptions& options) {
+std::vector<std::vector<StateTensor>> assign_buckets(std::vector<StateTensor> parameters,
+                                                     const DataParallelOptions& options) {
   struct Open {
     c10::ScalarType type;
     c10::Device device;
     size_t index;
     int64_t bytes;
   };
-  std::vector<std::vector<Named>> buckets;
+  std::vector<std::vector<StateTensor>> buckets;
   std::vector<Open> open;
   // Gradients arrive roughly in the reverse order of registration.
   std::reverse(parameters.begin(), parameters.end());
   for (auto& parameter : parameters) {
-    const at::Tensor& tensor = parameter.second;
+    const at::Tensor& tensor = parameter.tensor;
     auto bucket = std::find_if(open.begin(), open.end(), [&](const Open& o) {
       return o.type == tensor.scalar_type() && o.device == tensor.device();
     });
@@ -135,27 +122,27 @@ void DataParallel::check_same_parameters() const {
 
 void DataParallel::broadcast_state() {
   std::vector<at::Tensor> state;
-  for (const auto& parameter : module_.parameters()) state.push_back(parameter);
-  for (const auto& buffer : module_.buffers()) state.push_back(buffer);
+  for (const auto& item : nn::named_state(module_)) state.push_back(item.tensor);
   broadcast_packed(group_, state, "module state");
 }
 
 void DataParallel::make_buckets(const DataParallelOptions& options) {
-  for (auto& members : assign_buckets(trained_parameters(module_), options)) {
+  for (auto& members : assign_buckets(nn::trained_parameters(module_), options)) {
     int64_t count = 0;
-    for (const auto& [name, parameter] : members) count += parameter.numel();
+    for (const auto& member : members) count += member.tensor.numel();
     Bucket& bucket = buckets_.emplace_back();
-    bucket.flat = at::zeros({count}, members.front().second.options().requires_grad(false));
+    bucket.flat = at::zeros({count}, members.front().tensor.options().requires_grad(false));
     bucket.pending = members.size();
     int64_t at = 0;
-    for (auto& [name, parameter] : members) {
+    for (auto& member : members) {
       Slot& slot = bucket.slots.emplace_back();
-      slot.name = std::move(name);
+      slot.name = std::move(member.name);
+      slot.parameter = std::move(member.tensor);
       // An alias that autograd does not take for a view: LibTorch 1.13's Optimizer::zero_grad()
       // detaches gradients in place, which views refuse.
-      slot.view =
-          bucket.flat.narrow(0, at, parameter.numel()).view(parameter.sizes()).variable_data();
-      slot.parameter = std::move(parameter);
+      slot.view = bucket.flat.narrow(0, at, slot.parameter.numel())
+                      .view(slot.parameter.sizes())
+                      .variable_data();
       at += slot.view.numel();
     }
   }

@@ -26,9 +26,7 @@ namespace {
 
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
   std::vector<at::Tensor> result;
-  for (const auto& item : nn::named_state(module)) {
-    if (!item.is_buffer && item.tensor.requires_grad()) result.push_back(item.tensor);
-  }
+  for (auto& item : nn::trained_parameters(module)) result.push_back(std::move(item.tensor));
   return result;
 }
 
