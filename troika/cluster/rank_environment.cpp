@@ -1,6 +1,7 @@
 #include "troika/cluster/rank_environment.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,7 +49,14 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const La
   // The cores this process may use, not those the machine has.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   variables.emplace("OMP_NUM_THREADS", std::to_string(std::max(1, cores / options.processes)));
-  if (::isatty(STDERR_FILENO)) variables.insert_or_assign("TROIKA_TTY", "1");
+  if (::isatty(STDERR_FILENO)) {
+    variables.insert_or_assign("TROIKA_TTY", "1");
+    // Behind a pipe a rank cannot ask the terminal itself.
+    winsize size{};
+    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+      variables.insert_or_assign("COLUMNS", std::to_string(size.ws_col));
+    }
+  }
 
   std::vector<std::string> entries;
   for (const auto& [name, value] : variables) entries.push_back(fmt::format("{}={}", name, value));
