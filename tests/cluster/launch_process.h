@@ -34,6 +34,11 @@ class Launch {
     if (options.log_dir.empty()) options.log_dir = logs();
     pid_ = ::fork();
     if (pid_ != 0) return;
+    // What is typed at the launcher is not for the ranks.
+    int typed[2];
+    if (::pipe(typed) != 0 || ::write(typed[1], "typed\n", 6) != 6) ::_exit(98);
+    ::dup2(typed[0], STDIN_FILENO);
+    ::close(typed[1]);
     for (const auto& [path, fd] : {std::pair(out_, 1), std::pair(err_, 2)}) {
       ::dup2(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644), fd);
     }

@@ -201,6 +201,18 @@ TEST(Failure, ReportIsReadBack) {
   EXPECT_FALSE(read_failure(folder / "broken"));
 }
 
+TEST(LaunchReport, RanksThatBlameAPeerCountLast) {
+  std::vector<RankEnd> ends(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    ends[rank].rank = rank;
+    ends[rank].status.code = rank == 2 ? 1 : 3;
+    ends[rank].ended_ns = 10 + rank;
+  }
+  EXPECT_EQ(first_failure(ends), &ends[2]);
+  ends[2].status.code = 0;
+  EXPECT_EQ(first_failure(ends), &ends[0]) << "the culprit may be on another machine";
+}
+
 TEST(LaunchReport, StoppedRanksCountOnlyWithANoteFromBefore) {
   std::vector<RankEnd> ends(2);
   ends[0].rank = 0;

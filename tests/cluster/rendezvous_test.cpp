@@ -205,6 +205,16 @@ TEST(Rendezvous, StrangersDoNotDisturbTheGathering) {
                     "other run)");
       const Attempt scanner = try_connect("127.0.0.1", port, Deadline::after(kLong));
       send_all(scanner.socket.get(), "GET / HTTP/1.0\r\n\r\n", Deadline::after(kLong));
+      // Not even one who knows how to say hello, but greets as a server does.
+      const Attempt echo = try_connect("127.0.0.1", port, Deadline::after(kLong));
+      send_all(echo.socket.get(),
+               std::string(kServerGreeting) + encode({Message::hello, 0, "", to_json(Hello{})}),
+               Deadline::after(kLong));
+      std::string answer, reason;
+      while (wait_for(echo.socket.get(), POLLIN, Deadline::after(kLong)) &&
+             receive(echo.socket.get(), answer, reason)) {
+      }
+      EXPECT_EQ(answer, kServerGreeting);
       const Attempt half = try_connect("127.0.0.1", port, Deadline::after(kLong));
       send_all(half.socket.get(), std::string(kClientGreeting) + std::string(8, '\xff'),
                Deadline::after(kLong));
