@@ -8,12 +8,17 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# An installed program finds a LibTorch that lies outside the system's folders.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 # -fpch-preprocess lets ccache see through the precompiled header.
 add_library(troika_options INTERFACE)
 target_compile_options(troika_options INTERFACE
-  $<BUILD_INTERFACE:-fPIC;-Wall;-Wextra;-Werror;-Wno-unknown-pragmas>
+  $<BUILD_INTERFACE:-fPIC;-Wall;-Wextra;-Wno-unknown-pragmas>
   $<BUILD_INTERFACE:$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>>)
+if(TROIKA_WERROR)
+  target_compile_options(troika_options INTERFACE $<BUILD_INTERFACE:-Werror>)
+endif()
 if(TROIKA_SANITIZE)
   target_compile_options(troika_options INTERFACE
     $<BUILD_INTERFACE:-fsanitize=${TROIKA_SANITIZE};-fno-omit-frame-pointer>)
@@ -26,3 +31,13 @@ if(CCACHE_PROGRAM AND PROJECT_IS_TOP_LEVEL)
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       ${CCACHE_PROGRAM})
 endif()
+
+# Where TROIKA_UNITY is on, compiles the sources of `target` together: every source with LibTorch
+# costs seconds before its first line. The sources named after the target stay apart, as those that
+# use a name in their unnamed namespace that another source of the target uses as well.
+function(troika_unity target)
+  if(TROIKA_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()

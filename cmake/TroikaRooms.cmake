@@ -1,12 +1,15 @@
-# troika_room(NAME [TORCH] SOURCES ... [DEPENDS rooms and libraries ...] [PRIVATE libraries ...])
+# troika_room(NAME [TORCH] SOURCES ... [APART sources ...] [DEPENDS rooms and libraries ...]
+#             [PRIVATE libraries ...])
 #
 # One room of the house: a static library troika_NAME, exported as troika::NAME, its headers
 # installed from beside the sources. TORCH rooms share one precompiled header of LibTorch.
+# APART are those of SOURCES that a unity build compiles one by one (troika_unity).
 function(troika_room name)
-  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;APART;DEPENDS;PRIVATE" ${ARGN})
   set(target troika_${name})
   add_library(${target} STATIC ${ROOM_SOURCES})
   add_library(troika::${name} ALIAS ${target})
+  troika_unity(${target} ${ROOM_APART})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC
@@ -57,6 +60,9 @@ function(troika_ranks_test name)
     add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe
              -n ${RANKS_RANKS} $<TARGET_FILE:${program}> ${RANKS_COMMAND})
   else()
+    if(NOT TROIKA_WITH_GLOO)
+      return()
+    endif()
     add_test(NAME ${name} COMMAND troika launch -n ${RANKS_RANKS}
              $<TARGET_FILE:${program}> ${RANKS_COMMAND})
   endif()

@@ -54,7 +54,7 @@ TEST(Config, ArgumentsOverrideFiles) {
 TEST(Config, PrintedTomlReadsBackToTheSameText) {
   Options options;
   options.lr = 1;
-  options.files = {"with \"quotes\"", "back\\slash"};
+  options.files = {"with \"quotes\"", "back\\slash", "a\nb\tc\r\x01\x7f"};
   const std::string text = options.table().to_toml();
   Options again;
   auto table = again.table();
@@ -83,6 +83,36 @@ TEST(Config, RefusesWhatIsWrongAndSaysWhere) {
   EXPECT_ERROR(table.load("/no/such/file.toml"), ErrorKind::usage,
                "[base] cannot read /no/such/file.toml; got No such file or directory");
   EXPECT_EQ(options.devices, 1) << "a refused value must not be stored";
+}
+
+TEST(Config, RulesHoldUpToTheirBounds) {
+  int64_t count = 1;
+  double share = 0.5, seconds = 1, beta = 0.5;
+  Table table;
+  table.add("a.count", &count, "", between(int64_t{1}, int64_t{1'000'000'000}));
+  table.add("a.share", &share, "", between(0.0, 1.0));
+  table.add("a.seconds", &seconds, "", above_to(0.0, 604800.0));
+  table.add("a.beta", &beta, "", from_to_below(0.0, 1.0));
+  for (const char* fits : {"a.count=1", "a.count=1000000000", "a.share=0", "a.share=1",
+                           "a.seconds=604800", "a.seconds=1e-3", "a.beta=0", "a.beta=0.999"}) {
+    EXPECT_NO_THROW(table.set_argument(std::string("--") + fits)) << fits;
+  }
+  EXPECT_ERROR(table.set("a.count", "0"), ErrorKind::usage,
+               "[config] a.count; got 0, expected an integer from 1 to 1000000000");
+  EXPECT_ERROR(table.set("a.count", "1000000001"), ErrorKind::usage,
+               "[config] a.count; got 1000000001, expected an integer from 1 to 1000000000");
+  EXPECT_ERROR(table.set("a.share", "1.5"), ErrorKind::usage,
+               "[config] a.share; got 1.5, expected a number from 0 to 1");
+  EXPECT_ERROR(table.set("a.seconds", "0"), ErrorKind::usage,
+               "[config] a.seconds; got 0.0, expected a number > 0 and <= 604800");
+  EXPECT_ERROR(table.set("a.seconds", "604801"), ErrorKind::usage,
+               "[config] a.seconds; got 604801.0, expected a number > 0 and <= 604800");
+  EXPECT_ERROR(table.set("a.seconds", "nan"), ErrorKind::usage,
+               "[config] a.seconds; got nan, expected a number > 0 and <= 604800");
+  EXPECT_ERROR(table.set("a.beta", "1"), ErrorKind::usage,
+               "[config] a.beta; got 1.0, expected a number >= 0 and < 1");
+  EXPECT_ERROR(table.set("a.beta", "-0.1"), ErrorKind::usage,
+               "[config] a.beta; got -0.1, expected a number >= 0 and < 1");
 }
 
 TEST(Config, SaysWhereTomlIsBroken) {

@@ -1,5 +1,6 @@
-# Installs the build tree BUILD under FOLDER/prefix, then configures and builds the project SOURCE
-# in FOLDER/build against it.
+# Installs the build tree BUILD under FOLDER/prefix, moves that to FOLDER/moved, runs the installed
+# PROGRAM from there, then configures and builds the project SOURCE in FOLDER/build against it, with
+# the LibTorch in TORCH_DIR, packages in PREFIX_PATH and the sanitizers of BUILD.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed)
   if(failed)
@@ -7,8 +8,17 @@ function(run)
   endif()
 endfunction()
 
-file(REMOVE_RECURSE ${FOLDER}/prefix)
+file(REMOVE_RECURSE ${FOLDER}/prefix ${FOLDER}/moved)
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/prefix)
+file(RENAME ${FOLDER}/prefix ${FOLDER}/moved)
+run(${FOLDER}/moved/${PROGRAM} version)
+
+set(prefixes ${FOLDER}/moved ${PREFIX_PATH})
+string(REPLACE ";" "\\;" prefixes "${prefixes}")
+if(SANITIZE)
+  set(flags -fsanitize=${SANITIZE})
+endif()
 run(${CMAKE_COMMAND} -S ${SOURCE} -B ${FOLDER}/build -G Ninja -D CMAKE_BUILD_TYPE=Release
-    -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_PREFIX_PATH=${FOLDER}/prefix)
+    -D CMAKE_CXX_COMPILER=${COMPILER} "-DCMAKE_CXX_FLAGS=${flags}"
+    "-DCMAKE_PREFIX_PATH=${prefixes}" -D Torch_DIR=${TORCH_DIR})
 run(${CMAKE_COMMAND} --build ${FOLDER}/build)

@@ -1,6 +1,7 @@
 // `troika train` from a user's seat: what it writes, prints and returns.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/subprocess.h"
@@ -11,6 +12,7 @@
 namespace troika {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::run_program;
 using testing_support::TemporaryFolder;
@@ -104,6 +106,52 @@ TEST_F(Train, StopsAfterMaxSteps) {
   EXPECT_EQ(summary()["epochs"], 0);
 }
 
+// The rows of metrics.csv with a value in the column: the cells of its column `epoch`.
+std::vector<std::string> epochs_with(const std::string& csv, const std::string& column) {
+  auto lines = split(csv, '\n');
+  lines.pop_back();
+  const auto header = split(lines.at(0), ',');
+  const auto index = [&](const std::string& name) {
+    return static_cast<size_t>(std::find(header.begin(), header.end(), name) - header.begin());
+  };
+  std::vector<std::string> epochs;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const auto cells = split(lines[i], ',');
+    if (!cells.at(index(column)).empty()) epochs.push_back(cells.at(index("epoch")));
+  }
+  return epochs;
+}
+
+TEST_F(Train, ValidatesEveryNthEpochAndAfterTheLast) {
+  const std::string arguments = "train" + kTiny + " --trainer.max_epochs=5";
+  ASSERT_EQ(troika(arguments + " --trainer.check_val_every_n_epoch=2").exit_code, 0);
+  EXPECT_THAT(epochs_with(read_file(run_folder() / "metrics.csv"), "validation/accuracy"),
+              ElementsAre("1", "3", "4"));
+  ASSERT_EQ(troika(arguments + " --trainer.check_val_every_n_epoch=9").exit_code, 0);
+  EXPECT_THAT(epochs_with(read_file(run_folder() / "metrics.csv"), "validation/accuracy"),
+              ElementsAre("4"));
+}
+
+TEST_F(Train, RanksGetTheResolvedConfigurationOfAFileThatCanBeReadOnce) {
+  write_file_atomically(folder_ / "once.toml", "[trainer]\ndevices = 2\nmax_steps = 9\n");
+  const auto outcome = run_program("cd " + folder_.path().string() +
+                                   " && cat once.toml | " TROIKA_PROGRAM " train /dev/stdin" +
+                                   kTiny + " --trainer.max_steps=3");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.orphans, 0);
+  EXPECT_EQ(summary()["world_size"], 2);
+  EXPECT_EQ(summary()["steps"], 3);
+}
+
+TEST_F(Train, NoSummaryOfAnEarlierRunSurvivesAFailure) {
+  ASSERT_EQ(troika("train" + kTiny).exit_code, 0);
+  EXPECT_EQ(summary()["status"], "finished");
+  EXPECT_EQ(troika("train" + kTiny + " --data.name=cifar10 --data.path=nowhere").exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(run_folder() / "summary.json"));
+  EXPECT_EQ(troika("train" + kTiny + " --data.global_batch_size=500").exit_code, 2);
+  EXPECT_EQ(summary()["status"], "failed");
+}
+
 TEST_F(Train, ATextModelTrainsAndSpeaks) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += "the quick brown fox; ";
@@ -126,7 +174,19 @@ TEST_F(Train, DoctorSaysWhatIsThere) {
   EXPECT_EQ(json["back_ends"].size(), 3u);
   EXPECT_GT(json["blas"]["gflops"].get<double>(), 0);
   EXPECT_EQ(json["launcher"]["name"], "none");
-  EXPECT_THAT(troika("doctor").out, HasSubstr("back end gloo"));
+  EXPECT_THAT(troika("doctor").out, HasSubstr("back end local   available\n"));
+}
+
+// libblas3, the reference BLAS, is a dependency of Debian's LibTorch.
+TEST_F(Train, DoctorWarnsOfTheReferenceBlas) {
+  const std::string folder = "/usr/lib/x86_64-linux-gnu/blas";
+  ASSERT_TRUE(std::filesystem::exists(folder + "/libblas.so.3"));
+  const auto outcome = run_program("LD_LIBRARY_PATH=" + folder + " exec " TROIKA_PROGRAM " doctor");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\nBLAS             reference, "));
+  EXPECT_THAT(outcome.out,
+              HasSubstr("\nWARNING: LibTorch uses the reference BLAS, which is about 25 times "
+                        "slower than OpenBLAS: apt-get install libopenblas0-openmp\n"));
 }
 
 }  // namespace

@@ -57,6 +57,41 @@ TEST_F(WrongInput, WrongType) {
                  "error: [config] trainer.devices (bad.toml:2); got 'two', expected an integer\n");
 }
 
+TEST_F(WrongInput, ArgumentWithoutItsValue) {
+  const std::string expected = ", expected --section.name=value\n";
+  expect_failure(troika("train --trainer.max_epochs 2"), 2,
+                 "error: [config] argument; got --trainer.max_epochs" + expected);
+  expect_failure(troika("train --optim.lr=0.1 --trainer.max_epochs"), 2,
+                 "error: [config] argument; got --trainer.max_epochs" + expected);
+  expect_failure(troika("train a.toml b.toml"), 2,
+                 "error: [config] argument; got b.toml" + expected);
+}
+
+TEST_F(WrongInput, NumbersOutOfRange) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"trainer.max_epochs=1000000001", "1000000001, expected an integer from 1 to 1000000000"},
+      {"trainer.max_steps=0", "0, expected an integer >= 1, or -1 for no limit"},
+      {"trainer.max_steps=-2", "-2, expected an integer >= 1, or -1 for no limit"},
+      {"data.batch_size=1000000001", "1000000001, expected an integer from 1 to 1000000000"},
+      {"data.global_batch_size=1000000001", "1000000001, expected an integer from 0 to 1000000000"},
+      {"optim.beta1=1", "1.0, expected a number >= 0 and < 1"},
+      {"optim.beta2=1", "1.0, expected a number >= 0 and < 1"},
+      {"comm.timeout_seconds=0", "0.0, expected a number > 0 and <= 604800"},
+      {"comm.timeout_seconds=1e300", "1e+300, expected a number > 0 and <= 604800"},
+      {"comm.join_timeout_seconds=604801", "604801.0, expected a number > 0 and <= 604800"},
+      {"comm.bucket_megabytes=inf", "inf, expected a number > 0 and <= 1000000"},
+      {"comm.first_bucket_megabytes=1000001", "1000001.0, expected a number > 0 and <= 1000000"},
+  };
+  for (const auto& [argument, message] : rows) {
+    const std::string text = argument;
+    expect_failure(troika("train --" + text), 2,
+                   "error: [config] " + text.substr(0, text.find('=')) + "; got " + message + "\n");
+  }
+  expect_failure(troika("train --trainer.devices=4294967297"), 2,
+                 "error: [cluster] number of processes; got 2147483647, expected at most 4096 on "
+                 "one machine\n");
+}
+
 TEST_F(WrongInput, MissingFile) {
   expect_failure(troika("train none.toml"), 2,
                  "error: [base] cannot read none.toml; got No such file or directory\n");

@@ -81,6 +81,12 @@ TEST(Discover, Torchrun) {
   EXPECT_EQ(e.run_id, "r");
 }
 
+TEST(Discover, LeavesTorchrunsAgentItsPort) {
+  const auto e = find(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
+  EXPECT_EQ(e.master_port, job_port(4711, 0));
+  EXPECT_NE(e.master_port, 4711);
+}
+
 TEST(Discover, RankAndWorldSizeAloneMeanOneMachine) {
   const auto e = find({{"RANK", "1"}, {"WORLD_SIZE", "4"}});
   EXPECT_EQ(describe(e), "rank 1 of 4 (local 1 of 4 on node 0 of 1), found by torchrun variables");

@@ -12,7 +12,13 @@ using Milliseconds = std::chrono::milliseconds;
 // A point in time by which a blocking call must return.
 class Deadline {
  public:
-  static Deadline after(Clock::duration span) { return Deadline(Clock::now() + span); }
+  // A span too long for the clock ends at the clock's end.
+  template <typename Rep, typename Period>
+  static Deadline after(std::chrono::duration<Rep, Period> span) {
+    const auto now = Clock::now();
+    const auto longest = std::chrono::floor<decltype(span)>(Clock::time_point::max() - now);
+    return Deadline(span < longest ? now + span : Clock::time_point::max());
+  }
 
   bool passed() const { return Clock::now() >= at_; }
   // Time left, never negative; what poll() and condition variables want.

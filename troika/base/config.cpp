@@ -32,6 +32,8 @@ std::string in_quotes(std::string_view text) {
     if (c == '"' || c == '\\') out += '\\';
     if (c == '\n') {
       out += "\\n";
+    } else if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') {
+      out += fmt::format("\\u{:04X}", static_cast<int>(c));
     } else {
       out += c;
     }
@@ -141,9 +143,26 @@ Rule above(double low) {
   return {fmt::format("a number > {}", low), [=](const Value& v) { return number(v) > low; }};
 }
 
+Rule between(int64_t low, int64_t high) {
+  return {fmt::format("an integer from {} to {}", low, high), [=](const Value& value) {
+            const auto integer = std::get<int64_t>(value);
+            return integer >= low && integer <= high;
+          }};
+}
+
 Rule between(double low, double high) {
   return {fmt::format("a number from {} to {}", low, high),
           [=](const Value& v) { return number(v) >= low && number(v) <= high; }};
+}
+
+Rule from_to_below(double low, double high) {
+  return {fmt::format("a number >= {} and < {}", low, high),
+          [=](const Value& v) { return number(v) >= low && number(v) < high; }};
+}
+
+Rule above_to(double low, double high) {
+  return {fmt::format("a number > {} and <= {}", low, high),
+          [=](const Value& v) { return number(v) > low && number(v) <= high; }};
 }
 
 Rule one_of(std::vector<std::string> names) {

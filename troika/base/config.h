@@ -26,7 +26,10 @@ struct Rule {
 Rule at_least(int64_t low);
 Rule at_least(double low);
 Rule above(double low);
-Rule between(double low, double high);  // low <= value <= high
+Rule between(int64_t low, int64_t high);      // low <= value <= high
+Rule between(double low, double high);        // low <= value <= high
+Rule from_to_below(double low, double high);  // low <= value < high
+Rule above_to(double low, double high);       // low < value <= high
 Rule one_of(std::vector<std::string> names);
 
 class Table {

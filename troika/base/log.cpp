@@ -14,8 +14,7 @@ namespace troika::log {
 
 namespace {
 
-constexpr std::array kLevels{spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                             spdlog::level::err};
+constexpr std::array kLevels{spdlog::level::info, spdlog::level::warn, spdlog::level::err};
 
 spdlog::logger& logger() {
   static const auto instance = [] {
@@ -38,10 +37,6 @@ std::string& current_pattern() {
 }
 
 }  // namespace
-
-void set_level(Level level) {
-  logger().set_level(kLevels[static_cast<size_t>(level)]);
-}
 
 void set_prefix(const std::string& prefix) {
   current_pattern() = prefix_pattern(prefix);

@@ -12,10 +12,7 @@
 
 namespace troika::log {
 
-enum class Level { debug, info, warn, error };
-
-// Lines below this level are dropped; the default is info.
-void set_level(Level level);
+enum class Level { info, warn, error };
 
 // Put in front of every line from now on, e.g. "rank 1"; empty for none.
 void set_prefix(const std::string& prefix);
@@ -26,10 +23,6 @@ void also_to_file(const std::filesystem::path& path);
 
 void write(Level level, const std::string& message);
 
-template <typename... Args>
-void debug(fmt::format_string<Args...> format, Args&&... args) {
-  write(Level::debug, fmt::format(format, std::forward<Args>(args)...));
-}
 template <typename... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::info, fmt::format(format, std::forward<Args>(args)...));

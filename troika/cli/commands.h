@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,12 @@ struct Entry {
   Command run;
 };
 
+// The words after the first `--` of the command line, which `app` does not get to parse; nothing
+// without one.
+using AfterDashes = std::optional<std::vector<std::string>>;
+
 Entry add_train(CLI::App& app);
-Entry add_launch(CLI::App& app);
+Entry add_launch(CLI::App& app, const AfterDashes& rest);
 Entry add_doctor(CLI::App& app);
 Entry add_sample(CLI::App& app);
 Entry add_version(CLI::App& app);

@@ -116,7 +116,7 @@ void print(const Json& found) {
   line("GPUs", gpu["count"] == 0 ? "none: " + text(gpu["why"]) : gpu["count"].dump());
   for (const auto& row : found["back_ends"]) {
     line("back end " + text(row["name"]),
-         row["available"].get<bool>() ? "works" : "not available: " + text(row["why_not"]));
+         row["available"].get<bool>() ? "available" : "not available: " + text(row["why_not"]));
   }
   line("launcher", text(found["launcher"]["description"]));
 }

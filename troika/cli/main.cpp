@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <iostream>
+#include <string_view>
 
 #include "troika/base/error.h"
 #include "troika/cli/commands.h"
@@ -8,11 +10,22 @@
 
 namespace {
 
+// CLI11 ends a subcommand at `--`; what follows is for the launched program.
+troika::cli::AfterDashes cut_after_dashes(int& argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "launch") return std::nullopt;
+  char** const end = argv + argc;
+  char** const dashes = std::find(argv, end, std::string_view("--"));
+  if (dashes == end) return std::nullopt;
+  argc = static_cast<int>(dashes - argv);
+  return std::vector<std::string>(dashes + 1, end);
+}
+
 int run(int argc, char** argv) {
+  const auto rest = cut_after_dashes(argc, argv);
   CLI::App app("Distributed training of neural networks on LibTorch", "troika");
   app.require_subcommand(1);
   const std::vector<troika::cli::Entry> entries{
-      troika::cli::add_train(app), troika::cli::add_launch(app), troika::cli::add_doctor(app),
+      troika::cli::add_train(app), troika::cli::add_launch(app, rest), troika::cli::add_doctor(app),
       troika::cli::add_sample(app), troika::cli::add_version(app)};
   try {
     app.parse(argc, argv);

@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <thread>
 
 #include "troika/base/error.h"
+#include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
@@ -27,31 +30,28 @@ struct Arguments {
   bool describe_config = false;
 };
 
-// `--section.name=value` and `--section.name value`.
 void apply_overrides(config::Table& table, const std::vector<std::string>& arguments) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool has_value = arguments[i].find('=') != std::string::npos;
-    if (arguments[i].starts_with("--") && !has_value && i + 1 < arguments.size()) {
-      table.set(arguments[i].substr(2), arguments[i + 1]);
-      ++i;
-    } else {
-      table.set_argument(arguments[i]);
-    }
-  }
+  for (const auto& argument : arguments) table.set_argument(argument);
+}
+
+std::filesystem::path run_folder(const train::TrainOptions& options) {
+  return std::filesystem::path(options.run.folder) / options.run.name;
 }
 
 std::filesystem::path log_folder(const train::TrainOptions& options) {
-  return std::filesystem::path(options.run.folder) / options.run.name / "logs";
+  return run_folder(options) / "logs";
 }
 
-// Starts the same command once per device, and watches over the processes.
-int launch_self(const train::TrainOptions& options, const Arguments& arguments,
-                const std::vector<std::string>& overrides) {
+// Starts this program once per device on the resolved configuration, which unlike CONFIG can be
+// read many times and does not change meanwhile, and watches over the processes.
+int launch_self(const train::TrainOptions& options, const config::Table& table) {
+  const auto config = run_folder(options) / "config.toml";
+  write_file_atomically(config, table.to_toml());
   cluster::LaunchOptions launch;
-  launch.processes = static_cast<int>(options.trainer.devices);
-  launch.command = {"/proc/self/exe", "train", arguments.file};
-  launch.command.front() = std::filesystem::read_symlink("/proc/self/exe").string();
-  launch.command.insert(launch.command.end(), overrides.begin(), overrides.end());
+  launch.processes =
+      static_cast<int>(std::min<int64_t>(options.trainer.devices, std::numeric_limits<int>::max()));
+  launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "train",
+                    std::filesystem::absolute(config).string()};
   launch.log_dir = log_folder(options);
   return cluster::launch(launch);
 }
@@ -138,6 +138,8 @@ Milliseconds milliseconds(double seconds) {
 }
 
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
+  // Whatever fails from here on, an earlier run of this name must not speak for this one.
+  if (environment.rank == 0) std::filesystem::remove(run_folder(options) / "summary.json");
   check_devices(options, environment);
   set_threads(options, environment);
   open_log(options, environment);
@@ -164,15 +166,19 @@ int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
     std::cout << table.to_markdown();
     return 0;
   }
-  if (!arguments.file.empty()) table.load(arguments.file);
+  // Before CONFIG too: of `--section.name value` the value would be looked for as CONFIG.
   apply_overrides(table, overrides);
+  if (!arguments.file.empty()) {
+    table.load(arguments.file);
+    apply_overrides(table, overrides);
+  }
   if (arguments.print_config) {
     std::cout << table.to_toml();
     return 0;
   }
   const auto environment = cluster::discover();
   if (environment.launcher == "none" && options.trainer.devices > 1) {
-    return launch_self(options, arguments, overrides);
+    return launch_self(options, table);
   }
   return train_here(options, environment);
 }

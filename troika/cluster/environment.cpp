@@ -99,7 +99,9 @@ Environment discover(const Variables& variables) {
   found.master_port = default_port(found);
   if (const auto port = reader.number("MASTER_PORT", 1); port && found.world_size > 1) {
     if (*port > 65535) fail_range("MASTER_PORT", *port, "ports", 65536);
-    found.master_port = *port;
+    // With this set, torchrun's agent itself listens at MASTER_PORT.
+    const bool taken = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    found.master_port = taken ? job_port(*port, 0) : *port;
   }
   if (found.world_size == 1) found.master_port = 0;
   return found;

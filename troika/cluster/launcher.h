@@ -38,9 +38,9 @@ struct LaunchOptions {
 //
 // Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 // MASTER_ADDR, MASTER_PORT, TROIKA_ERROR_FILE (see failure.h); where not set yet
-// TORCHELASTIC_RUN_ID and OMP_NUM_THREADS = cores / processes; and TROIKA_TTY=1 and its COLUMNS when
-// standard error here is a terminal. Standard input is empty. The outputs of local rank 0 are passed on byte for
-// byte.
+// TORCHELASTIC_RUN_ID and OMP_NUM_THREADS = cores / processes; and TROIKA_TTY=1 and its COLUMNS
+// when standard error here is a terminal. Standard input is empty. The outputs of local rank 0 are
+// passed on byte for byte.
 //
 // Takes over signal handling and child processes while it runs: one launch per process at a time.
 // Throws Error(cluster, usage) for options that make no sense.

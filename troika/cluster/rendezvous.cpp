@@ -68,6 +68,14 @@ void Rendezvous::leave(Deadline deadline) {
   connection_->leave(deadline);
 }
 
+void Rendezvous::fail(const std::string& reason, Deadline deadline) {
+  try {
+    connection_->call(Message::fail, "", reason, deadline, "failing");
+  } catch (const Error&) {
+    // The end of the connection is the answer.
+  }
+}
+
 int Rendezvous::port() const {
   return connection_->port();
 }

@@ -60,6 +60,10 @@ class Rendezvous {
   // operations above are errors of the programmer.
   void leave(Deadline deadline = Deadline::after(kPartingTime));
 
+  // Is lost on purpose: the others are told `reason`, which would else be that the connection
+  // closed. Returns when they are being told. Later calls of the operations above fail.
+  void fail(const std::string& reason, Deadline deadline = Deadline::after(kAnswerTime));
+
   // Where rank 0 listens.
   int port() const;
 

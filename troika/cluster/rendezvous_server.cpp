@@ -150,6 +150,10 @@ void Service::handle(Peer& from, const Frame& frame) {
       if (from.rank != 0) return from.send({Message::value, frame.number});
       host_leave_ = frame.number;
       return;
+    case Message::fail:
+      from.ended = true;
+      from.reason = frame.value;
+      return;
     default:
       from.ended = true;
       from.reason = "it sent what only a server sends";

@@ -33,6 +33,7 @@ enum class Message : uint8_t {
   get,      // client: number = call; answered by `value` once the key is set, or by `failed`
   add,      // client: number = call, value = decimal delta; answered by `value` or `failed`
   leave,    // client: number = call; answered by `value`
+  fail,     // client: value = why it is about to be lost; the connection ends
   value,    // server: number = call
   failed,   // server: number = call, value = JSON of Refusal
   lost,     // server: number = rank, value = why

@@ -26,11 +26,12 @@ const Backend& backend(std::string_view name) {
   const auto row = std::find_if(kBackends.begin(), kBackends.end(),
                                 [&](const Backend& b) { return b.name == name; });
   if (row == kBackends.end()) {
+    std::vector<std::string> names;
+    for (const Backend& b : kBackends) names.emplace_back(b.name);
     throw Error("comm", ErrorKind::usage,
                 {.what = "unknown back end",
                  .got = std::string(name),
-                 .expected = "gloo or mpi",
-                 .hint = "did you mean " + nearest(name, {"gloo", "mpi"}) + "?"});
+                 .hint = "did you mean " + nearest(name, names) + "?"});
   }
   if (const std::string reason = row->why_unavailable(); !reason.empty()) {
     throw Error("comm", ErrorKind::usage,

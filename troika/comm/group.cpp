@@ -89,13 +89,14 @@ class Group::Core {
       : impl_(std::move(made)), options_(options), thread_([this] { run(); }) {}
 
   ~Core() {
+    // A program that fails must not first wait for collectives that may never complete.
+    if (std::uncaught_exceptions() > 0) give_up("its program failed");
     {
       const std::lock_guard lock(mutex_);
       closing_ = true;
     }
     changed_.notify_all();
     thread_.join();
-    if (!cause_ && std::uncaught_exceptions() > 0) impl_->abandon("its program failed");
   }
 
   using Body = std::function<void(const Channel&)>;
@@ -130,8 +131,8 @@ class Group::Core {
         execute(*call);
         call->body = nullptr;  // lets go of the tensors before the caller goes on
         call->state->finish(nullptr);
-      } catch (const std::exception&) {
-        fail(call->print, std::current_exception());
+      } catch (...) {
+        fail(std::current_exception());
         call->state->finish(std::current_exception());
       }
     }
@@ -183,21 +184,31 @@ class Group::Core {
   // Call with mutex_ held.
   void refuse_if_failed() const {
     if (!cause_) return;
-    throw Error("comm", ErrorKind::peer,
+    throw Error("comm", cause_kind_,
                 {.what = "this group is unusable since an earlier failure: " + *cause_});
   }
 
-  void fail(const Fingerprint& print, const std::exception_ptr& failure) {
-    std::string text = print.describe();
+  // Keeps the first failure and tells the other ranks.
+  void give_up(const std::string& cause, ErrorKind kind = ErrorKind::peer) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_) return;
+      cause_ = cause;
+      cause_kind_ = kind;
+    }
+    impl_->abandon(cause);
+  }
+
+  void fail(const std::exception_ptr& failure) {
     try {
       std::rethrow_exception(failure);
+    } catch (const Error& error) {
+      give_up(error.what(), error.kind());
     } catch (const std::exception& error) {
-      text = error.what();
+      give_up(error.what(), ErrorKind::failure);
+    } catch (...) {
+      give_up("an unknown exception", ErrorKind::failure);
     }
-    const std::lock_guard lock(mutex_);
-    if (cause_) return;
-    cause_ = text;
-    impl_->abandon(text);
   }
 
   std::unique_ptr<GroupImpl> impl_;
@@ -208,7 +219,8 @@ class Group::Core {
   int64_t next_sequence_ = 0;
   bool closing_ = false;
   std::optional<std::string> cause_;  // of the first failure
-  std::thread thread_;                // last: it uses everything above
+  ErrorKind cause_kind_ = ErrorKind::failure;
+  std::thread thread_;  // last: it uses everything above
 };
 
 Group::Group(std::unique_ptr<GroupImpl> impl, const GroupOptions& options)
@@ -265,7 +277,7 @@ void check_root(int root, int size) {
 
 }  // namespace
 
-Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string label) {
+Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string label) const {
   const auto type = accumulation_type(tensor.scalar_type());
   op = for_type(op, tensor.scalar_type());
   Fingerprint print = fingerprint(tensor);
@@ -277,7 +289,7 @@ Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string label)
   }));
 }
 
-Work Group::broadcast(const at::Tensor& tensor, int root, std::string label) {
+Work Group::broadcast(const at::Tensor& tensor, int root, std::string label) const {
   check_root(root, size());
   Fingerprint print = fingerprint(tensor);
   print.root = root;
@@ -288,7 +300,7 @@ Work Group::broadcast(const at::Tensor& tensor, int root, std::string label) {
   }));
 }
 
-Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, std::string label) {
+Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, std::string label) const {
   TROIKA_CHECK(output.numel() == input.numel() * size() && output.dtype() == input.dtype(),
                "all_gather's output must be [size, ...input's shape] of input's dtype");
   const auto body = [output, input](const Channel& channel) {
@@ -303,13 +315,13 @@ Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, std::s
   return Work(core_->post(fingerprint(input), "all_gather", label, body));
 }
 
-void Group::barrier(std::string label) {
+void Group::barrier(std::string label) const {
   Fingerprint print;
   print.type = -1;
   Work(core_->post(print, "barrier", label, dissemination_barrier)).wait();
 }
 
-std::vector<std::string> Group::all_gather_text(const std::string& text, std::string label) {
+std::vector<std::string> Group::all_gather_text(const std::string& text, std::string label) const {
   const auto length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
   const auto lengths = at::zeros({size(), 1}, at::kLong);
   all_gather(lengths, length, label + " length").wait();
@@ -326,7 +338,7 @@ std::vector<std::string> Group::all_gather_text(const std::string& text, std::st
   return texts;
 }
 
-std::string Group::broadcast_text(const std::string& text, int root, std::string label) {
+std::string Group::broadcast_text(const std::string& text, int root, std::string label) const {
   const auto length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
   broadcast(length, root, label + " length").wait();
   std::string result(static_cast<size_t>(length.item<int64_t>()), '\0');

@@ -19,7 +19,8 @@ class Work {
  public:
   // Blocks until the collective has finished on this rank and its tensors may be used. Throws what
   // it failed with: Error `timeout` or `peer`, or `usage` when ranks made different calls. Returns
-  // or throws within the group's time-out.
+  // or throws at the latest when this call and each one queued before it has had the group's
+  // time-out; after the first failure the rest fail at once.
   void wait() const;
   bool done() const;
 
@@ -56,17 +57,18 @@ class Group {
   std::string_view backend() const;
 
   // tensor = op over the ranks' tensors. `label` names the call in errors.
-  Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string label = {});
+  Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
+                  std::string label = {}) const;
   // tensor = root's tensor.
-  Work broadcast(const at::Tensor& tensor, int root = 0, std::string label = {});
+  Work broadcast(const at::Tensor& tensor, int root = 0, std::string label = {}) const;
   // output[r] = rank r's input; output has shape [size, ...input's shape] and input's dtype.
-  Work all_gather(const at::Tensor& output, const at::Tensor& input, std::string label = {});
+  Work all_gather(const at::Tensor& output, const at::Tensor& input, std::string label = {}) const;
   // Blocks until every rank has come.
-  void barrier(std::string label = {});
+  void barrier(std::string label = {}) const;
 
   // Blocking, for strings of any length, e.g. what a rank has to say about itself.
-  std::vector<std::string> all_gather_text(const std::string& text, std::string label = {});
-  std::string broadcast_text(const std::string& text, int root = 0, std::string label = {});
+  std::vector<std::string> all_gather_text(const std::string& text, std::string label = {}) const;
+  std::string broadcast_text(const std::string& text, int root = 0, std::string label = {}) const;
 
  private:
   class Core;

@@ -37,8 +37,9 @@ class GroupImpl {
                                          size_t bytes) = 0;
   virtual std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
 
-  // This rank will not call again because of `reason`: the others' waits should fail soon, not at
-  // their deadline. A group that is simply destroyed leaves in peace.
+  // This rank will not call again because of `reason`: waits of the others, and of this rank on
+  // other threads, fail soon with Error(peer), not at their deadline. A group that is simply
+  // destroyed leaves in peace.
   virtual void abandon(const std::string& reason) = 0;
 };
 

@@ -9,17 +9,11 @@
 
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <string>
 
 #define TROIKA_TORCH_VERSION (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 
 namespace troika::compat {
-
-// c10::optional until it became an alias of std::optional in 2.x; either spelling of LibTorch's
-// signatures accepts it.
-template <typename T>
-using Optional = c10::optional<T>;
 
 // LibTorch this was compiled against, e.g. "1.13.0".
 inline std::string torch_version() {

@@ -43,7 +43,7 @@ std::string first_difference(const std::string& mine, const std::string& theirs)
 }
 
 // Copies rank 0's tensors to all ranks, packed by type so that many small ones cost one message.
-void broadcast_packed(comm::Group& group, const std::vector<at::Tensor>& tensors,
+void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors,
                       const std::string& label) {
   const at::NoGradGuard no_grad;
   std::map<c10::ScalarType, std::vector<at::Tensor>> by_type;
@@ -105,12 +105,11 @@ DataParallel::DataParallel(torch::nn::Module& module, comm::Group group,
 DataParallel::~DataParallel() = default;
 
 void DataParallel::check_same_parameters() const {
-  auto group = group_;
   const std::string mine = describe(module_);
-  const std::string reference = group.broadcast_text(mine, 0, "module description");
+  const std::string reference = group_.broadcast_text(mine, 0, "module description");
   // Every rank learns of every difference, so that all of them stop here with the cause.
   const auto differences =
-      group.all_gather_text(first_difference(mine, reference), "module comparison");
+      group_.all_gather_text(first_difference(mine, reference), "module comparison");
   for (size_t r = 0; r < differences.size(); ++r) {
     if (differences[r].empty()) continue;
     throw Error("parallel", ErrorKind::usage,
@@ -176,8 +175,8 @@ void DataParallel::on_ready(Bucket& bucket, Slot& slot) {
 void DataParallel::launch_full_buckets() {
   while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) {
     Bucket& bucket = buckets_[launched_];
-    bucket.work.push_back(group_.all_reduce(bucket.flat, comm::ReduceOp::average,
-                                            fmt::format("gradient bucket {}", launched_)));
+    bucket.work = group_.all_reduce(bucket.flat, comm::ReduceOp::average,
+                                    fmt::format("gradient bucket {}", launched_));
     ++launched_;
   }
 }
@@ -201,8 +200,8 @@ void DataParallel::finish_backward() {
                  .hint = "call requires_grad_(false) on unused ones before DataParallel is made"});
   }
   for (auto& bucket : buckets_) {
-    for (const auto& work : bucket.work) work.wait();
-    bucket.work.clear();
+    bucket.work->wait();
+    bucket.work.reset();
     bucket.pending = bucket.slots.size();
     for (auto& slot : bucket.slots) slot.ready = false;
   }

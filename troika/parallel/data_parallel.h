@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,8 @@ class GradientHook;
 namespace troika::parallel {
 
 struct DataParallelOptions {
-  // Gradients are averaged in buckets of at most about this size; one larger gradient is a bucket
-  // of its own. PyTorch's defaults (Li et al., VLDB 2020, section 3.2.3).
+  // Gradients are averaged in buckets; one closes with the gradient that brings it to this size.
+  // The defaults are PyTorch's (Li et al., VLDB 2020, section 3.2.3).
   int64_t bucket_bytes = 25 << 20;
   // The first bucket to fill is smaller, so that communication starts early.
   int64_t first_bucket_bytes = 1 << 20;
@@ -55,7 +56,8 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
 
   // Blocks until gradients (and buffers) agree on all ranks. Throws Error(usage) naming the
-  // parameters that got no gradient, and whatever the group's collectives throw.
+  // parameters that got no gradient, and whatever the group's collectives throw; after an error
+  // this object must not be used again.
   void finish_backward();
 
   size_t bucket_count() const { return buckets_.size(); }
@@ -75,7 +77,7 @@ class DataParallel {
     at::Tensor flat;
     std::vector<Slot> slots;
     size_t pending = 0;
-    std::vector<comm::Work> work;  // empty or one
+    std::optional<comm::Work> work;
   };
 
   void check_same_parameters() const;

@@ -1,6 +1,7 @@
 #include "troika/train/checkpoint.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 #include <unistd.h>
 
 #include "troika/base/error.h"
@@ -33,6 +34,12 @@ void move_link(const std::filesystem::path& link, const std::filesystem::path& t
   sync_path(link.parent_path());
 }
 
+// Whether save_checkpoint() may have written a link's target: not so a file in another folder or of
+// another name, to which a user moved the link.
+bool is_ours(const std::filesystem::path& target) {
+  return ::fnmatch("epoch=*-step=*.safetensors", target.c_str(), FNM_PATHNAME) == 0;
+}
+
 }  // namespace
 
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
@@ -49,13 +56,12 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
   std::error_code none;
   const auto previous = std::filesystem::read_symlink(link, none);
   move_link(link, name);
-  if (!none && previous != name) std::filesystem::remove(folder / previous);
+  if (!none && previous != name && is_ours(previous)) std::filesystem::remove(folder / previous);
   return folder / name;
 }
 
 TrainOptions read_checkpoint_options(const std::filesystem::path& file) {
-  Metadata metadata;
-  load_safetensors(file, &metadata);
+  const Metadata metadata = read_safetensors_metadata(file);
   const auto text = metadata.find(kOptionsKey);
   if (text == metadata.end()) {
     throw Error("train", ErrorKind::usage,

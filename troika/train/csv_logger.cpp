@@ -49,40 +49,8 @@ std::vector<std::string> complete_lines(std::string_view text) {
 
 }  // namespace
 
-CsvLogger::CsvLogger(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {
-  if (resumed_step != kAnew && std::filesystem::exists(path_)) {
-    keep_rows(resumed_step);
-  } else {
-    replace_content(header_line(columns_));
-  }
-}
-
-void CsvLogger::keep_rows(int64_t last_step) {
-  const auto lines = complete_lines(read_file(path_));
-  const auto not_a_table = [&](size_t line, const std::string& got, const std::string& expected) {
-    return Error("train", ErrorKind::usage,
-                 {.what = fmt::format("{}:{}: not a table of metrics", path_.string(), line),
-                  .got = got,
-                  .expected = expected,
-                  .hint = "move the file away to start a new one"});
-  };
-  const auto header = lines.empty() ? std::vector<std::string>{} : split(lines[0], ',');
-  if (header.empty() || header[0] != kStep) {
-    throw not_a_table(1, lines.empty() ? "no line" : fmt::format("`{}`", lines[0]),
-                      "a header that begins with `step`");
-  }
-  columns_.assign(header.begin() + 1, header.end());
-  std::string kept = header_line(columns_);
-  for (size_t i = 1; i < lines.size(); ++i) {
-    const auto cells = split(lines[i], ',');
-    const auto step = parse_int(cells[0]);
-    if (!step || cells.size() != header.size()) {
-      throw not_a_table(i + 1, fmt::format("`{}`", lines[i]),
-                        fmt::format("a step and {} cells", columns_.size()));
-    }
-    if (*step <= last_step) kept += lines[i] + "\n";
-  }
-  replace_content(kept);
+CsvLogger::CsvLogger(std::filesystem::path path) : path_(std::move(path)) {
+  replace_content(header_line(columns_));
 }
 
 void CsvLogger::replace_content(const std::string& content) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,11 +16,8 @@ namespace troika::train {
 // cell. A new metric rewrites the file with one more column, atomically.
 class CsvLogger : public Logger {
  public:
-  // Starts the file anew, or, given the step a run resumes from, keeps the rows up to that step
-  // (inclusive): what came after it was lost with the process and is about to be logged again.
-  // Throws Error when a file to be kept is not such a table.
-  static constexpr int64_t kAnew = std::numeric_limits<int64_t>::min();
-  explicit CsvLogger(std::filesystem::path path, int64_t resumed_step = kAnew);
+  // Starts the file anew.
+  explicit CsvLogger(std::filesystem::path path);
 
   // Throws Error for a name that cannot head a column: empty, `step`, or with a comma, quote or
   // control character.
@@ -29,7 +25,6 @@ class CsvLogger : public Logger {
   void flush() override;
 
  private:
-  void keep_rows(int64_t last_step);
   void add_columns(const MetricValues& values);
   std::string row_text() const;
   void replace_content(const std::string& content);

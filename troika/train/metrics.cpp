@@ -89,22 +89,4 @@ void Accuracy::update(const at::Tensor& logits, const at::Tensor& targets) {
   add(best.eq(flat.targets.unsqueeze(1)).sum(), flat.targets.ne(kIgnored).sum());
 }
 
-Perplexity::Perplexity(const Mean& cross_entropy) {
-  set_state(cross_entropy.state());
-}
-
-void Perplexity::update(const at::Tensor& logits, const at::Tensor& targets) {
-  const Flat flat = flatten(logits, targets);
-  const at::Tensor counted = flat.targets.ne(kIgnored);
-  const at::Tensor at_target =
-      flat.logits.to(at::kDouble)
-          .log_softmax(1)
-          .gather(1, flat.targets.masked_fill(counted.logical_not(), 0).unsqueeze(1));
-  add(-(at_target.squeeze(1) * counted).sum(), counted.sum());
-}
-
-double Perplexity::value() const {
-  return std::exp(ratio());
-}
-
 }  // namespace troika::train

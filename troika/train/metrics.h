@@ -41,40 +41,22 @@ class Mean : public RatioState {
   double value() const { return ratio(); }
 };
 
-// What a model's outputs are judged by. `logits` has shape [..., classes], `targets` [...] with
-// class numbers in int64; targets equal to kIgnored are not counted (as in
-// torch.nn.functional.cross_entropy). Throws Error when the shapes do not go together.
-class Metric : public RatioState {
+// The share of samples whose target is among the `top_k` largest logits, in [0, 1].
+class Accuracy : public RatioState {
  public:
+  // Targets that are not counted, as in torch.nn.functional.cross_entropy.
   static constexpr int64_t kIgnored = -100;
 
-  virtual ~Metric() = default;
-  virtual void update(const at::Tensor& logits, const at::Tensor& targets) = 0;
-  // NaN before the first sample.
-  virtual double value() const = 0;
-};
-
-// The share of samples whose target is among the `top_k` largest logits, in [0, 1].
-class Accuracy : public Metric {
- public:
   explicit Accuracy(int64_t top_k = 1);
 
-  void update(const at::Tensor& logits, const at::Tensor& targets) override;
-  double value() const override { return ratio(); }
+  // `logits` has shape [..., classes], `targets` [...] with class numbers in int64. Throws Error
+  // when the shapes do not go together.
+  void update(const at::Tensor& logits, const at::Tensor& targets);
+  // NaN before the first sample.
+  double value() const { return ratio(); }
 
  private:
   int64_t top_k_;
-};
-
-// exp of the mean cross entropy per target, in nats.
-class Perplexity : public Metric {
- public:
-  Perplexity() = default;
-  // From a mean cross entropy kept anyway, so that it need not be computed again.
-  explicit Perplexity(const Mean& cross_entropy);
-
-  void update(const at::Tensor& logits, const at::Tensor& targets) override;
-  double value() const override;
 };
 
 }  // namespace troika::train

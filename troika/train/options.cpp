@@ -5,9 +5,24 @@ namespace troika::train {
 namespace {
 
 using config::above;
+using config::above_to;
 using config::at_least;
 using config::between;
+using config::from_to_below;
 using config::one_of;
+
+// Beyond these a slip is likelier than a wish, and sums and milliseconds would overflow.
+constexpr int64_t kMaxCount = 1'000'000'000;
+constexpr double kWeekSeconds = 7 * 24 * 3600;
+constexpr double kMaxMegabytes = 1e6;
+
+// At least one, or -1 with its meaning.
+config::Rule count_or(const std::string& minus_one) {
+  return {"an integer >= 1, or -1 for " + minus_one, [](const config::Value& value) {
+            const auto count = std::get<int64_t>(value);
+            return count >= 1 || count == -1;
+          }};
+}
 
 void add_run(config::Table& table, TrainOptions::Run& run) {
   table.add("run.name", &run.name, "name of the run: results go to folder/name");
@@ -20,19 +35,15 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.devices", &trainer.devices,
             "processes on this machine, started by train itself unless a launcher did; -1: as many "
             "as the launcher started, one without",
-            config::Rule{"an integer >= 1, or -1 for as many as the launcher started",
-                         [](const config::Value& value) {
-                           const auto devices = std::get<int64_t>(value);
-                           return devices >= 1 || devices == -1;
-                         }});
+            count_or("as many as the launcher started"));
   table.add("trainer.strategy", &trainer.strategy, "how processes work together", one_of({"ddp"}));
   table.add("trainer.precision", &trainer.precision, "bits of a floating-point number",
             one_of({"32", "64"}));
   table.add("trainer.max_epochs", &trainer.max_epochs, "passes over the training data",
-            at_least(int64_t{1}));
+            between(int64_t{1}, kMaxCount));
   table.add("trainer.max_steps", &trainer.max_steps,
             "stop after this many optimizer steps; -1: only max_epochs counts",
-            at_least(int64_t{-1}));
+            count_or("no limit"));
   table.add("trainer.check_val_every_n_epoch", &trainer.check_val_every_n_epoch,
             "validate after every n-th epoch, and after the last", at_least(int64_t{1}));
   table.add("trainer.log_every_n_steps", &trainer.log_every_n_steps, "steps between logged rows",
@@ -68,10 +79,10 @@ void add_data(config::Table& table, TrainOptions::Data& data) {
             "of text: share of its end that is held out", between(0.0, 1.0));
   table.add("data.augment", &data.augment, "random crops and flips of training images");
   table.add("data.batch_size", &data.batch_size, "samples a step on each process",
-            at_least(int64_t{1}));
+            between(int64_t{1}, kMaxCount));
   table.add("data.global_batch_size", &data.global_batch_size,
             "samples a step over all processes, instead of batch_size; 0: batch_size counts",
-            at_least(int64_t{0}));
+            between(int64_t{0}, kMaxCount));
   table.add("data.workers", &data.workers, "threads that load ahead", at_least(int64_t{0}));
   table.add("data.prefetch", &data.prefetch, "batches loaded ahead", at_least(int64_t{1}));
 }
@@ -83,8 +94,8 @@ void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
   table.add("optim.weight_decay", &optimizer.weight_decay, "on all parameters", at_least(0.0));
   table.add("optim.momentum", &optimizer.momentum, "of sgd", between(0.0, 1.0));
   table.add("optim.nesterov", &optimizer.nesterov, "of sgd");
-  table.add("optim.beta1", &optimizer.beta1, "of adam and adamw", between(0.0, 1.0));
-  table.add("optim.beta2", &optimizer.beta2, "of adam and adamw", between(0.0, 1.0));
+  table.add("optim.beta1", &optimizer.beta1, "of adam and adamw", from_to_below(0.0, 1.0));
+  table.add("optim.beta2", &optimizer.beta2, "of adam and adamw", from_to_below(0.0, 1.0));
   table.add("optim.eps", &optimizer.eps, "of adam and adamw", above(0.0));
   table.add("optim.schedule", &schedule.name, "course of the learning rate, step by step",
             one_of(optim::schedule_names()));
@@ -97,13 +108,14 @@ void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
 void add_comm(config::Table& table, TrainOptions::Comm& comm) {
   table.add("comm.backend", &comm.backend, "auto: mpi under mpirun, else gloo",
             one_of({"auto", "gloo", "mpi"}));
-  table.add("comm.timeout_seconds", &comm.timeout_seconds, "a collective may take", above(0.0));
+  table.add("comm.timeout_seconds", &comm.timeout_seconds, "a collective may take",
+            above_to(0.0, kWeekSeconds));
   table.add("comm.join_timeout_seconds", &comm.join_timeout_seconds,
-            "to wait for all processes at the start", above(0.0));
+            "to wait for all processes at the start", above_to(0.0, kWeekSeconds));
   table.add("comm.bucket_megabytes", &comm.bucket_megabytes, "MiB of gradients averaged at a time",
-            above(0.0));
+            above_to(0.0, kMaxMegabytes));
   table.add("comm.first_bucket_megabytes", &comm.first_bucket_megabytes,
-            "MiB of the bucket that is averaged first", above(0.0));
+            "MiB of the bucket that is averaged first", above_to(0.0, kMaxMegabytes));
 }
 
 }  // namespace

@@ -57,6 +57,31 @@ std::string little_endian(uint64_t value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
+struct FileHeader {
+  SafetensorsHeader header;
+  int64_t data_start;
+};
+
+FileHeader read_header(const File& file) {
+  const auto& path = file.path();
+  const int64_t after_length = file.size() - kLengthBytes;
+  if (after_length < 0) {
+    throw refusal(path, "not a safetensors file, or cut short",
+                  fmt::format("{} bytes", file.size()), "a header length of 8 bytes");
+  }
+  uint64_t length = 0;
+  file.read_at(0, {reinterpret_cast<char*>(&length), sizeof length});
+  const int64_t limit = std::min(after_length, kMaxHeaderBytes);
+  if (length > static_cast<uint64_t>(limit)) {
+    throw refusal(path, "not a safetensors file, or cut short",
+                  fmt::format("a header of {} bytes", length), fmt::format("at most {}", limit));
+  }
+  std::string json(length, '\0');
+  file.read_at(kLengthBytes, json);
+  const int64_t data_start = kLengthBytes + static_cast<int64_t>(length);
+  return {parse_header(json, file.size() - data_start, path.string()), data_start};
+}
+
 // A bool of any other byte than 0 and 1 is undefined behaviour to read.
 void check_bool(const std::filesystem::path& path, const std::string& name,
                 std::string_view bytes) {
@@ -107,25 +132,9 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
   });
 }
 
-NamedTensors load_safetensors(const std::filesystem::path& path, Metadata* metadata) {
+NamedTensors load_safetensors(const std::filesystem::path& path) {
   const File file(path, O_RDONLY);
-  const int64_t after_length = file.size() - kLengthBytes;
-  if (after_length < 0) {
-    throw refusal(path, "not a safetensors file, or cut short",
-                  fmt::format("{} bytes", file.size()), "a header length of 8 bytes");
-  }
-  uint64_t length = 0;
-  file.read_at(0, {reinterpret_cast<char*>(&length), sizeof length});
-  const int64_t limit = std::min(after_length, kMaxHeaderBytes);
-  if (length > static_cast<uint64_t>(limit)) {
-    throw refusal(path, "not a safetensors file, or cut short",
-                  fmt::format("a header of {} bytes", length), fmt::format("at most {}", limit));
-  }
-  std::string json(length, '\0');
-  file.read_at(kLengthBytes, json);
-  const int64_t data_start = kLengthBytes + static_cast<int64_t>(length);
-  SafetensorsHeader header = parse_header(json, file.size() - data_start, path.string());
-
+  const auto [header, data_start] = read_header(file);
   NamedTensors tensors;
   tensors.reserve(header.entries.size());
   for (const TensorEntry& entry : header.entries) {
@@ -135,8 +144,11 @@ NamedTensors load_safetensors(const std::filesystem::path& path, Metadata* metad
     if (entry.dtype == at::kBool) check_bool(path, entry.name, {bytes.data(), bytes.size()});
     tensors.emplace_back(entry.name, std::move(tensor));
   }
-  if (metadata) *metadata = std::move(header.metadata);
   return tensors;
+}
+
+Metadata read_safetensors_metadata(const std::filesystem::path& path) {
+  return read_header(File(path, O_RDONLY)).header.metadata;
 }
 
 void load_into(const NamedTensors& destination, const NamedTensors& source,

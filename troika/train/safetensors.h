@@ -26,7 +26,10 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
 
 // All tensors of the file, in the order of its header, on the host. Every byte of the header is
 // validated before any tensor is made; an Error names the file and the tensor.
-NamedTensors load_safetensors(const std::filesystem::path& path, Metadata* metadata = nullptr);
+NamedTensors load_safetensors(const std::filesystem::path& path);
+
+// The strings of `__metadata__` alone. The header is read and validated as a whole, no tensor is.
+Metadata read_safetensors_metadata(const std::filesystem::path& path);
 
 // Copies `source` into the tensors of `destination` with the same name, in place and on their
 // device; dtypes are converted. Both must have the same names and shapes, else Error (naming what

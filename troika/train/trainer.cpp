@@ -38,6 +38,18 @@ void reduce(comm::Group& group, State& state, const std::string& label) {
   state.set_state(sums);
 }
 
+// What is known of a run before it began.
+RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
+                        const std::filesystem::path& folder, const std::string& status) {
+  RunSummary summary;
+  summary.name = options.run.name;
+  summary.status = status;
+  summary.world_size = group.size();
+  summary.torch_version = compat::torch_version();
+  summary.run_folder = folder.string();
+  return summary;
+}
+
 // One call of fit(): everything that lives as long as the run.
 class Fit {
  public:
@@ -84,10 +96,7 @@ class Fit {
   }
 
   RunSummary summary(const std::string& status) const {
-    RunSummary summary;
-    summary.name = options_.run.name;
-    summary.status = status;
-    summary.world_size = group_.size();
+    RunSummary summary = bare_summary(options_, group_, folder_, status);
     summary.steps = step_;
     summary.samples = step_ * batch_;
     summary.epochs = epochs_;
@@ -97,8 +106,6 @@ class Fit {
     summary.samples_per_second = static_cast<double>(summary.samples) / train_seconds_;
     summary.median_step_milliseconds = step_milliseconds_.value();
     summary.seconds = since_start_.seconds();
-    summary.torch_version = compat::torch_version();
-    summary.run_folder = folder_.string();
     summary.checkpoint = checkpoint_.string();
     return summary;
   }
@@ -237,6 +244,15 @@ class Fit {
   std::filesystem::path checkpoint_;
 };
 
+// What went wrong before matters more than that this file cannot be written.
+void try_to_write(const std::filesystem::path& file, const RunSummary& summary) {
+  try {
+    write_summary(file, summary);
+  } catch (const std::exception& problem) {
+    log::error("no summary of the failed run: {}", problem.what());
+  }
+}
+
 }  // namespace
 
 int64_t global_batch(const TrainOptions& options, int ranks) {
@@ -254,24 +270,31 @@ std::filesystem::path Trainer::folder() const {
 RunSummary Trainer::fit(Task& task, const data::Dataset& training,
                         const data::Dataset& validation) {
   const bool is_main = group_.rank() == 0;
-  if (is_main) {
-    write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
-  }
-  Fit fit(options_, group_, folder(), task, training, validation);
+  const auto summary_file = folder() / "summary.json";
+  std::optional<Fit> fit;
   try {
-    fit.run();
+    if (is_main) {
+      // An earlier run of this name must not speak for this one.
+      std::filesystem::remove(summary_file);
+      write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
+    }
+    fit.emplace(options_, group_, folder(), task, training, validation);
+    fit->run();
+    RunSummary summary = fit->summary("finished");
+    const auto peaks = at::empty({group_.size(), 1}, at::kLong);
+    group_.all_gather(peaks, at::full({1}, peak_resident_bytes(), at::kLong), "peak memory").wait();
+    for (int r = 0; r < group_.size(); ++r) {
+      summary.peak_resident_bytes.push_back(peaks[r].item<int64_t>());
+    }
+    if (is_main) write_summary(summary_file, summary);
+    return summary;
   } catch (...) {
-    if (is_main) write_summary(folder() / "summary.json", fit.summary("failed"));
+    if (is_main) {
+      try_to_write(summary_file, fit ? fit->summary("failed")
+                                     : bare_summary(options_, group_, folder(), "failed"));
+    }
     throw;
   }
-  RunSummary summary = fit.summary("finished");
-  const auto peaks = at::empty({group_.size(), 1}, at::kLong);
-  group_.all_gather(peaks, at::full({1}, peak_resident_bytes(), at::kLong), "peak memory").wait();
-  for (int r = 0; r < group_.size(); ++r) {
-    summary.peak_resident_bytes.push_back(peaks[r].item<int64_t>());
-  }
-  if (is_main) write_summary(folder() / "summary.json", summary);
-  return summary;
 }
 
 }  // namespace troika::train

@@ -25,7 +25,8 @@ class Trainer {
 
   // Blocks until done. The data sets must hold what the task's module takes; the module's
   // parameters become rank 0's. Throws what the task, the data or the group throw; the summary then
-  // says "failed".
+  // says "failed", without numbers where nothing was trained. No summary of an earlier run of this
+  // name survives the call.
   RunSummary fit(Task& task, const data::Dataset& training, const data::Dataset& validation);
 
   std::filesystem::path folder() const;

@@ -4,13 +4,20 @@
 // tensors in storage order, and end the process when sizes differ.
 #include <fmt/format.h>
 
+#include <gloo/common/error.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <list>
+#include <mutex>
 #include <string>
+#include <type_traits>
 
 #include "troika/base/error.h"
 #include "troika/cluster/rendezvous.h"
 #include "troika/comm/backend.h"
+#include "troika/comm/lifeline.h"
 #include "troika/compat/c10d.h"
 
 namespace troika::comm::gloo {
@@ -19,39 +26,10 @@ namespace {
 
 using compat::GlooProcessGroup;
 
-// Runs a call of c10d and turns what it throws into our errors.
-template <typename Call>
-auto guarded(int peer, Call&& call) {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    const std::string line = text.substr(0, text.find('\n'));
-    if (text.find("imed out") != std::string::npos) {
-      throw Error("comm", ErrorKind::timeout,
-                  {.what = fmt::format("no message from rank {} in time", peer), .got = line});
-    }
-    throw Error("comm", ErrorKind::peer,
-                {.what = fmt::format("lost the connection to rank {}", peer), .got = line});
-  }
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
 }
-
-class GlooTransfer : public Transfer {
- public:
-  GlooTransfer(int peer, at::Tensor buffer, compat::GlooWork work)
-      : peer_(peer), buffer_(std::move(buffer)), work_(std::move(work)) {}
-
-  void wait(Deadline deadline) override {
-    // Zero would mean "no time-out" to c10d.
-    const auto left = std::max(Milliseconds(1), deadline.left());
-    guarded(peer_, [&] { return work_->wait(left); });
-  }
-
- private:
-  int peer_;
-  at::Tensor buffer_;
-  compat::GlooWork work_;
-};
 
 at::Tensor bytes_at(void* data, size_t bytes) {
   return at::from_blob(data, {static_cast<int64_t>(bytes)}, at::kByte);
@@ -61,13 +39,11 @@ class GlooGroup : public GroupImpl {
  public:
   GlooGroup(std::shared_ptr<cluster::Rendezvous> rendezvous,
             c10::intrusive_ptr<c10d::TCPStore> store, c10::intrusive_ptr<GlooProcessGroup> group)
-      : rendezvous_(std::move(rendezvous)), store_(std::move(store)), group_(std::move(group)) {
-    rank_ = group_->getRank();
-    size_ = group_->getSize();
-  }
-  ~GlooGroup() override {
-    if (rendezvous_) rendezvous_->leave();
-  }
+      : store_(std::move(store)),
+        group_(std::move(group)),
+        rank_(group_->getRank()),
+        size_(group_->getSize()),
+        lifeline_(std::move(rendezvous), [this] { abort_waits(); }) {}
 
   std::string_view backend() const override { return "gloo"; }
   int rank() const override { return rank_; }
@@ -75,38 +51,143 @@ class GlooGroup : public GroupImpl {
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     std::vector<at::Tensor> buffers{bytes_at(const_cast<void*>(data), bytes)};
-    auto work = guarded(peer, [&] { return group_->send(buffers, peer, static_cast<int>(tag)); });
-    return std::make_unique<GlooTransfer>(peer, buffers.front(), std::move(work));
+    return std::make_unique<GlooTransfer>(*this, peer, guarded(peer, [&] {
+      return group_->send(buffers, peer, static_cast<int>(tag));
+    }));
   }
 
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     std::vector<at::Tensor> buffers{bytes_at(data, bytes)};
-    auto work = guarded(peer, [&] { return group_->recv(buffers, peer, static_cast<int>(tag)); });
-    return std::make_unique<GlooTransfer>(peer, buffers.front(), std::move(work));
+    return std::make_unique<GlooTransfer>(*this, peer, guarded(peer, [&] {
+      return group_->recv(buffers, peer, static_cast<int>(tag));
+    }));
   }
 
-  // Closing the connections wakes whoever waits for this rank.
-  void abandon(const std::string&) override {
-    rendezvous_.reset();
-    group_.reset();
+  void abandon(const std::string& reason) override {
+    abandoned_ = true;
+    lifeline_.abandon(reason);
+    abort_waits();
   }
 
  private:
-  int rank_;
-  int size_;
-  std::shared_ptr<cluster::Rendezvous> rendezvous_;
+  class GlooTransfer : public Transfer {
+   public:
+    GlooTransfer(GlooGroup& group, int peer, compat::GlooWork work)
+        : group_(group), peer_(peer), work_(std::move(work)) {}
+    void wait(Deadline deadline) override { group_.wait(peer_, work_, deadline); }
+
+   private:
+    GlooGroup& group_;
+    const int peer_;
+    const compat::GlooWork work_;
+  };
+
+  void wait(int peer, const compat::GlooWork& work, Deadline deadline) {
+    // Listed first, so that a loss either is seen here or aborts the wait.
+    const Listed listed(*this, work);
+    require_live();
+    const bool complete = guarded(peer, [&] {
+      // Zero would mean "no time-out" to c10d.
+      return work->wait(std::max(Milliseconds(1), deadline.left()));
+    });
+    if (!complete) require_live();
+  }
+
+  void require_live() const {
+    if (abandoned_) {
+      throw Error("comm", ErrorKind::peer, {.what = "this rank has abandoned the group"});
+    }
+    lifeline_.require_uncut();
+  }
+
+  // Runs a call of c10d and turns what it throws into our errors.
+  template <typename Call>
+  std::invoke_result_t<Call> guarded(int peer, Call&& call) const {
+    try {
+      return call();
+    } catch (const std::exception& error) {
+      const std::string line = first_line(error);
+      if (line.find("imed out") != std::string::npos) {
+        throw Error("comm", ErrorKind::timeout,
+                    {.what = fmt::format("no message from rank {} in time", peer), .got = line});
+      }
+      // Often only the echo of another rank's loss.
+      lifeline_.explain_broken_connection();
+      throw Error("comm", ErrorKind::peer,
+                  {.what = fmt::format("lost the connection to rank {}", peer), .got = line});
+    }
+  }
+
+  // Keeps a transfer among those that abort_waits() ends.
+  class Listed {
+   public:
+    Listed(GlooGroup& group, const compat::GlooWork& work) : group_(group) {
+      const std::lock_guard lock(group_.waits_mutex_);
+      place_ = group_.waits_.insert(group_.waits_.end(), work);
+    }
+    ~Listed() {
+      const std::lock_guard lock(group_.waits_mutex_);
+      group_.waits_.erase(place_);
+    }
+    Listed(const Listed&) = delete;
+    Listed& operator=(const Listed&) = delete;
+
+   private:
+    GlooGroup& group_;
+    std::list<compat::GlooWork>::iterator place_;
+  };
+
+  void abort_waits() {
+    const std::lock_guard lock(waits_mutex_);
+    for (const auto& work : waits_) work->abort();
+  }
+
+  std::mutex waits_mutex_;
+  std::list<compat::GlooWork> waits_;
+  std::atomic<bool> abandoned_ = false;
   c10::intrusive_ptr<c10d::TCPStore> store_;
   c10::intrusive_ptr<GlooProcessGroup> group_;
+  const int rank_;
+  const int size_;
+  Lifeline lifeline_;  // last: its thread calls back until it is gone
 };
 
 // The network device: the named interface, loopback on a single node (a hostname may resolve to an
 // address no peer can reach), else whatever the hostname resolves to.
 std::shared_ptr<::gloo::transport::Device> make_device(const cluster::Environment& environment) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {
-    return GlooProcessGroup::createDeviceForInterface(name);
+    try {
+      return GlooProcessGroup::createDeviceForInterface(name);
+    } catch (const std::exception& error) {
+      throw Error("comm", ErrorKind::usage,
+                  {.what = "gloo cannot use the network interface of GLOO_SOCKET_IFNAME",
+                   .got = name,
+                   .expected = "the name of an interface of this machine, as ip address shows"});
+    }
   }
   if (environment.num_nodes == 1) return GlooProcessGroup::createDeviceForHostname("127.0.0.1");
   return GlooProcessGroup::createDefaultDevice();
+}
+
+std::unique_ptr<GroupImpl> connect(const cluster::Environment& environment,
+                                   std::shared_ptr<cluster::Rendezvous> rendezvous,
+                                   Deadline deadline) {
+  constexpr const char* kPortKey = "comm/gloo/port";
+  const auto left = [&] { return std::max(Milliseconds(1), deadline.left()); };
+  auto options = GlooProcessGroup::Options::create(left());
+  options->devices.push_back(make_device(environment));
+  const std::string& host = environment.master_address;
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  if (environment.rank == 0) {
+    store = compat::make_store(host, 0, true, left());
+    rendezvous->set(kPortKey, std::to_string(store->getPort()));
+  } else {
+    const int port = std::stoi(rendezvous->get(kPortKey, deadline));
+    store = compat::make_store(host, port, false, left());
+  }
+  auto group = c10::make_intrusive<GlooProcessGroup>(store, environment.rank,
+                                                     environment.world_size, options);
+  return std::make_unique<GlooGroup>(std::move(rendezvous), std::move(store), std::move(group));
 }
 
 }  // namespace
@@ -117,21 +198,15 @@ std::string why_unavailable() {
 
 std::unique_ptr<GroupImpl> make(const cluster::Environment& environment, Deadline deadline) {
   auto rendezvous = cluster::Rendezvous::join(environment, deadline);
-  constexpr const char* kPortKey = "comm/gloo/port";
-  const std::string& host = environment.master_address;
-  c10::intrusive_ptr<c10d::TCPStore> store;
-  if (environment.rank == 0) {
-    store = compat::make_store(host, 0, true, deadline.left());
-    rendezvous->set(kPortKey, std::to_string(store->getPort()));
-  } else {
-    const int port = std::stoi(rendezvous->get(kPortKey, deadline));
-    store = compat::make_store(host, port, false, deadline.left());
+  try {
+    return connect(environment, std::move(rendezvous), deadline);
+  } catch (const c10::Error& error) {
+    throw Error("comm", ErrorKind::timeout,
+                {.what = "gloo could not connect the ranks in time", .got = first_line(error)});
+  } catch (const ::gloo::Exception& error) {
+    throw Error("comm", ErrorKind::peer,
+                {.what = "gloo could not connect the ranks", .got = first_line(error)});
   }
-  auto options = GlooProcessGroup::Options::create(deadline.left());
-  options->devices.push_back(make_device(environment));
-  auto group = c10::make_intrusive<GlooProcessGroup>(store, environment.rank,
-                                                     environment.world_size, options);
-  return std::make_unique<GlooGroup>(std::move(rendezvous), std::move(store), std::move(group));
 }
 
 }  // namespace troika::comm::gloo

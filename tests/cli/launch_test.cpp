@@ -1,0 +1,81 @@
+// `troika launch`: which words are its own and which the program's.
+#include <gmock/gmock.h>
+
+#include "tests/support/subprocess.h"
+
+namespace troika {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::Outcome;
+using testing_support::run_program;
+
+Outcome launch(const std::string& arguments) {
+  return run_program("exec " TROIKA_PROGRAM " launch " + arguments);
+}
+
+TEST(Launch, AllFromTheProgramOnIsItsOwn) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"echo hi -n 3", "hi -n 3\n"},
+      {"-n 2 echo x --tee", "x --tee\n"},
+      {"-n 2 echo x --help", "x --help\n"},
+      {"-n 1 -- echo --tee -n 3", "--tee -n 3\n"},
+      {"-- echo train -h", "train -h\n"},
+      {"-n 1 -- echo a -- b", "a -- b\n"},
+      {"echo a -- b --tee", "a -- b --tee\n"},
+      {"echo --", "--\n"},
+      {"echo 'two words' ''", "two words \n"},
+      {"echo train doctor launch", "train doctor launch\n"},
+      {"-- sh -c 'echo $0 $RANK $WORLD_SIZE' --tee", "--tee 0 1\n"},
+  };
+  for (const auto& [arguments, printed] : rows) {
+    SCOPED_TRACE(arguments);
+    const auto outcome = launch(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, printed);
+    EXPECT_EQ(outcome.orphans, 0);
+  }
+}
+
+TEST(Launch, ItsOwnOptionsComeBeforeTheProgram) {
+  const auto outcome = launch("--tee -n 2 sh -c 'echo $RANK'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] 1\n"));
+}
+
+TEST(Launch, RefusesNoProgramAndUnknownOptions) {
+  const std::string none =
+      "error: [cluster] program to launch; got none, expected a program and its arguments\n";
+  const std::string unknown =
+      ", expected an option of troika launch or a program (a program whose name begins with a dash "
+      "follows --)\n";
+  const std::pair<std::string, std::string> rows[] = {
+      {"", none},
+      {"-n 2", none},
+      {"-n 2 --", none},
+      {"''",
+       "error: [launch] program to launch; got an empty name, expected a program and its "
+       "arguments\n"},
+      {"-- '' x",
+       "error: [launch] program to launch; got an empty name, expected a program and "
+       "its arguments\n"},
+      {"--tea echo x", "error: [launch] unknown option; got --tea" + unknown},
+      {"--tea -- echo x", "error: [launch] unknown option; got --tea" + unknown},
+      {"--shutdown-timeout 1e300 echo x",
+       "error: [launch] shutdown timeout; got 1e+300, expected a number of seconds from 0 to "
+       "604800\n"},
+      {"--shutdown-timeout nan echo x",
+       "error: [launch] shutdown timeout; got nan, expected a number of seconds from 0 to "
+       "604800\n"},
+  };
+  for (const auto& [arguments, message] : rows) {
+    SCOPED_TRACE(arguments);
+    const auto outcome = launch(arguments);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(outcome.err, message);
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+}  // namespace
+}  // namespace troika
