@@ -87,8 +87,8 @@ TEST(Optimizer, TheLearningRateCanBeSetForEveryOne) {
 }
 
 TEST(Optimizer, RefusesWhatMakesNoSense) {
-  EXPECT_ERROR(make_optimizer(make_parameters(), {.name = "adamv"}), ErrorKind::usage,
-               "[optim] unknown optimizer; got adamv (did you mean adamw?)");
+  EXPECT_ERROR(make_optimizer(make_parameters(), {.name = "adamww"}), ErrorKind::usage,
+               "[optim] unknown optimizer; got adamww (did you mean adamw?)");
   EXPECT_ERROR(make_optimizer(make_parameters(), {.name = "sgd", .momentum = 0, .nesterov = true}),
                ErrorKind::usage,
                "[optim] Nesterov's method needs a momentum; got 0.000000, expected a number > 0");
