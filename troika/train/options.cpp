@@ -50,7 +50,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             at_least(int64_t{1}));
   table.add("trainer.threads", &trainer.threads,
             "of computation in each process; 0: cores / processes on this machine",
-            at_least(int64_t{0}));
+            between(int64_t{0}, int64_t{65536}));
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
 }
 
@@ -83,8 +83,10 @@ void add_data(config::Table& table, TrainOptions::Data& data) {
   table.add("data.global_batch_size", &data.global_batch_size,
             "samples a step over all processes, instead of batch_size; 0: batch_size counts",
             between(int64_t{0}, kMaxCount));
-  table.add("data.workers", &data.workers, "threads that load ahead", at_least(int64_t{0}));
-  table.add("data.prefetch", &data.prefetch, "batches loaded ahead", at_least(int64_t{1}));
+  table.add("data.workers", &data.workers, "threads that load ahead",
+            between(int64_t{0}, int64_t{1024}));
+  table.add("data.prefetch", &data.prefetch, "batches loaded ahead",
+            between(int64_t{1}, int64_t{65536}));
 }
 
 void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
