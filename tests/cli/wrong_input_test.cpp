@@ -174,6 +174,21 @@ TEST_F(WrongInput, WorldSizeWithoutRank) {
 }
 
 #ifdef TROIKA_WITH_MPI
+TEST_F(WrongInput, ARankThatFailsUnderMpirun) {
+  const std::string mpirun =
+      "exec " TROIKA_MPIEXEC " --allow-run-as-root --oversubscribe -n 3 " TROIKA_FAILING_RANK;
+  // Which rank's exit code mpirun returns is a matter of who ends first.
+  const auto thrown = run_program(mpirun + " throw");
+  EXPECT_GT(thrown.exit_code, 0);
+  EXPECT_THAT(thrown.err, HasSubstr("error: the disk is on fire\n"));
+  EXPECT_THAT(thrown.err, HasSubstr("rank 1 is gone: its program failed"));
+  EXPECT_EQ(thrown.orphans, 0);
+  const auto killed = run_program(mpirun + " kill");
+  EXPECT_GT(killed.exit_code, 0);
+  EXPECT_THAT(killed.err, HasSubstr("exited on signal 9"));
+  EXPECT_EQ(killed.orphans, 0);
+}
+
 TEST_F(WrongInput, MpiWorldOfOneUnderMpirun) {
   expect_failure(
       troika("train",
