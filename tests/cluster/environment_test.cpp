@@ -246,12 +246,14 @@ TEST(Discover, RefusesIncompleteSets) {
   }
 }
 
-TEST(Discover, RefusesTheBatchScriptItself) {
-  EXPECT_ERROR(find({{"SLURM_JOB_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}),
-               ErrorKind::usage,
-               "[cluster] incomplete launch environment; got SLURM_NTASKS=4 without SLURM_STEP_ID, "
-               "expected both (start the program with srun or troika launch inside the batch "
-               "script, or unset SLURM_PROCID to run alone)");
+TEST(Discover, RefusesTheBatchScriptItselfAndShellsOfSalloc) {
+  const Map script{{"SLURM_JOB_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}};
+  for (const Map& singleton : {script, without(script, "SLURM_PROCID")}) {
+    EXPECT_ERROR(find(singleton), ErrorKind::usage,
+                 "[cluster] incomplete launch environment; got SLURM_NTASKS=4 without "
+                 "SLURM_STEP_ID, expected both (start the program with srun or troika launch "
+                 "inside the batch script, or unset SLURM_NTASKS to run alone)");
+  }
 }
 
 TEST(Discover, RefusesValuesOutOfRange) {

@@ -1,10 +1,16 @@
 // However a launch ends, no process is left, and the report says who failed first.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/inotify.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <cerrno>
 
 #include "tests/cluster/launch_process.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/cluster/descriptor.h"
 #include "troika/cluster/exit_status.h"
 #include "troika/cluster/failure.h"
 #include "troika/cluster/launch_report.h"
@@ -15,29 +21,27 @@ namespace {
 
 using testing::HasSubstr;
 
-// Polls for what another process is about to do; there is nothing to wait on there.
+constexpr Milliseconds kPatience{8000};
+
+// Waits for what other processes are about to put into a folder.
 template <typename Condition>
-bool soon(const Condition& condition) {
-  const auto deadline = Deadline::after(Milliseconds(8000));
+bool comes_into(const std::filesystem::path& folder, const Condition& condition) {
+  const Descriptor watch(::inotify_init1(IN_CLOEXEC));
+  EXPECT_GE(::inotify_add_watch(watch.get(), folder.c_str(), IN_CREATE | IN_MOVED_TO), 0);
+  const auto deadline = Deadline::after(kPatience);
   while (!condition()) {
-    if (deadline.passed()) return false;
-    ::usleep(2000);
+    if (!wait_for(watch.get(), POLLIN, deadline)) return false;
+    std::array<char, 4096> events;
+    EXPECT_GT(::read(watch.get(), events.data(), events.size()), 0);
   }
   return true;
 }
 
-bool alive(pid_t pid) {
-  if (::kill(pid, 0) != 0) return false;
-  // A zombie waits for a parent that is not ours; it no longer runs.
-  std::error_code ignored;
-  const auto stat = std::filesystem::path("/proc") / std::to_string(pid) / "stat";
-  if (!std::filesystem::exists(stat, ignored)) return false;
-  try {
-    const std::string text = read_file(stat);
-    return text.substr(text.rfind(')') + 2, 1) != "Z";
-  } catch (const Error&) {
-    return false;
-  }
+// A zombie that waits for a parent that is not ours counts as ended.
+bool ends(pid_t pid) {
+  const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) return errno == ESRCH;
+  return wait_for(process.get(), POLLIN, Deadline::after(kPatience));
 }
 
 // Process ids that scripts wrote, one each, into files of this folder.
@@ -70,7 +74,7 @@ bool whole_family(const std::filesystem::path& folder, size_t ranks) {
 
 void expect_gone(const std::vector<pid_t>& pids) {
   for (const pid_t pid : pids) {
-    EXPECT_TRUE(soon([&] { return !alive(pid); })) << "process " << pid << " is still there";
+    EXPECT_TRUE(ends(pid)) << "process " << pid << " is still there";
   }
 }
 
@@ -91,7 +95,7 @@ TEST(Launcher, InterruptsLeaveNoProcess) {
   for (const int signal : {SIGINT, SIGTERM}) {
     TemporaryFolder pids;
     Launch launch(shell(family(pids.path()), 2));
-    ASSERT_TRUE(soon([&] { return whole_family(pids.path(), 2); }));
+    ASSERT_TRUE(comes_into(pids.path(), [&] { return whole_family(pids.path(), 2); }));
     const auto all = pids_in(pids.path());
     ASSERT_EQ(all.size(), 6);
     launch.signal(signal);
@@ -108,10 +112,10 @@ TEST(Launcher, SecondInterruptDoesNotWait) {
       shell(family(pids.path(), "trap 'touch " + (pids / "asked.tmp").string() + "' INT; "));
   options.shutdown_timeout = Milliseconds(100'000);
   Launch launch(options);
-  ASSERT_TRUE(soon([&] { return whole_family(pids.path(), 1); }));
+  ASSERT_TRUE(comes_into(pids.path(), [&] { return whole_family(pids.path(), 1); }));
   const auto all = pids_in(pids.path());
   launch.signal(SIGINT);
-  ASSERT_TRUE(soon([&] { return std::filesystem::exists(pids / "asked.tmp"); }));
+  ASSERT_TRUE(comes_into(pids.path(), [&] { return std::filesystem::exists(pids / "asked.tmp"); }));
   launch.signal(SIGINT);
   EXPECT_EQ(launch.wait(), 130);
   expect_gone(all);
@@ -120,7 +124,7 @@ TEST(Launcher, SecondInterruptDoesNotWait) {
 TEST(Launcher, SigkillOfTheLauncherLeavesNoProcess) {
   TemporaryFolder pids;
   Launch launch(shell(family(pids.path()), 2));
-  ASSERT_TRUE(soon([&] { return whole_family(pids.path(), 2); }));
+  ASSERT_TRUE(comes_into(pids.path(), [&] { return whole_family(pids.path(), 2); }));
   std::vector<pid_t> all;
   for (const pid_t pid : pids_in(pids.path())) {
     // What left its process group is out of the guardian's sight.
@@ -155,7 +159,7 @@ TEST(Launcher, PassesUserSignalsOn) {
   const std::string ready = (work / "ready").string();
   Launch launch(shell(
       "trap 'echo saved; exit 0' USR1; touch " + ready + "$RANK; while :; do sleep 0.01; done", 2));
-  ASSERT_TRUE(soon([&] {
+  ASSERT_TRUE(comes_into(work.path(), [&] {
     return std::filesystem::exists(ready + "0") && std::filesystem::exists(ready + "1");
   }));
   launch.signal(SIGUSR1);

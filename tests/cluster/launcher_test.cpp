@@ -196,6 +196,22 @@ TEST(Launcher, FreshLogFolderGoesWithSuccessAndStaysWithFailure) {
   }
 }
 
+TEST(Launcher, RefusesOneOfSeveralLaunchersThatSrunStarted) {
+  ::setenv("SLURM_STEP_ID", "0", 1);
+  ::setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+  EXPECT_ERROR(
+      launch(shell("true")), ErrorKind::usage,
+      "[cluster] number of nodes; got 1 with SLURM_STEP_NUM_TASKS=4, expected one launcher "
+      "on each node (srun --nodes=N --ntasks-per-node=1 troika launch --nnodes N "
+      "--node-rank $SLURM_NODEID, or do without troika launch: srun can start the ranks)");
+  auto options = shell("true");
+  options.num_nodes = 4;
+  options.master_address = "node0";
+  EXPECT_EQ(run(options).code, 0);
+  ::unsetenv("SLURM_STEP_ID");
+  ::unsetenv("SLURM_STEP_NUM_TASKS");
+}
+
 TEST(Launcher, RefusesBadOptions) {
   const auto bad = [](const auto& change) {
     auto options = shell("true");

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <future>
 
 #include "tests/cluster/rendezvous_world.h"
 #include "troika/cluster/connect.h"
@@ -21,41 +20,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// The first loss that a rank hears of, to wait for.
-class LossBook {
- public:
-  explicit LossBook(Rendezvous& of) {
-    of.on_peer_lost([page = page_](int rank, const std::string& reason) {
-      if (!page->written.exchange(true)) page->loss.set_value({rank, reason});
-    });
-  }
-  std::pair<int, std::string> first() {
-    auto future = page_->loss.get_future();
-    if (future.wait_for(kLong) != std::future_status::ready) return {-1, "no loss was reported"};
-    return future.get();
-  }
-
- private:
-  struct Page {
-    std::promise<std::pair<int, std::string>> loss;
-    std::atomic<bool> written = false;
-  };
-  std::shared_ptr<Page> page_ = std::make_shared<Page>();
-};
-
-// A process of its own, made before any thread is.
-template <typename Body>
-pid_t in_child(const Body& body) {
-  const pid_t pid = ::fork();
-  if (pid != 0) return pid;
-  try {
-    body();
-  } catch (...) {
-    ::_exit(1);
-  }
-  ::_exit(0);
-}
-
 TEST(Rendezvous, KilledPeerIsReportedAndEndsWaits) {
   const int port = free_port();
   const pid_t victim = in_child([&] {
@@ -65,7 +29,7 @@ TEST(Rendezvous, KilledPeerIsReportedAndEndsWaits) {
   });
   const auto errors = run_all({member(0, 3, port), member(2, 3, port)}, [&](Rendezvous& meeting,
                                                                             int) {
-    LossBook book(meeting);
+    const News losses = losses_of(meeting);
     meeting.get("joined", Deadline::after(kLong));
     if (meeting.add("ready", 1) == 2) ::kill(victim, SIGKILL);
     const std::string who = "(process " + std::to_string(victim) + " on " + host_name() + ")";
@@ -79,10 +43,10 @@ TEST(Rendezvous, KilledPeerIsReportedAndEndsWaits) {
                                    "got "),
                         HasSubstr(who)));
     }
-    const auto [lost, reason] = book.first();
+    const auto [lost, reason] = losses.first();
     EXPECT_EQ(lost, 1);
     EXPECT_THAT(reason, HasSubstr(who));
-    EXPECT_EQ(LossBook(meeting).first().first, 1) << "late listeners are told too";
+    EXPECT_EQ(losses_of(meeting).first().first, 1) << "late listeners are told too";
     EXPECT_EQ(meeting.get("joined", Deadline::after(kLong)), "") << "what is there stays readable";
     meeting.leave();
   });
@@ -98,7 +62,7 @@ TEST(Rendezvous, KilledRankZeroIsReported) {
   });
   const auto errors = run_all({member(1, 3, port), member(2, 3, port)}, [&](Rendezvous& meeting,
                                                                             int) {
-    LossBook book(meeting);
+    const News losses = losses_of(meeting);
     if (meeting.add("ready", 1) == 2) ::kill(victim, SIGKILL);
     try {
       meeting.get("missing", Deadline::after(kLong));
@@ -108,7 +72,7 @@ TEST(Rendezvous, KilledRankZeroIsReported) {
       EXPECT_THAT(error.what(), StartsWith("[cluster] rank 0, which holds the keys, was lost while "
                                            "waiting for key \"missing\"; got "));
     }
-    EXPECT_EQ(book.first().first, 0);
+    EXPECT_EQ(losses.first().first, 0);
     meeting.leave();
   });
   // The last add's answer may be lost with the server.
@@ -159,7 +123,7 @@ TEST(Rendezvous, LeavingIsNoLossAndThrowingIs) {
   const auto errors = run_all(world(3, port), [&](Rendezvous& meeting, int rank) {
     if (rank == 1) return meeting.leave();
     if (rank == 2) throw Error("test", ErrorKind::failure, {.what = "out of luck"});
-    EXPECT_EQ(LossBook(meeting).first().first, 2);
+    EXPECT_EQ(losses_of(meeting).first().first, 2);
     meeting.leave();
   });
   EXPECT_THAT(errors, ElementsAre("", "", "[test] out of luck"));
@@ -171,7 +135,7 @@ TEST(Rendezvous, RankZeroLeavingEndsWaitsButIsNoLoss) {
   const auto errors = run_all(world(2, port), [&](Rendezvous& meeting, int rank) {
     if (rank == 0) {
       meeting.get("listening", Deadline::after(kLong));
-      return meeting.leave(Deadline::after(Milliseconds(50)));
+      return meeting.leave("", Deadline::after(Milliseconds(50)));
     }
     meeting.on_peer_lost([&](int, const std::string&) { lost = true; });
     meeting.set("listening", "");

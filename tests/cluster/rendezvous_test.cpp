@@ -1,5 +1,6 @@
 #include "troika/cluster/rendezvous.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -55,7 +56,8 @@ TEST(Rendezvous, AloneNeedsNoPort) {
 }
 
 TEST(Rendezvous, LargeValuesArriveWhole) {
-  std::string large(4 << 20, '\0');
+  // More than a socket takes at once.
+  std::string large(16 << 20, '\0');
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 2654435761 >> 13);
   const auto errors = run_all(world(2, free_port()), [&](Rendezvous& meeting, int rank) {
     if (rank == 1) meeting.set("large", large);
@@ -82,12 +84,22 @@ TEST(Rendezvous, RanksMayComeBeforeTheServer) {
 }
 
 TEST(Rendezvous, PortTaken) {
-  const Descriptor taken = listen_at("127.0.0.1", 0);
-  const int port = port_of(taken);
-  EXPECT_ERROR(join(member(0, 2, port)), ErrorKind::usage,
-               "[cluster] cannot listen on port " + std::to_string(port) +
-                   "; got address already in use, expected a free port (set MASTER_PORT, the same "
-                   "on all ranks, or end the program that has it)");
+  const PortRange ephemeral = ephemeral_range();
+  for (const int wanted : {0, free_port()}) {
+    const Descriptor taken = listen_at("127.0.0.1", wanted);
+    const int port = port_of(taken);
+    const std::string hint =
+        wanted == 0 ? fmt::format(
+                          ", outside {}-{}, where any connection of any program may take a "
+                          "port",
+                          ephemeral.low, ephemeral.high)
+                    : ", or end the program that has it";
+    EXPECT_ERROR(join(member(0, 2, port)), ErrorKind::usage,
+                 "[cluster] cannot listen on port " + std::to_string(port) +
+                     "; got address already in use, expected a free port (set MASTER_PORT, the "
+                     "same on all ranks" +
+                     hint + ")");
+  }
 }
 
 TEST(Rendezvous, TwoProcessesOfOneRank) {
@@ -186,6 +198,23 @@ TEST(Rendezvous, ForeignProgramOnThePort) {
             "[cluster] no greeting from rank 0 at PLACE within 0.2 s; got a connection that stays "
             "silent, expected Troika's rank 0 (another program may have the port, or rank 0 is "
             "stopped)");
+}
+
+TEST(Rendezvous, WhatWaitingCannotMendEndsEarly) {
+  std::string silent;
+  std::thread server([&] { silent = against_foreign_server("", kLong); });
+  auto lost = member(1, 2, free_port());
+  lost.master_address = "no-such-host.invalid";
+  const auto start = Clock::now();
+  const auto errors = run_all({lost}, nothing);
+  EXPECT_LT(Clock::now() - start, kLong / 2);
+  server.join();
+  EXPECT_LT(Clock::now() - start, kLong / 2);
+  EXPECT_THAT(errors,
+              ElementsAre(StartsWith("[cluster] rank 0 is not reachable at no-such-host.invalid:" +
+                                     std::to_string(lost.master_port) + " within 8 s; got ")));
+  EXPECT_THAT(silent, StartsWith("[cluster] no greeting from rank 0 at PLACE within 5 s; got a "
+                                 "connection that stays silent"));
 }
 
 TEST(Rendezvous, StrangersDoNotDisturbTheGathering) {

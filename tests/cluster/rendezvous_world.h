@@ -4,10 +4,14 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "troika/base/error.h"
@@ -54,6 +58,74 @@ inline std::vector<Environment> world(int size, int port) {
   std::vector<Environment> members;
   for (int rank = 0; rank < size; ++rank) members.push_back(member(rank, size, port));
   return members;
+}
+
+// What a listener was told, to wait for.
+class News {
+ public:
+  using Item = std::pair<int, std::string>;
+
+  std::function<void(int, const std::string&)> listener() const {
+    return [page = page_](int rank, const std::string& text) {
+      const std::lock_guard lock(page->mutex);
+      page->items.emplace_back(rank, text);
+      page->told.notify_all();
+    };
+  }
+  // The first `count`, fewer when they do not come.
+  std::vector<Item> first(size_t count) const {
+    std::unique_lock lock(page_->mutex);
+    page_->told.wait_for(lock, kLong, [&] { return page_->items.size() >= count; });
+    auto items = page_->items;
+    items.resize(std::min(count, items.size()));
+    return items;
+  }
+  bool empty() const {
+    const std::lock_guard lock(page_->mutex);
+    return page_->items.empty();
+  }
+  Item first() const {
+    const auto items = first(1);
+    return items.empty() ? Item(-1, "nothing was told") : items[0];
+  }
+
+ private:
+  struct Page {
+    std::mutex mutex;
+    std::condition_variable told;
+    std::vector<Item> items;
+  };
+  std::shared_ptr<Page> page_ = std::make_shared<Page>();
+};
+
+inline News losses_of(Rendezvous& meeting) {
+  News news;
+  meeting.on_peer_lost(news.listener());
+  return news;
+}
+inline News departures_of(Rendezvous& meeting) {
+  News news;
+  meeting.on_peer_left(news.listener());
+  return news;
+}
+
+// Returns when `size` ranks have come here.
+inline void all_meet(Rendezvous& meeting, const std::string& where, int size) {
+  if (meeting.add(where, 1) == size) meeting.set(where + " all", "");
+  meeting.get(where + " all", Deadline::after(kLong));
+}
+
+// A process of its own, made before any thread is.
+template <typename Body>
+pid_t in_child(const Body& body) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  try {
+    body();
+  } catch (...) {
+    ::_exit(1);
+  }
+  ::_exit(0);
 }
 
 inline void nothing(Rendezvous&, int) {

@@ -21,6 +21,11 @@ namespace {
 constexpr Milliseconds kVerdictTime{2000};
 // A connection attempt to a machine that is not up yet must not eat the whole time.
 constexpr Milliseconds kAttemptTime{5000};
+// A machine that is up refuses connections while rank 0 is still to come. One of which nothing is
+// heard for this long has a wrong name or is behind a firewall, and waiting would not help.
+constexpr Milliseconds kUnheardTime{8000};
+// Rank 0 greets as soon as it accepts.
+constexpr Milliseconds kGreetingTime{5000};
 constexpr Milliseconds kFirstPause{5};
 constexpr Milliseconds kLongestPause{500};
 
@@ -29,10 +34,11 @@ struct Target {
   int64_t patience_ms;
 };
 
-[[noreturn]] void fail_unreachable(const Target& target, const std::string& problem) {
+[[noreturn]] void fail_unreachable(const Target& target, int64_t patience_ms,
+                                   const std::string& problem) {
   throw Error("cluster", ErrorKind::timeout,
               {.what = fmt::format("rank 0 is not reachable at {} within {}", target.place,
-                                   show_span(target.patience_ms)),
+                                   show_span(patience_ms)),
                .got = problem,
                .expected = "rank 0 listening there",
                .hint = "MASTER_ADDR must name its machine, and MASTER_PORT be open on it"});
@@ -51,11 +57,13 @@ struct Target {
 // Waits for the server's greeting. Empty when it came, else why to try again.
 std::string await_greeting(const Target& target, Connected& connected, Deadline deadline) {
   std::string bytes;
+  const auto patience_ms = std::min(target.patience_ms, kGreetingTime.count());
+  if (deadline.left() > kGreetingTime) deadline = Deadline::after(kGreetingTime);
   while (true) {
     if (!wait_for(connected.socket.get(), POLLIN, deadline)) {
       throw Error("cluster", ErrorKind::timeout,
                   {.what = fmt::format("no greeting from rank 0 at {} within {}", target.place,
-                                       show_span(target.patience_ms)),
+                                       show_span(patience_ms)),
                    .got = "a connection that stays silent",
                    .expected = "Troika's rank 0",
                    .hint = "another program may have the port, or rank 0 is stopped"});
@@ -119,9 +127,11 @@ Connected connect_to_server(const Environment& environment, const std::string& a
                             Deadline deadline) {
   const Target target{fmt::format("{}:{}", address, port), deadline.left().count()};
   Milliseconds pause = kFirstPause;
+  auto unheard = Deadline::after(kUnheardTime);
   while (true) {
-    const auto attempt_time = std::min(deadline.left(), kAttemptTime);
+    const auto attempt_time = std::min({deadline.left(), unheard.left(), kAttemptTime});
     Attempt attempt = try_connect(address, port, Deadline::after(attempt_time));
+    if (attempt.heard) unheard = Deadline::after(kUnheardTime);
     std::string problem = attempt.problem;
     if (attempt.socket) {
       tune(attempt.socket.get());
@@ -148,7 +158,8 @@ Connected connect_to_server(const Environment& environment, const std::string& a
         return connected;
       }
     }
-    if (deadline.left() <= pause) fail_unreachable(target, problem);
+    if (deadline.left() <= pause) fail_unreachable(target, target.patience_ms, problem);
+    if (unheard.left() <= pause) fail_unreachable(target, kUnheardTime.count(), problem);
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongestPause);
   }

@@ -14,7 +14,8 @@ struct Connected {
 };
 
 // Retries until the server is up. Returns once it has welcomed this rank, which it does when all
-// are there; throws its refusal, or Error with what is wrong at `address:port`.
+// are there; throws its refusal, or Error with what is wrong at `address:port`: within seconds what
+// waiting cannot mend, at the deadline that nobody listens there.
 Connected connect_to_server(const Environment& environment, const std::string& address, int port,
                             Deadline deadline);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "troika/base/error.h"
+#include "troika/cluster/launcher_variables.h"
 #include "troika/cluster/supervisor.h"
 
 namespace troika::cluster {
@@ -33,6 +34,15 @@ void check(const LaunchOptions& options) {
     refuse("node rank", std::to_string(options.node_rank),
            fmt::format("an integer from 0 to {}", options.num_nodes - 1),
            fmt::format("the number of nodes is {}", options.num_nodes));
+  }
+  const Variables variables = process_variable;
+  const int launchers = slurm_step_tasks(Reader(variables)).value_or(1);
+  if (launchers > 1 && launchers != options.num_nodes) {
+    refuse("number of nodes",
+           fmt::format("{} with SLURM_STEP_NUM_TASKS={}", options.num_nodes, launchers),
+           "one launcher on each node",
+           "srun --nodes=N --ntasks-per-node=1 troika launch --nnodes N --node-rank "
+           "$SLURM_NODEID, or do without troika launch: srun can start the ranks");
   }
   if (options.num_nodes > 1 && options.master_address.empty()) {
     refuse("master address", "none", "the host name or address of node 0",

@@ -43,7 +43,7 @@ struct LaunchOptions {
 // passed on byte for byte.
 //
 // Takes over signal handling and child processes while it runs: one launch per process at a time.
-// Throws Error(cluster, usage) for options that make no sense.
+// Throws Error(cluster, usage) for options that make no sense, also beside what srun started.
 int launch(const LaunchOptions& options);
 
 }  // namespace troika::cluster

@@ -40,6 +40,9 @@ bool has_openmpi(const Reader& reader);
 bool has_pmi(const Reader& reader);
 bool has_lsf(const Reader& reader);
 
+// How many processes srun started, this one among them; nothing outside srun's steps.
+std::optional<int> slurm_step_tasks(const Reader& reader);
+
 // Each expects that its launcher is there, checks every value and leaves master_address empty where
 // it does not know it. MASTER_ADDR and MASTER_PORT are for the caller.
 Environment read_torchrun(const Reader& reader);

@@ -2,14 +2,14 @@
 
 #include <sys/socket.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "troika/cluster/socket.h"
 
 namespace troika::cluster {
 
-Peer::Peer(Descriptor connection) : socket(std::move(connection)), out(kServerGreeting) {
+Peer::Peer(Descriptor connection) : socket(std::move(connection)) {
+  out.add(std::string(kServerGreeting));
   tune(socket.get());
 }
 
@@ -19,22 +19,9 @@ void Peer::refuse(const Refusal& why) {
 }
 
 void Peer::flush() {
-  while (!out.empty() && !ended) {
-    const ssize_t sent =
-        ::send(socket.get(), out.data() + out_sent_, out.size() - out_sent_, MSG_NOSIGNAL);
-    if (sent >= 0) {
-      out_sent_ += static_cast<size_t>(sent);
-      if (out_sent_ < out.size()) continue;
-      out.clear();
-      out_sent_ = 0;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return;
-    } else if (errno != EINTR) {
-      ended = true;
-      reason = system_reason(errno);
-    }
-  }
-  if (closing && !ended && !std::exchange(shut_, true)) {
+  if (ended) return;
+  ended = !out.flush(socket.get(), reason);
+  if (closing && !ended && out.empty() && !std::exchange(shut_, true)) {
     // Half closed: a full close could destroy the refusal on its way.
     ::shutdown(socket.get(), SHUT_WR);
   }

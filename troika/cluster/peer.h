@@ -4,6 +4,7 @@
 #include <string>
 
 #include "troika/cluster/descriptor.h"
+#include "troika/cluster/outbox.h"
 #include "troika/cluster/wire.h"
 
 namespace troika::cluster {
@@ -11,7 +12,7 @@ namespace troika::cluster {
 struct Peer {
   explicit Peer(Descriptor connection);
 
-  void send(const Frame& frame) { out += encode(frame); }
+  void send(const Frame& frame) { out.add(encode(frame)); }
   // The last frame it gets: what it says from now on counts no more.
   void refuse(const Refusal& why);
   // Sends what the socket takes; after a refusal, closes our half once all is out.
@@ -24,7 +25,7 @@ struct Peer {
 
   Descriptor socket;
   Decoder in;
-  std::string out;
+  Outbox out;
   int rank = -1;         // once admitted
   bool left = false;     // said so; its end is no loss
   bool closing = false;  // nothing it says counts any more
@@ -32,7 +33,6 @@ struct Peer {
   std::string reason;  // why it ended
 
  private:
-  size_t out_sent_ = 0;  // of out
   bool greeted_ = false;
   bool shut_ = false;  // we have sent our last byte
 };

@@ -41,8 +41,8 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment, Dea
         Roster(environment.world_size, environment.run_id, fmt::format("{}:{}", name, port)));
   }
   Connected connected = connect_to_server(environment, address, port, deadline);
-  return std::shared_ptr<Rendezvous>(new Rendezvous(
-      std::make_unique<ServerConnection>(std::move(server), port, std::move(connected))));
+  return std::shared_ptr<Rendezvous>(new Rendezvous(std::make_unique<ServerConnection>(
+      std::move(server), environment, port, std::move(connected))));
 }
 
 void Rendezvous::set(const std::string& key, const std::string& value, Deadline deadline) {
@@ -61,11 +61,24 @@ int64_t Rendezvous::add(const std::string& key, int64_t delta, Deadline deadline
 }
 
 void Rendezvous::on_peer_lost(LossListener listener) {
-  connection_->listen(std::move(listener));
+  connection_->listen(Message::lost, std::move(listener));
 }
 
-void Rendezvous::leave(Deadline deadline) {
-  connection_->leave(deadline);
+void Rendezvous::on_peer_left(LeaveListener listener) {
+  connection_->listen(Message::left, std::move(listener));
+}
+
+void Rendezvous::on_asked(Answerer answerer) {
+  connection_->on_asked(std::move(answerer));
+}
+
+std::vector<std::optional<std::string>> Rendezvous::ask_all(const std::string& question,
+                                                            Deadline deadline) {
+  return connection_->ask_all(question, deadline);
+}
+
+void Rendezvous::leave(const std::string& farewell, Deadline deadline) {
+  connection_->leave(farewell, deadline);
 }
 
 void Rendezvous::fail(const std::string& reason, Deadline deadline) {

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "troika/base/clock.h"
 #include "troika/cluster/environment.h"
@@ -26,9 +28,9 @@ class Rendezvous {
   // Returns on every rank when all have joined; else throws on every rank that is present, with the
   // same cause: Error(cluster, usage) for a port taken, a foreign program on it, two processes of
   // one rank, disagreement on the number of ranks or the run; (cluster, timeout) naming the missing
-  // ranks, as soon as the first deadline of any rank passes, or a rank 0 that is never reachable;
-  // (cluster, peer) for a rank that ended meanwhile. With master_port 0 a world of one takes any
-  // free port.
+  // ranks, as soon as the first deadline of any rank passes, or a rank 0 that nobody hears of,
+  // after seconds where even its machine does not answer; (cluster, peer) for a rank that ended
+  // meanwhile. With master_port 0 a world of one takes any free port.
   static std::shared_ptr<Rendezvous> join(const Environment& environment, Deadline deadline);
 
   // Without leave() before, the other ranks see this one as lost: so does an exception that
@@ -49,16 +51,32 @@ class Rendezvous {
   int64_t add(const std::string& key, int64_t delta,
               Deadline deadline = Deadline::after(kAnswerTime));
 
-  // Adds a listener, told once of each rank that is lost from the start on, on one internal thread.
-  // It must not throw, nor destroy this object. When rank 0 is lost, losses after that stay unseen.
+  // Adds a listener, told once of each rank that is lost from the start on, or that leaves with
+  // this farewell. All listeners run on one internal thread, in the order of what happened. They
+  // must not throw, block or destroy this object, nor call the operations of this class, which wait
+  // for that very thread: those only from other threads (else CheckError). When rank 0 is gone,
+  // what happens after that stays unseen.
   using LossListener = std::function<void(int rank, const std::string& reason)>;
   void on_peer_lost(LossListener listener);
+  using LeaveListener = std::function<void(int rank, const std::string& farewell)>;
+  void on_peer_left(LeaveListener listener);
 
-  // Parts in peace: the others see no loss, and this rank hears of none any more. Rank 0, which
-  // holds the keys, waits for the others to leave or be lost, until the deadline; those still there
-  // then find it gone, which is no loss, when this object is destroyed. Later calls of the
-  // operations above are errors of the programmer.
-  void leave(Deadline deadline = Deadline::after(kPartingTime));
+  // Registers the function that answers for this rank when any rank asks, whatever the program is
+  // doing meanwhile; before that the answer is an empty string. Once only. It runs on the internal
+  // thread, and on the thread of this rank's own ask_all(), perhaps both at once; what holds for
+  // listeners holds for it. After leave() this rank answers no more.
+  using Answerer = std::function<std::string(const std::string& question)>;
+  void on_asked(Answerer answerer);
+  // Every rank's answer, by rank. Returns once all have answered that can, at the latest at the
+  // deadline, also when rank 0, which relays, is gone: a rank that was lost, left or is silent has
+  // no answer. Questions and answers are any bytes. From any thread; may run concurrently.
+  std::vector<std::optional<std::string>> ask_all(const std::string& question, Deadline deadline);
+
+  // Parts in peace: the others are told the farewell at once and see no loss, and this rank hears
+  // of nothing any more. Rank 0, which holds the keys, then waits for the others to leave or be
+  // lost, until the deadline; those still there find it gone, which is no loss, when this object is
+  // destroyed. Later calls of the operations above are errors of the programmer.
+  void leave(const std::string& farewell = {}, Deadline deadline = Deadline::after(kPartingTime));
 
   // Is lost on purpose: the others are told `reason`, which would else be that the connection
   // closed. Returns when they are being told. Later calls of the operations above fail.

@@ -40,6 +40,8 @@ class Service {
   void set(const std::string& key, const std::string& value);
   void get(Peer& from, const Frame& frame);
   void add(Peer& from, const Frame& frame);
+  void tell_others(const Peer& than, const Frame& frame);
+  void pass_answer_on(const Peer& from, const Frame& frame);
   void fail_all(const Refusal& why);
   void let_host_leave();
   void part_from(Peer& gone);
@@ -147,9 +149,15 @@ void Service::handle(Peer& from, const Frame& frame) {
       return add(from, frame);
     case Message::leave:
       from.left = true;
+      tell_others(from, {Message::left, static_cast<uint64_t>(from.rank), "", frame.value});
       if (from.rank != 0) return from.send({Message::value, frame.number});
       host_leave_ = frame.number;
       return;
+    case Message::ask:
+      return tell_others(from,
+                         {Message::ask, static_cast<uint64_t>(from.rank), frame.key, frame.value});
+    case Message::answer:
+      return pass_answer_on(from, frame);
     case Message::fail:
       from.ended = true;
       from.reason = frame.value;
@@ -206,6 +214,21 @@ void Service::add(Peer& from, const Frame& frame) {
   from.send({Message::value, frame.number, "", text});
 }
 
+void Service::tell_others(const Peer& than, const Frame& frame) {
+  for (auto& connection : connections_) {
+    const bool listens = connection.admitted() && connection.talks() && !connection.left;
+    if (listens && &connection != &than) connection.send(frame);
+  }
+}
+
+void Service::pass_answer_on(const Peer& from, const Frame& frame) {
+  for (auto& connection : connections_) {
+    if (connection.admitted() && static_cast<uint64_t>(connection.rank) == frame.number) {
+      connection.send({Message::answer, static_cast<uint64_t>(from.rank), frame.key, frame.value});
+    }
+  }
+}
+
 void Service::fail_all(const Refusal& why) {
   gathering_ = false;
   failed_ = why;
@@ -234,11 +257,7 @@ void Service::part_from(Peer& gone) {
     first_loss_ =
         Refusal{ErrorKind::peer, {.what = fmt::format("rank {} was lost", gone.rank), .got = why}};
   }
-  for (auto& connection : connections_) {
-    if (connection.admitted() && !connection.ended) {
-      connection.send({Message::lost, static_cast<uint64_t>(gone.rank), "", why});
-    }
-  }
+  tell_others(gone, {Message::lost, static_cast<uint64_t>(gone.rank), "", why});
   for (const auto& [peer, call] : keys_.take_waiting()) {
     peer->send({Message::failed, call, "", to_json(*first_loss_)});
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -10,9 +11,11 @@
 
 namespace troika::cluster {
 
-ServerConnection::ServerConnection(std::unique_ptr<RendezvousServer> server, int port,
-                                   Connected connected)
+ServerConnection::ServerConnection(std::unique_ptr<RendezvousServer> server,
+                                   const Environment& environment, int port, Connected connected)
     : server_(std::move(server)),
+      rank_(environment.rank),
+      world_size_(environment.world_size),
       port_(port),
       socket_(std::move(connected.socket)),
       in_(std::move(connected.in)),
@@ -36,64 +39,116 @@ Error ServerConnection::gone_error(const std::string& purpose) const {
                 .got = *cut_});
 }
 
+void ServerConnection::require_usable() const {
+  TROIKA_CHECK(!left_, "rendezvous used after leave()");
+  TROIKA_CHECK(std::this_thread::get_id() != reader_.get_id(),
+               "a listener of the rendezvous waits for the thread it runs on");
+}
+
 std::string ServerConnection::call(Message message, const std::string& key,
                                    const std::string& value, Deadline deadline,
                                    const std::string& purpose) {
-  uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
-    TROIKA_CHECK(!left_ || message == Message::leave, "rendezvous used after leave()");
-    if (cut_) throw gone_error(purpose);
-    number = next_call_++;
-    calls_[number];
+    require_usable();
   }
-  const auto late = [&] {
-    return Error("cluster", ErrorKind::timeout,
-                 {.what = fmt::format("the time is over while {}", purpose)});
-  };
-  try {
-    const std::string bytes = encode({message, number, key, value});
-    const std::lock_guard lock(send_mutex_);
-    send_all(socket_.get(), bytes, deadline);
-  } catch (const Error& error) {
-    const std::lock_guard lock(mutex_);
-    calls_.erase(number);
-    if (error.kind() == ErrorKind::usage) throw;
-    // Half a frame may be out: the connection is of no use any more.
-    ::shutdown(socket_.get(), SHUT_RDWR);
-    if (error.kind() == ErrorKind::timeout) throw late();
-    if (!cut_) cut_ = "its connection closed";
-    throw gone_error(purpose);
-  }
+  return request(message, key, value, deadline, purpose);
+}
+
+std::string ServerConnection::request(Message message, const std::string& key,
+                                      const std::string& value, Deadline deadline,
+                                      const std::string& purpose) {
+  const uint64_t number = next_call_++;
+  std::string bytes = encode({message, number, key, value});
   std::unique_lock lock(mutex_);
+  if (cut_) throw gone_error(purpose);
+  calls_[number];
+  lock.unlock();
+  post(std::move(bytes));
+  lock.lock();
   const auto done = [&] { return calls_[number].has_value() || cut_; };
   const bool in_time = answered_.wait_until(lock, deadline.at(), done);
   const auto answer = std::move(calls_.extract(number).mapped());
-  if (!in_time) throw late();
+  if (!in_time) {
+    throw Error("cluster", ErrorKind::timeout,
+                {.what = fmt::format("the time is over while {}", purpose)});
+  }
   if (!answer) throw gone_error(purpose);
   if (answer->message == Message::value) return answer->value;
   throw to_error(answer->value, message == Message::get ? purpose : "");
 }
 
-void ServerConnection::leave(Deadline deadline) {
+void ServerConnection::leave(const std::string& farewell, Deadline deadline) {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(left_, true) || cut_) return;
+    if (left_) return;
+    require_usable();
+    left_ = true;
+    if (cut_) return;
   }
   try {
-    call(Message::leave, "", "", deadline, "leaving");
-  } catch (const Error&) {
+    request(Message::leave, "", farewell, deadline, "leaving");
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::usage) throw;
     // Nobody to take leave of, or somebody who would not go first.
   }
 }
 
-void ServerConnection::listen(LossListener listener) {
+void ServerConnection::listen(Message kind, Listener listener) {
   {
     const std::lock_guard lock(mutex_);
     TROIKA_CHECK(!left_, "rendezvous used after leave()");
-    listeners_.push_back({std::move(listener)});
+    subscriptions_.push_back({kind, std::move(listener)});
   }
   wake_.wake();
+}
+
+void ServerConnection::on_asked(Answerer answerer) {
+  const std::lock_guard lock(mutex_);
+  TROIKA_CHECK(!left_, "rendezvous used after leave()");
+  TROIKA_CHECK(!answerer_, "one function answers for a rank");
+  answerer_ = std::move(answerer);
+}
+
+std::vector<std::optional<std::string>> ServerConnection::ask_all(const std::string& question,
+                                                                  Deadline deadline) {
+  const std::string name = std::to_string(next_call_++);
+  std::string bytes = encode({Message::ask, 0, name, question});
+  std::unique_lock lock(mutex_);
+  require_usable();
+  const Answerer answerer = answerer_;
+  Inquiry& inquiry = inquiries_[name];
+  inquiry.answers.resize(static_cast<size_t>(world_size_));
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (rank != rank_ && !gone_.contains(rank)) inquiry.open.insert(rank);
+  }
+  const bool any_open = !inquiry.open.empty();
+  lock.unlock();
+  if (any_open) post(std::move(bytes));
+  std::string own = answerer ? answerer(question) : "";
+  lock.lock();
+  answered_.wait_until(lock, deadline.at(), [&] { return inquiry.open.empty() || cut_; });
+  auto answers = std::move(inquiries_.extract(name).mapped().answers);
+  answers[static_cast<size_t>(rank_)] = std::move(own);
+  return answers;
+}
+
+// Never blocks: what the socket does not take now, the reading thread sends when it can.
+void ServerConnection::post(std::string bytes) {
+  {
+    const std::lock_guard lock(out_mutex_);
+    out_.add(std::move(bytes));
+  }
+  if (!flush()) wake_.wake();
+}
+
+// Whether all is out.
+bool ServerConnection::flush() {
+  const std::lock_guard lock(out_mutex_);
+  std::string reason;
+  // The reading side tells why a connection ended, after the news that came before.
+  if (!out_.flush(socket_.get(), reason)) out_ = {};
+  return out_.empty();
 }
 
 void ServerConnection::read_until_stopped() {
@@ -108,8 +163,9 @@ void ServerConnection::read_until_stopped() {
       open = false;
     }
     tell_listeners();
+    const auto events = static_cast<short>(flush() ? POLLIN : POLLIN | POLLOUT);
     // poll() ignores negative descriptors: after the cut only wake_ counts.
-    pollfd entries[] = {{wake_.fd(), POLLIN, 0}, {open ? socket_.get() : -1, POLLIN, 0}};
+    pollfd entries[] = {{wake_.fd(), POLLIN, 0}, {open ? socket_.get() : -1, events, 0}};
     if (::poll(entries, 2, -1) < 0) continue;
     if (entries[0].revents) {
       wake_.clear();
@@ -128,44 +184,68 @@ void ServerConnection::read_until_stopped() {
 
 void ServerConnection::take_in(const Frame& frame) {
   if (frame.message == Message::bye) return cut("it has ended", false);
+  if (frame.message == Message::ask) return answer(frame);
   const std::lock_guard lock(mutex_);
-  if (frame.message == Message::lost) {
-    losses_.push_back({static_cast<int>(frame.number), frame.value});
-    return;
+  if (frame.message == Message::lost || frame.message == Message::left) {
+    return note({frame.message, static_cast<int>(frame.number), frame.value});
   }
-  // Calls that ran out of time are no longer here.
-  if (const auto call = calls_.find(frame.number); call != calls_.end()) {
+  // Calls and inquiries that ran out of time are no longer here.
+  if (frame.message == Message::answer) {
+    const auto inquiry = inquiries_.find(frame.key);
+    const int rank = static_cast<int>(frame.number);
+    if (inquiry == inquiries_.end() || inquiry->second.open.erase(rank) == 0) return;
+    inquiry->second.answers[frame.number] = frame.value;
+    answered_.notify_all();
+  } else if (const auto call = calls_.find(frame.number); call != calls_.end()) {
     call->second = frame;
     answered_.notify_all();
   }
 }
 
+void ServerConnection::answer(const Frame& question) noexcept {
+  Answerer answerer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (left_ || stopping_) return;
+    answerer = answerer_;
+  }
+  const std::string text = answerer ? answerer(question.value) : "";
+  post(encode({Message::answer, question.number, question.key, text}));
+}
+
+void ServerConnection::note(const News& news) {
+  const auto same = [&](const News& old) { return old.kind == news.kind && old.rank == news.rank; };
+  if (std::ranges::any_of(news_, same)) return;
+  news_.push_back(news);
+  gone_.insert(news.rank);
+  for (auto& [name, inquiry] : inquiries_) inquiry.open.erase(news.rank);
+  answered_.notify_all();
+}
+
 void ServerConnection::cut(const std::string& reason, bool lost) {
   const std::lock_guard lock(mutex_);
-  if (bye_) return;
-  bye_ = !lost;
-  const bool known = lost && !losses_.empty() && losses_.back().rank == 0;
-  if (lost && !known) losses_.push_back({0, reason});
+  if (cut_) return;
   cut_ = reason;
+  bye_ = !lost;
+  note({lost ? Message::lost : Message::left, 0, lost ? reason : ""});
   answered_.notify_all();
 }
 
 void ServerConnection::tell_listeners() {
   while (true) {
-    LossListener call;
-    Loss loss;
+    Listener tell;
+    News news;
     {
       const std::lock_guard lock(mutex_);
-      if (left_ || stopping_) return;
-      for (auto& listener : listeners_) {
-        if (listener.next_loss == losses_.size()) continue;
-        loss = losses_[listener.next_loss++];
-        call = listener.call;
-        break;
-      }
+      if (left_ || stopping_ || subscriptions_.empty()) return;
+      // The one furthest behind, so that all hear everything in the order of what happened.
+      auto& next = *std::ranges::min_element(subscriptions_, {}, &Subscription::next);
+      if (next.next == news_.size()) return;
+      news = news_[next.next++];
+      if (next.kind != news.kind) continue;
+      tell = next.tell;
     }
-    if (!call) return;
-    call(loss.rank, loss.reason);
+    tell(news.rank, news.text);
   }
 }
 

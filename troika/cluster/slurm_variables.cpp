@@ -79,8 +79,14 @@ void read_place(const Reader& reader, Environment& found) {
 
 }  // namespace
 
+std::optional<int> slurm_step_tasks(const Reader& reader) {
+  return step_id(reader) ? reader.number("SLURM_STEP_NUM_TASKS", 1) : std::nullopt;
+}
+
 bool has_slurm(const Reader& reader) {
-  const bool there = reader.has("SLURM_STEP_ID") || reader.has("SLURM_STEPID") ||
+  // A job of several tasks is Slurm's even where srun did not start this process, to be refused.
+  const bool several = reader.has("SLURM_JOB_ID") && reader.number("SLURM_NTASKS", 1) > 1;
+  const bool there = reader.has("SLURM_STEP_ID") || reader.has("SLURM_STEPID") || several ||
                      (reader.has("SLURM_PROCID") && reader.has("SLURM_NTASKS"));
   return there && !interactive(reader);
 }
@@ -88,24 +94,25 @@ bool has_slurm(const Reader& reader) {
 Environment read_slurm(const Reader& reader) {
   Environment found;
   found.launcher = "slurm";
-  if (!reader.has("SLURM_PROCID")) fail_incomplete("SLURM_STEP_ID", "SLURM_PROCID");
   const auto size = reader.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
+  const auto step = step_id(reader);
+  if (const auto tasks = reader.number(size, 1); tasks > 1 && !step) {
+    // The batch script itself, or a shell of salloc: one process, and nobody started the others.
+    throw Error("cluster", ErrorKind::usage,
+                {.what = "incomplete launch environment",
+                 .got = fmt::format("{}={} without SLURM_STEP_ID", size, *tasks),
+                 .expected = "both",
+                 .hint = fmt::format("start the program with srun or troika launch inside the "
+                                     "batch script, or unset {} to run alone",
+                                     size)});
+  }
+  if (!reader.has("SLURM_PROCID")) fail_incomplete("SLURM_STEP_ID", "SLURM_PROCID");
   if (size.empty()) fail_incomplete("SLURM_PROCID", "SLURM_NTASKS");
   found.world_size = reader.require(size, 1);
   found.rank = reader.require("SLURM_PROCID", 0);
   if (found.rank >= found.world_size)
     fail_range("SLURM_PROCID", found.rank, size, found.world_size);
-  const auto step = step_id(reader);
-  if (found.world_size == 1 && !step) return {};  // a batch script of one task, not srun
-  if (found.world_size > 1 && !step) {
-    // The batch script itself: task 0 of as many as it may start, and nobody started the others.
-    throw Error("cluster", ErrorKind::usage,
-                {.what = "incomplete launch environment",
-                 .got = fmt::format("{}={} without SLURM_STEP_ID", size, found.world_size),
-                 .expected = "both",
-                 .hint = "start the program with srun or troika launch inside the batch script, or "
-                         "unset SLURM_PROCID to run alone"});
-  }
+  if (!step) return {};  // a batch script of one task, not srun
   if (found.world_size > 1) read_place(reader, found);
 
   const auto job_name = reader.first_of({"SLURM_JOB_ID", "SLURM_JOBID"});

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "troika/base/error.h"
+#include "troika/cluster/port.h"
 
 namespace troika::cluster {
 
@@ -91,11 +92,18 @@ Descriptor listen_at(const std::string& address, int port) {
       loopback ? address != "::1" : error == EAFNOSUPPORT || error == EADDRNOTAVAIL;
   if (!listener && try_ipv4) listener = bind_listener(AF_INET, loopback, port, error);
   if (!listener) {
-    throw Error("cluster", ErrorKind::usage,
-                {.what = fmt::format("cannot listen on port {}", port),
-                 .got = system_reason(error),
-                 .expected = "a free port",
-                 .hint = "set MASTER_PORT, the same on all ranks, or end the program that has it"});
+    const PortRange ephemeral = ephemeral_range();
+    const bool anybodys = port >= ephemeral.low && port <= ephemeral.high;
+    throw Error(
+        "cluster", ErrorKind::usage,
+        {.what = fmt::format("cannot listen on port {}", port),
+         .got = system_reason(error),
+         .expected = "a free port",
+         .hint = anybodys ? fmt::format("set MASTER_PORT, the same on all ranks, outside {}-{}, "
+                                        "where any connection of any program may take a port",
+                                        ephemeral.low, ephemeral.high)
+                          : "set MASTER_PORT, the same on all ranks, or end the program that has "
+                            "it"});
   }
   return listener;
 }
@@ -116,15 +124,20 @@ Attempt try_connect(const std::string& address, int port, Deadline deadline) {
   // The server of a loopback name listens on IPv4, whatever the name resolves to first.
   const std::string name = address == "localhost" ? "127.0.0.1" : address;
   const int code = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &raw);
-  if (code != 0) return {{}, code == EAI_SYSTEM ? system_reason(errno) : ::gai_strerror(code)};
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
   Attempt attempt;
+  if (code != 0) {
+    attempt.problem = code == EAI_SYSTEM ? system_reason(errno) : ::gai_strerror(code);
+    return attempt;
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
   for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
     attempt.socket = Descriptor(
         ::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, entry->ai_protocol));
     const int error = connect_one(attempt.socket, *entry, deadline);
+    attempt.heard |= error == 0 || error == ECONNREFUSED || error == ECONNRESET;
     if (error == 0) return attempt;
-    attempt = {{}, system_reason(error)};
+    attempt.socket.reset();
+    attempt.problem = system_reason(error);
   }
   return attempt;
 }

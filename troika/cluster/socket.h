@@ -18,6 +18,7 @@ int port_of(const Descriptor& listener);
 struct Attempt {
   Descriptor socket;
   std::string problem;
+  bool heard = false;  // of the machine: it accepted, or refused because nobody listens yet
 };
 Attempt try_connect(const std::string& address, int port, Deadline deadline);
 

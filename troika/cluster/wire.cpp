@@ -36,7 +36,9 @@ std::string encode(const Frame& frame) {
   const size_t size = kHead + frame.key.size() + frame.value.size();
   if (size > kMaxFrame) {
     throw Error("cluster", ErrorKind::usage,
-                {.what = fmt::format("value of key \"{}\" is too long", frame.key),
+                {.what = frame.message == Message::set
+                             ? fmt::format("value of key \"{}\" is too long", frame.key)
+                             : "message to other ranks is too long",
                  .got = fmt::format("{} bytes", frame.value.size()),
                  .expected = fmt::format("less than {} bytes", kMaxFrame)});
   }

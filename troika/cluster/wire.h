@@ -14,7 +14,7 @@
 namespace troika::cluster {
 
 // Raised with every change of the frames or of a hello.
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 // The first bytes in each direction; anything else is a foreign program. They differ, so that
 // neither side can take an echo for an answer.
@@ -32,11 +32,14 @@ enum class Message : uint8_t {
   set,      // client: number = call; answered by `value`
   get,      // client: number = call; answered by `value` once the key is set, or by `failed`
   add,      // client: number = call, value = decimal delta; answered by `value` or `failed`
-  leave,    // client: number = call; answered by `value`
+  leave,    // client: number = call, value = farewell; answered by `value`
   fail,     // client: value = why it is about to be lost; the connection ends
   value,    // server: number = call
   failed,   // server: number = call, value = JSON of Refusal
   lost,     // server: number = rank, value = why
+  left,     // server: number = rank, value = farewell
+  ask,      // client: key = inquiry, value = question; server to the others: number = who asks
+  answer,   // client: number = who asked, key = inquiry; server to that one: number = who answers
   bye,      // server: rank 0 leaves, and the keys with it
 };
 
