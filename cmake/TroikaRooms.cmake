@@ -46,9 +46,9 @@ function(troika_test room)
                        PROPERTIES TIMEOUT 120 ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
 
-# troika_ranks_test(NAME BACKEND gloo|mpi RANKS n COMMAND target args ...): a ctest that runs a
-# program as n processes, started by `troika launch` for gloo and by mpirun for mpi. A back end that
-# is not built has no such test.
+# troika_ranks_test(NAME BACKEND shm|gloo|mpi RANKS n COMMAND target args ...): a ctest that runs a
+# program as n processes, started by mpirun for mpi and by `troika launch` for the others. A back end
+# that is not built has no such test.
 function(troika_ranks_test name)
   cmake_parse_arguments(RANKS "" "BACKEND;RANKS" "COMMAND" ${ARGN})
   list(POP_FRONT RANKS_COMMAND program)
@@ -60,12 +60,12 @@ function(troika_ranks_test name)
     add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe
              -n ${RANKS_RANKS} $<TARGET_FILE:${program}> ${RANKS_COMMAND})
   else()
-    if(NOT TROIKA_WITH_GLOO)
+    if(RANKS_BACKEND STREQUAL "gloo" AND NOT TROIKA_WITH_GLOO)
       return()
     endif()
     add_test(NAME ${name} COMMAND troika launch -n ${RANKS_RANKS}
              $<TARGET_FILE:${program}> ${RANKS_COMMAND})
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120 ENVIRONMENT "OMP_NUM_THREADS=1"
-                       PROCESSORS 2)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2
+    ENVIRONMENT "OMP_NUM_THREADS=1;TROIKA_FLIGHT_RECORD=${PROJECT_BINARY_DIR}/flight-record")
 endfunction()

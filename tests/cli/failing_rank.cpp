@@ -11,12 +11,12 @@
 
 int main(int, char** argv) try {
   auto group = troika::comm::world();
-  group.barrier("start");
+  group.barrier({.label = "start"});
   if (group.rank() == 1) {
     if (std::string_view(argv[1]) == "kill") ::raise(SIGKILL);
     throw std::runtime_error("the disk is on fire");
   }
-  group.barrier("never complete");
+  group.barrier({.label = "never complete"});
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());

@@ -96,7 +96,7 @@ TEST_F(Train, RunsUnderOtherLaunchers) {
   EXPECT_EQ(summary()["world_size"], 2);
   EXPECT_THAT(read_file(run_folder() / "logs/rank-1.log"),
               HasSubstr("rank 1 of 2 (local 1 of 2 on node 0 of 1), found by Open MPI variables, "
-                        "back end mpi"));
+                        "back end shm"));
 #endif
 }
 
@@ -171,7 +171,7 @@ TEST_F(Train, DoctorSaysWhatIsThere) {
   const auto outcome = troika("doctor --json");
   ASSERT_EQ(outcome.exit_code, 0);
   const auto json = nlohmann::json::parse(outcome.out);
-  EXPECT_EQ(json["back_ends"].size(), 3u);
+  EXPECT_EQ(json["back_ends"].size(), 4u);
   EXPECT_GT(json["blas"]["gflops"].get<double>(), 0);
   EXPECT_EQ(json["launcher"]["name"], "none");
   EXPECT_THAT(troika("doctor").out, HasSubstr("back end local   available\n"));

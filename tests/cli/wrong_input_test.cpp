@@ -191,7 +191,7 @@ TEST_F(WrongInput, ARankThatFailsUnderMpirun) {
 
 TEST_F(WrongInput, MpiWorldOfOneUnderMpirun) {
   expect_failure(
-      troika("train",
+      troika("train --comm.backend=mpi",
              "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_RANK=0 "
              "OMPI_COMM_WORLD_LOCAL_SIZE=2"),
       2,
@@ -212,8 +212,9 @@ TEST_F(WrongInput, MpiWorldOfOneUnderSlurm) {
 #endif
 
 TEST_F(WrongInput, BackEndThatDoesNotExist) {
-  expect_failure(troika("train --comm.backend=glo"), 2,
-                 "error: [config] comm.backend; got \"glo\", expected one of auto, gloo, mpi\n");
+  expect_failure(
+      troika("train --comm.backend=glo"), 2,
+      "error: [config] comm.backend; got \"glo\", expected one of auto, shm, gloo, mpi\n");
 }
 
 TEST_F(WrongInput, NoSubcommand) {

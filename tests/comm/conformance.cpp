@@ -38,7 +38,7 @@ at::Tensor expected(int size, int64_t count, at::ScalarType type, ReduceOp op) {
 void check_equal_on_all_ranks(Group& group, const at::Tensor& tensor) {
   const auto bytes = tensor.contiguous().view({-1}).to(at::kDouble);
   const auto all = at::empty({group.size(), bytes.numel()}, at::kDouble);
-  group.all_gather(all, bytes).wait();
+  group.all_gather(all, bytes);
   for (int r = 0; r < group.size(); ++r) {
     EXPECT_TRUE(all[r].equal(all[0])) << "rank " << r << " holds other bits than rank 0";
   }
@@ -55,7 +55,7 @@ void check_all_reduce(Group& group) {
       if (op == ReduceOp::product && (type == at::kChar || type == at::kByte)) continue;
       for (const int64_t count : {0, 1, 2, 5, 1000}) {
         auto tensor = values_of(group.rank(), count, type);
-        group.all_reduce(tensor, op).wait();
+        group.all_reduce(tensor, op);
         EXPECT_TRUE(at::allclose(tensor.to(at::kDouble),
                                  expected(group.size(), count, type, op).to(at::kDouble)))
             << c10::toString(type) << " " << name(op) << " x " << count;
@@ -72,7 +72,7 @@ void check_large_all_reduce(Group& group) {
   for (int r = 0; r < group.size(); ++r) {
     sum += at::sin(at::arange(count, at::kFloat) + static_cast<float>(r)).to(at::kDouble);
   }
-  group.all_reduce(tensor).wait();
+  group.all_reduce(tensor);
   EXPECT_LT((tensor.to(at::kDouble) - sum).abs().max().item<double>(), 1e-6 * group.size());
   check_equal_on_all_ranks(group, tensor);
 }
@@ -80,7 +80,7 @@ void check_large_all_reduce(Group& group) {
 void check_half_sums_in_float(Group& group) {
   // 1 + n * 2^-9: each addition alone rounds away in bfloat16 (8 bits), their sum does not.
   auto tensor = at::full({3}, group.rank() == 0 ? 1.0 : std::exp2(-9), at::kBFloat16);
-  group.all_reduce(tensor).wait();
+  group.all_reduce(tensor);
   const auto exact = at::full({3}, 1.0 + (group.size() - 1) * std::exp2(-9)).to(at::kBFloat16);
   EXPECT_TRUE(tensor.equal(exact)) << tensor << exact;
 }
@@ -89,66 +89,99 @@ void check_non_contiguous(Group& group) {
   auto whole = at::zeros({4, 6});
   auto columns = whole.narrow(1, 1, 3).t();
   columns.fill_(group.rank() + 1.0);
-  group.all_reduce(columns).wait();
+  group.all_reduce(columns);
   const double sum = group.size() * (group.size() + 1) / 2.0;
   EXPECT_TRUE(columns.eq(sum).all().item<bool>());
   EXPECT_EQ(whole.sum().item<double>(), sum * 12) << "elements outside the view were touched";
 }
 
-void check_broadcast(Group& group) {
+void check_empty_and_scalar(Group& group) {
+  auto empty = at::zeros({0, 3});
+  group.all_reduce(empty);
+  auto scalar = at::full({}, group.rank() + 1.0);
+  group.all_reduce(scalar);
+  EXPECT_EQ(scalar.item<double>(), group.size() * (group.size() + 1) / 2.0);
+}
+
+void check_shared_buffers(Group& group) {
+  for (const int64_t count : {1, 100, 5000, 300'001}) {
+    const auto shared = group.allocate({count}, at::kFloat);
+    shared.fill_(group.rank() + 1.0);
+    group.all_reduce(shared, ReduceOp::average);
+    EXPECT_TRUE(shared.eq((group.size() + 1) / 2.0).all().item<bool>()) << count;
+    // A part that does not begin where the buffer does.
+    const auto part = shared.narrow(0, count / 2, count - count / 2);
+    part.fill_(group.rank());
+    group.all_reduce(part, ReduceOp::max);
+    EXPECT_TRUE(part.eq(group.size() - 1).all().item<bool>()) << count;
+  }
+}
+
+void check_reduce(Group& group) {
   for (int root = 0; root < group.size(); ++root) {
-    for (const auto type : {at::kFloat, at::kBFloat16, at::kBool, at::kLong}) {
-      auto tensor = values_of(group.rank(), 100, type);
-      group.broadcast(tensor, root).wait();
-      EXPECT_TRUE(tensor.equal(values_of(root, 100, type))) << c10::toString(type) << root;
+    for (const auto type : {at::kDouble, at::kBFloat16, at::kInt}) {
+      const auto before = values_of(group.rank(), 101, type);
+      auto tensor = before.clone();
+      group.reduce(tensor, root);
+      const auto after =
+          group.rank() == root ? expected(group.size(), 101, type, ReduceOp::sum) : before;
+      EXPECT_TRUE(tensor.equal(after)) << c10::toString(type) << " to " << root;
     }
   }
-  auto empty = at::zeros({0});
-  group.broadcast(empty).wait();
 }
 
-void check_all_gather(Group& group) {
-  auto all = at::empty({group.size(), 2, 3});
-  group.all_gather(all, at::full({2, 3}, group.rank() + 0.5)).wait();
-  for (int r = 0; r < group.size(); ++r) EXPECT_TRUE(all[r].eq(r + 0.5).all().item<bool>());
-}
-
-void check_text(Group& group) {
-  const std::string own(static_cast<size_t>(group.rank()) * 10,
-                        static_cast<char>('a' + group.rank()));
-  const auto all = group.all_gather_text(own);
-  ASSERT_EQ(all.size(), static_cast<size_t>(group.size()));
-  EXPECT_EQ(all[static_cast<size_t>(group.rank())], own);
-  EXPECT_EQ(all[0], "");
-  EXPECT_EQ(group.broadcast_text(group.rank() == 0 ? "hello" : "other"), "hello");
-}
-
-void check_order_of_queued_calls(Group& group) {
-  std::vector<at::Tensor> tensors;
-  std::vector<Work> work;
-  for (int i = 0; i < 20; ++i) {
-    tensors.push_back(at::full({1 + i * 100}, i + group.rank(), at::kDouble));
-    work.push_back(group.all_reduce(tensors.back(), ReduceOp::max));
+void check_reduce_scatter(Group& group) {
+  const int n = group.size();
+  for (const auto type :
+       {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kBool}) {
+    for (const int64_t block : {1, 33, 40'000}) {
+      const auto input = values_of(group.rank(), block * n, type);
+      const auto before = input.clone();
+      auto output = at::empty({block}, input.options());
+      group.reduce_scatter(output, input);
+      const auto whole = expected(n, block * n, type, ReduceOp::sum);
+      EXPECT_TRUE(output.equal(whole.narrow(0, block * group.rank(), block)))
+          << c10::toString(type) << " x " << block;
+      EXPECT_TRUE(input.equal(before)) << "the input was written to";
+    }
   }
-  for (const auto& w : work) w.wait();
-  for (int i = 0; i < 20; ++i) {
-    EXPECT_TRUE(tensors[static_cast<size_t>(i)].eq(i + group.size() - 1).all().item<bool>());
-  }
+  // Rank r gets r rows of three; rank 0 gets nothing.
+  std::vector<int64_t> splits;
+  for (int r = 0; r < n; ++r) splits.push_back(r * 50);
+  const int64_t rows = int64_t{50} * n * (n - 1) / 2;
+  const auto input = values_of(group.rank(), rows * 3, at::kDouble).view({rows, 3});
+  auto output = at::empty({splits[static_cast<size_t>(group.rank())], 3}, at::kDouble);
+  group.reduce_scatter(output, input, ReduceOp::average, splits);
+  const auto whole = expected(n, rows * 3, at::kDouble, ReduceOp::average).view({rows, 3});
+  const int64_t begin = int64_t{50} * group.rank() * (group.rank() - 1) / 2;
+  EXPECT_TRUE(at::allclose(output, whole.narrow(0, begin, output.size(0))));
+}
+
+void check_reduce_scatter_and_all_gather_are_all_reduce(Group& group) {
+  const int64_t block = 12'345;
+  const auto input = at::sin(at::arange(block * group.size(), at::kDouble) + group.rank());
+  auto own = at::empty({block}, at::kDouble);
+  auto whole = at::empty_like(input);
+  group.reduce_scatter(own, input);
+  group.all_gather(whole, own);
+  group.all_reduce(input);
+  EXPECT_TRUE(at::allclose(whole, input, 1e-13, 1e-13));
 }
 
 }  // namespace
 
 void conform(Group group) {
-  group.barrier("start");
   check_all_reduce(group);
   check_large_all_reduce(group);
   check_half_sums_in_float(group);
   check_non_contiguous(group);
-  check_broadcast(group);
-  check_all_gather(group);
-  check_text(group);
-  check_order_of_queued_calls(group);
-  group.barrier("end");
+  check_empty_and_scalar(group);
+  check_shared_buffers(group);
+  check_reduce(group);
+  check_reduce_scatter(group);
+  check_reduce_scatter_and_all_gather_are_all_reduce(group);
+  conform_in_moving(group);
+  group.barrier();
 }
 
 }  // namespace troika::comm

@@ -7,4 +7,7 @@ namespace troika::comm {
 
 void conform(Group group);
 
+// The part of it that moves data and makes groups, and reduces little; called by conform().
+void conform_in_moving(Group& group);
+
 }  // namespace troika::comm

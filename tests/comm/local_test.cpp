@@ -1,23 +1,31 @@
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <thread>
 
 #include "tests/comm/conformance.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
+#include "troika/base/file.h"
+#include "troika/base/log.h"
 #include "troika/comm/backend.h"
+#include "troika/comm/flight_report.h"
 #include "troika/comm/local/local.h"
 
 namespace troika::comm {
 namespace {
 
-class Sizes : public testing::TestWithParam<int> {};
+using testing_support::TemporaryFolder;
 
-TEST_P(Sizes, LocalConforms) {
+class LocalSizes : public testing::TestWithParam<int> {};
+
+TEST_P(LocalSizes, LocalConforms) {
   local::run(GetParam(), conform);
 }
 
-INSTANTIATE_TEST_SUITE_P(Local, Sizes, testing::Values(1, 2, 3, 4, 7),
+INSTANTIATE_TEST_SUITE_P(Local, LocalSizes, testing::Values(1, 2, 3, 4, 7),
                          testing::PrintToStringParamName());
 
 TEST(Group, RanksThatCallDifferentThingsAreToldWhoCalledWhat) {
@@ -25,14 +33,18 @@ TEST(Group, RanksThatCallDifferentThingsAreToldWhoCalledWhat) {
   const auto body = [&](Group group) {
     try {
       if (group.rank() == 0) {
-        group.all_reduce(at::zeros({3}), ReduceOp::sum, "loss").wait();
+        group.all_reduce(at::zeros({3}), ReduceOp::sum, {.label = "loss"});
       } else {
-        group.all_reduce(at::zeros({4}), ReduceOp::sum, "loss").wait();
+        group.all_reduce(at::zeros({4}), ReduceOp::sum, {.label = "loss"});
       }
     } catch (const Error& error) {
       const std::string text = error.what();
-      named += text.find("rank 0: all_reduce #0 'loss' of Float x 3 sum") != std::string::npos &&
-               text.find("rank 1: all_reduce #0 'loss' of Float x 4 sum") != std::string::npos;
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_THAT(text, testing::ContainsRegex("rank 0: all_reduce #0 'loss' "
+                                               "\\(local_test.cpp:[0-9]+\\) of Float x 3 sum"));
+      EXPECT_THAT(text, testing::ContainsRegex("rank 1: all_reduce #0 'loss' "
+                                               "\\(local_test.cpp:[0-9]+\\) of Float x 4 sum"));
+      ++named;
       throw;
     }
   };
@@ -45,7 +57,7 @@ TEST(Group, DifferentOperationsDoNotPair) {
     if (group.rank() == 0) {
       group.barrier();
     } else {
-      group.broadcast(at::zeros({1})).wait();
+      group.broadcast(at::zeros({1}));
     }
   };
   try {
@@ -57,25 +69,129 @@ TEST(Group, DifferentOperationsDoNotPair) {
   }
 }
 
-TEST(Group, AnAbsentRankIsATimeoutThatNamesTheCall) {
-  std::atomic<int> timeouts = 0;
-  const auto body = [&](Group group) {
-    if (group.rank() == 1) {
-      while (timeouts == 0) std::this_thread::yield();
+// Every other rank names it, with the call it missed and the last one it made.
+TEST(Group, AnAbsentRankIsNamedByAllOthersWithTheCallItMissed) {
+  std::atomic<int> named = 0;
+  const auto body = [&](const Group& group) {
+    group.barrier({.label = "start"});
+    if (group.rank() == 2) {
+      while (named < 3) std::this_thread::yield();
       return;
     }
     try {
-      group.all_reduce(at::zeros({2}), ReduceOp::sum, "grads").wait();
+      group.all_reduce(at::zeros({2}), ReduceOp::sum, {.label = "grads"});
+      ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::timeout);
-      EXPECT_STREQ(error.what(),
-                   "[comm] rank 0 of 2 failed in all_reduce #0 'grads' of Float x 2 sum: [comm] no "
-                   "message from rank 1 in time");
-      ++timeouts;
+      EXPECT_THAT(error.what(),
+                  testing::ContainsRegex("all_reduce #1 'grads' .* of Float x 2 sum"));
+      EXPECT_THAT(error.what(),
+                  testing::ContainsRegex("rank 2 has not called it \\(last: barrier #0 'start' "
+                                         ".*, which ended\\)"));
+    }
+    ++named;
+  };
+  local::run(4, body, {.timeout = Milliseconds(100)});
+  EXPECT_EQ(named, 3);
+}
+
+TEST(Group, ARankThatLeavesEarlyIsNamedAtOnce) {
+  const auto body = [&](const Group& group) {
+    group.barrier({.label = "together"});
+    if (group.rank() == 1) return;
+    try {
+      group.barrier({.label = "alone"});
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::peer);
+      EXPECT_THAT(error.what(), testing::ContainsRegex("rank 1 has left and takes no part in "
+                                                       "barrier #1 'alone' .*; got its last call "
+                                                       "was barrier #0 'together'"));
     }
   };
-  local::run(2, body, {.timeout = Milliseconds(50)});
-  EXPECT_EQ(timeouts, 1);
+  local::run(3, body, {.timeout = std::chrono::minutes(30)});
+}
+
+TEST(Group, ALastCallIsNoReasonToWaitForWhoLeftAfterIt) {
+  for (int round = 0; round < 50; ++round) {
+    local::run(3, [](const Group& group) {
+      auto tensor = at::ones({100'000});
+      group.all_reduce(tensor, ReduceOp::sum, {.async_op = group.rank() == 1});
+    });
+  }
+}
+
+TEST(Group, SplitsOfAllToAllThatDoNotFitAreAnErrorOnEveryRank) {
+  std::atomic<int> errors = 0;
+  const auto body = [&](const Group& group) {
+    // Rank 0 expects two rows of rank 1, which sends one.
+    const std::vector<int64_t> in{1, 1};
+    const std::vector<int64_t> out =
+        group.rank() == 0 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{1, 1};
+    try {
+      group.all_to_all(at::zeros({group.rank() == 0 ? 3 : 2}), at::zeros({2}), out, in);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_THAT(error.what(), testing::HasSubstr("got 1 elements from rank 1 to rank 0, expected "
+                                                   "2, by rank 0's output splits"));
+      ++errors;
+    }
+  };
+  local::run(2, body);
+  EXPECT_EQ(errors, 2);
+}
+
+TEST(Group, AMessageOfAnotherSizeIsAnError) {
+  const auto body = [](const Group& group) {
+    if (group.rank() == 0) {
+      group.send(at::zeros({3}), 1, 9);
+      return;
+    }
+    try {
+      group.receive(at::zeros({4}), 0, 9).wait();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_STREQ(error.what(),
+                   "[comm] a message of another size from rank 0, tag 9; got Float x "
+                   "3, expected Float x 4");
+    }
+  };
+  local::run(2, body);
+}
+
+TEST(Group, AStalledCallIsWarnedOfBeforeItsDeadline) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "log";
+  log::also_to_file(file);
+  const auto warned = [&] {
+    return read_file(file).find("has been waiting for") != std::string::npos;
+  };
+  local::run(2,
+             [&](const Group& group) {
+               while (group.rank() == 1 && !warned()) std::this_thread::yield();
+               group.barrier({.label = "late"});
+             },
+             {.stall_warning = Milliseconds(1)});
+  EXPECT_THAT(read_file(file),
+              testing::ContainsRegex("barrier #0 'late' .* has been waiting for .*: rank 1 has not "
+                                     "called it \\(it has called nothing yet\\)"));
+}
+
+TEST(Group, EveryRankLeavesAFlightRecord) {
+  const TemporaryFolder folder;
+  const auto body = [](const Group& group) {
+    group.barrier({.label = "start"});
+    EXPECT_THROW(group.all_reduce(at::zeros({1 + group.rank()}), ReduceOp::sum, {.label = "odd"}),
+                 Error);
+  };
+  local::run(3, body, {.flight_record = folder.path()});
+  for (int r = 0; r < 3; ++r) {
+    const auto record = read_file(folder.path() / fmt::format("world-rank{}.json", r));
+    EXPECT_THAT(record, testing::HasSubstr("\"label\": \"odd\""));
+    EXPECT_THAT(record, testing::HasSubstr("\"state\": \"failed\""));
+  }
+  EXPECT_THAT(flight_report(folder.path()), testing::HasSubstr("'odd'"));
 }
 
 TEST(Group, ARankThatThrowsReleasesTheOthers) {
@@ -100,15 +216,15 @@ TEST(Group, ErrorsAreStickyAndKeepTheirKind) {
       while (checked == 0) std::this_thread::yield();
       return;
     }
-    EXPECT_THROW(group.barrier("first"), Error);
+    EXPECT_THROW(group.barrier({.label = "first"}), Error);
     try {
-      group.barrier("second");
+      group.barrier({.label = "second"});
       ADD_FAILURE();
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::timeout);
-      EXPECT_STREQ(error.what(),
-                   "[comm] this group is unusable since an earlier failure: [comm] rank 0 of 2 "
-                   "failed in barrier #0 'first': [comm] no message from rank 1 in time");
+      EXPECT_THAT(error.what(),
+                  testing::StartsWith("[comm] this group is unusable since an earlier failure: "
+                                      "[comm] barrier #0 'first' ("));
     }
     ++checked;
   };
@@ -121,7 +237,7 @@ TEST(Group, ARankThatThrowsDoesNotWaitForWhatItHasQueued) {
   auto ranks = local::make(2);
   const auto fail = [&] {
     Group group(std::move(ranks[0]), {.timeout = std::chrono::minutes(30)});
-    group.all_reduce(at::zeros({1}), ReduceOp::sum, "queued");
+    group.all_reduce(at::zeros({1}), ReduceOp::sum, {.label = "queued", .async_op = true});
     throw std::runtime_error("out of memory");
   };
   EXPECT_THROW(fail(), std::runtime_error);
@@ -130,12 +246,12 @@ TEST(Group, ARankThatThrowsDoesNotWaitForWhatItHasQueued) {
 TEST(Group, RefusesWhatItCannotDo) {
   auto group = local::alone();
   EXPECT_ERROR(group.broadcast(at::zeros({1}), 1), ErrorKind::usage,
-               "[comm] broadcast from a rank that is not in the group; got 1, expected 0 to 0");
+               "[comm] the root is not in the group; got 1, expected 0 to 0");
   EXPECT_ERROR(group.all_reduce(at::zeros({1}, at::kComplexFloat)), ErrorKind::usage,
                "[comm] cannot reduce this type; got ComplexFloat, expected a real number, an "
                "integer or a boolean");
   EXPECT_ERROR(group.all_reduce(at::zeros({1}, at::kBool), ReduceOp::average), ErrorKind::usage,
-               "[comm] all_reduce; got the average of booleans, expected numbers");
+               "[comm] cannot reduce; got the average of booleans, expected numbers");
   EXPECT_ERROR(backend("glo"), ErrorKind::usage,
                "[comm] unknown back end; got glo (did you mean gloo?)");
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <compare>
 
 namespace troika {
 
@@ -26,6 +27,7 @@ class Deadline {
     return std::max(Milliseconds(0), std::chrono::ceil<Milliseconds>(at_ - Clock::now()));
   }
   Clock::time_point at() const { return at_; }
+  auto operator<=>(const Deadline&) const = default;
 
  private:
   explicit Deadline(Clock::time_point at) : at_(at) {}

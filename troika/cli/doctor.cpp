@@ -6,7 +6,9 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
+#include <string>
 #include <thread>
 
 #include "troika/base/error.h"
@@ -14,6 +16,7 @@
 #include "troika/cli/commands.h"
 #include "troika/cluster/environment.h"
 #include "troika/comm/backend.h"
+#include "troika/comm/flight_report.h"
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
 #include "troika/train/summary.h"
@@ -134,13 +137,25 @@ int run(bool as_json) {
   return 0;
 }
 
+int explain(const std::string& records) {
+  std::cout << comm::flight_report(records);
+  return 0;
+}
+
 }  // namespace
 
 Entry add_doctor(CLI::App& app) {
-  auto* command = app.add_subcommand("doctor", "say what this machine has and what is missing");
+  auto* command = app.add_subcommand(
+      "doctor", "say what this machine has and what is missing, or where a job's ranks parted");
   const auto as_json = std::make_shared<bool>(false);
-  command->add_flag("--json", *as_json, "as JSON");
-  return {command, [as_json] { return run(*as_json); }};
+  const auto records = std::make_shared<std::optional<std::string>>();
+  auto* json = command->add_flag("--json", *as_json, "as JSON");
+  command
+      ->add_option("--flight-record", *records,
+                   "folder of the flight records of a failed job: say which rank was where")
+      ->type_name("DIR")
+      ->excludes(json);
+  return {command, [as_json, records] { return *records ? explain(**records) : run(*as_json); }};
 }
 
 }  // namespace troika::cli

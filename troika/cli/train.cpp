@@ -143,10 +143,14 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   check_devices(options, environment);
   set_threads(options, environment);
   open_log(options, environment);
+  const auto& comm = options.comm;
   const auto group =
-      comm::world(environment, {.backend = options.comm.backend,
-                                .join_timeout = milliseconds(options.comm.join_timeout_seconds),
-                                .group = {.timeout = milliseconds(options.comm.timeout_seconds)}});
+      comm::world(environment, {.backend = comm.backend,
+                                .join_timeout = milliseconds(comm.join_timeout_seconds),
+                                .group = {.timeout = milliseconds(comm.timeout_seconds),
+                                          .stall_warning = milliseconds(comm.stall_warning_seconds),
+                                          .algorithm = comm::algorithm_from(comm.algorithm),
+                                          .flight_record = run_folder(options) / "flight-record"}});
   log::info("{}, back end {}", cluster::describe(environment), group.backend());
 
   const auto training = data::make_dataset(options.data, data::Split::train);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
@@ -12,6 +11,7 @@ namespace troika::comm {
 namespace {
 
 constexpr std::array kBackends{
+    Backend{"shm", shm::why_unavailable, shm::make},
     Backend{"gloo", gloo::why_unavailable, gloo::make},
     Backend{"mpi", mpi::why_unavailable, mpi::make},
 };
@@ -23,10 +23,9 @@ std::span<const Backend> backends() {
 }
 
 const Backend& backend(std::string_view name) {
-  const auto row = std::find_if(kBackends.begin(), kBackends.end(),
-                                [&](const Backend& b) { return b.name == name; });
+  const auto row = std::ranges::find(kBackends, name, &Backend::name);
   if (row == kBackends.end()) {
-    std::vector<std::string> names;
+    std::vector<std::string> names{"auto"};
     for (const Backend& b : kBackends) names.emplace_back(b.name);
     throw Error("comm", ErrorKind::usage,
                 {.what = "unknown back end",

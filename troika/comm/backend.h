@@ -6,18 +6,36 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "troika/cluster/environment.h"
+#include "troika/cluster/rendezvous.h"
 #include "troika/comm/group_impl.h"
 
 namespace troika::comm {
 
+// The ranks of a world that have found each other, before they are connected for data.
+struct Meeting {
+  cluster::Environment environment;
+  std::shared_ptr<cluster::Rendezvous> rendezvous;
+  std::shared_ptr<Lifeline> lifeline;
+  std::vector<int> nodes;  // of each rank, from 0 in order of first appearance
+
+  Station station(std::string backend) const;
+};
+
+// Gathers the ranks of the environment and finds out which share a node. Blocks until all are
+// there. Throws what Rendezvous::join throws.
+Meeting meet(const cluster::Environment& environment, Deadline deadline);
+
 struct Backend {
   std::string_view name;
-  // Empty when the back end works in this build; else the reason and what to install.
+  // Empty when the back end works in this build and on this machine; else the reason and what to do
+  // about it.
   std::string (*why_unavailable)();
-  // Connects all ranks of the environment; blocks until they are there or the deadline passes.
-  std::unique_ptr<GroupImpl> (*make)(const cluster::Environment& environment, Deadline deadline);
+  // Connects all ranks; called by all of them. Blocks until they are connected or the deadline
+  // passes. Throws the same kind of Error on every rank.
+  std::shared_ptr<GroupImpl> (*make)(const Meeting& meeting, Deadline deadline);
 };
 
 std::span<const Backend> backends();
@@ -25,14 +43,22 @@ std::span<const Backend> backends();
 // The row of that name; throws Error(usage) for an unknown or unavailable one.
 const Backend& backend(std::string_view name);
 
+namespace shm {
+std::string why_unavailable();
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
+}  // namespace shm
+
 namespace gloo {
 std::string why_unavailable();
-std::unique_ptr<GroupImpl> make(const cluster::Environment& environment, Deadline deadline);
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
 }  // namespace gloo
 
 namespace mpi {
 std::string why_unavailable();
-std::unique_ptr<GroupImpl> make(const cluster::Environment& environment, Deadline deadline);
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
+// MPI_COMM_WORLD with a place to meet that its rank 0 chooses. Initialises MPI where the program
+// has not. Throws Error(usage) when MPI does not see the environment's ranks.
+cluster::Environment place_to_meet(cluster::Environment environment);
 }  // namespace mpi
 
 }  // namespace troika::comm

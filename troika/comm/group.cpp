@@ -1,230 +1,158 @@
 #include "troika/comm/group.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <array>
-#include <condition_variable>
+#include <algorithm>
 #include <cstring>
-#include <deque>
-#include <exception>
-#include <functional>
-#include <mutex>
-#include <optional>
-#include <thread>
+#include <numeric>
+#include <utility>
 
 #include "troika/base/error.h"
-#include "troika/comm/collectives.h"
+#include "troika/comm/core.h"
 
 namespace troika::comm {
 
 namespace {
 
-constexpr uint32_t kCollectiveTag = 1;
-
-// What a rank is about to do, sent to its neighbour before every collective. The ranks form a ring,
-// so if any two of them disagree, some neighbours do.
-struct Fingerprint {
-  int64_t sequence = 0;
-  int64_t count = 0;
-  int32_t type = 0;
-  int32_t reduce_op = -1;
-  int32_t root = -1;
-  std::array<char, 20> operation{};
-  std::array<char, 64> label{};
-
-  bool agrees_with(const Fingerprint& other) const {
-    return sequence == other.sequence && count == other.count && type == other.type &&
-           reduce_op == other.reduce_op && root == other.root && operation == other.operation;
-  }
-
-  std::string describe() const {
-    std::string text = fmt::format("{} #{}", operation.data(), sequence);
-    if (label[0]) text += fmt::format(" '{}'", label.data());
-    if (type >= 0) {
-      text += fmt::format(" of {} x {}", c10::toString(static_cast<c10::ScalarType>(type)), count);
-    }
-    if (reduce_op >= 0) text += fmt::format(" {}", name(static_cast<ReduceOp>(reduce_op)));
-    if (root >= 0) text += fmt::format(" from rank {}", root);
-    return text;
-  }
-};
-
 template <size_t N>
-void copy_text(std::array<char, N>& into, std::string_view text) {
-  std::memcpy(into.data(), text.data(), std::min(text.size(), N - 1));
+void copy_text(char (&into)[N], std::string_view text) {
+  const size_t length = std::min(text.size(), N - 1);
+  std::memcpy(into, text.data(), length);
+  into[length] = 0;
+}
+
+// "trainer.cpp:37", of which the end counts most.
+template <size_t N>
+void copy_site(char (&into)[N], const std::source_location& site) {
+  std::string_view file = site.file_name();
+  if (const auto slash = file.rfind('/'); slash != file.npos) file.remove_prefix(slash + 1);
+  const auto end = fmt::format_to_n(into, N - 1, "{}:{}", file, site.line()).out;
+  *end = 0;
+}
+
+Error usage(std::string what, std::string got, std::string expected) {
+  return Error("comm", ErrorKind::usage,
+               {.what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
+}
+
+// Sums and products of booleans are "any" and "all"; counting would overflow a byte.
+ReduceOp for_type(ReduceOp op, c10::ScalarType type) {
+  require_reducible(type);
+  if (type != c10::ScalarType::Bool) return op;
+  if (op == ReduceOp::average) throw usage("cannot reduce", "the average of booleans", "numbers");
+  if (op == ReduceOp::sum) return ReduceOp::max;
+  return op == ReduceOp::product ? ReduceOp::min : op;
+}
+
+Job make_job(Operation operation, const at::Tensor& data, const CallOptions& how,
+             const std::source_location& site) {
+  Job job;
+  job.call.operation = operation;
+  Print& print = job.call.print;
+  print.operation = static_cast<int32_t>(operation);
+  copy_text(print.label, how.label);
+  copy_site(print.site, site);
+  if (!data.defined()) return job;
+  print.type = static_cast<int32_t>(data.scalar_type());
+  print.count = data.numel();
+  print.device = static_cast<int32_t>(data.device().type());
+  job.call.type = data.scalar_type() == at::kBool ? at::kByte : data.scalar_type();
+  return job;
+}
+
+void set_reduction(Job& job, ReduceOp op, c10::ScalarType type) {
+  job.call.reduce_op = for_type(op, type);
+  job.call.print.reduce_op = static_cast<int32_t>(op);
+}
+
+void set_root(Job& job, int root, int size) {
+  if (root < 0 || root >= size) {
+    throw usage("the root is not in the group", std::to_string(root),
+                fmt::format("0 to {}", size - 1));
+  }
+  job.call.root = job.call.print.root = root;
+}
+
+int64_t row_elements(const at::Tensor& tensor) {
+  return tensor.dim() == 0 || tensor.size(0) == 0 ? 1 : tensor.numel() / tensor.size(0);
+}
+
+// Elements for each of n ranks: an even cut of `tensor`, or `splits` of its rows.
+std::vector<int64_t> cut(std::string_view what, const at::Tensor& tensor,
+                         const std::vector<int64_t>& splits, int n) {
+  if (splits.empty()) {
+    if (tensor.numel() % n != 0) {
+      throw usage(fmt::format("{} cannot be cut into equal blocks", what),
+                  fmt::format("{} elements for {} ranks", tensor.numel(), n),
+                  "a multiple, or splits");
+    }
+    return std::vector<int64_t>(static_cast<size_t>(n), tensor.numel() / n);
+  }
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (const int64_t rows : splits) {
+    counts.push_back(rows * row_elements(tensor));
+    total += counts.back();
+  }
+  if (splits.size() != static_cast<size_t>(n) || total != tensor.numel() ||
+      std::ranges::any_of(splits, [](int64_t rows) { return rows < 0; })) {
+    throw usage(fmt::format("{} and its splits do not fit together", what),
+                fmt::format("{} splits of {} elements in all", splits.size(), total),
+                fmt::format("{} of {}", n, tensor.numel()));
+  }
+  return counts;
+}
+
+void require_block(std::string_view what, const at::Tensor& block, int64_t count,
+                   const at::Tensor& whole) {
+  if (block.numel() == count && block.scalar_type() == whole.scalar_type()) return;
+  throw usage(fmt::format("{} does not hold one rank's block", what),
+              fmt::format("{} x {}", c10::toString(block.scalar_type()), block.numel()),
+              fmt::format("{} x {}", c10::toString(whole.scalar_type()), count));
+}
+
+uint64_t hash_of(const std::vector<int64_t>& splits) {
+  uint64_t hash = splits.size();
+  for (const int64_t rows : splits) {
+    hash = (hash ^ static_cast<uint64_t>(rows)) * 0x100000001b3ull + 1;
+  }
+  return hash;
 }
 
 }  // namespace
 
-struct Work::State {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool done = false;
-  std::exception_ptr failure;
-
-  void finish(std::exception_ptr with) {
-    const std::lock_guard lock(mutex);
-    done = true;
-    failure = std::move(with);
-    changed.notify_all();
-  }
-};
-
 void Work::wait() const {
+  wait(Deadline::after(Milliseconds::max()));
+}
+
+void Work::wait(Deadline deadline) const {
+  if (!state_) return;
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->done; });
+  if (const auto rest = std::exchange(state_->rest, nullptr)) {
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      rest(deadline);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    state_->finish(failure);
+    lock.lock();
+  }
+  if (!state_->changed.wait_until(lock, deadline.at(), [&] { return state_->done; })) {
+    throw Error("comm", ErrorKind::timeout, {.what = "a collective is not done by the deadline"});
+  }
   if (state_->failure) std::rethrow_exception(state_->failure);
 }
 
 bool Work::done() const {
+  if (!state_) return true;
   const std::lock_guard lock(state_->mutex);
   return state_->done;
 }
 
-// Owns the back end and the thread that is the only one to talk to it.
-class Group::Core {
- public:
-  Core(std::unique_ptr<GroupImpl> made, const GroupOptions& options)
-      : impl_(std::move(made)), options_(options), thread_([this] { run(); }) {}
-
-  ~Core() {
-    // A program that fails must not first wait for collectives that may never complete.
-    if (std::uncaught_exceptions() > 0) give_up("its program failed");
-    {
-      const std::lock_guard lock(mutex_);
-      closing_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  using Body = std::function<void(const Channel&)>;
-
-  std::shared_ptr<Work::State> post(Fingerprint print, std::string_view operation,
-                                    const std::string& label, Body body) {
-    auto state = std::make_shared<Work::State>();
-    {
-      const std::lock_guard lock(mutex_);
-      refuse_if_failed();
-      print.sequence = next_sequence_++;
-      copy_text(print.operation, operation);
-      copy_text(print.label, label);
-      queue_.push_back({print, std::move(body), state});
-    }
-    changed_.notify_all();
-    return state;
-  }
-
-  const GroupImpl& impl() const { return *impl_; }
-
- private:
-  struct Call {
-    Fingerprint print;
-    Body body;
-    std::shared_ptr<Work::State> state;
-  };
-
-  void run() {
-    while (auto call = next()) {
-      try {
-        execute(*call);
-        call->body = nullptr;  // lets go of the tensors before the caller goes on
-        call->state->finish(nullptr);
-      } catch (...) {
-        fail(std::current_exception());
-        call->state->finish(std::current_exception());
-      }
-    }
-  }
-
-  std::optional<Call> next() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
-    if (queue_.empty()) return std::nullopt;
-    Call call = std::move(queue_.front());
-    queue_.pop_front();
-    return call;
-  }
-
-  void execute(const Call& call) {
-    {
-      const std::lock_guard lock(mutex_);
-      refuse_if_failed();
-    }
-    const Channel channel{*impl_, kCollectiveTag, Deadline::after(options_.timeout)};
-    try {
-      check_agreement(channel, call.print);
-      call.body(channel);
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::usage) throw;
-      throw Error("comm", error.kind(),
-                  {.what = fmt::format("rank {} of {} failed in {}: {}", impl_->rank(),
-                                       impl_->size(), call.print.describe(), error.what())});
-    }
-  }
-
-  void check_agreement(const Channel& channel, const Fingerprint& mine) const {
-    const int n = impl_->size();
-    if (n == 1) return;
-    const int previous = (impl_->rank() + n - 1) % n;
-    Fingerprint theirs;
-    const auto send = impl_->send((impl_->rank() + 1) % n, channel.tag, &mine, sizeof(Fingerprint));
-    impl_->receive(previous, channel.tag, &theirs, sizeof(Fingerprint))->wait(channel.deadline);
-    send->wait(channel.deadline);
-    if (!mine.agrees_with(theirs)) {
-      throw Error("comm", ErrorKind::usage,
-                  {.what = "ranks called different collectives",
-                   .got = fmt::format("rank {}: {}; rank {}: {}", impl_->rank(), mine.describe(),
-                                      previous, theirs.describe()),
-                   .expected = "the same calls in the same order on every rank"});
-    }
-  }
-
-  // Call with mutex_ held.
-  void refuse_if_failed() const {
-    if (!cause_) return;
-    throw Error("comm", cause_kind_,
-                {.what = "this group is unusable since an earlier failure: " + *cause_});
-  }
-
-  // Keeps the first failure and tells the other ranks.
-  void give_up(const std::string& cause, ErrorKind kind = ErrorKind::peer) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cause_) return;
-      cause_ = cause;
-      cause_kind_ = kind;
-    }
-    impl_->abandon(cause);
-  }
-
-  void fail(const std::exception_ptr& failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const Error& error) {
-      give_up(error.what(), error.kind());
-    } catch (const std::exception& error) {
-      give_up(error.what(), ErrorKind::failure);
-    } catch (...) {
-      give_up("an unknown exception", ErrorKind::failure);
-    }
-  }
-
-  std::unique_ptr<GroupImpl> impl_;
-  const GroupOptions options_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Call> queue_;
-  int64_t next_sequence_ = 0;
-  bool closing_ = false;
-  std::optional<std::string> cause_;  // of the first failure
-  ErrorKind cause_kind_ = ErrorKind::failure;
-  std::thread thread_;  // last: it uses everything above
-};
-
-Group::Group(std::unique_ptr<GroupImpl> impl, const GroupOptions& options)
+Group::Group(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
     : core_(std::make_shared<Core>(std::move(impl), options)) {}
 
 int Group::rank() const {
@@ -234,119 +162,229 @@ int Group::size() const {
   return core_->impl().size();
 }
 std::string_view Group::backend() const {
-  return core_->impl().backend();
+  return core_->impl().station().backend;
+}
+const std::vector<int>& Group::nodes() const {
+  return core_->impl().station().nodes;
+}
+const GroupOptions& Group::options() const {
+  return core_->options();
+}
+
+Counters Group::counters() const {
+  const auto& traffic = core_->traffic();
+  return {traffic.messages, traffic.bytes, traffic.messages_between_nodes,
+          traffic.bytes_between_nodes};
+}
+
+Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& how,
+                       Site site) const {
+  Job job = make_job(Operation::all_reduce, tensor, how, site);
+  set_reduction(job, op, tensor.scalar_type());
+  job.call.algorithm = how.algorithm == Algorithm::automatic ? options().algorithm : how.algorithm;
+  job.call.print.algorithm = static_cast<int32_t>(job.call.algorithm);
+  job.output = tensor;
+  job.reads_output = true;
+  return Work(core_->submit(std::move(job), how.async_op));
+}
+
+Work Group::reduce(const at::Tensor& tensor, int root, ReduceOp op, const CallOptions& how,
+                   Site site) const {
+  Job job = make_job(Operation::reduce, tensor, how, site);
+  set_reduction(job, op, tensor.scalar_type());
+  set_root(job, root, size());
+  job.output = tensor;
+  job.reads_output = true;
+  job.writes_output = rank() == root;
+  job.uses_up_output = rank() != root;
+  return Work(core_->submit(std::move(job), how.async_op));
+}
+
+Work Group::broadcast(const at::Tensor& tensor, int root, const CallOptions& how, Site site) const {
+  Job job = make_job(Operation::broadcast, tensor, how, site);
+  set_root(job, root, size());
+  job.output = tensor;
+  job.reads_output = rank() == root;
+  job.writes_output = rank() != root;
+  return Work(core_->submit(std::move(job), how.async_op));
+}
+
+Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                           const std::vector<int64_t>& splits, const CallOptions& how,
+                           Site site) const {
+  Job job = make_job(Operation::reduce_scatter, input, how, site);
+  set_reduction(job, op, input.scalar_type());
+  job.call.input_counts = cut("reduce_scatter's input", input, splits, size());
+  if (!splits.empty()) job.call.print.splits = hash_of(splits);
+  require_block("reduce_scatter's output", output,
+                job.call.input_counts[static_cast<size_t>(rank())], input);
+  job.input = input;
+  job.uses_up_input = true;
+  job.output = output;
+  return Work(core_->submit(std::move(job), how.async_op));
+}
+
+Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
+                       const std::vector<int64_t>& splits, const CallOptions& how,
+                       Site site) const {
+  Job job = make_job(Operation::all_gather, output, how, site);
+  job.call.output_counts = cut("all_gather's output", output, splits, size());
+  if (!splits.empty()) job.call.print.splits = hash_of(splits);
+  require_block("all_gather's input", input, job.call.output_counts[static_cast<size_t>(rank())],
+                output);
+  job.input = input;
+  job.output = output;
+  return Work(core_->submit(std::move(job), how.async_op));
+}
+
+Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
+                   const CallOptions& how, Site site) const {
+  Job job = make_job(Operation::gather, input, how, site);
+  set_root(job, root, size());
+  job.input = input;
+  if (rank() == root) {
+    job.call.output_counts = cut("gather's output", output, {}, size());
+    require_block("gather's input", input, job.call.output_counts.front(), output);
+    job.output = output;
+  }
+  return Work(core_->submit(std::move(job), how.async_op));
+}
+
+Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root,
+                    const CallOptions& how, Site site) const {
+  Job job = make_job(Operation::scatter, output, how, site);
+  set_root(job, root, size());
+  job.output = output;
+  if (rank() == root) {
+    job.call.input_counts = cut("scatter's input", input, {}, size());
+    require_block("scatter's output", output, job.call.input_counts.front(), input);
+    job.input = input;
+  }
+  return Work(core_->submit(std::move(job), how.async_op));
+}
+
+Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
+                       const std::vector<int64_t>& output_splits,
+                       const std::vector<int64_t>& input_splits, const CallOptions& how,
+                       Site site) const {
+  Job job = make_job(Operation::all_to_all, input, how, site);
+  if (output.scalar_type() != input.scalar_type()) {
+    throw usage("all_to_all's output has another type than its input",
+                c10::toString(output.scalar_type()), c10::toString(input.scalar_type()));
+  }
+  job.call.print.count = -1;
+  job.call.input_counts = cut("all_to_all's input", input, input_splits, size());
+  job.call.output_counts = cut("all_to_all's output", output, output_splits, size());
+  job.input = input;
+  job.output = output;
+  return Work(core_->submit(std::move(job), how.async_op));
+}
+
+void Group::barrier(const CallOptions& how, Site site) const {
+  CallOptions blocking = how;
+  blocking.async_op = false;
+  Work(core_->submit(make_job(Operation::barrier, {}, blocking, site), false)).wait();
 }
 
 namespace {
 
-Fingerprint fingerprint(const at::Tensor& tensor) {
-  Fingerprint print;
-  print.count = tensor.numel();
-  print.type = static_cast<int32_t>(tensor.scalar_type());
-  return print;
-}
-
-// A contiguous host copy of `tensor` in `type`, or the tensor itself where it is that already.
-at::Tensor packed(const at::Tensor& tensor, c10::ScalarType type) {
-  return tensor.detach().to(at::kCPU, type).contiguous();
-}
-
-void unpack(const at::Tensor& from, const at::Tensor& into) {
-  const at::NoGradGuard no_grad;
-  if (!from.is_same(into) && from.data_ptr() != into.data_ptr()) into.detach().copy_(from);
-}
-
-// Sums and products of booleans are "any" and "all"; counting would overflow a byte.
-ReduceOp for_type(ReduceOp op, c10::ScalarType type) {
-  if (type != c10::ScalarType::Bool) return op;
-  if (op == ReduceOp::average) {
-    throw Error("comm", ErrorKind::usage,
-                {.what = "all_reduce", .got = "the average of booleans", .expected = "numbers"});
+void check_message(int peer, int tag, int rank, int size) {
+  if (peer < 0 || peer >= size || peer == rank) {
+    throw usage("no such peer for a message", std::to_string(peer),
+                fmt::format("another rank of 0 to {}", size - 1));
   }
-  if (op == ReduceOp::sum) return ReduceOp::max;
-  return op == ReduceOp::product ? ReduceOp::min : op;
-}
-
-void check_root(int root, int size) {
-  if (root < 0 || root >= size) {
-    throw Error("comm", ErrorKind::usage,
-                {.what = "broadcast from a rank that is not in the group",
-                 .got = std::to_string(root),
-                 .expected = fmt::format("0 to {}", size - 1)});
+  if (tag < 0 || tag >= static_cast<int>(kCollectiveTag)) {
+    throw usage("no such tag", std::to_string(tag), fmt::format("0 to {}", kCollectiveTag - 1));
   }
 }
 
 }  // namespace
 
-Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string label) const {
-  const auto type = accumulation_type(tensor.scalar_type());
-  op = for_type(op, tensor.scalar_type());
-  Fingerprint print = fingerprint(tensor);
-  print.reduce_op = static_cast<int32_t>(op);
-  return Work(core_->post(print, "all_reduce", label, [tensor, type, op](const Channel& channel) {
-    const at::Tensor data = packed(tensor, type);
-    ring_all_reduce(channel, data.data_ptr(), static_cast<size_t>(data.numel()), type, op);
-    unpack(data, tensor);
-  }));
+Work Group::send(const at::Tensor& tensor, int peer, int tag) const {
+  check_message(peer, tag, rank(), size());
+  return Work(core_->send(tensor, peer, static_cast<uint32_t>(tag)));
 }
 
-Work Group::broadcast(const at::Tensor& tensor, int root, std::string label) const {
-  check_root(root, size());
-  Fingerprint print = fingerprint(tensor);
-  print.root = root;
-  return Work(core_->post(print, "broadcast", label, [tensor, root](const Channel& channel) {
-    const at::Tensor data = packed(tensor, tensor.scalar_type());
-    tree_broadcast(channel, data.data_ptr(), data.nbytes(), root);
-    unpack(data, tensor);
-  }));
+Work Group::receive(const at::Tensor& tensor, int peer, int tag) const {
+  check_message(peer, tag, rank(), size());
+  return Work(core_->receive(tensor, peer, static_cast<uint32_t>(tag)));
 }
 
-Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, std::string label) const {
-  TROIKA_CHECK(output.numel() == input.numel() * size() && output.dtype() == input.dtype(),
-               "all_gather's output must be [size, ...input's shape] of input's dtype");
-  const auto body = [output, input](const Channel& channel) {
-    const at::Tensor data = packed(output, output.scalar_type());
-    const at::Tensor own = packed(input, input.scalar_type());
-    auto* blocks = static_cast<char*>(data.data_ptr());
-    std::memcpy(blocks + own.nbytes() * static_cast<size_t>(channel.impl.rank()), own.data_ptr(),
-                own.nbytes());
-    ring_all_gather(channel, blocks, own.nbytes());
-    unpack(data, output);
-  };
-  return Work(core_->post(fingerprint(input), "all_gather", label, body));
-}
-
-void Group::barrier(std::string label) const {
-  Fingerprint print;
-  print.type = -1;
-  Work(core_->post(print, "barrier", label, dissemination_barrier)).wait();
-}
-
-std::vector<std::string> Group::all_gather_text(const std::string& text, std::string label) const {
-  const auto length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
-  const auto lengths = at::zeros({size(), 1}, at::kLong);
-  all_gather(lengths, length, label + " length").wait();
-  const int64_t longest = lengths.max().item<int64_t>();
-  const auto own = at::zeros({longest}, at::kByte);
+std::vector<std::string> Group::all_gather_text(const std::string& text, std::string_view label,
+                                                Site site) const {
+  const CallOptions how{.label = label};
+  const auto lengths = at::zeros({size()}, at::kLong);
+  all_gather(lengths, at::full({1}, static_cast<int64_t>(text.size()), at::kLong), {}, how, site);
+  const std::vector<int64_t> splits(lengths.data_ptr<int64_t>(),
+                                    lengths.data_ptr<int64_t>() + size());
+  const auto own = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
   if (!text.empty()) std::memcpy(own.data_ptr(), text.data(), text.size());
-  const auto all = at::zeros({size(), longest}, at::kByte);
-  all_gather(all, own, label).wait();
+  const auto all =
+      at::empty({std::accumulate(splits.begin(), splits.end(), int64_t{0})}, at::kByte);
+  all_gather(all, own, splits, how, site);
   std::vector<std::string> texts;
-  for (int r = 0; r < size(); ++r) {
-    const auto* bytes = static_cast<const char*>(all.data_ptr()) + r * longest;
-    texts.emplace_back(bytes, static_cast<size_t>(lengths[r].item<int64_t>()));
+  const auto* at = static_cast<const char*>(all.data_ptr());
+  for (const int64_t length : splits) {
+    texts.emplace_back(at, static_cast<size_t>(length));
+    at += length;
   }
   return texts;
 }
 
-std::string Group::broadcast_text(const std::string& text, int root, std::string label) const {
+std::string Group::broadcast_text(const std::string& text, int root, std::string_view label,
+                                  Site site) const {
+  const CallOptions how{.label = label};
   const auto length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
-  broadcast(length, root, label + " length").wait();
+  broadcast(length, root, how, site);
   std::string result(static_cast<size_t>(length.item<int64_t>()), '\0');
   if (rank() == root) result = text;
-  const auto bytes = at::from_blob(result.data(), {static_cast<int64_t>(result.size())}, at::kByte);
-  broadcast(bytes, root, label).wait();
+  broadcast(at::from_blob(result.data(), {static_cast<int64_t>(result.size())}, at::kByte), root,
+            how, site);
   return result;
+}
+
+std::optional<Group> Group::split(int color, int key, Site site) const {
+  auto& impl = core_->impl();
+  // Everybody learns who goes where, and of numbers that no member has seen yet.
+  struct Choice {
+    int64_t color, key, next_id;
+  };
+  const auto own = at::tensor({int64_t{color}, int64_t{key}, impl.lifeline()->next_id()});
+  const auto table = at::empty({size(), 3}, at::kLong);
+  all_gather(table, own, {}, {.label = "split"}, site);
+  const auto* choices = static_cast<const Choice*>(table.data_ptr());
+  if (color < 0) return std::nullopt;
+  std::vector<int> members;
+  int64_t id = 0;
+  for (int r = 0; r < size(); ++r) {
+    if (choices[r].color != color) continue;
+    members.push_back(r);
+    id = std::max(id, choices[r].next_id);
+  }
+  std::ranges::stable_sort(members, {}, [&](int r) { return choices[r].key; });
+  impl.lifeline()->take_id(id);
+
+  const Station& whole = impl.station();
+  Station station{.backend = whole.backend,
+                  .size = static_cast<int>(members.size()),
+                  .id = static_cast<uint32_t>(id),
+                  .any_thread = whole.any_thread,
+                  .takes_cuda = false};
+  for (size_t m = 0; m < members.size(); ++m) {
+    const auto r = static_cast<size_t>(members[m]);
+    if (members[m] == rank()) station.rank = static_cast<int>(m);
+    station.nodes.push_back(whole.nodes[r]);
+    station.world_ranks.push_back(whole.world_ranks[r]);
+  }
+  std::shared_ptr<GroupImpl> part;
+  core_->guarded([&] {
+    part = impl.split(core_->shared_impl(), std::move(station), members, core_->deadline());
+  });
+  return Group(std::move(part), options());
+}
+
+at::Tensor Group::allocate(at::IntArrayRef shape, c10::ScalarType type) const {
+  return core_->impl().allocate(c10::multiply_integers(shape), type).view(shape);
 }
 
 }  // namespace troika::comm

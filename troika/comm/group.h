@@ -3,12 +3,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
+#include <source_location>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "troika/base/clock.h"
+#include "troika/comm/call.h"
 #include "troika/comm/group_impl.h"
 #include "troika/comm/reduce.h"
 
@@ -22,6 +27,10 @@ class Work {
   // or throws at the latest when this call and each one queued before it has had the group's
   // time-out; after the first failure the rest fail at once.
   void wait() const;
+  // The same, but throws Error(timeout) when that is not so by the deadline. A collective goes on
+  // meanwhile, and wait() may be called again; a message between two ranks has then failed, and the
+  // group with it.
+  void wait(Deadline deadline) const;
   bool done() const;
 
   struct State;
@@ -29,49 +38,130 @@ class Work {
  private:
   friend class Group;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  std::shared_ptr<State> state_;
+  std::shared_ptr<State> state_;  // none: was done when the call returned
 };
 
 struct GroupOptions {
   // How long one collective may take once its turn has come on this rank.
   Milliseconds timeout = std::chrono::minutes(5);
+  // How long one may take before a warning names the ranks that have not come; zero for never.
+  Milliseconds stall_warning = std::chrono::seconds(30);
+  // Of every all-reduce that names none itself.
+  Algorithm algorithm = Algorithm::automatic;
+  // Where every rank writes its flight record when the group fails (rank<r>.json, with the group's
+  // name for sub-groups); empty for nowhere.
+  std::filesystem::path flight_record = {};
+};
+
+// How one collective is called.
+struct CallOptions {
+  // Names the call in errors and records, beside the place in the source.
+  std::string_view label = {};
+  // Returns at once, and a thread of the group does the work while the caller computes; its tensors
+  // must not be touched until wait() has returned. Else the collective is done when the call
+  // returns, without a change of threads.
+  bool async_op = false;
+  // All-reduce only: overrides the group's.
+  Algorithm algorithm = Algorithm::automatic;
+};
+
+// What this rank has sent for collectives so far: messages and bytes of data, without what is
+// needed to agree. Back ends that work in shared memory send nothing.
+struct Counters {
+  uint64_t messages = 0;
+  uint64_t bytes = 0;
+  // Of these, to ranks of other nodes.
+  uint64_t messages_between_nodes = 0;
+  uint64_t bytes_between_nodes = 0;
 };
 
 // The collectives of one set of ranks. Every rank must make the same calls in the same order; each
 // call carries its number, operation, type and size, and ranks that disagree get an Error that says
-// who called what. Calls are queued and run one after another on a thread of the group, so that
-// they overlap with the caller's computation; tensors must not be touched until wait() returns.
+// who called what. Calls run one after another in the order they were made.
 //
-// Errors are sticky: after the first one every further call throws with that cause. Copies are
-// handles to the same group. The last handle to go leaves in peace, or, while an exception is
-// unwinding the stack, tells the other ranks that this one is gone.
+// A rank that does not come is named by an Error(timeout) on every other rank within a second of
+// the group's time-out. Errors are sticky: after the first one every further call throws with that
+// cause. Copies are handles to the same group. The last handle to go leaves in peace, or, while an
+// exception is unwinding the stack, tells the other ranks that this one is gone.
 //
-// Tensors may be of any dtype that can be reduced or moved, and non-contiguous (they are packed and
-// unpacked). Half-precision sums are computed in float32. All ranks get bit-identical results.
+// Tensors may be of any dtype that can be reduced or moved, non-contiguous (they are packed and
+// unpacked) and empty. Half-precision sums are computed in float32. All ranks get bit-identical
+// results. Functions may be called from several threads, as long as the order is the same on all
+// ranks.
 class Group {
  public:
-  explicit Group(std::unique_ptr<GroupImpl> impl, const GroupOptions& options = {});
+  explicit Group(std::shared_ptr<GroupImpl> impl, const GroupOptions& options = {});
 
   int rank() const;
   int size() const;
   std::string_view backend() const;
+  // The number of each rank's node: ranks with equal numbers share memory.
+  const std::vector<int>& nodes() const;
+  const GroupOptions& options() const;
+  Counters counters() const;
 
-  // tensor = op over the ranks' tensors. `label` names the call in errors.
+  using Site = std::source_location;
+
+  // tensor = op over the ranks' tensors.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
-                  std::string label = {}) const;
+                  const CallOptions& how = {}, Site site = Site::current()) const;
+  // The same on root only; the others' tensors stay as they are.
+  Work reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::sum,
+              const CallOptions& how = {}, Site site = Site::current()) const;
   // tensor = root's tensor.
-  Work broadcast(const at::Tensor& tensor, int root = 0, std::string label = {}) const;
-  // output[r] = rank r's input; output has shape [size, ...input's shape] and input's dtype.
-  Work all_gather(const at::Tensor& output, const at::Tensor& input, std::string label = {}) const;
+  Work broadcast(const at::Tensor& tensor, int root = 0, const CallOptions& how = {},
+                 Site site = Site::current()) const;
+
+  // The ranks' inputs are reduced, and each rank gets its block: `input` is cut along its first
+  // dimension into one block a rank, of equal length or of splits[r] rows, which must be the same
+  // list on all ranks. output has rank's block's number of elements, and input's dtype.
+  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                      ReduceOp op = ReduceOp::sum, const std::vector<int64_t>& splits = {},
+                      const CallOptions& how = {}, Site site = Site::current()) const;
+  // output = the ranks' inputs one after another, of equal size or of splits[r] rows of output's
+  // first dimension, the same list on all ranks.
+  Work all_gather(const at::Tensor& output, const at::Tensor& input,
+                  const std::vector<int64_t>& splits = {}, const CallOptions& how = {},
+                  Site site = Site::current()) const;
+  // On root: output = the ranks' inputs one after another. Elsewhere output may be undefined.
+  Work gather(const at::Tensor& output, const at::Tensor& input, int root = 0,
+              const CallOptions& how = {}, Site site = Site::current()) const;
+  // output = this rank's of root's input's blocks. Elsewhere than on root input may be undefined.
+  Work scatter(const at::Tensor& output, const at::Tensor& input, int root = 0,
+               const CallOptions& how = {}, Site site = Site::current()) const;
+  // Rank r's s-th block of input becomes rank s's r-th block of output. Blocks are of equal length,
+  // or of input_splits[r] and output_splits[r] rows.
+  Work all_to_all(const at::Tensor& output, const at::Tensor& input,
+                  const std::vector<int64_t>& output_splits = {},
+                  const std::vector<int64_t>& input_splits = {}, const CallOptions& how = {},
+                  Site site = Site::current()) const;
   // Blocks until every rank has come.
-  void barrier(std::string label = {}) const;
+  void barrier(const CallOptions& how = {}, Site site = Site::current()) const;
+
+  // Messages between two ranks, matched by tag (0 to 2^15 - 1) in the order of sending, whatever
+  // collectives run meanwhile. They start at once; a receive completes inside wait(). Sizes and
+  // types that differ are an Error(usage) at the receiver.
+  Work send(const at::Tensor& tensor, int peer, int tag = 0) const;
+  Work receive(const at::Tensor& tensor, int peer, int tag = 0) const;
 
   // Blocking, for strings of any length, e.g. what a rank has to say about itself.
-  std::vector<std::string> all_gather_text(const std::string& text, std::string label = {}) const;
-  std::string broadcast_text(const std::string& text, int root = 0, std::string label = {}) const;
+  std::vector<std::string> all_gather_text(const std::string& text, std::string_view label = {},
+                                           Site site = Site::current()) const;
+  std::string broadcast_text(const std::string& text, int root = 0, std::string_view label = {},
+                             Site site = Site::current()) const;
+
+  // Called by every rank: ranks that give the same color make a group of their own, ordered by key,
+  // then by rank. A negative color takes no part and gets nothing. The groups stay independent in
+  // their calls, but a failure of one fails all that were split from the same world.
+  std::optional<Group> split(int color, int key = 0, Site site = Site::current()) const;
+
+  // An uninitialised tensor on the host from which this group communicates fastest: on ranks that
+  // share memory, collectives on it copy nothing. It may outlive the group.
+  at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type) const;
 
  private:
   class Core;
+  explicit Group(std::shared_ptr<Core> core);
   std::shared_ptr<Core> core_;
 };
 

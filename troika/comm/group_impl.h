@@ -1,14 +1,20 @@
 // The seam a communication back end fills: tagged messages between ranks. Collectives are written
-// once over these (collectives.h), so nothing is "not supported" on any back end.
+// once over these (algorithms/), so nothing is "not supported" on any back end; one that knows a
+// faster way for a collective takes it in shortcut().
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "troika/base/clock.h"
+#include "troika/comm/call.h"
+#include "troika/comm/lifeline.h"
+#include "troika/comm/recorder.h"
 
 namespace troika::comm {
 
@@ -22,25 +28,71 @@ class Transfer {
   virtual void wait(Deadline deadline) = 0;
 };
 
+// What a group's implementation is, told once when it is made.
+struct Station {
+  std::string backend;
+  int rank = 0;
+  int size = 1;
+  // The number of each rank's node; ranks of one node share memory.
+  std::vector<int> nodes = {};
+  // 0 for a world; different for any two groups that share a rank. Below 2^15.
+  uint32_t id = 0;
+  // The ranks' ranks in the world.
+  std::vector<int> world_ranks = {};
+  // Whether any thread may call it; else only the thread that made it.
+  bool any_thread = true;
+  // Whether shortcut() wants to see calls with buffers in CUDA memory.
+  bool takes_cuda = false;
+};
+
+// The station of a world whose ranks are all on one node.
+Station world_on_one_node(std::string backend, int rank, int size);
+
 // Messages between the ranks of one group. Messages of one (sender, receiver, tag) arrive in the
-// order they were sent; a receive must name exactly the size that was sent. Calls may come from
-// several threads. Peers are ranks of the group.
+// order they were sent; a receive must name exactly the size that was sent. Peers are ranks of the
+// group, tags are below 2^16. Calls may come from several threads (see Station::any_thread).
+// When the lifeline is cut, waits under way fail with its cause.
 class GroupImpl {
  public:
+  GroupImpl(Station station, std::shared_ptr<Lifeline> lifeline);
   virtual ~GroupImpl() = default;
+  GroupImpl(const GroupImpl&) = delete;
+  GroupImpl& operator=(const GroupImpl&) = delete;
 
-  virtual std::string_view backend() const = 0;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  const Station& station() const { return station_; }
+  int rank() const { return station_.rank; }
+  int size() const { return station_.size; }
+  const std::shared_ptr<Lifeline>& lifeline() const { return lifeline_; }
 
   virtual std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data,
                                          size_t bytes) = 0;
   virtual std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
 
-  // This rank will not call again because of `reason`: waits of the others, and of this rank on
-  // other threads, fail soon with Error(peer), not at their deadline. A group that is simply
-  // destroyed leaves in peace.
-  virtual void abandon(const std::string& reason) = 0;
+  // Returns once every rank has come with a call that agrees with this one, or at least the
+  // neighbour has; throws Error(usage) for a difference. By default neighbours in a ring compare.
+  virtual void agree(const Call& call, Deadline deadline);
+  // After agree(): carries out the whole call and returns true, or returns false, the same on every
+  // rank, having moved nothing.
+  virtual bool shortcut(const Call& call, Deadline deadline);
+
+  // `count` elements of uninitialised host memory, from which this group communicates fastest. May
+  // outlive the group.
+  virtual at::Tensor allocate(int64_t count, c10::ScalarType type);
+  // The implementation for a part of this group's ranks, called by all members at once. By default
+  // its messages are this group's under other tags.
+  virtual std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
+                                           const std::vector<int>& members, Deadline deadline);
+
+ private:
+  const Station station_;
+  const std::shared_ptr<Lifeline> lifeline_;
 };
+
+// Tags of collectives and of messages between two ranks do not meet.
+inline constexpr uint32_t kCollectiveTag = 0x8000;
+
+// Throws the Error(usage) for two ranks that made different calls.
+[[noreturn]] void throw_disagreement(int world_rank, const Print& mine, int other_world_rank,
+                                     const Print& other);
 
 }  // namespace troika::comm

@@ -1,9 +1,16 @@
 #include "troika/comm/lifeline.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "troika/base/error.h"
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "troika/base/file.h"
 #include "troika/base/log.h"
+#include "troika/base/text.h"
 
 namespace troika::comm {
 
@@ -11,37 +18,74 @@ namespace {
 
 // Enough for news inside a cluster, and too little to be noticed by who waits for an error.
 constexpr Milliseconds kNewsTime{1000};
+constexpr Milliseconds kAnswerTime{800};
+constexpr Milliseconds kWatchPeriod{250};
+
+constexpr std::array kKinds{
+    std::pair{ErrorKind::failure, "failure: "}, std::pair{ErrorKind::usage, "usage: "},
+    std::pair{ErrorKind::peer, "peer: "}, std::pair{ErrorKind::timeout, "timeout: "}};
+
+// The cause with its kind, as one text on the wire.
+std::string with_kind(const Error& cause) {
+  for (const auto& [kind, prefix] : kKinds) {
+    if (kind == cause.kind()) return std::string(prefix) + cause.what();
+  }
+  return cause.what();
+}
+
+Error loss_of(int rank, const std::string& why) {
+  for (const auto& [kind, prefix] : kKinds) {
+    if (why.starts_with(prefix)) {
+      const std::string rest = why.substr(std::string_view(prefix).size());
+      return Error("comm", kind, {.what = fmt::format("rank {} gave up: {}", rank, rest)});
+    }
+  }
+  return Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} is gone: {}", rank, why)});
+}
 
 }  // namespace
 
-Lifeline::Lifeline(std::shared_ptr<cluster::Rendezvous> rendezvous, std::function<void()> wake)
-    : rendezvous_(std::move(rendezvous)) {
-  rendezvous_->on_peer_lost([this, wake = std::move(wake)](int rank, const std::string& how) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cut_) return;
-      lost_rank_ = rank;
-      how_ = how;
-      cut_ = true;
-    }
-    news_.notify_all();
-    wake();
-  });
+Lifeline::Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank, int world_size)
+    : world_rank_(world_rank), world_size_(world_size), plane_(std::move(plane)) {
+  plane_->listen(
+      {.lost = [this](int rank, const std::string& why) { hear_lost(rank, why); },
+       .left = [this](int rank, const std::string& farewell) { hear_left(rank, farewell); },
+       .answer = [this](const std::string& question) { return answer(question); }});
 }
 
 Lifeline::~Lifeline() {
-  try {
-    if (rendezvous_) rendezvous_->leave();
-  } catch (const Error& error) {
-    log::warn("[comm] could not part from the other ranks: {}", error.what());
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
   }
+  news_.notify_all();
+  if (watch_.joinable()) watch_.join();
+  leave();
+  plane_.reset();  // before what its listener uses
 }
 
-void Lifeline::require_uncut() const {
+void Lifeline::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(parted_, true)) return;
+  }
+  plane_->leave(farewell());
+}
+
+void Lifeline::wake_with(std::function<void()> wake) {
+  const std::lock_guard lock(wake_mutex_);
+  wake_ = std::move(wake);
+}
+
+std::optional<Error> Lifeline::cause() const {
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+void Lifeline::require_live() const {
   if (!cut_) return;
   const std::lock_guard lock(mutex_);
-  throw Error("comm", ErrorKind::peer,
-              {.what = fmt::format("rank {} is gone: {}", lost_rank_, how_)});
+  throw Error(*cause_);
 }
 
 void Lifeline::explain_broken_connection() const {
@@ -49,16 +93,259 @@ void Lifeline::explain_broken_connection() const {
     std::unique_lock lock(mutex_);
     news_.wait_for(lock, kNewsTime, [&] { return cut_.load(); });
   }
-  require_uncut();
+  require_live();
 }
 
-void Lifeline::abandon(const std::string& reason) {
-  std::shared_ptr<cluster::Rendezvous> rendezvous;
+bool Lifeline::has_left(int world_rank) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(departed_, [&](const Departed& d) { return d.rank == world_rank; });
+}
+
+void Lifeline::cut(const Error& cause) {
   {
     const std::lock_guard lock(mutex_);
-    rendezvous = std::move(rendezvous_);
+    if (cut_) return;
+    cause_ = cause;
+    cut_ = true;
   }
-  if (rendezvous) rendezvous->fail(reason, Deadline::after(kNewsTime));
+  news_.notify_all();
+  const std::lock_guard lock(wake_mutex_);
+  if (wake_) wake_();
+}
+
+void Lifeline::abandon(const Error& cause) {
+  give_up(cause, with_kind(cause));
+}
+
+void Lifeline::abandon_for_program() {
+  const std::string why = "its program failed";
+  give_up(loss_of(world_rank_, why), why);
+}
+
+void Lifeline::give_up(const Error& cause, const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(parted_, true)) return;
+  }
+  cut(cause);
+  plane_->fail(why);
+}
+
+void Lifeline::hear_lost(int rank, const std::string& why) {
+  cut(loss_of(rank, why));
+}
+
+void Lifeline::hear_left(int rank, const std::string& farewell) {
+  Departed departed{rank, {}};
+  const auto groups = nlohmann::json::parse(farewell, nullptr, false);
+  if (groups.is_object()) {
+    for (const auto& [id, text] : groups.items()) {
+      const auto number = parse_int(id);
+      if (!number || !text.is_string()) continue;
+      if (auto last = Standing::from_text(text)) {
+        departed.last[static_cast<uint32_t>(*number)] = *std::move(last);
+      }
+    }
+  }
+  std::optional<Error> hopeless;
+  {
+    const std::lock_guard lock(mutex_);
+    departed_.push_back(std::move(departed));
+    for (const auto& [id, group] : groups_) {
+      const auto progress = group.recorder->progress();
+      if (progress.running && !hopeless) hopeless = absence(group, progress.sequence);
+    }
+  }
+  if (hopeless) cut(*hopeless);
+}
+
+std::optional<Standing> Lifeline::last_of(const Departed& departed, uint32_t id) const {
+  const auto last = departed.last.find(id);
+  return last == departed.last.end() ? std::nullopt : std::optional(last->second);
+}
+
+std::optional<Error> Lifeline::absence(const Enrolment& group, int64_t sequence) const {
+  for (const auto& departed : departed_) {
+    if (std::ranges::find(group.ranks, departed.rank) == group.ranks.end()) continue;
+    const auto last = last_of(departed, group.id);
+    if (last && last->sequence >= sequence) continue;
+    return Error(
+        "comm", ErrorKind::peer,
+        {.what = fmt::format("rank {} has left and takes no part in {}", departed.rank,
+                             group.recorder->standing().call),
+         .got = last && last->sequence >= 0 ? fmt::format("its last call was {}", last->call)
+                                            : "no call of it in this group",
+         .expected = "the same calls on every rank"});
+  }
+  return std::nullopt;
+}
+
+int64_t Lifeline::next_id() const {
+  const std::lock_guard lock(mutex_);
+  return last_id_ + 1;
+}
+
+void Lifeline::take_id(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  last_id_ = std::max(last_id_, id);
+}
+
+void Lifeline::enrol(Enrolment group) {
+  const std::lock_guard lock(mutex_);
+  const bool stalls = group.stall_warning > Milliseconds(0) && world_size_ > 1;
+  groups_[group.id] = std::move(group);
+  if (stalls && !watch_.joinable()) watch_ = std::thread([this] { watch(); });
+}
+
+void Lifeline::dismiss(uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto group = groups_.find(id);
+  Standing last = group->second.recorder->standing();
+  last.left = true;
+  dismissed_[id] = std::move(last);
+  groups_.erase(group);
+}
+
+void Lifeline::require_present(uint32_t id, int64_t sequence) const {
+  const std::lock_guard lock(mutex_);
+  if (departed_.empty()) return;
+  const auto group = groups_.find(id);
+  if (group == groups_.end()) return;
+  if (auto error = absence(group->second, sequence)) throw Error(*error);
+}
+
+std::string Lifeline::answer(const std::string& question) const {
+  const auto id = parse_int(question);
+  if (!id) return {};
+  const std::lock_guard lock(mutex_);
+  if (const auto group = groups_.find(static_cast<uint32_t>(*id)); group != groups_.end()) {
+    return group->second.recorder->standing().to_text();
+  }
+  const auto last = dismissed_.find(static_cast<uint32_t>(*id));
+  return (last == dismissed_.end() ? Standing{} : last->second).to_text();
+}
+
+std::string Lifeline::farewell() const {
+  nlohmann::json groups = nlohmann::json::object();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, last] : dismissed_) groups[std::to_string(id)] = last.to_text();
+  return groups.dump();
+}
+
+Standings Lifeline::standings(uint32_t id, Deadline deadline) {
+  std::vector<int> ranks;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto group = groups_.find(id);
+    if (group == groups_.end()) return {};
+    ranks = group->second.ranks;
+  }
+  const auto answers = plane_->ask_all(std::to_string(id), deadline);
+  Standings standings;
+  const std::lock_guard lock(mutex_);
+  for (const int rank : ranks) {
+    const auto index = static_cast<size_t>(rank);
+    auto& standing = standings.emplace_back();
+    if (index < answers.size() && answers[index]) standing = Standing::from_text(*answers[index]);
+    for (const auto& departed : departed_) {
+      if (departed.rank != rank) continue;
+      standing = last_of(departed, id).value_or(Standing{});
+      standing->left = true;
+    }
+  }
+  known_[id] = standings;
+  return standings;
+}
+
+std::string Lifeline::missing(uint32_t id, int64_t sequence, Deadline deadline) {
+  const auto all = standings(id, deadline);
+  std::vector<int> ranks;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto group = groups_.find(id); group != groups_.end()) ranks = group->second.ranks;
+  }
+  std::vector<std::string> lines;
+  for (size_t r = 0; r < std::min(all.size(), ranks.size()); ++r) {
+    if (ranks[r] == world_rank_) continue;
+    const auto& standing = all[r];
+    if (!standing) {
+      lines.push_back(
+          fmt::format("rank {} does not answer (it is stopped, or out of reach)", ranks[r]));
+    } else if (standing->sequence < sequence) {
+      const std::string last =
+          standing->sequence < 0
+              ? "it has called nothing yet"
+              : fmt::format("last: {}, {}", standing->call,
+                            standing->finished ? "which ended" : "in which it still waits");
+      lines.push_back(fmt::format("rank {} has {} ({})", ranks[r],
+                                  standing->left ? "left" : "not called it", last));
+    }
+  }
+  return fmt::format("{}", fmt::join(lines, "; "));
+}
+
+void Lifeline::watch() {
+  std::unique_lock lock(mutex_);
+  while (!closing_ && !cut_) {
+    news_.wait_for(lock, kWatchPeriod, [&] { return closing_ || cut_; });
+    if (closing_ || cut_) break;
+    lock.unlock();
+    warn_of_stalls();
+    lock.lock();
+  }
+  if (!cut_) return;
+  // A rank that is in a call notices the loss itself, and then records how that call ended.
+  news_.wait_for(lock, kNewsTime, [&] { return closing_ || recorded_; });
+  const std::string cause = cause_->what();
+  lock.unlock();
+  write_flight_records(cause);
+}
+
+void Lifeline::warn_of_stalls() {
+  struct Stall {
+    uint32_t id;
+    Progress progress;
+    std::string call;
+  };
+  std::vector<Stall> stalls;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, group] : groups_) {
+      const auto progress = group.recorder->progress();
+      if (group.stall_warning == Milliseconds(0) || progress.since < group.stall_warning) continue;
+      const auto [warned, first] = warned_.try_emplace(id, -1);
+      if (std::exchange(warned->second, progress.sequence) == progress.sequence) continue;
+      stalls.push_back({id, progress, group.recorder->standing().call});
+    }
+  }
+  for (const auto& [id, progress, call] : stalls) {
+    const auto who = missing(id, progress.sequence, Deadline::after(kAnswerTime));
+    log::warn("[comm] {} has been waiting for {}: {}", call,
+              human_seconds(static_cast<double>(progress.since.count()) / 1000),
+              who.empty() ? "all ranks are in it" : who);
+  }
+}
+
+void Lifeline::write_flight_records(const std::string& cause) {
+  std::vector<std::pair<Enrolment, Standings>> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(recorded_, true)) return;
+    for (const auto& [id, group] : groups_) {
+      if (!group.flight_record.empty()) groups.emplace_back(group, known_[id]);
+    }
+  }
+  news_.notify_all();
+  for (const auto& [group, known] : groups) {
+    const auto path =
+        group.flight_record / fmt::format("{}-rank{}.json", group.owner.group, group.owner.rank);
+    try {
+      write_file_atomically(path, group.recorder->to_json(group.owner, cause, known));
+      log::warn("[comm] flight record: {}", path.string());
+    } catch (const Error& error) {
+      log::warn("[comm] no flight record: {}", error.what());
+    }
+  }
 }
 
 }  // namespace troika::comm

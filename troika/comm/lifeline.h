@@ -1,45 +1,147 @@
-// Who of a group's ranks is gone: the control connection as a back end between processes needs it.
+// Who of a world's ranks is gone, left or late: what lets a group name the cause instead of
+// hanging.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
-#include "troika/cluster/rendezvous.h"
+#include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/comm/recorder.h"
 
 namespace troika::comm {
 
+// How the ranks of a world hear of each other outside of their messages. Its listener is called on
+// threads of its own until leave() or fail() has returned.
+class ControlPlane {
+ public:
+  struct Listener {
+    std::function<void(int rank, const std::string& why)> lost;
+    std::function<void(int rank, const std::string& farewell)> left;
+    std::function<std::string(const std::string& question)> answer;
+  };
+
+  virtual ~ControlPlane() = default;
+  virtual void listen(Listener listener) = 0;
+  // This rank is lost on purpose, and the others are told why.
+  virtual void fail(const std::string& why) = 0;
+  virtual void leave(const std::string& farewell) = 0;
+  // By rank; nothing for those that did not answer in time. Does not throw.
+  virtual std::vector<std::optional<std::string>> ask_all(const std::string& question,
+                                                          Deadline deadline) = 0;
+};
+
+// A group as the lifeline needs to know it. `ranks` are the world's ranks of its members.
+struct Enrolment {
+  uint32_t id = 0;
+  std::vector<int> ranks;
+  std::shared_ptr<Recorder> recorder;
+  Recorder::Owner owner;
+  Milliseconds stall_warning{0};
+  std::filesystem::path flight_record;
+};
+
 // Messages between processes only show that some connection broke, often to a rank that itself gave
-// up over another one. The control connection knows which rank was lost first, within milliseconds,
-// also where the transport would show nothing. All functions may be called from any thread.
+// up over another one. The control plane knows which rank was lost first, within milliseconds, also
+// where the transport would show nothing. One lifeline serves a world and every group split from
+// it: a loss ends them all. It warns of calls that stall, and writes flight records when the world
+// is lost. All functions may be called from any thread.
 class Lifeline {
  public:
-  // `wake` is called on another thread when a rank is lost, to end waits that are under way.
-  Lifeline(std::shared_ptr<cluster::Rendezvous> rendezvous, std::function<void()> wake);
-  // Leaves in peace unless abandon() came before.
+  Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank, int world_size);
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
+  int world_rank() const { return world_rank_; }
+
+  // Called on another thread, or inside abandon(), when the world is lost: to end waits under way.
+  // Not called any more when set to nothing.
+  void wake_with(std::function<void()> wake);
+
   bool is_cut() const { return cut_; }
-  // Throws Error(peer) naming the rank that was lost first, and how.
-  void require_uncut() const;
+  // The first loss, if there is one.
+  std::optional<Error> cause() const;
+  // Throws the first loss: an Error that names the rank and why, of the kind that rank gave up
+  // with.
+  void require_live() const;
   // The same after giving the news of a loss a moment to arrive: a broken connection may be seen
   // before it.
   void explain_broken_connection() const;
-  // Tells the others that this rank is gone, and why. Its own waits are not woken.
-  void abandon(const std::string& reason);
+  // Whether that rank of the world has parted in peace.
+  bool has_left(int world_rank) const;
+  // This rank will not call again; the others are told. Only the first cause counts.
+  void abandon(const Error& cause);
+  // The same because the program of this rank failed, in whatever way.
+  void abandon_for_program();
+  // Parts in peace, unless abandon() came before: to be called before the connections close. The
+  // destructor does it as well.
+  void leave();
+
+  // Numbers for groups that are split off: one that no group of this rank has had, and the notice
+  // that one was taken.
+  int64_t next_id() const;
+  void take_id(int64_t id);
+  void enrol(Enrolment group);
+  void dismiss(uint32_t id);
+  // Throws Error(peer) naming a member that left before it came to call `sequence`.
+  void require_present(uint32_t id, int64_t sequence) const;
+  // What each member says of itself; nothing for one that does not answer in time.
+  Standings standings(uint32_t id, Deadline deadline);
+  // Who is missing in call `sequence`, in words: "rank 2 has not called it (last: ...)"; empty when
+  // nobody is.
+  std::string missing(uint32_t id, int64_t sequence, Deadline deadline);
+
+  // Writes the record of every group that has a folder for it, once, with the standings last known.
+  void write_flight_records(const std::string& cause);
 
  private:
+  struct Departed {
+    int rank;
+    std::map<uint32_t, Standing> last;  // by group
+  };
+
+  void hear_lost(int rank, const std::string& why);
+  void hear_left(int rank, const std::string& farewell);
+  std::string answer(const std::string& question) const;
+  std::string farewell() const;
+  void cut(const Error& cause);
+  void give_up(const Error& cause, const std::string& why);
+  // Call with mutex_ held: the reason why call `sequence` of that group can never end.
+  std::optional<Error> absence(const Enrolment& group, int64_t sequence) const;
+  std::optional<Standing> last_of(const Departed& departed, uint32_t id) const;
+  void watch();
+  void warn_of_stalls();
+
+  const int world_rank_;
+  const int world_size_;
   std::atomic<bool> cut_ = false;
-  mutable std::mutex mutex_;
+  std::mutex wake_mutex_;  // held while wake_ runs
+  std::function<void()> wake_;
+  mutable std::mutex mutex_;  // guards all below
   mutable std::condition_variable news_;
-  int lost_rank_ = -1;
-  std::string how_;  // it was lost
-  std::shared_ptr<cluster::Rendezvous> rendezvous_;
+  std::optional<Error> cause_;
+  bool parted_ = false;  // told the others farewell or why not
+  bool closing_ = false;
+  std::map<uint32_t, Enrolment> groups_;
+  std::map<uint32_t, Standing> dismissed_;
+  std::vector<Departed> departed_;
+  std::map<uint32_t, Standings> known_;
+  std::map<uint32_t, int64_t> warned_;  // of which call, by group
+  bool recorded_ = false;
+  int64_t last_id_ = 0;
+  std::unique_ptr<ControlPlane> plane_;
+  std::thread watch_;
 };
 
 }  // namespace troika::comm

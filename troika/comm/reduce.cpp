@@ -1,99 +1,34 @@
 #include "troika/comm/reduce.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <string>
+#include <array>
 
 #include "troika/base/error.h"
+#include "troika/comm/kernels/kernels.h"
 
 namespace troika::comm {
 
 namespace {
 
-template <typename T, typename Combine>
-void combine(void* into, const void* from, size_t count, Combine&& op) {
-  auto* __restrict a = static_cast<T*>(into);
-  const auto* __restrict b = static_cast<const T*>(from);
-  for (size_t i = 0; i < count; ++i) a[i] = op(a[i], b[i]);
-}
-
-template <typename T>
-void reduce_typed(void* into, const void* from, size_t count, ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::average:
-      return combine<T>(into, from, count, [](T x, T y) { return static_cast<T>(x + y); });
-    case ReduceOp::min:
-      return combine<T>(into, from, count, [](T x, T y) { return y < x ? y : x; });
-    case ReduceOp::max:
-      return combine<T>(into, from, count, [](T x, T y) { return x < y ? y : x; });
-    case ReduceOp::product:
-      return combine<T>(into, from, count, [](T x, T y) { return static_cast<T>(x * y); });
-  }
-}
-
-template <typename T>
-void divide_typed(void* data, size_t count, int ranks) {
-  auto* values = static_cast<T*>(data);
-  for (size_t i = 0; i < count; ++i) values[i] = static_cast<T>(values[i] / static_cast<T>(ranks));
-}
-
-// Calls visit.operator()<T>() for the C++ type behind an accumulation type.
-template <typename Visit>
-void with_type(c10::ScalarType type, Visit&& visit) {
+kernels::Type kernel_type(c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Double:
-      return visit.template operator()<double>();
+      return kernels::Type::f64;
     case c10::ScalarType::Float:
-      return visit.template operator()<float>();
-    case c10::ScalarType::Long:
-      return visit.template operator()<int64_t>();
-    case c10::ScalarType::Int:
-      return visit.template operator()<int32_t>();
-    case c10::ScalarType::Short:
-      return visit.template operator()<int16_t>();
-    case c10::ScalarType::Char:
-      return visit.template operator()<int8_t>();
-    case c10::ScalarType::Byte:
-      return visit.template operator()<uint8_t>();
-    default:
-      TROIKA_CHECK(false, "not an accumulation type: " + std::string(c10::toString(type)));
-  }
-}
-
-}  // namespace
-
-std::string_view name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::average:
-      return "average";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::product:
-      return "product";
-  }
-  return "unknown";
-}
-
-c10::ScalarType accumulation_type(c10::ScalarType type) {
-  switch (type) {
+      return kernels::Type::f32;
     case c10::ScalarType::Half:
+      return kernels::Type::f16;
     case c10::ScalarType::BFloat16:
-      return c10::ScalarType::Float;
-    case c10::ScalarType::Bool:
-      return c10::ScalarType::Byte;
-    case c10::ScalarType::Double:
-    case c10::ScalarType::Float:
+      return kernels::Type::bf16;
     case c10::ScalarType::Long:
+      return kernels::Type::i64;
     case c10::ScalarType::Int:
+      return kernels::Type::i32;
     case c10::ScalarType::Short:
+      return kernels::Type::i16;
     case c10::ScalarType::Char:
+      return kernels::Type::i8;
     case c10::ScalarType::Byte:
-      return type;
+      return kernels::Type::u8;
     default:
       throw Error("comm", ErrorKind::usage,
                   {.what = "cannot reduce this type",
@@ -102,12 +37,54 @@ c10::ScalarType accumulation_type(c10::ScalarType type) {
   }
 }
 
-void reduce_into(void* into, const void* from, size_t count, c10::ScalarType type, ReduceOp op) {
-  with_type(type, [&]<typename T>() { reduce_typed<T>(into, from, count, op); });
+kernels::Op kernel_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::min:
+      return kernels::Op::min;
+    case ReduceOp::max:
+      return kernels::Op::max;
+    case ReduceOp::product:
+      return kernels::Op::product;
+    default:
+      return kernels::Op::sum;
+  }
 }
 
-void divide(void* data, size_t count, c10::ScalarType type, int ranks) {
-  with_type(type, [&]<typename T>() { divide_typed<T>(data, count, ranks); });
+kernels::Reduce* best_kernel() {
+#ifdef TROIKA_X86_KERNELS
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    return kernels::reduce_avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    return kernels::reduce_avx2;
+  }
+#endif
+  return kernels::reduce_baseline;
+}
+
+}  // namespace
+
+std::string_view name(ReduceOp op) {
+  constexpr std::array<std::string_view, 5> kNames{"sum", "average", "min", "max", "product"};
+  return kNames.at(static_cast<size_t>(op));
+}
+
+void require_reducible(c10::ScalarType type) {
+  if (type != c10::ScalarType::Bool) kernel_type(type);
+}
+
+void reduce(std::span<void* const> into, std::span<const void* const> terms, size_t count,
+            c10::ScalarType type, ReduceOp op, int divisor) {
+  static kernels::Reduce* const best = best_kernel();
+  if (count == 0) return;
+  best(into.data(), into.size(), terms.data(), terms.size(), count, kernel_type(type),
+       kernel_op(op), divisor);
+}
+
+void divide(void* data, size_t count, c10::ScalarType type, int divisor) {
+  const void* term = data;
+  reduce({&data, 1}, {&term, 1}, count, type, ReduceOp::sum, divisor);
 }
 
 }  // namespace troika::comm

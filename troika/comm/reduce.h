@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 
 namespace troika::comm {
@@ -13,15 +14,18 @@ enum class ReduceOp { sum, average, min, max, product };
 
 std::string_view name(ReduceOp op);
 
-// Types sums are computed in: half-precision values are reduced as float32 and rounded once at the
-// end, booleans as uint8 (sum is "any", product is "all"), everything else as itself. Throws
-// Error(usage) for types that cannot be reduced (complex, quantised).
-c10::ScalarType accumulation_type(c10::ScalarType type);
+// Throws Error(usage) for types that cannot be reduced (complex, quantised). Booleans are reduced
+// as uint8: their sum is "any", their product "all".
+void require_reducible(c10::ScalarType type);
 
-// into[i] = into[i] (op) from[i] for `count` elements of an accumulation type. No aliasing.
-void reduce_into(void* into, const void* from, size_t count, c10::ScalarType type, ReduceOp op);
+// into[j][i] = terms[0][i] (op) terms[1][i] (op) ..., divided by `divisor`, for every j and `count`
+// elements. Halves and bfloat16 are computed in float32 and rounded once; `average` means the sum;
+// integers divide towards zero. A buffer of `into` may be one of `terms`; other overlaps may not
+// be. Runs with the widest vectors this processor has; the bits do not depend on them.
+void reduce(std::span<void* const> into, std::span<const void* const> terms, size_t count,
+            c10::ScalarType type, ReduceOp op, int divisor = 1);
 
-// The last step of `average`: data[i] /= ranks (integers round towards zero).
-void divide(void* data, size_t count, c10::ScalarType type, int ranks);
+// data[i] /= divisor.
+void divide(void* data, size_t count, c10::ScalarType type, int divisor);
 
 }  // namespace troika::comm

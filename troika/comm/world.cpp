@@ -1,14 +1,52 @@
 #include "troika/comm/world.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
 #include "troika/comm/backend.h"
 #include "troika/comm/local/local.h"
+#include "troika/comm/nccl/nccl.h"
+#include "troika/comm/routed.h"
+#include "troika/comm/shm/shm.h"
 
 namespace troika::comm {
 
+namespace {
+
+bool started_by_mpi(const cluster::Environment& environment) {
+  return environment.launcher == "openmpi" || environment.launcher == "pmi";
+}
+
+std::string between_nodes(const cluster::Environment& environment) {
+  return started_by_mpi(environment) && mpi::why_unavailable().empty() ? "mpi" : "gloo";
+}
+
+std::shared_ptr<GroupImpl> connect(const Meeting& meeting, const std::string& name,
+                                   Deadline deadline) {
+  if (name != "auto") return backend(name).make(meeting, deadline);
+  const bool one_node = std::ranges::all_of(meeting.nodes, [](int node) { return node == 0; });
+  if (auto shared = shm::make_if_possible(meeting, deadline)) {
+    if (one_node) return shared;
+    const auto& far = backend(between_nodes(meeting.environment));
+    return make_routed(std::move(shared), far.make(meeting, deadline));
+  }
+  return backend(between_nodes(meeting.environment)).make(meeting, deadline);
+}
+
+}  // namespace
+
 std::string choose_backend(const cluster::Environment& environment) {
   if (environment.world_size == 1) return "local";
-  const bool by_mpi = environment.launcher == "openmpi" || environment.launcher == "pmi";
-  return by_mpi && mpi::why_unavailable().empty() ? "mpi" : "gloo";
+  return environment.num_nodes == 1 ? "shm" : "shm+" + between_nodes(environment);
+}
+
+std::filesystem::path flight_record_folder(const cluster::Environment& environment) {
+  if (const char* folder = std::getenv("TROIKA_FLIGHT_RECORD")) return folder;
+  std::string run = environment.run_id.empty() ? std::to_string(::getppid()) : environment.run_id;
+  std::ranges::replace(run, '/', '-');
+  return std::filesystem::temp_directory_path() / ("troika-flight-record-" + run);
 }
 
 Group world(const WorldOptions& options) {
@@ -16,11 +54,15 @@ Group world(const WorldOptions& options) {
 }
 
 Group world(const cluster::Environment& environment, const WorldOptions& options) {
-  const std::string name =
-      options.backend == "auto" ? choose_backend(environment) : options.backend;
-  if (name == "local" && environment.world_size == 1) return local::alone(options.group);
-  return Group(backend(name).make(environment, Deadline::after(options.join_timeout)),
-               options.group);
+  const auto& name = options.backend;
+  if (name != "auto") backend(name);  // refused before anybody waits
+  if (environment.world_size == 1 && name == "auto") return local::alone(options.group);
+  const auto deadline = Deadline::after(options.join_timeout);
+  const auto meeting =
+      meet(name == "mpi" ? mpi::place_to_meet(environment) : environment, deadline);
+  GroupOptions group = options.group;
+  if (group.flight_record.empty()) group.flight_record = flight_record_folder(environment);
+  return Group(nccl::beside(connect(meeting, name, deadline)), group);
 }
 
 }  // namespace troika::comm

@@ -9,11 +9,13 @@
 namespace troika::comm {
 
 struct WorldOptions {
-  // "gloo", "mpi", or "auto": mpi when an MPI launcher started this process and MPI is built in,
-  // else gloo.
+  // "shm", "gloo", "mpi", or "auto": shared memory between ranks of one node; between nodes mpi
+  // when an MPI launcher started this process and MPI is built in, else gloo; and nccl for tensors
+  // on CUDA devices where it is built in.
   std::string backend = "auto";
   // How long to wait for all ranks to arrive.
   Milliseconds join_timeout = std::chrono::seconds(60);
+  // Where flight_record is empty, a failing group writes into flight_record_folder().
   GroupOptions group = {};
 };
 
@@ -24,7 +26,12 @@ struct WorldOptions {
 Group world(const WorldOptions& options = {});
 Group world(const cluster::Environment& environment, const WorldOptions& options);
 
-// The back end `auto` stands for here; "local" when the process is alone.
+// What "auto" stands for here if the ranks of a node can share memory, as it can be told before
+// they have met: "local" when the process is alone, "shm", "shm+gloo" or "shm+mpi".
 std::string choose_backend(const cluster::Environment& environment);
+
+// Where the ranks of this run leave their flight records: TROIKA_FLIGHT_RECORD if set, else
+// troika-flight-record-<run id> in the system's folder for temporary files.
+std::filesystem::path flight_record_folder(const cluster::Environment& environment);
 
 }  // namespace troika::comm

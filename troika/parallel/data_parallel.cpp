@@ -52,7 +52,7 @@ void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& t
     std::vector<at::Tensor> flat;
     for (const auto& member : members) flat.push_back(member.reshape({-1}));
     const auto packed = at::cat(flat);
-    group.broadcast(packed, 0, label).wait();
+    group.broadcast(packed, 0, {.label = label});
     if (group.rank() == 0) continue;
     int64_t at = 0;
     for (auto& member : members) {
@@ -125,12 +125,18 @@ void DataParallel::broadcast_state() {
   broadcast_packed(group_, state, "module state");
 }
 
+// On the host, where the group reduces it without copies.
+at::Tensor DataParallel::make_bucket(int64_t count, const at::Tensor& like) const {
+  if (like.device().is_cpu()) return group_.allocate({count}, like.scalar_type()).zero_();
+  return at::zeros({count}, like.options().requires_grad(false));
+}
+
 void DataParallel::make_buckets(const DataParallelOptions& options) {
   for (auto& members : assign_buckets(nn::trained_parameters(module_), options)) {
     int64_t count = 0;
     for (const auto& member : members) count += member.tensor.numel();
     Bucket& bucket = buckets_.emplace_back();
-    bucket.flat = at::zeros({count}, members.front().tensor.options().requires_grad(false));
+    bucket.flat = make_bucket(count, members.front().tensor);
     bucket.pending = members.size();
     int64_t at = 0;
     for (auto& member : members) {
@@ -175,8 +181,9 @@ void DataParallel::on_ready(Bucket& bucket, Slot& slot) {
 void DataParallel::launch_full_buckets() {
   while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) {
     Bucket& bucket = buckets_[launched_];
-    bucket.work = group_.all_reduce(bucket.flat, comm::ReduceOp::average,
-                                    fmt::format("gradient bucket {}", launched_));
+    const auto label = fmt::format("gradient bucket {}", launched_);
+    bucket.work =
+        group_.all_reduce(bucket.flat, comm::ReduceOp::average, {.label = label, .async_op = true});
     ++launched_;
   }
 }

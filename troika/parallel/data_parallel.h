@@ -82,6 +82,7 @@ class DataParallel {
 
   void check_same_parameters() const;
   void broadcast_state();
+  at::Tensor make_bucket(int64_t count, const at::Tensor& like) const;
   void make_buckets(const DataParallelOptions& options);
   void on_ready(Bucket& bucket, Slot& slot);
   void launch_full_buckets();

@@ -108,10 +108,18 @@ void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
 }
 
 void add_comm(config::Table& table, TrainOptions::Comm& comm) {
-  table.add("comm.backend", &comm.backend, "auto: mpi under mpirun, else gloo",
-            one_of({"auto", "gloo", "mpi"}));
+  table.add("comm.backend", &comm.backend,
+            "auto: shared memory in a node; mpi under mpirun, else gloo, between nodes",
+            one_of({"auto", "shm", "gloo", "mpi"}));
+  table.add("comm.algorithm", &comm.algorithm,
+            "of all-reduce; auto: the fastest by what the links were measured to do",
+            one_of({"auto", "ring", "recursive_doubling", "rabenseifner", "double_tree",
+                    "hierarchical"}));
   table.add("comm.timeout_seconds", &comm.timeout_seconds, "a collective may take",
             above_to(0.0, kWeekSeconds));
+  table.add("comm.stall_warning_seconds", &comm.stall_warning_seconds,
+            "a collective may take before a warning names the ranks it waits for; 0: never",
+            between(0.0, kWeekSeconds));
   table.add("comm.join_timeout_seconds", &comm.join_timeout_seconds,
             "to wait for all processes at the start", above_to(0.0, kWeekSeconds));
   table.add("comm.bucket_megabytes", &comm.bucket_megabytes, "MiB of gradients averaged at a time",

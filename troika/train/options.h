@@ -45,7 +45,9 @@ struct TrainOptions {
 
   struct Comm {
     std::string backend = "auto";
+    std::string algorithm = "auto";
     double timeout_seconds = 300;
+    double stall_warning_seconds = 30;
     double join_timeout_seconds = 60;
     double bucket_megabytes = 25;
     double first_bucket_megabytes = 1;

@@ -34,7 +34,7 @@ std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
 template <typename State>
 void reduce(comm::Group& group, State& state, const std::string& label) {
   const at::Tensor sums = state.state();
-  group.all_reduce(sums, comm::ReduceOp::sum, label).wait();
+  group.all_reduce(sums, comm::ReduceOp::sum, {.label = label});
   state.set_state(sums);
 }
 
@@ -282,7 +282,8 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
     fit->run();
     RunSummary summary = fit->summary("finished");
     const auto peaks = at::empty({group_.size(), 1}, at::kLong);
-    group_.all_gather(peaks, at::full({1}, peak_resident_bytes(), at::kLong), "peak memory").wait();
+    group_.all_gather(peaks, at::full({1}, peak_resident_bytes(), at::kLong), {},
+                      {.label = "peak memory"});
     for (int r = 0; r < group_.size(); ++r) {
       summary.peak_resident_bytes.push_back(peaks[r].item<int64_t>());
     }

@@ -7,7 +7,6 @@
 #include <gloo/common/error.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <list>
 #include <mutex>
@@ -15,9 +14,7 @@
 #include <type_traits>
 
 #include "troika/base/error.h"
-#include "troika/cluster/rendezvous.h"
 #include "troika/comm/backend.h"
-#include "troika/comm/lifeline.h"
 #include "troika/compat/c10d.h"
 
 namespace troika::comm::gloo {
@@ -37,17 +34,17 @@ at::Tensor bytes_at(void* data, size_t bytes) {
 
 class GlooGroup : public GroupImpl {
  public:
-  GlooGroup(std::shared_ptr<cluster::Rendezvous> rendezvous,
+  GlooGroup(Station station, std::shared_ptr<Lifeline> lifeline,
             c10::intrusive_ptr<c10d::TCPStore> store, c10::intrusive_ptr<GlooProcessGroup> group)
-      : store_(std::move(store)),
-        group_(std::move(group)),
-        rank_(group_->getRank()),
-        size_(group_->getSize()),
-        lifeline_(std::move(rendezvous), [this] { abort_waits(); }) {}
-
-  std::string_view backend() const override { return "gloo"; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
+      : GroupImpl(std::move(station), std::move(lifeline)),
+        store_(std::move(store)),
+        group_(std::move(group)) {
+    this->lifeline()->wake_with([this] { abort_waits(); });
+  }
+  ~GlooGroup() override {
+    lifeline()->leave();
+    lifeline()->wake_with(nullptr);
+  }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     std::vector<at::Tensor> buffers{bytes_at(const_cast<void*>(data), bytes)};
@@ -61,12 +58,6 @@ class GlooGroup : public GroupImpl {
     return std::make_unique<GlooTransfer>(*this, peer, guarded(peer, [&] {
       return group_->recv(buffers, peer, static_cast<int>(tag));
     }));
-  }
-
-  void abandon(const std::string& reason) override {
-    abandoned_ = true;
-    lifeline_.abandon(reason);
-    abort_waits();
   }
 
  private:
@@ -85,19 +76,12 @@ class GlooGroup : public GroupImpl {
   void wait(int peer, const compat::GlooWork& work, Deadline deadline) {
     // Listed first, so that a loss either is seen here or aborts the wait.
     const Listed listed(*this, work);
-    require_live();
+    lifeline()->require_live();
     const bool complete = guarded(peer, [&] {
       // Zero would mean "no time-out" to c10d.
       return work->wait(std::max(Milliseconds(1), deadline.left()));
     });
-    if (!complete) require_live();
-  }
-
-  void require_live() const {
-    if (abandoned_) {
-      throw Error("comm", ErrorKind::peer, {.what = "this rank has abandoned the group"});
-    }
-    lifeline_.require_uncut();
+    if (!complete) lifeline()->require_live();
   }
 
   // Runs a call of c10d and turns what it throws into our errors.
@@ -112,7 +96,7 @@ class GlooGroup : public GroupImpl {
                     {.what = fmt::format("no message from rank {} in time", peer), .got = line});
       }
       // Often only the echo of another rank's loss.
-      lifeline_.explain_broken_connection();
+      lifeline()->explain_broken_connection();
       throw Error("comm", ErrorKind::peer,
                   {.what = fmt::format("lost the connection to rank {}", peer), .got = line});
     }
@@ -144,12 +128,8 @@ class GlooGroup : public GroupImpl {
 
   std::mutex waits_mutex_;
   std::list<compat::GlooWork> waits_;
-  std::atomic<bool> abandoned_ = false;
   c10::intrusive_ptr<c10d::TCPStore> store_;
   c10::intrusive_ptr<GlooProcessGroup> group_;
-  const int rank_;
-  const int size_;
-  Lifeline lifeline_;  // last: its thread calls back until it is gone
 };
 
 // The network device: the named interface, loopback on a single node (a hostname may resolve to an
@@ -169,10 +149,9 @@ std::shared_ptr<::gloo::transport::Device> make_device(const cluster::Environmen
   return GlooProcessGroup::createDefaultDevice();
 }
 
-std::unique_ptr<GroupImpl> connect(const cluster::Environment& environment,
-                                   std::shared_ptr<cluster::Rendezvous> rendezvous,
-                                   Deadline deadline) {
+std::shared_ptr<GroupImpl> connect(const Meeting& meeting, Deadline deadline) {
   constexpr const char* kPortKey = "comm/gloo/port";
+  const auto& environment = meeting.environment;
   const auto left = [&] { return std::max(Milliseconds(1), deadline.left()); };
   auto options = GlooProcessGroup::Options::create(left());
   options->devices.push_back(make_device(environment));
@@ -180,14 +159,15 @@ std::unique_ptr<GroupImpl> connect(const cluster::Environment& environment,
   c10::intrusive_ptr<c10d::TCPStore> store;
   if (environment.rank == 0) {
     store = compat::make_store(host, 0, true, left());
-    rendezvous->set(kPortKey, std::to_string(store->getPort()));
+    meeting.rendezvous->set(kPortKey, std::to_string(store->getPort()));
   } else {
-    const int port = std::stoi(rendezvous->get(kPortKey, deadline));
+    const int port = std::stoi(meeting.rendezvous->get(kPortKey, deadline));
     store = compat::make_store(host, port, false, left());
   }
   auto group = c10::make_intrusive<GlooProcessGroup>(store, environment.rank,
                                                      environment.world_size, options);
-  return std::make_unique<GlooGroup>(std::move(rendezvous), std::move(store), std::move(group));
+  return std::make_shared<GlooGroup>(meeting.station("gloo"), meeting.lifeline, std::move(store),
+                                     std::move(group));
 }
 
 }  // namespace
@@ -196,10 +176,9 @@ std::string why_unavailable() {
   return {};
 }
 
-std::unique_ptr<GroupImpl> make(const cluster::Environment& environment, Deadline deadline) {
-  auto rendezvous = cluster::Rendezvous::join(environment, deadline);
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {
   try {
-    return connect(environment, std::move(rendezvous), deadline);
+    return connect(meeting, deadline);
   } catch (const c10::Error& error) {
     throw Error("comm", ErrorKind::timeout,
                 {.what = "gloo could not connect the ranks in time", .got = first_line(error)});

@@ -7,7 +7,7 @@ std::string why_unavailable() {
   return "LibTorch was built without Gloo, or Gloo's headers (libgloo-dev) were missing";
 }
 
-std::unique_ptr<GroupImpl> make(const cluster::Environment&, Deadline) {
+std::shared_ptr<GroupImpl> make(const Meeting&, Deadline) {
   throw Error("comm", ErrorKind::usage,
               {.what = "gloo is not available", .got = why_unavailable()});
 }

@@ -8,7 +8,6 @@
 #include <exception>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -23,7 +22,7 @@ using Message = std::vector<char>;
 // Mailboxes between all pairs of ranks.
 class Hub {
  public:
-  explicit Hub(int size) : size(size) {}
+  explicit Hub(int size) : size(size), listeners_(static_cast<size_t>(size)) {}
 
   const int size;
 
@@ -33,32 +32,82 @@ class Hub {
     changed_.notify_all();
   }
 
-  Message take(int from, int to, uint32_t tag, Deadline deadline) {
+  Message take(int from, int to, uint32_t tag, Deadline deadline, const Lifeline& lifeline) {
     std::unique_lock lock(mutex_);
     auto& box = boxes_[{from, to, tag}];
-    changed_.wait_until(lock, deadline.at(), [&] { return !box.empty() || lost_; });
+    const auto hopeless = [&] { return lifeline.is_cut() || lifeline.has_left(from); };
+    changed_.wait_until(lock, deadline.at(), [&] { return !box.empty() || hopeless(); });
     // What arrived before a loss is still good.
     if (!box.empty()) {
       Message message = std::move(box.front());
       box.pop_front();
       return message;
     }
-    if (lost_) throw Error("comm", ErrorKind::peer, {.what = *lost_});
+    lifeline.require_live();
+    if (lifeline.has_left(from)) {
+      throw Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} has left", from)});
+    }
     throw Error("comm", ErrorKind::timeout,
                 {.what = fmt::format("no message from rank {} in time", from)});
   }
 
-  void abandon(int rank, const std::string& reason) {
+  void wake() {
     const std::lock_guard lock(mutex_);
-    if (!lost_) lost_ = fmt::format("rank {} is gone: {}", rank, reason);
     changed_.notify_all();
+  }
+
+  // The control plane. Listeners are called with its mutex held, so that none is called after it
+  // has been taken off.
+  void listen(int rank, ControlPlane::Listener listener) {
+    const std::lock_guard lock(plane_mutex_);
+    listeners_[static_cast<size_t>(rank)] = std::move(listener);
+  }
+  template <typename Tell>
+  void part(int rank, Tell&& tell) {
+    const std::lock_guard lock(plane_mutex_);
+    auto& own = listeners_[static_cast<size_t>(rank)];
+    if (!own) return;
+    own.reset();
+    for (const auto& listener : listeners_) {
+      if (listener) tell(*listener);
+    }
+    wake();
+  }
+  std::vector<std::optional<std::string>> ask_all(const std::string& question) const {
+    const std::lock_guard lock(plane_mutex_);
+    std::vector<std::optional<std::string>> answers;
+    for (const auto& listener : listeners_) {
+      answers.push_back(listener ? std::optional(listener->answer(question)) : std::nullopt);
+    }
+    return answers;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::tuple<int, int, uint32_t>, std::deque<Message>> boxes_;
-  std::optional<std::string> lost_;
+  mutable std::mutex plane_mutex_;
+  std::vector<std::optional<ControlPlane::Listener>> listeners_;
+};
+
+class LocalPlane : public ControlPlane {
+ public:
+  LocalPlane(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+
+  void listen(Listener listener) override { hub_->listen(rank_, std::move(listener)); }
+  void fail(const std::string& why) override {
+    hub_->part(rank_, [&](const Listener& other) { other.lost(rank_, why); });
+  }
+  void leave(const std::string& farewell) override {
+    hub_->part(rank_, [&](const Listener& other) { other.left(rank_, farewell); });
+  }
+  std::vector<std::optional<std::string>> ask_all(const std::string& question, Deadline) override {
+    return hub_->ask_all(question);
+  }
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+  const int rank_;
 };
 
 class Sent : public Transfer {
@@ -66,47 +115,47 @@ class Sent : public Transfer {
   void wait(Deadline) override {}
 };
 
-class Arriving : public Transfer {
- public:
-  Arriving(Hub& hub, int from, int to, uint32_t tag, void* data, size_t bytes)
-      : hub_(hub), from_(from), to_(to), tag_(tag), data_(data), bytes_(bytes) {}
-
-  void wait(Deadline deadline) override {
-    const Message message = hub_.take(from_, to_, tag_, deadline);
-    TROIKA_CHECK(message.size() == bytes_, "a message of another size than was expected");
-    std::memcpy(data_, message.data(), bytes_);
-  }
-
- private:
-  Hub& hub_;
-  int from_;
-  int to_;
-  uint32_t tag_;
-  void* data_;
-  size_t bytes_;
-};
-
 class LocalGroup : public GroupImpl {
  public:
-  LocalGroup(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
-
-  std::string_view backend() const override { return "local"; }
-  int rank() const override { return rank_; }
-  int size() const override { return hub_->size; }
+  LocalGroup(const std::shared_ptr<Hub>& hub, const Station& station)
+      : GroupImpl(station,
+                  std::make_shared<Lifeline>(std::make_unique<LocalPlane>(hub, station.rank),
+                                             station.rank, station.size)),
+        hub_(hub) {
+    lifeline()->wake_with([hub] { hub->wake(); });
+  }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     const auto* begin = static_cast<const char*>(data);
-    hub_->put(rank_, peer, tag, Message(begin, begin + bytes));
+    hub_->put(rank(), peer, tag, Message(begin, begin + bytes));
     return std::make_unique<Sent>();
   }
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
-    return std::make_unique<Arriving>(*hub_, peer, rank_, tag, data, bytes);
+    return std::make_unique<Arriving>(*this, peer, tag, data, bytes);
   }
-  void abandon(const std::string& reason) override { hub_->abandon(rank_, reason); }
 
  private:
-  std::shared_ptr<Hub> hub_;
-  int rank_;
+  class Arriving : public Transfer {
+   public:
+    Arriving(const LocalGroup& group, int from, uint32_t tag, void* data, size_t bytes)
+        : group_(group), from_(from), tag_(tag), data_(data), bytes_(bytes) {}
+
+    void wait(Deadline deadline) override {
+      const Message message =
+          group_.hub_->take(from_, group_.rank(), tag_, deadline, *group_.lifeline());
+      TROIKA_CHECK(message.size() == bytes_, "a message of another size than was expected");
+      if (bytes_ > 0) std::memcpy(data_, message.data(), bytes_);
+    }
+
+   private:
+    const LocalGroup& group_;
+    const int from_;
+    const uint32_t tag_;
+    void* const data_;
+    const size_t bytes_;
+  };
+
+  const std::shared_ptr<Hub> hub_;
 };
 
 bool only_noticed_a_peer(const std::exception_ptr& failure) {
@@ -121,20 +170,28 @@ bool only_noticed_a_peer(const std::exception_ptr& failure) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<GroupImpl>> make(int size) {
+std::vector<std::shared_ptr<GroupImpl>> make(int size, const std::vector<int>& nodes) {
   TROIKA_CHECK(size >= 1, "a group has at least one rank");
   const auto hub = std::make_shared<Hub>(size);
-  std::vector<std::unique_ptr<GroupImpl>> ranks;
-  for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<LocalGroup>(hub, r));
+  std::vector<std::shared_ptr<GroupImpl>> ranks;
+  for (int r = 0; r < size; ++r) {
+    Station station = world_on_one_node("local", r, size);
+    if (!nodes.empty()) station.nodes = nodes;
+    ranks.push_back(std::make_shared<LocalGroup>(hub, std::move(station)));
+  }
   return ranks;
 }
 
 Group alone(const GroupOptions& options) {
-  return Group(std::move(make(1).front()), options);
+  return Group(make(1).front(), options);
 }
 
 void run(int size, const std::function<void(Group)>& body, const GroupOptions& options) {
-  auto impls = make(size);
+  run_ranks(make(size), body, options);
+}
+
+void run_ranks(std::vector<std::shared_ptr<GroupImpl>> impls,
+               const std::function<void(Group)>& body, const GroupOptions& options) {
   std::vector<std::exception_ptr> failures(impls.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < impls.size(); ++r) {

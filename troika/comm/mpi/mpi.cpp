@@ -1,19 +1,18 @@
 // Back end `mpi`: processes of an MPI job, connected by the MPI library.
-#define OMPI_SKIP_MPICXX 1
 #include <fmt/format.h>
-#include <mpi.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "troika/base/error.h"
 #include "troika/cluster/port.h"
-#include "troika/cluster/rendezvous.h"
 #include "troika/comm/backend.h"
-#include "troika/comm/lifeline.h"
+#include "troika/comm/mpi/mpi.h"
 
 namespace troika::comm::mpi {
 
@@ -21,6 +20,9 @@ namespace {
 
 // MPI counts are ints.
 constexpr size_t kPieceBytes = size_t{1} << 30;
+// How long a message of a rank that has left may still be under way.
+constexpr Milliseconds kOnItsWay{1000};
+constexpr std::chrono::seconds kJoinTime{60};
 
 // Set when a rank gives up: MPI_Finalize would then wait for ranks that no longer come. A process
 // that ends without it makes mpirun end the job, which is what is wanted.
@@ -38,22 +40,21 @@ void check(int code, int peer) {
 class MpiGroup : public GroupImpl {
  public:
   // Works on a duplicate, so its messages never meet those of the rest of the program.
-  MpiGroup(MPI_Comm parent, std::shared_ptr<cluster::Rendezvous> rendezvous)
-      : lifeline_(std::move(rendezvous), [] {}) {
+  MpiGroup(Station station, std::shared_ptr<Lifeline> lifeline, MPI_Comm parent)
+      : GroupImpl(std::move(station), std::move(lifeline)) {
     check(MPI_Comm_dup(parent, &comm_), 0);
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(comm_, &rank_);
-    MPI_Comm_size(comm_, &size_);
   }
   ~MpiGroup() override {
+    lifeline()->leave();
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (!finalized && !is_broken()) MPI_Comm_free(&comm_);
+    if (lifeline()->is_cut()) {
+      gave_up = true;
+    } else if (!finalized) {
+      MPI_Comm_free(&comm_);
+    }
   }
-
-  std::string_view backend() const override { return "mpi"; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     return start(peer, bytes, [&](size_t at, int count, MPI_Request* request) {
@@ -66,12 +67,6 @@ class MpiGroup : public GroupImpl {
       return MPI_Irecv(static_cast<char*>(data) + at, count, MPI_BYTE, peer, static_cast<int>(tag),
                        comm_, request);
     });
-  }
-
-  void abandon(const std::string& reason) override {
-    gave_up = true;
-    abandoned_ = true;
-    lifeline_.abandon(reason);
   }
 
  private:
@@ -97,7 +92,10 @@ class MpiGroup : public GroupImpl {
                           MPI_STATUSES_IGNORE),
               peer_);
         if (done) return;
-        group_.require_live();
+        group_.lifeline()->require_live();
+        if (polls % 1024 == 0 && group_.has_left_without_it(peer_)) {
+          throw Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} has left", peer_)});
+        }
         if (deadline.passed()) {
           throw Error("comm", ErrorKind::timeout,
                       {.what = fmt::format("no message from rank {} in time", peer_)});
@@ -125,34 +123,19 @@ class MpiGroup : public GroupImpl {
     return std::make_unique<MpiTransfer>(*this, peer, std::move(requests));
   }
 
-  bool is_broken() const { return abandoned_ || lifeline_.is_cut(); }
-
-  void require_live() const {
-    if (abandoned_) {
-      throw Error("comm", ErrorKind::peer, {.what = "this rank has abandoned the group"});
-    }
-    lifeline_.require_uncut();
+  // A message of a rank that has left is either here or on its way for a moment.
+  bool has_left_without_it(int peer) const {
+    const int world_rank = station().world_ranks[static_cast<size_t>(peer)];
+    if (!lifeline()->has_left(world_rank)) return false;
+    const std::lock_guard lock(left_mutex_);
+    const auto noticed = left_.try_emplace(peer, Deadline::after(kOnItsWay)).first;
+    return noticed->second.passed();
   }
 
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = 0;
-  int size_ = 1;
-  std::atomic<bool> abandoned_ = false;
-  Lifeline lifeline_;
+  mutable std::mutex left_mutex_;
+  mutable std::map<int, Deadline> left_;
 };
-
-// The control connection of an MPI job: where rank 0 listens is agreed on over MPI itself.
-std::shared_ptr<cluster::Rendezvous> meet(cluster::Environment environment, Deadline deadline) {
-  char host[MPI_MAX_PROCESSOR_NAME] = "127.0.0.1";
-  int length = 0;
-  if (environment.num_nodes != 1) MPI_Get_processor_name(host, &length);
-  int port = environment.rank == 0 ? cluster::free_port() : 0;
-  check(MPI_Bcast(host, sizeof(host), MPI_CHAR, 0, MPI_COMM_WORLD), 0);
-  check(MPI_Bcast(&port, 1, MPI_INT, 0, MPI_COMM_WORLD), 0);
-  environment.master_address = host;
-  environment.master_port = port;
-  return cluster::Rendezvous::join(environment, deadline);
-}
 
 void finalize_at_exit() {
   int finalized = 0;
@@ -160,8 +143,8 @@ void finalize_at_exit() {
   if (!finalized && !gave_up) MPI_Finalize();
 }
 
-// A program that called MPI_Init itself keeps owning it.
-void initialise() {
+// A program that called MPI_Init itself keeps owning it. Returns the level of thread support.
+int initialise() {
   int initialised = 0;
   MPI_Initialized(&initialised);
   int provided = 0;
@@ -171,13 +154,28 @@ void initialise() {
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
     std::atexit(finalize_at_exit);
   }
-  if (provided < MPI_THREAD_MULTIPLE) {
-    throw Error("comm", ErrorKind::usage,
-                {.what = "MPI's thread support is too low",
-                 .got = fmt::format("level {}", provided),
-                 .expected = fmt::format("MPI_THREAD_MULTIPLE ({})", MPI_THREAD_MULTIPLE),
-                 .hint = "call MPI_Init_thread with MPI_THREAD_MULTIPLE"});
-  }
+  return provided;
+}
+
+// Where the ranks of a communicator meet for the control connection is agreed on over MPI itself.
+cluster::Environment place_to_meet(cluster::Environment environment, MPI_Comm comm) {
+  char host[MPI_MAX_PROCESSOR_NAME] = "127.0.0.1";
+  int length = 0;
+  if (environment.num_nodes != 1) MPI_Get_processor_name(host, &length);
+  int port = environment.rank == 0 ? cluster::free_port() : 0;
+  check(MPI_Bcast(host, sizeof(host), MPI_CHAR, 0, comm), 0);
+  check(MPI_Bcast(&port, 1, MPI_INT, 0, comm), 0);
+  environment.master_address = host;
+  environment.master_port = port;
+  return environment;
+}
+
+std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm) {
+  Station station = meeting.station("mpi");
+  int level = 0;
+  MPI_Query_thread(&level);
+  station.any_thread = level == MPI_THREAD_MULTIPLE;
+  return std::make_shared<MpiGroup>(std::move(station), meeting.lifeline, comm);
 }
 
 }  // namespace
@@ -186,7 +184,7 @@ std::string why_unavailable() {
   return {};
 }
 
-std::unique_ptr<GroupImpl> make(const cluster::Environment& environment, Deadline deadline) {
+cluster::Environment place_to_meet(cluster::Environment environment) {
   initialise();
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -197,7 +195,35 @@ std::unique_ptr<GroupImpl> make(const cluster::Environment& environment, Deadlin
     gave_up = size > 1;
     throw;
   }
-  return std::make_unique<MpiGroup>(MPI_COMM_WORLD, meet(environment, deadline));
+  return place_to_meet(std::move(environment), MPI_COMM_WORLD);
+}
+
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline) {
+  return make_on(meeting, MPI_COMM_WORLD);
+}
+
+Group group_of(MPI_Comm comm, const GroupOptions& options) {
+  int initialised = 0;
+  MPI_Initialized(&initialised);
+  if (!initialised) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "a group of an MPI communicator before MPI_Init",
+                 .expected = "MPI_Init_thread to have been called"});
+  }
+  cluster::Environment environment{.launcher = "openmpi", .run_id = "MPI_Comm"};
+  MPI_Comm_rank(comm, &environment.rank);
+  MPI_Comm_size(comm, &environment.world_size);
+  MPI_Comm node;
+  check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, environment.rank, MPI_INFO_NULL, &node), 0);
+  MPI_Comm_rank(node, &environment.local_rank);
+  MPI_Comm_size(node, &environment.local_world_size);
+  MPI_Comm_free(&node);
+  const bool one_node = environment.local_world_size == environment.world_size;
+  environment.num_nodes = one_node ? 1 : -1;
+  environment.node_rank = one_node ? 0 : -1;
+  const auto deadline = Deadline::after(kJoinTime);
+  const auto meeting = meet(place_to_meet(std::move(environment), comm), deadline);
+  return Group(make_on(meeting, comm), options);
 }
 
 }  // namespace troika::comm::mpi

@@ -7,8 +7,21 @@ std::string why_unavailable() {
   return "no MPI library (libopenmpi-dev, libmpich-dev) was found when Troika was built";
 }
 
-std::unique_ptr<GroupImpl> make(const cluster::Environment&, Deadline) {
-  throw Error("comm", ErrorKind::usage, {.what = "mpi is not available", .got = why_unavailable()});
+namespace {
+
+Error unavailable() {
+  return Error("comm", ErrorKind::usage,
+               {.what = "mpi is not available", .got = why_unavailable()});
+}
+
+}  // namespace
+
+cluster::Environment place_to_meet(cluster::Environment) {
+  throw unavailable();
+}
+
+std::shared_ptr<GroupImpl> make(const Meeting&, Deadline) {
+  throw unavailable();
 }
 
 }  // namespace troika::comm::mpi

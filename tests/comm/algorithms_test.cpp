@@ -1,0 +1,195 @@
+// The all-reduce algorithms against the serial sum, and what they send against their formulas.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "troika/comm/algorithms/cost.h"
+#include "troika/comm/local/local.h"
+
+namespace troika::comm {
+namespace {
+
+constexpr std::array kAlgorithms{Algorithm::ring, Algorithm::recursive_doubling,
+                                 Algorithm::rabenseifner, Algorithm::double_tree,
+                                 Algorithm::hierarchical};
+
+struct Case {
+  int ranks;
+  std::vector<int> nodes;
+};
+
+std::vector<Case> cases() {
+  return {{1, {}},
+          {2, {}},
+          {3, {}},
+          {4, {}},
+          {5, {}},
+          {6, {}},
+          {7, {}},
+          {8, {}},
+          {4, {0, 0, 1, 1}},
+          {4, {0, 1, 0, 1}},
+          {6, {0, 0, 1, 1, 2, 2}},
+          {5, {0, 0, 0, 1, 1}},
+          {3, {0, 1, 2}}};
+}
+
+TEST(Algorithms, EveryOneGivesTheSumAndTheSameBits) {
+  for (const auto& [ranks, nodes] : cases()) {
+    for (const auto algorithm : kAlgorithms) {
+      const auto body = [&](const Group& group) {
+        for (const int64_t count : {0, 1, 2, 3, 7, 1000, 40'003}) {
+          const auto values = [&](int rank) {
+            return at::sin(at::arange(count, at::kFloat) + rank);
+          };
+          auto exact = at::zeros({count}, at::kDouble);
+          auto magnitude = at::zeros({count}, at::kDouble);
+          for (int r = 0; r < group.size(); ++r) {
+            exact += values(r).to(at::kDouble);
+            magnitude += values(r).abs().to(at::kDouble);
+          }
+          auto tensor = values(group.rank());
+          group.all_reduce(tensor, ReduceOp::average, {.algorithm = algorithm});
+          exact /= group.size();
+          // Each of the n - 1 additions and the division rounds once (Higham, section 4.2).
+          const double bound = group.size() * std::exp2(-24);
+          EXPECT_TRUE(((tensor - exact).abs() <= bound * magnitude).all().item<bool>())
+              << name(algorithm) << " x " << count << " on " << ranks;
+          auto all = at::empty({group.size(), count});
+          group.all_gather(all, tensor);
+          for (int r = 0; r < group.size(); ++r) EXPECT_TRUE(all[r].equal(all[0]));
+          auto whole = at::full({count}, group.rank() + 1, at::kInt);
+          group.all_reduce(whole, ReduceOp::product, {.algorithm = algorithm});
+          EXPECT_TRUE(whole.eq(std::tgamma(group.size() + 1)).all().item<bool>());
+          auto halves = at::full({count}, 0.1, at::kHalf);
+          const auto rounded = (halves.to(at::kFloat) * group.size()).to(at::kHalf);
+          group.all_reduce(halves, ReduceOp::sum, {.algorithm = algorithm});
+          EXPECT_TRUE(at::allclose(halves.to(at::kFloat), rounded.to(at::kFloat), 1e-3));
+        }
+      };
+      local::run_ranks(local::make(ranks, nodes), body);
+    }
+  }
+}
+
+TEST(Algorithms, SegmentsAreKeptApart) {
+  for (const auto algorithm : kAlgorithms) {
+    local::run(3, [&](const Group& group) {
+      auto tensor = at::arange(2'000'003, at::kInt) + group.rank();
+      group.all_reduce(tensor, ReduceOp::sum, {.algorithm = algorithm});
+      EXPECT_TRUE(tensor.equal(at::arange(2'000'003, at::kInt) * 3 + 3)) << name(algorithm);
+    });
+  }
+}
+
+Counters counted(Group group, const at::Tensor& tensor, Algorithm algorithm) {
+  const auto before = group.counters();
+  group.all_reduce(tensor, ReduceOp::sum, {.algorithm = algorithm});
+  const auto after = group.counters();
+  return {after.messages - before.messages, after.bytes - before.bytes,
+          after.messages_between_nodes - before.messages_between_nodes,
+          after.bytes_between_nodes - before.bytes_between_nodes};
+}
+
+// n divides the count, and a block fits into one segment.
+constexpr uint64_t kElements = 5040;
+constexpr uint64_t kBytes = kElements * 4;
+
+TEST(Algorithms, RingSendsTwoTimesNMinusOneBlocks) {
+  for (const int n : {2, 3, 4, 7}) {
+    local::run(n, [&](const Group& group) {
+      const auto sent = counted(group, at::ones({kElements}), Algorithm::ring);
+      const auto ranks = static_cast<uint64_t>(n);
+      EXPECT_EQ(sent.messages, 2 * (ranks - 1));
+      EXPECT_EQ(sent.bytes, 2 * (ranks - 1) * kBytes / ranks);
+    });
+  }
+}
+
+TEST(Algorithms, RecursiveDoublingSendsEverythingLogNTimes) {
+  for (const auto& [n, rounds] : {std::pair(2, 1), {4, 2}, {8, 3}}) {
+    local::run(n, [&](const Group& group) {
+      const auto sent = counted(group, at::ones({kElements}), Algorithm::recursive_doubling);
+      EXPECT_EQ(sent.messages, static_cast<uint64_t>(rounds));
+      EXPECT_EQ(sent.bytes, static_cast<uint64_t>(rounds) * kBytes);
+    });
+  }
+}
+
+TEST(Algorithms, RabenseifnerSendsTheLeastBytesInTwoLogNMessages) {
+  for (const auto& [n, rounds] : {std::pair(2, 1), {4, 2}, {8, 3}}) {
+    local::run(n, [&](const Group& group) {
+      const auto sent = counted(group, at::ones({kElements}), Algorithm::rabenseifner);
+      const auto ranks = static_cast<uint64_t>(n);
+      EXPECT_EQ(sent.messages, 2 * static_cast<uint64_t>(rounds));
+      EXPECT_EQ(sent.bytes, 2 * (ranks - 1) * kBytes / ranks);
+    });
+  }
+}
+
+// Over all ranks a tree moves its half up and down every edge once.
+TEST(Algorithms, TheTreesSendTwoTimesNMinusOneTimesTheBytesInAll) {
+  for (const int n : {2, 3, 4, 5, 6, 7, 8}) {
+    local::run(n, [&](const Group& group) {
+      const auto sent = counted(group, at::ones({kElements}), Algorithm::double_tree);
+      auto total = at::tensor({static_cast<int64_t>(sent.bytes)});
+      group.all_reduce(total);
+      EXPECT_EQ(total.item<int64_t>(), 2 * (n - 1) * static_cast<int64_t>(kBytes));
+      // Nobody is in the middle of both trees: at most two children, one parent, one leaf's parent.
+      EXPECT_LE(sent.bytes, 2 * kBytes);
+    });
+  }
+}
+
+TEST(Algorithms, HierarchicalSendsOnlyTheFormulasBytesBetweenNodes) {
+  for (const auto& [nodes, size] : {std::pair<std::vector<int>, int>{{0, 0, 1, 1}, 2},
+                                    {{0, 0, 0, 1, 1, 1}, 2},
+                                    {{0, 0, 1, 1, 2, 2}, 3}}) {
+    const int n = static_cast<int>(nodes.size());
+    local::run_ranks(local::make(n, nodes), [&](const Group& group) {
+      const auto sent = counted(group, at::ones({kElements}), Algorithm::hierarchical);
+      auto by_node = at::zeros({size}, at::kLong);
+      by_node[group.nodes()[static_cast<size_t>(group.rank())]] =
+          static_cast<int64_t>(sent.bytes_between_nodes);
+      group.all_reduce(by_node);
+      const auto formula = 2 * (size - 1) * static_cast<int64_t>(kBytes) / size;
+      EXPECT_TRUE(by_node.eq(formula).all().item<bool>()) << by_node;
+    });
+  }
+}
+
+// What users would choose by hand: few messages for little data, few bytes for much, and few bytes
+// over the slow links.
+TEST(Algorithms, TheChoiceFollowsTheLinks) {
+  const Links even{{10e-6, 1e-9}, {10e-6, 1e-9}, 1e-10};
+  const std::vector<int> one_node(8, 0);
+  EXPECT_EQ(choose(even, one_node, 64), Algorithm::recursive_doubling);
+  EXPECT_THAT(choose(even, one_node, 64 << 20),
+              testing::AnyOf(Algorithm::rabenseifner, Algorithm::ring));
+  const std::vector<int> seven(7, 0);
+  EXPECT_EQ(choose(even, seven, 64 << 20), Algorithm::ring);
+  const Links slow_between{{1e-6, 1e-10}, {50e-6, 1e-8}, 1e-10};
+  const std::vector<int> interleaved{0, 1, 0, 1, 0, 1, 0, 1};
+  EXPECT_EQ(choose(slow_between, interleaved, 64 << 20), Algorithm::hierarchical);
+}
+
+// Of the formulas: the ring's time is 2(n-1) messages of S/n and (n-1)/n S reduced.
+TEST(Algorithms, PredictedTimesFollowTheModel) {
+  const Links links{{1e-3, 1e-6}, {}, 1e-7};
+  const std::vector<int> nodes(4, 0);
+  EXPECT_NEAR(predict(Algorithm::ring, links, nodes, 4000),
+              6 * 1e-3 + 2 * 3 * 1000 * 1e-6 + 3 * 1000 * 1e-7, 1e-12);
+  EXPECT_NEAR(predict(Algorithm::recursive_doubling, links, nodes, 4000),
+              2 * (1e-3 + 4000 * 1e-6 + 4000 * 1e-7), 1e-12);
+  EXPECT_NEAR(predict(Algorithm::rabenseifner, links, nodes, 4000),
+              4 * 1e-3 + 2 * 3 * 1000 * 1e-6 + 3 * 1000 * 1e-7, 1e-12);
+}
+
+TEST(Algorithms, HaveNames) {
+  for (const auto algorithm : kAlgorithms) EXPECT_EQ(algorithm_from(name(algorithm)), algorithm);
+  EXPECT_EQ(algorithm_from("auto"), Algorithm::automatic);
+}
+
+}  // namespace
+}  // namespace troika::comm

@@ -1,0 +1,245 @@
+// What the other ranks of a job get to know when one misbehaves: processes, on every back end.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/temporary_folder.h"
+#include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/cluster/port.h"
+#include "troika/comm/flight_report.h"
+
+namespace troika::comm {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kVictim = 1;
+constexpr std::chrono::seconds kPatience{60};
+
+struct Told {
+  pid_t pid = 0;
+  double milliseconds = 0;
+  int kind = 0;
+  std::string what;
+};
+
+std::set<std::string> shared_memory_files() {
+  std::set<std::string> names;
+  for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
+    names.insert(file.path().filename());
+  }
+  return names;
+}
+
+// A job of kRanks ranks of fault_rank, started as its back end wants.
+class Job {
+ public:
+  Job(const std::string& backend, const std::string& fault, const std::string& when) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    for (const char* name : {"news", "permission"}) ::mkfifo((folder_ / name).c_str(), 0600);
+    // Open both ways: neither side waits for the other to open.
+    news_ = ::open((folder_ / "news").c_str(), O_RDWR);
+    permission_ = ::open((folder_ / "permission").c_str(), O_RDWR);
+    const std::vector<std::string> rank{TROIKA_FAULT_RANK, backend, fault, when, folder_.path()};
+    if (backend == "mpi") {
+      std::vector<std::string> words{
+          TROIKA_MPIEXEC, "--allow-run-as-root", "--oversubscribe", "--enable-recovery",
+          "-n",           std::to_string(kRanks)};
+      words.insert(words.end(), rank.begin(), rank.end());
+      spawn(words, {});
+      return;
+    }
+    const auto port = std::to_string(cluster::free_port());
+    for (int r = 0; r < kRanks; ++r) {
+      const auto number = std::to_string(r);
+      const auto size = std::to_string(kRanks);
+      spawn(rank, {{"RANK", number},
+                   {"LOCAL_RANK", number},
+                   {"WORLD_SIZE", size},
+                   {"LOCAL_WORLD_SIZE", size},
+                   {"MASTER_ADDR", "127.0.0.1"},
+                   {"MASTER_PORT", port}});
+    }
+  }
+  ~Job() {
+    for (const pid_t pid : {victim_}) {
+      if (pid > 0) ::kill(pid, SIGKILL);
+    }
+    int status = 0;
+    while (::waitpid(-1, &status, 0) > 0) {
+    }
+    ::close(news_);
+    ::close(permission_);
+  }
+
+  // The last words of the ranks asked for.
+  std::map<int, Told> hear(const std::set<int>& ranks) {
+    std::map<int, Told> told;
+    const auto deadline = Deadline::after(kPatience);
+    while (told.size() < ranks.size() && !deadline.passed()) {
+      pollfd entry{news_, POLLIN, 0};
+      if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) <= 0) break;
+      char bytes[8192];
+      text_.append(bytes, static_cast<size_t>(std::max<ssize_t>(0, ::read(news_, bytes, 8192))));
+      for (size_t end = 0; (end = text_.find('\n')) != std::string::npos; text_.erase(0, end + 1)) {
+        std::istringstream line(text_.substr(0, end));
+        int rank = 0;
+        Told words;
+        line >> rank >> words.pid >> words.milliseconds >> words.kind >> std::ws;
+        std::getline(line, words.what);
+        if (words.what == "victim") {
+          victim_ = words.pid;
+        } else if (ranks.contains(rank)) {
+          told[rank] = words;
+        }
+      }
+    }
+    return told;
+  }
+  void permit() const { EXPECT_EQ(::write(permission_, "x", 1), 1); }
+  std::filesystem::path record() const { return folder_ / "record"; }
+
+ private:
+  void spawn(const std::vector<std::string>& words,
+             const std::map<std::string, std::string>& more) {
+    std::vector<std::string> variables{"OMP_NUM_THREADS=1"};
+    for (const auto& [name, value] : more) variables.push_back(name + "=" + value);
+    for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
+    std::vector<char*> arguments;
+    std::vector<char*> environment;
+    for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    for (const auto& v : variables) environment.push_back(const_cast<char*>(v.c_str()));
+    arguments.push_back(nullptr);
+    environment.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, (folder_ / "out").c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    pid_t pid = 0;
+    EXPECT_EQ(::posix_spawn(&pid, words[0].c_str(), &actions, nullptr, arguments.data(),
+                            environment.data()),
+              0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+
+  const testing_support::TemporaryFolder folder_;
+  int news_ = -1;
+  int permission_ = -1;
+  pid_t victim_ = 0;
+  std::string text_;
+};
+
+class Faults : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { before_ = shared_memory_files(); }
+  void TearDown() override { EXPECT_EQ(shared_memory_files(), before_); }
+
+  // What every rank but the victim was told.
+  static void expect_survivors(Job& job, ErrorKind kind, double at_most_ms,
+                               const testing::Matcher<std::string>& what) {
+    const auto told = job.hear({0, 2});
+    ASSERT_EQ(told.size(), 2U) << "a survivor hangs, or ended without a word";
+    for (const auto& [rank, words] : told) {
+      EXPECT_EQ(words.kind, static_cast<int>(kind)) << words.what;
+      EXPECT_THAT(words.what, what) << "on rank " << rank;
+      EXPECT_LT(words.milliseconds, at_most_ms) << words.what;
+    }
+  }
+
+ private:
+  std::set<std::string> before_;
+};
+
+constexpr const char* kMoments[] = {"before", "during", "after"};
+// The limit of a time-out, deadline plus one second, and some for a machine that is busy.
+constexpr double kAfterTimeout = 1500 + 1000 + 1000;
+
+TEST_P(Faults, AKilledRankIsNamedAtOnce) {
+  for (const char* when : kMoments) {
+    SCOPED_TRACE(when);
+    Job job(GetParam(), "kill", when);
+    expect_survivors(job, ErrorKind::peer, 5000, testing::HasSubstr("rank 1 is gone"));
+  }
+}
+
+TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
+  for (const char* when : kMoments) {
+    SCOPED_TRACE(when);
+    Job job(GetParam(), "stop", when);
+    expect_survivors(job, ErrorKind::timeout, kAfterTimeout,
+                     testing::HasSubstr("rank 1 does not answer"));
+    EXPECT_THAT(flight_report(job.record()), testing::HasSubstr("rank 1"));
+  }
+}
+
+TEST_P(Faults, ALateRankIsNamedAtTheDeadline) {
+  for (const char* when : {"before", "after"}) {
+    SCOPED_TRACE(when);
+    Job job(GetParam(), "delay", when);
+    const auto missed = when == std::string("before") ? "'step'" : "'next'";
+    expect_survivors(
+        job, ErrorKind::timeout, kAfterTimeout,
+        testing::AllOf(testing::HasSubstr("rank 1 has not called it"), testing::HasSubstr(missed)));
+    // It comes too late, and is told why.
+    job.permit();
+    const auto told = job.hear({kVictim});
+    ASSERT_TRUE(told.contains(kVictim));
+    EXPECT_EQ(told.at(kVictim).kind, static_cast<int>(ErrorKind::timeout));
+    EXPECT_THAT(told.at(kVictim).what, testing::HasSubstr("rank 1 has not called it"));
+  }
+}
+
+TEST_P(Faults, ARankThatIsLateWithinTheDeadlineIsNoFault) {
+  Job job(GetParam(), "delay", "during");
+  job.permit();
+  const auto told = job.hear({0, 1, 2});
+  ASSERT_EQ(told.size(), 3U);
+  for (const auto& [rank, words] : told) EXPECT_EQ(words.what, "done") << "rank " << rank;
+}
+
+TEST_P(Faults, ARankThatLeavesEarlyIsNamedAtOnce) {
+  for (const char* when : {"before", "after"}) {
+    SCOPED_TRACE(when);
+    Job job(GetParam(), "leave", when);
+    expect_survivors(job, ErrorKind::peer, 5000,
+                     testing::HasSubstr("rank 1 has left and takes no part in all_reduce #"));
+  }
+}
+
+TEST_P(Faults, MismatchesAreToldToAllRanks) {
+  for (const auto& [fault, called] : {std::pair("operation", "rank 1: broadcast #1"),
+                                      {"count", "rank 1: all_reduce #1 'step'"},
+                                      {"dtype", "rank 1: all_reduce #1 'step'"}}) {
+    SCOPED_TRACE(fault);
+    Job job(GetParam(), fault, "before");
+    const auto told = job.hear({0, 1, 2});
+    ASSERT_EQ(told.size(), 3U);
+    for (const auto& [rank, words] : told) {
+      EXPECT_EQ(words.kind, static_cast<int>(ErrorKind::usage)) << words.what;
+      EXPECT_THAT(words.what, testing::AllOf(testing::HasSubstr("ranks called different"),
+                                             testing::HasSubstr(called)))
+          << "on rank " << rank;
+      EXPECT_LT(words.milliseconds, 5000) << words.what;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, Faults, testing::Values(TROIKA_FAULT_BACKENDS),
+                         [](const auto& row) { return std::string(row.param); });
+
+}  // namespace
+}  // namespace troika::comm

@@ -1,0 +1,47 @@
+// What of the nccl back end needs no GPU: that a call which never returns holds up nobody.
+#include <gmock/gmock.h>
+
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "troika/comm/nccl/errands.h"
+
+namespace troika::comm::nccl {
+namespace {
+
+TEST(NcclErrands, RunInOrder) {
+  std::vector<int> order;
+  Errands errands;
+  errands.start([&] { order.push_back(1); });
+  errands.start([&] { order.push_back(2); }).wait();
+  EXPECT_THAT(order, testing::ElementsAre(1, 2));
+}
+
+TEST(NcclErrands, HandOverWhatTheyThrow) {
+  Errands errands;
+  const auto failing = errands.start([] { throw std::runtime_error("no"); });
+  EXPECT_THROW(failing.get(), std::runtime_error);
+  EXPECT_NO_THROW(errands.start([] {}).get());
+}
+
+TEST(NcclErrands, LeaveBehindWhatIsStuckWithAllItHolds) {
+  std::promise<void> release;
+  const auto held = std::make_shared<int>(7);
+  const std::weak_ptr<int> watched = held;
+  std::shared_future<void> stuck;
+  {
+    Errands errands;
+    stuck =
+        errands.start([released = release.get_future().share(), mine = held] { released.wait(); });
+    EXPECT_FALSE(Errands::done(stuck));
+  }
+  EXPECT_FALSE(Errands::done(stuck));
+  EXPECT_EQ(watched.use_count(), 2);
+  release.set_value();
+  stuck.wait();
+}
+
+}  // namespace
+}  // namespace troika::comm::nccl

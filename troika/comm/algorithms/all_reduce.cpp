@@ -1,0 +1,185 @@
+#include "troika/comm/algorithms/all_reduce.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "troika/comm/algorithms/basic.h"
+
+namespace troika::comm {
+
+namespace {
+
+// Bytes [begin, end) of a buffer.
+struct Range {
+  size_t begin;
+  size_t end;
+};
+
+Span part(Span whole, Range range) {
+  return {whole.data + range.begin, range.end - range.begin};
+}
+
+// Cut at the middle element.
+std::pair<Range, Range> halves(Range range, size_t element) {
+  const size_t middle = range.begin + (range.end - range.begin) / element / 2 * element;
+  return {{range.begin, middle}, {middle, range.end}};
+}
+
+void send_to(const Party& party, int member, Span span) {
+  Transfers sends(party);
+  sends.send(member, span);
+  sends.wait();
+}
+
+void receive_from(const Party& party, int member, Span span) {
+  Transfers arriving(party);
+  arriving.receive(member, span);
+  arriving.wait();
+}
+
+// Sends one span and reduces another that arrives from the same member. The lower member's values
+// stand first, so that both get the same bits where they reduce the same elements.
+void exchange_and_reduce(const Party& party, Reducer& reducer, int member, Span out, Span into) {
+  Transfers sends(party);
+  sends.send(member, out);
+  reducer.receive(member, into,
+                  member < party.me ? Reducer::Order::arriving_first : Reducer::Order::mine_first);
+  sends.wait();
+}
+
+// Members beyond the largest power of two: of the first 2r members the odd ones stand back after
+// a pre-step and get the result at the end.
+struct Fold {
+  explicit Fold(const Party& party)
+      : power(static_cast<int>(std::bit_floor(static_cast<unsigned>(party.size())))),
+        excess(party.size() - power),
+        folded(party.me < 2 * excess),
+        active(!folded || party.me % 2 == 0),
+        position(folded ? party.me / 2 : party.me - excess) {}
+
+  int member_at(int p) const { return p < excess ? 2 * p : p + excess; }
+
+  const int power;
+  const int excess;
+  const bool folded;   // takes part in the pre-step
+  const bool active;   // takes part between pre-step and the end
+  const int position;  // among the active
+};
+
+// At the end of a fold: the even one tells its neighbour.
+void unfold(const Party& party, const Fold& fold, Span whole) {
+  if (!fold.folded) return;
+  if (fold.active) {
+    send_to(party, party.me + 1, whole);
+  } else {
+    receive_from(party, party.me - 1, whole);
+  }
+}
+
+}  // namespace
+
+void ring_all_reduce(const Party& party, Span whole, const Elements& elements) {
+  const auto blocks = even_blocks(whole, elements.size(), party.size());
+  ring_reduce_scatter(party, blocks, elements);
+  ring_all_gather(party, blocks);
+}
+
+void direct_all_reduce(const Party& party, Span whole, const Elements& elements) {
+  const auto blocks = even_blocks(whole, elements.size(), party.size());
+  direct_reduce_scatter(party, blocks, elements);
+  ring_all_gather(party, blocks);
+}
+
+void recursive_doubling_all_reduce(const Party& party, Span whole, const Elements& elements) {
+  const Fold fold(party);
+  Reducer reducer(party, elements);
+  if (fold.folded) {
+    if (fold.active) {
+      reducer.receive(party.me + 1, whole);
+    } else {
+      send_to(party, party.me - 1, whole);
+    }
+  }
+  for (int distance = 1; fold.active && distance < fold.power; distance <<= 1) {
+    // What is sent must not change under way.
+    const std::vector<char> mine(whole.data, whole.data + whole.bytes);
+    exchange_and_reduce(party, reducer, fold.member_at(fold.position ^ distance),
+                        {const_cast<char*>(mine.data()), mine.size()}, whole);
+  }
+  if (fold.active) elements.finish(whole);
+  unfold(party, fold, whole);
+}
+
+void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& elements) {
+  const Fold fold(party);
+  Reducer reducer(party, elements);
+  Range own{0, whole.bytes};
+  if (fold.folded) {
+    const auto [low, high] = halves(own, elements.size());
+    if (fold.active) {
+      exchange_and_reduce(party, reducer, party.me + 1, part(whole, high), part(whole, low));
+      receive_from(party, party.me + 1, part(whole, high));
+    } else {
+      exchange_and_reduce(party, reducer, party.me - 1, part(whole, low), part(whole, high));
+      send_to(party, party.me - 1, part(whole, high));
+    }
+  }
+  struct Round {
+    int member;
+    Range kept;
+    Range given;
+  };
+  std::vector<Round> rounds;
+  for (int distance = fold.power / 2; fold.active && distance > 0; distance /= 2) {
+    auto [kept, given] = halves(own, elements.size());
+    if (fold.position & distance) std::swap(kept, given);
+    rounds.push_back({fold.member_at(fold.position ^ distance), kept, given});
+    exchange_and_reduce(party, reducer, rounds.back().member, part(whole, given),
+                        part(whole, kept));
+    own = kept;
+  }
+  if (fold.active) elements.finish(part(whole, own));
+  for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
+    Transfers both(party);
+    both.send(round->member, part(whole, round->kept));
+    both.receive(round->member, part(whole, round->given));
+    both.wait();
+  }
+  unfold(party, fold, whole);
+}
+
+void hierarchical_all_reduce(const Party& party, Span whole, const Elements& elements) {
+  std::vector<std::vector<int>> nodes;  // members by node
+  for (int member = 0; member < party.size(); ++member) {
+    const auto rank = static_cast<size_t>(party.ranks[static_cast<size_t>(member)]);
+    const auto node = static_cast<size_t>(party.impl.station().nodes[rank]);
+    if (nodes.size() <= node) nodes.resize(node + 1);
+    nodes[node].push_back(member);
+  }
+  std::erase_if(nodes, [&](const auto& members) { return members.empty(); });
+  const auto home = std::ranges::find_if(nodes, [&](const auto& members) {
+    return std::ranges::find(members, party.me) != members.end();
+  });
+  const Party inside = party.part(*home);
+  const bool equal = std::ranges::all_of(
+      nodes, [&](const auto& members) { return members.size() == nodes.front().size(); });
+  // The members of all nodes that stand at the same place in theirs.
+  const auto across = [&](size_t place) {
+    std::vector<int> members;
+    for (const auto& node : nodes) members.push_back(node[place]);
+    return party.part(members);
+  };
+  if (equal) {
+    const auto blocks = even_blocks(whole, elements.size(), inside.size());
+    const auto place = static_cast<size_t>(inside.me);
+    ring_reduce_scatter(inside, blocks, elements.undivided());
+    ring_all_reduce(across(place), blocks[place], elements);
+    ring_all_gather(inside, blocks);
+    return;
+  }
+  tree_reduce(inside, whole, 0, elements.undivided());
+  if (inside.me == 0) ring_all_reduce(across(0), whole, elements);
+  tree_broadcast(inside, whole, 0);
+}
+
+}  // namespace troika::comm

@@ -1,0 +1,148 @@
+#include "troika/comm/algorithms/basic.h"
+
+#include <cstring>
+
+namespace troika::comm {
+
+namespace {
+
+void copy(Span from, Span into) {
+  if (from.bytes > 0 && from.data != into.data) std::memcpy(into.data, from.data, from.bytes);
+}
+
+}  // namespace
+
+void tree_broadcast(const Party& party, Span whole, int root) {
+  const int n = party.size();
+  const int position = modulo(party.me - root, n);
+  int mask = 1;
+  for (; mask < n; mask <<= 1) {
+    if ((position & mask) == 0) continue;
+    Transfers arriving(party);
+    arriving.receive(modulo(position - mask + root, n), whole);
+    arriving.wait();
+    break;
+  }
+  Transfers sends(party);
+  for (mask >>= 1; mask > 0; mask >>= 1) {
+    if (position + mask < n) sends.send(modulo(position + mask + root, n), whole);
+  }
+  sends.wait();
+}
+
+void tree_reduce(const Party& party, Span whole, int root, const Elements& elements) {
+  const int n = party.size();
+  const int position = modulo(party.me - root, n);
+  Reducer reducer(party, elements);
+  for (int mask = 1; mask < n; mask <<= 1) {
+    if (position & mask) {
+      Transfers sends(party);
+      sends.send(modulo(position - mask + root, n), whole);
+      sends.wait();
+      return;
+    }
+    if (position + mask < n) reducer.receive(modulo(position + mask + root, n), whole);
+  }
+  elements.finish(whole);
+}
+
+void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
+                         const Elements& elements) {
+  const int n = party.size();
+  const auto block = [&](int index) { return blocks[static_cast<size_t>(modulo(index, n))]; };
+  Reducer reducer(party, elements);
+  for (int step = 0; step < n - 1; ++step) {
+    Transfers sends(party);
+    sends.send(modulo(party.me + 1, n), block(party.me - 1 - step));
+    reducer.receive(modulo(party.me - 1, n), block(party.me - 2 - step),
+                    Reducer::Order::arriving_first);
+    sends.wait();
+  }
+  elements.finish(block(party.me));
+}
+
+void ring_all_gather(const Party& party, const std::vector<Span>& blocks) {
+  const int n = party.size();
+  const auto block = [&](int index) { return blocks[static_cast<size_t>(modulo(index, n))]; };
+  for (int step = 0; step < n - 1; ++step) {
+    Transfers both(party);
+    both.send(modulo(party.me + 1, n), block(party.me - step));
+    both.receive(modulo(party.me - 1, n), block(party.me - step - 1));
+    both.wait();
+  }
+}
+
+void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
+                           const Elements& elements) {
+  const int n = party.size();
+  const Span own = blocks[static_cast<size_t>(party.me)];
+  std::vector<char> arrived(own.bytes * static_cast<size_t>(n - 1));
+  std::vector<const void*> terms;
+  Transfers both(party);
+  for (int step = 1; step < n; ++step) {
+    const int to = modulo(party.me + step, n);
+    both.send(to, blocks[static_cast<size_t>(to)]);
+  }
+  for (int member = 0, arriving = 0; member < n; ++member) {
+    if (member == party.me) {
+      terms.push_back(own.data);
+      continue;
+    }
+    const Span place{arrived.data() + own.bytes * static_cast<size_t>(arriving++), own.bytes};
+    both.receive(member, place);
+    terms.push_back(place.data);
+  }
+  both.wait();
+  void* into = own.data;
+  reduce({&into, 1}, terms, elements.count(own), elements.type, elements.op, elements.divisor);
+}
+
+void linear_gather(const Party& party, Span own, const std::vector<Span>& blocks, int root) {
+  Transfers transfers(party);
+  if (party.me != root) {
+    transfers.send(root, own);
+  } else {
+    for (int member = 0; member < party.size(); ++member) {
+      const Span block = blocks[static_cast<size_t>(member)];
+      if (member == root) {
+        copy(own, block);
+      } else {
+        transfers.receive(member, block);
+      }
+    }
+  }
+  transfers.wait();
+}
+
+void linear_scatter(const Party& party, Span own, const std::vector<Span>& blocks, int root) {
+  Transfers transfers(party);
+  if (party.me != root) {
+    transfers.receive(root, own);
+  } else {
+    for (int member = 0; member < party.size(); ++member) {
+      const Span block = blocks[static_cast<size_t>(member)];
+      if (member == root) {
+        copy(block, own);
+      } else {
+        transfers.send(member, block);
+      }
+    }
+  }
+  transfers.wait();
+}
+
+void pairwise_all_to_all(const Party& party, const std::vector<Span>& in,
+                         const std::vector<Span>& out) {
+  const int n = party.size();
+  copy(in[static_cast<size_t>(party.me)], out[static_cast<size_t>(party.me)]);
+  for (int step = 1; step < n; ++step) {
+    const int to = modulo(party.me + step, n);
+    const int from = modulo(party.me - step, n);
+    Transfers both(party);
+    both.send(to, in[static_cast<size_t>(to)]);
+    both.receive(from, out[static_cast<size_t>(from)]);
+    both.wait();
+  }
+}
+
+}  // namespace troika::comm

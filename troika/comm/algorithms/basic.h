@@ -1,0 +1,36 @@
+// The collectives besides all-reduce, over messages. They block until done and accept any number
+// of members and sizes.
+#pragma once
+
+#include <vector>
+
+#include "troika/comm/algorithms/party.h"
+
+namespace troika::comm {
+
+// Binomial tree from member `root`: ceil(log2 n) rounds.
+void tree_broadcast(const Party& party, Span whole, int root);
+
+// Binomial tree to `root`, whose `whole` becomes the result; the others' are used up.
+void tree_reduce(const Party& party, Span whole, int root, const Elements& elements);
+
+// One block a member, of any sizes. Ring: n-1 steps. After reduce-scatter this member's own block
+// is the result, and the others are used up; before all-gather its own block is filled.
+void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
+                         const Elements& elements);
+void ring_all_gather(const Party& party, const std::vector<Span>& blocks);
+
+// Reduce-scatter with every block sent straight to its owner, which reduces all of them at once, in
+// the order of members, rounding once.
+void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
+                           const Elements& elements);
+
+// Straight to and from the root; `blocks` counts on the root only.
+void linear_gather(const Party& party, Span own, const std::vector<Span>& blocks, int root);
+void linear_scatter(const Party& party, Span own, const std::vector<Span>& blocks, int root);
+
+// Pairwise exchange in n-1 steps. out[m] of this member is in[me] of member m.
+void pairwise_all_to_all(const Party& party, const std::vector<Span>& in,
+                         const std::vector<Span>& out);
+
+}  // namespace troika::comm

@@ -1,0 +1,32 @@
+// One whole call over messages: which algorithm carries out which operation.
+#pragma once
+
+#include <optional>
+
+#include "troika/comm/algorithms/cost.h"
+#include "troika/comm/call.h"
+
+namespace troika::comm {
+
+// Carries out calls of one group, for which no back end had a faster way. Buffers are on the host.
+class MessageCollectives {
+ public:
+  explicit MessageCollectives(GroupImpl& impl) : impl_(impl) {}
+
+  // After the ranks agree on the call. Blocks. Throws what messages throw, and Error(usage) on
+  // every rank where the splits of an all_to_all do not fit together.
+  void run(const Call& call, Deadline deadline);
+
+  const Traffic& traffic() const { return traffic_; }
+
+ private:
+  void all_reduce(const Party& party, const Call& call);
+  Algorithm algorithm_for(const Party& party, const Call& call, Span whole);
+  void check_splits(const Party& party, const Call& call);
+
+  GroupImpl& impl_;
+  Traffic traffic_;
+  std::optional<Links> links_;  // measured when first needed
+};
+
+}  // namespace troika::comm

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <array>
+
+#include "troika/comm/algorithms/all_reduce.h"
+
+namespace troika::comm {
+
+namespace {
+
+constexpr int kNobody = -1;
+
+struct Node {
+  int parent = kNobody;
+  std::array<int, 2> children = {kNobody, kNobody};
+};
+
+// Place `p` of 0..n-1 in the in-order binary tree in which the places 0, 2, 4, ... are leaves: the
+// height of a place is its number of trailing one-bits. A parent is p ± 2^height, whichever is an
+// odder place of the tree; places beyond n-1 are skipped towards their own parent.
+int height_of(int p) {
+  int height = 0;
+  while (p & (1 << height)) ++height;
+  return height;
+}
+
+int root_of(int n) {
+  int root = 0;
+  while ((root << 1 | 1) < n) root = root << 1 | 1;
+  return root;
+}
+
+int parent_of(int p, int n) {
+  if (p == root_of(n)) return kNobody;
+  do {
+    const int height = height_of(p);
+    // The bit above decides on which side of its parent a place lies.
+    p = p & (1 << (height + 1)) ? p - (1 << height) : p + (1 << height);
+  } while (p >= n);
+  return p;
+}
+
+// The node of member `me` when member m stands at place (m + shift) mod n.
+Node node_of(int me, int n, int shift) {
+  const auto place = [&](int member) { return modulo(member + shift, n); };
+  const auto member = [&](int p) { return p == kNobody ? kNobody : modulo(p - shift, n); };
+  Node node{.parent = member(parent_of(place(me), n))};
+  size_t found = 0;
+  for (int other = 0; other < n && found < 2; ++other) {
+    if (parent_of(place(other), n) == place(me)) node.children[found++] = other;
+  }
+  return node;
+}
+
+// One half of the data on one tree, with messages of its own.
+struct Lane {
+  Lane(const Party& all, int shift, Span half, const Elements& elements)
+      : party(all),
+        node(node_of(all.me, all.size(), shift)),
+        segments(
+            even_blocks(half, elements.size(), static_cast<int>(half.bytes / kSegmentBytes + 1))),
+        reducer(party, elements),
+        up(party),
+        down(party) {
+    party.tag += static_cast<uint32_t>(shift);
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // Reduces what comes from below and passes it on; the top turns it round.
+  void raise(Span segment, const Elements& elements) {
+    for (const int child : node.children) {
+      if (child != kNobody) reducer.receive(child, segment);
+    }
+    if (node.parent != kNobody) return up.send(node.parent, segment);
+    elements.finish(segment);
+    lower(segment);
+  }
+  void lower(Span segment) {
+    for (const int child : node.children) {
+      if (child != kNobody) down.send(child, segment);
+    }
+  }
+  void take_from_above(Span segment) {
+    if (node.parent == kNobody) return;
+    Transfers arriving(party);
+    arriving.receive(node.parent, segment);
+    arriving.wait();
+    lower(segment);
+  }
+
+  Party party;
+  const Node node;
+  const std::vector<Span> segments;
+  Reducer reducer;
+  Transfers up;
+  Transfers down;
+};
+
+}  // namespace
+
+void double_tree_all_reduce(const Party& party, Span whole, const Elements& elements) {
+  const int n = party.size();
+  if (n == 1 || whole.bytes == 0) return;
+  const auto halves = even_blocks(whole, elements.size(), 2);
+  // Shifted by one, the leaves of one tree are the interior places of the other.
+  Lane first(party, 0, halves[0], elements);
+  Lane second(party, 1, halves[1], elements);
+  const size_t rounds = std::max(first.segments.size(), second.segments.size());
+  const auto each = [&](auto&& step) {
+    for (size_t s = 0; s < rounds; ++s) {
+      for (Lane* lane : {&first, &second}) {
+        if (s < lane->segments.size()) step(*lane, lane->segments[s]);
+      }
+    }
+  };
+  each([&](Lane& lane, Span segment) { lane.raise(segment, elements); });
+  // What was sent up is about to be overwritten from above.
+  first.up.wait();
+  second.up.wait();
+  each([](Lane& lane, Span segment) { lane.take_from_above(segment); });
+  first.down.wait();
+  second.down.wait();
+}
+
+}  // namespace troika::comm

@@ -1,0 +1,107 @@
+// What the algorithms of collectives run on: some ranks of a group, pieces of a buffer, and the
+// messages between them, counted.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "troika/comm/group_impl.h"
+#include "troika/comm/reduce.h"
+
+namespace troika::comm {
+
+// What was sent as data of collectives; may be read while they run.
+struct Traffic {
+  std::atomic<uint64_t> messages = 0;
+  std::atomic<uint64_t> bytes = 0;
+  std::atomic<uint64_t> messages_between_nodes = 0;
+  std::atomic<uint64_t> bytes_between_nodes = 0;
+};
+
+struct Span {
+  char* data = nullptr;
+  size_t bytes = 0;
+};
+
+// Members of a party are numbered from 0; `me` is this rank's number. Every member must make the
+// same calls in the same order.
+struct Party {
+  GroupImpl& impl;
+  Deadline deadline;
+  Traffic& traffic;
+  std::vector<int> ranks;  // of the group, by member
+  int me;
+  // Of the messages: some algorithms have several streams between two members.
+  uint32_t tag = kCollectiveTag;
+
+  int size() const { return static_cast<int>(ranks.size()); }
+  // Those of `members`, of which this rank is one.
+  Party part(const std::vector<int>& members) const;
+};
+// All ranks of the group in their order.
+Party everyone(GroupImpl& impl, Deadline deadline, Traffic& traffic);
+
+// What is reduced, and how: whole elements of a type that reduce() takes. Complete results are
+// divided by `divisor`; that is how an average is made.
+struct Elements {
+  c10::ScalarType type;
+  ReduceOp op;
+  int divisor = 1;
+
+  size_t size() const { return c10::elementSize(type); }
+  size_t count(Span span) const { return span.bytes / size(); }
+  // For what is not complete yet.
+  Elements undivided() const { return {type, op, 1}; }
+  void finish(Span span) const {
+    if (divisor != 1) divide(span.data, count(span), type, divisor);
+  }
+};
+
+// Messages of at most this size: large enough that a message's overhead does not show, small
+// enough to reduce one in cache while the next arrives.
+inline constexpr size_t kSegmentBytes = size_t{1} << 20;
+
+int modulo(int value, int n);
+
+// `whole` cut into n blocks of elements whose sizes differ by at most one element.
+std::vector<Span> even_blocks(Span whole, size_t element, int n);
+// `whole` cut into one block per count.
+std::vector<Span> blocks_of(Span whole, size_t element, const std::vector<int64_t>& counts);
+
+// Transfers under way that end together.
+class Transfers {
+ public:
+  explicit Transfers(const Party& party) : party_(party) {}
+
+  // Starts sending or receiving `whole`, segment by segment.
+  void send(int member, Span whole);
+  void receive(int member, Span whole);
+  void wait();
+
+ private:
+  const Party& party_;
+  std::vector<std::unique_ptr<Transfer>> started_;
+};
+
+// Reduces what arrives into `whole`, one segment while the next arrives. `first` tells whether the
+// arriving values stand first in the operation; all ranks that compute the same block must have the
+// same order, for the same bits.
+class Reducer {
+ public:
+  Reducer(const Party& party, const Elements& elements) : party_(party), elements_(elements) {}
+
+  enum class Order { mine_first, arriving_first };
+  void receive(int member, Span whole, Order order = Order::mine_first);
+
+ private:
+  const Party& party_;
+  const Elements elements_;
+  std::array<std::vector<char>, 2> scratch_;
+};
+
+}  // namespace troika::comm

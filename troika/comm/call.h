@@ -1,0 +1,82 @@
+// One collective as plain data: what a rank is about to do, before anything has moved.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troika/comm/reduce.h"
+
+namespace troika::comm {
+
+enum class Operation : int32_t {
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  gather,
+  scatter,
+  all_to_all,
+  barrier,
+};
+std::string_view name(Operation operation);
+
+// How an all-reduce is carried out. `automatic` takes the one with the least predicted time.
+enum class Algorithm : int32_t {
+  automatic,
+  ring,
+  recursive_doubling,
+  rabenseifner,
+  double_tree,
+  hierarchical,
+};
+// "auto", "ring", ...
+std::string_view name(Algorithm algorithm);
+// Throws Error(usage) that names the nearest one.
+Algorithm algorithm_from(std::string_view name);
+
+// What ranks must agree on before a collective moves data, and the names that errors need. Sent as
+// it lies in memory.
+struct Print {
+  int64_t sequence = 0;
+  int64_t count = 0;      // elements that all ranks must agree on; -1 where they may differ
+  uint64_t splits = 0;    // hash of the sizes of an uneven collective
+  int32_t operation = 0;  // Operation
+  int32_t type = -1;      // c10::ScalarType; -1: no data
+  int32_t reduce_op = -1;
+  int32_t root = -1;
+  int32_t algorithm = 0;
+  int32_t device = 0;  // c10::DeviceType of the data
+  char label[64] = {};
+  char site[36] = {};  // file:line of the call
+
+  bool agrees_with(const Print& other) const;
+  // "all_reduce #5 'loss' (trainer.cpp:37) of Float x 8 sum"
+  std::string describe() const;
+};
+
+// The buffers are packed: contiguous, of `type`, on the host unless the back end takes others.
+struct Call {
+  Print print;
+  Operation operation = Operation::barrier;
+  c10::ScalarType type = c10::ScalarType::Byte;  // of the buffers
+  ReduceOp reduce_op = ReduceOp::sum;
+  int root = -1;
+  Algorithm algorithm = Algorithm::automatic;
+  // all_reduce, reduce and broadcast work in place, on `output`. Ranks that have no input or no
+  // output in a rooted operation leave that one undefined.
+  at::Tensor input;
+  at::Tensor output;
+  // Elements for each rank: blocks of the input (reduce_scatter, scatter, all_to_all) and of the
+  // output (all_gather, gather, all_to_all). Always one number a rank where the operation has
+  // blocks.
+  std::vector<int64_t> input_counts;
+  std::vector<int64_t> output_counts;
+};
+
+}  // namespace troika::comm

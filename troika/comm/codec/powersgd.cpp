@@ -1,0 +1,219 @@
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/random.h"
+#include "troika/comm/codec/codecs.h"
+#include "troika/comm/codec/memory.h"
+#include "troika/comm/codec/orthonormal.h"
+
+namespace troika::comm::codec {
+
+namespace {
+
+// A part of a bucket that is compressed.
+struct Matrix {
+  int64_t part = 0;
+  int64_t begin = 0;  // in flat
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t rank = 0;
+
+  at::Tensor of(const at::Tensor& flat) const {
+    return flat.narrow(0, begin, rows * columns).view({rows, columns});
+  }
+};
+
+struct Raw {
+  int64_t begin = 0;
+  int64_t count = 0;
+
+  at::Tensor of(const at::Tensor& flat) const { return flat.narrow(0, begin, count); }
+};
+
+struct Plan {
+  std::vector<Matrix> matrices;
+  std::vector<Raw> raw;
+};
+
+Plan make_plan(const GradientBucket& bucket, int64_t rank) {
+  Plan plan;
+  int64_t begin = 0;
+  for (size_t i = 0; i < bucket.parts.size(); ++i) {
+    const at::Tensor& part = bucket.parts[i];
+    const int64_t count = part.numel();
+    const int64_t rows = part.dim() < 2 || count == 0 ? 1 : part.size(0);
+    const int64_t columns = count / rows;
+    const int64_t r = std::min({rank, rows, columns});
+    if (rows > 1 && (rows + columns) * r * 2 < count) {
+      plan.matrices.push_back({static_cast<int64_t>(i), begin, rows, columns, r});
+    } else {
+      plan.raw.push_back({begin, count});
+    }
+    begin += count;
+  }
+  TROIKA_CHECK(begin == bucket.flat.numel(), "the parts of a bucket fill it");
+  return plan;
+}
+
+// The means of several tensors in one all-reduce, in the same shapes.
+std::vector<at::Tensor> average_fused(const Group& group, const std::vector<at::Tensor>& tensors,
+                                      const std::string& label) {
+  if (tensors.empty()) return {};
+  std::vector<at::Tensor> flattened;
+  for (const at::Tensor& tensor : tensors) flattened.push_back(tensor.reshape(-1));
+  const at::Tensor fused = at::cat(flattened);
+  group.all_reduce(fused, ReduceOp::average, {.label = label}).wait();
+  std::vector<at::Tensor> means;
+  int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors) {
+    means.push_back(fused.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+    begin += tensor.numel();
+  }
+  return means;
+}
+
+// P Q^T, column by column in element-wise operations: those have the same bits on ranks of
+// different processors, which a matrix product has not.
+at::Tensor outer_product(const at::Tensor& p, const at::Tensor& q) {
+  const at::Tensor sum = p.select(1, 0).unsqueeze(1) * q.select(1, 0);
+  for (int64_t k = 1; k < p.size(1); ++k) sum.add_(p.select(1, k).unsqueeze(1) * q.select(1, k));
+  return sum;
+}
+
+class PowerSgd : public Codec {
+ public:
+  explicit PowerSgd(const CodecOptions& options)
+      : options_(options), errors_(options.error_feedback) {}
+
+  std::string_view name() const override { return "powersgd"; }
+
+  void average(const Group& group, const GradientBucket& bucket) override {
+    Kept& kept = kept_[bucket.index];
+    if (kept.step < options_.start_step) {
+      const std::string label = fmt::format("bucket {}", bucket.index);
+      group.all_reduce(bucket.flat, ReduceOp::average, {.label = label}).wait();
+    } else {
+      compress(group, bucket, kept);
+    }
+    ++kept.step;
+  }
+
+  State state() const override;
+  void load_state(const State& state) override;
+
+ private:
+  // Of one bucket.
+  struct Kept {
+    int64_t step = 0;                 // averages made so far
+    std::map<int64_t, at::Tensor> q;  // by part
+  };
+
+  void compress(const Group& group, const GradientBucket& bucket, Kept& kept);
+  at::Tensor query(const GradientBucket& bucket, const Matrix& matrix, const Kept& kept) const;
+
+  const CodecOptions options_;
+  ErrorMemory errors_;
+  std::map<int64_t, Kept> kept_;  // by bucket
+};
+
+void PowerSgd::compress(const Group& group, const GradientBucket& bucket, Kept& kept) {
+  const at::Tensor input = errors_.added_to(bucket);
+  const Plan plan = make_plan(bucket, options_.rank);
+  const auto label = [&](std::string_view what) {
+    return fmt::format("bucket {} {}", bucket.index, what);
+  };
+
+  std::vector<at::Tensor> raw;
+  for (const Raw& part : plan.raw) raw.push_back(part.of(bucket.flat));
+  std::vector<at::Tensor> p;
+  for (const Matrix& matrix : plan.matrices) {
+    p.push_back(at::mm(matrix.of(input), query(bucket, matrix, kept)));
+  }
+  raw = average_fused(group, raw, label("uncompressed"));
+  p = average_fused(group, p, label("P"));
+  std::vector<at::Tensor> q;
+  for (size_t i = 0; i < p.size(); ++i) {
+    orthonormalise(p[i]);
+    q.push_back(at::mm(plan.matrices[i].of(input).t(), p[i]));
+  }
+  q = average_fused(group, q, label("Q"));
+
+  for (size_t i = 0; i < raw.size(); ++i) plan.raw[i].of(bucket.flat).copy_(raw[i]);
+  for (size_t i = 0; i < p.size(); ++i) {
+    plan.matrices[i].of(bucket.flat).copy_(outer_product(p[i], q[i]));
+  }
+  if (!all_finite(bucket.flat)) return;
+  if (errors_.on()) {
+    for (const Raw& part : plan.raw) part.of(input).zero_();
+    for (const Matrix& matrix : plan.matrices) matrix.of(input).sub_(matrix.of(bucket.flat));
+    errors_.keep(bucket, input);
+  }
+  if (options_.warm_start) {
+    for (size_t i = 0; i < q.size(); ++i) kept.q[plan.matrices[i].part] = q[i];
+  }
+}
+
+// An orthonormal Q to begin this step with, the same on all ranks.
+at::Tensor PowerSgd::query(const GradientBucket& bucket, const Matrix& matrix,
+                           const Kept& kept) const {
+  const auto type = computation_type(bucket.flat.scalar_type());
+  const at::Tensor q = at::zeros({matrix.columns, matrix.rank}, at::kDouble);
+  if (const auto last = kept.q.find(matrix.part); last != kept.q.end()) {
+    check_fits({.bucket = bucket.index, .part = matrix.part, .field = "q"}, last->second, q.sizes(),
+               type);
+    q.copy_(last->second);
+  }
+  const std::vector<int64_t> missing = orthonormalise(q);
+  if (!missing.empty()) {
+    Random random(
+        mix(options_.seed, static_cast<uint64_t>(kept.step),
+            mix(static_cast<uint64_t>(bucket.index), static_cast<uint64_t>(matrix.part))));
+    auto values = q.accessor<double, 2>();
+    for (const int64_t column : missing) {
+      for (int64_t row = 0; row < matrix.columns; ++row) values[row][column] = random.normal();
+    }
+    orthonormalise(q);
+  }
+  return q.to(bucket.flat.options().dtype(type));
+}
+
+State PowerSgd::state() const {
+  State state = errors_.state();
+  for (const auto& [bucket, kept] : kept_) {
+    state[StateKey{.bucket = bucket, .field = "step"}.to_text()] =
+        at::full({1}, kept.step, at::kLong);
+    for (const auto& [part, q] : kept.q) {
+      state[StateKey{.bucket = bucket, .part = part, .field = "q"}.to_text()] = q;
+    }
+  }
+  return state;
+}
+
+void PowerSgd::load_state(const State& state) {
+  State errors;
+  std::map<int64_t, Kept> loaded;
+  for (const auto& [name, tensor] : state) {
+    const auto key = StateKey::from_text(name);
+    if (key && key->field == "q" && key->part && options_.warm_start) {
+      loaded[key->bucket].q[*key->part] = tensor.detach().clone();
+    } else if (key && key->field == "step" && !key->part && tensor.numel() == 1) {
+      loaded[key->bucket].step = tensor.item<int64_t>();
+    } else {
+      errors[name] = tensor;
+    }
+  }
+  errors_.load(errors, this->name());
+  kept_ = std::move(loaded);
+}
+
+}  // namespace
+
+std::unique_ptr<Codec> make_powersgd(const CodecOptions& options) {
+  return std::make_unique<PowerSgd>(options);
+}
+
+}  // namespace troika::comm::codec

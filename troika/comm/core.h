@@ -1,0 +1,101 @@
+// What the handles of a group share: the order of its calls, the thread that carries out those that
+// run beside the caller, and the first failure.
+#pragma once
+
+#include <c10/core/Event.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "troika/comm/algorithms/collective.h"
+#include "troika/comm/group.h"
+
+namespace troika::comm {
+
+struct Work::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  std::exception_ptr failure;
+  // What is left to do in wait(): of a receive. Runs once, on the first thread that waits.
+  std::function<void(Deadline)> rest;
+
+  void finish(std::exception_ptr with);
+};
+
+// A call with the caller's tensors, which are packed when its turn comes.
+struct Job {
+  Call call;
+  at::Tensor input;
+  at::Tensor output;
+  // Whether the operation reads what is in `output`, and whether its result belongs there.
+  bool reads_output = false;
+  bool writes_output = true;
+  // Whether it may leave anything in the packed tensor, which must then be a copy.
+  bool uses_up_input = false;
+  bool uses_up_output = false;
+  // What the caller's stream had queued when the call was made; none for tensors on the host.
+  std::optional<c10::Event> ready = {};
+};
+
+class Group::Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  // Carries the job out on this thread once those before it are done; or, for `async`, queues it
+  // for the group's thread. Nothing is returned for what is done.
+  std::shared_ptr<Work::State> submit(Job job, bool async);
+  std::shared_ptr<Work::State> send(const at::Tensor& tensor, int peer, uint32_t tag);
+  std::shared_ptr<Work::State> receive(const at::Tensor& tensor, int peer, uint32_t tag);
+
+  GroupImpl& impl() const { return *impl_; }
+  const std::shared_ptr<GroupImpl>& shared_impl() const { return impl_; }
+  const GroupOptions& options() const { return options_; }
+  const Traffic& traffic() const { return collectives_.traffic(); }
+  Deadline deadline() const { return Deadline::after(options_.timeout); }
+  // Runs what speaks to other ranks outside of collectives; a failure is the group's.
+  void guarded(const std::function<void()>& body);
+
+ private:
+  // A message under way: its head, its data, and the transfers of both.
+  struct Message;
+  struct Queued {
+    Job job;
+    std::shared_ptr<Work::State> state;
+  };
+
+  std::shared_ptr<Work::State> run_or_queue(Job job, bool async);
+  void run_queue();
+  void run(Job& job);
+  void run_beside(Job& job);
+  void carry_out(Call& call, Deadline deadline);
+  Error explained(const Error& error, const Print& print) const;
+  void refuse_if_failed() const;  // call with mutex_ held
+  void fail(const std::exception_ptr& failure);
+
+  const std::shared_ptr<GroupImpl> impl_;
+  const GroupOptions options_;
+  const std::shared_ptr<Recorder> recorder_;
+  MessageCollectives collectives_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Queued> queue_;
+  int64_t next_sequence_ = 0;
+  bool busy_ = false;  // some thread is carrying out a call
+  bool closing_ = false;
+  std::list<std::shared_ptr<Message>> sending_;  // also after their Work was dropped
+  std::optional<Error> cause_;                   // the first failure
+  std::thread thread_;                           // started with the first asynchronous call
+};
+
+}  // namespace troika::comm

@@ -1,0 +1,93 @@
+#include "troika/comm/group_impl.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <numeric>
+#include <utility>
+
+#include "troika/base/error.h"
+
+namespace troika::comm {
+
+namespace {
+
+// A part of a group: the whole's messages, under tags that carry the part's number.
+class PartGroup : public GroupImpl {
+ public:
+  PartGroup(std::shared_ptr<GroupImpl> whole, Station station, std::vector<int> members)
+      : GroupImpl(std::move(station), whole->lifeline()),
+        whole_(std::move(whole)),
+        members_(std::move(members)) {}
+
+  std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
+    return whole_->send(member(peer), tagged(tag), data, bytes);
+  }
+  std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
+    return whole_->receive(member(peer), tagged(tag), data, bytes);
+  }
+
+ private:
+  int member(int peer) const { return members_[static_cast<size_t>(peer)]; }
+  // A part of a part: the innermost number is the one that is unique.
+  uint32_t tagged(uint32_t tag) const { return tag >> 16 ? tag : station().id << 16 | tag; }
+
+  const std::shared_ptr<GroupImpl> whole_;
+  const std::vector<int> members_;
+};
+
+}  // namespace
+
+Station world_on_one_node(std::string backend, int rank, int size) {
+  Station station{.backend = std::move(backend), .rank = rank, .size = size};
+  station.nodes.assign(static_cast<size_t>(size), 0);
+  return station;
+}
+
+GroupImpl::GroupImpl(Station station, std::shared_ptr<Lifeline> lifeline)
+    : station_([&] {
+        if (station.world_ranks.empty()) {
+          station.world_ranks.resize(static_cast<size_t>(station.size));
+          std::iota(station.world_ranks.begin(), station.world_ranks.end(), 0);
+        }
+        return std::move(station);
+      }()),
+      lifeline_(std::move(lifeline)) {}
+
+void throw_disagreement(int world_rank, const Print& mine, int other_world_rank,
+                        const Print& other) {
+  throw Error("comm", ErrorKind::usage,
+              {.what = "ranks called different collectives",
+               .got = fmt::format("rank {}: {}; rank {}: {}", world_rank, mine.describe(),
+                                  other_world_rank, other.describe()),
+               .expected = "the same calls in the same order on every rank"});
+}
+
+void GroupImpl::agree(const Call& call, Deadline deadline) {
+  const int n = size();
+  const int next = (rank() + 1) % n;
+  const int previous = (rank() + n - 1) % n;
+  Print theirs;
+  const auto sending = send(next, kCollectiveTag, &call.print, sizeof(Print));
+  receive(previous, kCollectiveTag, &theirs, sizeof(Print))->wait(deadline);
+  sending->wait(deadline);
+  if (call.print.agrees_with(theirs)) return;
+  const auto& world = station_.world_ranks;
+  throw_disagreement(world[static_cast<size_t>(rank())], call.print,
+                     world[static_cast<size_t>(previous)], theirs);
+}
+
+bool GroupImpl::shortcut(const Call&, Deadline) {
+  return false;
+}
+
+at::Tensor GroupImpl::allocate(int64_t count, c10::ScalarType type) {
+  return at::empty({count}, type);
+}
+
+std::shared_ptr<GroupImpl> GroupImpl::split(const std::shared_ptr<GroupImpl>& self, Station station,
+                                            const std::vector<int>& members, Deadline) {
+  return std::make_shared<PartGroup>(self, std::move(station), members);
+}
+
+}  // namespace troika::comm

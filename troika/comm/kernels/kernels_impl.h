@@ -1,0 +1,171 @@
+// Included by one source per instruction set, which defines TROIKA_REDUCE, the function's name.
+#include "troika/comm/kernels/kernels.h"
+
+namespace troika::comm::kernels {
+
+namespace {
+
+// Elements reduced at a time where there are many terms: their sums stay in the first cache.
+constexpr size_t kBlock = 1024;
+
+struct Half {
+  _Float16 value;
+};
+struct BFloat16 {
+  unsigned short bits;
+};
+
+template <typename T>
+T load(T value) {
+  return value;
+}
+float load(Half value) {
+  return static_cast<float>(value.value);
+}
+float load(BFloat16 value) {
+  return __builtin_bit_cast(float, static_cast<unsigned>(value.bits) << 16);
+}
+
+template <typename T>
+void store(T& place, T value) {
+  place = value;
+}
+void store(Half& place, float value) {
+  place.value = static_cast<_Float16>(value);
+}
+// To the nearest, ties to even.
+void store(BFloat16& place, float value) {
+  const auto bits = __builtin_bit_cast(unsigned, value);
+  const unsigned rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  place.bits = static_cast<unsigned short>(value != value ? 0x7fc0 : rounded);
+}
+
+template <typename T>
+using Sum = decltype(load(T()));
+
+struct Add {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a + b);
+  }
+};
+struct Min {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+struct Multiply {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a * b);
+  }
+};
+
+template <typename T, typename Combine>
+struct Job {
+  void* const* into;
+  size_t into_count;
+  const void* const* terms;
+  size_t term_count;
+  size_t count;
+  Sum<T> divisor;
+  Combine combine = {};
+
+  const T* term(size_t k) const { return static_cast<const T*>(terms[k]); }
+  T* result(size_t j) const { return static_cast<T*>(into[j]); }
+
+  // Two terms are the common case, and one pass over memory then is all there is to do.
+  template <bool divided>
+  void two_terms() const {
+    const T* a = term(0);
+    const T* b = term(1);
+    T* first = result(0);
+    T* second = result(into_count - 1);
+#pragma GCC ivdep
+    for (size_t i = 0; i < count; ++i) {
+      Sum<T> value = combine(load(a[i]), load(b[i]));
+      if constexpr (divided) value = static_cast<Sum<T>>(value / divisor);
+      store(first[i], value);
+      store(second[i], value);
+    }
+  }
+
+  void many_terms() const {
+    Sum<T> sums[kBlock];
+    for (size_t begin = 0; begin < count; begin += kBlock) {
+      const size_t length = count - begin < kBlock ? count - begin : kBlock;
+      for (size_t i = 0; i < length; ++i) sums[i] = load(term(0)[begin + i]);
+      for (size_t k = 1; k < term_count; ++k) {
+        const T* from = term(k) + begin;
+        for (size_t i = 0; i < length; ++i) sums[i] = combine(sums[i], load(from[i]));
+      }
+      if (divisor != 1) {
+        for (size_t i = 0; i < length; ++i) sums[i] = static_cast<Sum<T>>(sums[i] / divisor);
+      }
+      for (size_t j = 0; j < into_count; ++j) {
+        T* out = result(j) + begin;
+        for (size_t i = 0; i < length; ++i) store(out[i], sums[i]);
+      }
+    }
+  }
+
+  void run() const {
+    if (term_count != 2 || into_count > 2) return many_terms();
+    if (divisor == 1) return two_terms<false>();
+    two_terms<true>();
+  }
+};
+
+template <typename T>
+void with_type(void* const* into, size_t into_count, const void* const* terms, size_t term_count,
+               size_t count, Op op, int divisor) {
+  const auto by = static_cast<Sum<T>>(divisor);
+  switch (op) {
+    case Op::sum:
+      return Job<T, Add>{into, into_count, terms, term_count, count, by}.run();
+    case Op::min:
+      return Job<T, Min>{into, into_count, terms, term_count, count, by}.run();
+    case Op::max:
+      return Job<T, Max>{into, into_count, terms, term_count, count, by}.run();
+    case Op::product:
+      return Job<T, Multiply>{into, into_count, terms, term_count, count, by}.run();
+  }
+}
+
+}  // namespace
+
+void TROIKA_REDUCE(void* const* into, size_t into_count, const void* const* terms,
+                   size_t term_count, size_t count, Type type, Op op, int divisor) {
+  const auto run = [&]<typename T>(T) {
+    with_type<T>(into, into_count, terms, term_count, count, op, divisor);
+  };
+  switch (type) {
+    case Type::f64:
+      return run(double());
+    case Type::f32:
+      return run(float());
+    case Type::f16:
+      return run(Half());
+    case Type::bf16:
+      return run(BFloat16());
+    case Type::i64:
+      return run(0LL);
+    case Type::i32:
+      return run(0);
+    case Type::i16:
+      return run(short());
+    case Type::i8:
+      return run(static_cast<signed char>(0));
+    case Type::u8:
+      return run(static_cast<unsigned char>(0));
+  }
+}
+
+}  // namespace troika::comm::kernels

@@ -1,0 +1,70 @@
+// Calls that may block for good: whoever waits for one can stop waiting.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace troika::comm::nccl {
+
+// Runs calls in order on a thread of its own. One that is still busy at the end is left behind,
+// with what its call holds.
+class Errands {
+ public:
+  Errands() : thread_([box = box_] { box->run(); }) {}
+  ~Errands() {
+    box_->put({});
+    const bool busy = last_.valid() && !done(last_);
+    busy ? thread_.detach() : thread_.join();
+  }
+  Errands(const Errands&) = delete;
+  Errands& operator=(const Errands&) = delete;
+
+  // What is returned is done once `errand` has returned or thrown.
+  std::shared_future<void> start(std::function<void()> errand) {
+    std::packaged_task<void()> task(std::move(errand));
+    last_ = task.get_future().share();
+    box_->put(std::move(task));
+    return last_;
+  }
+
+  static bool done(const std::shared_future<void>& started) {
+    return started.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+
+ private:
+  struct Box {
+    void put(std::packaged_task<void()> task) {
+      const std::lock_guard lock(mutex);
+      tasks.push_back(std::move(task));
+      changed.notify_all();
+    }
+    void run() {
+      while (true) {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return !tasks.empty(); });
+        auto task = std::move(tasks.front());
+        tasks.pop_front();
+        lock.unlock();
+        if (!task.valid()) return;
+        task();
+      }
+    }
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::packaged_task<void()>> tasks;  // one that is empty is the last
+  };
+
+  const std::shared_ptr<Box> box_ = std::make_shared<Box>();
+  std::shared_future<void> last_;
+  std::thread thread_;
+};
+
+}  // namespace troika::comm::nccl

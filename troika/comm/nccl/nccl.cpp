@@ -1,0 +1,303 @@
+// NCCL through c10d's process group. Where a rank is gone its calls may block for good: when they
+// connect, when they start work, and when they are told to stop. So they run on a thread that can
+// be left behind, while the calling thread watches the deadline and the lifeline.
+#include "troika/comm/nccl/nccl.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/comm/algorithms/basic.h"
+#include "troika/comm/nccl/errands.h"
+#include "troika/comm/nccl/launch.h"
+#include "troika/compat/c10d_nccl.h"
+
+namespace troika::comm::nccl {
+
+namespace {
+
+// What one group has of c10d.
+struct Connection {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  c10::intrusive_ptr<compat::NcclProcessGroup> group;
+};
+
+// Work on the device, and what must stay until it has ended.
+struct Task {
+  Launch launch;
+  compat::NcclWork work;
+};
+
+// Where rank 0 serves the store, as it lies in memory.
+struct Address {
+  std::array<char, 256> host{};
+  int32_t port = 0;
+};
+
+// The host's name is looked up by the other nodes.
+std::string own_host(const Station& station) {
+  if (std::ranges::count(station.nodes, station.nodes.front()) == station.size) return "127.0.0.1";
+  std::array<char, sizeof(Address::host)> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+const at::Tensor& buffer(const Call& call) {
+  return call.output.defined() ? call.output : call.input;
+}
+
+bool on_cuda(const Call& call) {
+  return buffer(call).defined() && buffer(call).is_cuda();
+}
+
+bool reduces(const Call& call) {
+  return call.operation == Operation::all_reduce || call.operation == Operation::reduce ||
+         call.operation == Operation::reduce_scatter;
+}
+
+bool is_half(c10::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16;
+}
+
+// One line, without a stack trace.
+std::string line_of(const std::exception& error) {
+  const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
+  std::string text = from_torch ? from_torch->what_without_backtrace() : error.what();
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+Station station_beside(const GroupImpl& host) {
+  Station station = host.station();
+  station.backend += "+nccl";
+  station.takes_cuda = true;
+  return station;
+}
+
+class NcclGroup : public GroupImpl {
+ public:
+  explicit NcclGroup(std::shared_ptr<GroupImpl> host)
+      : GroupImpl(station_beside(*host), host->lifeline()), host_(std::move(host)) {}
+
+  ~NcclGroup() override {
+    if (!connection_.group) return;
+    if (lifeline()->is_cut()) {
+      give_up();
+      return;
+    }
+    // For the other ranks to come to this as well.
+    constexpr std::chrono::seconds kCloseTime{5};
+    const auto closing = errands_->start([c = std::exchange(connection_, {})]() mutable {
+      compat::close(*c.group);
+      c = {};
+    });
+    if (closing.wait_for(kCloseTime) != std::future_status::ready) {
+      log::warn("[comm] NCCL did not end in {} s, and is left behind", kCloseTime.count());
+    }
+  }
+
+  std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
+    return host_->send(peer, tag, data, bytes);
+  }
+  std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
+    return host_->receive(peer, tag, data, bytes);
+  }
+  at::Tensor allocate(int64_t count, c10::ScalarType type) override {
+    return host_->allocate(count, type);
+  }
+
+  void agree(const Call& call, Deadline deadline) override {
+    if (!on_cuda(call)) return host_->agree(call, deadline);
+    // Some hosts read the data here, which they cannot on a device.
+    Call without_data = call;
+    without_data.input = at::Tensor();
+    without_data.output = at::Tensor();
+    host_->agree(without_data, deadline);
+  }
+
+  bool shortcut(const Call& call, Deadline deadline) override {
+    if (!on_cuda(call)) return host_->shortcut(call, deadline);
+    if (!knows(call)) return false;
+    if (call.print.count == 0) return true;
+    const at::NoGradGuard no_grad;
+    const c10::cuda::CUDAGuard device(buffer(call).device());
+    try {
+      connect(buffer(call).device(), deadline);
+      carry_out(call, deadline);
+    } catch (...) {
+      give_up();
+      throw;
+    }
+    return true;
+  }
+
+  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>&, Station station,
+                                   const std::vector<int>& members, Deadline deadline) override {
+    station.backend = host_->station().backend;
+    return beside(host_->split(host_, std::move(station), members, deadline));
+  }
+
+ private:
+  void connect(c10::Device device, Deadline deadline) {
+    if (connection_.group) {
+      if (device == device_) return;
+      throw Error("comm", ErrorKind::usage,
+                  {.what = "a group's collectives must stay on one CUDA device",
+                   .got = device.str(),
+                   .expected = device_.str() + ", as in its first one"});
+    }
+    if (!errands_) errands_ = std::make_unique<Errands>();
+    // Of the store, which counts in whole seconds; the deadline is kept by this thread.
+    const Milliseconds time =
+        std::clamp(deadline.left(), Milliseconds(1000), Milliseconds(std::chrono::hours(24)));
+    const auto made = std::make_shared<Connection>();
+    Address address;
+    if (rank() == 0) {
+      const std::string host = own_host(station());
+      std::ranges::copy(host, address.host.begin());
+      run([=] { made->store = compat::make_store(host, 0, true, time); }, deadline);
+      address.port = made->store->getPort();
+    }
+    Traffic uncounted;
+    tree_broadcast(everyone(*host_, deadline, uncounted),
+                   {reinterpret_cast<char*>(&address), sizeof(Address)}, 0);
+    run(
+        [=, rank = rank(), size = size()] {
+          if (!made->store) {
+            made->store = compat::make_store(address.host.data(), address.port, false, time);
+          }
+          made->group = compat::make_nccl_group(made->store, rank, size);
+        },
+        deadline);
+    connection_ = *made;
+    device_ = device;
+  }
+
+  // The same as on the host, where halves are reduced in float32: NCCL rounds at each step.
+  void carry_out(const Call& call, Deadline deadline) {
+    const bool average = reduces(call) && call.reduce_op == ReduceOp::average;
+    const bool widen = reduces(call) && is_half(call.type);
+    Call wide = call;
+    if (widen) {
+      if (call.input.defined()) wide.input = call.input.to(at::kFloat);
+      wide.output = call.output.to(at::kFloat);
+    }
+    finish(launch_of(wide), deadline);
+    if (!average && !widen) return;
+    if (average) divide(wide.output, size());
+    if (widen) call.output.copy_(wide.output);
+    at::cuda::CUDAEvent finished;
+    finished.record();
+    await([&] { return finished.query(); }, deadline);
+  }
+
+  // Returns when the work is done on the device.
+  void finish(Launch launch, Deadline deadline) {
+    const auto task = std::make_shared<Task>(Task{std::move(launch), {}});
+    under_way_ = task;
+    run(
+        [task, group = connection_.group, stream = c10::cuda::getCurrentCUDAStream()] {
+          const c10::cuda::CUDAStreamGuard guard(stream);
+          task->work = task->launch(*group);
+        },
+        deadline);
+    await([&] { return task->work->isCompleted(); }, deadline);
+    if (const auto failure = task->work->exception()) explain(failure);
+    task->work->synchronize();
+    *task = {};  // lets go of the tensors before the caller goes on
+    under_way_ = nullptr;
+  }
+
+  // Runs what may block, and waits for it.
+  void run(std::function<void()> errand, Deadline deadline) {
+    const auto started = errands_->start(std::move(errand));
+    await([&] { return Errands::done(started); }, deadline);
+    try {
+      started.get();
+    } catch (...) {
+      explain(std::current_exception());
+    }
+  }
+
+  template <typename Done>
+  void await(Done&& done, Deadline deadline) const {
+    constexpr double kSpinSeconds = 1e-3;
+    constexpr std::chrono::microseconds kPause{50};
+    const Stopwatch waited;
+    while (!done()) {
+      lifeline()->require_live();
+      if (deadline.passed()) {
+        throw Error("comm", ErrorKind::timeout, {.what = "NCCL was not done in time"});
+      }
+      if (waited.seconds() < kSpinSeconds) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kPause);
+      }
+    }
+  }
+
+  [[noreturn]] void explain(const std::exception_ptr& failure) const {
+    // Often only the echo of another rank's loss.
+    lifeline()->explain_broken_connection();
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      const std::string line = line_of(error);
+      if (line.find("Duplicate GPU") != std::string::npos) {
+        throw Error("comm", ErrorKind::usage,
+                    {.what = "ranks of one group share a CUDA device",
+                     .got = line,
+                     .expected = "a device for each rank",
+                     .hint = "start no more ranks on a node than it has devices"});
+      }
+      const bool late = line.find("imed out") != std::string::npos;
+      throw Error("comm", late ? ErrorKind::timeout : ErrorKind::peer,
+                  {.what = "NCCL failed", .got = line});
+    }
+  }
+
+  // Ends what is under way on the device. Not among the errands, of which one may be stuck.
+  void give_up() {
+    if (!connection_.group) return;
+    constexpr Milliseconds kAbortTime{500};
+    Errands aborting;
+    aborting
+        .start([c = std::exchange(connection_, {}),
+                task = std::exchange(under_way_, nullptr)]() mutable {
+          compat::abort(*c.group);
+          task = nullptr;
+          c = {};
+        })
+        .wait_for(kAbortTime);
+  }
+
+  const std::shared_ptr<GroupImpl> host_;
+  std::unique_ptr<Errands> errands_;  // these from the first call on CUDA tensors on
+  Connection connection_;
+  c10::Device device_ = c10::kCUDA;
+  std::shared_ptr<Task> under_way_;
+};
+
+}  // namespace
+
+std::shared_ptr<GroupImpl> beside(std::shared_ptr<GroupImpl> host) {
+  if (c10::cuda::device_count() == 0) return host;
+  compat::keep_process_on_nccl_failure();
+  return std::make_shared<NcclGroup>(std::move(host));
+}
+
+}  // namespace troika::comm::nccl

@@ -1,0 +1,135 @@
+#include "troika/comm/recorder.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+
+#include "troika/base/error.h"
+
+namespace troika::comm {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<const char*, 4> kStates{"queued", "running", "finished", "failed"};
+
+// Where the steady clock's instants lie on the system's.
+class SystemTime {
+ public:
+  json of(Clock::time_point at) const {
+    if (at == Clock::time_point()) return nullptr;
+    const auto system =
+        now_ - std::chrono::duration_cast<std::chrono::system_clock::duration>(steady_now_ - at);
+    return std::chrono::duration<double>(system.time_since_epoch()).count();
+  }
+  json now() const { return of(steady_now_); }
+
+ private:
+  const Clock::time_point steady_now_ = Clock::now();
+  const std::chrono::system_clock::time_point now_ = std::chrono::system_clock::now();
+};
+
+json to_json(const Standing& standing) {
+  return {{"sequence", standing.sequence},
+          {"finished", standing.finished},
+          {"left", standing.left},
+          {"call", standing.call}};
+}
+
+}  // namespace
+
+std::string Standing::to_text() const {
+  return to_json(*this).dump();
+}
+
+std::optional<Standing> Standing::from_text(const std::string& text) {
+  const auto read = json::parse(text, nullptr, false);
+  if (!read.is_object()) return std::nullopt;
+  return Standing{read.value("sequence", int64_t{-1}), read.value("finished", true),
+                  read.value("left", false), read.value("call", "")};
+}
+
+Recorder::Entry* Recorder::find(int64_t sequence) {
+  auto& entry = entries_[static_cast<size_t>(sequence) % kCapacity];
+  return entry.print.sequence == sequence ? &entry : nullptr;
+}
+
+void Recorder::queued(const Print& print, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (entries_.empty()) entries_.resize(kCapacity);
+  auto& entry = entries_[static_cast<size_t>(print.sequence) % kCapacity];
+  entry = {print, bytes, CallState::queued, Clock::now(), {}, {}};
+  latest_ = print.sequence;
+}
+
+void Recorder::started(int64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  current_ = sequence;
+  current_start_ = Clock::now();
+  running_ = true;
+  if (auto* entry = find(sequence)) {
+    entry->state = CallState::running;
+    entry->started = current_start_;
+  }
+}
+
+void Recorder::ended(int64_t sequence, bool well) {
+  const std::lock_guard lock(mutex_);
+  running_ = false;
+  if (auto* entry = find(sequence)) {
+    entry->state = well ? CallState::finished : CallState::failed;
+    entry->ended = Clock::now();
+  }
+}
+
+Standing Recorder::standing() const {
+  const std::lock_guard lock(mutex_);
+  if (current_ < 0) return {};
+  const auto& entry = entries_[static_cast<size_t>(current_) % kCapacity];
+  return {current_, entry.state == CallState::finished, false, entry.print.describe()};
+}
+
+Progress Recorder::progress() const {
+  const std::lock_guard lock(mutex_);
+  if (!running_) return {current_, false, Milliseconds(0)};
+  return {current_, true, std::chrono::floor<Milliseconds>(Clock::now() - current_start_)};
+}
+
+std::string Recorder::to_json(const Owner& owner, const std::string& cause,
+                              const Standings& standings) const {
+  const SystemTime time;
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  json record = {{"group", owner.group},     {"rank", owner.rank}, {"size", owner.size},
+                 {"backend", owner.backend}, {"cause", cause},     {"host", host.data()},
+                 {"pid", ::getpid()},        {"now", time.now()},  {"standings", json::array()},
+                 {"calls", json::array()}};
+  for (const auto& standing : standings) {
+    record["standings"].push_back(standing ? comm::to_json(*standing) : json());
+  }
+  const std::lock_guard lock(mutex_);
+  const auto kept = static_cast<int64_t>(kCapacity);
+  for (int64_t s = std::max<int64_t>(0, latest_ - kept + 1); s <= latest_; ++s) {
+    const auto& [print, bytes, state, queued, started, ended] =
+        entries_[static_cast<size_t>(s) % kCapacity];
+    record["calls"].push_back(
+        {{"sequence", print.sequence},
+         {"operation", name(static_cast<Operation>(print.operation))},
+         {"type", print.type < 0 ? "" : c10::toString(static_cast<c10::ScalarType>(print.type))},
+         {"count", print.count},
+         {"bytes", bytes},
+         {"label", print.label},
+         {"site", print.site},
+         {"state", kStates.at(static_cast<size_t>(state))},
+         {"queued", time.of(queued)},
+         {"started", time.of(started)},
+         {"ended", time.of(ended)}});
+  }
+  return record.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace troika::comm

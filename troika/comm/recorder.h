@@ -1,0 +1,83 @@
+// The flight recorder: the last calls of one group on one rank, in memory until somebody asks.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "troika/base/clock.h"
+#include "troika/comm/call.h"
+
+namespace troika::comm {
+
+// What a rank says of itself: its latest call, and whether that is still going on.
+struct Standing {
+  int64_t sequence = -1;  // -1: nothing was called yet
+  bool finished = true;
+  bool left = false;  // the rank has parted from this group in peace
+  std::string call;   // Print::describe() of that call
+
+  std::string to_text() const;
+  static std::optional<Standing> from_text(const std::string& text);
+};
+
+// By rank of a group; nothing for one that did not answer.
+using Standings = std::vector<std::optional<Standing>>;
+
+struct Progress {
+  int64_t sequence = -1;  // of the latest call that was started; -1 before the first
+  bool running = false;
+  Milliseconds since{0};  // how long it has been running
+};
+
+enum class CallState { queued, running, finished, failed };
+
+// Keeps the last kCapacity calls. All functions may be called from any thread.
+class Recorder {
+ public:
+  static constexpr size_t kCapacity = 256;
+
+  // Calls are numbered from 0 without gaps.
+  void queued(const Print& print, int64_t bytes);
+  void started(int64_t sequence);
+  void ended(int64_t sequence, bool well);
+
+  // Of the latest call that was started.
+  Standing standing() const;
+  Progress progress() const;
+
+  // Whose record it is.
+  struct Owner {
+    std::string group;
+    int rank = 0;
+    int size = 1;
+    std::string backend;
+  };
+  // Everything as a JSON text: {"group", "rank", "size", "backend", "cause", "host", "pid", "now",
+  // "standings": [a standing, or null, for each rank], "calls": [{"sequence", "operation", "type",
+  // "count", "bytes", "label", "site", "state", "queued", "started", "ended"}, ...]}, times in
+  // seconds of the system clock.
+  std::string to_json(const Owner& owner, const std::string& cause,
+                      const Standings& standings) const;
+
+ private:
+  struct Entry {
+    Print print;
+    int64_t bytes = 0;
+    CallState state = CallState::queued;
+    Clock::time_point queued, started, ended;
+  };
+  // Call with mutex_ held. Nothing when the entry has been overwritten.
+  Entry* find(int64_t sequence);
+
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;  // a ring: sequence s is at s % kCapacity
+  int64_t latest_ = -1;         // queued
+  int64_t current_ = -1;        // started
+  Clock::time_point current_start_;
+  bool running_ = false;
+};
+
+}  // namespace troika::comm

@@ -1,0 +1,13 @@
+// The control plane of ranks that are processes: rank 0's rendezvous.
+#pragma once
+
+#include <memory>
+
+#include "troika/cluster/rendezvous.h"
+#include "troika/comm/lifeline.h"
+
+namespace troika::comm {
+
+std::unique_ptr<ControlPlane> make_control_plane(std::shared_ptr<cluster::Rendezvous> rendezvous);
+
+}  // namespace troika::comm

@@ -1,0 +1,167 @@
+#include "troika/comm/shm/board.h"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "troika/base/error.h"
+
+namespace troika::comm::shm {
+
+namespace {
+
+// Longer than a rank on another processor usually needs; then the processor is left to others.
+constexpr int kSpins = 4000;
+constexpr int kCrowdedSpins = 64;
+// How often a sleeping rank looks whether the others are still there.
+constexpr Milliseconds kLook{10};
+
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, Milliseconds at_most) {
+  const timespec timeout{.tv_sec = at_most.count() / 1000,
+                         .tv_nsec = at_most.count() % 1000 * 1'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
+}
+
+void futex_wake(const std::atomic<uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+struct Board::Cell {
+  alignas(64) std::atomic<uint64_t> published;
+  alignas(64) std::atomic<uint64_t> stage;
+  alignas(64) std::atomic<uint32_t> bell;
+  std::atomic<uint32_t> sleepers;
+  alignas(64) cpu_set_t processors;  // that it may run on
+};
+
+namespace {
+
+constexpr size_t kCellBytes = 512;
+
+constexpr size_t padded(size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+size_t heads_bytes(int size) {
+  return padded(static_cast<size_t>(size) * static_cast<size_t>(size) * sizeof(std::atomic<Ref>));
+}
+
+}  // namespace
+
+size_t Board::bytes_for(int size) {
+  static_assert(sizeof(Cell) <= kCellBytes);
+  return static_cast<size_t>(size) * (kCellBytes + 2 * sizeof(Slot)) + heads_bytes(size);
+}
+
+Board::Board(Segment segment, int rank, int size, std::shared_ptr<Lifeline> lifeline)
+    : segment_(std::move(segment)), rank_(rank), size_(size), lifeline_(std::move(lifeline)) {
+  ::sched_getaffinity(0, sizeof(cpu_set_t), &cell(rank_).processors);
+  // Until the first barrier nobody knows of the others' processors.
+  spins_ = kCrowdedSpins;
+  crowded_ = true;
+}
+
+Board::Cell& Board::cell(int rank) const {
+  return *reinterpret_cast<Cell*>(segment_.data() + static_cast<size_t>(rank) * kCellBytes);
+}
+
+Slot& Board::slot(int rank, int64_t sequence) const {
+  char* slots = segment_.data() + static_cast<size_t>(size_) * kCellBytes + heads_bytes(size_);
+  const size_t index = static_cast<size_t>(rank) * 2 + static_cast<size_t>(sequence % 2);
+  return reinterpret_cast<Slot*>(slots)[index];
+}
+
+std::atomic<Ref>& Board::first_block(int from, int to) const {
+  char* heads = segment_.data() + static_cast<size_t>(size_) * kCellBytes;
+  return reinterpret_cast<std::atomic<Ref>*>(heads)[from * size_ + to];
+}
+
+void Board::publish(int64_t sequence) {
+  cell(rank_).published.store(static_cast<uint64_t>(sequence) + 1, std::memory_order_release);
+  ring_others();
+}
+
+bool Board::has_published(int rank, int64_t sequence) const {
+  return cell(rank).published.load(std::memory_order_acquire) > static_cast<uint64_t>(sequence);
+}
+
+void Board::barrier(Deadline deadline) {
+  const uint64_t target = ++stage_;
+  cell(rank_).stage.store(target, std::memory_order_release);
+  ring_others();
+  int waited_for = 0;
+  const auto all_there = [&] {
+    while (waited_for < size_ && cell(waited_for).stage.load(std::memory_order_acquire) >= target) {
+      ++waited_for;
+    }
+    return waited_for == size_;
+  };
+  await(all_there, deadline, "the other ranks");
+  if (target == 1) choose_spins();
+}
+
+// With fewer processors than ranks, one that spins keeps another from coming.
+void Board::choose_spins() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int r = 0; r < size_; ++r) CPU_OR(&all, &all, &cell(r).processors);
+  crowded_ = CPU_COUNT(&all) < size_;
+  spins_ = crowded_ ? kCrowdedSpins : kSpins;
+}
+
+void Board::ring(int rank) const {
+  Cell& other = cell(rank);
+  // Pairs with the fence in sleep_until(): either it sees the change, or this sees that it sleeps.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (other.sleepers.load(std::memory_order_relaxed) == 0) return;
+  other.bell.fetch_add(1, std::memory_order_release);
+  futex_wake(other.bell);
+}
+
+void Board::ring_others() const {
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) ring(r);
+  }
+}
+
+void Board::pause(int spins) const {
+  if (crowded_ && spins > 0) {
+    ::sched_yield();
+    return;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void Board::sleep_until(const std::function<bool()>& done, Deadline deadline,
+                        std::string_view what) {
+  Cell& own = cell(rank_);
+  struct Asleep {
+    explicit Asleep(std::atomic<uint32_t>& count) : count(count) { count.fetch_add(1); }
+    ~Asleep() { count.fetch_sub(1); }
+    std::atomic<uint32_t>& count;
+  } const asleep(own.sleepers);
+  while (true) {
+    const uint32_t seen = own.bell.load(std::memory_order_acquire);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (done()) return;
+    lifeline_->require_live();
+    if (deadline.passed()) {
+      throw Error("comm", ErrorKind::timeout,
+                  {.what = fmt::format("{} did not come in time", what)});
+    }
+    futex_wait(own.bell, seen, std::clamp(deadline.left(), Milliseconds(1), kLook));
+  }
+}
+
+}  // namespace troika::comm::shm

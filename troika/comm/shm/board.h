@@ -1,0 +1,85 @@
+// Where the ranks of a group on one machine tell each other how far they are: a segment of shared
+// memory with one cell per rank, and the waiting on it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "troika/base/clock.h"
+#include "troika/comm/call.h"
+#include "troika/comm/lifeline.h"
+#include "troika/comm/shm/segment.h"
+
+namespace troika::comm::shm {
+
+// Calls of at most so many bytes a rank travel inside their slot.
+inline constexpr size_t kSlotBytes = size_t{16} << 10;
+
+// A place in an arena that other ranks can find: segment in the upper 24 bits, offset below.
+// 0 is nowhere.
+using Ref = uint64_t;
+
+// One call of one rank. Two take turns: a rank comes to the call after next only when all have come
+// to the next, so nobody reads a slot that is being written.
+struct Slot {
+  Print print;
+  Ref location = 0;  // of its buffer, if that is in shared memory
+  alignas(64) char data[kSlotBytes];
+};
+
+class Board {
+ public:
+  // Of `size` ranks, of which this is `rank`. The memory starts zeroed.
+  Board(Segment segment, int rank, int size, std::shared_ptr<Lifeline> lifeline);
+  static size_t bytes_for(int size);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const Segment& segment() const { return segment_; }
+
+  Slot& slot(int rank, int64_t sequence) const;
+  // This rank's slot of call `sequence` is written.
+  void publish(int64_t sequence);
+  bool has_published(int rank, int64_t sequence) const;
+
+  // Returns when every rank has called it as often as this one.
+  void barrier(Deadline deadline);
+
+  // The first block of messages from one rank to another; see Mailbox.
+  std::atomic<Ref>& first_block(int from, int to) const;
+
+  // Blocks until `done`, which is tried again and again, and after every ring for this rank. Throws
+  // the lifeline's cause when that is cut, and Error(timeout) saying `what` is missing.
+  template <typename Done>
+  void await(Done&& done, Deadline deadline, std::string_view what) {
+    for (int spins = 0; spins < spins_; ++spins) {
+      if (done()) return;
+      pause(spins);
+    }
+    sleep_until(std::ref(done), deadline, what);
+  }
+  // Wakes whoever sleeps in await() on that rank. Call after the change it waits for.
+  void ring(int rank) const;
+  void ring_others() const;
+
+ private:
+  struct Cell;
+  Cell& cell(int rank) const;
+  void pause(int spins) const;
+  void sleep_until(const std::function<bool()>& done, Deadline deadline, std::string_view what);
+  void choose_spins();
+
+  const Segment segment_;
+  const int rank_;
+  const int size_;
+  const std::shared_ptr<Lifeline> lifeline_;
+  uint64_t stage_ = 0;
+  int spins_ = 0;
+  bool crowded_ = false;  // more ranks than processors
+};
+
+}  // namespace troika::comm::shm

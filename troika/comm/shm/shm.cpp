@@ -1,0 +1,244 @@
+#include "troika/comm/shm/shm.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <string>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/comm/shm/mailbox.h"
+#include "troika/comm/shm/shortcut.h"
+
+namespace troika::comm::shm {
+
+namespace {
+
+// Where the memory of a group's board is, as its first rank tells the others.
+struct Address {
+  int64_t pid = 0;
+  int64_t fd = 0;
+  int64_t bytes = 0;
+
+  Segment open() const {
+    return Segment::open(static_cast<pid_t>(pid), static_cast<int>(fd), static_cast<size_t>(bytes));
+  }
+  std::string text() const { return fmt::format("{} {} {}", pid, fd, bytes); }
+  static Address from_text(const std::string& text) {
+    Address address;
+    std::sscanf(text.c_str(), "%ld %ld %ld", &address.pid, &address.fd, &address.bytes);
+    return address;
+  }
+};
+
+Address address_of(const Segment& segment) {
+  return {::getpid(), segment.fd(), static_cast<int64_t>(segment.bytes())};
+}
+
+class ShmGroup : public GroupImpl {
+ public:
+  ShmGroup(Station station, std::shared_ptr<Lifeline> lifeline, std::shared_ptr<Board> board,
+           std::shared_ptr<Arena> arena, std::vector<int> arena_ranks, Deadline deadline)
+      : GroupImpl(std::move(station), std::move(lifeline)),
+        board_(std::move(board)),
+        arena_(std::move(arena)),
+        arena_ranks_(std::move(arena_ranks)),
+        mailbox_(board_, arena_, arena_ranks_),
+        shortcut_(board_, arena_, arena_ranks_) {
+    shortcut_.exchange_staging(deadline);
+  }
+
+  std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
+    mailbox_.send(peer, tag, data, bytes);
+    return std::make_unique<Sent>();
+  }
+  std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
+    return std::make_unique<Arriving>(*this, peer, tag, data, bytes);
+  }
+
+  void agree(const Call& call, Deadline deadline) override {
+    const int64_t sequence = call.print.sequence;
+    shortcut_.publish(call);
+    std::vector<bool> come(static_cast<size_t>(size()));
+    size_t missing = come.size();
+    const auto all_come = [&] {
+      for (int r = 0; r < size(); ++r) {
+        const auto index = static_cast<size_t>(r);
+        if (come[index] || !board_->has_published(r, sequence)) continue;
+        const Print& theirs = board_->slot(r, sequence).print;
+        if (!call.print.agrees_with(theirs)) {
+          throw_disagreement(station().world_ranks[static_cast<size_t>(rank())], call.print,
+                             station().world_ranks[index], theirs);
+        }
+        come[index] = true;
+        --missing;
+      }
+      return missing == 0;
+    };
+    board_->await(all_come, deadline, "the other ranks");
+  }
+  bool shortcut(const Call& call, Deadline deadline) override {
+    return shortcut_.run(call, deadline);
+  }
+
+  at::Tensor allocate(int64_t count, c10::ScalarType type) override {
+    return arena_->tensor(count, type);
+  }
+
+  // A board of its own, so that the part's calls do not meet this group's; the memory is the same.
+  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>&, Station station,
+                                   const std::vector<int>& members, Deadline deadline) override {
+    const int part_rank = station.rank;
+    const int part_size = station.size;
+    const uint32_t tag = kCollectiveTag | station.id;
+    std::optional<Segment> segment;
+    Address address;
+    if (part_rank == 0) {
+      segment = Segment::create(Board::bytes_for(part_size));
+      address = address_of(*segment);
+      for (size_t m = 1; m < members.size(); ++m) {
+        mailbox_.send(members[m], tag, &address, sizeof(Address));
+      }
+    } else {
+      receive(members.front(), tag, &address, sizeof(Address))->wait(deadline);
+      segment = address.open();
+    }
+    std::vector<int> arena_ranks;
+    for (const int m : members) arena_ranks.push_back(arena_ranks_[static_cast<size_t>(m)]);
+    auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size, lifeline());
+    return std::make_shared<ShmGroup>(std::move(station), lifeline(), std::move(board), arena_,
+                                      std::move(arena_ranks), deadline);
+  }
+
+ private:
+  class Sent : public Transfer {
+   public:
+    void wait(Deadline) override {}
+  };
+  class Arriving : public Transfer {
+   public:
+    Arriving(ShmGroup& group, int peer, uint32_t tag, void* data, size_t bytes)
+        : group_(group), peer_(peer), tag_(tag), data_(data), bytes_(bytes) {}
+    void wait(Deadline deadline) override {
+      const int world_rank = group_.station().world_ranks[static_cast<size_t>(peer_)];
+      group_.mailbox_.receive(peer_, tag_, data_, bytes_, deadline,
+                              [&] { return group_.lifeline()->has_left(world_rank); });
+    }
+
+   private:
+    ShmGroup& group_;
+    const int peer_;
+    const uint32_t tag_;
+    void* const data_;
+    const size_t bytes_;
+  };
+
+  const std::shared_ptr<Board> board_;
+  const std::shared_ptr<Arena> arena_;
+  const std::vector<int> arena_ranks_;
+  Mailbox mailbox_;
+  Shortcut shortcut_;
+};
+
+// Ranks of this rank's node, in their order.
+std::vector<int> neighbours(const Meeting& meeting) {
+  const int mine = meeting.nodes[static_cast<size_t>(meeting.environment.rank)];
+  std::vector<int> ranks;
+  for (size_t r = 0; r < meeting.nodes.size(); ++r) {
+    if (meeting.nodes[r] == mine) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
+// The first problem that any rank of the world has, or nothing; the same on all ranks.
+std::string verdict(const Meeting& meeting, const std::string& problem, Deadline deadline) {
+  auto& rendezvous = *meeting.rendezvous;
+  const auto key = [](int rank) { return fmt::format("comm/shm/problem/{}", rank); };
+  rendezvous.set(key(meeting.environment.rank), problem);
+  if (meeting.environment.rank == 0) {
+    std::string first;
+    for (int r = 0; r < meeting.environment.world_size; ++r) {
+      const auto theirs = rendezvous.get(key(r), deadline);
+      if (first.empty() && !theirs.empty()) first = fmt::format("rank {}: {}", r, theirs);
+    }
+    rendezvous.set("comm/shm/verdict", first);
+  }
+  return rendezvous.get("comm/shm/verdict", deadline);
+}
+
+struct Connected {
+  std::shared_ptr<GroupImpl> group;
+  std::string problem;
+};
+
+Connected connect(const Meeting& meeting, Deadline deadline) {
+  const auto ranks = neighbours(meeting);
+  const int size = static_cast<int>(ranks.size());
+  const int rank =
+      static_cast<int>(std::ranges::find(ranks, meeting.environment.rank) - ranks.begin());
+  const size_t board_bytes = Board::bytes_for(size);
+  const auto key = fmt::format("comm/shm/board/{}", ranks.front());
+  std::optional<Segment> segment;
+  std::optional<Segment> directory;
+  std::string problem;
+  try {
+    if (rank == 0) {
+      segment = Segment::create(board_bytes);
+      directory = Segment::create(Arena::directory_bytes(size));
+      meeting.rendezvous->set(key,
+                              address_of(*segment).text() + "\n" + address_of(*directory).text());
+    } else {
+      const auto both = meeting.rendezvous->get(key, deadline);
+      segment = Address::from_text(both.substr(0, both.find('\n'))).open();
+      directory = Address::from_text(both.substr(both.find('\n') + 1)).open();
+    }
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::peer || error.kind() == ErrorKind::timeout) throw;
+    problem = error.what();
+    if (rank == 0) meeting.rendezvous->set(key, "0 0 0\n0 0 0");
+  }
+  if (auto first = verdict(meeting, problem, deadline); !first.empty()) return {nullptr, first};
+  std::vector<int> arena_ranks(ranks.size());
+  std::iota(arena_ranks.begin(), arena_ranks.end(), 0);
+  Station station{.backend = "shm", .rank = rank, .size = size, .world_ranks = ranks};
+  station.nodes.assign(ranks.size(), 0);
+  auto arena = std::make_shared<Arena>(*std::move(directory), rank, size);
+  auto board = std::make_shared<Board>(*std::move(segment), rank, size, meeting.lifeline);
+  return {std::make_shared<ShmGroup>(std::move(station), meeting.lifeline, std::move(board),
+                                     std::move(arena), std::move(arena_ranks), deadline),
+          ""};
+}
+
+}  // namespace
+
+std::string why_unavailable() {
+  return {};
+}
+
+std::shared_ptr<GroupImpl> make_if_possible(const Meeting& meeting, Deadline deadline) {
+  auto [group, problem] = connect(meeting, deadline);
+  if (!group && meeting.environment.rank == 0) {
+    log::info("[comm] ranks do not share memory: {}", problem);
+  }
+  return group;
+}
+
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {
+  if (std::ranges::any_of(meeting.nodes, [](int node) { return node != 0; })) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "back end shm connects ranks of one node",
+                 .got = fmt::format("{} nodes", 1 + std::ranges::max(meeting.nodes)),
+                 .expected = "1",
+                 .hint = "choose auto, which uses shared memory inside of each node"});
+  }
+  auto [group, problem] = connect(meeting, deadline);
+  if (group) return group;
+  throw Error("comm", ErrorKind::usage, {.what = "the ranks cannot share memory", .got = problem});
+}
+
+}  // namespace troika::comm::shm

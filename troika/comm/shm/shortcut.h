@@ -1,0 +1,51 @@
+// Collectives straight in shared memory: ranks read each other's buffers, or, where those are
+// private, each other's staging areas, which stay in cache.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "troika/comm/shm/arena.h"
+#include "troika/comm/shm/board.h"
+
+namespace troika::comm::shm {
+
+// Every rank reduces its own part, all in the order of ranks, so that all hold the same bits.
+class Shortcut {
+ public:
+  // Member m of the board is rank arena_ranks[m] of the arena.
+  Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
+           std::vector<int> arena_ranks);
+  ~Shortcut();
+
+  // Tells the others of this call, with the data if it is small, and where its buffer is.
+  void publish(const Call& call) const;
+  // After all have published: carries the call out, or returns false (see GroupImpl::shortcut).
+  bool run(const Call& call, Deadline deadline);
+
+  // All ranks' staging areas; called once by every rank, at the same time.
+  void exchange_staging(Deadline deadline);
+
+ private:
+  void run_small(const Call& call) const;
+  bool all_shared(const Call& call) const;
+  void run_in_place(const Call& call, Deadline deadline) const;
+  void run_staged(const Call& call, Deadline deadline);
+  // Return how many turns they took.
+  size_t all_reduce_staged(const Call& call, Deadline deadline) const;
+  size_t reduce_scatter_staged(const Call& call, Deadline deadline) const;
+  size_t move_staged(const Call& call, Deadline deadline) const;
+  char* staging(int rank, size_t turn) const;
+
+  const std::shared_ptr<Board> board_;
+  const std::shared_ptr<Arena> arena_;
+  const std::vector<int> arena_ranks_;
+  const int me_;
+  const int size_;
+  Arena::Piece own_staging_;
+  std::vector<char*> staging_;
+  size_t next_turn_ = 0;  // of the staging areas, the same on all ranks
+};
+
+}  // namespace troika::comm::shm
