@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <CLI/CLI.hpp>
+
+#include <cerrno>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/base/log.h"
+#include "troika/cli/bench/plan.h"
+#include "troika/cli/bench/ranks.h"
+#include "troika/cli/bench/report.h"
+#include "troika/cli/bench/start.h"
+#include "troika/cli/commands.h"
+#include "troika/cluster/descriptor.h"
+#include "troika/cluster/environment.h"
+
+namespace troika::cli {
+
+namespace {
+
+// A folder that is gone when this object is.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "troika-bench-XXXXXX").string();
+    if (!::mkdtemp(name.data())) cluster::fail_system("make the folder " + name, errno);
+    path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void add_words(CLI::App& command, bench::Words& words) {
+  command
+      .add_option("--operation", words.operation,
+                  "all_reduce, reduce_scatter, all_gather or broadcast")
+      ->capture_default_str();
+  command.add_option("--backends", words.backends,
+                     "those to measure; default: those of shm, gloo and mpi in this build");
+  command
+      .add_option("--algorithms", words.algorithms,
+                  "of all_reduce: auto, ring, recursive_doubling, ...")
+      ->capture_default_str();
+  command.add_option("--ranks", words.ranks, "numbers of processes")->capture_default_str();
+  command.add_option("--sizes", words.sizes, "of the whole tensor, in bytes")
+      ->capture_default_str();
+  command.add_option("--dtype", words.dtype, "float32, float64, float16, bfloat16, int32 or int64")
+      ->capture_default_str();
+  command.add_option("--min-time", words.min_time, "seconds of each measurement")
+      ->capture_default_str();
+  command
+      .add_option("--buffers", words.buffers,
+                  "shared: allocated by the group; ordinary: by LibTorch")
+      ->capture_default_str();
+  command.add_option("--against", words.against,
+                     "other libraries to compare with: gloo, mpi; all_reduce of float32 only");
+  command.add_flag("--zero-copy-limit", words.zero_copy_limit,
+                   "measure what no all-reduce in shared memory can beat, too");
+}
+
+// The ranks of another launcher would each start a benchmark, all at the same time. Of Slurm's
+// variables one cannot tell: a batch script that starts this once has them, too.
+void require_no_launcher() {
+  const auto environment = cluster::discover();
+  if (environment.world_size == 1 || environment.launcher == "slurm") return;
+  throw Error("bench", ErrorKind::usage,
+              {.what = "troika bench starts its ranks itself",
+               .got = cluster::describe(environment),
+               .expected = "no launcher"});
+}
+
+int measure_collectives(const bench::Words& words, const std::string& json_file) {
+  const bench::Plan plan = bench::make_plan(words);
+  require_no_launcher();
+  const ScratchFolder folder;
+  const auto rows_file = folder.path() / "rows.json";
+  std::vector<std::string> command{std::filesystem::read_symlink("/proc/self/exe").string(),
+                                   "bench", "rank", "--rows=" + rows_file.string()};
+  for (auto& argument : bench::arguments(words)) command.push_back(std::move(argument));
+  std::vector<bench::Row> rows;
+  for (const int ranks : plan.ranks) {
+    log::info("measuring {} on {} rank{}", words.operation, ranks, ranks == 1 ? "" : "s");
+    const int code = bench::start_ranks(command, ranks, bench::needs_mpi(plan));
+    if (code != 0) return code;
+    for (auto& row : bench::from_text(read_file(rows_file))) rows.push_back(std::move(row));
+  }
+  std::cout << bench::to_table(rows);
+  const std::string ratios = bench::to_ratios(rows);
+  if (!ratios.empty()) {
+    std::cout << "\nhow many times the bus bandwidth of others shm has:\n" << ratios;
+  }
+  std::cout.flush();
+  if (!json_file.empty()) write_file_atomically(json_file, bench::to_record(rows));
+  return 0;
+}
+
+}  // namespace
+
+Entry add_bench(CLI::App& app) {
+  struct Given {
+    bench::Words words;
+    std::string json_file;
+    std::string rows_file;
+  };
+  const auto given = std::make_shared<Given>();
+  auto* command = app.add_subcommand("bench", "measure what this machine gives");
+  command->require_subcommand(1);
+
+  auto* collectives = command->add_subcommand(
+      "collectives",
+      "time collectives on processes of this machine; lists are separated by commas");
+  add_words(*collectives, given->words);
+  collectives->add_option("--json", given->json_file, "file to write the rows to, as a JSON array");
+
+  // What `collectives` starts as its ranks; the empty group keeps it out of the help.
+  auto* rank = command->add_subcommand("rank", "one rank of a benchmark")->group("");
+  add_words(*rank, given->words);
+  rank->add_option("--rows", given->rows_file)->required();
+
+  return {command, [given, rank] {
+            if (!rank->parsed()) return measure_collectives(given->words, given->json_file);
+            bench::measure_as_rank(bench::make_plan(given->words), given->rows_file);
+            return 0;
+          }};
+}
+
+}  // namespace troika::cli

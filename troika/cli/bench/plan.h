@@ -1,0 +1,61 @@
+// What `troika bench collectives` measures: the words of the command line and what they mean.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troika/comm/call.h"
+
+namespace troika::cli::bench {
+
+// As typed. Lists are separated by commas.
+struct Words {
+  std::string operation = "all_reduce";
+  std::string backends = {};  // empty: those of shm, gloo and mpi that this build has
+  std::string algorithms = "auto";
+  std::string ranks = "2,4";
+  std::string sizes = "4K,64K,1M,16M,64M";
+  std::string dtype = "float32";
+  std::string buffers = "shared,ordinary";
+  std::string against = {};
+  double min_time = 0.3;
+  bool zero_copy_limit = false;
+};
+
+// Arguments that mean the same.
+std::vector<std::string> arguments(const Words& words);
+
+// Where the tensors of a call lie: in memory of Group::allocate(), or of at::empty().
+enum class Buffers { shared, ordinary };
+std::string_view name(Buffers buffers);
+
+struct Plan {
+  comm::Operation operation = comm::Operation::all_reduce;
+  std::vector<std::string> backends;
+  std::vector<comm::Algorithm> algorithms;
+  std::vector<int> ranks;
+  std::vector<int64_t> sizes;  // bytes
+  c10::ScalarType type = c10::ScalarType::Float;
+  std::string dtype;  // its name
+  std::vector<Buffers> buffers;
+  std::vector<std::string> against;  // names of peers (peers/peer.h)
+  double min_seconds = 0;            // of each measurement
+  bool zero_copy_limit = false;
+};
+
+// Throws Error(usage) for names and numbers that mean nothing, back ends and peers that this build
+// lacks, and what does not go together.
+Plan make_plan(const Words& words);
+
+// Whether the ranks must be processes of an MPI job.
+bool needs_mpi(const Plan& plan);
+
+// The elements of the whole tensor of a call (reduce_scatter: of the input, all_gather: of the
+// output): what fits into `bytes`, in equal blocks where the operation has a block for each rank.
+int64_t elements(const Plan& plan, int64_t bytes, int ranks);
+
+}  // namespace troika::cli::bench

@@ -1,0 +1,14 @@
+// One rank of the benchmark: measures all variants of the plan, interleaved.
+#pragma once
+
+#include <filesystem>
+
+#include "troika/cli/bench/plan.h"
+
+namespace troika::cli::bench {
+
+// Called on every rank that the launcher started. Rank 0 writes the rows of this number of ranks
+// (report.h, to_text) to the file.
+void measure_as_rank(const Plan& plan, const std::filesystem::path& rows_file);
+
+}  // namespace troika::cli::bench

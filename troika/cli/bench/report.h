@@ -1,0 +1,48 @@
+// The measurements as rows: statistics, table, JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "troika/comm/call.h"
+
+namespace troika::cli::bench {
+
+struct Row {
+  std::string operation, backend, algorithm, buffers, dtype;
+  int ranks = 0;
+  int64_t bytes = 0;  // of the whole tensor
+  int64_t iterations = 0;
+  // Of a call, on the rank where it took longest.
+  double min_microseconds = 0, p50_microseconds = 0, p99_microseconds = 0;
+  // At p50, in 1e9 bytes a second.
+  double algorithm_bandwidth = 0;  // bytes / time
+  double bus_bandwidth = 0;        // the same times bus_factor()
+  bool is_reference = false;       // a peer or the limit: what back ends are compared with
+  std::string library = {};        // of a peer that is not LibTorch, e.g. "Open MPI v4.1.4"
+};
+
+// What must pass each rank's link, per byte of the tensor, at the least; with it the numbers of
+// different operations and numbers of ranks compare (PERFORMANCE.md of nccl-tests).
+double bus_factor(comm::Operation operation, int ranks);
+
+// Fills in the numbers from the seconds of each call; there must be one at least.
+void set_times(Row& row, comm::Operation operation, std::vector<double> seconds);
+
+// One line a row, aligned, under a line of titles.
+std::string to_table(const std::vector<Row>& rows);
+
+// A line for each number of ranks and size: the bus bandwidths of shm divided by those of the
+// references. Empty without either.
+std::string to_ratios(const std::vector<Row>& rows);
+
+// From one process to another.
+std::string to_text(const std::vector<Row>& rows);
+std::vector<Row> from_text(const std::string& text);
+
+// For files that are kept: a JSON array of objects, each with the fields of a row, machine and
+// versions.
+std::string to_record(const std::vector<Row>& rows);
+
+}  // namespace troika::cli::bench

@@ -1,0 +1,107 @@
+#include "troika/cli/bench/start.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "troika/base/error.h"
+#include "troika/cluster/descriptor.h"
+#include "troika/cluster/exit_status.h"
+#include "troika/cluster/launcher.h"
+#include "troika/cluster/port.h"
+
+namespace troika::cli::bench {
+
+namespace {
+
+constexpr int kNotExecutable = 127;
+
+// The mpirun of the MPI that Troika was built with, where it still is.
+std::string find_mpirun() {
+#ifdef TROIKA_MPIEXEC
+  std::error_code none;
+  if (std::filesystem::exists(TROIKA_MPIEXEC, none)) return TROIKA_MPIEXEC;
+#endif
+  return "mpirun";
+}
+
+// Variables instead of options: those of one MPI are no errors to another. OMPI_* are Open MPI's up
+// to version 4, PRTE_* those from 5 on. What the user has set stays.
+void prepare_environment(int ranks) {
+  const auto offer = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), 0);
+  };
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (::geteuid() == 0) {
+    offer("OMPI_ALLOW_RUN_AS_ROOT", "1");
+    offer("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+  }
+  if (ranks > cores) {
+    offer("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    offer("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
+  }
+  // As under the launcher: threads of a back end may run on any core, not on their rank's alone.
+  offer("OMPI_MCA_hwloc_base_binding_policy", "none");
+  offer("PRTE_MCA_hwloc_default_binding_policy", "none");
+  offer("OMP_NUM_THREADS", std::to_string(std::max(1, cores / ranks)));
+  // Where the groups that MPI does not connect meet, whatever this process was started by.
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(cluster::free_port()).c_str(), 1);
+  ::unsetenv("RANK");
+  ::unsetenv("WORLD_SIZE");
+}
+
+int wait_for_exit(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) cluster::fail_system("wait for mpirun", errno);
+  }
+  return WIFSIGNALED(status) ? cluster::ExitStatus{0, WTERMSIG(status)}.as_exit_code()
+                             : WEXITSTATUS(status);
+}
+
+int run_mpirun(const std::vector<std::string>& command, int ranks) {
+  std::vector<std::string> words{find_mpirun(), "-n", std::to_string(ranks)};
+  words.insert(words.end(), command.begin(), command.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  prepare_environment(ranks);
+
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) cluster::fail_system("start mpirun", errno);
+  if (child == 0) {
+    // It ends its ranks, and they do not outlive this process.
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() == parent) ::execvp(argv[0], argv.data());
+    ::_exit(kNotExecutable);
+  }
+  const int code = wait_for_exit(child);
+  if (code == kNotExecutable) {
+    throw Error("bench", ErrorKind::usage,
+                {.what = "cannot start the ranks of an MPI job",
+                 .got = "no success with " + words.front(),
+                 .expected = "the mpirun of the MPI that Troika was built with, in PATH"});
+  }
+  return code;
+}
+
+}  // namespace
+
+int start_ranks(const std::vector<std::string>& command, int ranks, bool by_mpi) {
+  if (by_mpi) return run_mpirun(command, ranks);
+  cluster::LaunchOptions options;
+  options.processes = ranks;
+  options.command = command;
+  return cluster::launch(options);
+}
+
+}  // namespace troika::cli::bench
