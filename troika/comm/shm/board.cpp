@@ -33,6 +33,8 @@ void futex_wake(const std::atomic<uint32_t>& word) {
 
 }  // namespace
 
+// Sequentially consistent, all of it: one who changes something and then sees no sleeper is sure
+// that a later sleeper sees the change before it sleeps.
 struct Board::Cell {
   alignas(64) std::atomic<uint64_t> published;
   alignas(64) std::atomic<uint64_t> stage;
@@ -84,23 +86,21 @@ std::atomic<Ref>& Board::first_block(int from, int to) const {
 }
 
 void Board::publish(int64_t sequence) {
-  cell(rank_).published.store(static_cast<uint64_t>(sequence) + 1, std::memory_order_release);
+  cell(rank_).published = static_cast<uint64_t>(sequence) + 1;
   ring_others();
 }
 
 bool Board::has_published(int rank, int64_t sequence) const {
-  return cell(rank).published.load(std::memory_order_acquire) > static_cast<uint64_t>(sequence);
+  return cell(rank).published > static_cast<uint64_t>(sequence);
 }
 
 void Board::barrier(Deadline deadline) {
   const uint64_t target = ++stage_;
-  cell(rank_).stage.store(target, std::memory_order_release);
+  cell(rank_).stage = target;
   ring_others();
   int waited_for = 0;
   const auto all_there = [&] {
-    while (waited_for < size_ && cell(waited_for).stage.load(std::memory_order_acquire) >= target) {
-      ++waited_for;
-    }
+    while (waited_for < size_ && cell(waited_for).stage >= target) ++waited_for;
     return waited_for == size_;
   };
   await(all_there, deadline, "the other ranks");
@@ -118,10 +118,8 @@ void Board::choose_spins() {
 
 void Board::ring(int rank) const {
   Cell& other = cell(rank);
-  // Pairs with the fence in sleep_until(): either it sees the change, or this sees that it sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (other.sleepers.load(std::memory_order_relaxed) == 0) return;
-  other.bell.fetch_add(1, std::memory_order_release);
+  if (other.sleepers == 0) return;
+  ++other.bell;
   futex_wake(other.bell);
 }
 
@@ -152,8 +150,7 @@ void Board::sleep_until(const std::function<bool()>& done, Deadline deadline,
     std::atomic<uint32_t>& count;
   } const asleep(own.sleepers);
   while (true) {
-    const uint32_t seen = own.bell.load(std::memory_order_acquire);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const uint32_t seen = own.bell;
     if (done()) return;
     lifeline_->require_live();
     if (deadline.passed()) {

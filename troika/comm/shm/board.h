@@ -62,7 +62,8 @@ class Board {
     }
     sleep_until(std::ref(done), deadline, what);
   }
-  // Wakes whoever sleeps in await() on that rank. Call after the change it waits for.
+  // Wakes whoever sleeps in await() on that rank. Call after the change it waits for, which must be
+  // a sequentially consistent store, as must be the load in its `done`.
   void ring(int rank) const;
   void ring_others() const;
 

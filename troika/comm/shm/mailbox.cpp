@@ -82,7 +82,7 @@ void Mailbox::send(int peer, uint32_t tag, const void* data, size_t bytes) {
   block.bytes = bytes;
   if (bytes > 0) std::memcpy(block.data(), data, bytes);
   auto& link = outgoing.last ? outgoing.last->next : board_->first_block(board_->rank(), peer);
-  link.store(sent.ref, std::memory_order_release);
+  link = sent.ref;
   outgoing.last = &block;
   outgoing.under_way.push_back(sent);
   board_->ring(peer);
@@ -92,7 +92,7 @@ bool Mailbox::look(int peer, Incoming& incoming) {
   bool found = false;
   while (true) {
     auto& link = incoming.last ? incoming.last->next : board_->first_block(peer, board_->rank());
-    const Ref ref = link.load(std::memory_order_acquire);
+    const Ref ref = link;
     if (ref == 0) return found;
     if (incoming.last) incoming.last->done.fetch_or(kPassed, std::memory_order_release);
     incoming.last =
