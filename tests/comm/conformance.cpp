@@ -130,6 +130,24 @@ void check_reduce(Group& group) {
   }
 }
 
+void check_parameters(Group& group) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    auto parameter = at::ones({100}, type).requires_grad_();
+    group.all_reduce(parameter, ReduceOp::sum, {.algorithm = Algorithm::recursive_doubling});
+    group.reduce(parameter, 0);
+    EXPECT_TRUE(parameter.is_leaf() && parameter.requires_grad());
+  }
+}
+
+// The others may go as soon as they have given what they had.
+void check_leaving_at_once(Group& group) {
+  auto all = at::zeros({group.size(), 1'000'000});
+  group.gather(all, at::full({1'000'000}, group.rank() + 1.0F), 0);
+  for (int r = 0; group.rank() == 0 && r < group.size(); ++r) {
+    EXPECT_TRUE(all[r].eq(r + 1).all().item<bool>());
+  }
+}
+
 void check_reduce_scatter(Group& group) {
   const int n = group.size();
   for (const auto type :
@@ -180,8 +198,9 @@ void conform(Group group) {
   check_reduce(group);
   check_reduce_scatter(group);
   check_reduce_scatter_and_all_gather_are_all_reduce(group);
+  check_parameters(group);
   conform_in_moving(group);
-  group.barrier();
+  check_leaving_at_once(group);
 }
 
 }  // namespace troika::comm

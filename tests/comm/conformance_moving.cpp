@@ -128,6 +128,58 @@ void check_messages(Group& group) {
   }
 }
 
+// Whoever waits first: everything is under way from the start.
+void check_messages_wait_in_any_order(Group& group) {
+  const int n = group.size();
+  if (n == 1) return;
+  const int next = (group.rank() + 1) % n;
+  const int previous = (group.rank() + n - 1) % n;
+  const auto out = at::full({300'000}, group.rank(), at::kDouble);
+  auto in = at::zeros({300'000}, at::kDouble);
+  const auto sending = group.send(out, next, 3);
+  const auto arriving = group.receive(in, previous, 3);
+  sending.wait();
+  arriving.wait();
+  EXPECT_TRUE(in.eq(previous).all().item<bool>());
+  // Several of one tag, and of several sizes, waited for in reverse.
+  std::vector<at::Tensor> tensors;
+  std::vector<Work> work;
+  for (const int64_t count : {5, 50'000, 2}) {
+    group.send(at::full({count}, group.rank() + count, at::kInt), next, 4);
+    tensors.push_back(at::zeros({count}, at::kInt));
+    work.push_back(group.receive(tensors.back(), previous, 4));
+  }
+  for (size_t i = 3; i-- > 0;) {
+    work[i].wait();
+    EXPECT_TRUE(tensors[i].eq(previous + tensors[i].numel()).all().item<bool>()) << i;
+  }
+}
+
+// What was given must survive the giver's group.
+void check_parts_that_end_early(Group& group) {
+  for (int round = 0; round < 3; ++round) {
+    auto all = at::zeros({group.size(), 100'000});
+    {
+      const auto part = *group.split(0);
+      part.gather(all, at::full({100'000}, group.rank() + 0.5F), 0);
+      part.all_reduce(at::ones({300'000}));
+    }
+    // Takes the memory that the part has given back.
+    const auto other = group.allocate({600'000}, at::kFloat);
+    other.fill_(-1);
+    if (group.rank() == 0) {
+      for (int r = 0; r < group.size(); ++r) EXPECT_TRUE(all[r].eq(r + 0.5).all().item<bool>());
+    }
+  }
+}
+
+void check_odd_labels(Group& group) {
+  std::string label = "x";
+  for (int i = 0; i < 35; ++i) label += "\xc3\xa9";
+  group.barrier({.label = label});
+  group.barrier({.label = "\xff\xfe"});
+}
+
 void check_text(Group& group) {
   const std::string own(static_cast<size_t>(group.rank()) * 10,
                         static_cast<char>('a' + group.rank()));
@@ -225,6 +277,9 @@ void conform_in_moving(Group& group) {
   check_gather_and_scatter(group);
   check_all_to_all(group);
   check_messages(group);
+  check_messages_wait_in_any_order(group);
+  check_parts_that_end_early(group);
+  check_odd_labels(group);
   check_text(group);
   check_queued_calls(group);
   check_split(group);

@@ -58,7 +58,7 @@ std::string why_unavailable();
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
 // MPI_COMM_WORLD with a place to meet that its rank 0 chooses. Initialises MPI where the program
 // has not. Throws Error(usage) when MPI does not see the environment's ranks.
-cluster::Environment place_to_meet(cluster::Environment environment);
+cluster::Environment place_to_meet(cluster::Environment environment, Deadline deadline);
 }  // namespace mpi
 
 }  // namespace troika::comm

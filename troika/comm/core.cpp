@@ -39,11 +39,10 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
 }
 
 // A contiguous tensor with the same content where `device` says, or the tensor itself where it is
-// that already and need not be a copy. `filled` is whether the content counts.
-at::Tensor packed(const at::Tensor& tensor, c10::Device device, bool filled, bool copy = false) {
+// that already. `filled` is whether the content counts.
+at::Tensor packed(const at::Tensor& tensor, c10::Device device, bool filled) {
   if (!tensor.defined()) return {};
-  if (!copy && tensor.device() == device && tensor.is_contiguous()) return as_bytes(tensor);
-  const at::NoGradGuard no_grad;
+  if (tensor.device() == device && tensor.is_contiguous()) return as_bytes(tensor);
   const auto options = tensor.options().requires_grad(false).device(device);
   const auto result = at::empty(tensor.sizes(), options);
   if (filled) result.copy_(tensor.detach());
@@ -52,7 +51,6 @@ at::Tensor packed(const at::Tensor& tensor, c10::Device device, bool filled, boo
 
 void unpack(const at::Tensor& from, const at::Tensor& into) {
   if (from.data_ptr() == into.data_ptr()) return;
-  const at::NoGradGuard no_grad;
   into.detach().copy_(into.scalar_type() == at::kBool ? from.view(at::kBool) : from);
 }
 
@@ -69,12 +67,15 @@ void Work::State::finish(std::exception_ptr with) {
   changed.notify_all();
 }
 
+// Head and data travel under tags of their own, so both can be under way from the start.
 struct Group::Core::Message {
-  MessageHead head;
-  at::Tensor data;
-  std::unique_ptr<Transfer> head_transfer;
-  std::unique_ptr<Transfer> data_transfer;
+  const bool receiving;
+  MessageHead head = {};
+  at::Tensor data = {};
+  std::unique_ptr<Transfer> head_transfer = nullptr;
+  std::unique_ptr<Transfer> data_transfer = nullptr;
 
+  bool done() const { return head_transfer->done() && data_transfer->done(); }
   void wait(Deadline deadline) const {
     head_transfer->wait(deadline);
     data_transfer->wait(deadline);
@@ -111,7 +112,9 @@ Group::Core::~Core() {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   try {
-    for (const auto& message : sending_) message->wait(deadline());
+    for (const auto& message : messages_) {
+      if (!message->receiving) message->wait(deadline());
+    }
   } catch (const Error& error) {
     if (!cause_) log::warn("[comm] a message was never received: {}", error.what());
   }
@@ -187,9 +190,11 @@ void Group::Core::run_queue() {
       fail(failure);
     }
     next.job = Job();  // lets go of the tensors before the caller goes on
-    next.state->finish(failure);
     lock.lock();
     busy_ = false;
+    lock.unlock();
+    next.state->finish(failure);
+    lock.lock();
   }
 }
 
@@ -208,7 +213,8 @@ void Group::Core::run_beside(Job& job) {
 void Group::Core::run(Job& job) {
   Call& call = job.call;
   const int64_t sequence = call.print.sequence;
-  recorder_->started(sequence);
+  recorder_->started(call.print);
+  const at::NoGradGuard no_grad;
   try {
     impl_->lifeline()->require_live();
     impl_->lifeline()->require_present(impl_->station().id, sequence);
@@ -216,9 +222,8 @@ void Group::Core::run(Job& job) {
     const auto device = !cuda                 ? c10::Device(c10::kCPU)
                         : job.input.defined() ? job.input.device()
                                               : job.output.device();
-    call.input = packed(job.input, device, true, job.uses_up_input && impl_->size() > 1);
-    call.output =
-        packed(job.output, device, job.reads_output, job.uses_up_output && impl_->size() > 1);
+    call.input = packed(job.input, device, true);
+    call.output = packed(job.output, device, job.reads_output);
     carry_out(call, deadline());
     if (job.writes_output && job.output.defined()) unpack(call.output, job.output);
     call.input = call.output = at::Tensor();
@@ -299,6 +304,7 @@ void Group::Core::guarded(const std::function<void()>& body) {
     refuse_if_failed();
   }
   try {
+    impl_->lifeline()->require_live();
     body();
   } catch (...) {
     fail(std::current_exception());
@@ -307,32 +313,37 @@ void Group::Core::guarded(const std::function<void()>& body) {
 }
 
 std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int peer, uint32_t tag) {
-  const auto message = std::make_shared<Message>();
+  const at::NoGradGuard no_grad;
+  const auto message = std::make_shared<Message>(Message{.receiving = false});
   message->head = head_of(tensor);
   message->data = packed(tensor, c10::kCPU, true);
   guarded([&] {
-    message->head_transfer = impl_->send(peer, tag, &message->head, sizeof(MessageHead));
+    message->head_transfer = impl_->send(peer, kHeadTag | tag, &message->head, sizeof(MessageHead));
     message->data_transfer =
-        impl_->send(peer, tag, message->data.data_ptr(), message->data.nbytes());
+        impl_->send(peer, kMessageTag | tag, message->data.data_ptr(), message->data.nbytes());
   });
-  const std::lock_guard lock(mutex_);
-  sending_.push_back(message);
+  if (message->done()) return nullptr;
+  keep(message);
   auto state = std::make_shared<Work::State>();
   state->rest = [self = shared_from_this(), message](Deadline until) {
     self->guarded([&] { message->wait(std::min(until, self->deadline())); });
-    const std::lock_guard lock(self->mutex_);
-    self->sending_.remove(message);
+    self->release(message);
   };
   return state;
 }
 
 std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int peer,
                                                   uint32_t tag) {
-  const auto message = std::make_shared<Message>();
+  const at::NoGradGuard no_grad;
+  const auto message = std::make_shared<Message>(Message{.receiving = true});
   message->data = packed(tensor, c10::kCPU, false);
   guarded([&] {
-    message->head_transfer = impl_->receive(peer, tag, &message->head, sizeof(MessageHead));
+    message->head_transfer =
+        impl_->receive(peer, kHeadTag | tag, &message->head, sizeof(MessageHead));
+    message->data_transfer =
+        impl_->receive(peer, kMessageTag | tag, message->data.data_ptr(), message->data.nbytes());
   });
+  keep(message);
   auto state = std::make_shared<Work::State>();
   state->rest = [self = shared_from_this(), message, tensor, peer, tag](Deadline until) {
     self->guarded([&] {
@@ -346,12 +357,24 @@ std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int 
              .got = message->head.describe(),
              .expected = expected.describe()});
       }
-      self->impl_->receive(peer, tag, message->data.data_ptr(), message->data.nbytes())
-          ->wait(deadline);
+      message->data_transfer->wait(deadline);
+      const at::NoGradGuard no_grad_either;
       unpack(message->data, tensor);
     });
+    self->release(message);
   };
   return state;
+}
+
+void Group::Core::keep(const std::shared_ptr<Message>& message) {
+  const std::lock_guard lock(mutex_);
+  messages_.remove_if([](const auto& kept) { return kept->done(); });
+  messages_.push_back(message);
+}
+
+void Group::Core::release(const std::shared_ptr<Message>& message) {
+  const std::lock_guard lock(mutex_);
+  messages_.remove(message);
 }
 
 }  // namespace troika::comm

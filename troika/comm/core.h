@@ -38,9 +38,6 @@ struct Job {
   // Whether the operation reads what is in `output`, and whether its result belongs there.
   bool reads_output = false;
   bool writes_output = true;
-  // Whether it may leave anything in the packed tensor, which must then be a copy.
-  bool uses_up_input = false;
-  bool uses_up_output = false;
   // What the caller's stream had queued when the call was made; none for tensors on the host.
   std::optional<c10::Event> ready = {};
 };
@@ -78,6 +75,9 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   void run_queue();
   void run(Job& job);
   void run_beside(Job& job);
+  // Messages live as long as their transfers, also when their Work was dropped.
+  void keep(const std::shared_ptr<Message>& message);
+  void release(const std::shared_ptr<Message>& message);
   void carry_out(Call& call, Deadline deadline);
   Error explained(const Error& error, const Print& print) const;
   void refuse_if_failed() const;  // call with mutex_ held
@@ -93,9 +93,9 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   int64_t next_sequence_ = 0;
   bool busy_ = false;  // some thread is carrying out a call
   bool closing_ = false;
-  std::list<std::shared_ptr<Message>> sending_;  // also after their Work was dropped
-  std::optional<Error> cause_;                   // the first failure
-  std::thread thread_;                           // started with the first asynchronous call
+  std::list<std::shared_ptr<Message>> messages_;
+  std::optional<Error> cause_;  // the first failure
+  std::thread thread_;          // started with the first asynchronous call
 };
 
 }  // namespace troika::comm

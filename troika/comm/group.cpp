@@ -106,6 +106,10 @@ std::vector<int64_t> cut(std::string_view what, const at::Tensor& tensor,
 
 void require_block(std::string_view what, const at::Tensor& block, int64_t count,
                    const at::Tensor& whole) {
+  if (block.device() != whole.device()) {
+    throw usage(fmt::format("{} is on another device than the whole", what), block.device().str(),
+                whole.device().str());
+  }
   if (block.numel() == count && block.scalar_type() == whole.scalar_type()) return;
   throw usage(fmt::format("{} does not hold one rank's block", what),
               fmt::format("{} x {}", c10::toString(block.scalar_type()), block.numel()),
@@ -196,7 +200,6 @@ Work Group::reduce(const at::Tensor& tensor, int root, ReduceOp op, const CallOp
   job.output = tensor;
   job.reads_output = true;
   job.writes_output = rank() == root;
-  job.uses_up_output = rank() != root;
   return Work(core_->submit(std::move(job), how.async_op));
 }
 
@@ -219,7 +222,6 @@ Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Re
   require_block("reduce_scatter's output", output,
                 job.call.input_counts[static_cast<size_t>(rank())], input);
   job.input = input;
-  job.uses_up_input = true;
   job.output = output;
   return Work(core_->submit(std::move(job), how.async_op));
 }
@@ -281,9 +283,7 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
 }
 
 void Group::barrier(const CallOptions& how, Site site) const {
-  CallOptions blocking = how;
-  blocking.async_op = false;
-  Work(core_->submit(make_job(Operation::barrier, {}, blocking, site), false)).wait();
+  core_->submit(make_job(Operation::barrier, {}, how, site), false);
 }
 
 namespace {
@@ -293,8 +293,8 @@ void check_message(int peer, int tag, int rank, int size) {
     throw usage("no such peer for a message", std::to_string(peer),
                 fmt::format("another rank of 0 to {}", size - 1));
   }
-  if (tag < 0 || tag >= static_cast<int>(kCollectiveTag)) {
-    throw usage("no such tag", std::to_string(tag), fmt::format("0 to {}", kCollectiveTag - 1));
+  if (tag < 0 || tag > kLargestTag) {
+    throw usage("no such tag", std::to_string(tag), fmt::format("0 to {}", kLargestTag));
   }
 }
 
@@ -363,6 +363,10 @@ std::optional<Group> Group::split(int color, int key, Site site) const {
   }
   std::ranges::stable_sort(members, {}, [&](int r) { return choices[r].key; });
   impl.lifeline()->take_id(id);
+  if (id > kMaxGroups) {
+    throw usage("too many groups were split off", std::to_string(id),
+                fmt::format("at most {} in the life of a world", kMaxGroups));
+  }
 
   const Station& whole = impl.station();
   Station station{.backend = whole.backend,

@@ -48,8 +48,8 @@ struct GroupOptions {
   Milliseconds stall_warning = std::chrono::seconds(30);
   // Of every all-reduce that names none itself.
   Algorithm algorithm = Algorithm::automatic;
-  // Where every rank writes its flight record when the group fails (rank<r>.json, with the group's
-  // name for sub-groups); empty for nowhere.
+  // Where every rank writes its flight record when the group fails, as <group>-rank<r>.json; empty
+  // for nowhere.
   std::filesystem::path flight_record = {};
 };
 
@@ -138,9 +138,9 @@ class Group {
   // Blocks until every rank has come.
   void barrier(const CallOptions& how = {}, Site site = Site::current()) const;
 
-  // Messages between two ranks, matched by tag (0 to 2^15 - 1) in the order of sending, whatever
-  // collectives run meanwhile. They start at once; a receive completes inside wait(). Sizes and
-  // types that differ are an Error(usage) at the receiver.
+  // Messages between two ranks, matched by tag (0 to 16383) in the order of sending, whatever
+  // collectives run meanwhile. They start at once; what arrives is checked and unpacked inside
+  // wait(). Sizes and types that differ are an Error(usage) at the receiver.
   Work send(const at::Tensor& tensor, int peer, int tag = 0) const;
   Work receive(const at::Tensor& tensor, int peer, int tag = 0) const;
 
@@ -152,7 +152,8 @@ class Group {
 
   // Called by every rank: ranks that give the same color make a group of their own, ordered by key,
   // then by rank. A negative color takes no part and gets nothing. The groups stay independent in
-  // their calls, but a failure of one fails all that were split from the same world.
+  // their calls, but a failure of one fails all that were split from the same world. Not to be
+  // called by two threads at once. A world can be split into at most 511 groups in its life.
   std::optional<Group> split(int color, int key = 0, Site site = Site::current()) const;
 
   // An uninitialised tensor on the host from which this group communicates fastest: on ranks that

@@ -26,6 +26,8 @@ class Transfer {
   // Blocks until a receive has its bytes, or a send's buffer may be reused. Throws Error: `timeout`
   // past the deadline, `peer` when the other rank is gone.
   virtual void wait(Deadline deadline) = 0;
+  // Whether wait() would return at once; false where that cannot be told.
+  virtual bool done() { return false; }
 };
 
 // What a group's implementation is, told once when it is made.
@@ -35,7 +37,7 @@ struct Station {
   int size = 1;
   // The number of each rank's node; ranks of one node share memory.
   std::vector<int> nodes = {};
-  // 0 for a world; different for any two groups that share a rank. Below 2^15.
+  // 0 for a world; different for any two groups that share a rank. At most kMaxGroups.
   uint32_t id = 0;
   // The ranks' ranks in the world.
   std::vector<int> world_ranks = {};
@@ -50,7 +52,8 @@ Station world_on_one_node(std::string backend, int rank, int size);
 
 // Messages between the ranks of one group. Messages of one (sender, receiver, tag) arrive in the
 // order they were sent; a receive must name exactly the size that was sent. Peers are ranks of the
-// group, tags are below 2^16. Calls may come from several threads (see Station::any_thread).
+// group, tags are kinds of messages and what may be added to them, and the number of a part of the
+// group in the bits from 16 on. Calls may come from several threads (see Station::any_thread).
 // When the lifeline is cut, waits under way fail with its cause.
 class GroupImpl {
  public:
@@ -88,8 +91,13 @@ class GroupImpl {
   const std::shared_ptr<Lifeline> lifeline_;
 };
 
-// Tags of collectives and of messages between two ranks do not meet.
+// Kinds of messages, which do not meet: of collectives; of two ranks, the heads and the data, to
+// which the caller's tag is added.
 inline constexpr uint32_t kCollectiveTag = 0x8000;
+inline constexpr uint32_t kHeadTag = 0x4000;
+inline constexpr uint32_t kMessageTag = 0;
+inline constexpr int kLargestTag = 0x3fff;
+inline constexpr int64_t kMaxGroups = 511;
 
 // Throws the Error(usage) for two ranks that made different calls.
 [[noreturn]] void throw_disagreement(int world_rank, const Print& mine, int other_world_rank,

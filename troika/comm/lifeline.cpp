@@ -101,11 +101,12 @@ bool Lifeline::has_left(int world_rank) const {
   return std::ranges::any_of(departed_, [&](const Departed& d) { return d.rank == world_rank; });
 }
 
-void Lifeline::cut(const Error& cause) {
+void Lifeline::cut(const Error& cause, bool heard) {
   {
     const std::lock_guard lock(mutex_);
     if (cut_) return;
     cause_ = cause;
+    heard_ = heard;
     cut_ = true;
   }
   news_.notify_all();
@@ -127,12 +128,12 @@ void Lifeline::give_up(const Error& cause, const std::string& why) {
     const std::lock_guard lock(mutex_);
     if (std::exchange(parted_, true)) return;
   }
-  cut(cause);
+  cut(cause, false);
   plane_->fail(why);
 }
 
 void Lifeline::hear_lost(int rank, const std::string& why) {
-  cut(loss_of(rank, why));
+  cut(loss_of(rank, why), true);
 }
 
 void Lifeline::hear_left(int rank, const std::string& farewell) {
@@ -156,7 +157,7 @@ void Lifeline::hear_left(int rank, const std::string& farewell) {
       if (progress.running && !hopeless) hopeless = absence(group, progress.sequence);
     }
   }
-  if (hopeless) cut(*hopeless);
+  if (hopeless) cut(*hopeless, true);
 }
 
 std::optional<Standing> Lifeline::last_of(const Departed& departed, uint32_t id) const {
@@ -192,9 +193,9 @@ void Lifeline::take_id(int64_t id) {
 
 void Lifeline::enrol(Enrolment group) {
   const std::lock_guard lock(mutex_);
-  const bool stalls = group.stall_warning > Milliseconds(0) && world_size_ > 1;
+  const bool watches = group.stall_warning > Milliseconds(0) || !group.flight_record.empty();
   groups_[group.id] = std::move(group);
-  if (stalls && !watch_.joinable()) watch_ = std::thread([this] { watch(); });
+  if (watches && world_size_ > 1 && !watch_.joinable()) watch_ = std::thread([this] { watch(); });
 }
 
 void Lifeline::dismiss(uint32_t id) {
@@ -271,6 +272,8 @@ std::string Lifeline::missing(uint32_t id, int64_t sequence, Deadline deadline) 
     if (!standing) {
       lines.push_back(
           fmt::format("rank {} does not answer (it is stopped, or out of reach)", ranks[r]));
+      // It passes on what the others answer: of them nothing is known.
+      if (ranks[r] == 0) break;
     } else if (standing->sequence < sequence) {
       const std::string last =
           standing->sequence < 0

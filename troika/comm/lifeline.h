@@ -70,6 +70,8 @@ class Lifeline {
   void wake_with(std::function<void()> wake);
 
   bool is_cut() const { return cut_; }
+  // Whether it was another rank that told of the loss.
+  bool heard_of_loss() const { return heard_; }
   // The first loss, if there is one.
   std::optional<Error> cause() const;
   // Throws the first loss: an Error that names the rank and why, of the kind that rank gave up
@@ -115,7 +117,7 @@ class Lifeline {
   void hear_left(int rank, const std::string& farewell);
   std::string answer(const std::string& question) const;
   std::string farewell() const;
-  void cut(const Error& cause);
+  void cut(const Error& cause, bool heard);
   void give_up(const Error& cause, const std::string& why);
   // Call with mutex_ held: the reason why call `sequence` of that group can never end.
   std::optional<Error> absence(const Enrolment& group, int64_t sequence) const;
@@ -126,6 +128,7 @@ class Lifeline {
   const int world_rank_;
   const int world_size_;
   std::atomic<bool> cut_ = false;
+  std::atomic<bool> heard_ = false;
   std::mutex wake_mutex_;  // held while wake_ runs
   std::function<void()> wake_;
   mutable std::mutex mutex_;  // guards all below

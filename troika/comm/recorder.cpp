@@ -43,7 +43,8 @@ json to_json(const Standing& standing) {
 }  // namespace
 
 std::string Standing::to_text() const {
-  return to_json(*this).dump();
+  // Labels may be any bytes.
+  return to_json(*this).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 std::optional<Standing> Standing::from_text(const std::string& text) {
@@ -66,12 +67,13 @@ void Recorder::queued(const Print& print, int64_t bytes) {
   latest_ = print.sequence;
 }
 
-void Recorder::started(int64_t sequence) {
+void Recorder::started(const Print& print) {
   const std::lock_guard lock(mutex_);
-  current_ = sequence;
+  current_ = print.sequence;
+  current_print_ = print;
   current_start_ = Clock::now();
   running_ = true;
-  if (auto* entry = find(sequence)) {
+  if (auto* entry = find(current_)) {
     entry->state = CallState::running;
     entry->started = current_start_;
   }
@@ -80,6 +82,7 @@ void Recorder::started(int64_t sequence) {
 void Recorder::ended(int64_t sequence, bool well) {
   const std::lock_guard lock(mutex_);
   running_ = false;
+  current_well_ = well;
   if (auto* entry = find(sequence)) {
     entry->state = well ? CallState::finished : CallState::failed;
     entry->ended = Clock::now();
@@ -89,8 +92,7 @@ void Recorder::ended(int64_t sequence, bool well) {
 Standing Recorder::standing() const {
   const std::lock_guard lock(mutex_);
   if (current_ < 0) return {};
-  const auto& entry = entries_[static_cast<size_t>(current_) % kCapacity];
-  return {current_, entry.state == CallState::finished, false, entry.print.describe()};
+  return {current_, !running_ && current_well_, false, current_print_.describe()};
 }
 
 Progress Recorder::progress() const {

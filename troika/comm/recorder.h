@@ -41,7 +41,7 @@ class Recorder {
 
   // Calls are numbered from 0 without gaps.
   void queued(const Print& print, int64_t bytes);
-  void started(int64_t sequence);
+  void started(const Print& print);
   void ended(int64_t sequence, bool well);
 
   // Of the latest call that was started.
@@ -77,7 +77,9 @@ class Recorder {
   int64_t latest_ = -1;         // queued
   int64_t current_ = -1;        // started
   Clock::time_point current_start_;
+  Print current_print_;  // its entry may be overwritten by calls queued behind it
   bool running_ = false;
+  bool current_well_ = false;  // ended without an error
 };
 
 }  // namespace troika::comm

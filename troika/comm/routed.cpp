@@ -17,7 +17,8 @@ class RoutedGroup : public GroupImpl {
         far_(std::move(far)) {
     const auto& nodes = this->station().nodes;
     const int mine = nodes[static_cast<size_t>(rank())];
-    for (const int node : nodes) near_rank_.push_back(node == mine ? neighbours_++ : kFar);
+    int neighbours = 0;
+    for (const int node : nodes) near_rank_.push_back(node == mine ? neighbours++ : kFar);
   }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
@@ -36,7 +37,6 @@ class RoutedGroup : public GroupImpl {
   const std::shared_ptr<GroupImpl> near_;
   const std::shared_ptr<GroupImpl> far_;
   std::vector<int> near_rank_;  // among this node's ranks, by rank
-  int neighbours_ = 0;
 };
 
 }  // namespace

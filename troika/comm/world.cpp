@@ -58,11 +58,18 @@ Group world(const cluster::Environment& environment, const WorldOptions& options
   if (name != "auto") backend(name);  // refused before anybody waits
   if (environment.world_size == 1 && name == "auto") return local::alone(options.group);
   const auto deadline = Deadline::after(options.join_timeout);
+  const bool by_mpi = name == "mpi" || (name == "auto" && environment.num_nodes != 1 &&
+                                        between_nodes(environment) == "mpi");
   const auto meeting =
-      meet(name == "mpi" ? mpi::place_to_meet(environment) : environment, deadline);
+      meet(by_mpi ? mpi::place_to_meet(environment, deadline) : environment, deadline);
   GroupOptions group = options.group;
   if (group.flight_record.empty()) group.flight_record = flight_record_folder(environment);
-  return Group(nccl::beside(connect(meeting, name, deadline)), group);
+  // A rank that fails alone must not seem to leave in peace.
+  try {
+    return Group(nccl::beside(connect(meeting, name, deadline)), group);
+  } catch (const Error& error) {
+    meeting.lifeline->abandon(error);
+    throw;
+  }
 }
-
 }  // namespace troika::comm

@@ -54,8 +54,10 @@ void run_algorithm(Algorithm algorithm, const Party& party, Span whole, const El
   }
 }
 
-void reduce_to_root(const Party& party, const Call& call) {
+void reduce_to_root(const Party& party, Call call) {
   const auto elements = elements_of(call, party.size());
+  // All but the root's values are used up.
+  if (party.me != call.root) call.output = call.output.clone();
   const auto body = [&](Span whole, const Elements& wide) {
     tree_reduce(party, whole, call.root, wide);
   };
@@ -63,10 +65,10 @@ void reduce_to_root(const Party& party, const Call& call) {
   body(span_of(call.output), elements);
 }
 
-// The input is used up: `call.input` is this rank's own copy.
 void reduce_scatter(const Party& party, const Call& call) {
   const auto elements = elements_of(call, party.size());
-  const auto blocks = blocks_of(span_of(call.input), elements.size(), call.input_counts);
+  const auto used_up = call.input.clone();
+  const auto blocks = blocks_of(span_of(used_up), elements.size(), call.input_counts);
   if (is_half(call.type)) {
     direct_reduce_scatter(party, blocks, elements);
   } else {

@@ -88,8 +88,8 @@ class Transfers {
   std::vector<std::unique_ptr<Transfer>> started_;
 };
 
-// Reduces what arrives into `whole`, one segment while the next arrives. `first` tells whether the
-// arriving values stand first in the operation; all ranks that compute the same block must have the
+// Reduces what arrives into `whole`, one segment while the next arrives. `order` tells which
+// values stand first in the operation; all ranks that compute the same block must have the
 // same order, for the same bits.
 class Reducer {
  public:

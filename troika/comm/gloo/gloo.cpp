@@ -7,7 +7,9 @@
 #include <gloo/common/error.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <list>
 #include <mutex>
 #include <string>
@@ -26,6 +28,11 @@ using compat::GlooProcessGroup;
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
+}
+
+// c10d takes zero for "no time-out", and adds what it is given to the clock.
+Milliseconds time_left(Deadline deadline) {
+  return std::clamp<Milliseconds>(deadline.left(), Milliseconds(1), std::chrono::hours(24));
 }
 
 at::Tensor bytes_at(void* data, size_t bytes) {
@@ -49,38 +56,59 @@ class GlooGroup : public GroupImpl {
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     std::vector<at::Tensor> buffers{bytes_at(const_cast<void*>(data), bytes)};
     return std::make_unique<GlooTransfer>(*this, peer, guarded(peer, [&] {
-      return group_->send(buffers, peer, static_cast<int>(tag));
+      return group_->send(buffers, peer, sized_tag(tag, bytes));
     }));
   }
 
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
-    std::vector<at::Tensor> buffers{bytes_at(data, bytes)};
-    return std::make_unique<GlooTransfer>(*this, peer, guarded(peer, [&] {
-      return group_->recv(buffers, peer, static_cast<int>(tag));
-    }));
+    at::Tensor scratch;
+    if (is_unchecked(tag)) scratch = at::empty({int64_t{1} << size_class(bytes)}, at::kByte);
+    std::vector<at::Tensor> buffers{scratch.defined() ? scratch : bytes_at(data, bytes)};
+    auto work = guarded(peer, [&] { return group_->recv(buffers, peer, sized_tag(tag, bytes)); });
+    return std::make_unique<GlooTransfer>(*this, peer, std::move(work), std::move(scratch), data,
+                                          bytes);
   }
 
  private:
   class GlooTransfer : public Transfer {
    public:
-    GlooTransfer(GlooGroup& group, int peer, compat::GlooWork work)
-        : group_(group), peer_(peer), work_(std::move(work)) {}
-    void wait(Deadline deadline) override { group_.wait(peer_, work_, deadline); }
+    GlooTransfer(GlooGroup& group, int peer, compat::GlooWork work, at::Tensor scratch = {},
+                 void* data = nullptr, size_t bytes = 0)
+        : group_(group),
+          peer_(peer),
+          work_(std::move(work)),
+          scratch_(std::move(scratch)),
+          data_(data),
+          bytes_(bytes) {}
+    void wait(Deadline deadline) override {
+      group_.wait(peer_, work_, deadline);
+      if (scratch_.defined() && bytes_ > 0) std::memcpy(data_, scratch_.data_ptr(), bytes_);
+    }
 
    private:
     GlooGroup& group_;
     const int peer_;
     const compat::GlooWork work_;
+    const at::Tensor scratch_;  // that is received into, where the size is not sure
+    void* const data_;
+    const size_t bytes_;
   };
+
+  // Gloo ends the process when a message is larger than what it is received into. Ranks agree on
+  // the sizes of collectives before; messages between two ranks only meet those of a similar size,
+  // by their tag, and are received into what holds the largest of these.
+  static bool is_unchecked(uint32_t tag) { return (tag & (kCollectiveTag | kHeadTag)) == 0; }
+  static uint32_t size_class(size_t bytes) { return static_cast<uint32_t>(std::bit_width(bytes)); }
+  static int sized_tag(uint32_t tag, size_t bytes) {
+    constexpr int kClassBit = 25;  // above the numbers of groups
+    return static_cast<int>(is_unchecked(tag) ? tag | size_class(bytes) << kClassBit : tag);
+  }
 
   void wait(int peer, const compat::GlooWork& work, Deadline deadline) {
     // Listed first, so that a loss either is seen here or aborts the wait.
     const Listed listed(*this, work);
     lifeline()->require_live();
-    const bool complete = guarded(peer, [&] {
-      // Zero would mean "no time-out" to c10d.
-      return work->wait(std::max(Milliseconds(1), deadline.left()));
-    });
+    const bool complete = guarded(peer, [&] { return work->wait(time_left(deadline)); });
     if (!complete) lifeline()->require_live();
   }
 
@@ -152,7 +180,7 @@ std::shared_ptr<::gloo::transport::Device> make_device(const cluster::Environmen
 std::shared_ptr<GroupImpl> connect(const Meeting& meeting, Deadline deadline) {
   constexpr const char* kPortKey = "comm/gloo/port";
   const auto& environment = meeting.environment;
-  const auto left = [&] { return std::max(Milliseconds(1), deadline.left()); };
+  const auto left = [&] { return time_left(deadline); };
   auto options = GlooProcessGroup::Options::create(left());
   options->devices.push_back(make_device(environment));
   const std::string& host = environment.master_address;

@@ -42,6 +42,9 @@ void store(BFloat16& place, float value) {
 
 template <typename T>
 using Sum = decltype(load(T()));
+// Small integers are divided as int: the number of ranks need not fit into them.
+template <typename T>
+using Divisor = decltype(Sum<T>() / int());
 
 struct Add {
   template <typename T>
@@ -75,7 +78,7 @@ struct Job {
   const void* const* terms;
   size_t term_count;
   size_t count;
-  Sum<T> divisor;
+  Divisor<T> divisor;
   Combine combine = {};
 
   const T* term(size_t k) const { return static_cast<const T*>(terms[k]); }
@@ -126,7 +129,7 @@ struct Job {
 template <typename T>
 void with_type(void* const* into, size_t into_count, const void* const* terms, size_t term_count,
                size_t count, Op op, int divisor) {
-  const auto by = static_cast<Sum<T>>(divisor);
+  const auto by = static_cast<Divisor<T>>(divisor);
   switch (op) {
     case Op::sum:
       return Job<T, Add>{into, into_count, terms, term_count, count, by}.run();

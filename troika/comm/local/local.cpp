@@ -4,7 +4,6 @@
 
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -28,21 +27,26 @@ class Hub {
 
   void put(int from, int to, uint32_t tag, Message message) {
     const std::lock_guard lock(mutex_);
-    boxes_[{from, to, tag}].push_back(std::move(message));
+    auto& box = boxes_[{from, to, tag}];
+    box.messages[box.sent++] = std::move(message);
     changed_.notify_all();
   }
 
-  Message take(int from, int to, uint32_t tag, Deadline deadline, const Lifeline& lifeline) {
+  // The number of the message that a receive started now is for.
+  uint64_t expect(int from, int to, uint32_t tag) {
+    const std::lock_guard lock(mutex_);
+    return boxes_[{from, to, tag}].expected++;
+  }
+
+  Message take(int from, int to, uint32_t tag, uint64_t number, Deadline deadline,
+               const Lifeline& lifeline) {
     std::unique_lock lock(mutex_);
-    auto& box = boxes_[{from, to, tag}];
+    auto& messages = boxes_[{from, to, tag}].messages;
     const auto hopeless = [&] { return lifeline.is_cut() || lifeline.has_left(from); };
-    changed_.wait_until(lock, deadline.at(), [&] { return !box.empty() || hopeless(); });
+    changed_.wait_until(lock, deadline.at(),
+                        [&] { return messages.contains(number) || hopeless(); });
     // What arrived before a loss is still good.
-    if (!box.empty()) {
-      Message message = std::move(box.front());
-      box.pop_front();
-      return message;
-    }
+    if (auto message = messages.extract(number)) return std::move(message.mapped());
     lifeline.require_live();
     if (lifeline.has_left(from)) {
       throw Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} has left", from)});
@@ -85,7 +89,12 @@ class Hub {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::tuple<int, int, uint32_t>, std::deque<Message>> boxes_;
+  struct Box {
+    std::map<uint64_t, Message> messages;  // by number in the order of sending
+    uint64_t sent = 0;
+    uint64_t expected = 0;
+  };
+  std::map<std::tuple<int, int, uint32_t>, Box> boxes_;
   mutable std::mutex plane_mutex_;
   std::vector<std::optional<ControlPlane::Listener>> listeners_;
 };
@@ -113,6 +122,7 @@ class LocalPlane : public ControlPlane {
 class Sent : public Transfer {
  public:
   void wait(Deadline) override {}
+  bool done() override { return true; }
 };
 
 class LocalGroup : public GroupImpl {
@@ -138,11 +148,16 @@ class LocalGroup : public GroupImpl {
   class Arriving : public Transfer {
    public:
     Arriving(const LocalGroup& group, int from, uint32_t tag, void* data, size_t bytes)
-        : group_(group), from_(from), tag_(tag), data_(data), bytes_(bytes) {}
+        : group_(group),
+          from_(from),
+          tag_(tag),
+          number_(group.hub_->expect(from, group.rank(), tag)),
+          data_(data),
+          bytes_(bytes) {}
 
     void wait(Deadline deadline) override {
       const Message message =
-          group_.hub_->take(from_, group_.rank(), tag_, deadline, *group_.lifeline());
+          group_.hub_->take(from_, group_.rank(), tag_, number_, deadline, *group_.lifeline());
       TROIKA_CHECK(message.size() == bytes_, "a message of another size than was expected");
       if (bytes_ > 0) std::memcpy(data_, message.data(), bytes_);
     }
@@ -151,22 +166,13 @@ class LocalGroup : public GroupImpl {
     const LocalGroup& group_;
     const int from_;
     const uint32_t tag_;
+    const uint64_t number_;
     void* const data_;
     const size_t bytes_;
   };
 
   const std::shared_ptr<Hub> hub_;
 };
-
-bool only_noticed_a_peer(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::peer;
-  } catch (...) {
-    return false;
-  }
-}
 
 }  // namespace
 
@@ -193,6 +199,8 @@ void run(int size, const std::function<void(Group)>& body, const GroupOptions& o
 void run_ranks(std::vector<std::shared_ptr<GroupImpl>> impls,
                const std::function<void(Group)>& body, const GroupOptions& options) {
   std::vector<std::exception_ptr> failures(impls.size());
+  std::vector<std::shared_ptr<Lifeline>> lifelines;
+  for (const auto& impl : impls) lifelines.push_back(impl->lifeline());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < impls.size(); ++r) {
     threads.emplace_back([&, r] {
@@ -202,14 +210,18 @@ void run_ranks(std::vector<std::shared_ptr<GroupImpl>> impls,
       } catch (...) {
         failures[r] = std::current_exception();
       }
+      lifelines[r]->leave();
     });
   }
   for (auto& thread : threads) thread.join();
-  std::exception_ptr chosen;
-  for (const auto& failure : failures) {
-    if (failure && (!chosen || only_noticed_a_peer(chosen))) chosen = failure;
+  // Of one that failed by itself, if there is one.
+  for (const bool by_itself : {true, false}) {
+    for (size_t r = 0; r < failures.size(); ++r) {
+      if (failures[r] && lifelines[r]->heard_of_loss() != by_itself) {
+        std::rethrow_exception(failures[r]);
+      }
+    }
   }
-  if (chosen) std::rethrow_exception(chosen);
 }
 
 }  // namespace troika::comm::local

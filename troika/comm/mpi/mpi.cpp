@@ -23,6 +23,8 @@ constexpr size_t kPieceBytes = size_t{1} << 30;
 // How long a message of a rank that has left may still be under way.
 constexpr Milliseconds kOnItsWay{1000};
 constexpr std::chrono::seconds kJoinTime{60};
+// How long a transfer that cannot be cancelled is given to end.
+constexpr Milliseconds kCancelTime{50};
 
 // Set when a rank gives up: MPI_Finalize would then wait for ranks that no longer come. A process
 // that ends without it makes mpirun end the job, which is what is wanted.
@@ -37,12 +39,27 @@ void check(int code, int peer) {
               {.what = fmt::format("MPI failed talking to rank {}", peer), .got = text});
 }
 
+// Polls until a request that was started outside of a group is done.
+void finish(MPI_Request request, Deadline deadline, const Lifeline* lifeline) {
+  for (int done = 0; !done;) {
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), 0);
+    if (lifeline) lifeline->require_live();
+    if (!done && deadline.passed()) {
+      throw Error("comm", ErrorKind::timeout,
+                  {.what = "the ranks did not all come to MPI in time"});
+    }
+    std::this_thread::yield();
+  }
+}
+
 class MpiGroup : public GroupImpl {
  public:
   // Works on a duplicate, so its messages never meet those of the rest of the program.
-  MpiGroup(Station station, std::shared_ptr<Lifeline> lifeline, MPI_Comm parent)
+  MpiGroup(Station station, std::shared_ptr<Lifeline> lifeline, MPI_Comm parent, Deadline deadline)
       : GroupImpl(std::move(station), std::move(lifeline)) {
-    check(MPI_Comm_dup(parent, &comm_), 0);
+    MPI_Request duplicated;
+    check(MPI_Comm_idup(parent, &comm_, &duplicated), 0);
+    finish(duplicated, deadline, this->lifeline().get());
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   }
   ~MpiGroup() override {
@@ -76,10 +93,14 @@ class MpiGroup : public GroupImpl {
         : group_(group), peer_(peer), requests_(std::move(requests)) {}
     // After a failed wait MPI must not write into buffers that are going away.
     ~MpiTransfer() override {
+      const auto deadline = Deadline::after(kCancelTime);
       for (auto& request : requests_) {
         if (request == MPI_REQUEST_NULL) continue;
         MPI_Cancel(&request);
-        MPI_Request_free(&request);
+        // One that cannot be cancelled any more, being under way, is given a moment to end.
+        for (int done = 0; !done && !deadline.passed();) {
+          if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+        }
       }
     }
     MpiTransfer(const MpiTransfer&) = delete;
@@ -87,11 +108,7 @@ class MpiGroup : public GroupImpl {
 
     void wait(Deadline deadline) override {
       for (int polls = 0;; ++polls) {
-        int done = 0;
-        check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
-                          MPI_STATUSES_IGNORE),
-              peer_);
-        if (done) return;
+        if (done()) return;
         group_.lifeline()->require_live();
         if (polls % 1024 == 0 && group_.has_left_without_it(peer_)) {
           throw Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} has left", peer_)});
@@ -103,6 +120,14 @@ class MpiGroup : public GroupImpl {
         // MPI progresses only while it is called; yielding keeps an oversubscribed machine moving.
         if (polls > 1000) std::this_thread::yield();
       }
+    }
+
+    bool done() override {
+      int done = 0;
+      check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                        MPI_STATUSES_IGNORE),
+            peer_);
+      return done;
     }
 
    private:
@@ -158,24 +183,51 @@ int initialise() {
 }
 
 // Where the ranks of a communicator meet for the control connection is agreed on over MPI itself.
-cluster::Environment place_to_meet(cluster::Environment environment, MPI_Comm comm) {
+cluster::Environment place_to_meet(cluster::Environment environment, MPI_Comm comm,
+                                   Deadline deadline) {
   char host[MPI_MAX_PROCESSOR_NAME] = "127.0.0.1";
   int length = 0;
   if (environment.num_nodes != 1) MPI_Get_processor_name(host, &length);
   int port = environment.rank == 0 ? cluster::free_port() : 0;
-  check(MPI_Bcast(host, sizeof(host), MPI_CHAR, 0, comm), 0);
-  check(MPI_Bcast(&port, 1, MPI_INT, 0, comm), 0);
+  MPI_Request request;
+  check(MPI_Ibcast(host, sizeof(host), MPI_CHAR, 0, comm, &request), 0);
+  finish(request, deadline, nullptr);
+  check(MPI_Ibcast(&port, 1, MPI_INT, 0, comm, &request), 0);
+  finish(request, deadline, nullptr);
   environment.master_address = host;
   environment.master_port = port;
   return environment;
 }
 
-std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm) {
+std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadline deadline) {
   Station station = meeting.station("mpi");
   int level = 0;
   MPI_Query_thread(&level);
   station.any_thread = level == MPI_THREAD_MULTIPLE;
-  return std::make_shared<MpiGroup>(std::move(station), meeting.lifeline, comm);
+  return std::make_shared<MpiGroup>(std::move(station), meeting.lifeline, comm, deadline);
+}
+
+// Initialises MPI where that has not been done, and compares its ranks with the launcher's.
+void require_same_world(const cluster::Environment& environment) {
+  initialise();
+  int size = 0;
+  int rank = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  try {
+    cluster::require_world_size(environment, size, "MPI");
+    if (rank != environment.rank) {
+      throw Error("comm", ErrorKind::usage,
+                  {.what = "the launcher and MPI number the ranks in different ways",
+                   .got = fmt::format("rank {} from MPI", rank),
+                   .expected = cluster::describe(environment),
+                   .hint = "start with mpirun alone, or choose back end gloo"});
+    }
+  } catch (...) {
+    // A world of one can be finalised, which ends the daemon that MPI started for it.
+    gave_up = size > 1;
+    throw;
+  }
 }
 
 }  // namespace
@@ -184,22 +236,14 @@ std::string why_unavailable() {
   return {};
 }
 
-cluster::Environment place_to_meet(cluster::Environment environment) {
-  initialise();
-  int size = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  try {
-    cluster::require_world_size(environment, size, "MPI");
-  } catch (...) {
-    // A world of one can be finalised, which ends the daemon that MPI started for it.
-    gave_up = size > 1;
-    throw;
-  }
-  return place_to_meet(std::move(environment), MPI_COMM_WORLD);
+cluster::Environment place_to_meet(cluster::Environment environment, Deadline deadline) {
+  require_same_world(environment);
+  return place_to_meet(std::move(environment), MPI_COMM_WORLD, deadline);
 }
 
-std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline) {
-  return make_on(meeting, MPI_COMM_WORLD);
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {
+  require_same_world(meeting.environment);
+  return make_on(meeting, MPI_COMM_WORLD, deadline);
 }
 
 Group group_of(MPI_Comm comm, const GroupOptions& options) {
@@ -222,8 +266,13 @@ Group group_of(MPI_Comm comm, const GroupOptions& options) {
   environment.num_nodes = one_node ? 1 : -1;
   environment.node_rank = one_node ? 0 : -1;
   const auto deadline = Deadline::after(kJoinTime);
-  const auto meeting = meet(place_to_meet(std::move(environment), comm), deadline);
-  return Group(make_on(meeting, comm), options);
+  const auto meeting = meet(place_to_meet(std::move(environment), comm, deadline), deadline);
+  try {
+    return Group(make_on(meeting, comm, deadline), options);
+  } catch (const Error& error) {
+    meeting.lifeline->abandon(error);
+    throw;
+  }
 }
 
 }  // namespace troika::comm::mpi

@@ -38,10 +38,10 @@ size_t Arena::directory_bytes(int size) {
   return static_cast<size_t>(size) * kMaxSegments * sizeof(Entry);
 }
 
-Arena::Arena(Segment directory, int rank, int size)
+Arena::Arena(Segment directory, int rank, int size, const std::shared_ptr<Lifeline>& lifeline)
     : directory_(std::move(directory)),
       rank_(rank),
-      size_(size),
+      lifeline_(lifeline),
       others_(static_cast<size_t>(size)) {}
 
 Arena::~Arena() = default;
@@ -77,6 +77,8 @@ Arena::Piece Arena::take(size_t bytes) {
 }
 
 void Arena::give_back(const Piece& piece) {
+  const auto lifeline = lifeline_.lock();
+  if (!lifeline || lifeline->is_cut()) return;
   const std::lock_guard lock(mutex_);
   free_.push_back(piece);
 }
@@ -107,7 +109,13 @@ char* Arena::at(int rank, Ref ref) {
   if (known.size() <= segment) known.resize(segment + 1);
   if (!known[segment]) {
     const auto& [pid, fd, bytes] = entry(rank, segment);
-    known[segment] = std::make_unique<Segment>(Segment::open(pid, fd, bytes));
+    try {
+      known[segment] = std::make_unique<Segment>(Segment::open(pid, fd, bytes));
+    } catch (const Error& error) {
+      // Ranks could reach each other's memory when they met: its owner has ended.
+      throw Error("comm", ErrorKind::peer,
+                  {.what = "shared memory of another rank is gone", .got = error.what()});
+    }
   }
   return known[segment]->data() + offset_of(ref);
 }

@@ -23,12 +23,11 @@ class Arena : public std::enable_shared_from_this<Arena> {
   static size_t directory_bytes(int size);
 
   // `directory` is zeroed and shared by `size` ranks.
-  Arena(Segment directory, int rank, int size);
+  Arena(Segment directory, int rank, int size, const std::shared_ptr<Lifeline>& lifeline);
   ~Arena();
 
-  int rank() const { return rank_; }
-
-  // Memory of at least so many bytes, zeroed or used before, until it is given back. Throws
+  // Memory of at least so many bytes, zeroed or used before, until it is given back; once the world
+  // is lost it is not used again, since a rank that was stopped may still write to it. Throws
   // Error(failure) when there is no more.
   struct Piece {
     char* data = nullptr;
@@ -42,7 +41,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   // Where others find this memory; 0 if it is not wholly inside one of this rank's segments.
   Ref locate(const void* data, size_t bytes) const;
-  // Where a rank's memory is here. Throws Error(usage) when it cannot be opened.
+  // Where a rank's memory is here. Throws Error(peer) when it cannot be opened.
   char* at(int rank, Ref ref);
 
  private:
@@ -52,7 +51,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   const Segment directory_;
   const int rank_;
-  const int size_;
+  const std::weak_ptr<Lifeline> lifeline_;
   mutable std::mutex mutex_;
   std::vector<Segment> own_;
   std::vector<Piece> free_;

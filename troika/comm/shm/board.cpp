@@ -38,6 +38,7 @@ void futex_wake(const std::atomic<uint32_t>& word) {
 struct Board::Cell {
   alignas(64) std::atomic<uint64_t> published;
   alignas(64) std::atomic<uint64_t> stage;
+  std::atomic<uint64_t> finished;
   alignas(64) std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleepers;
   alignas(64) cpu_set_t processors;  // that it may run on
@@ -105,6 +106,15 @@ void Board::barrier(Deadline deadline) {
   };
   await(all_there, deadline, "the other ranks");
   if (target == 1) choose_spins();
+}
+
+void Board::finish(int64_t sequence) {
+  cell(rank_).finished = static_cast<uint64_t>(sequence) + 1;
+  ring_others();
+}
+
+bool Board::has_finished(int rank, int64_t sequence) const {
+  return cell(rank).finished > static_cast<uint64_t>(sequence);
 }
 
 // With fewer processors than ranks, one that spins keeps another from coming.

@@ -39,7 +39,6 @@ class Board {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const Segment& segment() const { return segment_; }
 
   Slot& slot(int rank, int64_t sequence) const;
   // This rank's slot of call `sequence` is written.
@@ -48,6 +47,10 @@ class Board {
 
   // Returns when every rank has called it as often as this one.
   void barrier(Deadline deadline);
+
+  // This rank will not touch the others' memory for call `sequence` any more.
+  void finish(int64_t sequence);
+  bool has_finished(int rank, int64_t sequence) const;
 
   // The first block of messages from one rank to another; see Mailbox.
   std::atomic<Ref>& first_block(int from, int to) const;

@@ -1,10 +1,8 @@
 #include "troika/comm/shm/mailbox.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <bit>
 #include <cstring>
+#include <utility>
 
 #include "troika/base/error.h"
 
@@ -12,9 +10,19 @@ namespace troika::comm::shm {
 
 namespace {
 
-constexpr size_t kSmallestBlock = 256;
-// Blocks smaller than this are cut from pieces of this size.
-constexpr size_t kPieceBytes = size_t{1} << 20;
+// Blocks are multiples of the one or, from that size on, of the other.
+constexpr size_t kSmallUnit = 256;
+constexpr size_t kLargeUnit = size_t{64} << 10;
+// Pieces that blocks are cut from grow with what there is, so that a few serve for any amount.
+constexpr size_t kSmallestPiece = size_t{1} << 20;
+constexpr size_t kLargestPiece = size_t{256} << 20;
+// How far back finished blocks are looked for behind one that is not.
+constexpr size_t kLookBack = 64;
+
+size_t block_size(size_t bytes) {
+  const size_t unit = bytes < kLargeUnit ? kSmallUnit : kLargeUnit;
+  return (bytes + unit - 1) / unit * unit;
+}
 
 enum : uint32_t { kPassed = 1, kReceived = 2 };
 
@@ -39,36 +47,50 @@ Mailbox::Mailbox(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
       outgoing_(arena_ranks_.size()),
       incoming_(arena_ranks_.size()) {}
 
-Mailbox::~Mailbox() {
+void Mailbox::release() {
   for (const auto& piece : pieces_) arena_->give_back(piece);
+}
+
+bool Mailbox::all_received() {
+  for (auto& outgoing : outgoing_) {
+    const std::lock_guard lock(outgoing.mutex);
+    for (const Sent& sent : outgoing.under_way) {
+      if ((sent.block->done & kReceived) == 0) return false;
+    }
+  }
+  return true;
 }
 
 Mailbox::Sent Mailbox::new_block(Outgoing& outgoing, size_t bytes) {
   reclaim(outgoing);
-  const size_t size = std::bit_ceil(std::max(bytes + sizeof(Block), kSmallestBlock));
-  const auto size_class = static_cast<size_t>(std::countr_zero(size));
+  const size_t size = block_size(bytes + sizeof(Block));
   const std::lock_guard lock(pool_mutex_);
-  auto& blocks = free_[size_class];
-  if (blocks.empty()) {
-    const auto& piece = pieces_.emplace_back(arena_->take(std::max(size, kPieceBytes)));
-    for (size_t at = 0; at + size <= piece.bytes; at += size) {
-      blocks.push_back({reinterpret_cast<Block*>(piece.data + at), piece.ref + at, size_class});
-      if (size >= kPieceBytes) break;
-    }
+  if (auto& blocks = free_[size]; !blocks.empty()) {
+    const Sent chosen = blocks.back();
+    blocks.pop_back();
+    return chosen;
   }
-  const Sent chosen = blocks.back();
-  blocks.pop_back();
-  return chosen;
+  if (pieces_.empty() || used_of_last_ + size > pieces_.back().bytes) {
+    const size_t piece = std::clamp(pieces_bytes_, kSmallestPiece, kLargestPiece);
+    pieces_.push_back(arena_->take(std::max(size, piece)));
+    pieces_bytes_ += pieces_.back().bytes;
+    used_of_last_ = 0;
+  }
+  const size_t at = std::exchange(used_of_last_, used_of_last_ + size);
+  const auto& [data, ref, _] = pieces_.back();
+  return {reinterpret_cast<Block*>(data + at), ref + at, size};
 }
 
 void Mailbox::reclaim(Outgoing& outgoing) {
   auto& under_way = outgoing.under_way;
-  while (!under_way.empty() &&
-         under_way.front().block->done.load(std::memory_order_acquire) == (kPassed | kReceived)) {
-    const std::lock_guard lock(pool_mutex_);
-    free_[under_way.front().size_class].push_back(under_way.front());
-    under_way.pop_front();
-  }
+  const size_t looked_at = std::min(under_way.size(), kLookBack);
+  const auto end = under_way.begin() + static_cast<std::ptrdiff_t>(looked_at);
+  const auto finished = std::stable_partition(under_way.begin(), end, [](const Sent& sent) {
+    return sent.block->done != (kPassed | kReceived);
+  });
+  const std::lock_guard lock(pool_mutex_);
+  for (auto sent = finished; sent != end; ++sent) free_[sent->size].push_back(*sent);
+  under_way.erase(finished, end);
 }
 
 void Mailbox::send(int peer, uint32_t tag, const void* data, size_t bytes) {
@@ -94,24 +116,23 @@ bool Mailbox::look(int peer, Incoming& incoming) {
     auto& link = incoming.last ? incoming.last->next : board_->first_block(peer, board_->rank());
     const Ref ref = link;
     if (ref == 0) return found;
-    if (incoming.last) incoming.last->done.fetch_or(kPassed, std::memory_order_release);
+    if (incoming.last) incoming.last->done |= kPassed;
     incoming.last =
         reinterpret_cast<Block*>(arena_->at(arena_ranks_[static_cast<size_t>(peer)], ref));
-    incoming.waiting.push_back(incoming.last);
+    auto& stream = incoming.streams[incoming.last->tag];
+    stream.waiting[stream.arrived++] = incoming.last;
     found = true;
   }
 }
 
-Mailbox::Block* Mailbox::find(Incoming& incoming, uint32_t tag) {
-  const auto block =
-      std::ranges::find_if(incoming.waiting, [&](const Block* b) { return b->tag == tag; });
-  if (block == incoming.waiting.end()) return nullptr;
-  Block* const found = *block;
-  incoming.waiting.erase(block);
-  return found;
+uint64_t Mailbox::expect(int peer, uint32_t tag) {
+  auto& incoming = incoming_[static_cast<size_t>(peer)];
+  const std::lock_guard lock(incoming.mutex);
+  return incoming.streams[tag].expected++;
 }
 
-void Mailbox::receive(int peer, uint32_t tag, void* data, size_t bytes, Deadline deadline,
+void Mailbox::receive(int peer, uint32_t tag, uint64_t number, void* data, size_t bytes,
+                      Deadline deadline, const std::string& who,
                       const std::function<bool()>& has_left) {
   auto& incoming = incoming_[static_cast<size_t>(peer)];
   Block* block = nullptr;
@@ -122,18 +143,19 @@ void Mailbox::receive(int peer, uint32_t tag, void* data, size_t bytes, Deadline
     {
       const std::lock_guard lock(incoming.mutex);
       news = look(peer, incoming);
-      block = find(incoming, tag);
+      if (const auto found = incoming.streams[tag].waiting.extract(number)) block = found.mapped();
     }
     // Another thread of this rank may sleep on what was just taken off the list.
     if (news) board_->ring(board_->rank());
     left = !block && was_left;
     return block || left;
   };
-  board_->await(arrived, deadline, fmt::format("a message from rank {}", peer));
-  if (left) throw Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} has left", peer)});
+  board_->await(arrived, deadline, "a message from " + who);
+  if (left) throw Error("comm", ErrorKind::peer, {.what = who + " has left"});
   TROIKA_CHECK(block->bytes == bytes, "a message of another size than was expected");
   if (bytes > 0) std::memcpy(data, block->data(), bytes);
-  block->done.fetch_or(kReceived, std::memory_order_release);
+  block->done |= kReceived;
+  board_->ring(peer);
 }
 
 }  // namespace troika::comm::shm

@@ -1,11 +1,13 @@
 // Messages between the ranks of a board: linked blocks of the sender's memory.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "troika/comm/group_impl.h"
@@ -21,19 +23,25 @@ class Mailbox {
  public:
   // Member m of the board is rank arena_ranks[m] of the arena.
   Mailbox(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena, std::vector<int> arena_ranks);
-  ~Mailbox();
 
   void send(int peer, uint32_t tag, const void* data, size_t bytes);
-  // Blocks until the message is there; `has_left` tells whether the peer will send no more.
-  void receive(int peer, uint32_t tag, void* data, size_t bytes, Deadline deadline,
-               const std::function<bool()>& has_left);
+  // The number of the message that a receive started now is for.
+  uint64_t expect(int peer, uint32_t tag);
+  // Blocks until that message is there. `who` names the peer in errors, and `has_left` tells
+  // whether it will send no more.
+  void receive(int peer, uint32_t tag, uint64_t number, void* data, size_t bytes, Deadline deadline,
+               const std::string& who, const std::function<bool()>& has_left);
+  // Whether all that was sent has been received.
+  bool all_received();
+  // Gives the memory back to the arena; only then will it be used for something else.
+  void release();
 
  private:
   struct Block;
   struct Sent {
     Block* block;
     Ref ref;
-    size_t size_class;
+    size_t size;  // with its head
   };
   // To one peer.
   struct Outgoing {
@@ -45,16 +53,19 @@ class Mailbox {
   struct Incoming {
     std::mutex mutex;
     Block* last = nullptr;
-    std::deque<Block*> waiting;  // taken off the list, not yet received
+    // Of each tag: how many were expected and have arrived, and those not yet received, by number.
+    struct Stream {
+      uint64_t expected = 0;
+      uint64_t arrived = 0;
+      std::map<uint64_t, Block*> waiting;
+    };
+    std::map<uint32_t, Stream> streams;
   };
 
   Sent new_block(Outgoing& outgoing, size_t bytes);
   void reclaim(Outgoing& outgoing);
   // Takes what has come off the list; call with the mutex held.
   bool look(int peer, Incoming& incoming);
-  Block* find(Incoming& incoming, uint32_t tag);
-
-  static constexpr size_t kClasses = 40;
 
   const std::shared_ptr<Board> board_;
   const std::shared_ptr<Arena> arena_;
@@ -62,8 +73,10 @@ class Mailbox {
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::mutex pool_mutex_;
-  std::array<std::vector<Sent>, kClasses> free_;
+  std::map<size_t, std::vector<Sent>> free_;  // by size
   std::vector<Arena::Piece> pieces_;
+  size_t used_of_last_ = 0;  // bytes of the last piece
+  size_t pieces_bytes_ = 0;
 };
 
 }  // namespace troika::comm::shm

@@ -53,10 +53,9 @@ Segment Segment::open(pid_t pid, int fd, size_t bytes) {
   if (own < 0) refuse(reason());
   struct stat status {};
   char* data = nullptr;
-  if (::fstat(own, &status) == 0 && static_cast<size_t>(status.st_size) == bytes) {
-    data = map(own, bytes);
-  }
-  const std::string why = reason();
+  const bool fits = ::fstat(own, &status) == 0 && static_cast<size_t>(status.st_size) == bytes;
+  if (fits) data = map(own, bytes);
+  const std::string why = fits ? reason() : "another size";
   ::close(own);
   if (!data) refuse(why);
   return {data, bytes, -1};

@@ -19,6 +19,9 @@ namespace troika::comm::shm {
 
 namespace {
 
+// How long a group that goes waits for the others to take what it has sent them.
+constexpr std::chrono::seconds kDrainTime{5};
+
 // Where the memory of a group's board is, as its first rank tells the others.
 struct Address {
   int64_t pid = 0;
@@ -51,6 +54,18 @@ class ShmGroup : public GroupImpl {
         mailbox_(board_, arena_, arena_ranks_),
         shortcut_(board_, arena_, arena_ranks_) {
     shortcut_.exchange_staging(deadline);
+  }
+  // The others may still be reading what this rank has given them.
+  ~ShmGroup() override {
+    const auto drained = [&] { return mailbox_.all_received() && shortcut_.all_finished(); };
+    try {
+      board_->await(drained, Deadline::after(kDrainTime), "the others to take what was sent");
+      mailbox_.release();
+      shortcut_.release();
+    } catch (const Error&) {
+      // Left as it is: lost memory is better than garbage.
+    }
+    if (station().id == 0) lifeline()->leave();
   }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
@@ -95,7 +110,7 @@ class ShmGroup : public GroupImpl {
                                    const std::vector<int>& members, Deadline deadline) override {
     const int part_rank = station.rank;
     const int part_size = station.size;
-    const uint32_t tag = kCollectiveTag | station.id;
+    const uint32_t tag = station.id << 16 | kCollectiveTag;
     std::optional<Segment> segment;
     Address address;
     if (part_rank == 0) {
@@ -119,14 +134,21 @@ class ShmGroup : public GroupImpl {
   class Sent : public Transfer {
    public:
     void wait(Deadline) override {}
+    bool done() override { return true; }
   };
   class Arriving : public Transfer {
    public:
     Arriving(ShmGroup& group, int peer, uint32_t tag, void* data, size_t bytes)
-        : group_(group), peer_(peer), tag_(tag), data_(data), bytes_(bytes) {}
+        : group_(group),
+          peer_(peer),
+          tag_(tag),
+          number_(group.mailbox_.expect(peer, tag)),
+          data_(data),
+          bytes_(bytes) {}
     void wait(Deadline deadline) override {
       const int world_rank = group_.station().world_ranks[static_cast<size_t>(peer_)];
-      group_.mailbox_.receive(peer_, tag_, data_, bytes_, deadline,
+      group_.mailbox_.receive(peer_, tag_, number_, data_, bytes_, deadline,
+                              fmt::format("rank {}", world_rank),
                               [&] { return group_.lifeline()->has_left(world_rank); });
     }
 
@@ -134,6 +156,7 @@ class ShmGroup : public GroupImpl {
     ShmGroup& group_;
     const int peer_;
     const uint32_t tag_;
+    const uint64_t number_;
     void* const data_;
     const size_t bytes_;
   };
@@ -207,7 +230,7 @@ Connected connect(const Meeting& meeting, Deadline deadline) {
   std::iota(arena_ranks.begin(), arena_ranks.end(), 0);
   Station station{.backend = "shm", .rank = rank, .size = size, .world_ranks = ranks};
   station.nodes.assign(ranks.size(), 0);
-  auto arena = std::make_shared<Arena>(*std::move(directory), rank, size);
+  auto arena = std::make_shared<Arena>(*std::move(directory), rank, size, meeting.lifeline);
   auto board = std::make_shared<Board>(*std::move(segment), rank, size, meeting.lifeline);
   return {std::make_shared<ShmGroup>(std::move(station), meeting.lifeline, std::move(board),
                                      std::move(arena), std::move(arena_ranks), deadline),

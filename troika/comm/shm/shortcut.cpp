@@ -113,8 +113,11 @@ Shortcut::Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
       size_(board_->size()),
       own_staging_(arena_->take(kTurns * kChunkBytes)) {}
 
-Shortcut::~Shortcut() {
-  arena_->give_back(own_staging_);
+bool Shortcut::all_finished() const {
+  for (int r = 0; last_call_ >= 0 && r < size_; ++r) {
+    if (!board_->has_finished(r, last_call_)) return false;
+  }
+  return true;
 }
 
 void Shortcut::exchange_staging(Deadline deadline) {
@@ -155,6 +158,8 @@ bool Shortcut::run(const Call& call, Deadline deadline) {
     run_in_place(call, deadline);
   } else {
     run_staged(call, deadline);
+    last_call_ = call.print.sequence;
+    board_->finish(last_call_);
   }
   return true;
 }

@@ -17,8 +17,6 @@ class Shortcut {
   // Member m of the board is rank arena_ranks[m] of the arena.
   Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
            std::vector<int> arena_ranks);
-  ~Shortcut();
-
   // Tells the others of this call, with the data if it is small, and where its buffer is.
   void publish(const Call& call) const;
   // After all have published: carries the call out, or returns false (see GroupImpl::shortcut).
@@ -26,6 +24,10 @@ class Shortcut {
 
   // All ranks' staging areas; called once by every rank, at the same time.
   void exchange_staging(Deadline deadline);
+  // Whether every rank is done with the calls that this one has run.
+  bool all_finished() const;
+  // Gives the staging area back to the arena.
+  void release() { arena_->give_back(own_staging_); }
 
  private:
   void run_small(const Call& call) const;
@@ -45,7 +47,8 @@ class Shortcut {
   const int size_;
   Arena::Piece own_staging_;
   std::vector<char*> staging_;
-  size_t next_turn_ = 0;  // of the staging areas, the same on all ranks
+  int64_t last_call_ = -1;  // that was run here
+  size_t next_turn_ = 0;    // of the staging areas, the same on all ranks
 };
 
 }  // namespace troika::comm::shm
