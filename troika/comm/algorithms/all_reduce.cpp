@@ -40,10 +40,11 @@ void receive_from(const Party& party, int member, Span span) {
 // Sends one span and reduces another that arrives from the same member. The lower member's values
 // stand first, so that both get the same bits where they reduce the same elements.
 void exchange_and_reduce(const Party& party, Reducer& reducer, int member, Span out, Span into) {
+  reducer.start(member, into,
+                member < party.me ? Reducer::Order::arriving_first : Reducer::Order::mine_first);
   Transfers sends(party);
   sends.send(member, out);
-  reducer.receive(member, into,
-                  member < party.me ? Reducer::Order::arriving_first : Reducer::Order::mine_first);
+  reducer.finish();
   sends.wait();
 }
 
@@ -141,8 +142,8 @@ void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& ele
   if (fold.active) elements.finish(part(whole, own));
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
     Transfers both(party);
-    both.send(round->member, part(whole, round->kept));
     both.receive(round->member, part(whole, round->given));
+    both.send(round->member, part(whole, round->kept));
     both.wait();
   }
   unfold(party, fold, whole);

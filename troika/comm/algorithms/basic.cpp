@@ -52,10 +52,11 @@ void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
   const auto block = [&](int index) { return blocks[static_cast<size_t>(modulo(index, n))]; };
   Reducer reducer(party, elements);
   for (int step = 0; step < n - 1; ++step) {
+    reducer.start(modulo(party.me - 1, n), block(party.me - 2 - step),
+                  Reducer::Order::arriving_first);
     Transfers sends(party);
     sends.send(modulo(party.me + 1, n), block(party.me - 1 - step));
-    reducer.receive(modulo(party.me - 1, n), block(party.me - 2 - step),
-                    Reducer::Order::arriving_first);
+    reducer.finish();
     sends.wait();
   }
   elements.finish(block(party.me));
@@ -66,8 +67,8 @@ void ring_all_gather(const Party& party, const std::vector<Span>& blocks) {
   const auto block = [&](int index) { return blocks[static_cast<size_t>(modulo(index, n))]; };
   for (int step = 0; step < n - 1; ++step) {
     Transfers both(party);
-    both.send(modulo(party.me + 1, n), block(party.me - step));
     both.receive(modulo(party.me - 1, n), block(party.me - step - 1));
+    both.send(modulo(party.me + 1, n), block(party.me - step));
     both.wait();
   }
 }
@@ -79,10 +80,6 @@ void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
   std::vector<char> arrived(own.bytes * static_cast<size_t>(n - 1));
   std::vector<const void*> terms;
   Transfers both(party);
-  for (int step = 1; step < n; ++step) {
-    const int to = modulo(party.me + step, n);
-    both.send(to, blocks[static_cast<size_t>(to)]);
-  }
   for (int member = 0, arriving = 0; member < n; ++member) {
     if (member == party.me) {
       terms.push_back(own.data);
@@ -91,6 +88,10 @@ void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
     const Span place{arrived.data() + own.bytes * static_cast<size_t>(arriving++), own.bytes};
     both.receive(member, place);
     terms.push_back(place.data);
+  }
+  for (int step = 1; step < n; ++step) {
+    const int to = modulo(party.me + step, n);
+    both.send(to, blocks[static_cast<size_t>(to)]);
   }
   both.wait();
   void* into = own.data;
@@ -139,8 +140,8 @@ void pairwise_all_to_all(const Party& party, const std::vector<Span>& in,
     const int to = modulo(party.me + step, n);
     const int from = modulo(party.me - step, n);
     Transfers both(party);
-    both.send(to, in[static_cast<size_t>(to)]);
     both.receive(from, out[static_cast<size_t>(from)]);
+    both.send(to, in[static_cast<size_t>(to)]);
     both.wait();
   }
 }

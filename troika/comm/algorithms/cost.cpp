@@ -26,8 +26,8 @@ double time_exchange(const Party& party, size_t bytes, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     const Stopwatch watch;
     Transfers both(party);
-    both.send(modulo(party.me + 1, n), {out.data(), bytes});
     both.receive(modulo(party.me - 1, n), {in.data(), bytes});
+    both.send(modulo(party.me + 1, n), {out.data(), bytes});
     both.wait();
     best = std::min(best, watch.seconds());
   }

@@ -1,6 +1,7 @@
 #include "troika/comm/algorithms/party.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace troika::comm {
@@ -89,27 +90,28 @@ void Transfers::wait() {
   started_.clear();
 }
 
-void Reducer::receive(int member, Span whole, Order order) {
-  const auto parts = segments(whole);
-  for (auto& buffer : scratch_) {
-    if (!parts.empty() && buffer.size() < parts[0].bytes) buffer.resize(parts[0].bytes);
+void Reducer::start(int member, Span whole, Order order) {
+  order_ = order;
+  parts_ = segments(whole);
+  if (scratch_.size() < whole.bytes) scratch_.resize(whole.bytes);
+  for (const Span part : parts_) {
+    arriving_.push_back(
+        start_receive(party_, member, {scratch_.data() + (part.data - whole.data), part.bytes}));
   }
-  std::array<std::unique_ptr<Transfer>, 2> arriving;
-  const auto start = [&](size_t i) {
-    if (i >= parts.size()) return;
-    arriving[i % 2] = start_receive(party_, member, {scratch_[i % 2].data(), parts[i].bytes});
-  };
-  start(0);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    start(i + 1);
-    arriving[i % 2]->wait(party_.deadline);
-    void* mine = parts[i].data;
-    const void* theirs = scratch_[i % 2].data();
-    const std::array<const void*, 2> terms = order == Order::mine_first
+}
+
+void Reducer::finish() {
+  const char* theirs = scratch_.data();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    arriving_[i]->wait(party_.deadline);
+    void* mine = parts_[i].data;
+    const std::array<const void*, 2> terms = order_ == Order::mine_first
                                                  ? std::array<const void*, 2>{mine, theirs}
                                                  : std::array<const void*, 2>{theirs, mine};
-    reduce({&mine, 1}, terms, elements_.count(parts[i]), elements_.type, elements_.op);
+    reduce({&mine, 1}, terms, elements_.count(parts_[i]), elements_.type, elements_.op);
+    theirs += parts_[i].bytes;
   }
+  arriving_.clear();
 }
 
 }  // namespace troika::comm

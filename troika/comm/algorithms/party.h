@@ -4,7 +4,6 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -88,20 +87,30 @@ class Transfers {
   std::vector<std::unique_ptr<Transfer>> started_;
 };
 
-// Reduces what arrives into `whole`, one segment while the next arrives. `order` tells which
-// values stand first in the operation; all ranks that compute the same block must have the
-// same order, for the same bits.
+// Reduces what arrives from a member, segment by segment. The order tells which values stand first
+// in the operation; all ranks that compute the same block must have the same, for the same bits.
 class Reducer {
  public:
   Reducer(const Party& party, const Elements& elements) : party_(party), elements_(elements) {}
 
   enum class Order { mine_first, arriving_first };
-  void receive(int member, Span whole, Order order = Order::mine_first);
+  // Says that `whole` is to be reduced with what that member sends. Start this before sending much
+  // to the same member: word that this rank is ready would else wait behind it on some transports.
+  void start(int member, Span whole, Order order = Order::mine_first);
+  // Blocks until that is done.
+  void finish();
+  void receive(int member, Span whole, Order order = Order::mine_first) {
+    start(member, whole, order);
+    finish();
+  }
 
  private:
   const Party& party_;
   const Elements elements_;
-  std::array<std::vector<char>, 2> scratch_;
+  Order order_ = Order::mine_first;
+  std::vector<Span> parts_;
+  std::vector<std::unique_ptr<Transfer>> arriving_;
+  std::vector<char> scratch_;
 };
 
 }  // namespace troika::comm
