@@ -51,6 +51,24 @@ TEST(Config, ArgumentsOverrideFiles) {
   EXPECT_FALSE(options.shuffle);
 }
 
+TEST(Config, ListsMayBeOfIntegers) {
+  std::vector<int64_t> steps{1};
+  Table table;
+  table.add("optim.milestones", &steps, "steps");
+  EXPECT_THAT(table.to_markdown(), testing::HasSubstr("`[1]` | a list of integers |"));
+  table.parse("[optim]\nmilestones = [30, 60]\n", "x.toml");
+  EXPECT_EQ(steps, (std::vector<int64_t>{30, 60}));
+  EXPECT_EQ(table.to_toml(), "[optim]\nmilestones = [30, 60]  # steps\n");
+  table.set_argument("--optim.milestones=5,-7");
+  EXPECT_EQ(steps, (std::vector<int64_t>{5, -7}));
+  table.set_argument("--optim.milestones=");
+  EXPECT_TRUE(steps.empty());
+  EXPECT_ERROR(table.set_argument("--optim.milestones=5,x"), ErrorKind::usage,
+               "[config] optim.milestones; got \"5,x\", expected a list of integers");
+  EXPECT_ERROR(table.parse("[optim]\nmilestones = [\"a\"]\n", "x.toml"), ErrorKind::usage,
+               "[config] optim.milestones (x.toml:2); got [ 'a' ], expected a list of integers");
+}
+
 TEST(Config, PrintedTomlReadsBackToTheSameText) {
   Options options;
   options.lr = 1;

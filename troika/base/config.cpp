@@ -24,6 +24,7 @@ constexpr std::string_view type_name() {
   if constexpr (std::is_same_v<T, double>) return "a number";
   if constexpr (std::is_same_v<T, std::string>) return "a string";
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of strings";
+  if constexpr (std::is_same_v<T, std::vector<int64_t>>) return "a list of integers";
 }
 
 std::string in_quotes(std::string_view text) {
@@ -51,6 +52,8 @@ std::string show(const Value& value) {
           std::vector<std::string> items;
           for (const auto& item : v) items.push_back(in_quotes(item));
           return fmt::format("[{}]", fmt::join(items, ", "));
+        } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
+          return fmt::format("[{}]", fmt::join(v, ", "));
         } else if constexpr (std::is_same_v<T, double>) {
           std::string text = fmt::format("{}", v);
           // TOML tells integers and floats apart by their spelling.
@@ -89,6 +92,14 @@ std::optional<T> from_text(std::string_view text) {
     return parse_double(text);
   } else if constexpr (std::is_same_v<T, std::string>) {
     return std::string(text);
+  } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
+    T items;
+    for (const auto& item : text.empty() ? std::vector<std::string>{} : split(text, ',')) {
+      const auto integer = parse_int(item);
+      if (!integer) return std::nullopt;
+      items.push_back(*integer);
+    }
+    return items;
   } else {
     return text.empty() ? T{} : split(text, ',');
   }
@@ -96,14 +107,15 @@ std::optional<T> from_text(std::string_view text) {
 
 template <typename T>
 std::optional<T> from_toml(const toml::node& node) {
-  if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+  if constexpr (std::is_same_v<T, std::vector<std::string>> ||
+                std::is_same_v<T, std::vector<int64_t>>) {
     const auto* array = node.as_array();
     if (!array) return std::nullopt;
     T items;
     for (const auto& item : *array) {
-      const auto text = item.value_exact<std::string>();
-      if (!text) return std::nullopt;
-      items.push_back(*text);
+      const auto one = item.value_exact<typename T::value_type>();
+      if (!one) return std::nullopt;
+      items.push_back(*one);
     }
     return items;
   } else {

@@ -15,7 +15,8 @@
 
 namespace troika::config {
 
-using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
+                           std::vector<int64_t>>;
 
 // What a value must be beyond its type. `text` completes "expected ...".
 struct Rule {
@@ -56,7 +57,8 @@ class Table {
   std::string to_markdown() const;
 
  private:
-  using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
+  using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*,
+                              std::vector<int64_t>*>;
   struct Row {
     std::string key;
     Target target;

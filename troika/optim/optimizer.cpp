@@ -2,52 +2,50 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/compat/torch.h"
+#include "troika/optim/methods.h"
 
 namespace troika::optim {
 
 const std::vector<std::string>& optimizer_names() {
-  static const std::vector<std::string> names{"sgd", "adam", "adamw"};
+  static const std::vector<std::string> names{"sgd",  "adam", "adamw",     "adagrad",
+                                              "lars", "lamb", "adamw_8bit"};
   return names;
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> parameters,
-                                                        const OptimizerOptions& options) {
-  if (options.name == "sgd") {
+std::unique_ptr<FlatOptimizer> make_optimizer(std::vector<Parameter> parameters,
+                                              const OptimizerOptions& options) {
+  for (auto& parameter : parameters) {
+    const bool is_vector = parameter.tensor.defined() && parameter.tensor.dim() <= 1;
+    if (is_vector && !options.decay_vectors) parameter.decay = false;
+  }
+  FlatParameters flat(std::move(parameters));
+  const std::string& name = options.name;
+  if (name == "sgd") {
     if (options.nesterov && options.momentum <= 0) {
       throw Error("optim", ErrorKind::usage,
                   {.what = "Nesterov's method needs a momentum",
                    .got = std::to_string(options.momentum),
                    .expected = "a number > 0"});
     }
-    return std::make_unique<torch::optim::SGD>(std::move(parameters),
-                                               torch::optim::SGDOptions(options.lr)
-                                                   .momentum(options.momentum)
-                                                   .nesterov(options.nesterov)
-                                                   .weight_decay(options.weight_decay));
+    return make_sgd(std::move(flat), options);
   }
-  if (options.name == "adam") {
-    return std::make_unique<torch::optim::Adam>(std::move(parameters),
-                                                torch::optim::AdamOptions(options.lr)
-                                                    .betas({options.beta1, options.beta2})
-                                                    .eps(options.eps)
-                                                    .weight_decay(options.weight_decay));
-  }
-  if (options.name == "adamw") {
-    return std::make_unique<torch::optim::AdamW>(std::move(parameters),
-                                                 torch::optim::AdamWOptions(options.lr)
-                                                     .betas({options.beta1, options.beta2})
-                                                     .eps(options.eps)
-                                                     .weight_decay(options.weight_decay));
-  }
+  if (name == "adam") return make_adam(std::move(flat), options, /*decoupled=*/false);
+  if (name == "adamw") return make_adam(std::move(flat), options, /*decoupled=*/true);
+  if (name == "adagrad") return make_adagrad(std::move(flat), options);
+  if (name == "lars") return make_lars(std::move(flat), options);
+  if (name == "lamb") return make_lamb(std::move(flat), options);
+  if (name == "adamw_8bit") return make_adamw_8bit(std::move(flat), options);
   throw Error("optim", ErrorKind::usage,
               {.what = "unknown optimizer",
-               .got = options.name,
-               .hint = "did you mean " + nearest(options.name, optimizer_names()) + "?"});
+               .got = name,
+               .hint = "did you mean " + nearest(name, optimizer_names()) + "?"});
 }
 
-void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
-  for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
+std::unique_ptr<FlatOptimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
+                                              const OptimizerOptions& options) {
+  std::vector<Parameter> named;
+  for (const auto& tensor : parameters) named.push_back({std::to_string(named.size()), tensor});
+  return make_optimizer(std::move(named), options);
 }
 
 }  // namespace troika::optim

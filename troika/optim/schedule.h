@@ -1,5 +1,5 @@
 // Learning-rate schedules: pure functions of the optimizer step, so that a resumed run needs no
-// state of theirs.
+// state of theirs. What depends on how training goes is in plateau.h.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,46 @@
 namespace troika::optim {
 
 struct ScheduleOptions {
-  // "constant", or "cosine": half a cosine from the base rate to final_factor of it (Loshchilov and
-  // Hutter, ICLR 2017, without restarts).
+  // Of the base rate, after the warm-up:
+  // "constant"; "step": times gamma every step_size steps; "multi_step": times gamma at each
+  // milestone; "cosine": half a cosine to final_factor (Loshchilov and Hutter, ICLR 2017, without
+  // restarts); "polynomial": to final_factor as (1 - progress)^power; "one_cycle": half a cosine
+  // from start_factor up and one down to final_factor (Smith and Topin 2018; PyTorch's OneCycleLR),
+  // which is its own warm-up; "plateau": constant but for ReduceOnPlateau.
+  // Steps, milestones too, are counted from the start of the run.
   std::string name = "cosine";
-  // Steps over which the rate first rises linearly to the base rate (Goyal et al., 2017).
+  // Steps over which the rate first rises linearly: to the base rate, or where `scaling` makes that
+  // larger, from the rate given to the scaled one (Goyal et al. 2017, arXiv 1706.02677,
+  // section 2.2).
   int64_t warmup_steps = 0;
-  double final_factor = 0.0;
+  double final_factor = 0.0;  // of cosine, polynomial, one_cycle, and the least of plateau
+  double gamma = 0.1;         // of step, multi_step and plateau
+  int64_t step_size = 1000;   // of step
+  std::vector<int64_t> milestones = {};
+  double power = 1.0;          // of polynomial
+  double start_factor = 0.04;  // of one_cycle
+  double rise_fraction = 0.3;  // of one_cycle: share of the steps that rise
+  int64_t patience = 10;       // of plateau: judgements without progress that are put up with
+  double threshold = 1e-4;     // of plateau: what counts as progress, relative to the best
+  // Of the rate with the global batch over reference_batch: "none", "linear" (Goyal et al.) or
+  // "square_root" (Krizhevsky 2014, arXiv 1404.5997; You et al. 2020 for LAMB).
+  std::string scaling = "none";
+  int64_t reference_batch = 256;
 };
 
 const std::vector<std::string>& schedule_names();
+const std::vector<std::string>& scaling_names();
 
-// The factor on the base rate at `step` (0 for the first) of `total_steps`. Throws Error(usage) for
-// an unknown name, naming the nearest.
+// How far the run goes.
+struct RunLength {
+  int64_t steps = 0;
+  int64_t global_batch = 0;  // samples a step; what `scaling` needs
+};
+
+// The factor on the base rate at `step` (0 for the first), scaling included. Throws Error(usage)
+// for an unknown name, naming the nearest, for milestones that do not ascend, and for a warm-up
+// before one_cycle.
 using Schedule = std::function<double(int64_t step)>;
-Schedule make_schedule(const ScheduleOptions& options, int64_t total_steps);
+Schedule make_schedule(const ScheduleOptions& options, const RunLength& run);
 
 }  // namespace troika::optim

@@ -93,18 +93,53 @@ void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
                optim::ScheduleOptions& schedule) {
   table.add("optim.name", &optimizer.name, "which optimizer", one_of(optim::optimizer_names()));
   table.add("optim.lr", &optimizer.lr, "base learning rate", above(0.0));
-  table.add("optim.weight_decay", &optimizer.weight_decay, "on all parameters", at_least(0.0));
-  table.add("optim.momentum", &optimizer.momentum, "of sgd", between(0.0, 1.0));
+  table.add("optim.weight_decay", &optimizer.weight_decay, "strength of weight decay",
+            at_least(0.0));
+  table.add("optim.decay_vectors", &optimizer.decay_vectors,
+            "weight decay on biases and normalisations too, and with lars and lamb a rate of their "
+            "own");
+  table.add("optim.momentum", &optimizer.momentum, "of sgd and lars", between(0.0, 1.0));
   table.add("optim.nesterov", &optimizer.nesterov, "of sgd");
-  table.add("optim.beta1", &optimizer.beta1, "of adam and adamw", from_to_below(0.0, 1.0));
-  table.add("optim.beta2", &optimizer.beta2, "of adam and adamw", from_to_below(0.0, 1.0));
-  table.add("optim.eps", &optimizer.eps, "of adam and adamw", above(0.0));
+  table.add("optim.beta1", &optimizer.beta1, "of adam, adamw, adamw_8bit and lamb",
+            from_to_below(0.0, 1.0));
+  table.add("optim.beta2", &optimizer.beta2, "of adam, adamw, adamw_8bit and lamb",
+            from_to_below(0.0, 1.0));
+  table.add("optim.eps", &optimizer.eps, "of adam, adamw, adamw_8bit, lamb and adagrad",
+            above(0.0));
+  table.add("optim.trust_coefficient", &optimizer.trust_coefficient,
+            "of lars: a tensor's step as a share of its norm", above(0.0));
+  table.add("optim.scaling", &schedule.scaling,
+            "of lr with the global batch over reference_batch; the warm-up then starts at lr",
+            one_of(optim::scaling_names()));
+  table.add("optim.reference_batch", &schedule.reference_batch, "global batch that lr is meant for",
+            between(int64_t{1}, kMaxCount));
+}
+
+void add_schedule(config::Table& table, optim::ScheduleOptions& schedule) {
   table.add("optim.schedule", &schedule.name, "course of the learning rate, step by step",
             one_of(optim::schedule_names()));
   table.add("optim.warmup_steps", &schedule.warmup_steps, "of linear rise to the base rate",
             at_least(int64_t{0}));
   table.add("optim.final_factor", &schedule.final_factor,
-            "of cosine: last rate as a share of the base rate", between(0.0, 1.0));
+            "of cosine, polynomial and one_cycle: last rate as a share of the base rate; of "
+            "plateau: the least",
+            between(0.0, 1.0));
+  table.add("optim.gamma", &schedule.gamma, "of step, multi_step and plateau: factor of a fall",
+            above_to(0.0, 1.0));
+  table.add("optim.step_size", &schedule.step_size, "of step: optimizer steps between falls",
+            between(int64_t{1}, kMaxCount));
+  table.add("optim.milestones", &schedule.milestones,
+            "of multi_step: optimizer steps at which the rate falls, ascending");
+  table.add("optim.power", &schedule.power, "of polynomial", above(0.0));
+  table.add("optim.start_factor", &schedule.start_factor,
+            "of one_cycle: first rate as a share of the base rate", between(0.0, 1.0));
+  table.add("optim.rise_fraction", &schedule.rise_fraction,
+            "of one_cycle: share of the steps in which the rate rises", between(0.0, 1.0));
+  table.add("optim.patience", &schedule.patience,
+            "of plateau: validations in a row without a lower loss that are put up with",
+            between(int64_t{0}, kMaxCount));
+  table.add("optim.threshold", &schedule.threshold,
+            "of plateau: how much lower counts, relative to the best loss", between(0.0, 1.0));
 }
 
 void add_comm(config::Table& table, TrainOptions::Comm& comm) {
@@ -137,6 +172,7 @@ config::Table make_table(TrainOptions& options) {
   add_model(table, options.model);
   add_data(table, options.data);
   add_optim(table, options.optimizer, options.schedule);
+  add_schedule(table, options.schedule);
   add_comm(table, options.comm);
   return table;
 }

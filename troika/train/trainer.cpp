@@ -13,6 +13,7 @@
 #include "troika/data/loader.h"
 #include "troika/nn/state.h"
 #include "troika/optim/optimizer.h"
+#include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/train/checkpoint.h"
@@ -24,9 +25,11 @@ namespace troika::train {
 
 namespace {
 
-std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
-  std::vector<at::Tensor> result;
-  for (auto& item : nn::trained_parameters(module)) result.push_back(std::move(item.tensor));
+std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module) {
+  std::vector<optim::Parameter> result;
+  for (auto& item : nn::trained_parameters(module)) {
+    result.push_back({std::move(item.name), std::move(item.tensor)});
+  }
   return result;
 }
 
@@ -73,7 +76,9 @@ class Fit {
     if (options.trainer.max_steps >= 0) {
       total_steps_ = std::min(total_steps_, options.trainer.max_steps);
     }
-    schedule_ = optim::make_schedule(options.schedule, total_steps_);
+    schedule_ =
+        optim::make_schedule(options.schedule, {.steps = total_steps_, .global_batch = batch_});
+    if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
     task_.module().to(type_);
     torch::manual_seed(
         mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
@@ -157,7 +162,7 @@ class Fit {
         reduce(group_, interval_loss, "train loss");
         log({{"epoch", static_cast<double>(epoch)},
              {"train/loss", interval_loss.value()},
-             {"train/lr", options_.optimizer.lr * schedule_(step_ - 1)},
+             {"train/lr", optimizer_->learning_rate()},
              {"train/samples_per_second",
               static_cast<double>(interval_steps * batch_) / interval.seconds()}});
         interval_loss.reset();
@@ -173,7 +178,8 @@ class Fit {
   }
 
   at::Tensor train_step(const data::Batch& batch) {
-    optim::set_learning_rate(*optimizer_, options_.optimizer.lr * schedule_(step_));
+    optimizer_->set_learning_rate(options_.optimizer.lr * schedule_(step_) *
+                                  (plateau_ ? plateau_->factor() : 1.0));
     task_.module().zero_grad(/*set_to_none=*/true);
     const at::Tensor loss = task_.training_step(batch);
     loss.backward();
@@ -194,6 +200,7 @@ class Fit {
     reduce(group_, evaluation.loss, "validation loss");
     reduce(group_, evaluation.accuracy, "validation accuracy");
     validation_loss_ = evaluation.loss.value();
+    if (plateau_) plateau_->judge(validation_loss_);
     validation_accuracy_ = evaluation.accuracy.value();
     log({{"epoch", static_cast<double>(epoch)},
          {"train/epoch_loss", train_loss_},
@@ -228,8 +235,9 @@ class Fit {
   const at::ScalarType type_;
   int64_t total_steps_ = 0;
   optim::Schedule schedule_;
+  std::optional<optim::ReduceOnPlateau> plateau_;
   std::optional<parallel::DataParallel> parallel_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::FlatOptimizer> optimizer_;
 
   std::vector<std::unique_ptr<Logger>> loggers_;  // rank 0's
   std::optional<ProgressBar> progress_;

@@ -1,0 +1,120 @@
+#include "troika/optim/flat_optimizer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <map>
+
+#include "troika/base/error.h"
+
+namespace troika::optim {
+
+namespace {
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::string text;
+  for (const int64_t size : tensor.sizes()) {
+    text += (text.empty() ? "" : ", ") + std::to_string(size);
+  }
+  return (at::isFloatingType(tensor.scalar_type()) ? "[" : "integers [") + text + "]";
+}
+
+[[noreturn]] void fail(const std::string& what, const std::string& got = {},
+                       const std::string& expected = {}) {
+  throw Error("optim", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+}
+
+}  // namespace
+
+FlatOptimizer::FlatOptimizer(FlatParameters parameters, double rate,
+                             std::vector<std::string> flat_states, bool counts)
+    : parameters_(std::move(parameters)),
+      rate_(rate),
+      counts_(counts),
+      steps_(at::zeros({static_cast<int64_t>(parameters_.list().size())}, at::kLong)) {
+  for (auto& name : flat_states) {
+    flat_.emplace_back(std::move(name), at::zeros({parameters_.size()}, parameters_.type()));
+  }
+}
+
+void FlatOptimizer::step() {
+  const at::NoGradGuard no_grad;
+  const auto gradients = parameters_.gradients();
+  for (const Piece& piece : gradients.pieces) ++steps_.data_ptr<int64_t>()[piece.index];
+  update(gradients.pieces);
+}
+
+void FlatOptimizer::zero_grad() {
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters_.list()) {
+    const at::Tensor gradient = parameter.tensor.grad();
+    // As an alias: one that a graph was made of (create_graph) must not be written to in place.
+    if (gradient.defined()) gradient.detach().zero_();
+  }
+}
+
+NamedTensors FlatOptimizer::state_of(size_t index) const {
+  NamedTensors result;
+  for (const auto& [name, flat] : flat_) result.emplace_back(name, parameters_.view(flat, index));
+  for (auto& item : more_state(index)) result.push_back(std::move(item));
+  if (counts_) result.emplace_back("step", steps_.select(0, static_cast<int64_t>(index)));
+  return result;
+}
+
+NamedTensors FlatOptimizer::state() const {
+  NamedTensors result;
+  for (size_t i = 0; i < parameters_.list().size(); ++i) {
+    for (auto& [name, tensor] : state_of(i)) {
+      result.emplace_back(parameters_.list()[i].name + "." + name, std::move(tensor));
+    }
+  }
+  return result;
+}
+
+void FlatOptimizer::load_state(const NamedTensors& state) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> given;
+  for (const auto& [name, tensor] : state) {
+    if (!given.emplace(name, tensor).second) fail("a state is given twice", name);
+  }
+  const NamedTensors mine = this->state();
+  for (const auto& [name, tensor] : mine) {
+    const auto found = given.find(name);
+    if (found == given.end()) fail("a state is missing", "none", name);
+    const bool same_kind =
+        at::isFloatingType(found->second.scalar_type()) == at::isFloatingType(tensor.scalar_type());
+    if (found->second.sizes() != tensor.sizes() || !same_kind) {
+      fail("state " + name + " does not fit", shape_of(found->second), shape_of(tensor));
+    }
+  }
+  if (given.size() > mine.size()) {
+    for (const auto& [name, tensor] : mine) given.erase(name);
+    fail("a state is of no use here", given.begin()->first);
+  }
+  for (const auto& [name, tensor] : mine) tensor.copy_(given.at(name));
+}
+
+kernels::Type FlatOptimizer::kernel_type() const {
+  return parameters_.type() == at::kDouble ? kernels::Type::f64 : kernels::Type::f32;
+}
+
+kernels::Span FlatOptimizer::span(const Piece& piece) const {
+  const auto state = [&](size_t k) -> void* {
+    if (k >= flat_.size()) return nullptr;
+    return static_cast<char*>(flat_[k].second.data_ptr()) +
+           static_cast<size_t>(piece.offset) * parameters_.element_bytes();
+  };
+  return {.parameter = piece.parameter,
+          .gradient = piece.gradient,
+          .first = state(0),
+          .second = state(1),
+          .count = static_cast<size_t>(piece.count)};
+}
+
+void FlatOptimizer::share(size_t count, const std::function<void(size_t)>& work) {
+  at::parallel_for(0, static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) work(static_cast<size_t>(i));
+  });
+}
+
+}  // namespace troika::optim

@@ -1,0 +1,75 @@
+// What all optimizers have in common: parameters, states, the rate, and how they are saved.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troika/optim/flat_parameters.h"
+#include "troika/optim/kernels/kernels.h"
+
+namespace troika::optim {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Steps over the gradients that its parameters have at that moment; a parameter without one is left
+// out, and its count of steps does not move, as in PyTorch. One pass over the memory of parameters,
+// gradients and states, shared among LibTorch's threads; the bits do not depend on their number nor
+// on the processor. Not for use by several threads at a time.
+class FlatOptimizer {
+ public:
+  virtual ~FlatOptimizer() = default;
+  FlatOptimizer(const FlatOptimizer&) = delete;
+  FlatOptimizer& operator=(const FlatOptimizer&) = delete;
+
+  void step();
+  // Fills the gradients with zeros where they lie; undefined ones stay so.
+  void zero_grad();
+
+  double learning_rate() const { return rate_; }
+  void set_learning_rate(double rate) { rate_ = rate; }
+
+  // All states as `<parameter>.<state>` under PyTorch's names (exp_avg, exp_avg_sq,
+  // momentum_buffer, sum, step), in the shapes of their parameters. They share memory with the
+  // optimizer. They are zero before the first step.
+  NamedTensors state() const;
+  // Copies tensors of the same names and shapes in. Throws Error(usage), naming what is missing,
+  // unexpected or of another shape or kind of number, and changes nothing then.
+  void load_state(const NamedTensors& state);
+
+ protected:
+  // `flat_states` are names of states of one number per element. `counts` is for methods that need
+  // to know how many steps a parameter has made.
+  FlatOptimizer(FlatParameters parameters, double rate, std::vector<std::string> flat_states,
+                bool counts);
+
+  // Makes the step for these pieces, one per parameter that has a gradient.
+  virtual void update(const std::vector<Piece>& pieces) = 0;
+  // States beyond the flat ones of one parameter, by the state's own name.
+  virtual NamedTensors more_state(size_t /*index*/) const { return {}; }
+
+  const FlatParameters& parameters() const { return parameters_; }
+  kernels::Type kernel_type() const;
+  // Steps the parameter has made, this one included.
+  int64_t steps(size_t index) const { return steps_.data_ptr<int64_t>()[index]; }
+  double weight_decay_of(size_t index, double weight_decay) const {
+    return parameters_.list()[index].decay ? weight_decay : 0.0;
+  }
+  // A piece with its flat states, the first as Span::first.
+  kernels::Span span(const Piece& piece) const;
+  // Calls `work(i)` for each of `count` pieces, on LibTorch's threads.
+  static void share(size_t count, const std::function<void(size_t)>& work);
+
+ private:
+  NamedTensors state_of(size_t index) const;
+
+  FlatParameters parameters_;
+  double rate_;
+  NamedTensors flat_;
+  bool counts_;
+  at::Tensor steps_;  // [parameters]
+};
+
+}  // namespace troika::optim

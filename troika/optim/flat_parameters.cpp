@@ -1,0 +1,143 @@
+#include "troika/optim/flat_parameters.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <set>
+
+#include "troika/base/error.h"
+
+namespace troika::optim {
+
+namespace {
+
+void require_usable(const Parameter& parameter, at::ScalarType type) {
+  const auto& tensor = parameter.tensor;
+  const auto fail = [&](const std::string& got, const std::string& expected) {
+    throw Error("optim", ErrorKind::usage,
+                {.what = "cannot optimize " + parameter.name, .got = got, .expected = expected});
+  };
+  if (!tensor.defined()) fail("no tensor", "a tensor");
+  if (tensor.layout() != at::kStrided) fail("a sparse tensor", "a dense one");
+  if (!tensor.device().is_cpu()) fail(tensor.device().str(), "a tensor in host memory");
+  if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kDouble) {
+    fail(c10::toString(tensor.scalar_type()), "Float or Double");
+  }
+  if (tensor.scalar_type() != type) {
+    fail(c10::toString(tensor.scalar_type()),
+         std::string(c10::toString(type)) + " as the parameters before it");
+  }
+  if (!tensor.is_non_overlapping_and_dense()) {
+    fail("elements with gaps or overlaps in memory", "a tensor that fills what it spans");
+  }
+}
+
+void require_matching(const Parameter& parameter, const at::Tensor& gradient) {
+  const auto describe = [](const at::Tensor& tensor) {
+    std::string text = c10::toString(tensor.scalar_type());
+    for (const int64_t size : tensor.sizes()) text += " " + std::to_string(size);
+    return tensor.device().str() + " " + text;
+  };
+  if (gradient.layout() != at::kStrided) {
+    throw Error(
+        "optim", ErrorKind::usage,
+        {.what = "the gradient of " + parameter.name + " is sparse", .expected = "a dense one"});
+  }
+  if (describe(gradient) != describe(parameter.tensor)) {
+    throw Error("optim", ErrorKind::usage,
+                {.what = "the gradient of " + parameter.name + " does not fit it",
+                 .got = describe(gradient),
+                 .expected = describe(parameter.tensor)});
+  }
+}
+
+}  // namespace
+
+FlatParameters::FlatParameters(std::vector<Parameter> parameters) : list_(std::move(parameters)) {
+  if (list_.empty()) {
+    throw Error(
+        "optim", ErrorKind::usage,
+        {.what = "nothing to optimize", .got = "no parameters", .expected = "at least one"});
+  }
+  type_ = list_[0].tensor.defined() ? list_[0].tensor.scalar_type() : at::kFloat;
+  std::set<std::string> names;
+  std::map<const void*, std::string> places;
+  for (const auto& parameter : list_) {
+    require_usable(parameter, type_);
+    if (!names.insert(parameter.name).second) {
+      throw Error("optim", ErrorKind::usage,
+                  {.what = "two parameters of one name", .got = parameter.name});
+    }
+    const auto& tensor = parameter.tensor;
+    const auto [place, is_new] = places.emplace(tensor.data_ptr(), parameter.name);
+    if (!is_new && tensor.numel() > 0) {
+      throw Error("optim", ErrorKind::usage,
+                  {.what = parameter.name + " and " + place->second + " are one tensor",
+                   .hint = "give a tied parameter once"});
+    }
+    offsets_.push_back(offsets_.back() + tensor.numel());
+  }
+}
+
+at::Tensor FlatParameters::view(const at::Tensor& flat, size_t index) const {
+  const auto& tensor = list_[index].tensor;
+  return flat.as_strided(tensor.sizes(), tensor.strides(), flat.storage_offset() + offset(index));
+}
+
+FlatParameters::Gradients FlatParameters::gradients() const {
+  Gradients result;
+  result.pieces.reserve(list_.size());
+  for (size_t i = 0; i < list_.size(); ++i) {
+    const auto& tensor = list_[i].tensor;
+    at::Tensor gradient = tensor.grad();
+    if (!gradient.defined() || tensor.numel() == 0) continue;
+    require_matching(list_[i], gradient);
+    TROIKA_CHECK(tensor.numel() == offsets_[i + 1] - offsets_[i], list_[i].name + " was resized");
+    if (gradient.strides() != tensor.strides()) {
+      gradient = at::empty_like(tensor).copy_(gradient);
+      result.reordered.push_back(gradient);
+    }
+    result.pieces.push_back({.index = i,
+                             .parameter = static_cast<char*>(tensor.data_ptr()),
+                             .gradient = static_cast<const char*>(gradient.data_ptr()),
+                             .offset = offsets_[i],
+                             .count = tensor.numel()});
+  }
+  return result;
+}
+
+std::vector<Piece> join(const std::vector<Piece>& pieces, size_t element_bytes,
+                        const std::function<bool(size_t, size_t)>& alike) {
+  std::vector<Piece> result;
+  result.reserve(pieces.size());
+  for (const Piece& piece : pieces) {
+    if (!result.empty()) {
+      Piece& last = result.back();
+      const size_t bytes = static_cast<size_t>(last.count) * element_bytes;
+      if (last.parameter + bytes == piece.parameter && last.gradient + bytes == piece.gradient &&
+          last.offset + last.count == piece.offset && alike(last.index, piece.index)) {
+        last.count += piece.count;
+        continue;
+      }
+    }
+    result.push_back(piece);
+  }
+  return result;
+}
+
+std::vector<Piece> cut(const std::vector<Piece>& pieces, size_t element_bytes) {
+  std::vector<Piece> result;
+  for (const Piece& piece : pieces) {
+    for (int64_t begin = 0; begin < piece.count; begin += kAtOnce) {
+      const size_t bytes = static_cast<size_t>(begin) * element_bytes;
+      result.push_back({.index = piece.index,
+                        .parameter = piece.parameter + bytes,
+                        .gradient = piece.gradient + bytes,
+                        .offset = piece.offset + begin,
+                        .count = std::min(kAtOnce, piece.count - begin)});
+    }
+  }
+  return result;
+}
+
+}  // namespace troika::optim
