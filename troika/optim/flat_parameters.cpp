@@ -35,7 +35,7 @@ void require_usable(const Parameter& parameter, at::ScalarType type) {
 void require_matching(const Parameter& parameter, const at::Tensor& gradient) {
   const auto describe = [](const at::Tensor& tensor) {
     std::string text = c10::toString(tensor.scalar_type());
-    for (const int64_t size : tensor.sizes()) text += " " + std::to_string(size);
+    for (const int64_t size : tensor.sizes()) text.append(" ").append(std::to_string(size));
     return tensor.device().str() + " " + text;
   };
   if (gradient.layout() != at::kStrided) {
