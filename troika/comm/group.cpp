@@ -18,7 +18,7 @@ namespace {
 template <size_t N>
 void copy_text(char (&into)[N], std::string_view text) {
   const size_t length = std::min(text.size(), N - 1);
-  std::memcpy(into, text.data(), length);
+  if (length > 0) std::memcpy(into, text.data(), length);
   into[length] = 0;
 }
 
