@@ -6,22 +6,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "troika/comm/codec/codec.h"
 #include "troika/comm/group.h"
+#include "troika/parallel/hook_thread.h"
 
 namespace torch::nn {
 class Module;
 }
 
-namespace troika::compat {
-class GradientHook;
-}
-
 namespace troika::parallel {
+
+class Reducer;
 
 struct DataParallelOptions {
   // Gradients are averaged in buckets; one closes with the gradient that brings it to this size.
@@ -29,8 +29,32 @@ struct DataParallelOptions {
   int64_t bucket_bytes = 25 << 20;
   // The first bucket to fill is smaller, so that communication starts early.
   int64_t first_bucket_bytes = 1 << 20;
-  // Give every rank rank 0's buffers (e.g. batch-norm statistics) at the end of each step.
+  // Give every rank one rank's buffers (e.g. batch-norm statistics) at the end of each step.
   bool broadcast_buffers = true;
+  // Start from rank 0's parameters and buffers. If not, ranks must hold the same bits already,
+  // which is checked.
+  bool copy_state = true;
+  // Parameters may lack a gradient on some ranks or on all, in some steps. What lacks one on a rank
+  // counts as zero there; what lacks one everywhere keeps its .grad as it is, undefined or not.
+  // Costs a small collective a step, and buckets that miss a gradient wait for finish_backward().
+  bool find_unused_parameters = false;
+  // Every backward pass makes the same gradients the same number of times: learned in the first
+  // step, which does not overlap. Allows parameters that several parts of one pass use (recomputed
+  // activations), and parameters that are never used.
+  bool static_graph = false;
+  // Averages with fewer bytes; beside the backward pass, on a thread and a group of its own.
+  comm::CodecOptions codec = {};
+  // Takes the codec's place: a function of the user's.
+  BucketHook hook = {};
+  // What bucket_order() gave: the buckets start as they were then, and stay. A run that continues
+  // a saved one needs it to have the bits of one that was not interrupted.
+  std::vector<std::string> bucket_order = {};
+};
+
+// How begin_step()'s weights make a mean.
+enum class Divisor {
+  weights,  // sum(weight * gradient) / sum(weight): exact means where ranks' batches differ
+  ranks,    // sum(weight * gradient) / ranks: PyTorch's divide_by_initial_world_size
 };
 
 // Keeps the replicas of a module equal:
@@ -43,10 +67,16 @@ struct DataParallelOptions {
 // backward, each bucket is averaged on the group's thread as soon as its gradients are there;
 // finish_backward() waits for the rest. After it, every parameter's .grad is the mean over the
 // ranks' gradients, the same bits on all of them, so with a loss that is a mean over equal batches
-// a step equals the one-process step on the joined batch.
+// a step equals the one-process step on the joined batch. Half-precision gradients are summed in
+// float32; sparse ones become dense.
 //
-// Gradients are views into the buckets. Optimizers may zero or undefine them. The module must
-// outlive this object and keep its parameters; one backward pass per step; use from one thread.
+// Gradients are views into the buckets. Optimizers may zero or undefine them. At the end of the
+// first step, buckets are made anew in the order in which gradients arrived on rank 0 (not with
+// find_unused_parameters), and gradients move; a codec or hook starts with the second step.
+//
+// The module must outlive this object; use from one thread. After an error this object must not be
+// used again. Other collectives on `group` during backward must come in the same order between the
+// gradients on all ranks; a group of their own (split) is safe.
 class DataParallel {
  public:
   DataParallel(torch::nn::Module& module, comm::Group group,
@@ -56,43 +86,74 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
 
   // Blocks until gradients (and buffers) agree on all ranks. Throws Error(usage) naming the
-  // parameters that got no gradient, and whatever the group's collectives throw; after an error
-  // this object must not be used again.
+  // parameters that got no gradient, or that were frozen or added meanwhile, and whatever the
+  // group's collectives throw.
   void finish_backward();
 
-  size_t bucket_count() const { return buckets_.size(); }
+  // While it lives, backward passes only add to .grad, and finish_backward() must not be called.
+  // k - 1 passes under a guard, one without, then finish_backward() make the step of the k passes'
+  // summed losses.
+  class [[nodiscard]] NoSync {
+   public:
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    friend class DataParallel;
+    explicit NoSync(Reducer& reducer);
+    Reducer& reducer_;
+    const bool before_;
+  };
+  NoSync no_sync();
+
+  // For ranks that run out of data at different times, or whose batches differ in size; called by
+  // all ranks before each step:
+  //
+  //   while (ddp.begin_step(samples = load(batch))) {
+  //     optimizer.zero_grad();
+  //     if (samples > 0) loss(batch).backward();
+  //     ddp.finish_backward();
+  //     optimizer.step();
+  //   }
+  //
+  // `weight` is that of this rank's gradient, e.g. the number of samples its loss is the mean of.
+  // With 0 it gives zeros and needs no backward pass, but makes the same optimizer step as all, so
+  // that optimizers stay equal too. (A model with SyncBatchNorm must make its passes, with empty
+  // batches.) Buffers then come from the lowest rank with weight. Returns whether any rank has one.
+  // Gradients must be zeroed or undefined before the step. Blocks.
+  bool begin_step(double weight, Divisor divisor = Divisor::weights);
+
+  // Scales all gradients so that their norm (2-norm over all elements, made in float64) is at most
+  // `max_norm`, between finish_backward() and the optimizer's step. Returns the norm before; if it
+  // is not finite, gradients stay. No communication: every rank has the same gradients, and gets
+  // the same bits whatever its number of threads.
+  double clip_grad_norm(double max_norm);
+
+  // After parameters were frozen, unfrozen, added or cast, the same on all ranks, outside of a
+  // step: checks and copies as construction does, and makes new buckets. Gradients keep their
+  // values; what a codec keeps is dropped. Blocks.
+  void refresh();
+
+  // None without codec; its state belongs into a rank's checkpoint, with bucket_order(). Not during
+  // backward.
+  comm::Codec* codec() const { return codec_.get(); }
+  std::vector<std::string> bucket_order() const;
+
+  size_t bucket_count() const;
   // Buckets handed to the group since the last finish_backward(): above 0 during backward shows
   // overlap.
-  size_t launched() const { return launched_; }
+  size_t launched() const;
 
  private:
-  struct Slot {
-    std::string name;
-    at::Tensor parameter;
-    at::Tensor view;  // of the bucket, in the parameter's shape
-    bool ready = false;
-    std::unique_ptr<compat::GradientHook> hook;
-  };
-  struct Bucket {
-    at::Tensor flat;
-    std::vector<Slot> slots;
-    size_t pending = 0;
-    std::optional<comm::Work> work;
-  };
-
-  void check_same_parameters() const;
-  void broadcast_state();
-  at::Tensor make_bucket(int64_t count, const at::Tensor& like) const;
-  void make_buckets(const DataParallelOptions& options);
-  void on_ready(Bucket& bucket, Slot& slot);
-  void launch_full_buckets();
-  std::string missing_gradients() const;
+  void attach();
 
   torch::nn::Module& module_;
   comm::Group group_;
-  const bool broadcast_buffers_;
-  std::vector<Bucket> buckets_;
-  size_t launched_ = 0;
+  DataParallelOptions options_;
+  std::shared_ptr<comm::Codec> codec_;
+  std::unique_ptr<Reducer> reducer_;
+  int buffers_from_ = 0;  // the rank whose buffers all get at the end of this step
 };
 
 }  // namespace troika::parallel

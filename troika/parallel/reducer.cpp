@@ -1,0 +1,243 @@
+#include "troika/parallel/reducer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/autograd.h"
+#include "troika/compat/torch.h"
+
+namespace troika::parallel {
+
+namespace {
+
+// The slots' indices in the order of these names, or else, since gradients arrive roughly in the
+// reverse order of registration, from the last to the first.
+std::vector<size_t> first_order(const std::vector<Slot>& slots,
+                                const std::vector<std::string>& names) {
+  std::vector<size_t> order(slots.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  if (names.empty()) return order;
+  const auto place = [&](size_t i) {
+    return std::find(names.begin(), names.end(), slots[i].name) - names.begin();
+  };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
+  const bool complete =
+      names.size() == slots.size() &&
+      std::equal(order.begin(), order.end(), names.begin(),
+                 [&](size_t i, const auto& name) { return slots[i].name == name; });
+  if (complete) return order;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "bucket_order does not fit the module",
+               .got = fmt::format("{}", fmt::join(names, ", ")),
+               .expected = "each parameter that requires a gradient once, as order() gave them"});
+}
+
+}  // namespace
+
+Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> parameters,
+                 const ReducerOptions& options, BucketHook hook)
+    : group_(group), options_(options), slots_(parameters.size()) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].name = std::move(parameters[i].name);
+    slots_[i].parameter = std::move(parameters[i].tensor);
+  }
+  const auto order = first_order(slots_, options_.bucket_order);
+  buckets_ = make_buckets(
+      group_, slots_,
+      assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes));
+  // Where the set of gradients changes from step to step, so does their order.
+  rebuilt_ =
+      !options_.bucket_order.empty() || (options_.find_unused_parameters && !options_.static_graph);
+  if (hook) hook_ = std::make_unique<HookThread>(*group_.split(0), std::move(hook));
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].hook =
+        std::make_unique<compat::GradientHook>(slots_[i].parameter, [this, i] { on_gradient(i); });
+  }
+  begin_step();
+}
+
+Reducer::~Reducer() = default;
+
+void Reducer::on_gradient(size_t index) {
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slots_[index];
+  adopt_gradient(slot);
+  slot.used = true;
+  if (!syncing_) return;
+  if (++slot.fired == 1 && !rebuilt_) arrival_.push_back(index);
+  if (options_.static_graph && !counted_) return;
+  if (slot.fired > slot.expected) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = fmt::format("the gradient of {} was made twice in one step", slot.name),
+                 .expected = "one backward pass, then finish_backward()",
+                 .hint = "use no_sync() for all but the last backward pass of a step, or "
+                         "static_graph where one pass makes it in parts"});
+  }
+  if (slot.fired < slot.expected) return;
+  --buckets_[slot.bucket].pending;
+  launch_full_buckets();
+}
+
+// Strictly in order: ranks whose gradients arrive in another order would else pair wrongly.
+void Reducer::launch_full_buckets() {
+  while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) {
+    launch(buckets_[launched_++]);
+  }
+}
+
+void Reducer::launch(Bucket& bucket) {
+  const auto& flat = bucket.gradient.flat;
+  if (factor_ == 0) {
+    flat.zero_();  // not a product: the loss of no samples may be NaN
+  } else if (factor_ != 1) {
+    flat.mul_(factor_);
+  }
+  // A codec keeps what belongs to the buckets' final layout.
+  if (hook_ && rebuilt_) {
+    hook_->submit(bucket.gradient);
+    return;
+  }
+  const auto label = fmt::format("gradient bucket {}", bucket.gradient.index);
+  bucket.work =
+      group_.all_reduce(flat, comm::ReduceOp::average, {.label = label, .async_op = true});
+}
+
+// What got no gradient on this rank gives zeros, or what its .grad held before.
+void Reducer::settle_missing() {
+  const bool counting = options_.static_graph && !counted_ && factor_ != 0;
+  std::vector<std::string> missing;
+  for (Slot& slot : slots_) {
+    if (counting) slot.expected = slot.fired;
+    const bool only_added_up = slot.fired == 0 && slot.used;
+    if (slot.fired != slot.expected && !only_added_up) missing.push_back(slot.name);
+    if (slot.used || slot.bucket < launched_) continue;
+    if (slot.parameter.grad().defined()) {
+      adopt_gradient(slot);
+      slot.kept = slot.view.clone();
+    } else {
+      slot.view.zero_();
+    }
+  }
+  counted_ = counted_ || counting;
+  const bool allowed = factor_ == 0 || (options_.find_unused_parameters && !options_.static_graph);
+  if (allowed || missing.empty()) return;
+  throw Error(
+      "parallel", ErrorKind::usage,
+      {.what = "parameters got no gradient in this backward pass",
+       .got = "none for " + fmt::format("{}", fmt::join(missing, ", ")),
+       .expected = "every parameter to take part in the loss",
+       .hint = options_.static_graph
+                   ? "with static_graph every pass makes the gradients of the first one"
+                   : "set find_unused_parameters, or call requires_grad_(false) on unused ones "
+                     "before DataParallel is made"});
+}
+
+// By a bitmap over slots, the maximum of all ranks'. It is on the host, whatever the gradients are.
+std::vector<bool> Reducer::used_anywhere() {
+  if (!static_use_.empty()) return static_use_;
+  std::vector<bool> used(slots_.size(), true);
+  if (!options_.find_unused_parameters && !options_.static_graph) return used;
+  const auto bitmap = at::zeros({static_cast<int64_t>(slots_.size())}, at::kByte);
+  auto* bits = bitmap.data_ptr<uint8_t>();
+  for (size_t i = 0; i < slots_.size(); ++i) bits[i] = slots_[i].used && factor_ != 0;
+  group_.all_reduce(bitmap, comm::ReduceOp::max, {.label = "used parameters"});
+  std::copy_n(bits, slots_.size(), used.begin());
+  if (options_.static_graph) static_use_ = used;
+  return used;
+}
+
+void Reducer::take_results() {
+  for (auto& bucket : buckets_) {
+    if (bucket.work) bucket.work->wait();
+    bucket.work.reset();
+  }
+  if (hook_) hook_->wait();
+  const auto used = used_anywhere();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (used[i]) {
+      slot.parameter.mutable_grad() = slot.view;
+    } else if (slot.kept.defined()) {
+      slot.view.copy_(slot.kept);
+    }
+  }
+}
+
+void Reducer::begin_step() {
+  for (auto& bucket : buckets_) bucket.pending = 0;
+  for (Slot& slot : slots_) {
+    slot.fired = 0;
+    slot.used = false;
+    slot.kept.reset();
+    if (slot.expected > 0) ++buckets_[slot.bucket].pending;
+  }
+  launched_ = 0;
+  factor_ = 1;
+}
+
+void Reducer::finish() {
+  if (!syncing_) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "finish_backward() was called inside no_sync()",
+                 .hint = "it ends the step, after the last backward pass"});
+  }
+  const at::NoGradGuard no_grad;
+  settle_missing();
+  for (auto& bucket : buckets_) bucket.pending = 0;
+  launch_full_buckets();
+  take_results();
+  rebuild();
+  begin_step();
+}
+
+// Once, after the first step: the order in which gradients arrived on rank 0 becomes everybody's.
+void Reducer::rebuild() {
+  if (std::exchange(rebuilt_, true)) return;
+  std::vector<size_t> order = std::exchange(arrival_, {});
+  for (const auto& bucket : buckets_) {
+    for (const size_t i : bucket.members) {
+      if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+    }
+  }
+  const auto agreed = at::empty({static_cast<int64_t>(order.size())}, at::kLong);
+  std::copy(order.begin(), order.end(), agreed.data_ptr<int64_t>());
+  group_.broadcast(agreed, 0, {.label = "bucket order"});
+  std::copy_n(agreed.data_ptr<int64_t>(), order.size(), order.begin());
+  const auto members =
+      assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes);
+  const bool same = std::equal(buckets_.begin(), buckets_.end(), members.begin(), members.end(),
+                               [](const Bucket& a, const auto& b) { return a.members == b; });
+  if (!same) buckets_ = make_buckets(group_, slots_, members);
+}
+
+void Reducer::check_unchanged(const std::vector<nn::StateTensor>& parameters) const {
+  for (size_t i = 0; i < std::max(slots_.size(), parameters.size()); ++i) {
+    const bool same = i < slots_.size() && i < parameters.size() &&
+                      parameters[i].tensor.is_same(slots_[i].parameter) &&
+                      parameters[i].tensor.scalar_type() == slots_[i].view.scalar_type() &&
+                      parameters[i].tensor.device() == slots_[i].view.device();
+    if (same) continue;
+    const auto name = [i](const auto& list) { return i < list.size() ? list[i].name : "none"; };
+    throw Error(
+        "parallel", ErrorKind::usage,
+        {.what = "parameters were frozen, unfrozen, added, replaced or cast",
+         .got = fmt::format("{} as number {} that requires a gradient", name(parameters), i),
+         .expected = name(slots_),
+         .hint = "call refresh() after such a change, on all ranks"});
+  }
+}
+
+std::vector<std::string> Reducer::order() const {
+  std::vector<std::string> names;
+  for (const auto& bucket : buckets_) {
+    for (const size_t i : bucket.members) names.push_back(slots_[i].name);
+  }
+  return names;
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,80 @@
+// Averages gradients over the ranks while the backward pass makes them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "troika/comm/group.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/buckets.h"
+#include "troika/parallel/hook_thread.h"
+
+namespace troika::parallel {
+
+struct ReducerOptions {
+  int64_t bucket_bytes = 25 << 20;
+  int64_t first_bucket_bytes = 1 << 20;
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  std::vector<std::string> bucket_order = {};
+};
+
+// Owns the buckets of a fixed list of parameters. All ranks must make the same calls. Gradient
+// hooks may come from several threads of autograd; everything else is for one thread.
+class Reducer {
+ public:
+  // `parameters` are equal on all ranks but for their values. Without hook, buckets are averaged on
+  // the group's own thread.
+  Reducer(const comm::Group& group, std::vector<nn::StateTensor> parameters,
+          const ReducerOptions& options, BucketHook hook);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // While off, gradients are only added up.
+  void set_syncing(bool syncing) { syncing_ = syncing; }
+  bool syncing() const { return syncing_; }
+  // Of the step that begins: what this rank's gradients are multiplied by before the mean over
+  // ranks. A rank with factor 0 gives zeros, and needs no backward pass.
+  void set_factor(double factor) { factor_ = factor; }
+  // Ends a step. Throws Error(usage) naming the parameters without gradient.
+  void finish();
+
+  // Throws Error(usage) naming the first difference of `parameters` to those given at construction.
+  void check_unchanged(const std::vector<nn::StateTensor>& parameters) const;
+  // The names of parameters in the order in which buckets hold them.
+  std::vector<std::string> order() const;
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  size_t launched() const { return launched_; }
+
+ private:
+  void on_gradient(size_t index);
+  void launch_full_buckets();
+  void launch(Bucket& bucket);
+  void settle_missing();
+  void take_results();
+  std::vector<bool> used_anywhere();
+  void begin_step();
+  void rebuild();
+
+  comm::Group group_;
+  const ReducerOptions options_;
+  std::vector<Slot> slots_;
+  std::vector<Bucket> buckets_;
+  std::unique_ptr<HookThread> hook_;  // none: plain averages
+  std::mutex mutex_;                  // of hooks
+  std::vector<size_t> arrival_;       // slots in the order of their first gradients, until rebuilt
+  std::vector<bool> static_use_;      // static_graph: which slots got a gradient on some rank
+  size_t launched_ = 0;
+  double factor_ = 1;
+  bool syncing_ = true;
+  bool rebuilt_ = false;  // or never will be: buckets stay as they are
+  bool counted_ = false;  // static_graph: this rank knows how many gradients to expect
+};
+
+}  // namespace troika::parallel

@@ -1,0 +1,123 @@
+#include "troika/parallel/replicas.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+
+namespace troika::parallel {
+
+namespace {
+
+using nn::StateTensor;
+
+// A line a tensor.
+std::string describe(const torch::nn::Module& module) {
+  std::string text;
+  for (const auto& [name, tensor, is_buffer] : nn::named_state(module)) {
+    const char* what = is_buffer                ? "buffer"
+                       : tensor.requires_grad() ? "parameter"
+                                                : "frozen parameter";
+    text += fmt::format("{} {} {} [{}]\n", what, name, c10::toString(tensor.scalar_type()),
+                        fmt::join(tensor.sizes(), ", "));
+  }
+  return text;
+}
+
+// FNV-1a over words of 8 bytes, the last one filled up with zeros.
+uint64_t hash(const at::Tensor& tensor) {
+  const auto host = tensor.detach().cpu().contiguous();
+  const auto* bytes = static_cast<const char*>(host.data_ptr());
+  const size_t count = host.nbytes();
+  uint64_t value = 0xcbf29ce484222325;
+  for (size_t i = 0; i < count; i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, std::min(sizeof word, count - i));
+    value = (value ^ word) * 0x100000001b3;
+    value ^= value >> 29;
+  }
+  return value;
+}
+
+std::string describe_bits(const torch::nn::Module& module) {
+  std::string text;
+  for (const auto& entry : nn::named_state(module)) {
+    text += fmt::format("{} of hash {:016x}\n", entry.name, hash(entry.tensor));
+  }
+  return text;
+}
+
+std::string first_difference(const std::string& mine, const std::string& theirs) {
+  const auto a = split(mine, '\n');
+  const auto b = split(theirs, '\n');
+  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    const std::string left = i < a.size() && !a[i].empty() ? a[i] : "nothing more";
+    const std::string right = i < b.size() && !b[i].empty() ? b[i] : "nothing more";
+    if (left != right) return fmt::format("{} where rank 0 has {}", left, right);
+  }
+  return {};
+}
+
+void check_same_text(const comm::Group& group, const std::string& mine, std::string_view label,
+                     std::string_view hint) {
+  const std::string reference = group.broadcast_text(mine, 0, label);
+  // Every rank learns of every difference, so that all of them stop here with the cause.
+  const auto differences = group.all_gather_text(first_difference(mine, reference), label);
+  for (size_t r = 0; r < differences.size(); ++r) {
+    if (differences[r].empty()) continue;
+    throw Error("parallel", ErrorKind::usage,
+                {.what = fmt::format("rank {}'s module is not rank 0's", r),
+                 .got = differences[r],
+                 .hint = std::string(hint)});
+  }
+}
+
+}  // namespace
+
+void check_same_structure(const comm::Group& group, const torch::nn::Module& module) {
+  check_same_text(group, describe(module), "module description",
+                  "every rank must build the same model");
+}
+
+void check_same_bits(const comm::Group& group, const torch::nn::Module& module) {
+  check_same_text(group, describe_bits(module), "module hash",
+                  "load the same weights on every rank, or leave copy_state on");
+}
+
+void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, int root,
+                      std::string_view label) {
+  const at::NoGradGuard no_grad;
+  std::map<std::pair<c10::ScalarType, std::string>, std::vector<at::Tensor>> alike;
+  for (const auto& tensor : tensors) {
+    alike[{tensor.scalar_type(), tensor.device().str()}].push_back(tensor.detach());
+  }
+  for (auto& [key, members] : alike) {
+    std::vector<at::Tensor> flat;
+    for (const auto& member : members) flat.push_back(member.reshape({-1}));
+    const auto packed = at::cat(flat);
+    group.broadcast(packed, root, {.label = label});
+    if (group.rank() == root) continue;
+    int64_t at = 0;
+    for (auto& member : members) {
+      member.copy_(packed.narrow(0, at, member.numel()).view(member.sizes()));
+      at += member.numel();
+    }
+  }
+}
+
+void broadcast_state(const comm::Group& group, const torch::nn::Module& module) {
+  std::vector<at::Tensor> state;
+  for (const auto& item : nn::named_state(module)) state.push_back(item.tensor);
+  broadcast_packed(group, state, 0, "module state");
+}
+
+}  // namespace troika::parallel
