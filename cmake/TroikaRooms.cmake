@@ -30,6 +30,30 @@ function(troika_room name)
   endforeach()
 endfunction()
 
+# troika_kernels(OUT PREFIX prefix DISPATCHER source [OPTIONS ...]): sets OUT to the sources of loops
+# that are compiled once per instruction set, PREFIXbaseline.cpp and, for x86, PREFIXavx2.cpp and
+# PREFIXavx512.cpp. DISPATCHER, which chooses among them, sees TROIKA_X86_KERNELS where those are
+# there. Products and sums are not fused, so that all give the same bits.
+function(troika_kernels out)
+  cmake_parse_arguments(KERNELS "" "PREFIX;DISPATCHER" "OPTIONS" ${ARGN})
+  set(sets baseline)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(APPEND sets avx2 avx512)
+    set_source_files_properties(${KERNELS_DISPATCHER} PROPERTIES COMPILE_DEFINITIONS TROIKA_X86_KERNELS)
+  endif()
+  set(baseline_options "")
+  set(avx2_options -mavx2 -mf16c)
+  set(avx512_options -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c -mprefer-vector-width=512)
+  set(sources "")
+  foreach(set IN LISTS sets)
+    set(source ${KERNELS_PREFIX}${set}.cpp)
+    set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON
+      COMPILE_OPTIONS "-O3;-ffp-contract=off;${KERNELS_OPTIONS};${${set}_options}")
+    list(APPEND sources ${source})
+  endforeach()
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
 # troika_test(ROOM [TORCH] SOURCES ... [DEPENDS ...]): one test binary test_ROOM, each of its cases
 # a ctest of its own. Every rank and every test gets one thread.
 function(troika_test room)

@@ -6,12 +6,10 @@
 #include <stdexcept>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
+#include "troika/base/temporary_folder.h"
 
 namespace troika {
 namespace {
-
-using testing_support::TemporaryFolder;
 
 TEST(File, AtomicWriteReplacesAndLeavesNothingElse) {
   const TemporaryFolder folder;

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/subprocess.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
 
 namespace troika {
@@ -18,7 +18,6 @@ using testing::HasSubstr;
 using testing::UnorderedElementsAreArray;
 using testing_support::Outcome;
 using testing_support::run_program;
-using testing_support::TemporaryFolder;
 
 class Bench : public testing::Test {
  protected:

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/subprocess.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
 
 namespace troika {
@@ -15,7 +15,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::run_program;
-using testing_support::TemporaryFolder;
 
 const std::string kTiny =
     " --model.name=mlp --model.hidden_width=16 --data.train_samples=192 "

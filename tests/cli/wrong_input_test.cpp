@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "tests/support/subprocess.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 
 namespace troika {
 namespace {
@@ -16,7 +16,6 @@ namespace {
 using testing::HasSubstr;
 using testing_support::Outcome;
 using testing_support::run_program;
-using testing_support::TemporaryFolder;
 
 class WrongInput : public testing::Test {
  protected:

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/cluster/port.h"
 
 namespace troika::cluster {
@@ -182,7 +182,7 @@ TEST(Discover, Pmi) {
 }
 
 TEST(Discover, Lsf) {
-  const testing_support::TemporaryFolder folder;
+  const TemporaryFolder folder;
   write_file_atomically(folder / "ranks", "batch5\nh3\nh3\nh3\nh4\n");
   const auto e = find(with(kLsf, {{"LSB_DJOB_RANKFILE", (folder / "ranks").string()}}));
   EXPECT_EQ(describe(e), "rank 4 of 6 (local 1 of 3 on node 1 of 2), found by LSF variables");

@@ -10,13 +10,11 @@
 #include <string>
 #include <utility>
 
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/cluster/launcher.h"
 
 namespace troika::cluster {
-
-using testing_support::TemporaryFolder;
 
 inline LaunchOptions shell(const std::string& script, int processes = 1) {
   LaunchOptions options;

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/temporary_folder.h"
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/cluster/port.h"
 #include "troika/comm/flight_report.h"
 
@@ -136,7 +136,7 @@ class Job {
     posix_spawn_file_actions_destroy(&actions);
   }
 
-  const testing_support::TemporaryFolder folder_;
+  const TemporaryFolder folder_;
   int news_ = -1;
   int permission_ = -1;
   pid_t victim_ = 0;

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 
 namespace troika::comm {
 namespace {
@@ -16,7 +16,6 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
-using testing_support::TemporaryFolder;
 
 constexpr double kStart = 1800000000;  // 2027-01-15 08:00:00 UTC
 

@@ -7,17 +7,15 @@
 
 #include "tests/comm/conformance.h"
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/comm/backend.h"
 #include "troika/comm/flight_report.h"
 #include "troika/comm/local/local.h"
 
 namespace troika::comm {
 namespace {
-
-using testing_support::TemporaryFolder;
 
 class LocalSizes : public testing::TestWithParam<int> {};
 

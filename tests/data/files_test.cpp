@@ -3,9 +3,9 @@
 #include <zlib.h>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
 #include "troika/base/random.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/data/byte_text.h"
 #include "troika/data/cifar.h"
 #include "troika/data/idx.h"
@@ -15,7 +15,6 @@ namespace troika::data {
 namespace {
 
 using testing::ElementsAre;
-using testing_support::TemporaryFolder;
 
 void put(const std::filesystem::path& path, const std::string& content) {
   write_file_atomically(path, content);

@@ -10,8 +10,8 @@
 
 #include <stdexcept>
 
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 
 namespace troika::testing_support {
 

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/train/options.h"
@@ -15,7 +15,6 @@ namespace {
 
 using std::filesystem::exists;
 using std::filesystem::read_symlink;
-using testing_support::TemporaryFolder;
 
 // With parameters, buffers of two types and an integer one.
 std::shared_ptr<torch::nn::Module> make_module(uint64_t seed) {

@@ -11,8 +11,8 @@
 #include <numeric>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/train/crc32c.h"
 #include "troika/train/csv_logger.h"
 #include "troika/train/summary.h"
@@ -23,7 +23,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::MatchesRegex;
-using testing_support::TemporaryFolder;
 
 // Runs `logging` in a child process that then dies of SIGKILL.
 template <typename Function>

@@ -6,15 +6,14 @@
 #include <string_view>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/compat/torch.h"
 
 namespace troika::train {
 namespace {
 
 using testing::HasSubstr;
-using testing_support::TemporaryFolder;
 
 std::string with_length(const std::string& header, const std::string& data) {
   const uint64_t length = header.size();

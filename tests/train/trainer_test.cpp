@@ -6,15 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 
 namespace troika::train {
 namespace {
-
-using testing_support::TemporaryFolder;
 
 class Points : public data::Dataset {
  public:

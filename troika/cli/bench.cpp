@@ -1,8 +1,6 @@
 #include <fmt/format.h>
-#include <stdlib.h>
 #include <CLI/CLI.hpp>
 
-#include <cerrno>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -10,38 +8,17 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/cli/bench/plan.h"
 #include "troika/cli/bench/ranks.h"
 #include "troika/cli/bench/report.h"
 #include "troika/cli/bench/start.h"
 #include "troika/cli/commands.h"
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/environment.h"
 
 namespace troika::cli {
 
 namespace {
-
-// A folder that is gone when this object is.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "troika-bench-XXXXXX").string();
-    if (!::mkdtemp(name.data())) cluster::fail_system("make the folder " + name, errno);
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 void add_words(CLI::App& command, bench::Words& words) {
   command
@@ -85,8 +62,8 @@ void require_no_launcher() {
 int measure_collectives(const bench::Words& words, const std::string& json_file) {
   const bench::Plan plan = bench::make_plan(words);
   require_no_launcher();
-  const ScratchFolder folder;
-  const auto rows_file = folder.path() / "rows.json";
+  const TemporaryFolder folder;
+  const auto rows_file = folder / "rows.json";
   std::vector<std::string> command{std::filesystem::read_symlink("/proc/self/exe").string(),
                                    "bench", "rank", "--rows=" + rows_file.string()};
   for (auto& argument : bench::arguments(words)) command.push_back(std::move(argument));

@@ -119,12 +119,6 @@ class LocalPlane : public ControlPlane {
   const int rank_;
 };
 
-class Sent : public Transfer {
- public:
-  void wait(Deadline) override {}
-  bool done() override { return true; }
-};
-
 class LocalGroup : public GroupImpl {
  public:
   LocalGroup(const std::shared_ptr<Hub>& hub, const Station& station)
@@ -138,7 +132,7 @@ class LocalGroup : public GroupImpl {
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     const auto* begin = static_cast<const char*>(data);
     hub_->put(rank(), peer, tag, Message(begin, begin + bytes));
-    return std::make_unique<Sent>();
+    return std::make_unique<CompletedSend>();
   }
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return std::make_unique<Arriving>(*this, peer, tag, data, bytes);

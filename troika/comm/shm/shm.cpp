@@ -70,7 +70,7 @@ class ShmGroup : public GroupImpl {
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     mailbox_.send(peer, tag, data, bytes);
-    return std::make_unique<Sent>();
+    return std::make_unique<CompletedSend>();
   }
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return std::make_unique<Arriving>(*this, peer, tag, data, bytes);
@@ -131,11 +131,6 @@ class ShmGroup : public GroupImpl {
   }
 
  private:
-  class Sent : public Transfer {
-   public:
-    void wait(Deadline) override {}
-    bool done() override { return true; }
-  };
   class Arriving : public Transfer {
    public:
     Arriving(ShmGroup& group, int peer, uint32_t tag, void* data, size_t bytes)
