@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <fstream>
 
 #include "tests/cluster/launch_process.h"
 #include "troika/base/error.h"
@@ -167,6 +168,51 @@ TEST(Launcher, PassesUserSignalsOn) {
   EXPECT_EQ(launch.log(0) + launch.log(1), "saved\nsaved\n");
 }
 
+// Steps until the file "end" is there.
+std::string until_end(const std::string& before) {
+  return before + "; touch ready$RANK; until [ -e end ]; do sleep 0.01; done; ";
+}
+
+TEST(Launcher, RanksThatSavedOnRequestHaveNotFailed) {
+  TemporaryFolder work;
+  const std::string cd = "cd " + work.path().string() + "; ";
+  const auto both_ready = [&] {
+    return std::filesystem::exists(work / "ready0") && std::filesystem::exists(work / "ready1");
+  };
+  // Rank 0 ends first; by the time that rank 1 may, rank 0's end has long been seen.
+  const std::string script = "[ $RANK = 0 ] && exit 5; mkfifo go; read line < go; exit 5";
+  auto options = shell(cd + until_end("trap 'touch end' USR1") + script, 2);
+  options.settle_time = Milliseconds(0);
+  Launch launch(options);
+  ASSERT_TRUE(comes_into(work.path(), both_ready));
+  launch.signal(SIGUSR1);
+  ASSERT_TRUE(comes_into(work.path(), [&] { return std::filesystem::exists(work / "go"); }));
+  std::ofstream(work / "go") << "\n";
+  EXPECT_EQ(launch.wait(), 5);
+  EXPECT_EQ(launch.err(), "");
+}
+
+TEST(Launcher, StoppedRanksHaveTheTimeTheyAreGivenToSave) {
+  TemporaryFolder work;
+  auto options = shell("cd " + work.path().string() + "; " +
+                           until_end("trap 'echo saving; touch asked$RANK' TERM") + "exit 6",
+                       2);
+  options.shutdown_timeout = Milliseconds(100'000);
+  Launch launch(options);
+  ASSERT_TRUE(comes_into(work.path(), [&] {
+    return std::filesystem::exists(work / "ready0") && std::filesystem::exists(work / "ready1");
+  }));
+  launch.signal(SIGTERM);
+  ASSERT_TRUE(comes_into(work.path(), [&] {
+    return std::filesystem::exists(work / "asked0") && std::filesystem::exists(work / "asked1");
+  }));
+  write_file_atomically(work / "end", "");
+  EXPECT_EQ(launch.wait(), 6);
+  // Beside what the shell says of its sleep.
+  EXPECT_THAT(launch.log(0), HasSubstr("saving\n"));
+  EXPECT_THAT(launch.log(1), HasSubstr("saving\n"));
+}
+
 std::vector<std::string> cut(const std::vector<std::string>& chunks) {
   std::vector<std::string> lines;
   LineCutter cutter;
@@ -215,6 +261,19 @@ TEST(LaunchReport, RanksThatBlameAPeerCountLast) {
   EXPECT_EQ(first_failure(ends), &ends[2]);
   ends[2].status.code = 0;
   EXPECT_EQ(first_failure(ends), &ends[0]) << "the culprit may be on another machine";
+}
+
+TEST(LaunchReport, OnlyRanksThatAllSavedGiveTheirCode) {
+  std::vector<RankEnd> ends(2);
+  EXPECT_EQ(saved_code(ends), std::nullopt);
+  ends[1].status.code = 6;
+  EXPECT_EQ(saved_code(ends), 6);
+  ends[0].status.code = 5;
+  EXPECT_EQ(saved_code(ends), 5);
+  EXPECT_EQ(first_failure(ends), nullptr);
+  ends[0].status.code = 3;
+  EXPECT_EQ(saved_code(ends), std::nullopt);
+  EXPECT_EQ(first_failure(ends), &ends[0]);
 }
 
 TEST(LaunchReport, StoppedRanksCountOnlyWithANoteFromBefore) {
