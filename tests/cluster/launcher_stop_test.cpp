@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cerrno>
-#include <fstream>
 
 #include "tests/cluster/launch_process.h"
 #include "troika/base/error.h"
@@ -168,34 +167,37 @@ TEST(Launcher, PassesUserSignalsOn) {
   EXPECT_EQ(launch.log(0) + launch.log(1), "saved\nsaved\n");
 }
 
-// Steps until the file "end" is there.
-std::string until_end(const std::string& before) {
-  return before + "; touch ready$RANK; until [ -e end ]; do sleep 0.01; done; ";
-}
-
 TEST(Launcher, RanksThatSavedOnRequestHaveNotFailed) {
   TemporaryFolder work;
-  const std::string cd = "cd " + work.path().string() + "; ";
-  const auto both_ready = [&] {
-    return std::filesystem::exists(work / "ready0") && std::filesystem::exists(work / "ready1");
-  };
-  // Rank 0 ends first; by the time that rank 1 may, rank 0's end has long been seen.
-  const std::string script = "[ $RANK = 0 ] && exit 5; mkfifo go; read line < go; exit 5";
-  auto options = shell(cd + until_end("trap 'touch end' USR1") + script, 2);
+  auto options =
+      shell("cd " + work.path().string() +
+                "; if [ $RANK = 0 ]; then trap 'exit 5' USR1; else "
+                "trap 'n=$((n + 1)); touch got$n; if [ $n = 4 ]; then exit 5; fi' USR1; fi; n=0; "
+                "echo $$ > tmp$RANK; mv tmp$RANK pid$RANK; while :; do sleep 0.01; done",
+            2);
   options.settle_time = Milliseconds(0);
   Launch launch(options);
-  ASSERT_TRUE(comes_into(work.path(), both_ready));
+  const auto there = [&](const std::string& name) {
+    return comes_into(work.path(), [&] { return std::filesystem::exists(work / name); });
+  };
+  ASSERT_TRUE(there("pid0") && there("pid1"));
+  const auto rank0 = static_cast<pid_t>(parse_int(trim(read_file(work / "pid0"))).value());
   launch.signal(SIGUSR1);
-  ASSERT_TRUE(comes_into(work.path(), [&] { return std::filesystem::exists(work / "go"); }));
-  std::ofstream(work / "go") << "\n";
+  ASSERT_TRUE(there("got1") && ends(rank0));
+  // At the third of these signals the launcher has long acted upon rank 0's end.
+  for (const char* next : {"got2", "got3", "got4"}) {
+    launch.signal(SIGUSR1);
+    ASSERT_TRUE(there(next));
+  }
   EXPECT_EQ(launch.wait(), 5);
   EXPECT_EQ(launch.err(), "");
 }
 
 TEST(Launcher, StoppedRanksHaveTheTimeTheyAreGivenToSave) {
   TemporaryFolder work;
-  auto options = shell("cd " + work.path().string() + "; " +
-                           until_end("trap 'echo saving; touch asked$RANK' TERM") + "exit 6",
+  auto options = shell("cd " + work.path().string() +
+                           "; trap 'echo saving; touch asked$RANK' TERM; touch ready$RANK; "
+                           "until [ -e end ]; do sleep 0.01; done; exit 6",
                        2);
   options.shutdown_timeout = Milliseconds(100'000);
   Launch launch(options);

@@ -78,10 +78,17 @@ TEST(StopSignals, OneAtATime) {
   EXPECT_THROW(StopSignals(true), CheckError);
 }
 
-// In a call of the system.
-bool is_waiting(pid_t pid) {
-  const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat");
-  return stat.find(") S ") != std::string::npos;
+// Waits in a call of the system with all signals handled, or has ended.
+bool has_settled(pid_t pid) {
+  const auto status = read_file("/proc/" + std::to_string(pid) + "/status");
+  const bool handled = status.find("ShdPnd:\t0000000000000000") != std::string::npos;
+  return handled && (status.find("State:\tS") != std::string::npos ||
+                     status.find("State:\tZ") != std::string::npos);
+}
+
+void wait_until_settled(pid_t pid) {
+  const auto deadline = Deadline::after(std::chrono::seconds(10));
+  while (!has_settled(pid)) ASSERT_FALSE(deadline.passed());
 }
 
 // A step that waits for another rank is not torn by the signal.
@@ -99,10 +106,9 @@ TEST(StopSignals, ASignalFromOutsideDoesNotInterruptAStep) {
   }
   char byte = 0;
   ASSERT_EQ(::read(from_child.read.get(), &byte, 1), 1);
-  for (const auto deadline = Deadline::after(std::chrono::seconds(10)); !is_waiting(child);) {
-    ASSERT_FALSE(deadline.passed());
-  }
+  wait_until_settled(child);
   ::kill(child, SIGUSR1);
+  wait_until_settled(child);
   ASSERT_EQ(::write(to_child.write.get(), "x", 1), 1);
   int status = 0;
   ::waitpid(child, &status, 0);

@@ -83,16 +83,17 @@ void add_options(CLI::App& command, SlurmArguments& arguments) {
   auto& job = arguments.job;
   command.add_option("--site", arguments.site,
                      "table to check against: jean-zay, or a FILE.toml of your own");
-  command.add_option("-J,--job-name", job.name)->capture_default_str();
-  command.add_option("-N,--nodes", job.nodes)->capture_default_str();
-  command.add_option("-g,--gpus-per-node", job.gpus_per_node)->capture_default_str();
+  command.add_option("-J,--job-name", job.name, "as squeue shows it")->capture_default_str();
+  command.add_option("-N,--nodes", job.nodes, "machines")->capture_default_str();
+  command.add_option("-g,--gpus-per-node", job.gpus_per_node, "0: none")->capture_default_str();
   command.add_option("--tasks-per-node", job.tasks_per_node, "ranks; default: one a GPU");
   command.add_option("-c,--cpus-per-task", job.cpus_per_task,
                      "default: the ranks' share of the cores the site's nodes have");
-  command.add_option("-p,--partition", job.partition);
-  command.add_option("-C,--constraint", job.constraint);
-  command.add_option("-A,--account", job.account);
-  command.add_option("-q,--qos", job.qos);
+  command.add_option("-p,--partition", job.partition,
+                     "kind of nodes, by its name in the site's table");
+  command.add_option("-C,--constraint", job.constraint, "feature the nodes must have");
+  command.add_option("-A,--account", job.account, "who pays");
+  command.add_option("-q,--qos", job.qos, "quality of service, with limits of its own");
   command.add_option("-t,--time", job.time, "HH:MM:SS, D-HH:MM:SS or minutes");
   command.add_option("--mem", job.memory, "memory of a node, where the site takes it");
   command.add_option("-a,--array", job.array, "indices as 0-9, 1,3,7 or 0-99%4");

@@ -64,6 +64,12 @@ TEST_F(SlurmCommands, SubmitSaysWhySlurmRefuses) {
                "[slurm] sbatch failed; got " + std::string(200000, 'x'));
 }
 
+TEST_F(SlurmCommands, NobodyWaitsForEverForAnAnswer) {
+  fake("sbatch", "while :; do sleep 1000; done");
+  EXPECT_ERROR(submit("x", Deadline::after(Milliseconds(50))), ErrorKind::timeout,
+               "[slurm] no answer from sbatch in time (is Slurm's controller up? sinfo tells)");
+}
+
 TEST_F(SlurmCommands, WithoutSlurmThatIsSaid) {
   ::setenv("PATH", folder_.path().c_str(), 1);
   EXPECT_ERROR(submit("x"), ErrorKind::usage,

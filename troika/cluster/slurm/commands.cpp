@@ -15,9 +15,6 @@ namespace troika::cluster::slurm {
 
 namespace {
 
-// A busy controller lets its clients wait; they give up after MessageTimeout, 10 s by default.
-constexpr std::chrono::seconds kPatience{120};
-
 struct Answer {
   ExitStatus status;
   std::string out, err;
@@ -52,8 +49,7 @@ Answer call(const std::vector<std::string>& command, Deadline deadline) {
     signal_group(child.pid, SIGKILL);
     reap(child.pid);
     throw Error("slurm", ErrorKind::timeout,
-                {.what = fmt::format("no answer from {}", command[0]),
-                 .got = fmt::format("nothing in {} s", kPatience.count()),
+                {.what = fmt::format("no answer from {} in time", command[0]),
                  .hint = "is Slurm's controller up? sinfo tells"});
   }
   siginfo_t ended{};
@@ -65,20 +61,20 @@ Answer call(const std::vector<std::string>& command, Deadline deadline) {
   return answer;
 }
 
-std::string ask_slurm(const std::vector<std::string>& command) {
-  const Answer answer = call(command, Deadline::after(kPatience));
+std::string ask_slurm(const std::vector<std::string>& command, Deadline deadline) {
+  const Answer answer = call(command, deadline);
   if (answer.status.ok()) return answer.out;
   const std::string words(trim(answer.err));
   throw Error("slurm", ErrorKind::failure,
-              {.what = fmt::format("{} failed", fmt::format("{}", command[0])),
+              {.what = fmt::format("{} failed", command[0]),
                .got = words.empty() ? describe(answer.status) : words});
 }
 
 }  // namespace
 
-std::string submit(const std::filesystem::path& script) {
+std::string submit(const std::filesystem::path& script, Deadline deadline) {
   // --parsable: "id" or "id;cluster".
-  const std::string out = ask_slurm({"sbatch", "--parsable", script.string()});
+  const std::string out = ask_slurm({"sbatch", "--parsable", script.string()}, deadline);
   const std::string id(trim(split(out, ';').front()));
   if (!parse_int(id)) {
     throw Error(
@@ -94,7 +90,7 @@ bool may_requeue(const Variables& variables) {
   return variables("SLURM_JOB_ID") && name != "bash" && name != "interactive";
 }
 
-std::string requeue(const Variables& variables) {
+std::string requeue(const Variables& variables, Deadline deadline) {
   const auto job = variables("SLURM_JOB_ID");
   const auto array = variables("SLURM_ARRAY_JOB_ID");
   const auto task = variables("SLURM_ARRAY_TASK_ID");
@@ -103,7 +99,7 @@ std::string requeue(const Variables& variables) {
                 {.what = "cannot requeue", .got = "no SLURM_JOB_ID", .expected = "a Slurm job"});
   }
   const std::string id = array && task ? fmt::format("{}_{}", *array, *task) : *job;
-  ask_slurm({"scontrol", "requeue", id});
+  ask_slurm({"scontrol", "requeue", id}, deadline);
   return id;
 }
 
