@@ -12,6 +12,7 @@ file(REMOVE_RECURSE ${FOLDER}/prefix ${FOLDER}/moved)
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/prefix)
 file(RENAME ${FOLDER}/prefix ${FOLDER}/moved)
 run(${FOLDER}/moved/${PROGRAM} version)
+run(${FOLDER}/moved/${PROGRAM} slurm make --print --site=jean-zay -p cpu_p1 -- true)
 
 set(prefixes ${FOLDER}/moved ${PREFIX_PATH})
 string(REPLACE ";" "\\;" prefixes "${prefixes}")

@@ -167,6 +167,54 @@ TEST(Launcher, PassesUserSignalsOn) {
   EXPECT_EQ(launch.log(0) + launch.log(1), "saved\nsaved\n");
 }
 
+TEST(Launcher, RanksThatSavedOnRequestHaveNotFailed) {
+  TemporaryFolder work;
+  auto options =
+      shell("cd " + work.path().string() +
+                "; if [ $RANK = 0 ]; then trap 'exit 5' USR1; else "
+                "trap 'n=$((n + 1)); touch got$n; if [ $n = 4 ]; then exit 5; fi' USR1; fi; n=0; "
+                "echo $$ > tmp$RANK; mv tmp$RANK pid$RANK; while :; do sleep 0.01; done",
+            2);
+  options.settle_time = Milliseconds(0);
+  Launch launch(options);
+  const auto there = [&](const std::string& name) {
+    return comes_into(work.path(), [&] { return std::filesystem::exists(work / name); });
+  };
+  ASSERT_TRUE(there("pid0") && there("pid1"));
+  const auto rank0 = static_cast<pid_t>(parse_int(trim(read_file(work / "pid0"))).value());
+  launch.signal(SIGUSR1);
+  ASSERT_TRUE(there("got1") && ends(rank0));
+  // At the third of these signals the launcher has long acted upon rank 0's end.
+  for (const char* next : {"got2", "got3", "got4"}) {
+    launch.signal(SIGUSR1);
+    ASSERT_TRUE(there(next));
+  }
+  EXPECT_EQ(launch.wait(), 5);
+  EXPECT_EQ(launch.err(), "");
+}
+
+TEST(Launcher, StoppedRanksHaveTheTimeTheyAreGivenToSave) {
+  TemporaryFolder work;
+  auto options = shell("cd " + work.path().string() +
+                           "; trap 'echo saving; touch asked$RANK' TERM; touch ready$RANK; "
+                           "until [ -e end ]; do sleep 0.01; done; exit 6",
+                       2);
+  options.shutdown_timeout = Milliseconds(100'000);
+  Launch launch(options);
+  ASSERT_TRUE(comes_into(work.path(), [&] {
+    return std::filesystem::exists(work / "ready0") && std::filesystem::exists(work / "ready1");
+  }));
+  launch.signal(SIGTERM);
+  ASSERT_TRUE(comes_into(work.path(), [&] {
+    return std::filesystem::exists(work / "asked0") && std::filesystem::exists(work / "asked1");
+  }));
+  write_file_atomically(work / "end", "");
+  EXPECT_EQ(launch.wait(), 6);
+  // Beside what the shell says of its sleep.
+  EXPECT_THAT(launch.log(0), HasSubstr("saving\n"));
+  EXPECT_THAT(launch.log(1), HasSubstr("saving\n"));
+}
+
 std::vector<std::string> cut(const std::vector<std::string>& chunks) {
   std::vector<std::string> lines;
   LineCutter cutter;
@@ -215,6 +263,19 @@ TEST(LaunchReport, RanksThatBlameAPeerCountLast) {
   EXPECT_EQ(first_failure(ends), &ends[2]);
   ends[2].status.code = 0;
   EXPECT_EQ(first_failure(ends), &ends[0]) << "the culprit may be on another machine";
+}
+
+TEST(LaunchReport, OnlyRanksThatAllSavedGiveTheirCode) {
+  std::vector<RankEnd> ends(2);
+  EXPECT_EQ(saved_code(ends), std::nullopt);
+  ends[1].status.code = 6;
+  EXPECT_EQ(saved_code(ends), 6);
+  ends[0].status.code = 5;
+  EXPECT_EQ(saved_code(ends), 5);
+  EXPECT_EQ(first_failure(ends), nullptr);
+  ends[0].status.code = 3;
+  EXPECT_EQ(saved_code(ends), std::nullopt);
+  EXPECT_EQ(first_failure(ends), &ends[0]);
 }
 
 TEST(LaunchReport, StoppedRanksCountOnlyWithANoteFromBefore) {

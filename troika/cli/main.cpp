@@ -10,9 +10,10 @@
 
 namespace {
 
-// CLI11 ends a subcommand at `--`; what follows is for the launched program.
+// CLI11 ends a subcommand at `--`; what follows is for the program to run.
 troika::cli::AfterDashes cut_after_dashes(int& argc, char** argv) {
-  if (argc < 2 || std::string_view(argv[1]) != "launch") return std::nullopt;
+  const std::string_view subcommand = argc < 2 ? "" : argv[1];
+  if (subcommand != "launch" && subcommand != "slurm") return std::nullopt;
   char** const end = argv + argc;
   char** const dashes = std::find(argv, end, std::string_view("--"));
   if (dashes == end) return std::nullopt;
@@ -27,7 +28,8 @@ int run(int argc, char** argv) {
   const std::vector<troika::cli::Entry> entries{
       troika::cli::add_train(app),  troika::cli::add_launch(app, rest),
       troika::cli::add_doctor(app), troika::cli::add_sample(app),
-      troika::cli::add_bench(app),  troika::cli::add_version(app)};
+      troika::cli::add_bench(app),  troika::cli::add_slurm(app, rest),
+      troika::cli::add_version(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

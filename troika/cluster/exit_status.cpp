@@ -6,7 +6,14 @@
 #include <array>
 #include <utility>
 
+#include "troika/base/exit_code.h"
+
 namespace troika::cluster {
+
+bool ExitStatus::saved() const {
+  return signal == 0 && (code == static_cast<int>(ExitCode::requeued) ||
+                         code == static_cast<int>(ExitCode::stopped));
+}
 
 std::string signal_name(int signal) {
   // sigabbrev_np() would do, but is too new for older clusters.

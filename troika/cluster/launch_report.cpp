@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "troika/base/error.h"
@@ -16,7 +17,7 @@ int64_t failure_time(const RankEnd& end) {
 }
 
 bool failed_by_itself(const RankEnd& end) {
-  if (end.status.ok()) return false;
+  if (end.status.ok() || end.status.saved()) return false;
   return !end.stopped_ns || (end.note && end.note->time_ns < *end.stopped_ns);
 }
 
@@ -57,6 +58,16 @@ const RankEnd* first_failure(const std::vector<RankEnd>& ends) {
     if (failed_by_itself(end) && (!first || order(end) < order(*first))) first = &end;
   }
   return first;
+}
+
+std::optional<int> saved_code(const std::vector<RankEnd>& ends) {
+  std::optional<int> code;
+  for (const auto& end : ends) {
+    if (end.status.ok()) continue;
+    if (!end.status.saved()) return std::nullopt;
+    code = std::min(code.value_or(end.status.code), end.status.code);
+  }
+  return code;
 }
 
 std::string report(const std::vector<RankEnd>& ends, const RankEnd& first,

@@ -29,6 +29,11 @@ struct RankEnd {
 // launcher stopped only when they had noted a failure before. Null when none failed by itself.
 const RankEnd* first_failure(const std::vector<RankEnd>& ends);
 
+// The exit code of ranks that saved and ended because they were asked to (ExitStatus::saved), the
+// least where they differ; nothing where there is none, or some rank ended in any other way than
+// that or success.
+std::optional<int> saved_code(const std::vector<RankEnd>& ends);
+
 // Several lines, the last ended. `host` is shown when not empty.
 std::string report(const std::vector<RankEnd>& ends, const RankEnd& first, const std::string& host);
 

@@ -33,6 +33,8 @@ struct LaunchOptions {
 // Runs the command once per rank until all have ended, and returns the exit code for the launcher:
 // 0 when all succeeded, else that of the first failure (128 + signal for a killed one), 127 for a
 // program that cannot be executed, 128 + signal when SIGINT, SIGTERM or SIGHUP stopped the launch.
+// Ranks that saved on request (ExitCode::requeued, ::stopped) have not failed: when all ranks ended
+// so or succeeded, their code is the launch's, whatever stopped it.
 // SIGUSR1 and SIGUSR2 are passed on to the ranks, to the programs alone, the other signals to their
 // process groups.
 //

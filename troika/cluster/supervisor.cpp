@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/exit_code.h"
 #include "troika/base/file.h"
 #include "troika/cluster/socket.h"
 
@@ -24,7 +25,6 @@ namespace {
 
 // For what is certain to come soon: the death of a process after SIGKILL, the rest of its output.
 constexpr Milliseconds kCertainTime{3000};
-constexpr int kNotExecutable = 127;
 
 void say(const std::string& text) {
   std::fputs(text.c_str(), stderr);
@@ -73,7 +73,7 @@ int Supervisor::run() {
     sweep();
     ranks_.clear();
     if (own_log_dir_) std::filesystem::remove_all(log_dir_);
-    return kNotExecutable;
+    return static_cast<int>(ExitCode::not_executable);
   }
   loop();
   sweep();
@@ -184,7 +184,7 @@ void Supervisor::look_for_ended() {
     rank->ended = true;
     rank->end.status = *status;
     rank->end.ended_ns = realtime_ns();
-    if (!status->ok() && phase_ == Phase::running) {
+    if (!status->ok() && !status->saved() && phase_ == Phase::running) {
       phase_ = Phase::settling;
       phase_end_ = Deadline::after(options_.settle_time);
     }
@@ -274,14 +274,15 @@ int Supervisor::conclude() {
   }
   ranks_.clear();
   const RankEnd* first = first_failure(ends);
+  const auto saved = saved_code(ends);
   if (first) say(report(ends, *first, options_.num_nodes > 1 ? host_name() : ""));
   if (stop_signal_ != 0) {
     say(fmt::format("[cluster] stopped by {}, logs are in {}\n", signal_name(stop_signal_),
                     log_dir_.string()));
-    return 128 + stop_signal_;
+    return saved.value_or(128 + stop_signal_);
   }
   if (!first && own_log_dir_) std::filesystem::remove_all(log_dir_);
-  return first ? first->status.as_exit_code() : 0;
+  return first ? first->status.as_exit_code() : saved.value_or(0);
 }
 
 }  // namespace troika::cluster

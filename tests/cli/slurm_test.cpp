@@ -1,0 +1,119 @@
+// `troika slurm`: the script it writes, and what it sends.
+#include <gmock/gmock.h>
+
+#include "tests/support/subprocess.h"
+#include "tests/support/temporary_folder.h"
+#include "troika/base/file.h"
+
+namespace troika {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::run_program;
+using testing_support::TemporaryFolder;
+
+// In a folder of its own, where a fake sbatch keeps what it is given.
+class Slurm : public testing::Test {
+ protected:
+  Slurm() {
+    make_folder(folder_ / "bin");
+    write_file_atomically(folder_ / "bin/sbatch",
+                          "#!/bin/sh\necho \"$@\" > called\ncat \"$2\" > sent\necho 4711\n");
+    std::filesystem::permissions(folder_ / "bin/sbatch", std::filesystem::perms::owner_all);
+  }
+  testing_support::Outcome slurm(const std::string& arguments) {
+    return run_program("cd " + folder_.path().string() + " && PATH=$PWD/bin:$PATH exec " +
+                       TROIKA_PROGRAM " slurm " + arguments);
+  }
+  bool exists(const std::string& name) { return std::filesystem::exists(folder_ / name); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Slurm, AllOptionsReachTheScript) {
+  const auto outcome = slurm(
+      "make --print --site=jean-zay -J run -N 2 -g 4 -p gpu_p13 -C v100-32g -A abc@v100 "
+      "-q qos_gpu-t4 -t 50:00:00 -a 0-3%2 --tasks-per-node 2 -c 7 --output o-%j "
+      "--signal-lead 30 --no-requeue -m gcc -m cuda -e A=1 -e B=2 -- prog -m --print -- 'a b'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, R"(#!/bin/bash
+#SBATCH --job-name=run
+#SBATCH --account=abc@v100
+#SBATCH --constraint=v100-32g
+#SBATCH --qos=qos_gpu-t4
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --gres=gpu:4
+#SBATCH --cpus-per-task=7
+#SBATCH --hint=nomultithread
+#SBATCH --time=50:00:00
+#SBATCH --array=0-3%2
+#SBATCH --output=o-%j
+#SBATCH --open-mode=append
+#SBATCH --signal=USR1@30
+#SBATCH --no-requeue
+
+module purge
+module load gcc || exit 2
+module load cuda || exit 2
+export OMP_NUM_THREADS=7
+export TROIKA_REQUEUE=0
+export A=1
+export B=2
+exec srun --kill-on-bad-exit=0 --cpus-per-task=7 prog -m --print -- 'a b'
+)");
+  EXPECT_FALSE(exists("run.sbatch"));
+}
+
+TEST_F(Slurm, MakeWritesTheScriptAndSaysWhere) {
+  EXPECT_EQ(slurm("make -c 1 --mem 2G -- prog").out, "troika.sbatch\n");
+  EXPECT_THAT(read_file(folder_ / "troika.sbatch"), HasSubstr("#SBATCH --mem=2G\n"));
+  EXPECT_EQ(slurm("make -c 1 -o a/b -- prog").out, "a/b\n");
+  EXPECT_TRUE(exists("a/b"));
+  EXPECT_FALSE(exists("called"));
+}
+
+TEST_F(Slurm, SubmitSendsTheScriptAndSaysTheId) {
+  const auto outcome = slurm("submit -J run -c 1 -- prog");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "4711\n");
+  EXPECT_EQ(read_file(folder_ / "called"), "--parsable run.sbatch\n");
+  EXPECT_EQ(read_file(folder_ / "sent"), slurm("make -J run -c 1 --print -- prog").out);
+}
+
+TEST_F(Slurm, DryRunSendsNothing) {
+  const auto outcome = slurm("submit --dry-run -c 1 -- prog");
+  EXPECT_EQ(outcome.out, slurm("make --print -c 1 -- prog").out);
+  EXPECT_FALSE(exists("called"));
+  EXPECT_FALSE(exists("troika.sbatch"));
+}
+
+TEST_F(Slurm, ATableOfOnesOwnIsGivenByItsPath) {
+  write_file_atomically(folder_ / "ours.toml",
+                        "[partition.big]\ncores = 12\nselect = [\"--partition=b1,b2\"]\n");
+  EXPECT_THAT(slurm("make --print --site ours.toml -p big --tasks-per-node 3 -- prog").out,
+              testing::AllOf(HasSubstr("--partition=b1,b2\n"), HasSubstr("--cpus-per-task=4\n")));
+}
+
+TEST_F(Slurm, MistakesAreTold) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"make -c 1", "error: [slurm] program to run; got none, expected a program and its"},
+      {"make -c 1 prog", "The following argument was not expected: prog"},
+      {"make --site nowhere -- prog", "error: [slurm] site; got nowhere, expected a table in /"},
+      {"make --site nowhere.toml -- prog", "nowhere.toml"},
+      {"make --site jean-zay -p gpu_p5 -g 9 -- prog", "error: [slurm] GPUs per node; got 9"},
+      {"submit -c 1 --output logs/%j -- prog",
+       "error: [slurm] folder of the job's output; got logs, expected a folder that is there"},
+      {"", "A subcommand is required"},
+  };
+  for (const auto& [arguments, message] : rows) {
+    SCOPED_TRACE(arguments);
+    const auto outcome = slurm(arguments);
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+}  // namespace
+}  // namespace troika

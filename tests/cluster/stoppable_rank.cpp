@@ -1,0 +1,55 @@
+// stoppable_rank FOLDER: a rank for scripts/test-slurm. Says "started" through a file in FOLDER and
+// steps until it is asked to save; when all ranks have been asked, rank 0 puts the job back into
+// the queue where that was the request. In a job that was requeued it ends well at once. Its files
+// are named by what it says, the job's starts before this one, and the rank: "started-0-3".
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "troika/base/exit_code.h"
+#include "troika/base/file.h"
+#include "troika/cluster/rendezvous.h"
+#include "troika/cluster/slurm/commands.h"
+#include "troika/cluster/stop_signals.h"
+
+namespace {
+
+using namespace troika;
+using namespace std::chrono_literals;
+
+ExitCode run(const std::filesystem::path& folder) {
+  const auto environment = cluster::discover();
+  const auto starts = cluster::process_variable("SLURM_RESTART_COUNT").value_or("0");
+  const auto say = [&](const char* what) {
+    write_file_atomically(folder / fmt::format("{}-{}-{}", what, starts, environment.rank), "");
+  };
+  cluster::StopSignals signals(cluster::slurm::may_requeue());
+  const auto rendezvous = cluster::Rendezvous::join(environment, Deadline::after(30s));
+  say("started");
+  if (starts != "0") {
+    rendezvous->leave();
+    return ExitCode::done;
+  }
+  while (signals.asked() == cluster::StopRequest::none) std::this_thread::sleep_for(1ms);
+
+  rendezvous->set(fmt::format("asked{}", environment.rank), "");
+  for (int rank = 0; rank < environment.world_size; ++rank) {
+    rendezvous->get(fmt::format("asked{}", rank), Deadline::after(10s));
+  }
+  say("saved");
+  const bool requeue = signals.asked() == cluster::StopRequest::save_and_requeue;
+  rendezvous->leave();
+  if (requeue && environment.rank == 0) cluster::slurm::requeue();
+  return requeue ? ExitCode::requeued : ExitCode::stopped;
+}
+
+}  // namespace
+
+int main(int, char** argv) try {
+  return static_cast<int>(run(argv[1]));
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return exit_code(error);
+}

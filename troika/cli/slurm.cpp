@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/cli/commands.h"
+#include "troika/cluster/slurm/commands.h"
+#include "troika/cluster/slurm/script.h"
+
+namespace troika::cli {
+
+namespace {
+
+struct SlurmArguments {
+  cluster::slurm::Job job;
+  std::string site;
+  std::string file;
+  bool print_only = false;
+};
+
+// A name is one of the tables that are installed with the program.
+std::filesystem::path site_file(const std::string& site) {
+  if (site.ends_with(".toml")) return site;
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path() / TROIKA_SITES;
+  const auto file = (folder / (site + ".toml")).lexically_normal();
+  if (site.find('/') == std::string::npos && std::filesystem::exists(file)) return file;
+  throw Error("slurm", ErrorKind::usage,
+              {.what = "site",
+               .got = site,
+               .expected = fmt::format("a table in {} or the path of one, which ends in .toml",
+                                       folder.lexically_normal().string())});
+}
+
+// Slurm says nothing about an output it cannot open: the job ends at once, without a trace.
+void check_output_folder(const cluster::slurm::Job& job) {
+  const auto folder = std::filesystem::path(job.output).parent_path();
+  if (folder.empty() || folder.string().find('%') != std::string::npos) return;
+  if (std::filesystem::is_directory(folder)) return;
+  throw Error("slurm", ErrorKind::usage,
+              {.what = "folder of the job's output",
+               .got = folder.string(),
+               .expected = "a folder that is there"});
+}
+
+std::string make(SlurmArguments& arguments, const AfterDashes& rest) {
+  auto& job = arguments.job;
+  if (rest) job.command = *rest;
+  const auto site = arguments.site.empty() ? cluster::slurm::Site{}
+                                           : cluster::slurm::load_site(site_file(arguments.site));
+  std::string script = cluster::slurm::make_script(job, site);
+  if (arguments.file.empty()) arguments.file = job.name + ".sbatch";
+  return script;
+}
+
+int run_make(SlurmArguments& arguments, const AfterDashes& rest) {
+  const std::string script = make(arguments, rest);
+  if (arguments.print_only) {
+    std::cout << script;
+  } else {
+    write_file_atomically(arguments.file, script);
+    std::cout << arguments.file << '\n';
+  }
+  return 0;
+}
+
+int run_submit(SlurmArguments& arguments, const AfterDashes& rest) {
+  const std::string script = make(arguments, rest);
+  check_output_folder(arguments.job);
+  if (arguments.print_only) {
+    std::cout << script;
+    return 0;
+  }
+  write_file_atomically(arguments.file, script);
+  std::cout << cluster::slurm::submit(arguments.file) << '\n';
+  return 0;
+}
+
+void add_options(CLI::App& command, SlurmArguments& arguments) {
+  auto& job = arguments.job;
+  command.add_option("--site", arguments.site,
+                     "table to check against: jean-zay, or a FILE.toml of your own");
+  command.add_option("-J,--job-name", job.name, "as squeue shows it")->capture_default_str();
+  command.add_option("-N,--nodes", job.nodes, "machines")->capture_default_str();
+  command.add_option("-g,--gpus-per-node", job.gpus_per_node, "0: none")->capture_default_str();
+  command.add_option("--tasks-per-node", job.tasks_per_node, "ranks; default: one a GPU");
+  command.add_option("-c,--cpus-per-task", job.cpus_per_task,
+                     "default: the ranks' share of the cores the site's nodes have");
+  command.add_option("-p,--partition", job.partition,
+                     "kind of nodes, by its name in the site's table");
+  command.add_option("-C,--constraint", job.constraint, "feature the nodes must have");
+  command.add_option("-A,--account", job.account, "who pays");
+  command.add_option("-q,--qos", job.qos, "quality of service, with limits of its own");
+  command.add_option("-t,--time", job.time, "HH:MM:SS, D-HH:MM:SS or minutes");
+  command.add_option("--mem", job.memory, "memory of a node, where the site takes it");
+  command.add_option("-a,--array", job.array, "indices as 0-9, 1,3,7 or 0-99%4");
+  command.add_option("--output", job.output, "of the job, with sbatch's %x, %j, ...");
+  command
+      .add_option("--signal-lead", job.signal_lead,
+                  "seconds before the time limit at which ranks are told to save; 0: never")
+      ->capture_default_str();
+  command.add_flag("!--no-requeue", job.requeue, "the job does not go back into the queue");
+  command.add_option("-m,--module", job.modules, "to load; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_option("-e,--env", job.environment, "NAME=value to set; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_option("-o,--script", arguments.file,
+                     "file of the script; default: the job's name and .sbatch");
+  command.footer("-- and the program with its arguments follow the options.");
+}
+
+}  // namespace
+
+Entry add_slurm(CLI::App& app, const AfterDashes& rest) {
+  auto* command = app.add_subcommand("slurm", "write a job script for Slurm, or send it");
+  command->require_subcommand(1);
+  const auto arguments = std::make_shared<SlurmArguments>();
+  auto* make = command->add_subcommand("make", "write the script and say its name");
+  add_options(*make, *arguments);
+  make->add_flag("--print", arguments->print_only, "print the script, write nothing");
+  auto* submit = command->add_subcommand("submit", "write the script, send it, say the job's id");
+  add_options(*submit, *arguments);
+  submit->add_flag("--dry-run", arguments->print_only, "print the script, send and write nothing");
+  return {command, [make, arguments, rest] {
+            return make->parsed() ? run_make(*arguments, rest) : run_submit(*arguments, rest);
+          }};
+}
+
+}  // namespace troika::cli
