@@ -3,116 +3,229 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <mutex>
+#include <numeric>
 
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/data_parallel.h"
+#include "troika/parallel/sync_batch_norm.h"
 
 namespace troika::parallel {
 
 namespace {
 
-constexpr int kSteps = 20;
-constexpr int64_t kGlobalBatch = 84;  // divisible by 1, 2, 3, 4 and 7
+constexpr int kSteps = 6;
+constexpr int64_t kLeastBatch = 7;
+constexpr int64_t kTokens = 19;
+constexpr int64_t kClasses = 10;
 
-using Forward = std::function<at::Tensor(const at::Tensor&)>;
-
-struct Learner {
-  std::shared_ptr<torch::nn::Module> module;
-  Forward forward;
+// A range of the samples of a global batch.
+struct Share {
+  int64_t first = 0;
+  int64_t count = 0;
 };
 
-template <typename M>
-Learner learner(std::shared_ptr<M> module) {
-  return {module, [module](const at::Tensor& x) { return module->forward(x); }};
+// The module under test, with what the lesson adds to a model of the zoo.
+class Learner : public torch::nn::Module {
+ public:
+  explicit Learner(const Lesson& lesson) : lesson_(lesson) {
+    // Ranks may be threads, and LibTorch's generator belongs to the process.
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    torch::manual_seed(3);
+    model_ = register_module("model", nn::make_model({.name = lesson.model,
+                                                      .num_classes = kClasses,
+                                                      .image_size = 8,
+                                                      .hidden_width = 40,
+                                                      .vocab_size = kTokens,
+                                                      .context = 8,
+                                                      .layers = 2,
+                                                      .heads = 2,
+                                                      .width = 16}));
+    if (lesson.feature == "unused") {
+      sometimes_ = register_parameter("sometimes", at::zeros({classes()}));
+      register_parameter("never", at::ones({3}));
+    }
+    if (lesson.feature == "tied") {
+      register_parameter("head", model_->named_parameters()["transformer.wte.weight"]);
+    }
+    to(lesson.type);
+    train(lesson.feature == "sync_batch_norm");
+  }
+
+  // The mean loss of a share. The sample `special` is the one that makes use of a parameter.
+  at::Tensor loss(int step, int64_t batch, int64_t special, Share share) {
+    const auto [inputs, targets] = make_batch(step, batch);
+    auto logits = model_->forward(inputs.narrow(0, share.first, share.count));
+    if (sometimes_.defined() && special >= share.first && special < share.first + share.count) {
+      std::vector<int64_t> shape(static_cast<size_t>(logits.dim()), 1);
+      shape[0] = share.count;
+      const auto chosen = at::zeros(shape, logits.options());
+      chosen[special - share.first].fill_(1);
+      logits = logits + chosen * sometimes_;
+    }
+    return at::cross_entropy_loss(logits.flatten(0, -2),
+                                  targets.narrow(0, share.first, share.count).flatten());
+  }
+
+ private:
+  int64_t classes() const { return lesson_.model == "gpt" ? kTokens : kClasses; }
+
+  // The global batch of a step: a fixed function of its number.
+  std::pair<at::Tensor, at::Tensor> make_batch(int step, int64_t batch) const {
+    const auto numbers = [&](std::vector<int64_t> shape, double factor) {
+      const auto count =
+          std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+      return at::sin((at::arange(count, at::kDouble) + step * 1000) * factor).view(shape);
+    };
+    const auto integers = [&](std::vector<int64_t> shape, double factor) {
+      return (numbers(std::move(shape), factor) * 43758.5).abs().to(at::kLong) % classes();
+    };
+    if (lesson_.model == "gpt") {
+      const auto tokens = integers({batch, 9}, 12.9898);
+      return {tokens.narrow(1, 0, 8).contiguous(), tokens.narrow(1, 1, 8).contiguous()};
+    }
+    return {numbers({batch, 3, 8, 8}, 0.731).to(lesson_.type), integers({batch}, 78.233)};
+  }
+
+  const Lesson lesson_;
+  std::shared_ptr<nn::Model> model_;
+  at::Tensor sometimes_;
+};
+
+int64_t parts_of(const Lesson& lesson) {
+  return lesson.feature == "accumulation" ? 3 : 1;
 }
 
-Learner make_learner(const std::string& model) {
-  // Ranks may be threads, and LibTorch's generator belongs to the process.
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  torch::manual_seed(3);
-  if (model == "gpt") {
-    return learner(nn::make_model(
-        {.name = "gpt", .vocab_size = 19, .context = 8, .layers = 2, .heads = 2, .width = 16}));
+// What each rank takes of a global batch.
+std::vector<Share> shares(const Lesson& lesson, int step, int ranks) {
+  const int64_t pieces = ranks * parts_of(lesson);
+  std::vector<Share> result;
+  int64_t first = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    int64_t count = (kLeastBatch + pieces - 1) / pieces * parts_of(lesson);
+    if (lesson.feature == "uneven") count = rank == 0 ? 2 + step % 2 : (2 * rank + step) % 4;
+    result.push_back({first, count});
+    first += count;
   }
-  if (model == "mlp") {
-    return learner(nn::make_model({.name = "mlp", .image_size = 8, .hidden_width = 40}));
-  }
-  return learner(
-      torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 6, 3).padding(1)),
-                            torch::nn::ReLU(), torch::nn::MaxPool2d(2),
-                            torch::nn::Conv2d(torch::nn::Conv2dOptions(6, 8, 3).stride(2)),
-                            torch::nn::Tanh(), torch::nn::Flatten(), torch::nn::Linear(8, 10))
-          .ptr());
+  return result;
 }
 
-// The global batch of a step: a fixed function of its number.
-std::pair<at::Tensor, at::Tensor> make_batch(const std::string& model, int step,
-                                             at::ScalarType type) {
-  const auto count = [](at::IntArrayRef shape) {
-    int64_t n = 1;
-    for (const int64_t s : shape) n *= s;
-    return n;
-  };
-  const auto numbers = [&](at::IntArrayRef shape, double factor) {
-    return at::sin((at::arange(count(shape), at::kDouble) + step * 1000) * factor).view(shape);
-  };
-  if (model == "gpt") {
-    const auto tokens = (numbers({kGlobalBatch, 9}, 12.9898) * 43758.5).abs().to(at::kLong) % 19;
-    return {tokens.narrow(1, 0, 8).contiguous(), tokens.narrow(1, 1, 8).contiguous()};
-  }
-  return {numbers({kGlobalBatch, 3, 8, 8}, 0.731).to(type),
-          (numbers({kGlobalBatch}, 78.233) * 43758.5).abs().to(at::kLong) % 10};
+int64_t size_of(const std::vector<Share>& shares) {
+  return shares.back().first + shares.back().count;
 }
 
-void expect_same_bits_on_all_ranks(comm::Group& group, const torch::nn::Module& module, int step) {
+// The first sample, the last, or none.
+int64_t special_sample(int step, int64_t batch) {
+  return step % 3 == 0 ? 0 : step % 3 == 1 ? batch - 1 : -1;
+}
+
+std::unique_ptr<optim::FlatOptimizer> make_optimizer(const Learner& learner, const Lesson& lesson) {
+  std::vector<at::Tensor> parameters;
+  for (auto& entry : nn::trained_parameters(learner)) parameters.push_back(entry.tensor);
+  return optim::make_optimizer(parameters, {.name = lesson.optimizer,
+                                            .lr = lesson.optimizer == "sgd" ? 0.05 : 1e-3,
+                                            .weight_decay = 1e-3});
+}
+
+std::vector<at::Tensor> state_of(const Learner& learner) {
+  std::vector<at::Tensor> state;
+  for (const auto& entry : nn::named_state(learner)) {
+    state.push_back(entry.tensor.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true));
+  }
+  return state;
+}
+
+void expect_same_bits_on_all_ranks(const comm::Group& group, const Learner& learner, int step) {
   std::vector<at::Tensor> flat;
-  for (const auto& parameter : module.parameters()) flat.push_back(parameter.detach().view({-1}));
+  for (const auto& tensor : state_of(learner)) flat.push_back(tensor.view({-1}));
   const auto mine = at::cat(flat);
   const auto all = at::empty({group.size(), mine.numel()}, mine.options());
-  group.all_gather(all, mine).wait();
+  group.all_gather(all, mine);
   for (int r = 1; r < group.size(); ++r) {
     EXPECT_TRUE(all[r].equal(all[0])) << "step " << step << ", rank " << r;
   }
 }
 
+// Forward and backward of this rank's share; gives its loss.
+double make_gradients(DataParallel& ddp, Learner& learner, const Lesson& lesson, int step,
+                      int64_t batch, Share share) {
+  const int64_t parts = parts_of(lesson);
+  const int64_t count = share.count / parts;
+  double loss = 0;
+  for (int64_t part = 0; part < parts && count > 0; ++part) {
+    const auto one = learner.loss(step, batch, special_sample(step, batch),
+                                  {share.first + part * count, count}) /
+                     parts;
+    loss += one.item<double>();
+    if (part + 1 < parts) {
+      const auto guard = ddp.no_sync();
+      one.backward();
+    } else {
+      one.backward();
+    }
+  }
+  return loss;
+}
+
 }  // namespace
 
-Course train(comm::Group group, const std::string& model, const std::string& optimizer_name,
-             at::ScalarType type) {
-  const Learner learner = make_learner(model);
-  learner.module->to(type);
-  DataParallel ddp(*learner.module, group, {.bucket_bytes = 4096, .first_bucket_bytes = 512});
+Course train(comm::Group group, const Lesson& lesson) {
+  Learner learner(lesson);
+  if (lesson.feature == "sync_batch_norm") {
+    EXPECT_EQ(convert_batch_norm(learner, group).size(), 19u);
+  }
+  DataParallel ddp(learner, group,
+                   {.bucket_bytes = 4096,
+                    .first_bucket_bytes = 512,
+                    .find_unused_parameters = lesson.feature == "unused"});
   EXPECT_GT(ddp.bucket_count(), 1u);
-  const auto optimizer = optim::make_optimizer(
-      learner.module->parameters(),
-      {.name = optimizer_name, .lr = optimizer_name == "sgd" ? 0.05 : 1e-3, .weight_decay = 1e-3});
-  const int64_t share = kGlobalBatch / group.size();
+  const auto optimizer = make_optimizer(learner, lesson);
   Course course;
   for (int step = 0; step < kSteps; ++step) {
-    const auto [inputs, targets] = make_batch(model, step, type);
-    const auto logits = learner.forward(inputs.narrow(0, group.rank() * share, share));
-    const auto loss = at::cross_entropy_loss(
-        logits.flatten(0, -2), targets.narrow(0, group.rank() * share, share).flatten());
+    const auto all_shares = shares(lesson, step, group.size());
+    const Share share = all_shares[static_cast<size_t>(group.rank())];
+    const auto samples = static_cast<double>(share.count);
+    if (lesson.feature == "uneven") {
+      EXPECT_TRUE(ddp.begin_step(samples));
+    }
     // Both ways of users: undefined gradients, and zeroed ones.
     if (step % 2 == 0) {
-      learner.module->zero_grad(/*set_to_none=*/true);
+      learner.zero_grad(/*set_to_none=*/true);
     } else {
       optimizer->zero_grad();
     }
-    loss.backward();
+    const double loss = make_gradients(ddp, learner, lesson, step, size_of(all_shares), share);
     ddp.finish_backward();
     optimizer->step();
-    const auto mean = loss.detach().clone();
-    group.all_reduce(mean, comm::ReduceOp::average).wait();
-    course.losses.push_back(mean.item<double>());
-    expect_same_bits_on_all_ranks(group, *learner.module, step);
+    const auto sums = at::tensor({loss * samples, samples}, at::kDouble);
+    group.all_reduce(sums);
+    course.losses.push_back((sums[0] / sums[1]).item<double>());
+    expect_same_bits_on_all_ranks(group, learner, step);
   }
-  for (const auto& parameter : learner.module->parameters()) {
-    course.weights.push_back(parameter.detach().clone());
+  course.state = state_of(learner);
+  return course;
+}
+
+Course train_alone(int ranks, const Lesson& lesson) {
+  Learner learner(lesson);
+  const auto optimizer = make_optimizer(learner, lesson);
+  Course course;
+  for (int step = 0; step < kSteps; ++step) {
+    const int64_t batch = size_of(shares(lesson, step, ranks));
+    if (step % 2 == 0) {
+      learner.zero_grad(/*set_to_none=*/true);
+    } else {
+      optimizer->zero_grad();
+    }
+    const auto loss = learner.loss(step, batch, special_sample(step, batch), {0, batch});
+    loss.backward();
+    optimizer->step();
+    course.losses.push_back(loss.item<double>());
   }
+  course.state = state_of(learner);
   return course;
 }
 
@@ -122,11 +235,10 @@ void expect_equal(const Course& course, const Course& oracle, double tolerance) 
     EXPECT_NEAR(course.losses[i], oracle.losses[i], tolerance * oracle.losses[i]) << "step " << i;
   }
   EXPECT_NE(oracle.losses.front(), oracle.losses.back());
-  ASSERT_EQ(course.weights.size(), oracle.weights.size());
-  for (size_t i = 0; i < oracle.weights.size(); ++i) {
-    const auto difference = (course.weights[i] - oracle.weights[i]).abs().max().item<double>();
-    EXPECT_LE(difference, tolerance * oracle.weights[i].abs().max().item<double>())
-        << "parameter " << i;
+  ASSERT_EQ(course.state.size(), oracle.state.size());
+  for (size_t i = 0; i < oracle.state.size(); ++i) {
+    const auto difference = (course.state[i] - oracle.state[i]).abs().max().item<double>();
+    EXPECT_LE(difference, tolerance * oracle.state[i].abs().max().item<double>()) << "tensor " << i;
   }
 }
 

@@ -1,4 +1,5 @@
-// The course of a small training run on a group, to be held against the course of one process.
+// The course of a small training run on the ranks of a group, and that of one process on the joined
+// batches, without any of our data parallelism: its oracle.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,18 +11,32 @@
 
 namespace troika::parallel {
 
-struct Course {
-  std::vector<double> losses;       // of each step, over the global batch
-  std::vector<at::Tensor> weights;  // after the last
+struct Lesson {
+  std::string model;      // "mlp", "resnet20" or "gpt"
+  std::string optimizer;  // "sgd" or "adamw"
+  // "plain": each rank has an equal share of each batch.
+  // "accumulation": which it takes in 3 parts, the first two under no_sync().
+  // "unused": one parameter is used by one rank or by none, another is never used.
+  // "uneven": shares differ, and some are empty.
+  // "sync_batch_norm": batch norms train; else they use the statistics they start with.
+  // "tied": the token embedding has a second name.
+  std::string feature;
+  at::ScalarType type = at::kDouble;
 };
 
-// 20 steps of `model` ("mlp", "conv" or "gpt") by `optimizer` ("sgd" or "adamw") on global batches
-// of 84 samples, of which each rank takes its contiguous share. Expects the ranks to hold the same
-// bits after every step. Buckets are small, so that there are several.
-Course train(comm::Group group, const std::string& model, const std::string& optimizer,
-             at::ScalarType type);
+struct Course {
+  std::vector<double> losses;     // of each step, over the global batch
+  std::vector<at::Tensor> state;  // parameters and buffers after the last
+};
 
-// Expects equal losses and weights, up to `tolerance` relative to the largest value.
+// A few steps on global batches of at least 7 samples. Expects the ranks to hold the same bits
+// after every step. Buckets are small, so that there are several.
+Course train(comm::Group group, const Lesson& lesson);
+
+// The same by one process, on the batches that `ranks` ranks have together.
+Course train_alone(int ranks, const Lesson& lesson);
+
+// Expects equal losses and state, up to `tolerance` relative to the largest value.
 void expect_equal(const Course& course, const Course& oracle, double tolerance);
 
 }  // namespace troika::parallel

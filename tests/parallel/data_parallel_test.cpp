@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "tests/parallel/course.h"
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 
@@ -11,31 +10,6 @@ namespace troika::parallel {
 namespace {
 
 using comm::Group;
-
-class Equivalence : public testing::TestWithParam<std::tuple<std::string, std::string, int>> {};
-
-// Every number of ranks against one process on the joined batch.
-TEST_P(Equivalence, OneProcessIsTheOracle) {
-  const auto& [model, optimizer, ranks] = GetParam();
-  // Adam divides by the root of a square that may be near zero, which float32 cannot hold to 1e-5.
-  const bool in_float = optimizer == "sgd";
-  for (const auto& [type, tolerance] : {std::pair(at::kDouble, 1e-10), {at::kFloat, 1e-5}}) {
-    if (type == at::kFloat && !in_float) continue;
-    const Course oracle = train(comm::local::alone(), model, optimizer, type);
-    comm::local::run(ranks, [&, type = type, tolerance = tolerance](Group group) {
-      expect_equal(train(group, model, optimizer, type), oracle, tolerance);
-    });
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Local, Equivalence,
-                         testing::Combine(testing::Values("mlp", "conv", "gpt"),
-                                          testing::Values("sgd", "adamw"),
-                                          testing::Values(1, 2, 3, 4, 7)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
-                                  std::to_string(std::get<2>(info.param));
-                         });
 
 TEST(DataParallel, GivesEveryRankTheStateOfRankZero) {
   comm::local::run(3, [](Group group) {
@@ -112,23 +86,6 @@ TEST(DataParallel, FrozenParametersStayOut) {
     module->forward(torch::ones({1, 3})).sum().backward();
     ddp.finish_backward();
     EXPECT_FALSE(module->bias.grad().defined());
-  });
-}
-
-TEST(DataParallel, TiedParametersAreAveragedOnce) {
-  struct Tied : torch::nn::Module {
-    Tied() {
-      weight = register_parameter("first", torch::ones({2}));
-      register_parameter("second", weight);
-    }
-    at::Tensor weight;
-  };
-  comm::local::run(2, [](Group group) {
-    Tied module;
-    DataParallel ddp(module, group);
-    ((module.weight * module.weight).sum() * (group.rank() + 1.0)).backward();
-    ddp.finish_backward();
-    EXPECT_TRUE(module.weight.grad().eq(3.0).all().item<bool>());
   });
 }
 

@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "tests/parallel/course.h"
-#include "troika/comm/local/local.h"
 #include "troika/comm/world.h"
 
 int main(int argc, char** argv) {
@@ -16,12 +15,19 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "expected several ranks\n");
       return 1;
     }
-    for (const char* model : {"mlp", "conv", "gpt"}) {
+    using parallel::Lesson;
+    for (const char* model : {"mlp", "resnet20", "gpt"}) {
       for (const auto& [type, tolerance] : {std::pair(at::kDouble, 1e-10), {at::kFloat, 1e-5}}) {
-        const auto oracle = parallel::train(comm::local::alone(), model, "sgd", type);
-        parallel::expect_equal(parallel::train(group, model, "sgd", type), oracle, tolerance);
+        for (const char* feature : {"plain", "uneven"}) {
+          const Lesson lesson{model, "sgd", feature, type};
+          parallel::expect_equal(parallel::train(group, lesson),
+                                 parallel::train_alone(group.size(), lesson), tolerance);
+        }
       }
     }
+    const Lesson lesson{"resnet20", "sgd", "sync_batch_norm"};
+    parallel::expect_equal(parallel::train(group, lesson),
+                           parallel::train_alone(group.size(), lesson), 1e-10);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

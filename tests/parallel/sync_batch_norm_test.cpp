@@ -5,63 +5,176 @@
 
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
+#include "troika/nn/batch_norm.h"
+#include "troika/nn/zoo.h"
 
 namespace troika::parallel {
 namespace {
 
 using comm::Group;
+using nn::BatchNorm;
+using torch::nn::BatchNormOptions;
 
-at::Tensor all_inputs() {
-  return at::sin(at::arange(7 * 3 * 4, at::kDouble) * 0.7).view({7, 3, 2, 2}) * 3 + 100;
+constexpr int kSteps = 3;
+// Of each rank, in each step.
+const std::vector<int64_t> kShares = {4, 0, 3};
+
+at::Tensor all_inputs(int step) {
+  return at::sin(at::arange(7 * 3 * 4, at::kDouble) * 0.7 + step).view({7, 3, 2, 2}) * 3 + 100;
+}
+
+// What the loss weighs outputs by.
+at::Tensor all_weights() {
+  return at::cos(at::arange(7 * 3 * 4, at::kDouble)).view({7, 3, 2, 2});
 }
 
 struct Result {
-  at::Tensor output, gradient, mean, variance;
+  at::Tensor output, gradient;
 };
 
+// A pass as in a model: the layer reads what is not a leaf, and its output is written to.
 template <typename Module>
-Result pass(Module& module, const torch::nn::BatchNorm2d& state, const at::Tensor& input,
-            const at::Tensor& weights) {
-  const auto x = input.clone().requires_grad_();
-  const auto y = module->forward(x);
-  (y * weights).sum().backward();
-  return {y.detach(), x.grad(), state->running_mean, state->running_var};
+Result pass(Module& module, int step, int64_t first, int64_t count) {
+  const auto x = all_inputs(step).narrow(0, first, count).clone().requires_grad_();
+  const auto y = module->forward(x * 1).relu_();
+  (y * all_weights().narrow(0, first, count)).sum().backward();
+  return {y.detach(), x.grad()};
 }
 
-// Batches of 4, 0 and 3 samples on three ranks against one of 7.
-TEST(SyncBatchNorm, OneProcessIsTheOracle) {
-  const auto inputs = all_inputs();
-  const auto weights = at::cos(at::arange(inputs.numel(), at::kDouble)).view(inputs.sizes());
-  torch::nn::BatchNorm2d reference(3);
+void expect_close(const at::Tensor& got, const at::Tensor& expected) {
+  EXPECT_TRUE(got.allclose(expected, 1e-10, 1e-10)) << got << "\nexpected\n" << expected;
+}
+
+// Batches of 4, 0 and 3 samples on three ranks against LibTorch's layer on one of 7.
+void expect_equal_to_one_process(const BatchNormOptions& options) {
+  torch::nn::BatchNorm2d reference(options);
   reference->to(torch::kDouble);
-  const auto expected = pass(reference, reference, inputs, weights);
+  std::vector<Result> expected;
+  for (int step = 0; step < kSteps; ++step) expected.push_back(pass(reference, step, 0, 7));
+  reference->eval();
+  expected.push_back(pass(reference, kSteps, 0, 7));
+
   comm::local::run(3, [&](Group group) {
+    const int64_t count = kShares[static_cast<size_t>(group.rank())];
     const int64_t first = group.rank() == 0 ? 0 : 4;
-    const int64_t count = std::vector<int64_t>{4, 0, 3}[static_cast<size_t>(group.rank())];
+    BatchNorm layer(options);
+    layer->to(torch::kDouble);
+    EXPECT_EQ(convert_batch_norm(*layer, group).size(), 1u);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto got = pass(layer, step, first, count);
+      expect_close(got.output, expected[step].output.narrow(0, first, count));
+      expect_close(got.gradient, expected[step].gradient.narrow(0, first, count));
+    }
+    if (options.track_running_stats()) {
+      layer->eval();
+      const auto got = pass(layer, kSteps, first, count);
+      expect_close(got.output, expected[kSteps].output.narrow(0, first, count));
+      expect_close(got.gradient, expected[kSteps].gradient.narrow(0, first, count));
+      expect_close(layer->running_mean, reference->running_mean);
+      expect_close(layer->running_var, reference->running_var);
+      EXPECT_EQ(layer->num_batches_tracked.item<int64_t>(), kSteps);
+    }
+    if (!options.affine()) return;
+    group.all_reduce(layer->weight.grad());
+    group.all_reduce(layer->bias.grad());
+    // Without running statistics, evaluation takes those of a rank's own batch.
+    if (!options.track_running_stats()) return;
+    expect_close(layer->weight.grad(), reference->weight.grad());
+    expect_close(layer->bias.grad(), reference->bias.grad());
+  });
+}
+
+TEST(SyncBatchNorm, OneProcessIsTheOracle) {
+  expect_equal_to_one_process(BatchNormOptions(3));
+}
+
+TEST(SyncBatchNorm, WithoutMomentumKeepsTheMeanOfAllBatches) {
+  expect_equal_to_one_process(BatchNormOptions(3).momentum({}));
+}
+
+TEST(SyncBatchNorm, WithoutParameters) {
+  expect_equal_to_one_process(BatchNormOptions(3).affine(false));
+}
+
+TEST(SyncBatchNorm, WithoutRunningStatistics) {
+  expect_equal_to_one_process(BatchNormOptions(3).track_running_stats(false));
+}
+
+TEST(SyncBatchNorm, ConvertsLayersOfLibTorchInASequential) {
+  comm::local::run(2, [](Group group) {
     torch::nn::BatchNorm2d layer(3);
     layer->to(torch::kDouble);
     torch::nn::Sequential module(layer);
     EXPECT_THAT(convert_batch_norm(*module, group), testing::ElementsAre("0"));
-    const auto got =
-        pass(module, layer, inputs.narrow(0, first, count), weights.narrow(0, first, count));
-    EXPECT_TRUE(got.output.allclose(expected.output.narrow(0, first, count), 1e-10, 1e-10));
-    EXPECT_TRUE(got.gradient.allclose(expected.gradient.narrow(0, first, count), 1e-10, 1e-10));
-    EXPECT_TRUE(got.mean.allclose(expected.mean, 1e-10, 1e-10));
-    EXPECT_TRUE(got.variance.allclose(expected.variance, 1e-10, 1e-10));
-    group.all_reduce(layer->weight.grad());
-    EXPECT_TRUE(layer->weight.grad().allclose(reference->weight.grad(), 1e-10, 1e-10));
+    pass(module, 0, 0, group.rank() == 0 ? 5 : 0);
+    const auto expected = all_inputs(0).narrow(0, 0, 5).mean(std::vector<int64_t>{0, 2, 3}) * 0.1;
+    expect_close(layer->running_mean, expected);
+    EXPECT_TRUE(layer->weight.grad().defined());
+    EXPECT_EQ(module->named_parameters().keys(), (std::vector<std::string>{"0.weight", "0.bias"}));
+  });
+}
+
+TEST(SyncBatchNorm, ConvertsEveryModelOfTheZoo) {
+  auto group = comm::local::alone();
+  const auto count = [&](const char* name, int64_t image_size) {
+    const auto model = nn::make_model({.name = name, .image_size = image_size});
+    return convert_batch_norm(*model, group).size();
+  };
+  EXPECT_EQ(count("resnet20", 32), 19u);
+  EXPECT_EQ(count("resnet18", 32), 20u);
+  EXPECT_EQ(count("vgg11_bn_cifar", 32), 8u);
+  EXPECT_EQ(count("inception_v3", 299), 94u);
+  EXPECT_EQ(count("mlp", 32), 0u);
+}
+
+TEST(SyncBatchNorm, CanBeUndone) {
+  comm::local::run(2, [](Group group) {
+    BatchNorm layer(3);
+    layer->to(torch::kDouble);
+    convert_batch_norm(*layer, group);
+    localize_batch_norm(*layer);
+    if (group.rank() == 0) pass(layer, 0, 0, 2);  // alone
+  });
+}
+
+TEST(SyncBatchNorm, HalfPrecisionIsSummedInFloat32) {
+  comm::local::run(2, [](Group group) {
+    BatchNorm layer(BatchNormOptions(3).momentum(1.0));
+    convert_batch_norm(*layer, group);
+    // 4096 values near 10: in bfloat16, which has 8 binary digits, sums would end at 2048.
+    const auto input = at::full({64, 3, 8, 8}, 10.0 + group.rank(), at::kBFloat16);
+    const auto output = layer->forward(input);
+    EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+    EXPECT_NEAR(output.abs().mean().item<double>(), 1, 0.01);
+    EXPECT_NEAR(layer->running_mean[0].item<double>(), 10.5, 1e-6);
+  });
+}
+
+TEST(SyncBatchNorm, NeedsTwoValuesAChannel) {
+  comm::local::run(2, [](Group group) {
+    BatchNorm layer(2);
+    convert_batch_norm(*layer, group);
+    const int64_t count = group.rank();
+    EXPECT_ERROR(
+        layer->forward(at::ones({count, 2})), ErrorKind::usage,
+        "[parallel] batch norm in training over all ranks; got 1 values a channel, input [" +
+            std::to_string(count) + ", 2] on rank " + std::to_string(group.rank()) +
+            ", expected at least 2");
   });
 }
 
 TEST(SyncBatchNorm, NamesWhatCannotBeConverted) {
   struct Holder : torch::nn::Module {
-    Holder() { register_module("norm", torch::nn::BatchNorm1d(2)); }
+    Holder() {
+      register_module("ours", ours);
+      register_module("norm", torch::nn::BatchNorm1d(2));
+    }
+    BatchNorm ours{2};
   };
   Holder module;
   EXPECT_ERROR(convert_batch_norm(module, comm::local::alone()), ErrorKind::usage,
                "[parallel] batch norm norm cannot be made to span ranks; got a layer of LibTorch "
-               "held by a module's own member, expected parallel::SyncBatchNorm, or a child "
-               "of a Sequential");
+               "held by a module's own member, expected nn::BatchNorm, or a child of a Sequential");
 }
 
 }  // namespace

@@ -27,14 +27,13 @@ class BasicConv : public torch::nn::Module {
                                           .stride(stride)
                                           .padding({padding[0], padding[1]})
                                           .bias(false)))),
-        bn_(register_module(
-            "bn", torch::nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(out).eps(1e-3)))) {}
+        bn_(register_module("bn", BatchNorm(torch::nn::BatchNormOptions(out).eps(1e-3)))) {}
 
   at::Tensor forward(const at::Tensor& input) { return conv_norm_relu(*conv_, *bn_, input); }
 
  private:
   torch::nn::Conv2d conv_;
-  torch::nn::BatchNorm2d bn_;
+  BatchNorm bn_;
 };
 
 // What a convolution inside a mixed module is: of stride 1 and keeping the size, or of stride 2

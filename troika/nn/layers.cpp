@@ -13,7 +13,7 @@ torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) 
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, torch::nn::BatchNorm2dImpl& norm,
+at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, BatchNormImpl& norm,
                           const at::Tensor& input) {
   return norm.forward(conv.forward(input)).relu_();
 }

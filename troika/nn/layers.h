@@ -2,12 +2,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 
 #include <cstdint>
 #include <string>
 
+#include "troika/nn/batch_norm.h"
 #include "troika/nn/zoo.h"
 
 namespace troika::nn {
@@ -17,7 +17,7 @@ namespace troika::nn {
 torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1);
 
 // Convolution, batch norm, ReLU: a new tensor, the input stays as it is.
-at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, torch::nn::BatchNorm2dImpl& norm,
+at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, BatchNormImpl& norm,
                           const at::Tensor& input);
 
 // Every convolution below `module` from N(0, 2 / (out_channels * kernel area)), bias zero: "fan

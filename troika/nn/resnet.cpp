@@ -46,8 +46,7 @@ class ResidualBlock : public torch::nn::Module {
     }
     if (stride != 1 || in != out) {
       downsample_ = register_module(
-          "downsample",
-          torch::nn::Sequential(conv(in, out, 1, stride), torch::nn::BatchNorm2d(out)));
+          "downsample", torch::nn::Sequential(conv(in, out, 1, stride), BatchNorm(out)));
     }
   }
 
@@ -66,12 +65,11 @@ class ResidualBlock : public torch::nn::Module {
     const size_t number = convs_.size() + 1;
     const int64_t channels = conv->options.out_channels();
     convs_.push_back(register_module(fmt::format("conv{}", number), std::move(conv)));
-    norms_.push_back(
-        register_module(fmt::format("bn{}", number), torch::nn::BatchNorm2d(channels)));
+    norms_.push_back(register_module(fmt::format("bn{}", number), BatchNorm(channels)));
   }
 
   std::vector<torch::nn::Conv2d> convs_;
-  std::vector<torch::nn::BatchNorm2d> norms_;
+  std::vector<BatchNorm> norms_;
   torch::nn::Sequential downsample_ = nullptr;
 };
 
@@ -79,7 +77,7 @@ void add_stem(Model& model, const ModelOptions& options, Stem stem) {
   const bool imagenet = stem == Stem::imagenet;
   auto conv1 = model.place(
       "conv1", imagenet ? conv(options.in_channels, 64, 7, 2) : conv(options.in_channels, 64, 3));
-  auto bn1 = model.place("bn1", torch::nn::BatchNorm2d(64));
+  auto bn1 = model.place("bn1", BatchNorm(64));
   model.add_block({"stem", {"conv1", "bn1"}, {}, [=](const at::Tensor& input) {
                      check_images(input, options);
                      const at::Tensor features = conv_norm_relu(*conv1, *bn1, input);

@@ -13,9 +13,9 @@ class PlainShortcutBlock : public torch::nn::Module {
  public:
   PlainShortcutBlock(int64_t in, int64_t out, int64_t stride)
       : conv1_(register_module("conv1", conv(in, out, 3, stride))),
-        bn1_(register_module("bn1", torch::nn::BatchNorm2d(out))),
+        bn1_(register_module("bn1", BatchNorm(out))),
         conv2_(register_module("conv2", conv(out, out, 3))),
-        bn2_(register_module("bn2", torch::nn::BatchNorm2d(out))),
+        bn2_(register_module("bn2", BatchNorm(out))),
         stride_(stride),
         new_channels_(out - in) {}
 
@@ -34,9 +34,9 @@ class PlainShortcutBlock : public torch::nn::Module {
   }
 
   torch::nn::Conv2d conv1_;
-  torch::nn::BatchNorm2d bn1_;
+  BatchNorm bn1_;
   torch::nn::Conv2d conv2_;
-  torch::nn::BatchNorm2d bn2_;
+  BatchNorm bn2_;
   int64_t stride_;
   int64_t new_channels_;
 };
@@ -47,7 +47,7 @@ std::shared_ptr<Model> make_resnet_cifar(const ModelOptions& options, int64_t de
   refuse_dropout(options);
   auto model = std::make_shared<Model>();
   auto conv1 = model->place("conv1", conv(options.in_channels, 16, 3));
-  auto bn1 = model->place("bn1", torch::nn::BatchNorm2d(16));
+  auto bn1 = model->place("bn1", BatchNorm(16));
   model->add_block({"stem", {"conv1", "bn1"}, {}, [=](const at::Tensor& input) {
                       check_images(input, options);
                       return conv_norm_relu(*conv1, *bn1, input);

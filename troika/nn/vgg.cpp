@@ -41,10 +41,10 @@ int64_t add_features(Model& model, const ModelOptions& options, int64_t depth, b
     std::vector<std::string> owns = {name};
     auto conv =
         model.place(name, torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1)));
-    std::shared_ptr<torch::nn::BatchNorm2dImpl> norm;
+    std::shared_ptr<BatchNormImpl> norm;
     if (batch_norm) {
       owns.push_back(fmt::format("features.{}", number + 1));
-      norm = model.place(owns.back(), torch::nn::BatchNorm2d(out));
+      norm = model.place(owns.back(), BatchNorm(out));
     }
     model.add_block({name, owns, {}, [=, first = i == 0](const at::Tensor& input) {
                        if (first) check_images(input, options);

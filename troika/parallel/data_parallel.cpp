@@ -70,7 +70,11 @@ void DataParallel::attach() {
 }
 
 void DataParallel::refresh() {
-  reducer_.reset();
+  if (!reducer_->syncing()) {
+    throw Error(
+        "parallel", ErrorKind::usage,
+        {.what = "refresh() was called inside no_sync()", .hint = "it belongs between steps"});
+  }
   options_.bucket_order.clear();
   attach();
 }
@@ -80,7 +84,11 @@ void DataParallel::finish_backward() {
   reducer_->finish();
   const int root = std::exchange(buffers_from_, 0);
   if (options_.broadcast_buffers) {
-    broadcast_packed(group_, module_.buffers(), root, "module buffers");
+    std::vector<at::Tensor> buffers;
+    for (auto& entry : nn::named_state(module_)) {
+      if (entry.is_buffer) buffers.push_back(std::move(entry.tensor));
+    }
+    broadcast_packed(group_, buffers, root, "module buffers");
   }
 }
 

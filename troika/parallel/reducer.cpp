@@ -63,8 +63,41 @@ Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> paramete
 
 Reducer::~Reducer() = default;
 
+void Reducer::require_whole() const {
+  if (!failed_) return;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "data parallelism goes on after an error",
+               .expected = "a new DataParallel, made by all ranks"});
+}
+
+void Reducer::set_factor(double factor) {
+  require_whole();
+  if (launched_ > 0) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "begin_step() was called in the middle of a step",
+                 .got = "gradients that are averaged already",
+                 .expected = "begin_step(), then backward, then finish_backward()"});
+  }
+  factor_ = factor;
+}
+
+size_t Reducer::launched() const {
+  const std::lock_guard lock(mutex_);
+  return launched_;
+}
+
 void Reducer::on_gradient(size_t index) {
   const std::lock_guard lock(mutex_);
+  require_whole();
+  try {
+    take(index);
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+void Reducer::take(size_t index) {
   Slot& slot = slots_[index];
   adopt_gradient(slot);
   slot.used = true;
@@ -144,7 +177,7 @@ std::vector<bool> Reducer::used_anywhere() {
   if (!options_.find_unused_parameters && !options_.static_graph) return used;
   const auto bitmap = at::zeros({static_cast<int64_t>(slots_.size())}, at::kByte);
   auto* bits = bitmap.data_ptr<uint8_t>();
-  for (size_t i = 0; i < slots_.size(); ++i) bits[i] = slots_[i].used && factor_ != 0;
+  for (size_t i = 0; i < slots_.size(); ++i) bits[i] = slots_[i].used;
   group_.all_reduce(bitmap, comm::ReduceOp::max, {.label = "used parameters"});
   std::copy_n(bits, slots_.size(), used.begin());
   if (options_.static_graph) static_use_ = used;
@@ -186,6 +219,8 @@ void Reducer::finish() {
                 {.what = "finish_backward() was called inside no_sync()",
                  .hint = "it ends the step, after the last backward pass"});
   }
+  require_whole();
+  failed_ = true;  // unless it gets to the end
   const at::NoGradGuard no_grad;
   settle_missing();
   for (auto& bucket : buckets_) bucket.pending = 0;
@@ -193,6 +228,7 @@ void Reducer::finish() {
   take_results();
   rebuild();
   begin_step();
+  failed_ = false;
 }
 
 // Once, after the first step: the order in which gradients arrived on rank 0 becomes everybody's.

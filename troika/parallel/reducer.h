@@ -25,7 +25,9 @@ struct ReducerOptions {
 };
 
 // Owns the buckets of a fixed list of parameters. All ranks must make the same calls. Gradient
-// hooks may come from several threads of autograd; everything else is for one thread.
+// hooks may come from several threads of autograd; everything else is for one thread. What a hook
+// throws comes out of backward(). After that, or an error of finish(), other calls throw
+// Error(usage), since buckets may be averaged on some ranks and not on others.
 class Reducer {
  public:
   // `parameters` are equal on all ranks but for their values. Without hook, buckets are averaged on
@@ -40,8 +42,9 @@ class Reducer {
   void set_syncing(bool syncing) { syncing_ = syncing; }
   bool syncing() const { return syncing_; }
   // Of the step that begins: what this rank's gradients are multiplied by before the mean over
-  // ranks. A rank with factor 0 gives zeros, and needs no backward pass.
-  void set_factor(double factor) { factor_ = factor; }
+  // ranks. A rank with factor 0 gives zeros, and needs no backward pass. Throws Error(usage) once
+  // buckets of the step are on their way.
+  void set_factor(double factor);
   // Ends a step. Throws Error(usage) naming the parameters without gradient.
   void finish();
 
@@ -50,10 +53,12 @@ class Reducer {
   // The names of parameters in the order in which buckets hold them.
   std::vector<std::string> order() const;
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  size_t launched() const { return launched_; }
+  size_t launched() const;
 
  private:
+  void require_whole() const;
   void on_gradient(size_t index);
+  void take(size_t index);
   void launch_full_buckets();
   void launch(Bucket& bucket);
   void settle_missing();
@@ -67,12 +72,13 @@ class Reducer {
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<HookThread> hook_;  // none: plain averages
-  std::mutex mutex_;                  // of hooks
+  mutable std::mutex mutex_;          // of gradient hooks
   std::vector<size_t> arrival_;       // slots in the order of their first gradients, until rebuilt
   std::vector<bool> static_use_;      // static_graph: which slots got a gradient on some rank
   size_t launched_ = 0;
   double factor_ = 1;
   bool syncing_ = true;
+  bool failed_ = false;
   bool rebuilt_ = false;  // or never will be: buckets stay as they are
   bool counted_ = false;  // static_graph: this rank knows how many gradients to expect
 };

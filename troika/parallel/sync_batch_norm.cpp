@@ -8,6 +8,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/batch_norm.h"
 
 namespace troika::parallel {
 
@@ -46,37 +47,50 @@ struct Statistics {
   at::Tensor variance;
 };
 
-// (input - mean) / sqrt(variance + eps), where mean and variance depend on the inputs of all ranks
-// (Ioffe and Szegedy, ICML 2015, section 3).
+// (input - mean) / sqrt(variance + eps) * weight + bias, where mean and variance depend on the
+// inputs of all ranks (Ioffe and Szegedy, ICML 2015, section 3). It keeps the input, and may be
+// written to in place.
 struct Normalise : torch::autograd::Function<Normalise> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const at::Tensor& bias,
                             const Statistics& statistics, double eps, const comm::Group& group) {
-    const auto wide = widened(input);
     const auto scale = (statistics.variance + eps).rsqrt();
-    const auto output = (wide - per_channel(statistics.mean, wide)) * per_channel(scale, wide);
-    context->save_for_backward({output, scale});
+    context->save_for_backward({input, weight, statistics.mean, scale});
     context->saved_data["count"] = statistics.count;
     context->saved_data["group"] =
         c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
+    auto output = normalised(input, statistics.mean, scale);
+    output.mul_(per_channel(weight, output)).add_(per_channel(bias, output));
     return output.to(input.scalar_type());
   }
 
-  // dx = (dy - sum(dy) / N - y sum(dy y) / N) / sqrt(variance + eps), sums over all ranks.
+  // With x the normalised input: dx = (dy - sum(dy) / N - x sum(dy x) / N) weight /
+  // sqrt(variance + eps), sums over all ranks; those of this rank are the gradients of bias and
+  // weight.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    const auto& output = saved[0];
+    const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &scale = saved[3];
     const double count = context->saved_data["count"].toDouble();
     const auto holder = context->saved_data["group"].toCapsule();
     const auto& group = static_cast<const GroupHolder&>(*holder).group;
-    const auto wide = widened(gradients[0]);
-    const auto dims = reduced_dims(wide);
-    const auto sums = at::stack({wide.sum(dims), (wide * output).sum(dims)}).to(at::kDouble);
-    group.all_reduce(sums, comm::ReduceOp::sum, {.label = "batch norm gradients"});
-    const auto means = sums / count;
-    const auto input_gradient =
-        (wide - per_channel(means[0], wide) - output * per_channel(means[1], wide)) *
-        per_channel(saved[1], wide);
-    return {input_gradient.to(gradients[0].scalar_type()), {}, {}, {}};
+    const auto x = normalised(input, mean, scale);
+    const auto dy = widened(gradients[0]);
+    const auto dims = reduced_dims(dy);
+    const auto sums = at::stack({dy.sum(dims), (dy * x).sum(dims)}).to(at::kDouble);
+    const auto means = sums.clone();
+    group.all_reduce(means, comm::ReduceOp::sum, {.label = "batch norm gradients"});
+    means.div_(count);
+    auto input_gradient = dy - per_channel(means[0], dy);
+    input_gradient.addcmul_(x, per_channel(means[1], dy), -1).mul_(per_channel(scale * weight, dy));
+    const auto own = sums.to(weight.scalar_type());
+    return {input_gradient.to(input.scalar_type()), own[1], own[0], {}, {}, {}};
+  }
+
+ private:
+  static at::Tensor normalised(const at::Tensor& input, const at::Tensor& mean,
+                               const at::Tensor& scale) {
+    const auto wide = widened(input);
+    return (wide - per_channel(mean, wide)).mul_(per_channel(scale, wide));
   }
 };
 
@@ -118,45 +132,35 @@ Statistics statistics_of_all(const at::Tensor& input, const comm::Group& group) 
   return merged;
 }
 
-void require_channels(const at::Tensor& input, int64_t channels) {
-  if (input.dim() >= 2 && input.size(1) == channels) return;
-  throw Error("parallel", ErrorKind::usage,
-              {.what = "batch norm cannot read this input",
-               .got = fmt::format("shape [{}]", fmt::join(input.sizes(), ", ")),
-               .expected = fmt::format("[batch, {}, ...]", channels)});
-}
-
-// The forward pass in training of a layer with LibTorch's members.
-template <typename Layer>
-at::Tensor forward_over_ranks(Layer& layer, const at::Tensor& input, const comm::Group& group) {
-  require_channels(input, layer.options.num_features());
+// The forward pass in training.
+at::Tensor forward_over_ranks(nn::BatchNormImpl& layer, const at::Tensor& input,
+                              const comm::Group& group) {
   const auto statistics = statistics_of_all(input, group);
   if (layer.options.track_running_stats()) {
     const at::NoGradGuard no_grad;
     layer.num_batches_tracked += 1;
     const auto momentum = layer.options.momentum();
     // Without momentum, the mean over all batches so far.
-    const double factor =
-        momentum ? *momentum
-                 : 1.0 / static_cast<double>(layer.num_batches_tracked.template item<int64_t>());
+    const double factor = momentum ? *momentum : 1.0 / layer.num_batches_tracked.item<double>();
     const auto update = [&](at::Tensor& running, const at::Tensor& value) {
       running.mul_(1 - factor).add_(value.to(running.scalar_type()), factor);
     };
     update(layer.running_mean, statistics.mean);
     update(layer.running_var, statistics.variance * (statistics.count / (statistics.count - 1)));
   }
-  auto output = Normalise::apply(input, statistics, layer.options.eps(), group);
-  if (!layer.options.affine()) return output;
-  return output * per_channel(layer.weight, output) + per_channel(layer.bias, output);
+  const bool affine = layer.options.affine();
+  const auto weight = affine ? layer.weight : at::ones_like(statistics.mean);
+  const auto bias = affine ? layer.bias : at::zeros_like(statistics.mean);
+  return Normalise::apply(input, weight, bias, statistics, layer.options.eps(), group);
 }
 
-// What converts one layer, once all were found to be convertible.
+// A layer to convert. Its group comes once all were found to be convertible.
 struct Conversion {
   std::string name;
-  std::function<void(const comm::Group&)> convert;
+  std::function<nn::BatchNormImpl&()> place;  // puts it where it belongs
 };
 
-using ReplaceInParent = std::function<void(const std::shared_ptr<SyncBatchNormImpl>&)>;
+using ReplaceInParent = std::function<void(const std::shared_ptr<nn::BatchNormImpl>&)>;
 
 template <typename Layer>
 bool plan_as(torch::nn::Module& module, const std::string& name, const ReplaceInParent& replace,
@@ -167,16 +171,22 @@ bool plan_as(torch::nn::Module& module, const std::string& name, const ReplaceIn
     throw Error("parallel", ErrorKind::usage,
                 {.what = fmt::format("batch norm {} cannot be made to span ranks", name),
                  .got = "a layer of LibTorch held by a module's own member",
-                 .expected = "parallel::SyncBatchNorm, or a child of a Sequential"});
+                 .expected = "nn::BatchNorm, or a child of a Sequential"});
   }
-  plan.push_back({name, [layer, replace](const comm::Group& group) {
-                    replace(std::make_shared<SyncBatchNormImpl>(*layer, group));
+  plan.push_back({name, [layer, replace]() -> nn::BatchNormImpl& {
+                    const auto made = std::make_shared<nn::BatchNormImpl>(*layer);
+                    replace(made);
+                    return *made;
                   }});
   return true;
 }
 
 void make_plan(torch::nn::Module& module, const std::string& name, const ReplaceInParent& replace,
                std::vector<Conversion>& plan) {
+  if (auto* layer = dynamic_cast<nn::BatchNormImpl*>(&module)) {
+    plan.push_back({name, [layer]() -> nn::BatchNormImpl& { return *layer; }});
+    return;
+  }
   if (plan_as<torch::nn::BatchNorm1dImpl>(module, name, replace, plan) ||
       plan_as<torch::nn::BatchNorm2dImpl>(module, name, replace, plan) ||
       plan_as<torch::nn::BatchNorm3dImpl>(module, name, replace, plan)) {
@@ -201,48 +211,24 @@ void make_plan(torch::nn::Module& module, const std::string& name, const Replace
 
 }  // namespace
 
-SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, comm::Group group)
-    : Base(options), group_(std::move(group)) {}
-
-void SyncBatchNormImpl::take_over(const at::Tensor& new_weight, const at::Tensor& new_bias,
-                                  const at::Tensor& new_mean, const at::Tensor& new_var,
-                                  const at::Tensor& count) {
-  parameters_["weight"] = weight = new_weight;
-  parameters_["bias"] = bias = new_bias;
-  if (!options.track_running_stats()) return;
-  // LibTorch keeps buffers private: these stay other tensors, in the same memory.
-  running_mean.set_data(new_mean);
-  running_var.set_data(new_var);
-  num_batches_tracked.set_data(count);
-}
-
-at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
-  _check_input_dim(input);
-  if (is_training()) return forward_over_ranks(*this, input, group_);
-  return at::batch_norm(input, weight, bias, running_mean, running_var,
-                        /*training=*/!options.track_running_stats(), 0.0, options.eps(),
-                        /*cudnn_enabled=*/true);
-}
-
-void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
-  stream << "troika::parallel::SyncBatchNorm(" << options.num_features() << ")";
-}
-
-void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
-  require_channels(input, options.num_features());
-}
-
 std::vector<std::string> convert_batch_norm(torch::nn::Module& module, const comm::Group& group) {
   std::vector<Conversion> plan;
   make_plan(module, "", {}, plan);
   std::vector<std::string> names;
   if (plan.empty()) return names;
   const auto own = *group.split(0);
-  for (const auto& step : plan) {
-    step.convert(own);
-    names.push_back(step.name);
+  for (const auto& conversion : plan) {
+    conversion.place().set_training([own](nn::BatchNormImpl& layer, const at::Tensor& input) {
+      return forward_over_ranks(layer, input, own);
+    });
+    names.push_back(conversion.name);
   }
   return names;
+}
+
+void localize_batch_norm(torch::nn::Module& module) {
+  if (auto* layer = dynamic_cast<nn::BatchNormImpl*>(&module)) layer->set_training({});
+  for (const auto& child : module.children()) localize_batch_norm(*child);
 }
 
 }  // namespace troika::parallel

@@ -71,6 +71,10 @@ void Mean::update(double mean, int64_t count) {
   update(at::scalar_tensor(mean, at::kDouble), count);
 }
 
+void Mean::update_sum(const at::Tensor& sum, const at::Tensor& count) {
+  add(sum.detach(), count.detach());
+}
+
 Accuracy::Accuracy(int64_t top_k) : top_k_(top_k) {
   if (top_k < 1) {
     throw Error("train", ErrorKind::usage,

@@ -37,6 +37,8 @@ class Mean : public RatioState {
   // `mean` over `count` samples: one element, any dtype and device.
   void update(const at::Tensor& mean, int64_t count);
   void update(double mean, int64_t count);
+  // A sum over `count` samples, each one element of any number type.
+  void update_sum(const at::Tensor& sum, const at::Tensor& count);
   // NaN before the first sample.
   double value() const { return ratio(); }
 };

@@ -39,6 +39,8 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.strategy", &trainer.strategy, "how processes work together", one_of({"ddp"}));
   table.add("trainer.precision", &trainer.precision, "bits of a floating-point number",
             one_of({"32", "64"}));
+  table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
+            "batch norms take the statistics of the batches of all processes");
   table.add("trainer.max_epochs", &trainer.max_epochs, "passes over the training data",
             between(int64_t{1}, kMaxCount));
   table.add("trainer.max_steps", &trainer.max_steps,

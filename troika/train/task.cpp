@@ -22,7 +22,11 @@ at::Tensor Task::training_step(const data::Batch& batch) {
 
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   const at::Tensor logits = forward(batch.inputs);
-  evaluation.loss.update(mean_cross_entropy(logits, batch.targets), batch.targets.numel());
+  // Of single samples, added up in float64: rounded as a mean of the batch, it would depend on how
+  // samples were put into batches.
+  const at::Tensor losses = at::cross_entropy_loss(logits.flatten(0, -2), batch.targets.flatten(),
+                                                   /*weight=*/{}, at::Reduction::None);
+  evaluation.loss.update_sum(losses.sum(at::kDouble), batch.targets.ne(Accuracy::kIgnored).sum());
   evaluation.accuracy.update(logits, batch.targets);
 }
 

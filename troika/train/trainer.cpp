@@ -16,6 +16,7 @@
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
 #include "troika/parallel/data_parallel.h"
+#include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/checkpoint.h"
 #include "troika/train/csv_logger.h"
 #include "troika/train/progress.h"
@@ -82,6 +83,7 @@ class Fit {
     task_.module().to(type_);
     torch::manual_seed(
         mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
+    if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
     parallel_.emplace(task_.module(), group_,
                       parallel::DataParallelOptions{
                           .bucket_bytes = mebibytes(options.comm.bucket_megabytes),
@@ -89,6 +91,13 @@ class Fit {
     optimizer_ = optim::make_optimizer(trained_parameters(task_.module()), options.optimizer);
     if (is_main()) open_outputs();
   }
+
+  ~Fit() {
+    // The module may outlive the ranks' being together.
+    if (options_.trainer.sync_batchnorm) parallel::localize_batch_norm(task_.module());
+  }
+  Fit(const Fit&) = delete;
+  Fit& operator=(const Fit&) = delete;
 
   void run() {
     const int64_t epochs = options_.trainer.max_epochs;

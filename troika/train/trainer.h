@@ -18,7 +18,8 @@ namespace troika::train {
 //
 // Step k of an epoch trains on the k-th global batch of the sampler, so the course of a run does
 // not depend on the number of ranks that share a global batch (up to rounding, and up to batch-norm
-// statistics, which each rank takes over its own share). Validation counts every sample once.
+// statistics, which each rank takes over its own share unless trainer.sync_batchnorm is set).
+// Validation counts every sample once.
 class Trainer {
  public:
   Trainer(TrainOptions options, comm::Group group);

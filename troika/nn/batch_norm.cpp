@@ -1,0 +1,56 @@
+#include "troika/nn/batch_norm.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ostream>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+
+namespace troika::nn {
+
+void BatchNormImpl::take_over(const at::Tensor& new_weight, const at::Tensor& new_bias,
+                              const at::Tensor& new_mean, const at::Tensor& new_var,
+                              const at::Tensor& count) {
+  parameters_["weight"] = weight = new_weight;
+  parameters_["bias"] = bias = new_bias;
+  if (!options.track_running_stats()) return;
+  // LibTorch keeps buffers private: these stay other tensors, in the same memory.
+  running_mean.set_data(new_mean);
+  running_var.set_data(new_var);
+  num_batches_tracked.set_data(count);
+}
+
+at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
+  _check_input_dim(input);
+  if (is_training() && training_) return training_(*this, input);
+  auto momentum = options.momentum();
+  if (is_training() && options.track_running_stats()) {
+    num_batches_tracked += 1;
+    // Without momentum, the mean over all batches so far.
+    if (!momentum) momentum = 1.0 / num_batches_tracked.item<double>();
+  }
+  return torch::nn::functional::batch_norm(
+      input, running_mean, running_var,
+      torch::nn::functional::BatchNormFuncOptions()
+          .weight(weight)
+          .bias(bias)
+          .training(is_training() || !options.track_running_stats())
+          .momentum(momentum.value_or(0.0))
+          .eps(options.eps()));
+}
+
+void BatchNormImpl::pretty_print(std::ostream& stream) const {
+  stream << "troika::nn::BatchNorm(" << options.num_features() << ")";
+}
+
+void BatchNormImpl::_check_input_dim(const at::Tensor& input) {
+  if (input.dim() >= 2 && input.size(1) == options.num_features()) return;
+  throw Error("nn", ErrorKind::usage,
+              {.what = "batch norm cannot read this input",
+               .got = fmt::format("shape [{}]", fmt::join(input.sizes(), ", ")),
+               .expected = fmt::format("[batch, {}, ...]", options.num_features())});
+}
+
+}  // namespace troika::nn
