@@ -2,15 +2,14 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/subprocess.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 
 namespace troika {
 namespace {
 
 using testing::HasSubstr;
 using testing_support::run_program;
-using testing_support::TemporaryFolder;
 
 // In a folder of its own, where a fake sbatch keeps what it is given.
 class Slurm : public testing::Test {

@@ -3,7 +3,7 @@
 
 #include <mutex>
 
-#include "tests/support/temporary_folder.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/batch_norm.h"
@@ -12,8 +12,6 @@
 
 namespace troika::train {
 namespace {
-
-using testing_support::TemporaryFolder;
 
 // Images and classes by a fixed function of their numbers.
 class Waves : public data::Dataset {

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/cluster/slurm/commands.h"
 
 namespace troika::cluster::slurm {
@@ -29,7 +29,7 @@ class SlurmCommands : public testing::Test {
   }
   std::filesystem::path calls() const { return folder_ / "calls"; }
 
-  testing_support::TemporaryFolder folder_;
+  TemporaryFolder folder_;
   std::string path_;
 };
 

@@ -3,8 +3,8 @@
 
 #include "tests/cluster/slurm/slurm_jobs.h"
 #include "tests/support/errors.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/cluster/slurm/time_limit.h"
 
 namespace troika::cluster::slurm {
@@ -147,7 +147,7 @@ TEST(SlurmJob, WithoutATableOnlyTheCoresMustBeTold) {
 }
 
 TEST(SlurmSite, MistakesInATableNameTheirLine) {
-  const testing_support::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto file = folder / "site.toml";
   const std::string at = " (" + file.string() + ":";
   const std::string part = "[partition.p]\ncores = 4\n";

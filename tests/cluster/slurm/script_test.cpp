@@ -6,15 +6,14 @@
 
 #include "tests/cluster/slurm/slurm_jobs.h"
 #include "tests/support/subprocess.h"
-#include "tests/support/temporary_folder.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/cluster/slurm/script.h"
 
 namespace troika::cluster::slurm {
 namespace {
 
 using testing_support::run_program;
-using testing_support::TemporaryFolder;
 
 TEST(SlurmScript, OnJeanZay) {
   auto job = job_on("gpu_p13", 4, 2);
