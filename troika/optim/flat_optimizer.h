@@ -31,6 +31,8 @@ class FlatOptimizer {
   double learning_rate() const { return rate_; }
   void set_learning_rate(double rate) { rate_ = rate; }
 
+  const FlatParameters& parameters() const { return parameters_; }
+
   // All states as `<parameter>.<state>` under PyTorch's names (exp_avg, exp_avg_sq,
   // momentum_buffer, sum, step), in the shapes of their parameters. They share memory with the
   // optimizer. They are zero before the first step.
@@ -50,7 +52,6 @@ class FlatOptimizer {
   // States beyond the flat ones of one parameter, by the state's own name.
   virtual NamedTensors more_state(size_t /*index*/) const { return {}; }
 
-  const FlatParameters& parameters() const { return parameters_; }
   kernels::Type kernel_type() const;
   // Steps the parameter has made, this one included.
   int64_t steps(size_t index) const { return steps_.data_ptr<int64_t>()[index]; }

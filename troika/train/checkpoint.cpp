@@ -4,12 +4,13 @@
 #include <fnmatch.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/train/options.h"
-#include "troika/train/safetensors.h"
 
 namespace troika::train {
 
@@ -47,7 +48,14 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
                                       const CheckpointInfo& info) {
   TrainOptions copy = options;
   const std::string name = fmt::format("epoch={}-step={}.safetensors", info.epoch, info.step);
-  save_safetensors(folder / name, state_of(module),
+  NamedTensors state = state_of(module);
+  for (const auto& [master, tensor] : info.masters) {
+    const auto found = std::find_if(state.begin(), state.end(),
+                                    [&](const auto& item) { return item.first == master; });
+    TROIKA_CHECK(found != state.end(), master + " is not a tensor of the module");
+    found->second = tensor;
+  }
+  save_safetensors(folder / name, state,
                    {{"format", "pt"},
                     {"epoch", std::to_string(info.epoch)},
                     {"step", std::to_string(info.step)},

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "troika/base/config.h"
+#include "troika/train/safetensors.h"
 
 namespace torch::nn {
 class Module;
@@ -19,6 +20,8 @@ struct TrainOptions;
 struct CheckpointInfo {
   int64_t epoch = 0;
   int64_t step = 0;
+  // Saved in place of the module's tensors of these names: what those are the roundings of.
+  NamedTensors masters = {};
 };
 
 // Writes `folder`/epoch=E-step=S.safetensors, then moves the link `folder`/last.safetensors to it,

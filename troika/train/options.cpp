@@ -1,5 +1,7 @@
 #include "troika/train/options.h"
 
+#include "troika/nn/precision.h"
+
 namespace troika::train {
 
 namespace {
@@ -37,8 +39,10 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "as the launcher started, one without",
             count_or("as many as the launcher started"));
   table.add("trainer.strategy", &trainer.strategy, "how processes work together", one_of({"ddp"}));
-  table.add("trainer.precision", &trainer.precision, "bits of a floating-point number",
-            one_of({"32", "64"}));
+  table.add("trainer.precision", &trainer.precision,
+            "number type: mixed computes matrix products and convolutions in 16 bits, true keeps "
+            "parameters so too; docs/precision-and-memory.md",
+            one_of(nn::precision_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
             "batch norms take the statistics of the batches of all processes");
   table.add("trainer.max_epochs", &trainer.max_epochs, "passes over the training data",

@@ -6,9 +6,11 @@ namespace troika::train {
 
 namespace {
 
-// Mean over all targets; those of a text are [batch, length], which cross_entropy wants flat.
+// Mean over all targets; those of a text are [batch, length], which cross_entropy wants flat. In
+// float32 at least: half types have too few digits for sums of exponentials.
 at::Tensor mean_cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
-  return at::cross_entropy_loss(logits.flatten(0, -2), targets.flatten());
+  const auto type = at::promote_types(logits.scalar_type(), at::kFloat);
+  return at::cross_entropy_loss(logits.flatten(0, -2).to(type), targets.flatten());
 }
 
 }  // namespace

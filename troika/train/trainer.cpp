@@ -11,14 +11,15 @@
 #include "troika/base/random.h"
 #include "troika/compat/torch.h"
 #include "troika/data/loader.h"
+#include "troika/nn/precision.h"
 #include "troika/nn/state.h"
-#include "troika/optim/optimizer.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/checkpoint.h"
 #include "troika/train/csv_logger.h"
+#include "troika/train/optimization.h"
 #include "troika/train/progress.h"
 #include "troika/train/tensorboard_logger.h"
 
@@ -71,7 +72,8 @@ class Fit {
                   .global_batch = batch_,
                   .seed = static_cast<uint64_t>(options.run.seed),
                   .ranks = ranks_}),
-        type_(options.trainer.precision == "64" ? at::kDouble : at::kFloat) {
+        precision_(nn::parse_precision(options.trainer.precision)) {
+    nn::require_supported(precision_, at::kCPU);
     const int64_t per_epoch = sampler_.steps_left({});
     total_steps_ = per_epoch * options.trainer.max_epochs;
     if (options.trainer.max_steps >= 0) {
@@ -80,7 +82,7 @@ class Fit {
     schedule_ =
         optim::make_schedule(options.schedule, {.steps = total_steps_, .global_batch = batch_});
     if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
-    task_.module().to(type_);
+    task_.module().to(precision_.parameters);
     torch::manual_seed(
         mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
     if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
@@ -88,7 +90,7 @@ class Fit {
                       parallel::DataParallelOptions{
                           .bucket_bytes = mebibytes(options.comm.bucket_megabytes),
                           .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes)});
-    optimizer_ = optim::make_optimizer(trained_parameters(task_.module()), options.optimizer);
+    optimization_.emplace(precision_, trained_parameters(task_.module()), options.optimizer);
     if (is_main()) open_outputs();
   }
 
@@ -135,7 +137,9 @@ class Fit {
   }
 
   data::Batch cast(data::Batch batch) const {
-    if (at::isFloatingType(batch.inputs.scalar_type())) batch.inputs = batch.inputs.to(type_);
+    if (at::isFloatingType(batch.inputs.scalar_type())) {
+      batch.inputs = batch.inputs.to(precision_.parameters);
+    }
     return batch;
   }
 
@@ -169,11 +173,14 @@ class Fit {
       if (progress_) progress_->advance(1, batch_, loss.item<double>());
       if (step_ % options_.trainer.log_every_n_steps == 0) {
         reduce(group_, interval_loss, "train loss");
-        log({{"epoch", static_cast<double>(epoch)},
-             {"train/loss", interval_loss.value()},
-             {"train/lr", optimizer_->learning_rate()},
-             {"train/samples_per_second",
-              static_cast<double>(interval_steps * batch_) / interval.seconds()}});
+        MetricValues values{{"epoch", static_cast<double>(epoch)},
+                            {"train/loss", interval_loss.value()},
+                            {"train/lr", optimization_->learning_rate()},
+                            {"train/samples_per_second",
+                             static_cast<double>(interval_steps * batch_) / interval.seconds()}};
+        const auto loss_scale = optimization_->loss_scale();
+        if (loss_scale) values.emplace_back("train/loss_scale", *loss_scale);
+        log(values);
         interval_loss.reset();
         interval_steps = 0;
         interval.restart();
@@ -186,20 +193,28 @@ class Fit {
     if (steps == sampler_.steps_left({epoch, 0})) ++epochs_;
   }
 
+  at::Tensor training_loss(const data::Batch& batch) {
+    const nn::Autocast autocast(precision_, at::kCPU);
+    return task_.training_step(batch);
+  }
+
   at::Tensor train_step(const data::Batch& batch) {
-    optimizer_->set_learning_rate(options_.optimizer.lr * schedule_(step_) *
-                                  (plateau_ ? plateau_->factor() : 1.0));
+    // A skipped step does not move the schedule on.
+    optimization_->set_learning_rate(options_.optimizer.lr *
+                                     schedule_(step_ - optimization_->skipped()) *
+                                     (plateau_ ? plateau_->factor() : 1.0));
     task_.module().zero_grad(/*set_to_none=*/true);
-    const at::Tensor loss = task_.training_step(batch);
-    loss.backward();
+    const at::Tensor loss = training_loss(batch);
+    optimization_->scaled(loss).backward();
     parallel_->finish_backward();
-    optimizer_->step();
+    optimization_->step();
     ++step_;
     return loss.detach();
   }
 
   void validate(int64_t epoch) {
     const at::NoGradGuard no_grad;
+    const nn::Autocast autocast(precision_, at::kCPU);
     task_.module().eval();
     data::Loader loader(
         validation_, data::evaluation_batches(validation_.size(), batch_ / group_.size(), ranks_),
@@ -223,8 +238,9 @@ class Fit {
   }
 
   void save(int64_t epoch) {
-    checkpoint_ = save_checkpoint(folder_ / "checkpoints", task_.module(), options_,
-                                  {.epoch = epoch + 1, .step = step_});
+    checkpoint_ =
+        save_checkpoint(folder_ / "checkpoints", task_.module(), options_,
+                        {.epoch = epoch + 1, .step = step_, .masters = optimization_->masters()});
     for (const auto& logger : loggers_) logger->flush();
   }
 
@@ -241,12 +257,12 @@ class Fit {
   const data::RankOf ranks_;
   const int64_t batch_;  // samples a step over all ranks
   const data::Sampler sampler_;
-  const at::ScalarType type_;
+  const nn::Precision precision_;
   int64_t total_steps_ = 0;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;
   std::optional<parallel::DataParallel> parallel_;
-  std::unique_ptr<optim::FlatOptimizer> optimizer_;
+  std::optional<Optimization> optimization_;
 
   std::vector<std::unique_ptr<Logger>> loggers_;  // rank 0's
   std::optional<ProgressBar> progress_;

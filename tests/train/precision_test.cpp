@@ -1,0 +1,137 @@
+// What a precision does to a run.
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "tests/support/errors.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/train/checkpoint.h"
+#include "troika/train/optimization.h"
+#include "troika/train/safetensors.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+// Four overlapping clouds of points in eight dimensions.
+class Clouds : public data::Dataset {
+ public:
+  Clouds() {
+    const auto generator = at::detail::createCPUGenerator(5);
+    targets_ = at::arange(256, at::kLong) % 4;
+    const auto centres = at::randn({4, 8}, generator);
+    inputs_ = centres.index_select(0, targets_) + at::randn({256, 8}, generator);
+  }
+  int64_t size() const override { return 256; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto which = torch::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
+    return {inputs_.index_select(0, which), targets_.index_select(0, which)};
+  }
+  int64_t num_classes() const override { return 4; }
+  std::vector<int64_t> input_shape() const override { return {8}; }
+
+ private:
+  at::Tensor inputs_, targets_;
+};
+
+class PrecisionOfARun : public testing::Test {
+ protected:
+  RunSummary fit(const std::string& precision) {
+    options_.run.folder = folder_.path().string();
+    options_.run.name = precision;
+    options_.trainer.precision = precision;
+    options_.trainer.max_epochs = 5;
+    options_.trainer.enable_progress_bar = false;
+    options_.data.batch_size = 16;
+    options_.optimizer = {.name = "adamw", .lr = 0.01};
+    torch::manual_seed(9);
+    module_ = torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::ReLU(),
+                                    torch::nn::Linear(32, 4));
+    Task task(module_.ptr());
+    const Clouds clouds;
+    return Trainer(options_, comm::local::alone()).fit(task, clouds, clouds);
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+  torch::nn::Sequential module_;
+};
+
+TEST_F(PrecisionOfARun, HalfAsManyBitsReachTheSameLoss) {
+  const double whole = fit("32").validation_loss;
+  EXPECT_LT(whole, 0.5);
+  for (const char* precision : {"bf16-mixed", "bf16-true"}) {
+    const double loss = fit(precision).validation_loss;
+    EXPECT_NEAR(loss, whole, 0.02 * whole) << precision;
+    EXPECT_NE(loss, whole) << precision;
+  }
+}
+
+TEST_F(PrecisionOfARun, CheckpointsHoldTheMasters) {
+  const auto file = fit("bf16-true").checkpoint;
+  const auto saved = load_safetensors(file);
+  const auto state = nn::named_state(*module_);
+  ASSERT_EQ(saved.size(), state.size());
+  bool finer = false;
+  for (size_t i = 0; i < saved.size(); ++i) {
+    EXPECT_EQ(saved[i].first, state[i].name);
+    EXPECT_EQ(saved[i].second.scalar_type(), at::kFloat);
+    EXPECT_EQ(state[i].tensor.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(saved[i].second.to(at::kBFloat16).equal(state[i].tensor)) << state[i].name;
+    finer = finer || !saved[i].second.equal(state[i].tensor.to(at::kFloat));
+  }
+  EXPECT_TRUE(finer);
+}
+
+TEST_F(PrecisionOfARun, Float16IsLossScaledOrRefused) {
+  for (const std::string precision : {"16-mixed", "16-true"}) {
+    if (compat::torch_version().starts_with("2")) {
+      EXPECT_NEAR(fit(precision).validation_loss, fit("32").validation_loss, 0.02) << precision;
+      EXPECT_THAT(read_file(folder_ / precision / "metrics.csv"),
+                  testing::HasSubstr("train/loss_scale"));
+      continue;
+    }
+    EXPECT_ERROR(fit(precision), ErrorKind::usage,
+                 "[nn] LibTorch " + compat::torch_version() +
+                     " has no Half matrix products and convolutions on cpu; got precision " +
+                     precision + " (use bf" + precision + ")");
+  }
+}
+
+// With gradients as a backward pass in float16 would leave them.
+TEST(Optimization, AnOverflowCostsAStep) {
+  for (const char* name : {"16-mixed", "16-true"}) {
+    const auto precision = nn::parse_precision(name);
+    const auto weight = at::ones({4}, precision.parameters);
+    Optimization optimization(precision, {{"weight", weight}}, {.lr = 0.5, .momentum = 0});
+    EXPECT_EQ(optimization.scaled(torch::tensor(1.0)).item<double>(), 65536);
+
+    weight.mutable_grad() = at::full({4}, std::numeric_limits<float>::infinity(), weight.options());
+    optimization.step();
+    EXPECT_EQ(optimization.skipped(), 1) << name;
+    EXPECT_EQ(optimization.loss_scale(), 32768) << name;
+    EXPECT_TRUE(weight.equal(at::ones({4}, weight.options()))) << name;
+
+    weight.mutable_grad() = at::full({4}, 32768, weight.options());
+    optimization.step();
+    EXPECT_EQ(optimization.skipped(), 1) << name;
+    EXPECT_TRUE(weight.equal(at::full({4}, 0.5, weight.options()))) << name;
+  }
+}
+
+TEST(Optimization, OthersAreNotScaled) {
+  for (const char* name : {"32", "64", "bf16-mixed", "bf16-true"}) {
+    const auto precision = nn::parse_precision(name);
+    const auto weight = at::ones({4}, precision.parameters);
+    const Optimization optimization(precision, {{"weight", weight}}, {});
+    EXPECT_FALSE(optimization.loss_scale()) << name;
+    EXPECT_EQ(optimization.masters().size(), precision.needs_masters() ? 1 : 0) << name;
+  }
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,40 @@
+// Float32 copies of parameters of half precision, for optimizers to step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "troika/optim/flat_parameters.h"
+
+namespace troika::optim {
+
+// A step much smaller than a weight is lost in a weight of 8 or 11 significant bits; masters add
+// such steps up (Micikevicius et al. 2018, arXiv 1710.03740, section 3.1):
+//
+//   MasterWeights masters(parameters);
+//   auto optimizer = make_optimizer(masters.list(), options);
+//   masters.take_gradients(); optimizer->step(); masters.give_weights();
+//
+// Masters and their gradients lie one after the other in memory. They are what a checkpoint should
+// hold: the parameters are their roundings.
+class MasterWeights {
+ public:
+  // Of float16 or bfloat16 tensors, which start the masters. Throws Error(usage), naming it, for a
+  // parameter of another type.
+  explicit MasterWeights(std::vector<Parameter> parameters);
+
+  // In float32, with the names of their parameters.
+  const std::vector<Parameter>& list() const { return masters_; }
+  // Gives each master the gradient of its parameter; none where that has none.
+  void take_gradients();
+  // Rounds the masters to their parameters.
+  void give_weights();
+
+ private:
+  std::vector<Parameter> parameters_;
+  std::vector<Parameter> masters_;
+  std::vector<at::Tensor> gradients_;  // views into one tensor, in the shapes of the masters
+};
+
+}  // namespace troika::optim
