@@ -84,11 +84,7 @@ void DataParallel::finish_backward() {
   reducer_->finish();
   const int root = std::exchange(buffers_from_, 0);
   if (options_.broadcast_buffers) {
-    std::vector<at::Tensor> buffers;
-    for (auto& entry : nn::named_state(module_)) {
-      if (entry.is_buffer) buffers.push_back(std::move(entry.tensor));
-    }
-    broadcast_packed(group_, buffers, root, "module buffers");
+    broadcast_packed(group_, module_.buffers(), root, "module buffers");
   }
 }
 
