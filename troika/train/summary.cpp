@@ -17,6 +17,10 @@ std::string troika_version() {
 }
 
 void write_summary(const std::filesystem::path& path, const RunSummary& summary) {
+  auto phases = nlohmann::ordered_json::object();
+  for (const auto& [phase, milliseconds] : summary.phase_milliseconds) {
+    phases[phase] = milliseconds;
+  }
   // Dumping a NaN or an infinity gives null by nlohmann's own rule.
   const nlohmann::ordered_json json{
       {"name", summary.name},
@@ -30,6 +34,7 @@ void write_summary(const std::filesystem::path& path, const RunSummary& summary)
       {"validation_accuracy", summary.validation_accuracy},
       {"samples_per_second", summary.samples_per_second},
       {"median_step_milliseconds", summary.median_step_milliseconds},
+      {"phase_milliseconds", phases},
       {"seconds", summary.seconds},
       {"peak_resident_bytes", summary.peak_resident_bytes},
       {"torch_version", summary.torch_version},

@@ -9,6 +9,7 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
+#include "troika/comm/timeline.h"
 #include "troika/compat/torch.h"
 #include "troika/data/loader.h"
 #include "troika/nn/state.h"
@@ -19,6 +20,7 @@
 #include "troika/train/checkpoint.h"
 #include "troika/train/csv_logger.h"
 #include "troika/train/progress.h"
+#include "troika/train/step_times.h"
 #include "troika/train/tensorboard_logger.h"
 
 namespace troika::train {
@@ -82,10 +84,13 @@ class Fit {
     task_.module().to(type_);
     torch::manual_seed(
         mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
+    if (options.trainer.trace) timeline_.emplace(group_);
+    times_ = StepTimes(trace());
     parallel_.emplace(task_.module(), group_,
                       parallel::DataParallelOptions{
                           .bucket_bytes = mebibytes(options.comm.bucket_megabytes),
-                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes)});
+                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes),
+                          .trace = trace()});
     optimizer_ = optim::make_optimizer(trained_parameters(task_.module()), options.optimizer);
     if (is_main()) open_outputs();
   }
@@ -98,6 +103,7 @@ class Fit {
       if (last || (epoch + 1) % options_.trainer.check_val_every_n_epoch == 0) validate(epoch);
       if (is_main()) save(epoch);
     }
+    if (timeline_) write_timeline();
   }
 
   RunSummary summary(const std::string& status) const {
@@ -115,9 +121,36 @@ class Fit {
     return summary;
   }
 
+  // The medians of all ranks' steps; called by all.
+  std::vector<PhaseTime> phase_times() const {
+    const auto mine = times_.medians();
+    const auto count = static_cast<int64_t>(mine.size());
+    const auto all = at::empty({group_.size(), count}, at::kDouble);
+    group_.all_gather(all, at::tensor(at::ArrayRef<double>(mine)), {}, {.label = "step times"});
+    std::vector<PhaseTime> result;
+    for (int64_t p = 0; p < count; ++p) {
+      const auto of_ranks = all.select(1, p).contiguous();
+      const auto* first = of_ranks.data_ptr<double>();
+      const auto i = static_cast<size_t>(p);
+      result.push_back({std::string(i < kPhaseNames.size() ? kPhaseNames[i] : "step"),
+                        {first, first + group_.size()}});
+    }
+    return result;
+  }
+
  private:
   static int64_t mebibytes(double count) { return static_cast<int64_t>(count * (1 << 20)); }
   bool is_main() const { return group_.rank() == 0; }
+
+  Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
+
+  void write_timeline() {
+    timeline_->write(folder_ / "trace.json");
+    if (!is_main()) return;
+    log::info("timeline of the first {} steps: {} (for ui.perfetto.dev, or troika report {})",
+              std::min(step_, trace()->steps()), (folder_ / "trace.json").string(),
+              folder_.string());
+  }
 
   void open_outputs() {
     loggers_.push_back(std::make_unique<CsvLogger>(folder_ / "metrics.csv"));
@@ -150,7 +183,9 @@ class Fit {
     Stopwatch interval;
     Stopwatch whole;
     int64_t interval_steps = 0;
+    times_.start();
     while (const auto batch = loader.next()) {
+      times_.begin(step_);
       const Stopwatch one;
       const auto loss = train_step(cast(*batch));
       epoch_loss.update(loss, batch->size());
@@ -169,6 +204,8 @@ class Fit {
         interval_steps = 0;
         interval.restart();
       }
+      times_.finish();
+      times_.start();
     }
     train_seconds_ += whole.seconds();
     if (progress_) progress_->finish();
@@ -182,14 +219,19 @@ class Fit {
                                   (plateau_ ? plateau_->factor() : 1.0));
     task_.module().zero_grad(/*set_to_none=*/true);
     const at::Tensor loss = task_.training_step(batch);
+    times_.end(Phase::forward);
     loss.backward();
+    times_.end(Phase::backward);
     parallel_->finish_backward();
+    times_.end(Phase::exposed_communication);
     optimizer_->step();
+    times_.end(Phase::optimizer);
     ++step_;
     return loss.detach();
   }
 
   void validate(int64_t epoch) {
+    const TraceSpan span(trace(), "compute", "validation");
     const at::NoGradGuard no_grad;
     task_.module().eval();
     data::Loader loader(
@@ -214,6 +256,7 @@ class Fit {
   }
 
   void save(int64_t epoch) {
+    const TraceSpan span(trace(), "compute", "checkpoint");
     checkpoint_ = save_checkpoint(folder_ / "checkpoints", task_.module(), options_,
                                   {.epoch = epoch + 1, .step = step_});
     for (const auto& logger : loggers_) logger->flush();
@@ -236,6 +279,8 @@ class Fit {
   int64_t total_steps_ = 0;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;
+  std::optional<comm::Timeline> timeline_;
+  StepTimes times_;
   std::optional<parallel::DataParallel> parallel_;
   std::unique_ptr<optim::FlatOptimizer> optimizer_;
 
@@ -283,12 +328,15 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
   try {
     if (is_main) {
       // An earlier run of this name must not speak for this one.
-      std::filesystem::remove(summary_file);
+      for (const auto& file : {summary_file, folder() / "trace.json", folder() / "report.html"}) {
+        std::filesystem::remove(file);
+      }
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
     fit.emplace(options_, group_, folder(), task, training, validation);
     fit->run();
     RunSummary summary = fit->summary("finished");
+    summary.phase_milliseconds = fit->phase_times();
     const auto peaks = at::empty({group_.size(), 1}, at::kLong);
     group_.all_gather(peaks, at::full({1}, peak_resident_bytes(), at::kLong), {},
                       {.label = "peak memory"});
