@@ -96,8 +96,9 @@ ClockOffset clock_offset(const std::vector<ClockExchange>& exchanges) {
 Clock::time_point AlignedClock::operator()(Clock::time_point here) const {
   const auto between = last_.at - first_.at;
   if (between <= Clock::duration(0)) return here + first_.offset;
-  const double share =
-      static_cast<double>((here - first_.at).count()) / static_cast<double>(between.count());
+  const double share = std::clamp(
+      static_cast<double>((here - first_.at).count()) / static_cast<double>(between.count()), 0.0,
+      1.0);
   const double drift = static_cast<double>((last_.offset - first_.offset).count()) * share;
   return here + first_.offset + Clock::duration(static_cast<Clock::rep>(drift));
 }
@@ -122,7 +123,7 @@ std::string trace_elements(const RankTrace& rank, const AlignedClock& clock,
                          {"ts", start},
                          {"args", args_of(event)}};
     if (event.end) {
-      json["dur"] = microseconds(clock(*event.end) - origin) - start;
+      json["dur"] = microseconds(clock(*event.end) - clock(event.start));
     } else {
       json["s"] = "t";
     }

@@ -92,7 +92,7 @@ struct ClockOffset {
 ClockOffset clock_offset(const std::vector<ClockExchange>& exchanges);
 
 // This rank's clock as rank 0's: between two measured offsets their line, which takes out the drift
-// of the clocks; outside of them the line goes on.
+// of the clocks; before and behind them the nearer one.
 class AlignedClock {
  public:
   AlignedClock(ClockOffset first, ClockOffset last) : first_(first), last_(last) {}

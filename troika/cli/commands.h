@@ -30,6 +30,7 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest);
 Entry add_doctor(CLI::App& app);
 Entry add_sample(CLI::App& app);
 Entry add_bench(CLI::App& app);
+Entry add_report(CLI::App& app);
 Entry add_version(CLI::App& app);
 
 }  // namespace troika::cli

@@ -1,14 +1,12 @@
 #include "troika/train/step_times.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 
 namespace troika::train {
 
 namespace {
-
-// Of at most 15 characters; see TraceEvent.
-constexpr std::array<const char*, kPhaseNames.size()> kSpanNames{
-    "data wait", "forward", "backward", "finish_backward", "optimizer", "other"};
 
 double milliseconds(Clock::duration span) {
   return std::chrono::duration<double, std::milli>(span).count();
@@ -46,9 +44,20 @@ void StepTimes::finish() {
   }
 }
 
-std::array<double, kPhaseNames.size() + 1> StepTimes::medians() const {
-  std::array<double, kPhaseNames.size() + 1> result{};
-  std::ranges::transform(times_, result.begin(), [](const Median& m) { return m.value(); });
+std::vector<PhaseTime> StepTimes::medians(const comm::Group& group) const {
+  const auto count = static_cast<int64_t>(times_.size());
+  const auto mine = at::empty({count}, at::kDouble);
+  std::ranges::transform(times_, mine.data_ptr<double>(),
+                         [](const Median& median) { return median.value(); });
+  const auto all = at::empty({group.size(), count}, at::kDouble);
+  group.all_gather(all, mine, {}, {.label = "step times"});
+  std::vector<PhaseTime> result;
+  for (size_t p = 0; p < times_.size(); ++p) {
+    const auto of_ranks = all.select(1, static_cast<int64_t>(p)).contiguous();
+    const auto* first = of_ranks.data_ptr<double>();
+    result.push_back({std::string(p < kPhaseNames.size() ? kPhaseNames[p] : "step"),
+                      {first, first + group.size()}});
+  }
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "troika/base/trace.h"
+#include "troika/comm/group.h"
 #include "troika/train/summary.h"
 
 namespace troika::train {
@@ -15,6 +16,9 @@ namespace troika::train {
 enum class Phase { data_wait, forward, backward, exposed_communication, optimizer, other };
 inline constexpr std::array<std::string_view, 6> kPhaseNames{
     "data_wait", "forward", "backward", "exposed_communication", "optimizer", "other"};
+// Their spans in a trace.
+inline constexpr std::array<const char*, kPhaseNames.size()> kSpanNames{
+    "data wait", "forward", "backward", "finish_backward", "optimizer", "other"};
 
 // Keeps every phase's time (8 bytes each) for their medians, and tells a trace: the span "step" and
 // its phases on track "compute", "data wait" on track "data". For one thread:
@@ -32,8 +36,9 @@ class StepTimes {
   void end(Phase phase);
   void finish();
 
-  // In milliseconds, of the phases in their order and of whole steps; NaN before the first step.
-  std::array<double, kPhaseNames.size() + 1> medians() const;
+  // Of the phases in their order, then of the whole "step", on every rank of the group; NaN before
+  // the first step. Called by all ranks; blocks.
+  std::vector<PhaseTime> medians(const comm::Group& group) const;
 
  private:
   Trace* trace_;

@@ -44,6 +44,9 @@ struct RunSummary {
 // Writes the file whole or not at all.
 void write_summary(const std::filesystem::path& path, const RunSummary& summary);
 
+// Reads what write_summary() wrote. Throws Error(usage) naming the file and what is wrong with it.
+RunSummary read_summary(const std::filesystem::path& path);
+
 // The most memory this process has had resident so far (VmHWM of proc(5)).
 int64_t peak_resident_bytes();
 

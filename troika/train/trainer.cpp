@@ -121,22 +121,8 @@ class Fit {
     return summary;
   }
 
-  // The medians of all ranks' steps; called by all.
-  std::vector<PhaseTime> phase_times() const {
-    const auto mine = times_.medians();
-    const auto count = static_cast<int64_t>(mine.size());
-    const auto all = at::empty({group_.size(), count}, at::kDouble);
-    group_.all_gather(all, at::tensor(at::ArrayRef<double>(mine)), {}, {.label = "step times"});
-    std::vector<PhaseTime> result;
-    for (int64_t p = 0; p < count; ++p) {
-      const auto of_ranks = all.select(1, p).contiguous();
-      const auto* first = of_ranks.data_ptr<double>();
-      const auto i = static_cast<size_t>(p);
-      result.push_back({std::string(i < kPhaseNames.size() ? kPhaseNames[i] : "step"),
-                        {first, first + group_.size()}});
-    }
-    return result;
-  }
+  // Called by all ranks.
+  std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
 
  private:
   static int64_t mebibytes(double count) { return static_cast<int64_t>(count * (1 << 20)); }
