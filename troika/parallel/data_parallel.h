@@ -52,8 +52,9 @@ struct DataParallelOptions {
   std::vector<std::string> bucket_order = {};
   // Takes, beside the spans of the caller's own: on track "compute" an instant "bucket ready" for
   // each bucket whose last gradient is there, and the span "buffers"; on track "communication" a
-  // span "bucket" while this rank carries out its average, the wait for other ranks included. Must
-  // outlive the DataParallel.
+  // span "bucket" while this rank carries out its average, the wait for other ranks included; that
+  // one is on track "compute" where the group has no thread beside the caller's. Must outlive the
+  // DataParallel.
   Trace* trace = nullptr;
 };
 

@@ -96,8 +96,9 @@ void Reducer::mark_ready(const Bucket& bucket) {
                        .bytes = static_cast<int64_t>(bucket.gradient.flat.nbytes())});
 }
 
-void Reducer::trace_average(const Bucket& bucket, const comm::Work::Times& times) {
-  options_.trace->add({.track = "communication",
+void Reducer::trace_average(const Bucket& bucket, const char* track,
+                            const comm::Work::Times& times) {
+  options_.trace->add({.track = track,
                        .name = "bucket",
                        .start = times.start,
                        .end = times.end,
@@ -128,9 +129,9 @@ void Reducer::launch(Bucket& bucket) {
   const auto start = Clock::now();
   bucket.work =
       group_.all_reduce(flat, comm::ReduceOp::average, {.label = label, .async_op = true});
-  // A back end that is for one thread has done it here.
+  // A group of one rank, or of a back end that is for one thread, has done it here.
   if (options_.trace && bucket.work->done() && !bucket.work->times()) {
-    trace_average(bucket, {start, Clock::now()});
+    trace_average(bucket, "compute", {start, Clock::now()});
   }
 }
 
@@ -183,7 +184,7 @@ void Reducer::take_results() {
     if (!bucket.work) continue;
     bucket.work->wait();
     const auto times = bucket.work->times();
-    if (options_.trace && times) trace_average(bucket, *times);
+    if (options_.trace && times) trace_average(bucket, "communication", *times);
     bucket.work.reset();
   }
   if (hook_) hook_->wait();

@@ -57,7 +57,7 @@ class Reducer {
  private:
   void on_gradient(size_t index);
   void mark_ready(const Bucket& bucket);
-  void trace_average(const Bucket& bucket, const comm::Work::Times& times);
+  void trace_average(const Bucket& bucket, const char* track, const comm::Work::Times& times);
   void launch_full_buckets();
   void launch(Bucket& bucket);
   void settle_missing();

@@ -197,9 +197,11 @@ std::string timeline(const RunRecord& run) {
   const size_t lanes = std::min(trace.ranks.size(), kLanes);
   const int64_t step = typical_step(trace);
   std::string html = paragraph(
-      fmt::format("{} of the time in which gradient buckets were averaged lies beside the backward "
-                  "pass. A bucket's time includes the wait for ranks that are later with it.",
-                  percent(all.hidden / all.communication)));
+      lanes == 1 ? "One rank has nobody to average with."
+                 : fmt::format("{} of the time in which gradient buckets were averaged lies beside "
+                               "the backward pass. A bucket's time includes the wait for ranks "
+                               "that are later with it.",
+                               percent(all.hidden / all.communication)));
   html +=
       paragraph(fmt::format("Step {}, of median length, on {} of {} ranks. Phases are coloured as "
                             "above; buckets lie below "

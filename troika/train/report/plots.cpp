@@ -234,7 +234,7 @@ std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks) {
     svg += text_at(kLeft - 6, top + kLane - 2, "end", fmt::format("rank {}", r));
     svg += text_at(kLeft - 6, top + 2 * kLane, "end", "buckets");
     for (const Span& span : trace.ranks[r].spans) {
-      const bool bucket = span.track == "communication";
+      const bool bucket = span.name == "bucket";
       const auto phase = phase_of(span);
       if (span.step != step || !(bucket || phase)) continue;
       const double from = (span.start - start) / 1e3, length = (span.end - span.start) / 1e3;

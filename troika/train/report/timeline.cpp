@@ -81,13 +81,14 @@ Overlap overlap(const RankTimeline& rank) {
   std::map<int64_t, std::vector<Span>> backward, buckets;
   for (const Span& span : rank.spans) {
     if (span.name == "backward") backward[span.step].push_back(span);
-    if (span.track == "communication") buckets[span.step].push_back(span);
+    if (span.name == "bucket") buckets[span.step].push_back(span);
   }
   if (backward.size() > 1) backward.erase(backward.begin());
   Overlap result;
   for (const auto& [step, passes] : backward) {
     for (const Span& bucket : buckets[step]) {
       result.communication += bucket.end - bucket.start;
+      if (bucket.track != "communication") continue;  // the backward pass stood still
       for (const Span& pass : passes) {
         result.hidden +=
             std::max(0.0, std::min(bucket.end, pass.end) - std::max(bucket.start, pass.start));
