@@ -28,6 +28,7 @@ struct Arguments {
   std::string file;
   bool print_config = false;
   bool describe_config = false;
+  bool trace = false;
 };
 
 void apply_overrides(config::Table& table, const std::vector<std::string>& arguments) {
@@ -176,6 +177,7 @@ int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
     table.load(arguments.file);
     apply_overrides(table, overrides);
   }
+  if (arguments.trace) options.trainer.trace = true;
   if (arguments.print_config) {
     std::cout << table.to_toml();
     return 0;
@@ -193,6 +195,8 @@ Entry add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a model as a configuration file says");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("CONFIG", arguments->file, "TOML file; without one, the defaults");
+  command->add_flag("--trace", arguments->trace,
+                    "write a timeline of all ranks, as --trainer.trace=true");
   command->add_flag("--print-config", arguments->print_config,
                     "print the resolved configuration and stop");
   command->add_flag("--describe-config", arguments->describe_config,

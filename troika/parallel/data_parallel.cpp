@@ -65,7 +65,8 @@ void DataParallel::attach() {
                      .first_bucket_bytes = options_.first_bucket_bytes,
                      .find_unused_parameters = options_.find_unused_parameters,
                      .static_graph = options_.static_graph,
-                     .bucket_order = options_.bucket_order},
+                     .bucket_order = options_.bucket_order,
+                     .trace = options_.trace},
       std::move(hook));
 }
 
@@ -84,6 +85,7 @@ void DataParallel::finish_backward() {
   reducer_->finish();
   const int root = std::exchange(buffers_from_, 0);
   if (options_.broadcast_buffers) {
+    const TraceSpan span(options_.trace, "compute", "buffers");
     broadcast_packed(group_, module_.buffers(), root, "module buffers");
   }
 }

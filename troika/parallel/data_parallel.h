@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "troika/base/trace.h"
 #include "troika/comm/codec/codec.h"
 #include "troika/comm/group.h"
 #include "troika/parallel/hook_thread.h"
@@ -49,6 +50,12 @@ struct DataParallelOptions {
   // What bucket_order() gave: the buckets start as they were then, and stay. A run that continues
   // a saved one needs it to have the bits of one that was not interrupted.
   std::vector<std::string> bucket_order = {};
+  // Takes, beside the spans of the caller's own: on track "compute" an instant "bucket ready" for
+  // each bucket whose last gradient is there, and the span "buffers"; on track "communication" a
+  // span "bucket" while this rank carries out its average, the wait for other ranks included; that
+  // one is on track "compute" where the group has no thread beside the caller's. Must outlive the
+  // DataParallel.
+  Trace* trace = nullptr;
 };
 
 // How begin_step()'s weights make a mean.

@@ -30,6 +30,7 @@ struct TrainOptions {
     int64_t log_every_n_steps = 50;
     int64_t threads = 0;
     bool enable_progress_bar = true;
+    bool trace = false;
   } trainer;
 
   nn::ModelOptions model;

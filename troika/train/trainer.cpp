@@ -9,6 +9,7 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
+#include "troika/comm/timeline.h"
 #include "troika/compat/torch.h"
 #include "troika/data/loader.h"
 #include "troika/nn/precision.h"
@@ -21,6 +22,7 @@
 #include "troika/train/csv_logger.h"
 #include "troika/train/optimization.h"
 #include "troika/train/progress.h"
+#include "troika/train/step_times.h"
 #include "troika/train/tensorboard_logger.h"
 
 namespace troika::train {
@@ -86,10 +88,13 @@ class Fit {
     torch::manual_seed(
         mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
     if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
+    if (options.trainer.trace) timeline_.emplace(group_);
+    times_ = StepTimes(trace());
     parallel_.emplace(task_.module(), group_,
                       parallel::DataParallelOptions{
                           .bucket_bytes = mebibytes(options.comm.bucket_megabytes),
-                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes)});
+                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes),
+                          .trace = trace()});
     optimization_.emplace(precision_, trained_parameters(task_.module()), options.optimizer);
     if (is_main()) open_outputs();
   }
@@ -109,6 +114,7 @@ class Fit {
       if (last || (epoch + 1) % options_.trainer.check_val_every_n_epoch == 0) validate(epoch);
       if (is_main()) save(epoch);
     }
+    if (timeline_) write_timeline();
   }
 
   RunSummary summary(const std::string& status) const {
@@ -126,9 +132,22 @@ class Fit {
     return summary;
   }
 
+  // Called by all ranks.
+  std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
+
  private:
   static int64_t mebibytes(double count) { return static_cast<int64_t>(count * (1 << 20)); }
   bool is_main() const { return group_.rank() == 0; }
+
+  Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
+
+  void write_timeline() {
+    timeline_->write(folder_ / "trace.json");
+    if (!is_main()) return;
+    log::info("timeline of the first {} steps: {} (for ui.perfetto.dev, or troika report {})",
+              std::min(step_, trace()->steps()), (folder_ / "trace.json").string(),
+              folder_.string());
+  }
 
   void open_outputs() {
     loggers_.push_back(std::make_unique<CsvLogger>(folder_ / "metrics.csv"));
@@ -163,7 +182,9 @@ class Fit {
     Stopwatch interval;
     Stopwatch whole;
     int64_t interval_steps = 0;
+    times_.start();
     while (const auto batch = loader.next()) {
+      times_.begin(step_);
       const Stopwatch one;
       const auto loss = train_step(cast(*batch));
       epoch_loss.update(loss, batch->size());
@@ -185,6 +206,8 @@ class Fit {
         interval_steps = 0;
         interval.restart();
       }
+      times_.finish();
+      times_.start();
     }
     train_seconds_ += whole.seconds();
     if (progress_) progress_->finish();
@@ -205,14 +228,19 @@ class Fit {
                                      (plateau_ ? plateau_->factor() : 1.0));
     task_.module().zero_grad(/*set_to_none=*/true);
     const at::Tensor loss = training_loss(batch);
+    times_.end(Phase::forward);
     optimization_->scaled(loss).backward();
+    times_.end(Phase::backward);
     parallel_->finish_backward();
+    times_.end(Phase::exposed_communication);
     optimization_->step();
+    times_.end(Phase::optimizer);
     ++step_;
     return loss.detach();
   }
 
   void validate(int64_t epoch) {
+    const TraceSpan span(trace(), "compute", "validation");
     const at::NoGradGuard no_grad;
     const nn::Autocast autocast(precision_, at::kCPU);
     task_.module().eval();
@@ -238,6 +266,7 @@ class Fit {
   }
 
   void save(int64_t epoch) {
+    const TraceSpan span(trace(), "compute", "checkpoint");
     checkpoint_ =
         save_checkpoint(folder_ / "checkpoints", task_.module(), options_,
                         {.epoch = epoch + 1, .step = step_, .masters = optimization_->masters()});
@@ -261,6 +290,8 @@ class Fit {
   int64_t total_steps_ = 0;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;
+  std::optional<comm::Timeline> timeline_;
+  StepTimes times_;
   std::optional<parallel::DataParallel> parallel_;
   std::optional<Optimization> optimization_;
 
@@ -308,12 +339,15 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
   try {
     if (is_main) {
       // An earlier run of this name must not speak for this one.
-      std::filesystem::remove(summary_file);
+      for (const auto& file : {summary_file, folder() / "trace.json", folder() / "report.html"}) {
+        std::filesystem::remove(file);
+      }
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
     fit.emplace(options_, group_, folder(), task, training, validation);
     fit->run();
     RunSummary summary = fit->summary("finished");
+    summary.phase_milliseconds = fit->phase_times();
     const auto peaks = at::empty({group_.size(), 1}, at::kLong);
     group_.all_gather(peaks, at::full({1}, peak_resident_bytes(), at::kLong), {},
                       {.label = "peak memory"});
