@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
@@ -15,10 +16,10 @@
 #include "troika/optim/optimizer.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
-#include "troika/parallel/data_parallel.h"
 #include "troika/train/checkpoint.h"
 #include "troika/train/csv_logger.h"
 #include "troika/train/progress.h"
+#include "troika/train/strategy.h"
 #include "troika/train/tensorboard_logger.h"
 
 namespace troika::train {
@@ -66,26 +67,26 @@ class Fit {
         validation_(validation),
         ranks_{group_.rank(), group_.size()},
         batch_(global_batch(options, group_.size())),
+        accumulation_(accumulation(options)),
         sampler_({.size = training.size(),
                   .global_batch = batch_,
                   .seed = static_cast<uint64_t>(options.run.seed),
                   .ranks = ranks_}),
         type_(options.trainer.precision == "64" ? at::kDouble : at::kFloat) {
-    const int64_t per_epoch = sampler_.steps_left({});
-    total_steps_ = per_epoch * options.trainer.max_epochs;
+    total_steps_ = steps_of(sampler_.steps_left({})) * options.trainer.max_epochs;
     if (options.trainer.max_steps >= 0) {
       total_steps_ = std::min(total_steps_, options.trainer.max_steps);
     }
-    schedule_ =
-        optim::make_schedule(options.schedule, {.steps = total_steps_, .global_batch = batch_});
+    // A sum of passes already is larger by their number.
+    const bool is_mean = accumulation_.factor < 1;
+    schedule_ = optim::make_schedule(
+        options.schedule,
+        {.steps = total_steps_, .global_batch = is_mean ? batch_ * accumulation_.passes : batch_});
     if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
     task_.module().to(type_);
     torch::manual_seed(
         mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
-    parallel_.emplace(task_.module(), group_,
-                      parallel::DataParallelOptions{
-                          .bucket_bytes = mebibytes(options.comm.bucket_megabytes),
-                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes)});
+    exchange_ = make_exchange(options, task_, group_);
     optimizer_ = optim::make_optimizer(trained_parameters(task_.module()), options.optimizer);
     if (is_main()) open_outputs();
   }
@@ -94,6 +95,7 @@ class Fit {
     const int64_t epochs = options_.trainer.max_epochs;
     for (int64_t epoch = 0; epoch < epochs && step_ < total_steps_; ++epoch) {
       train_epoch(epoch);
+      exchange_->agree();
       const bool last = epoch + 1 == epochs || step_ == total_steps_;
       if (last || (epoch + 1) % options_.trainer.check_val_every_n_epoch == 0) validate(epoch);
       if (is_main()) save(epoch);
@@ -103,7 +105,7 @@ class Fit {
   RunSummary summary(const std::string& status) const {
     RunSummary summary = bare_summary(options_, group_, folder_, status);
     summary.steps = step_;
-    summary.samples = step_ * batch_;
+    summary.samples = samples_;
     summary.epochs = epochs_;
     summary.train_loss = train_loss_;
     summary.validation_loss = validation_loss_;
@@ -116,7 +118,6 @@ class Fit {
   }
 
  private:
-  static int64_t mebibytes(double count) { return static_cast<int64_t>(count * (1 << 20)); }
   bool is_main() const { return group_.rank() == 0; }
 
   void open_outputs() {
@@ -135,38 +136,50 @@ class Fit {
             .prefetch = static_cast<int>(options_.data.prefetch)};
   }
 
+  // Optimizer steps that this many batches make; the last may be of fewer passes.
+  int64_t steps_of(int64_t batches) const {
+    return (batches + accumulation_.passes - 1) / accumulation_.passes;
+  }
+
   void train_epoch(int64_t epoch) {
-    const int64_t steps = std::min(sampler_.steps_left({epoch, 0}), total_steps_ - step_);
+    const int64_t count =
+        std::min(sampler_.steps_left({epoch, 0}), (total_steps_ - step_) * accumulation_.passes);
     auto batches = sampler_.batches({epoch, 0});
-    batches.resize(static_cast<size_t>(steps));
+    batches.resize(static_cast<size_t>(count));
     data::Loader loader(training_, std::move(batches), sampler_.augmentation_seed(epoch),
                         loader_options());
     if (progress_) {
-      progress_->start(fmt::format("epoch {}/{}", epoch + 1, options_.trainer.max_epochs), steps);
+      progress_->start(fmt::format("epoch {}/{}", epoch + 1, options_.trainer.max_epochs), count);
     }
     task_.module().train();
     Mean epoch_loss;
     Mean interval_loss;
     Stopwatch interval;
     Stopwatch whole;
-    int64_t interval_steps = 0;
-    while (const auto batch = loader.next()) {
+    int64_t interval_samples = 0;
+    double step_seconds = 0;
+    for (int64_t i = 0; const auto batch = loader.next(); ++i) {
       const Stopwatch one;
-      const auto loss = train_step(cast(*batch));
+      const int64_t pass = i % accumulation_.passes;
+      const bool is_last = pass + 1 == accumulation_.passes || i + 1 == count;
+      const auto loss = train_pass(cast(*batch), pass == 0, is_last);
       epoch_loss.update(loss, batch->size());
       interval_loss.update(loss, batch->size());
-      step_milliseconds_.add(one.seconds() * 1e3);
-      ++interval_steps;
+      step_seconds += one.seconds();
+      samples_ += batch_;
+      interval_samples += batch_;
       if (progress_) progress_->advance(1, batch_, loss.item<double>());
+      if (!is_last) continue;
+      step_milliseconds_.add(std::exchange(step_seconds, 0) * 1e3);
       if (step_ % options_.trainer.log_every_n_steps == 0) {
         reduce(group_, interval_loss, "train loss");
         log({{"epoch", static_cast<double>(epoch)},
              {"train/loss", interval_loss.value()},
              {"train/lr", optimizer_->learning_rate()},
              {"train/samples_per_second",
-              static_cast<double>(interval_steps * batch_) / interval.seconds()}});
+              static_cast<double>(interval_samples) / interval.seconds()}});
         interval_loss.reset();
-        interval_steps = 0;
+        interval_samples = 0;
         interval.restart();
       }
     }
@@ -174,19 +187,40 @@ class Fit {
     if (progress_) progress_->finish();
     reduce(group_, epoch_loss, "epoch loss");
     train_loss_ = epoch_loss.value();
-    if (steps == sampler_.steps_left({epoch, 0})) ++epochs_;
+    if (count == sampler_.steps_left({epoch, 0})) ++epochs_;
   }
 
-  at::Tensor train_step(const data::Batch& batch) {
+  // One of the backward passes of a step, with the step after its last.
+  at::Tensor train_pass(const data::Batch& batch, bool is_first, bool is_last) {
+    if (is_first) task_.module().zero_grad(/*set_to_none=*/true);
+    std::optional<parallel::Exchange::NoSync> no_sync;
+    if (!is_last) no_sync.emplace(*exchange_);
+    const at::Tensor loss = task_.training_step(batch);
+    (accumulation_.factor == 1 ? loss : loss * accumulation_.factor).backward();
+    if (is_last) optimizer_step();
+    return loss.detach();
+  }
+
+  void optimizer_step() {
+    exchange_->finish_backward();
+    clip_gradients();
     optimizer_->set_learning_rate(options_.optimizer.lr * schedule_(step_) *
                                   (plateau_ ? plateau_->factor() : 1.0));
-    task_.module().zero_grad(/*set_to_none=*/true);
-    const at::Tensor loss = task_.training_step(batch);
-    loss.backward();
-    parallel_->finish_backward();
-    optimizer_->step();
+    exchange_->step(*optimizer_);
     ++step_;
-    return loss.detach();
+  }
+
+  void clip_gradients() {
+    const double bound = options_.trainer.gradient_clip_val;
+    if (bound == 0) return;
+    if (options_.trainer.gradient_clip_algorithm == "norm") {
+      exchange_->clip_grad_norm(bound);
+      return;
+    }
+    const at::NoGradGuard no_grad;
+    for (const auto& item : nn::trained_parameters(task_.module())) {
+      if (item.tensor.grad().defined()) item.tensor.grad().clamp_(-bound, bound);
+    }
   }
 
   void validate(int64_t epoch) {
@@ -230,13 +264,14 @@ class Fit {
   const data::Dataset& training_;
   const data::Dataset& validation_;
   const data::RankOf ranks_;
-  const int64_t batch_;  // samples a step over all ranks
+  const int64_t batch_;  // samples a pass over all ranks
+  const Accumulation accumulation_;
   const data::Sampler sampler_;
   const at::ScalarType type_;
   int64_t total_steps_ = 0;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;
-  std::optional<parallel::DataParallel> parallel_;
+  std::unique_ptr<parallel::Exchange> exchange_;
   std::unique_ptr<optim::FlatOptimizer> optimizer_;
 
   std::vector<std::unique_ptr<Logger>> loggers_;  // rank 0's
@@ -245,6 +280,7 @@ class Fit {
   double train_seconds_ = 0;
   Median step_milliseconds_;
   int64_t step_ = 0;
+  int64_t samples_ = 0;
   int64_t epochs_ = 0;
   double train_loss_ = NAN;
   double validation_loss_ = NAN;
