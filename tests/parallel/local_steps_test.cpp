@@ -134,12 +134,12 @@ TEST(LocalSteps, MovesTheBytesOfOneAveragingAPeriod) {
 }
 
 TEST(LocalSteps, MeansAreWeightedByWhatRanksLearnedFrom) {
-  // Ranks have 4, 2 and 0 steps of 1, 2 and 0 samples. In rounds of 2 the weights are 2 : 4 : 0 and
-  // then 2 : 0 : 0.
+  // Ranks have 4, 1 and 0 steps of 1, 4 and 0 samples. In rounds of 2 the weights are 2 : 4 : 0 and
+  // then 2 : 0 : 0. The second step of rank 1 must not be made, by momentum and decay alone.
   std::vector<std::unique_ptr<Replica>> replicas;
-  for (int r = 0; r < 2; ++r) replicas.push_back(std::make_unique<Replica>(kSgd));
+  for (int r = 0; r < 2; ++r) replicas.push_back(std::make_unique<Replica>(kAdamW));
   for (int i = 0; i < 4; ++i) {
-    for (int r = 0; r < (i < 2 ? 2 : 1); ++r) {
+    for (int r = 0; r < (i < 1 ? 2 : 1); ++r) {
       replicas[r]->backward(r, i);
       replicas[r]->optimizer->step();
     }
@@ -151,13 +151,13 @@ TEST(LocalSteps, MeansAreWeightedByWhatRanksLearnedFrom) {
   }
   const auto oracle = replicas[0]->values();
   comm::local::run(3, [&](Group group) {
-    Replica replica(kSgd);
+    Replica replica(kAdamW);
     LocalSteps local(*replica.module, group, {.period = 2});
-    const std::vector<int> steps{4, 2, 0};
-    const std::vector<double> samples{1, 2, 0};
+    const std::vector<int> steps{4, 1, 0};
+    const std::vector<double> samples{1, 4, 0};
     int i = 0;
     while (local.begin_step(i < steps[group.rank()] ? samples[group.rank()] : 0)) {
-      replica.module->zero_grad();
+      replica.module->zero_grad(/*set_to_none=*/false);
       if (i < steps[group.rank()]) replica.backward(group.rank(), i);
       local.finish_backward();
       local.step(*replica.optimizer);
