@@ -178,10 +178,12 @@ Rule above_to(double low, double high) {
 }
 
 Rule one_of(std::vector<std::string> names) {
-  return {fmt::format("one of {}", fmt::join(names, ", ")), [names](const Value& value) {
+  return {fmt::format("one of {}", fmt::join(names, ", ")),
+          [names](const Value& value) {
             return std::find(names.begin(), names.end(), std::get<std::string>(value)) !=
                    names.end();
-          }};
+          },
+          names};
 }
 
 void Table::add_row(Row row) {
@@ -202,7 +204,13 @@ const Table::Row& Table::find(std::string_view key, const std::string& where) co
 }
 
 void Table::store(const Row& row, Value value, const std::string& where) {
-  if (row.rule.holds && !row.rule.holds(value)) fail(row.key + where, show(value), row.rule.text);
+  if (row.rule.holds && !row.rule.holds(value)) {
+    std::string hint;
+    if (!row.rule.names.empty()) {
+      hint = "did you mean " + nearest(std::get<std::string>(value), row.rule.names) + "?";
+    }
+    fail(row.key + where, show(value), row.rule.text, hint);
+  }
   std::visit(
       [&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },
       row.target);

@@ -22,6 +22,7 @@ using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::
 struct Rule {
   std::string text;
   std::function<bool(const Value&)> holds;
+  std::vector<std::string> names = {};  // of a text: all there are, to name the nearest
 };
 
 Rule at_least(int64_t low);

@@ -18,6 +18,7 @@
 #include "troika/cluster/launcher.h"
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
+#include "troika/train/strategy.h"
 #include "troika/train/trainer.h"
 
 namespace troika::cli {
@@ -60,6 +61,7 @@ int launch_self(const train::TrainOptions& options, const config::Table& table) 
 void check_devices(const train::TrainOptions& options, const cluster::Environment& environment) {
   const int64_t devices = options.trainer.devices;
   if (devices == -1 || devices == environment.local_world_size) return;
+  if (train::in_one_process(options)) return;
   throw Error("train", ErrorKind::usage,
               {.what = "trainer.devices and the launcher disagree",
                .got = fmt::format("devices = {}", devices),
@@ -158,8 +160,8 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options.model, *training);
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
-  train::Task task(nn::make_model(options.model));
-  const auto summary = train::Trainer(options, group).fit(task, *training, *validation);
+  const auto task = train::make_task(options);
+  const auto summary = train::Trainer(options, group).fit(*task, *training, *validation);
   if (environment.rank == 0) print_summary(summary);
   return 0;
 }
@@ -183,7 +185,8 @@ int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
     return 0;
   }
   const auto environment = cluster::discover();
-  if (environment.launcher == "none" && options.trainer.devices > 1) {
+  if (environment.launcher == "none" && options.trainer.devices > 1 &&
+      !train::in_one_process(options)) {
     return launch_self(options, table);
   }
   return train_here(options, environment);

@@ -54,6 +54,8 @@ class Reducer {
   void check_unchanged(const std::vector<nn::StateTensor>& parameters) const;
   // The names of parameters in the order in which buckets hold them.
   std::vector<std::string> order() const;
+  // Not before the end of the first step, where gradients' arrival decides.
+  bool order_is_final() const { return rebuilt_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   size_t launched() const;
 
