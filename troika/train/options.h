@@ -23,6 +23,7 @@ struct TrainOptions {
     int64_t devices = -1;
     std::string strategy = "ddp";
     std::string precision = "32";
+    std::string recompute = "none";
     int64_t max_epochs = 1;
     int64_t max_steps = -1;
     int64_t check_val_every_n_epoch = 1;

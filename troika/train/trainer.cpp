@@ -82,6 +82,7 @@ class Fit {
         optim::make_schedule(options.schedule, {.steps = total_steps_, .global_batch = batch_});
     if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
     task_.module().to(precision_.parameters);
+    task_.recompute(options.trainer.recompute);
     torch::manual_seed(
         mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
     parallel_.emplace(task_.module(), group_,
