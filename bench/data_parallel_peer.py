@@ -82,7 +82,7 @@ def main():
     ddp = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     for line in sys.stdin:
         mode, steps = line.split()
-        seconds, updates = [], []
+        seconds = {"step": [], "forward": [], "optimizer": []}
         for _ in range(int(steps)):
             start = time.perf_counter()
             ddp.zero_grad(set_to_none=True)
@@ -90,13 +90,15 @@ def main():
                 with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
                     logits = ddp(inputs)
                     loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+                backward = time.perf_counter()
                 loss.backward()
             update = time.perf_counter()
             optimizer.step()
             end = time.perf_counter()
-            seconds.append(end - start)
-            updates.append(end - update)
-        print(json.dumps({"step": seconds, "optimizer": updates}), flush=True)
+            seconds["step"].append(end - start)
+            seconds["forward"].append(backward - start)
+            seconds["optimizer"].append(end - update)
+        print(json.dumps(seconds), flush=True)
 
 
 main()

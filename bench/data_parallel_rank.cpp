@@ -4,7 +4,7 @@
 // (both with CIFAR's 32x32 images, batch 32) or gpt (6 layers, width 384, context 256, batch 8),
 // PRECISION 32 or bf16-mixed, HOOK a codec's name. Reads commands from the standard input, a line
 // each: "sync N" makes N data-parallel steps, "local N" as many of this rank alone. Answers each
-// with a line of JSON: the seconds of every step, and those that its optimizer took.
+// with a line of JSON: the seconds of every step, and those of its forward pass and its optimizer.
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -52,6 +52,7 @@ std::vector<troika::optim::Parameter> parameters_of(const torch::nn::Module& mod
 
 struct Seconds {
   double step = 0;
+  double forward = 0;
   double optimizer = 0;
 };
 
@@ -72,27 +73,25 @@ class Training {
   Seconds step(bool synchronised) {
     const troika::Stopwatch whole;
     model_->zero_grad(/*set_to_none=*/true);
+    const at::Tensor loss = forward();
+    const double forward_seconds = whole.seconds();
     if (synchronised) {
-      backward();
+      loss.backward();
       ddp_.finish_backward();
     } else {
       const auto guard = ddp_.no_sync();
-      backward();
+      loss.backward();
     }
     const troika::Stopwatch update;
     optimizer_->step();
-    return {whole.seconds(), update.seconds()};
+    return {whole.seconds(), forward_seconds, update.seconds()};
   }
 
  private:
-  void backward() {
-    at::Tensor loss;
-    {
-      const troika::nn::Autocast autocast(precision_, at::kCPU);
-      const auto logits = model_->forward(inputs_);
-      loss = at::cross_entropy_loss(logits.flatten(0, -2), targets_.flatten());
-    }
-    loss.backward();
+  at::Tensor forward() {
+    const troika::nn::Autocast autocast(precision_, at::kCPU);
+    const auto logits = model_->forward(inputs_);
+    return at::cross_entropy_loss(logits.flatten(0, -2), targets_.flatten());
   }
 
   const Precision precision_;
@@ -109,13 +108,14 @@ void serve(Training& training) {
     std::string mode;
     int steps = 0;
     words >> mode >> steps;
-    nlohmann::json seconds = nlohmann::json::array(), optimizer = nlohmann::json::array();
+    nlohmann::json seconds = {{"step", {}}, {"forward", {}}, {"optimizer", {}}};
     for (int i = 0; i < steps; ++i) {
       const Seconds one = training.step(mode == "sync");
-      seconds.push_back(one.step);
-      optimizer.push_back(one.optimizer);
+      seconds["step"].push_back(one.step);
+      seconds["forward"].push_back(one.forward);
+      seconds["optimizer"].push_back(one.optimizer);
     }
-    std::cout << nlohmann::json{{"step", seconds}, {"optimizer", optimizer}} << std::endl;
+    std::cout << seconds << std::endl;
   }
 }
 
