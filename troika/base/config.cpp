@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <type_traits>
 
@@ -184,6 +185,25 @@ Rule one_of(std::vector<std::string> names) {
           }};
 }
 
+Rule some_of(std::vector<std::string> names) {
+  using Names = std::vector<std::string>;
+  const auto is_known = [names](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return {fmt::format("a list of {}, each at most once", fmt::join(names, ", ")),
+          [is_known](const Value& value) {
+            const auto& given = std::get<Names>(value);
+            return std::all_of(given.begin(), given.end(), is_known) &&
+                   std::set<std::string>(given.begin(), given.end()).size() == given.size();
+          },
+          [is_known, names](const Value& value) -> std::string {
+            const auto& given = std::get<Names>(value);
+            const auto unknown = std::find_if_not(given.begin(), given.end(), is_known);
+            if (unknown == given.end()) return "";
+            return fmt::format("{}: did you mean {}?", *unknown, nearest(*unknown, names));
+          }};
+}
+
 void Table::add_row(Row row) {
   TROIKA_CHECK(std::count(row.key.begin(), row.key.end(), '.') == 1,
                "a key is section.name: " + row.key);
@@ -202,7 +222,10 @@ const Table::Row& Table::find(std::string_view key, const std::string& where) co
 }
 
 void Table::store(const Row& row, Value value, const std::string& where) {
-  if (row.rule.holds && !row.rule.holds(value)) fail(row.key + where, show(value), row.rule.text);
+  if (row.rule.holds && !row.rule.holds(value)) {
+    fail(row.key + where, show(value), row.rule.text,
+         row.rule.hint ? row.rule.hint(value) : std::string());
+  }
   std::visit(
       [&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },
       row.target);

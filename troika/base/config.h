@@ -18,10 +18,12 @@ namespace troika::config {
 using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                            std::vector<int64_t>>;
 
-// What a value must be beyond its type. `text` completes "expected ...".
+// What a value must be beyond its type. `text` completes "expected ..."; `hint`, if given, says what
+// may be meant by a value that breaks the rule, or nothing.
 struct Rule {
   std::string text;
   std::function<bool(const Value&)> holds;
+  std::function<std::string(const Value&)> hint = {};
 };
 
 Rule at_least(int64_t low);
@@ -32,6 +34,8 @@ Rule between(double low, double high);        // low <= value <= high
 Rule from_to_below(double low, double high);  // low <= value < high
 Rule above_to(double low, double high);       // low < value <= high
 Rule one_of(std::vector<std::string> names);
+// For a list: of these names any number, each at most once.
+Rule some_of(std::vector<std::string> names);
 
 class Table {
  public:

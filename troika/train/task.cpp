@@ -28,7 +28,7 @@ void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   // samples were put into batches.
   const at::Tensor losses = at::cross_entropy_loss(logits.flatten(0, -2), batch.targets.flatten(),
                                                    /*weight=*/{}, at::Reduction::None);
-  evaluation.loss.update_sum(losses.sum(at::kDouble), batch.targets.ne(Accuracy::kIgnored).sum());
+  evaluation.loss.update(losses, batch.targets.flatten().ne(kIgnored));
   evaluation.accuracy.update(logits, batch.targets);
 }
 

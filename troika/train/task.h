@@ -7,7 +7,8 @@
 #include <memory>
 
 #include "troika/data/dataset.h"
-#include "troika/train/metrics.h"
+#include "troika/train/metrics/mean.h"
+#include "troika/train/metrics/stat_scores.h"
 
 namespace torch::nn {
 class Module;
@@ -15,7 +16,7 @@ class Module;
 
 namespace troika::train {
 
-// What validation adds up. Sums, so that ranks can add theirs together.
+// What validation adds up.
 struct Evaluation {
   Mean loss;
   Accuracy accuracy;
