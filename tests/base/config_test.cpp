@@ -95,7 +95,8 @@ TEST(Config, RefusesWhatIsWrongAndSaysWhere) {
   EXPECT_ERROR(table.set("optim.lr", "fast"), ErrorKind::usage,
                "[config] optim.lr; got \"fast\", expected a number");
   EXPECT_ERROR(table.set("run.name", "third"), ErrorKind::usage,
-               "[config] run.name; got \"third\", expected one of run, other");
+               "[config] run.name; got \"third\", expected one of run, other (did "
+               "you mean other?)");
   EXPECT_ERROR(table.set_argument("--run.name"), ErrorKind::usage,
                "[config] argument; got --run.name, expected --section.name=value");
   EXPECT_ERROR(table.load("/no/such/file.toml"), ErrorKind::usage,

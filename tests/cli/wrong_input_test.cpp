@@ -213,7 +213,8 @@ TEST_F(WrongInput, MpiWorldOfOneUnderSlurm) {
 TEST_F(WrongInput, BackEndThatDoesNotExist) {
   expect_failure(
       troika("train --comm.backend=glo"), 2,
-      "error: [config] comm.backend; got \"glo\", expected one of auto, shm, gloo, mpi\n");
+      "error: [config] comm.backend; got \"glo\", expected one of auto, shm, gloo, mpi (did you "
+      "mean gloo?)\n");
 }
 
 TEST_F(WrongInput, NoSubcommand) {

@@ -2,6 +2,8 @@
 // one process on the joined batch.
 #include <gtest/gtest.h>
 
+#include <ostream>
+#include <string>
 #include <vector>
 
 #include "tests/parallel/course.h"
@@ -14,6 +16,10 @@ struct Case {
   Lesson lesson;
   int ranks;
 };
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.lesson.model << "_" << c.lesson.feature << "_" << c.lesson.optimizer << "_" << c.ranks;
+}
 
 std::vector<Case> table() {
   std::vector<Case> cases;
@@ -42,13 +48,8 @@ TEST_P(Equivalence, OneProcessIsTheOracle) {
   });
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
-  const Lesson& lesson = info.param.lesson;
-  return lesson.model + "_" + lesson.feature + "_" + lesson.optimizer + "_" +
-         std::to_string(info.param.ranks);
-}
-
-INSTANTIATE_TEST_SUITE_P(Local, Equivalence, testing::ValuesIn(table()), name_of);
+INSTANTIATE_TEST_SUITE_P(Local, Equivalence, testing::ValuesIn(table()),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace troika::parallel

@@ -22,7 +22,7 @@ class Waves : public data::Dataset {
     std::vector<at::Tensor> images, classes;
     for (const int64_t i : indices) {
       images.push_back(at::sin(at::arange(3 * 4 * 4) * 0.37 + i).view({3, 4, 4}));
-      classes.push_back(at::scalar_tensor(i * i % 5, at::kLong));
+      classes.push_back(at::scalar_tensor(i % 5, at::kLong));
     }
     return {at::stack(images), at::stack(classes)};
   }
@@ -67,14 +67,17 @@ TEST(Evaluation, IsTheSameForEveryNumberOfRanks) {
   const TemporaryFolder folder;
   auto options = one_step(folder.path(), 1e-30);
   options.model.name = "mlp";
-  const RunSummary alone = fit(options, 1, make_model("mlp"));
-  EXPECT_GT(alone.validation_accuracy, 0);
-  EXPECT_LT(alone.validation_accuracy, 1);
-  for (const int ranks : {2, 3, 4, 7}) {
-    const RunSummary summary = fit(options, ranks, make_model("mlp"));
-    EXPECT_EQ(summary.validation_accuracy, alone.validation_accuracy) << ranks;
-    // A float64 sum of 101 losses; each is of float32, but the same for every number of ranks.
-    EXPECT_NEAR(summary.validation_loss, alone.validation_loss, 1e-14) << ranks;
+  // Matrix products round a sample by the size of its batch.
+  for (const auto& [precision, tolerance] : {std::pair("64", 1e-14), {"32", 1e-7}}) {
+    options.trainer.precision = precision;
+    const RunSummary alone = fit(options, 1, make_model("mlp"));
+    EXPECT_GT(alone.validation_accuracy, 0);
+    EXPECT_LT(alone.validation_accuracy, 1);
+    for (const int ranks : {2, 3, 4, 7}) {
+      const RunSummary summary = fit(options, ranks, make_model("mlp"));
+      EXPECT_EQ(summary.validation_accuracy, alone.validation_accuracy) << ranks;
+      EXPECT_NEAR(summary.validation_loss, alone.validation_loss, tolerance) << ranks;
+    }
   }
 }
 
@@ -84,7 +87,7 @@ TEST(Evaluation, IgnoredTargetsDoNotCount) {
   task.validation_step(
       {torch::tensor({{5.0, 1.0}, {2.0, 2.0}}), torch::tensor({0, -100}, torch::kLong)},
       evaluation);
-  EXPECT_NEAR(evaluation.loss.value(), std::log1p(std::exp(-4.0)), 1e-12);
+  EXPECT_NEAR(evaluation.loss.value(), std::log1p(std::exp(-4.0)), 1e-6);
   EXPECT_EQ(evaluation.accuracy.value(), 1);
 }
 
@@ -102,7 +105,7 @@ TEST(Trainer, SynchronisedBatchNormsMakeTheStepOfOneProcess) {
   const auto weight = [](nn::Model& m) { return m.named_parameters()["conv1.weight"]; };
   EXPECT_TRUE(weight(*model).allclose(weight(*reference), 1e-10, 1e-10));
   model->train();
-  model->forward(at::ones({1, 3, 4, 4}, at::kDouble));  // alone again
+  model->forward(at::ones({2, 3, 4, 4}, at::kDouble));  // alone again
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ TEST(Loggers, UnknownOnesAreRefusedWithTheNearest) {
       ", expected a list of csv, tensorboard, jsonl, prometheus, each at most once";
   EXPECT_ERROR(table.set("trainer.loggers", "csv,prometeus"), ErrorKind::usage,
                "[config] trainer.loggers; got [\"csv\", \"prometeus\"]" + expected +
-                   " (prometeus: did you mean prometheus?)");
+                   " (did you mean prometheus?)");
   EXPECT_ERROR(table.parse("[trainer]\nloggers = [\"csv\", \"csv\"]", "x.toml"), ErrorKind::usage,
                "[config] trainer.loggers (x.toml:2); got [\"csv\", \"csv\"]" + expected);
 }

@@ -9,6 +9,7 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/data_parallel.h"
 #include "troika/train/checkpoint.h"
 #include "troika/train/optimization.h"
 #include "troika/train/safetensors.h"
@@ -102,24 +103,48 @@ TEST_F(PrecisionOfARun, Float16IsLossScaledOrRefused) {
   }
 }
 
+struct Ones : torch::nn::Module {
+  explicit Ones(at::ScalarType type) : weight(register_parameter("weight", at::ones({4}, type))) {}
+  at::Tensor weight;
+};
+
 // With gradients as a backward pass in float16 would leave them.
 TEST(Optimization, AnOverflowCostsAStep) {
   for (const char* name : {"16-mixed", "16-true"}) {
     const auto precision = nn::parse_precision(name);
-    const auto weight = at::ones({4}, precision.parameters);
+    Ones module(precision.parameters);
+    const auto& weight = module.weight;
+    parallel::DataParallel ddp(module, comm::local::alone());
     Optimization optimization(precision, {{"weight", weight}}, {.lr = 0.5, .momentum = 0});
     EXPECT_EQ(optimization.scaled(torch::tensor(1.0)).item<double>(), 65536);
 
     weight.mutable_grad() = at::full({4}, std::numeric_limits<float>::infinity(), weight.options());
-    optimization.step();
+    optimization.step(ddp);
     EXPECT_EQ(optimization.skipped(), 1) << name;
     EXPECT_EQ(optimization.loss_scale(), 32768) << name;
     EXPECT_TRUE(weight.equal(at::ones({4}, weight.options()))) << name;
 
     weight.mutable_grad() = at::full({4}, 32768, weight.options());
-    optimization.step();
+    optimization.step(ddp);
     EXPECT_EQ(optimization.skipped(), 1) << name;
     EXPECT_TRUE(weight.equal(at::full({4}, 0.5, weight.options()))) << name;
+  }
+}
+
+TEST(Optimization, ClipsGradientsInTheirOwnUnits) {
+  for (const char* name : {"32", "16-mixed", "16-true"}) {
+    for (const char* by : {"norm", "value"}) {
+      const auto precision = nn::parse_precision(name);
+      Ones module(precision.parameters);
+      parallel::DataParallel ddp(module, comm::local::alone());
+      Optimization optimization(precision, {{"weight", module.weight}}, {.lr = 1, .momentum = 0});
+      optimization.scaled((module.weight.to(at::kFloat) * 0.25).sum()).backward();
+      ddp.finish_backward();
+      // Four gradients of 0.25 have the norm 0.5.
+      optimization.clip(ddp, by == std::string("norm") ? 0.25 : 0.125, by);
+      optimization.step(ddp);
+      EXPECT_TRUE(module.weight.eq(1 - 0.125).all().item<bool>()) << name << " " << by;
+    }
   }
 }
 

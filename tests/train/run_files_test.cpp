@@ -244,6 +244,7 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
                      .epochs = 3,
                      .train_loss = 0.25,
                      .median_step_milliseconds = 12.5,
+                     .phase_milliseconds = {{"forward", {2, 2.5}}},
                      .peak_resident_bytes = {123, 456},
                      .torch_version = "1.13.0",
                      .run_folder = "runs/quick\xff"};
@@ -261,6 +262,12 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
   "validation_accuracy": null,
   "samples_per_second": null,
   "median_step_milliseconds": 12.5,
+  "phase_milliseconds": {
+    "forward": [
+      2.0,
+      2.5
+    ]
+  },
   "seconds": null,
   "peak_resident_bytes": [
     123,

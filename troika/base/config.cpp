@@ -136,6 +136,23 @@ std::string show_node(const toml::node& node) {
   return out.str();
 }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// For a text, or the first of a list, that is none of the names; nothing when there is none.
+std::string nearest_name(const Value& value, const std::vector<std::string>& names) {
+  const auto* list = std::get_if<std::vector<std::string>>(&value);
+  const auto* text = std::get_if<std::string>(&value);
+  if (list) {
+    const auto unknown = std::find_if(list->begin(), list->end(), [&](const std::string& name) {
+      return !contains(names, name);
+    });
+    text = unknown == list->end() ? nullptr : &*unknown;
+  }
+  return text && !names.empty() ? fmt::format("did you mean {}?", nearest(*text, names)) : "";
+}
+
 std::pair<std::string, std::string> section_and_name(const std::string& key) {
   const size_t dot = key.find('.');
   return {key.substr(0, dot), key.substr(dot + 1)};
@@ -179,29 +196,20 @@ Rule above_to(double low, double high) {
 }
 
 Rule one_of(std::vector<std::string> names) {
-  return {fmt::format("one of {}", fmt::join(names, ", ")), [names](const Value& value) {
-            return std::find(names.begin(), names.end(), std::get<std::string>(value)) !=
-                   names.end();
-          }};
+  return {fmt::format("one of {}", fmt::join(names, ", ")),
+          [names](const Value& value) { return contains(names, std::get<std::string>(value)); },
+          names};
 }
 
 Rule some_of(std::vector<std::string> names) {
-  using Names = std::vector<std::string>;
-  const auto is_known = [names](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
   return {fmt::format("a list of {}, each at most once", fmt::join(names, ", ")),
-          [is_known](const Value& value) {
-            const auto& given = std::get<Names>(value);
-            return std::all_of(given.begin(), given.end(), is_known) &&
-                   std::set<std::string>(given.begin(), given.end()).size() == given.size();
+          [names](const Value& value) {
+            const auto& given = std::get<std::vector<std::string>>(value);
+            return std::set(given.begin(), given.end()).size() == given.size() &&
+                   std::all_of(given.begin(), given.end(),
+                               [&](const std::string& name) { return contains(names, name); });
           },
-          [is_known, names](const Value& value) -> std::string {
-            const auto& given = std::get<Names>(value);
-            const auto unknown = std::find_if_not(given.begin(), given.end(), is_known);
-            if (unknown == given.end()) return "";
-            return fmt::format("{}: did you mean {}?", *unknown, nearest(*unknown, names));
-          }};
+          names};
 }
 
 void Table::add_row(Row row) {
@@ -223,8 +231,7 @@ const Table::Row& Table::find(std::string_view key, const std::string& where) co
 
 void Table::store(const Row& row, Value value, const std::string& where) {
   if (row.rule.holds && !row.rule.holds(value)) {
-    fail(row.key + where, show(value), row.rule.text,
-         row.rule.hint ? row.rule.hint(value) : std::string());
+    fail(row.key + where, show(value), row.rule.text, nearest_name(value, row.rule.names));
   }
   std::visit(
       [&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },

@@ -18,12 +18,11 @@ namespace troika::config {
 using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                            std::vector<int64_t>>;
 
-// What a value must be beyond its type. `text` completes "expected ..."; `hint`, if given, says what
-// may be meant by a value that breaks the rule, or nothing.
+// What a value must be beyond its type. `text` completes "expected ...".
 struct Rule {
   std::string text;
   std::function<bool(const Value&)> holds;
-  std::function<std::string(const Value&)> hint = {};
+  std::vector<std::string> names = {};  // of a text or a list: all there are, to name the nearest
 };
 
 Rule at_least(int64_t low);

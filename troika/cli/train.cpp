@@ -18,6 +18,7 @@
 #include "troika/cluster/launcher.h"
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
+#include "troika/train/strategy.h"
 #include "troika/train/trainer.h"
 
 namespace troika::cli {
@@ -28,6 +29,7 @@ struct Arguments {
   std::string file;
   bool print_config = false;
   bool describe_config = false;
+  bool trace = false;
 };
 
 void apply_overrides(config::Table& table, const std::vector<std::string>& arguments) {
@@ -59,6 +61,7 @@ int launch_self(const train::TrainOptions& options, const config::Table& table) 
 void check_devices(const train::TrainOptions& options, const cluster::Environment& environment) {
   const int64_t devices = options.trainer.devices;
   if (devices == -1 || devices == environment.local_world_size) return;
+  if (train::in_one_process(options)) return;
   throw Error("train", ErrorKind::usage,
               {.what = "trainer.devices and the launcher disagree",
                .got = fmt::format("devices = {}", devices),
@@ -157,8 +160,8 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options.model, *training);
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
-  train::Task task(nn::make_model(options.model));
-  const auto summary = train::Trainer(options, group).fit(task, *training, *validation);
+  const auto task = train::make_task(options);
+  const auto summary = train::Trainer(options, group).fit(*task, *training, *validation);
   if (environment.rank == 0) print_summary(summary);
   return 0;
 }
@@ -176,12 +179,14 @@ int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
     table.load(arguments.file);
     apply_overrides(table, overrides);
   }
+  if (arguments.trace) options.trainer.trace = true;
   if (arguments.print_config) {
     std::cout << table.to_toml();
     return 0;
   }
   const auto environment = cluster::discover();
-  if (environment.launcher == "none" && options.trainer.devices > 1) {
+  if (environment.launcher == "none" && options.trainer.devices > 1 &&
+      !train::in_one_process(options)) {
     return launch_self(options, table);
   }
   return train_here(options, environment);
@@ -193,6 +198,8 @@ Entry add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a model as a configuration file says");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("CONFIG", arguments->file, "TOML file; without one, the defaults");
+  command->add_flag("--trace", arguments->trace,
+                    "write a timeline of all ranks, as --trainer.trace=true");
   command->add_flag("--print-config", arguments->print_config,
                     "print the resolved configuration and stop");
   command->add_flag("--describe-config", arguments->describe_config,

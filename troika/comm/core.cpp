@@ -60,13 +60,6 @@ bool on_cuda(const at::Tensor& tensor) {
 
 }  // namespace
 
-void Work::State::finish(std::exception_ptr with) {
-  const std::lock_guard lock(mutex);
-  done = true;
-  failure = std::move(with);
-  changed.notify_all();
-}
-
 // Head and data travel under tags of their own, so both can be under way from the start.
 struct Group::Core::Message {
   const bool receiving;
@@ -178,6 +171,7 @@ void Group::Core::run_queue() {
     queue_.pop_front();
     busy_ = true;
     lock.unlock();
+    const auto start = Clock::now();
     std::exception_ptr failure;
     try {
       {
@@ -193,7 +187,7 @@ void Group::Core::run_queue() {
     lock.lock();
     busy_ = false;
     lock.unlock();
-    next.state->finish(failure);
+    next.state->finish(failure, Work::Times{start, Clock::now()});
     lock.lock();
   }
 }

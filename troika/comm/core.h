@@ -26,8 +26,9 @@ struct Work::State {
   std::exception_ptr failure;
   // What is left to do in wait(): of a receive. Runs once, on the first thread that waits.
   std::function<void(Deadline)> rest;
+  std::optional<Times> times = {};  // of a collective that has ended
 
-  void finish(std::exception_ptr with);
+  void finish(std::exception_ptr with, std::optional<Times> when = {});
 };
 
 // A call with the caller's tensors, which are packed when its turn comes.

@@ -126,36 +126,6 @@ uint64_t hash_of(const std::vector<int64_t>& splits) {
 
 }  // namespace
 
-void Work::wait() const {
-  wait(Deadline::after(Milliseconds::max()));
-}
-
-void Work::wait(Deadline deadline) const {
-  if (!state_) return;
-  std::unique_lock lock(state_->mutex);
-  if (const auto rest = std::exchange(state_->rest, nullptr)) {
-    lock.unlock();
-    std::exception_ptr failure;
-    try {
-      rest(deadline);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    state_->finish(failure);
-    lock.lock();
-  }
-  if (!state_->changed.wait_until(lock, deadline.at(), [&] { return state_->done; })) {
-    throw Error("comm", ErrorKind::timeout, {.what = "a collective is not done by the deadline"});
-  }
-  if (state_->failure) std::rethrow_exception(state_->failure);
-}
-
-bool Work::done() const {
-  if (!state_) return true;
-  const std::lock_guard lock(state_->mutex);
-  return state_->done;
-}
-
 Group::Group(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
     : core_(std::make_shared<Core>(std::move(impl), options)) {}
 

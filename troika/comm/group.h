@@ -33,6 +33,14 @@ class Work {
   void wait(Deadline deadline) const;
   bool done() const;
 
+  // When this rank carried the collective out, the wait for other ranks included; nothing unless it
+  // is done and a thread of the group did it beside the caller.
+  struct Times {
+    Clock::time_point start;
+    Clock::time_point end;
+  };
+  std::optional<Times> times() const;
+
   struct State;
 
  private:

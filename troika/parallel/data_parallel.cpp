@@ -1,14 +1,14 @@
 #include "troika/parallel/data_parallel.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/norm.h"
 #include "troika/parallel/reducer.h"
 #include "troika/parallel/replicas.h"
 
@@ -16,18 +16,8 @@ namespace troika::parallel {
 
 namespace {
 
-// In pieces too small for LibTorch to share among threads, whose number would change the bits.
-constexpr int64_t kPieceOfNorm = 1 << 14;
-
-double sum_of_squares(const at::Tensor& flat) {
-  const int64_t piece = flat.device().is_cpu() ? kPieceOfNorm : std::max<int64_t>(1, flat.numel());
-  double sum = 0;
-  for (int64_t at = 0; at < flat.numel(); at += piece) {
-    const auto values = flat.narrow(0, at, std::min(piece, flat.numel() - at)).to(at::kDouble);
-    sum += values.dot(values).item<double>();
-  }
-  return sum;
-}
+constexpr std::string_view kBucketOrder = "bucket_order";
+constexpr std::string_view kCodec = "codec.";
 
 }  // namespace
 
@@ -46,12 +36,12 @@ DataParallel::DataParallel(torch::nn::Module& module, comm::Group group,
 DataParallel::~DataParallel() = default;
 
 void DataParallel::attach() {
-  check_same_structure(group_, module_);
-  if (options_.copy_state) {
-    broadcast_state(group_, module_);
-  } else {
-    check_same_bits(group_, module_);
-  }
+  make_same(group_, module_, options_.copy_state);
+  make_reducer();
+}
+
+void DataParallel::make_reducer() {
+  reducer_.reset();
   BucketHook hook = options_.hook;
   if (options_.codec.name != "none") {
     codec_ = comm::make_codec(options_.codec);
@@ -65,7 +55,8 @@ void DataParallel::attach() {
                      .first_bucket_bytes = options_.first_bucket_bytes,
                      .find_unused_parameters = options_.find_unused_parameters,
                      .static_graph = options_.static_graph,
-                     .bucket_order = options_.bucket_order},
+                     .bucket_order = options_.bucket_order,
+                     .trace = options_.trace},
       std::move(hook));
 }
 
@@ -84,55 +75,84 @@ void DataParallel::finish_backward() {
   reducer_->finish();
   const int root = std::exchange(buffers_from_, 0);
   if (options_.broadcast_buffers) {
-    std::vector<at::Tensor> buffers;
-    for (auto& entry : nn::named_state(module_)) {
-      if (entry.is_buffer) buffers.push_back(std::move(entry.tensor));
-    }
-    broadcast_packed(group_, buffers, root, "module buffers");
+    const TraceSpan span(options_.trace, "compute", "buffers");
+    broadcast_packed(group_, module_.buffers(), root, "module buffers");
   }
 }
 
-DataParallel::NoSync::NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.syncing()) {
-  reducer_.set_syncing(false);
+bool DataParallel::set_syncing(bool syncing) {
+  const bool before = reducer_->syncing();
+  reducer_->set_syncing(syncing);
+  return before;
 }
 
-DataParallel::NoSync::~NoSync() {
-  reducer_.set_syncing(before_);
-}
-
-DataParallel::NoSync DataParallel::no_sync() {
-  return NoSync(*reducer_);
-}
-
-bool DataParallel::begin_step(double weight, Divisor divisor) {
-  if (!(weight >= 0) || !std::isfinite(weight)) {
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "the weight of a rank's gradient",
-                 .got = fmt::format("{}", weight),
-                 .expected = "a number >= 0"});
-  }
-  const auto mine = at::full({1}, weight, at::kDouble);
-  const auto all = at::empty({group_.size()}, at::kDouble);
-  group_.all_gather(all, mine, {}, {.label = "step weights"});
-  const double* first = all.data_ptr<double>();
-  const double* last = first + group_.size();
-  double total = 0;
-  for (const double* w = first; w != last; ++w) total += *w;
+bool DataParallel::begin_step(double weight) {
+  const auto weights = gather_weights(group_, weight);
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   if (total == 0) return false;
-  buffers_from_ =
-      static_cast<int>(std::find_if(first, last, [](double w) { return w > 0; }) - first);
-  reducer_->set_factor(divisor == Divisor::ranks ? weight : weight * group_.size() / total);
+  buffers_from_ = static_cast<int>(
+      std::find_if(weights.begin(), weights.end(), [](double w) { return w > 0; }) -
+      weights.begin());
+  reducer_->set_factor(options_.divisor == Divisor::ranks ? weight
+                                                          : weight * group_.size() / total);
   return true;
 }
 
 double DataParallel::clip_grad_norm(double max_norm) {
-  double sum = 0;
-  for (const auto& bucket : reducer_->buckets()) sum += sum_of_squares(bucket.gradient.flat);
-  const double norm = std::sqrt(sum);
-  if (std::isfinite(norm) && norm > max_norm) {
-    for (const auto& bucket : reducer_->buckets()) bucket.gradient.flat.mul_(max_norm / norm);
+  std::vector<at::Tensor> flat;
+  for (const auto& bucket : reducer_->buckets()) flat.push_back(bucket.gradient.flat);
+  return clip_norm(flat, max_norm);
+}
+
+void DataParallel::step_by(const std::function<void()>& update) {
+  update();
+}
+
+void DataParallel::agree() {
+  if (!options_.broadcast_buffers) {
+    broadcast_packed(group_, module_.buffers(), 0, "module buffers");
   }
-  return norm;
+}
+
+// The order as places in the list of trained parameters.
+optim::NamedTensors DataParallel::state() const {
+  optim::NamedTensors result;
+  if (codec_) {
+    for (auto& [name, tensor] : codec_->state())
+      result.emplace_back(std::string(kCodec) + name, tensor);
+  }
+  if (reducer_->order_is_final()) {
+    std::map<std::string, int64_t> places;
+    for (const auto& parameter : nn::trained_parameters(module_)) {
+      places.emplace(parameter.name, static_cast<int64_t>(places.size()));
+    }
+    std::vector<int64_t> order;
+    for (const auto& name : bucket_order()) order.push_back(places.at(name));
+    result.emplace_back(kBucketOrder, at::tensor(order, at::kLong));
+  }
+  return result;
+}
+
+void DataParallel::load_state(const optim::NamedTensors& state) {
+  std::map<std::string, at::Tensor> codec_state;
+  std::vector<std::string> order;
+  for (const auto& [name, tensor] : state) {
+    if (codec_ && name.starts_with(kCodec)) {
+      codec_state.emplace(name.substr(kCodec.size()), tensor);
+      continue;
+    }
+    if (name != kBucketOrder) refuse_state(name);
+    const auto parameters = nn::trained_parameters(module_);
+    const auto places = tensor.to(at::kCPU, at::kLong).contiguous();
+    for (int64_t i = 0; i < places.numel(); ++i) {
+      const auto place = static_cast<size_t>(places.data_ptr<int64_t>()[i]);
+      if (place >= parameters.size()) refuse_state(name);
+      order.push_back(parameters[place].name);
+    }
+  }
+  options_.bucket_order = order;
+  make_reducer();
+  if (codec_) codec_->load_state(codec_state);
 }
 
 std::vector<std::string> DataParallel::bucket_order() const {

@@ -1,7 +1,7 @@
 // Data parallelism for any torch::nn::Module, attached from outside by gradient hooks.
 //
 // It replicates one module per rank and averages gradients; it does not shard anything, and knows
-// nothing of optimizers or data.
+// nothing of data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "troika/base/trace.h"
 #include "troika/comm/codec/codec.h"
 #include "troika/comm/group.h"
+#include "troika/parallel/exchange.h"
 #include "troika/parallel/hook_thread.h"
 
 namespace torch::nn {
@@ -22,6 +24,12 @@ class Module;
 namespace troika::parallel {
 
 class Reducer;
+
+// How begin_step()'s weights make a mean.
+enum class Divisor {
+  weights,  // sum(weight * gradient) / sum(weight): exact means where ranks' batches differ
+  ranks,    // sum(weight * gradient) / ranks: PyTorch's divide_by_initial_world_size
+};
 
 struct DataParallelOptions {
   // Gradients are averaged in buckets; one closes with the gradient that brings it to this size.
@@ -42,6 +50,7 @@ struct DataParallelOptions {
   // step, which does not overlap. Allows parameters that several parts of one pass use (recomputed
   // activations), and parameters that are never used.
   bool static_graph = false;
+  Divisor divisor = Divisor::weights;
   // Averages with fewer bytes; beside the backward pass, on a thread and a group of its own.
   comm::CodecOptions codec = {};
   // Takes the codec's place: a function of the user's.
@@ -49,12 +58,12 @@ struct DataParallelOptions {
   // What bucket_order() gave: the buckets start as they were then, and stay. A run that continues
   // a saved one needs it to have the bits of one that was not interrupted.
   std::vector<std::string> bucket_order = {};
-};
-
-// How begin_step()'s weights make a mean.
-enum class Divisor {
-  weights,  // sum(weight * gradient) / sum(weight): exact means where ranks' batches differ
-  ranks,    // sum(weight * gradient) / ranks: PyTorch's divide_by_initial_world_size
+  // Takes, beside the spans of the caller's own: on track "compute" an instant "bucket ready" for
+  // each bucket whose last gradient is there, and the span "buffers"; on track "communication" a
+  // span "bucket" while this rank carries out its average, the wait for other ranks included; that
+  // one is on track "compute" where the group has no thread beside the caller's. Must outlive the
+  // DataParallel.
+  Trace* trace = nullptr;
 };
 
 // Keeps the replicas of a module equal:
@@ -77,66 +86,36 @@ enum class Divisor {
 // The module must outlive this object; use from one thread. After an error this object must not be
 // used again. Other collectives on `group` during backward must come in the same order between the
 // gradients on all ranks; a group of their own (split) is safe.
-class DataParallel {
+class DataParallel : public Exchange {
  public:
   DataParallel(torch::nn::Module& module, comm::Group group,
                const DataParallelOptions& options = {});
-  ~DataParallel();
-  DataParallel(const DataParallel&) = delete;
-  DataParallel& operator=(const DataParallel&) = delete;
+  ~DataParallel() override;
 
+  // A collective of 8 bytes a rank. Buffers come from the lowest rank with weight.
+  bool begin_step(double weight) override;
   // Blocks until gradients (and buffers) agree on all ranks. Throws Error(usage) naming the
   // parameters that got no gradient, or that were frozen or added meanwhile, and whatever the
   // group's collectives throw.
-  void finish_backward();
-
-  // While it lives, backward passes only add to .grad, and finish_backward() must not be called.
-  // k - 1 passes under a guard, one without, then finish_backward() make the step of the k passes'
-  // summed losses.
-  class [[nodiscard]] NoSync {
-   public:
-    ~NoSync();
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
-
-   private:
-    friend class DataParallel;
-    explicit NoSync(Reducer& reducer);
-    Reducer& reducer_;
-    const bool before_;
-  };
-  NoSync no_sync();
-
-  // For ranks that run out of data at different times, or whose batches differ in size; called by
-  // all ranks before each step:
-  //
-  //   while (ddp.begin_step(samples = load(batch))) {
-  //     optimizer.zero_grad();
-  //     if (samples > 0) loss(batch).backward();
-  //     ddp.finish_backward();
-  //     optimizer.step();
-  //   }
-  //
-  // `weight` is that of this rank's gradient, e.g. the number of samples its loss is the mean of.
-  // With 0 it gives zeros and needs no backward pass, but makes the same optimizer step as all, so
-  // that optimizers stay equal too. (A model with SyncBatchNorm must make its passes, with empty
-  // batches.) Buffers then come from the lowest rank with weight. Returns whether any rank has one.
-  // Gradients must be zeroed or undefined before the step. Blocks.
-  bool begin_step(double weight, Divisor divisor = Divisor::weights);
-
-  // Scales all gradients so that their norm (2-norm over all elements, made in float64) is at most
-  // `max_norm`, between finish_backward() and the optimizer's step. Returns the norm before; if it
-  // is not finite, gradients stay. No communication: every rank has the same gradients, and gets
-  // the same bits whatever its number of threads.
-  double clip_grad_norm(double max_norm);
+  void finish_backward() override;
+  // Without communication: every rank has the same gradients, and gets the same bits whatever its
+  // number of threads.
+  double clip_grad_norm(double max_norm) override;
+  void step_by(const std::function<void()>& update) override;
+  // Parameters are equal after each step, buffers with broadcast_buffers; else all get rank 0's.
+  void agree() override;
+  // What the codec keeps, and, once it is final, the order of parameters in buckets.
+  optim::NamedTensors state() const override;
+  // Outside of a step. Makes new buckets.
+  void load_state(const optim::NamedTensors& state) override;
+  bool set_syncing(bool syncing) override;
 
   // After parameters were frozen, unfrozen, added or cast, the same on all ranks, outside of a
   // step: checks and copies as construction does, and makes new buckets. Gradients keep their
   // values; what a codec keeps is dropped. Blocks.
   void refresh();
 
-  // None without codec; its state belongs into a rank's checkpoint, with bucket_order(). Not during
-  // backward.
+  // None without codec. Not during backward.
   comm::Codec* codec() const { return codec_.get(); }
   std::vector<std::string> bucket_order() const;
 
@@ -147,6 +126,7 @@ class DataParallel {
 
  private:
   void attach();
+  void make_reducer();
 
   torch::nn::Module& module_;
   comm::Group group_;

@@ -7,8 +7,11 @@
 
 namespace troika::parallel {
 
-HookThread::HookThread(comm::Group group, BucketHook hook)
-    : group_(std::move(group)), hook_(std::move(hook)), thread_([this] { work(); }) {}
+HookThread::HookThread(comm::Group group, BucketHook hook, Trace* trace)
+    : group_(std::move(group)),
+      hook_(std::move(hook)),
+      trace_(trace),
+      thread_([this] { work(); }) {}
 
 HookThread::~HookThread() {
   {
@@ -47,6 +50,8 @@ void HookThread::work() {
     std::exception_ptr failure;
     try {
       const c10::StreamGuard guard(job.stream);
+      const TraceSpan span(trace_, "communication", "bucket", job.bucket->index,
+                           static_cast<int64_t>(job.bucket->flat.nbytes()));
       hook_(group_, *job.bucket);
     } catch (...) {
       failure = std::current_exception();

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "troika/base/trace.h"
 #include "troika/comm/codec/codec.h"
 
 namespace troika::parallel {
@@ -22,7 +23,8 @@ using BucketHook = std::function<void(const comm::Group&, const comm::GradientBu
 class HookThread {
  public:
   // `group` is for the hook alone: collectives that others call meanwhile would mix with its own.
-  HookThread(comm::Group group, BucketHook hook);
+  // `trace`, if any, takes a span a bucket.
+  HookThread(comm::Group group, BucketHook hook, Trace* trace = nullptr);
   // Lets the bucket under way end and drops those that wait.
   ~HookThread();
   HookThread(const HookThread&) = delete;
@@ -44,6 +46,7 @@ class HookThread {
 
   const comm::Group group_;
   const BucketHook hook_;
+  Trace* const trace_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> waiting_;

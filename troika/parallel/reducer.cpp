@@ -53,7 +53,9 @@ Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> paramete
   // Where the set of gradients changes from step to step, so does their order.
   rebuilt_ =
       !options_.bucket_order.empty() || (options_.find_unused_parameters && !options_.static_graph);
-  if (hook) hook_ = std::make_unique<HookThread>(*group_.split(0), std::move(hook));
+  if (hook) {
+    hook_ = std::make_unique<HookThread>(*group_.split(0), std::move(hook), options_.trace);
+  }
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].hook =
         std::make_unique<compat::GradientHook>(slots_[i].parameter, [this, i] { on_gradient(i); });
@@ -112,8 +114,29 @@ void Reducer::take(size_t index) {
                          "static_graph where one pass makes it in parts"});
   }
   if (slot.fired < slot.expected) return;
-  --buckets_[slot.bucket].pending;
+  Bucket& bucket = buckets_[slot.bucket];
+  if (--bucket.pending == 0) mark_ready(bucket);
   launch_full_buckets();
+}
+
+void Reducer::mark_ready(const Bucket& bucket) {
+  if (!options_.trace) return;
+  options_.trace->add({.track = "compute",
+                       .name = "bucket ready",
+                       .start = Clock::now(),
+                       .end = {},
+                       .bucket = bucket.gradient.index,
+                       .bytes = static_cast<int64_t>(bucket.gradient.flat.nbytes())});
+}
+
+void Reducer::trace_average(const Bucket& bucket, const char* track,
+                            const comm::Work::Times& times) {
+  options_.trace->add({.track = track,
+                       .name = "bucket",
+                       .start = times.start,
+                       .end = times.end,
+                       .bucket = bucket.gradient.index,
+                       .bytes = static_cast<int64_t>(bucket.gradient.flat.nbytes())});
 }
 
 // Strictly in order: ranks whose gradients arrive in another order would else pair wrongly.
@@ -136,8 +159,13 @@ void Reducer::launch(Bucket& bucket) {
     return;
   }
   const auto label = fmt::format("gradient bucket {}", bucket.gradient.index);
+  const auto start = Clock::now();
   bucket.work =
       group_.all_reduce(flat, comm::ReduceOp::average, {.label = label, .async_op = true});
+  // A group of one rank, or of a back end that is for one thread, has done it here.
+  if (options_.trace && bucket.work->done() && !bucket.work->times()) {
+    trace_average(bucket, "compute", {start, Clock::now()});
+  }
 }
 
 // What got no gradient on this rank gives zeros, or what its .grad held before.
@@ -186,7 +214,10 @@ std::vector<bool> Reducer::used_anywhere() {
 
 void Reducer::take_results() {
   for (auto& bucket : buckets_) {
-    if (bucket.work) bucket.work->wait();
+    if (!bucket.work) continue;
+    bucket.work->wait();
+    const auto times = bucket.work->times();
+    if (options_.trace && times) trace_average(bucket, "communication", *times);
     bucket.work.reset();
   }
   if (hook_) hook_->wait();
@@ -223,7 +254,9 @@ void Reducer::finish() {
   failed_ = true;  // unless it gets to the end
   const at::NoGradGuard no_grad;
   settle_missing();
-  for (auto& bucket : buckets_) bucket.pending = 0;
+  for (auto& bucket : buckets_) {
+    if (std::exchange(bucket.pending, 0) > 0) mark_ready(bucket);
+  }
   launch_full_buckets();
   take_results();
   rebuild();

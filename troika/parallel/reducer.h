@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "troika/base/trace.h"
 #include "troika/comm/group.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/buckets.h"
@@ -22,6 +23,7 @@ struct ReducerOptions {
   bool find_unused_parameters = false;
   bool static_graph = false;
   std::vector<std::string> bucket_order = {};
+  Trace* trace = nullptr;
 };
 
 // Owns the buckets of a fixed list of parameters. All ranks must make the same calls. Gradient
@@ -52,6 +54,8 @@ class Reducer {
   void check_unchanged(const std::vector<nn::StateTensor>& parameters) const;
   // The names of parameters in the order in which buckets hold them.
   std::vector<std::string> order() const;
+  // Not before the end of the first step, where gradients' arrival decides.
+  bool order_is_final() const { return rebuilt_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   size_t launched() const;
 
@@ -59,6 +63,8 @@ class Reducer {
   void require_whole() const;
   void on_gradient(size_t index);
   void take(size_t index);
+  void mark_ready(const Bucket& bucket);
+  void trace_average(const Bucket& bucket, const char* track, const comm::Work::Times& times);
   void launch_full_buckets();
   void launch(Bucket& bucket);
   void settle_missing();

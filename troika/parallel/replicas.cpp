@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <string>
@@ -81,43 +82,88 @@ void check_same_text(const comm::Group& group, const std::string& mine, std::str
   }
 }
 
-}  // namespace
-
-void check_same_structure(const comm::Group& group, const torch::nn::Module& module) {
-  check_same_text(group, describe(module), "module description",
-                  "every rank must build the same model");
+// Lists of one type and device each, in an order that is the same on all ranks.
+std::vector<std::vector<at::Tensor>> alike(const std::vector<at::Tensor>& tensors) {
+  std::map<std::pair<c10::ScalarType, std::string>, std::vector<at::Tensor>> lists;
+  for (const auto& tensor : tensors) {
+    lists[{tensor.scalar_type(), tensor.device().str()}].push_back(tensor.detach());
+  }
+  std::vector<std::vector<at::Tensor>> result;
+  for (auto& [key, members] : lists) result.push_back(std::move(members));
+  return result;
 }
 
-void check_same_bits(const comm::Group& group, const torch::nn::Module& module) {
-  check_same_text(group, describe_bits(module), "module hash",
-                  "load the same weights on every rank, or leave copy_state on");
+at::Tensor pack(const std::vector<at::Tensor>& members) {
+  std::vector<at::Tensor> flat;
+  for (const auto& member : members) flat.push_back(member.reshape({-1}));
+  return at::cat(flat);
+}
+
+void unpack(const at::Tensor& packed, const std::vector<at::Tensor>& members) {
+  int64_t at = 0;
+  for (const auto& member : members) {
+    member.copy_(packed.narrow(0, at, member.numel()).view(member.sizes()));
+    at += member.numel();
+  }
+}
+
+}  // namespace
+
+void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state) {
+  check_same_text(group, describe(module), "module description",
+                  "every rank must build the same model");
+  if (!copy_state) {
+    check_same_text(group, describe_bits(module), "module hash",
+                    "load the same weights on every rank, or leave copy_state on");
+    return;
+  }
+  std::vector<at::Tensor> state;
+  for (const auto& item : nn::named_state(module)) state.push_back(item.tensor);
+  broadcast_packed(group, state, 0, "module state");
 }
 
 void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, int root,
                       std::string_view label) {
   const at::NoGradGuard no_grad;
-  std::map<std::pair<c10::ScalarType, std::string>, std::vector<at::Tensor>> alike;
-  for (const auto& tensor : tensors) {
-    alike[{tensor.scalar_type(), tensor.device().str()}].push_back(tensor.detach());
-  }
-  for (auto& [key, members] : alike) {
-    std::vector<at::Tensor> flat;
-    for (const auto& member : members) flat.push_back(member.reshape({-1}));
-    const auto packed = at::cat(flat);
+  for (const auto& members : alike(tensors)) {
+    const auto packed = pack(members);
     group.broadcast(packed, root, {.label = label});
-    if (group.rank() == root) continue;
-    int64_t at = 0;
-    for (auto& member : members) {
-      member.copy_(packed.narrow(0, at, member.numel()).view(member.sizes()));
-      at += member.numel();
-    }
+    if (group.rank() != root) unpack(packed, members);
   }
 }
 
-void broadcast_state(const comm::Group& group, const torch::nn::Module& module) {
-  std::vector<at::Tensor> state;
-  for (const auto& item : nn::named_state(module)) state.push_back(item.tensor);
-  broadcast_packed(group, state, 0, "module state");
+void average_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, double factor,
+                    std::string_view label) {
+  const at::NoGradGuard no_grad;
+  const auto lists = alike(tensors);
+  std::vector<at::Tensor> packed;
+  for (const auto& members : lists) {
+    packed.push_back(pack(members));
+    if (factor == 0) {
+      packed.back().zero_();
+    } else if (factor != 1) {
+      packed.back().mul_(factor);
+    }
+    group.all_reduce(packed.back(), comm::ReduceOp::average, {.label = label});
+  }
+  for (size_t i = 0; i < lists.size(); ++i) unpack(packed[i], lists[i]);
+}
+
+void check_weight(double weight) {
+  if (!(weight >= 0) || !std::isfinite(weight)) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "the weight of a rank's gradient",
+                 .got = fmt::format("{}", weight),
+                 .expected = "a number >= 0"});
+  }
+}
+
+std::vector<double> gather_weights(const comm::Group& group, double weight) {
+  check_weight(weight);
+  const auto all = at::empty({group.size()}, at::kDouble);
+  group.all_gather(all, at::full({1}, weight, at::kDouble), {}, {.label = "step weights"});
+  const double* first = all.data_ptr<double>();
+  return {first, first + group.size()};
 }
 
 }  // namespace troika::parallel

@@ -16,18 +16,24 @@ namespace troika::parallel {
 
 // Throws Error(usage) on every rank unless all hold the parameters and buffers of rank 0, of the
 // same names, shapes and types: it names a rank that does not and the first tensor that differs.
-// Blocks.
-void check_same_structure(const comm::Group& group, const torch::nn::Module& module);
-
-// The same of the bits in the parameters and buffers, compared by a hash of 64 bits a tensor.
-void check_same_bits(const comm::Group& group, const torch::nn::Module& module);
+// Then copies rank 0's to all or, without `copy_state`, throws the same unless they have the same
+// bits already, compared by a hash of 64 bits a tensor. Blocks.
+void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state);
 
 // Copies root's tensors to all ranks, packed by type and device so that many small ones cost one
 // message. Blocks.
 void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, int root,
                       std::string_view label);
 
-// Parameters and buffers of rank 0 to all ranks.
-void broadcast_state(const comm::Group& group, const torch::nn::Module& module);
+// tensors = the sum over ranks of factor * tensors, by the number of ranks; the same bits on all
+// ranks. With factor 0 this rank's values, which may be NaN, do not count. Floating types only.
+// Packed as above; nothing changes on this rank before all of it has come. Blocks.
+void average_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, double factor,
+                    std::string_view label);
+
+// Throws Error(usage) unless `weight` is a finite number >= 0.
+void check_weight(double weight);
+// Every rank's, checked. Blocks.
+std::vector<double> gather_weights(const comm::Group& group, double weight);
 
 }  // namespace troika::parallel

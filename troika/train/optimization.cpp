@@ -14,6 +14,7 @@ Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Pa
   }
   // An overflow is in the mean of all ranks' gradients, so they need not talk of it.
   if (precision.needs_scaler()) scaler_.emplace();
+  parameters_ = parameters;
   optimizer_ = optim::make_optimizer(std::move(parameters), options);
 }
 
@@ -21,8 +22,33 @@ at::Tensor Optimization::scaled(const at::Tensor& loss) const {
   return scaler_ ? scaler_->scale(loss) : loss;
 }
 
-void Optimization::step() {
+void Optimization::take_gradients() {
+  if (std::exchange(taken_, true)) return;
   if (masters_) masters_->take_gradients();
+  if (scaler_) scaler_->unscale(*optimizer_);
+}
+
+void Optimization::clip(parallel::Exchange& exchange, double bound, const std::string& by) {
+  if (bound == 0) return;
+  if (by == "norm") {
+    // Scales are powers of two: this is the clipping of the unscaled gradients, to the bit.
+    exchange.clip_grad_norm(bound * loss_scale().value_or(1));
+    return;
+  }
+  take_gradients();
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.grad().clamp_(-bound, bound);
+  }
+}
+
+void Optimization::step(parallel::Exchange& exchange) {
+  exchange.step_by([this] { update(); });
+}
+
+void Optimization::update() {
+  take_gradients();
+  taken_ = false;
   if (!scaler_) {
     optimizer_->step();
   } else {

@@ -5,12 +5,14 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "troika/nn/precision.h"
 #include "troika/optim/grad_scaler.h"
 #include "troika/optim/master_weights.h"
 #include "troika/optim/optimizer.h"
+#include "troika/parallel/exchange.h"
 
 namespace troika::train {
 
@@ -25,8 +27,11 @@ class Optimization {
 
   // What to call backward() on for this loss.
   at::Tensor scaled(const at::Tensor& loss) const;
-  // Steps over gradients that are the same on all ranks; not where one has overflowed.
-  void step();
+  // Bounds the gradients that finish_backward() left: their common norm, or with `by` "value" each
+  // number. Gradients that overflowed stay. 0: no bound.
+  void clip(parallel::Exchange& exchange, double bound, const std::string& by);
+  // The exchange's step, which is left out where a gradient has overflowed.
+  void step(parallel::Exchange& exchange);
 
   // Steps that an overflow has cost so far.
   int64_t skipped() const { return skipped_; }
@@ -37,6 +42,12 @@ class Optimization {
   optim::NamedTensors masters() const;
 
  private:
+  // Gradients to where the optimizer finds them, in its units; once a step.
+  void take_gradients();
+  void update();
+
+  std::vector<optim::Parameter> parameters_;  // the optimizer's
+  bool taken_ = false;
   std::optional<optim::MasterWeights> masters_;
   std::optional<optim::GradScaler> scaler_;
   std::unique_ptr<optim::FlatOptimizer> optimizer_;

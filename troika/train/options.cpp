@@ -3,6 +3,7 @@
 #include "troika/train/logger.h"
 
 #include "troika/nn/precision.h"
+#include "troika/train/strategy.h"
 
 namespace troika::train {
 
@@ -39,9 +40,11 @@ void add_run(config::Table& table, TrainOptions::Run& run) {
 void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.devices", &trainer.devices,
             "processes on this machine, started by train itself unless a launcher did; -1: as many "
-            "as the launcher started, one without",
+            "as the launcher started, one without; with dp threads of one process, -1: one",
             count_or("as many as the launcher started"));
-  table.add("trainer.strategy", &trainer.strategy, "how processes work together", one_of({"ddp"}));
+  table.add("trainer.strategy", &trainer.strategy,
+            "how devices work together; names of Lightning after dp mean the ddp of that name",
+            one_of(strategy_names()));
   table.add("trainer.precision", &trainer.precision,
             "number type: mixed computes matrix products and convolutions in 16 bits, true keeps "
             "parameters so too; docs/precision-and-memory.md",
@@ -53,6 +56,13 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.max_steps", &trainer.max_steps,
             "stop after this many optimizer steps; -1: only max_epochs counts",
             count_or("no limit"));
+  table.add("trainer.accumulate_grad_batches", &trainer.accumulate_grad_batches,
+            "batches whose mean gradient makes one optimizer step, fewer at the end of an epoch",
+            between(int64_t{1}, kMaxCount));
+  table.add("trainer.gradient_clip_val", &trainer.gradient_clip_val,
+            "bound on gradients before each step; 0: none", at_least(0.0));
+  table.add("trainer.gradient_clip_algorithm", &trainer.gradient_clip_algorithm,
+            "norm: of all gradients together; value: of each number", one_of({"norm", "value"}));
   table.add("trainer.check_val_every_n_epoch", &trainer.check_val_every_n_epoch,
             "validate after every n-th epoch, and after the last", at_least(int64_t{1}));
   table.add("trainer.log_every_n_steps", &trainer.log_every_n_steps, "steps between logged rows",
@@ -63,6 +73,9 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "of computation in each process; 0: cores / processes on this machine",
             between(int64_t{0}, int64_t{65536}));
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
+  table.add("trainer.trace", &trainer.trace,
+            "write what happened when on all ranks in the first 500 steps to trace.json, for "
+            "Perfetto and troika report");
 }
 
 void add_model(config::Table& table, nn::ModelOptions& model) {
@@ -174,6 +187,53 @@ void add_comm(config::Table& table, TrainOptions::Comm& comm) {
             "MiB of the bucket that is averaged first", above_to(0.0, kMaxMegabytes));
 }
 
+void add_ddp(config::Table& table, parallel::DataParallelOptions& ddp) {
+  table.add("ddp.find_unused_parameters", &ddp.find_unused_parameters,
+            "parameters may lack a gradient in some steps");
+  table.add("ddp.static_graph", &ddp.static_graph,
+            "every step makes the same gradients as the first, each perhaps in parts");
+  table.add("ddp.broadcast_buffers", &ddp.broadcast_buffers,
+            "all processes get rank 0's buffers (batch-norm statistics) after each step");
+  auto& codec = ddp.codec;
+  table.add("ddp.hook", &codec.name, "how gradients are compressed on their way",
+            one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8"}));
+  table.add("ddp.error_feedback", &codec.error_feedback,
+            "of powersgd, topk and int8: what compression left out is added to the next gradient");
+  table.add("ddp.powersgd_rank", &codec.rank, "of powersgd: rank of the approximation",
+            between(int64_t{1}, kMaxCount));
+  table.add("ddp.powersgd_start_step", &codec.start_step,
+            "of powersgd: steps without compression first", between(int64_t{0}, kMaxCount));
+  table.add("ddp.powersgd_warm_start", &codec.warm_start,
+            "of powersgd: begin from the factors of the step before");
+  table.add("ddp.topk_density", &codec.density, "of topk: share of the numbers that is sent",
+            above_to(0.0, 1.0));
+  table.add("ddp.int8_block", &codec.block, "of int8: numbers that share a scale",
+            between(int64_t{1}, kMaxCount));
+}
+
+void add_strategies(config::Table& table, TrainOptions& options) {
+  table.add("horovod.backward_passes_per_step", &options.horovod.backward_passes_per_step,
+            "of strategy horovod: batches whose summed gradients make one optimizer step",
+            between(int64_t{1}, kMaxCount));
+  table.add("horovod.average_aggregated_gradients", &options.horovod.average_aggregated_gradients,
+            "of strategy horovod: their mean instead of their sum");
+  table.add("local_sgd.period", &options.local_sgd.period,
+            "of local_sgd and post_local_sgd: steps between averages of the parameters",
+            between(int64_t{1}, kMaxCount));
+  table.add("local_sgd.warmup_steps", &options.local_sgd.warmup_steps,
+            "of post_local_sgd: steps that average gradients first",
+            between(int64_t{0}, kMaxCount));
+  auto& diloco = options.diloco;
+  table.add("diloco.period", &diloco.period,
+            "of diloco: steps between steps of the outer optimizer",
+            between(int64_t{1}, kMaxCount));
+  table.add("diloco.warmup_steps", &diloco.warmup_steps,
+            "of diloco: steps that average gradients first", between(int64_t{0}, kMaxCount));
+  table.add("diloco.outer_lr", &diloco.outer_lr, "of diloco: rate of the outer SGD", above(0.0));
+  table.add("diloco.outer_momentum", &diloco.outer_momentum,
+            "of diloco: Nesterov momentum of the outer SGD", from_to_below(0.0, 1.0));
+}
+
 }  // namespace
 
 config::Table make_table(TrainOptions& options) {
@@ -185,6 +245,8 @@ config::Table make_table(TrainOptions& options) {
   add_optim(table, options.optimizer, options.schedule);
   add_schedule(table, options.schedule);
   add_comm(table, options.comm);
+  add_ddp(table, options.ddp);
+  add_strategies(table, options);
   return table;
 }
 

@@ -10,6 +10,7 @@
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/optim/schedule.h"
+#include "troika/parallel/data_parallel.h"
 
 namespace troika::train {
 
@@ -27,11 +28,15 @@ struct TrainOptions {
     bool sync_batchnorm = false;
     int64_t max_epochs = 1;
     int64_t max_steps = -1;
+    int64_t accumulate_grad_batches = 1;
+    double gradient_clip_val = 0;
+    std::string gradient_clip_algorithm = "norm";
     int64_t check_val_every_n_epoch = 1;
     int64_t log_every_n_steps = 50;
     std::vector<std::string> loggers = {"csv", "tensorboard"};
     int64_t threads = 0;
     bool enable_progress_bar = true;
+    bool trace = false;
   } trainer;
 
   nn::ModelOptions model;
@@ -55,6 +60,26 @@ struct TrainOptions {
     double bucket_megabytes = 25;
     double first_bucket_megabytes = 1;
   } comm;
+
+  // Sizes of buckets are those of `comm`.
+  parallel::DataParallelOptions ddp;
+
+  struct Horovod {
+    int64_t backward_passes_per_step = 1;
+    bool average_aggregated_gradients = false;
+  } horovod;
+
+  struct LocalSgd {
+    int64_t period = 4;
+    int64_t warmup_steps = 100;
+  } local_sgd;
+
+  struct DiLoCo {
+    int64_t period = 500;
+    int64_t warmup_steps = 0;
+    double outer_lr = 0.7;
+    double outer_momentum = 0.9;
+  } diloco;
 };
 
 // Binds every option to its key; `options` must outlive the table.

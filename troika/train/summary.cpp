@@ -12,11 +12,39 @@
 
 namespace troika::train {
 
+namespace {
+
+double number_or_nan(const nlohmann::ordered_json& json) {
+  return json.is_null() ? std::nan("") : json.get<double>();
+}
+
+[[noreturn]] void damaged(const std::filesystem::path& path, const std::string& got) {
+  throw Error("train", ErrorKind::usage,
+              {.what = path.string() + " is damaged",
+               .got = got,
+               .expected = "a summary that troika train wrote"});
+}
+
+std::vector<PhaseTime> phases_of(const nlohmann::ordered_json& json) {
+  std::vector<PhaseTime> phases;
+  for (const auto& [phase, ranks] : json.items()) {
+    phases.push_back({phase, {}});
+    for (const auto& number : ranks) phases.back().milliseconds.push_back(number_or_nan(number));
+  }
+  return phases;
+}
+
+}  // namespace
+
 std::string troika_version() {
   return TROIKA_VERSION;
 }
 
 void write_summary(const std::filesystem::path& path, const RunSummary& summary) {
+  auto phases = nlohmann::ordered_json::object();
+  for (const auto& [phase, milliseconds] : summary.phase_milliseconds) {
+    phases[phase] = milliseconds;
+  }
   // Dumping a NaN or an infinity gives null by nlohmann's own rule.
   const nlohmann::ordered_json json{
       {"name", summary.name},
@@ -30,6 +58,7 @@ void write_summary(const std::filesystem::path& path, const RunSummary& summary)
       {"validation_accuracy", summary.validation_accuracy},
       {"samples_per_second", summary.samples_per_second},
       {"median_step_milliseconds", summary.median_step_milliseconds},
+      {"phase_milliseconds", phases},
       {"seconds", summary.seconds},
       {"peak_resident_bytes", summary.peak_resident_bytes},
       {"torch_version", summary.torch_version},
@@ -40,6 +69,38 @@ void write_summary(const std::filesystem::path& path, const RunSummary& summary)
   // Paths and names need not be UTF-8; a summary with a replaced character beats none.
   const auto replace = nlohmann::ordered_json::error_handler_t::replace;
   write_file_atomically(path, json.dump(2, ' ', false, replace) + "\n");
+}
+
+RunSummary read_summary(const std::filesystem::path& path) {
+  try {
+    const auto json = nlohmann::ordered_json::parse(read_file(path));
+    RunSummary summary{
+        .name = json.at("name"),
+        .status = json.at("status"),
+        .world_size = json.at("world_size"),
+        .steps = json.at("steps"),
+        .samples = json.at("samples"),
+        .epochs = json.at("epochs"),
+        .train_loss = number_or_nan(json.at("train_loss")),
+        .validation_loss = number_or_nan(json.at("validation_loss")),
+        .validation_accuracy = number_or_nan(json.at("validation_accuracy")),
+        .samples_per_second = number_or_nan(json.at("samples_per_second")),
+        .median_step_milliseconds = number_or_nan(json.at("median_step_milliseconds")),
+        .phase_milliseconds = phases_of(json.at("phase_milliseconds")),
+        .seconds = number_or_nan(json.at("seconds")),
+        .peak_resident_bytes = json.at("peak_resident_bytes"),
+        .torch_version = json.at("torch_version"),
+        .troika_version = json.at("troika_version"),
+        .run_folder = json.at("run_folder"),
+        .checkpoint = json.at("checkpoint")};
+    for (const auto& [phase, ranks] : summary.phase_milliseconds) {
+      if (static_cast<int64_t>(ranks.size()) == summary.world_size) continue;
+      damaged(path, "times of " + phase + " for another number of ranks than world_size");
+    }
+    return summary;
+  } catch (const nlohmann::json::exception& problem) {
+    damaged(path, problem.what());
+  }
 }
 
 int64_t peak_resident_bytes() {

@@ -12,6 +12,12 @@ namespace troika::train {
 // The version of this library, e.g. "0.1.0".
 std::string troika_version();
 
+// Of one phase of a step (see step_times.h), or of the whole "step".
+struct PhaseTime {
+  std::string phase;
+  std::vector<double> milliseconds;  // the median over all steps, one per rank
+};
+
 // The fields are the keys of the file. A number that is NaN or infinite becomes null: JSON has
 // neither, and a run that measured nothing must not look like one that measured 0.
 struct RunSummary {
@@ -26,6 +32,7 @@ struct RunSummary {
   double validation_accuracy = std::numeric_limits<double>::quiet_NaN();  // in [0, 1]
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();   // over all ranks
   double median_step_milliseconds = std::numeric_limits<double>::quiet_NaN();
+  std::vector<PhaseTime> phase_milliseconds = {};  // an object of phases; empty: not measured
   double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run
   std::vector<int64_t> peak_resident_bytes = {};              // one per rank
   std::string torch_version = {};
@@ -36,6 +43,9 @@ struct RunSummary {
 
 // Writes the file whole or not at all.
 void write_summary(const std::filesystem::path& path, const RunSummary& summary);
+
+// Reads what write_summary() wrote. Throws Error(usage) naming the file and what is wrong with it.
+RunSummary read_summary(const std::filesystem::path& path);
 
 // The most memory this process has had resident so far (VmHWM of proc(5)).
 int64_t peak_resident_bytes();

@@ -6,11 +6,13 @@ namespace troika::train {
 
 namespace {
 
-// Mean over all targets; those of a text are [batch, length], which cross_entropy wants flat. In
-// float32 at least: half types have too few digits for sums of exponentials.
-at::Tensor mean_cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
+// Over all targets; those of a text are [batch, length], which cross_entropy wants flat. In float32
+// at least: half types have too few digits for sums of exponentials.
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
+                         at::Reduction::Reduction reduction) {
   const auto type = at::promote_types(logits.scalar_type(), at::kFloat);
-  return at::cross_entropy_loss(logits.flatten(0, -2).to(type), targets.flatten());
+  return at::cross_entropy_loss(logits.flatten(0, -2).to(type), targets.flatten(), /*weight=*/{},
+                                reduction);
 }
 
 }  // namespace
@@ -19,15 +21,14 @@ Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
     : module_(std::move(module)), forward_(std::move(forward)) {}
 
 at::Tensor Task::training_step(const data::Batch& batch) {
-  return mean_cross_entropy(forward(batch.inputs), batch.targets);
+  return cross_entropy(forward(batch.inputs), batch.targets, at::Reduction::Mean);
 }
 
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   const at::Tensor logits = forward(batch.inputs);
   // Of single samples, added up in float64: rounded as a mean of the batch, it would depend on how
   // samples were put into batches.
-  const at::Tensor losses = at::cross_entropy_loss(logits.flatten(0, -2), batch.targets.flatten(),
-                                                   /*weight=*/{}, at::Reduction::None);
+  const at::Tensor losses = cross_entropy(logits, batch.targets, at::Reduction::None);
   evaluation.loss.update(losses, batch.targets.flatten().ne(kIgnored));
   evaluation.accuracy.update(logits, batch.targets);
 }

@@ -42,6 +42,8 @@ class Task {
   virtual at::Tensor training_step(const data::Batch& batch);
   // Adds the batch to the evaluation; called without gradients and in evaluation mode.
   virtual void validation_step(const data::Batch& batch, Evaluation& evaluation);
+  // How many modules share the work of a training step inside this process.
+  virtual int replicas() const { return 1; }
 
  protected:
   at::Tensor forward(const at::Tensor& inputs) const { return forward_(inputs); }

@@ -1,0 +1,211 @@
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <regex>
+
+#include "tests/support/errors.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/train/report/page.h"
+#include "troika/train/report/plots.h"
+#include "troika/train/report/stragglers.h"
+
+namespace troika::train::report {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// Rank 1 computes longer, and rank 0 waits for it.
+const std::vector<PhaseTime> kUneven{
+    {"data_wait", {1, 1, 1}},   {"forward", {10, 14, 10}},
+    {"backward", {20, 21, 20}}, {"exposed_communication", {6, 1, 6}},
+    {"optimizer", {2, 2, 2}},   {"other", {1, 1, 1}},
+    {"step", {40, 40, 40}}};
+
+RunSummary three_ranks() {
+  return {.name = "<b>&\"uneven\"",
+          .status = "finished",
+          .world_size = 3,
+          .steps = 3,
+          .samples = 36,
+          .train_loss = 0.5,
+          .validation_accuracy = 0.875,
+          .samples_per_second = 100,
+          .median_step_milliseconds = 40,
+          .phase_milliseconds = kUneven,
+          .peak_resident_bytes = {1 << 20, 1 << 20, 1 << 20}};
+}
+
+// A step of 100 µs: on rank 0 backward from 40 to 80, one bucket beside it, one half beside it; on
+// rank 1 a bucket that interrupts it.
+const char* const kTrace = R"({"otherData": {"clock_error_microseconds": [0, 2.5]}, "traceEvents": [
+{"ph":"X","name":"step","pid":0,"tid":1,"ts":0,"dur":900,"args":{"step":0}},
+{"ph":"X","name":"backward","pid":0,"tid":1,"ts":0,"dur":800,"args":{"step":0}},
+{"ph":"X","name":"step","pid":0,"tid":1,"ts":1000,"dur":100,"args":{"step":1}},
+{"ph":"X","name":"backward","pid":0,"tid":1,"ts":1040,"dur":40,"args":{"step":1}},
+{"ph":"i","name":"bucket ready","pid":0,"tid":1,"ts":1045,"s":"t","args":{"step":1,"bucket":0}},
+{"ph":"X","name":"bucket","pid":0,"tid":2,"ts":1050,"dur":10,"args":{"step":1,"bucket":0}},
+{"ph":"X","name":"bucket","pid":0,"tid":2,"ts":1070,"dur":20,"args":{"step":1,"bucket":1}},
+{"ph":"X","name":"bucket","pid":1,"tid":1,"ts":1050,"dur":10,"args":{"step":1,"bucket":0}},
+{"ph":"X","name":"backward","pid":1,"tid":1,"ts":1040,"dur":40,"args":{"step":1}},
+{"ph":"M","name":"thread_name","pid":1,"tid":1,"args":{"name":"compute"}},
+{"ph":"M","name":"process_name","pid":0,"tid":0,"args":{"name":"rank 0 on a<b"}},
+{"ph":"M","name":"process_name","pid":1,"tid":0,"args":{"name":"rank 1 on c"}},
+{"ph":"M","name":"thread_name","pid":0,"tid":1,"args":{"name":"compute"}},
+{"ph":"M","name":"thread_name","pid":0,"tid":2,"args":{"name":"communication"}}]})";
+
+class Report : public testing::Test {
+ protected:
+  Report() {
+    write_file_atomically(folder_ / "config.toml", "[run]\nname = \"a<b\"\n");
+    write_file_atomically(folder_ / "metrics.csv",
+                          "step,train/loss,validation/accuracy\n1,2.5,\n2,nan,\n3,1.5,0.875\n4,1");
+  }
+  std::string page() { return read_file(write_report(folder_.path())); }
+  const TemporaryFolder folder_;
+};
+
+TEST(Metrics, AreReadByColumn) {
+  const auto metrics = parse_metrics("step,a,b\n1,2.5,\n2,inf,3\n3,4", "m.csv");
+  ASSERT_EQ(metrics.size(), 2u);
+  EXPECT_EQ(metrics[0].name, "a");
+  ASSERT_EQ(metrics[0].points.size(), 2u) << "without the line that a kill cut";
+  EXPECT_EQ(metrics[0].points[0].y, 2.5);
+  EXPECT_TRUE(std::isinf(metrics[0].points[1].y));
+  ASSERT_EQ(metrics[1].points.size(), 1u);
+  EXPECT_EQ(metrics[1].points[0].x, 2);
+}
+
+TEST(Metrics, DamageIsNamed) {
+  EXPECT_ERROR(parse_metrics("", "m.csv"), ErrorKind::usage,
+               "[train] line 1 of m.csv is damaged; got ``, expected column names, the first of "
+               "them `step`");
+  EXPECT_ERROR(parse_metrics("step,a\n1,2,3\n", "m.csv"), ErrorKind::usage,
+               "[train] line 2 of m.csv is damaged; got 3 cells, expected 2, one a column");
+  EXPECT_ERROR(parse_metrics("step,a\n1,2\n2,x\n", "m.csv"), ErrorKind::usage,
+               "[train] line 3 of m.csv is damaged; got `x`, expected a number");
+}
+
+TEST(Stragglers, AreFoundByTheirOwnTimeThoughAllStepsTakeEquallyLong) {
+  const auto found = find_stragglers(kUneven);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 1);
+  EXPECT_DOUBLE_EQ(found[0].own_milliseconds, 39);
+  EXPECT_NEAR(found[0].excess, 39.0 / 34 - 1, 1e-12);
+  EXPECT_EQ(found[0].phase, "forward");
+  EXPECT_DOUBLE_EQ(found[0].phase_excess_milliseconds, 4);
+}
+
+TEST(Stragglers, TenPercentIsNotYetOne) {
+  EXPECT_TRUE(find_stragglers({{"forward", {10, 10, 10.9}}}).empty());
+  EXPECT_EQ(find_stragglers({{"forward", {10, 10, 11.1}}}).size(), 1u);
+  EXPECT_TRUE(find_stragglers({{"forward", {NAN, NAN}}}).empty());
+}
+
+TEST_F(Report, ReadsATrace) {
+  write_file_atomically(folder_ / "trace.json", kTrace);
+  const auto trace = read_trace(folder_ / "trace.json");
+  ASSERT_EQ(trace.ranks.size(), 2u);
+  EXPECT_EQ(trace.ranks[0].spans.size(), 6u);
+  const auto rank = overlap(trace.ranks[0]);
+  EXPECT_NEAR(rank.communication, 0.030, 1e-12) << "without the first step";
+  EXPECT_NEAR(rank.hidden, 0.020, 1e-12);
+  const auto one_thread = overlap(trace.ranks[1]);
+  EXPECT_NEAR(one_thread.communication, 0.010, 1e-12);
+  EXPECT_EQ(one_thread.hidden, 0) << "on the thread of the backward pass";
+  EXPECT_EQ(typical_step(trace), 1);
+}
+
+// Every element that is opened is closed, in order.
+void expect_balanced(const std::string& html) {
+  static const std::regex tag(R"(<(/?)([a-z0-9]+)((?:[^">]|"[^"]*")*)>)");
+  std::vector<std::string> open;
+  for (std::sregex_iterator at(html.begin(), html.end(), tag), end; at != end; ++at) {
+    const std::string name = (*at)[2], rest = (*at)[3];
+    if (name == "meta" || rest.ends_with("/")) continue;
+    if ((*at)[1].length() == 0) {
+      open.push_back(name);
+      continue;
+    }
+    ASSERT_FALSE(open.empty()) << name;
+    ASSERT_EQ(open.back(), name);
+    open.pop_back();
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+TEST_F(Report, OfAWholeRun) {
+  write_summary(folder_ / "summary.json", three_ranks());
+  write_file_atomically(folder_ / "trace.json", kTrace);
+  const auto html = page();
+  expect_balanced(html);
+  EXPECT_THAT(html, AllOf(HasSubstr("<h1>&lt;b&gt;&amp;&quot;uneven&quot;</h1>"),
+                          HasSubstr("<th scope=\"row\">validation accuracy</th><td>87.5 %</td>"),
+                          HasSubstr("train/loss: 2.5 at step 1"), Not(HasSubstr("nan")),
+                          HasSubstr("rank 1, forward: 14 ms"),
+                          HasSubstr("<th scope=\"row\">rank 1</th><td>39</td><td>+14.7 %</td><td>"
+                                    "forward (+4 ms)</td>"),
+                          HasSubstr("50.0 % of the time in which gradient buckets were averaged"),
+                          HasSubstr("<th scope=\"row\">rank 0 on a&lt;b</th>"),
+                          HasSubstr("what each rank did in step 1"),
+                          HasSubstr("name = &quot;a&lt;b&quot;")));
+  EXPECT_THAT(html, AllOf(HasSubstr("prefers-color-scheme: dark"), Not(HasSubstr("<script")),
+                          Not(HasSubstr("http:")), Not(HasSubstr("https:")),
+                          Not(HasSubstr(" src=")), Not(HasSubstr("@import"))))
+      << "needs nothing else";
+}
+
+TEST_F(Report, OfARunThatWasKilled) {
+  const auto html = page();
+  expect_balanced(html);
+  EXPECT_THAT(html, AllOf(HasSubstr("There is no summary.json"),
+                          HasSubstr("<code>troika train CONFIG --trace</code> writes one"),
+                          HasSubstr("train/loss: 1.5 at step 3")));
+}
+
+TEST_F(Report, RefusesWhatIsNoRun) {
+  const std::string nowhere = folder_ / "nowhere";
+  EXPECT_ERROR(write_report(nowhere), ErrorKind::usage,
+               "[train] " + nowhere +
+                   " is not the folder of a run; got no such folder, expected "
+                   "one that troika train wrote, e.g. runs/run");
+  std::filesystem::remove(folder_ / "config.toml");
+  EXPECT_THROW(page(), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "report.html"));
+}
+
+// The words of what making the page throws.
+std::string failure(const std::filesystem::path& folder) {
+  try {
+    write_report(folder);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST_F(Report, NamesTheFileThatIsDamaged) {
+  const auto summary = folder_ / "summary.json", trace = folder_ / "trace.json";
+  for (const char* text : {"{", "[]", R"({"name": "a"})", R"({"name": 3})"}) {
+    write_file_atomically(summary, text);
+    EXPECT_THAT(failure(folder_.path()), HasSubstr(summary.string() + " is damaged; got ")) << text;
+  }
+  auto wrong = three_ranks();
+  wrong.world_size = 2;
+  write_summary(summary, wrong);
+  EXPECT_THAT(failure(folder_.path()), HasSubstr("times of data_wait for another number of ranks"));
+  write_summary(summary, three_ranks());
+  std::string other_rank = kTrace;
+  other_rank.replace(other_rank.find("\"pid\":0"), 7, "\"pid\":7");
+  for (const std::string& text :
+       {std::string("{\"traceEvents\": ["), std::string("{}"), other_rank}) {
+    write_file_atomically(trace, text);
+    EXPECT_THAT(failure(folder_.path()), HasSubstr(trace.string() + " is damaged; got ")) << text;
+  }
+}
+
+}  // namespace
+}  // namespace troika::train::report

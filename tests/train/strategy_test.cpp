@@ -1,0 +1,232 @@
+// Strategies from a user's options, each against what one process does.
+#include "troika/train/strategy.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "tests/support/errors.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/torch.h"
+#include "troika/train/replicated_task.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+// 26 points whose class is the sign of a function of their number.
+class Points : public data::Dataset {
+ public:
+  int64_t size() const override { return 26; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
+    const auto angles = numbers.to(at::kDouble).unsqueeze(1) * at::tensor({0.7, 1.3, 2.9});
+    return {at::sin(angles), at::sin(angles.sum(1)).gt(0).to(at::kLong)};
+  }
+  int64_t num_classes() const override { return 2; }
+  std::vector<int64_t> input_shape() const override { return {3}; }
+};
+
+std::shared_ptr<Task> make_points_task() {
+  auto net =
+      torch::nn::Sequential(torch::nn::Linear(3, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
+  const torch::NoGradGuard no_grad;
+  double phase = 0;
+  for (auto& parameter : net->parameters()) {
+    parameter.copy_(
+        torch::sin(torch::arange(parameter.numel(), torch::kDouble) + ++phase).view_as(parameter));
+  }
+  return std::make_shared<Task>(net.ptr());
+}
+
+struct Course {
+  RunSummary summary;
+  std::vector<at::Tensor> weights;
+};
+
+class Strategies : public testing::Test {
+ protected:
+  Strategies() {
+    options_.run.folder = folder_.path().string();
+    options_.trainer.precision = "64";
+    options_.trainer.max_epochs = 2;
+    options_.trainer.enable_progress_bar = false;
+    options_.data.global_batch_size = 4;
+    options_.optimizer.lr = 0.1;
+    options_.comm.bucket_megabytes = 1e-4;
+  }
+
+  // Of rank 0; every rank must have the same weights.
+  static Course fit(const TrainOptions& options, int ranks,
+                    std::function<std::shared_ptr<Task>()> make = make_points_task) {
+    Course course;
+    comm::local::run(ranks, [&](comm::Group group) {
+      const auto task = make();
+      const Points points;
+      const auto summary = Trainer(options, group).fit(*task, points, points);
+      std::vector<at::Tensor> weights;
+      for (const auto& parameter : task->module().parameters()) {
+        weights.push_back(parameter.detach());
+        const auto all = torch::empty({group.size(), parameter.numel()}, parameter.options());
+        group.all_gather(all, parameter.detach());
+        for (int r = 1; r < group.size(); ++r) EXPECT_TRUE(all[r].equal(all[0])) << "rank " << r;
+      }
+      if (group.rank() == 0) course = {summary, weights};
+    });
+    return course;
+  }
+
+  static double distance(const Course& a, const Course& b) {
+    double result = 0;
+    for (size_t i = 0; i < a.weights.size(); ++i) {
+      result = std::max(result, (a.weights[i] - b.weights[i]).abs().max().item<double>());
+    }
+    return result;
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+// 6 batches of 4 an epoch: passes of two make 3 steps of 8 samples, which are not the batches that
+// a batch size of 8 would be cut into unless the sampler's order is followed: so it is.
+TEST_F(Strategies, AccumulatedBatchesAreOneLargeBatch) {
+  auto accumulated = options_;
+  accumulated.trainer.accumulate_grad_batches = 2;
+  auto large = options_;
+  large.data.global_batch_size = 8;
+  const auto oracle = fit(large, 1);
+  EXPECT_EQ(oracle.summary.steps, 6);
+  for (const int ranks : {1, 2}) {
+    const auto course = fit(accumulated, ranks);
+    EXPECT_EQ(course.summary.steps, 6);
+    EXPECT_EQ(course.summary.samples, 48);
+    EXPECT_LT(distance(course, oracle), 1e-12);
+  }
+}
+
+TEST_F(Strategies, TheLastStepOfAnEpochMayHaveFewerPasses) {
+  auto options = options_;
+  options.trainer.accumulate_grad_batches = 4;
+  const auto course = fit(options, 2);
+  EXPECT_EQ(course.summary.steps, 4) << "6 batches make a step of 4 and one of 2";
+  EXPECT_EQ(course.summary.samples, 48);
+  EXPECT_LT(distance(course, fit(options, 1)), 1e-12);
+  options.trainer.max_steps = 3;
+  EXPECT_EQ(fit(options, 1).summary.samples, 40);
+}
+
+// With plain SGD a sum of two passes at half the rate is their mean at the whole.
+TEST_F(Strategies, HorovodSumsPassesAndAveragesRanks) {
+  auto horovod = options_;
+  horovod.trainer.strategy = "horovod";
+  horovod.horovod.backward_passes_per_step = 2;
+  auto mean = options_;
+  mean.trainer.accumulate_grad_batches = 2;
+  const auto oracle = fit(mean, 1);
+  EXPECT_GT(distance(fit(horovod, 2), oracle), 1e-3);
+  horovod.optimizer.lr = mean.optimizer.lr / 2;
+  EXPECT_LT(distance(fit(horovod, 2), oracle), 1e-12);
+  horovod.optimizer.lr = mean.optimizer.lr;
+  horovod.horovod.average_aggregated_gradients = true;
+  EXPECT_LT(distance(fit(horovod, 2), oracle), 1e-12);
+  horovod.trainer.accumulate_grad_batches = 2;
+  EXPECT_ERROR(accumulation(horovod), ErrorKind::usage,
+               "[train] trainer.accumulate_grad_batches and horovod.backward_passes_per_step both "
+               "accumulate; got 2 and 2, expected one of them above 1");
+}
+
+TEST_F(Strategies, ClippingIsOfTheMeanGradient) {
+  const auto free = fit(options_, 1);
+  for (const char* algorithm : {"norm", "value"}) {
+    auto clipped = options_;
+    clipped.trainer.gradient_clip_val = 0.02;
+    clipped.trainer.gradient_clip_algorithm = algorithm;
+    const auto oracle = fit(clipped, 1);
+    EXPECT_GT(distance(oracle, free), 1e-3) << algorithm;
+    EXPECT_LT(distance(fit(clipped, 2), oracle), 1e-12) << algorithm;
+  }
+}
+
+TEST_F(Strategies, EveryNameTrains) {
+  const auto oracle = fit(options_, 1);
+  for (const auto& name : strategy_names()) {
+    auto options = options_;
+    options.trainer.strategy = name;
+    options.diloco = {.period = 3, .warmup_steps = 2, .outer_lr = 0.5, .outer_momentum = 0.5};
+    options.local_sgd = {.period = 3, .warmup_steps = 5};
+    const auto course = fit(options, 2);
+    EXPECT_EQ(course.summary.steps, 12) << name;
+    const bool is_local = name == "diloco" || name.ends_with("local_sgd");
+    if (is_local) {
+      EXPECT_GT(distance(course, oracle), 1e-6) << name;
+    } else {
+      EXPECT_LT(distance(course, oracle), 1e-12) << name;
+    }
+  }
+}
+
+TEST_F(Strategies, OptionsOfTheirSectionsCount) {
+  std::map<std::string, Course> courses;
+  const auto train = [&](const std::string& name, const std::vector<std::string>& arguments) {
+    auto options = options_;
+    auto table = make_table(options);
+    for (const auto& argument : arguments) table.set_argument(argument);
+    courses[name] = fit(options, 2);
+  };
+  const std::string local = "--trainer.strategy=local_sgd";
+  const std::string post = "--trainer.strategy=post_local_sgd";
+  train("ddp", {});
+  train("fp16", {"--ddp.hook=fp16"});
+  train("topk", {"--ddp.hook=topk", "--ddp.topk_density=0.5"});
+  train("topk without feedback",
+        {"--ddp.hook=topk", "--ddp.topk_density=0.5", "--ddp.error_feedback=false"});
+  train("local 2", {local, "--local_sgd.period=2"});
+  train("local 3", {local, "--local_sgd.period=3"});
+  train("post 5", {post, "--local_sgd.period=3", "--local_sgd.warmup_steps=5"});
+  train("diloco 2", {"--trainer.strategy=diloco", "--diloco.period=2"});
+  train("diloco slow", {"--trainer.strategy=diloco", "--diloco.period=2", "--diloco.outer_lr=0.1"});
+  for (const auto& [one, a] : courses) {
+    for (const auto& [other, b] : courses) {
+      if (one == other) continue;
+      EXPECT_GT(distance(a, b), 1e-8) << one << " is " << other;
+    }
+  }
+}
+
+TEST_F(Strategies, UnknownNamesAreRefusedWithTheNearest) {
+  auto table = make_table(options_);
+  try {
+    table.set("trainer.strategy", "post_locl_sgd");
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::EndsWith("(did you mean post_local_sgd?)"));
+  }
+  options_.trainer.strategy = "dpp";
+  const auto task = make_points_task();
+  EXPECT_ERROR(make_exchange(options_, *task, comm::local::alone(), nullptr), ErrorKind::usage,
+               "[train] unknown strategy; got dpp (did you mean ddp?)");
+}
+
+// Threads of one process, on batches that cannot be cut into equal shares.
+TEST_F(Strategies, DpIsOneProcess) {
+  options_.data.global_batch_size = 5;
+  const auto oracle = fit(options_, 1);
+  options_.trainer.strategy = "dp";
+  for (const int64_t devices : {1, 2, 3, 7}) {
+    options_.trainer.devices = devices;
+    const auto make = [&] {
+      std::vector<std::shared_ptr<Task>> tasks;
+      for (int64_t i = 0; i < devices; ++i) tasks.push_back(make_points_task());
+      return std::make_shared<ReplicatedTask>(tasks);
+    };
+    EXPECT_LT(distance(fit(options_, 1, make), oracle), 1e-10) << devices;
+  }
+  EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
+               "[train] strategy dp and the task disagree; got 1 replicas, expected 7 (dp trains a "
+               "ReplicatedTask of trainer.devices replicas)");
+}
+
+}  // namespace
+}  // namespace troika::train

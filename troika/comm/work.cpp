@@ -1,0 +1,52 @@
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/comm/core.h"
+
+namespace troika::comm {
+
+void Work::wait() const {
+  wait(Deadline::after(Milliseconds::max()));
+}
+
+void Work::wait(Deadline deadline) const {
+  if (!state_) return;
+  std::unique_lock lock(state_->mutex);
+  if (const auto rest = std::exchange(state_->rest, nullptr)) {
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      rest(deadline);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    state_->finish(failure);
+    lock.lock();
+  }
+  if (!state_->changed.wait_until(lock, deadline.at(), [&] { return state_->done; })) {
+    throw Error("comm", ErrorKind::timeout, {.what = "a collective is not done by the deadline"});
+  }
+  if (state_->failure) std::rethrow_exception(state_->failure);
+}
+
+bool Work::done() const {
+  if (!state_) return true;
+  const std::lock_guard lock(state_->mutex);
+  return state_->done;
+}
+
+std::optional<Work::Times> Work::times() const {
+  if (!state_) return std::nullopt;
+  const std::lock_guard lock(state_->mutex);
+  return state_->times;
+}
+
+void Work::State::finish(std::exception_ptr with, std::optional<Times> when) {
+  const std::lock_guard lock(mutex);
+  done = true;
+  times = when;
+  failure = std::move(with);
+  changed.notify_all();
+}
+
+}  // namespace troika::comm

@@ -1,0 +1,38 @@
+#include "troika/parallel/norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "troika/compat/torch.h"
+
+namespace troika::parallel {
+
+namespace {
+
+// In pieces too small for LibTorch to share among threads, whose number would change the bits.
+constexpr int64_t kPieceOfNorm = 1 << 14;
+
+double sum_of_squares(const at::Tensor& flat) {
+  const int64_t piece = flat.device().is_cpu() ? kPieceOfNorm : std::max<int64_t>(1, flat.numel());
+  double sum = 0;
+  for (int64_t at = 0; at < flat.numel(); at += piece) {
+    const auto values = flat.narrow(0, at, std::min(piece, flat.numel() - at)).to(at::kDouble);
+    sum += values.dot(values).item<double>();
+  }
+  return sum;
+}
+
+}  // namespace
+
+double clip_norm(const std::vector<at::Tensor>& tensors, double max_norm) {
+  const at::NoGradGuard no_grad;
+  double sum = 0;
+  for (const auto& tensor : tensors) sum += sum_of_squares(tensor.detach().reshape({-1}));
+  const double norm = std::sqrt(sum);
+  if (std::isfinite(norm) && norm > max_norm) {
+    for (const auto& tensor : tensors) tensor.mul_(max_norm / norm);
+  }
+  return norm;
+}
+
+}  // namespace troika::parallel

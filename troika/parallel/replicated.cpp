@@ -1,0 +1,150 @@
+#include "troika/parallel/replicated.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/thread_team.h"
+
+namespace troika::parallel {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kGradients = "gradients";
+
+// A type of its own, so that autograd does not take the gradients for inputs.
+struct Known {
+  std::vector<at::Tensor> gradients;
+};
+
+// The loss as a function of parameters whose gradients are known already.
+struct KnownGradients : torch::autograd::Function<KnownGradients> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, const Known& known,
+                            at::TensorList /*parameters*/) {
+    context->saved_data[kGradients] = known.gradients;
+    return loss.clone();
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& of_loss) {
+    variable_list result(2);
+    const auto saved = context->saved_data.find(kGradients);
+    TROIKA_CHECK(saved != context->saved_data.end(), "backward() again through a replicated loss");
+    // Without a second owner, autograd takes gradients over instead of copying them.
+    auto gradients = saved->second.toTensorVector();
+    context->saved_data.erase(saved);
+    const bool is_one = of_loss[0].item<double>() == 1;
+    for (auto& gradient : gradients) {
+      if (gradient.defined() && !is_one) gradient.mul_(of_loss[0]);
+      result.push_back(std::move(gradient));
+    }
+    return result;
+  }
+};
+
+std::vector<at::Tensor> tensors_of(const std::vector<nn::StateTensor>& list) {
+  std::vector<at::Tensor> result;
+  for (const auto& item : list) result.push_back(item.tensor);
+  return result;
+}
+
+// first = first + other, of which either may be undefined.
+void add_to(at::Tensor& first, const at::Tensor& other) {
+  if (!other.defined()) return;
+  if (first.defined()) {
+    first.add_(other);
+  } else {
+    first = other;
+  }
+}
+
+}  // namespace
+
+Replicated::Replicated(std::vector<ModuleReplica> replicas) : replicas_(std::move(replicas)) {
+  if (replicas_.empty()) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "no replicas", .got = "0", .expected = "at least one"});
+  }
+  const auto first = nn::named_state(*replicas_[0].module);
+  for (size_t r = 1; r < replicas_.size(); ++r) {
+    const auto state = nn::named_state(*replicas_[r].module);
+    const auto same = [](const nn::StateTensor& a, const nn::StateTensor& b) {
+      return a.name == b.name && a.tensor.sizes() == b.tensor.sizes();
+    };
+    if (std::equal(first.begin(), first.end(), state.begin(), state.end(), same)) continue;
+    throw Error(
+        "parallel", ErrorKind::usage,
+        {.what = fmt::format("replica {} has other parameters or buffers than replica 0", r),
+         .hint = "make all of them by the same function"});
+  }
+  team_ = std::make_unique<ThreadTeam>(size());
+}
+
+Replicated::~Replicated() = default;
+
+// Modules may have been cast, and parameters put elsewhere, since the last step.
+void Replicated::follow_first() {
+  const at::NoGradGuard no_grad;
+  const auto first = nn::named_state(*replicas_[0].module);
+  for (size_t r = 1; r < replicas_.size(); ++r) {
+    replicas_[r].module->train(replicas_[0].module->is_training());
+    const auto state = nn::named_state(*replicas_[r].module);
+    for (size_t i = 0; i < first.size(); ++i) {
+      at::Tensor mine = state[i].tensor;
+      const auto& theirs = first[i].tensor;
+      const bool same_type = mine.scalar_type() == theirs.scalar_type();
+      if (!first[i].is_buffer) {
+        if (mine.data_ptr() != theirs.data_ptr()) mine.set_data(theirs.detach());
+        mine.requires_grad_(theirs.requires_grad());
+      } else if (same_type) {
+        mine.copy_(theirs);
+      } else {
+        mine.set_data(theirs.detach().clone());
+      }
+    }
+  }
+}
+
+at::Tensor Replicated::loss(const at::Tensor& inputs, const at::Tensor& targets) {
+  follow_first();
+  const auto input_shares = inputs.tensor_split(size(), 0);
+  const auto target_shares = targets.tensor_split(size(), 0);
+  const auto samples = static_cast<double>(inputs.size(0));
+  const auto parameters = tensors_of(nn::trained_parameters(*replicas_[0].module));
+  std::vector<std::vector<at::Tensor>> gradients(replicas_.size());
+  std::vector<at::Tensor> losses(replicas_.size());
+  team_->run([&](int index) {
+    const auto r = static_cast<size_t>(index);
+    const auto share = static_cast<double>(input_shares[r].size(0)) / samples;
+    if (share == 0) return;
+    const auto own = tensors_of(nn::trained_parameters(*replicas_[r].module));
+    const auto loss = replicas_[r].loss(input_shares[r], target_shares[r]) * share;
+    gradients[r] = torch::autograd::grad({loss}, own, {}, /*retain_graph=*/{},
+                                         /*create_graph=*/false, /*allow_unused=*/true);
+    losses[r] = loss.detach();
+  });
+  // Always in the order of replicas, whatever thread takes a parameter.
+  auto& sums = gradients[0];
+  std::atomic<size_t> next = 0;
+  team_->run([&](int /*index*/) {
+    const at::NoGradGuard no_grad;
+    for (size_t i = next++; i < sums.size(); i = next++) {
+      for (size_t r = 1; r < gradients.size(); ++r) {
+        if (!gradients[r].empty()) add_to(sums[i], gradients[r][i]);
+      }
+    }
+  });
+  for (size_t r = 1; r < losses.size(); ++r) {
+    if (losses[r].defined()) losses[0].add_(losses[r]);
+  }
+  return KnownGradients::apply(losses[0], Known{std::move(sums)}, at::TensorList(parameters));
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,38 @@
+#include "troika/train/replicated_task.h"
+
+#include <utility>
+
+#include "troika/compat/torch.h"
+
+namespace troika::train {
+
+namespace {
+
+std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<Task>& task) {
+  return {task, &task->module()};
+}
+
+std::vector<parallel::ModuleReplica> replicas_of(const std::vector<std::shared_ptr<Task>>& tasks) {
+  std::vector<parallel::ModuleReplica> result;
+  for (const auto& task : tasks) {
+    result.push_back({module_of(task), [task](const at::Tensor& inputs, const at::Tensor& targets) {
+                        return task->training_step({inputs, targets});
+                      }});
+  }
+  return result;
+}
+
+}  // namespace
+
+ReplicatedTask::ReplicatedTask(std::vector<std::shared_ptr<Task>> tasks)
+    : Task(module_of(tasks.at(0)), Forward()), first_(tasks[0]), replicated_(replicas_of(tasks)) {}
+
+at::Tensor ReplicatedTask::training_step(const data::Batch& batch) {
+  return replicated_.loss(batch.inputs, batch.targets);
+}
+
+void ReplicatedTask::validation_step(const data::Batch& batch, Evaluation& evaluation) {
+  first_->validation_step(batch, evaluation);
+}
+
+}  // namespace troika::train

@@ -1,0 +1,28 @@
+// A task in several threads of one process: strategy `dp`.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "troika/parallel/replicated.h"
+#include "troika/train/task.h"
+
+namespace troika::train {
+
+// Trains as the first of the tasks does, on shares of each batch side by side (parallel::Replicated
+// says how far that is the same); validates by the first task.
+class ReplicatedTask : public Task {
+ public:
+  // Tasks that were made by the same function, each with a module of its own; at least one.
+  explicit ReplicatedTask(std::vector<std::shared_ptr<Task>> tasks);
+
+  at::Tensor training_step(const data::Batch& batch) override;
+  void validation_step(const data::Batch& batch, Evaluation& evaluation) override;
+  int replicas() const override { return replicated_.size(); }
+
+ private:
+  const std::shared_ptr<Task> first_;
+  parallel::Replicated replicated_;
+};
+
+}  // namespace troika::train

@@ -1,0 +1,42 @@
+// What a run left in its folder, read back.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "troika/train/report/timeline.h"
+#include "troika/train/summary.h"
+
+namespace troika::train::report {
+
+struct Point {
+  double x;
+  double y;
+};
+
+// One column of metrics.csv over steps: the rows that have a number in it, which may be NaN or
+// infinite.
+struct Series {
+  std::string name;
+  std::vector<Point> points;
+};
+
+struct RunRecord {
+  std::string name;    // of its folder
+  std::string config;  // the text of config.toml
+  std::vector<Series> metrics;
+  std::optional<RunSummary> summary;  // none: the run was killed, or is still going on
+  std::optional<TraceRecord> trace;   // none: it ran without --trace
+};
+
+// Throws Error(usage) for a folder that is not a run's, and naming file and place of what is
+// damaged.
+RunRecord read_run(const std::filesystem::path& folder);
+
+// The columns of a text as CsvLogger writes it; `name` is for errors. A last line without its end
+// is left out: a kill cut it.
+std::vector<Series> parse_metrics(const std::string& text, const std::string& name);
+
+}  // namespace troika::train::report

@@ -1,0 +1,50 @@
+// Where the time of training steps goes.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "troika/base/trace.h"
+#include "troika/comm/group.h"
+#include "troika/train/summary.h"
+
+namespace troika::train {
+
+// What a step is made of, without gaps, in this order. `forward` begins with the batch; what
+// communication the backward pass did not hide is `exposed_communication`, the wait for ranks that
+// are later included; `other` is all that comes after the optimizer.
+enum class Phase { data_wait, forward, backward, exposed_communication, optimizer, other };
+inline constexpr std::array<std::string_view, 6> kPhaseNames{
+    "data_wait", "forward", "backward", "exposed_communication", "optimizer", "other"};
+// Their spans in a trace.
+inline constexpr std::array<const char*, kPhaseNames.size()> kSpanNames{
+    "data wait", "forward", "backward", "finish_backward", "optimizer", "other"};
+
+// Keeps every phase's time (8 bytes each) for their medians, and tells a trace: the span "step" and
+// its phases on track "compute", "data wait" on track "data". For one thread:
+//
+//   times.start(); load(batch);
+//   times.begin(step);                       // ends data_wait
+//   forward(); times.end(Phase::forward); ...
+//   times.finish();                          // ends other
+class StepTimes {
+ public:
+  explicit StepTimes(Trace* trace = nullptr) : trace_(trace) {}
+
+  void start();
+  void begin(int64_t step);
+  void end(Phase phase);
+  void finish();
+
+  // Of the phases in their order, then of the whole "step", on every rank of the group; NaN before
+  // the first step. Called by all ranks; blocks.
+  std::vector<PhaseTime> medians(const comm::Group& group) const;
+
+ private:
+  Trace* trace_;
+  Clock::time_point start_;
+  Clock::time_point latest_;  // end of the phase before
+  std::array<Median, kPhaseNames.size() + 1> times_;
+};
+
+}  // namespace troika::train

@@ -1,0 +1,135 @@
+#include "troika/train/strategy.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/nn/precision.h"
+#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/local_steps.h"
+#include "troika/train/replicated_task.h"
+
+namespace troika::train {
+
+namespace {
+
+int64_t mebibytes(double count) {
+  return static_cast<int64_t>(count * (1 << 20));
+}
+
+parallel::DataParallelOptions data_parallel_options(const TrainOptions& options) {
+  parallel::DataParallelOptions result = options.ddp;
+  result.bucket_bytes = mebibytes(options.comm.bucket_megabytes);
+  result.first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes);
+  return result;
+}
+
+// Lightning's ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu start processes in other ways, which is
+// the launcher's business here.
+const std::map<std::string, std::string>& aliases() {
+  static const std::map<std::string, std::string> names{
+      {"auto", "ddp"},
+      {"ddp_cpu", "ddp"},
+      {"ddp_find_unused_parameters_false", "ddp"},
+      {"ddp_fork", "ddp"},
+      {"ddp_fork_find_unused_parameters_true", "ddp_find_unused_parameters_true"},
+      {"ddp_notebook", "ddp"},
+      {"ddp_notebook_find_unused_parameters_true", "ddp_find_unused_parameters_true"},
+      {"ddp_spawn", "ddp"},
+      {"ddp_spawn_find_unused_parameters_true", "ddp_find_unused_parameters_true"}};
+  return names;
+}
+
+}  // namespace
+
+const std::vector<std::string>& strategy_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all{"ddp",
+                                 "ddp_find_unused_parameters_true",
+                                 "horovod",
+                                 "local_sgd",
+                                 "post_local_sgd",
+                                 "diloco",
+                                 "dp"};
+    for (const auto& [alias, name] : aliases()) all.push_back(alias);
+    return all;
+  }();
+  return names;
+}
+
+bool in_one_process(const TrainOptions& options) {
+  return options.trainer.strategy == "dp";
+}
+
+std::unique_ptr<Task> make_task(const TrainOptions& options) {
+  const auto make = [&] { return std::make_unique<Task>(nn::make_model(options.model)); };
+  if (!in_one_process(options)) return make();
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (int64_t i = 0; i < std::max<int64_t>(1, options.trainer.devices); ++i) {
+    tasks.push_back(make());
+  }
+  return std::make_unique<ReplicatedTask>(std::move(tasks));
+}
+
+std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, Task& task,
+                                                  const comm::Group& group, Trace* trace) {
+  const auto alias = aliases().find(options.trainer.strategy);
+  const std::string& name = alias == aliases().end() ? options.trainer.strategy : alias->second;
+  const int64_t replicas = name == "dp" ? std::max<int64_t>(1, options.trainer.devices) : 1;
+  if (task.replicas() != replicas) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy " + name + " and the task disagree",
+                 .got = std::to_string(task.replicas()) + " replicas",
+                 .expected = std::to_string(replicas),
+                 .hint = "dp trains a ReplicatedTask of trainer.devices replicas"});
+  }
+  auto ddp = data_parallel_options(options);
+  ddp.trace = trace;
+  if (name == "ddp_find_unused_parameters_true") ddp.find_unused_parameters = true;
+  if (name == "ddp" || name == "ddp_find_unused_parameters_true" || name == "horovod" ||
+      name == "dp") {
+    return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);
+  }
+  const auto precision = nn::parse_precision(options.trainer.precision);
+  if (precision.needs_masters() || precision.needs_scaler()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy " + name + " averages weights between steps of single ranks",
+                 .got = "precision " + precision.name,
+                 .expected = "32, 64 or bf16-mixed"});
+  }
+  parallel::LocalStepsOptions local{.synchronous = ddp};
+  if (name == "local_sgd" || name == "post_local_sgd") {
+    local.period = options.local_sgd.period;
+    if (name == "post_local_sgd") local.warmup_steps = options.local_sgd.warmup_steps;
+  } else if (name == "diloco") {
+    local.period = options.diloco.period;
+    local.warmup_steps = options.diloco.warmup_steps;
+    local.outer = parallel::diloco_outer(options.diloco.outer_lr, options.diloco.outer_momentum);
+  } else {
+    throw Error("train", ErrorKind::usage,
+                {.what = "unknown strategy",
+                 .got = name,
+                 .hint = "did you mean " + nearest(name, strategy_names()) + "?"});
+  }
+  return std::make_unique<parallel::LocalSteps>(task.module(), group, local);
+}
+
+Accumulation accumulation(const TrainOptions& options) {
+  const int64_t batches = options.trainer.accumulate_grad_batches;
+  const int64_t passes = options.horovod.backward_passes_per_step;
+  const bool is_horovod = options.trainer.strategy == "horovod";
+  if (!is_horovod || passes == 1) return {batches, 1.0 / static_cast<double>(batches)};
+  if (batches > 1) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "trainer.accumulate_grad_batches and horovod.backward_passes_per_step "
+                         "both accumulate",
+                 .got = std::to_string(batches) + " and " + std::to_string(passes),
+                 .expected = "one of them above 1"});
+  }
+  const bool mean = options.horovod.average_aggregated_gradients;
+  return {passes, mean ? 1.0 / static_cast<double>(passes) : 1.0};
+}
+
+}  // namespace troika::train
