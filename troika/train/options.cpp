@@ -1,8 +1,9 @@
 #include "troika/train/options.h"
 
-#include "troika/train/logger.h"
-
+#include "troika/base/error.h"
 #include "troika/nn/precision.h"
+#include "troika/nn/recompute/recompute.h"
+#include "troika/train/logger.h"
 #include "troika/train/strategy.h"
 
 namespace troika::train {
@@ -30,6 +31,17 @@ config::Rule count_or(const std::string& minus_one) {
           }};
 }
 
+config::Rule recompute_policy() {
+  return {"none, full, sqrt, or every_K with K >= 1", [](const config::Value& value) {
+            try {
+              nn::recompute_plan(std::get<std::string>(value), 1);
+              return true;
+            } catch (const Error&) {
+              return false;
+            }
+          }};
+}
+
 void add_run(config::Table& table, TrainOptions::Run& run) {
   table.add("run.name", &run.name, "name of the run: results go to folder/name");
   table.add("run.folder", &run.folder, "where runs are kept");
@@ -51,6 +63,10 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             one_of(nn::precision_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
             "batch norms take the statistics of the batches of all processes");
+  table.add("trainer.recompute", &trainer.recompute,
+            "which of the model's blocks drop their activations and compute them again backward: "
+            "less memory, up to a forward pass more; docs/precision-and-memory.md",
+            recompute_policy());
   table.add("trainer.max_epochs", &trainer.max_epochs, "passes over the training data",
             between(int64_t{1}, kMaxCount));
   table.add("trainer.max_steps", &trainer.max_steps,

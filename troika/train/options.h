@@ -26,6 +26,7 @@ struct TrainOptions {
     std::string strategy = "ddp";
     std::string precision = "32";
     bool sync_batchnorm = false;
+    std::string recompute = "none";
     int64_t max_epochs = 1;
     int64_t max_steps = -1;
     int64_t accumulate_grad_batches = 1;

@@ -1,6 +1,8 @@
 #include "troika/train/task.h"
 
+#include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/recompute/recompute.h"
 
 namespace troika::train {
 
@@ -19,6 +21,23 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
 
 Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
     : module_(std::move(module)), forward_(std::move(forward)) {}
+
+Task::Task(const std::shared_ptr<nn::Model>& model)
+    : module_(model),
+      model_(model),
+      forward_([model](const at::Tensor& inputs) { return model->forward(inputs); }) {}
+
+void Task::recompute(const std::string& policy) {
+  if (policy == "none") return;
+  if (!model_) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "activations can be recomputed between the blocks of a model only",
+                 .got = "recompute " + policy + " for a task of another module",
+                 .expected = "a task made of an nn::Model",
+                 .hint = "nn::from_sequential() makes one"});
+  }
+  forward_ = nn::Recompute(model_, nn::recompute_plan(policy, model_->blocks().size()));
+}
 
 at::Tensor Task::training_step(const data::Batch& batch) {
   return cross_entropy(forward(batch.inputs), batch.targets, at::Reduction::Mean);

@@ -80,6 +80,7 @@ class Fit {
         {.steps = total_steps_, .global_batch = is_mean ? batch_ * accumulation_.passes : batch_});
     if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
     task_.module().to(precision_.parameters);
+    task_.recompute(options.trainer.recompute);
     torch::manual_seed(
         mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
     if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
