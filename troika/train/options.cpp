@@ -3,6 +3,7 @@
 #include "troika/base/error.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/recompute/recompute.h"
+#include "troika/train/logger.h"
 #include "troika/train/strategy.h"
 
 namespace troika::train {
@@ -15,6 +16,7 @@ using config::at_least;
 using config::between;
 using config::from_to_below;
 using config::one_of;
+using config::some_of;
 
 // Beyond these a slip is likelier than a wish, and sums and milliseconds would overflow.
 constexpr int64_t kMaxCount = 1'000'000'000;
@@ -81,6 +83,8 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "validate after every n-th epoch, and after the last", at_least(int64_t{1}));
   table.add("trainer.log_every_n_steps", &trainer.log_every_n_steps, "steps between logged rows",
             at_least(int64_t{1}));
+  table.add("trainer.loggers", &trainer.loggers, "where metrics are written, in the run's folder",
+            some_of(logger_names()));
   table.add("trainer.threads", &trainer.threads,
             "of computation in each process; 0: cores / processes on this machine",
             between(int64_t{0}, int64_t{65536}));

@@ -48,7 +48,7 @@ void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   // Of single samples, added up in float64: rounded as a mean of the batch, it would depend on how
   // samples were put into batches.
   const at::Tensor losses = cross_entropy(logits, batch.targets, at::Reduction::None);
-  evaluation.loss.update_sum(losses.sum(at::kDouble), batch.targets.ne(Accuracy::kIgnored).sum());
+  evaluation.loss.update(losses, batch.targets.flatten().ne(kIgnored));
   evaluation.accuracy.update(logits, batch.targets);
 }
 

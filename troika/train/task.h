@@ -8,7 +8,8 @@
 #include <string>
 
 #include "troika/data/dataset.h"
-#include "troika/train/metrics.h"
+#include "troika/train/metrics/mean.h"
+#include "troika/train/metrics/stat_scores.h"
 
 namespace torch::nn {
 class Module;
@@ -20,7 +21,7 @@ class Model;
 
 namespace troika::train {
 
-// What validation adds up. Sums, so that ranks can add theirs together.
+// What validation adds up.
 struct Evaluation {
   Mean loss;
   Accuracy accuracy;

@@ -19,12 +19,11 @@
 #include "troika/optim/schedule.h"
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/checkpoint.h"
-#include "troika/train/csv_logger.h"
+#include "troika/train/logger.h"
 #include "troika/train/optimization.h"
 #include "troika/train/progress.h"
 #include "troika/train/step_times.h"
 #include "troika/train/strategy.h"
-#include "troika/train/tensorboard_logger.h"
 
 namespace troika::train {
 
@@ -36,14 +35,6 @@ std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module
     result.push_back({std::move(item.name), std::move(item.tensor)});
   }
   return result;
-}
-
-// Adds up what the ranks counted.
-template <typename State>
-void reduce(comm::Group& group, State& state, const std::string& label) {
-  const at::Tensor sums = state.state();
-  group.all_reduce(sums, comm::ReduceOp::sum, {.label = label});
-  state.set_state(sums);
 }
 
 // What is known of a run before it began.
@@ -151,8 +142,7 @@ class Fit {
   }
 
   void open_outputs() {
-    loggers_.push_back(std::make_unique<CsvLogger>(folder_ / "metrics.csv"));
-    loggers_.push_back(std::make_unique<TensorBoardLogger>(folder_));
+    loggers_ = open_loggers(options_.trainer.loggers, folder_, options_.run.name);
     if (options_.trainer.enable_progress_bar) progress_.emplace();
   }
 
@@ -205,8 +195,7 @@ class Fit {
       if (progress_) progress_->advance(1, batch_, loss.item<double>());
       if (is_last) step_milliseconds_.add(std::exchange(step_seconds, 0) * 1e3);
       if (is_last && step_ % options_.trainer.log_every_n_steps == 0) {
-        reduce(group_, interval_loss, "train loss");
-        log_training(epoch, interval_loss.value(),
+        log_training(epoch, interval_loss.value(group_, "train loss"),
                      static_cast<double>(interval_samples) / interval.seconds());
         interval_loss.reset();
         interval_samples = 0;
@@ -217,8 +206,7 @@ class Fit {
     }
     train_seconds_ += whole.seconds();
     if (progress_) progress_->finish();
-    reduce(group_, epoch_loss, "epoch loss");
-    train_loss_ = epoch_loss.value();
+    train_loss_ = epoch_loss.value(group_, "epoch loss");
     if (count == sampler_.steps_left({epoch, 0})) ++epochs_;
   }
 
@@ -275,11 +263,9 @@ class Fit {
         {}, loader_options());
     Evaluation evaluation;
     while (const auto batch = loader.next()) task_.validation_step(cast(*batch), evaluation);
-    reduce(group_, evaluation.loss, "validation loss");
-    reduce(group_, evaluation.accuracy, "validation accuracy");
-    validation_loss_ = evaluation.loss.value();
+    validation_loss_ = evaluation.loss.value(group_, "validation loss");
     if (plateau_) plateau_->judge(validation_loss_);
-    validation_accuracy_ = evaluation.accuracy.value();
+    validation_accuracy_ = evaluation.accuracy.value(group_, "validation accuracy");
     log({{"epoch", static_cast<double>(epoch)},
          {"train/epoch_loss", train_loss_},
          {"validation/loss", validation_loss_},

@@ -1,0 +1,26 @@
+// `metrics.jsonl`: one JSON object a line (jsonlines.org) for each call of log().
+#pragma once
+
+#include <filesystem>
+
+#include "troika/base/file.h"
+#include "troika/train/logger.h"
+
+namespace troika::train {
+
+// {"step": 50, "time": seconds since 1970 in UTC, name: value, ...}. What JSON has no number for is
+// "NaN", "Infinity" or "-Infinity", as in the JSON of Protocol Buffers. Each line is one write.
+class JsonlLogger : public Logger {
+ public:
+  // Starts the file anew.
+  explicit JsonlLogger(const std::filesystem::path& path);
+
+  // Throws Error for a metric called `step` or `time`.
+  void log(int64_t step, const MetricValues& values) override;
+  void flush() override;
+
+ private:
+  File file_;
+};
+
+}  // namespace troika::train
