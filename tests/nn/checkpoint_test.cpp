@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <vector>
+
 #include "tests/support/errors.h"
 #include "troika/compat/saved_tensors.h"
 #include "troika/compat/torch.h"
@@ -83,25 +85,25 @@ TEST_P(EveryModel, HasTheSameBitsRecomputed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Checkpoint, EveryModel,
-    testing::Values(Case{"Dropout",
-                         {.name = "mlp",
-                          .dropout = 0.3,
-                          .image_size = 8,
-                          .hidden_layers = 4,
-                          .hidden_width = 16}},
-                    Case{"BatchNorm", {.name = "resnet20", .image_size = 8}},
-                    Case{"Autocast", {.name = "resnet20", .image_size = 8}, "bf16-mixed"},
-                    Case{"TiedMatrix",
-                         {.name = "gpt",
-                          .dropout = 0.2,
-                          .vocab_size = 19,
-                          .context = 8,
-                          .layers = 4,
-                          .heads = 2,
-                          .width = 16}}),
-    [](const auto& each) { return each.param.name; });
+std::vector<Case> cases() {
+  return {
+      Case{
+          "Dropout",
+          {.name = "mlp", .dropout = 0.3, .image_size = 8, .hidden_layers = 4, .hidden_width = 16}},
+      Case{"BatchNorm", {.name = "resnet20", .image_size = 8}},
+      Case{"Autocast", {.name = "resnet20", .image_size = 8}, "bf16-mixed"},
+      Case{"TiedMatrix",
+           {.name = "gpt",
+            .dropout = 0.2,
+            .vocab_size = 19,
+            .context = 8,
+            .layers = 4,
+            .heads = 2,
+            .width = 16}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoint, EveryModel, testing::ValuesIn(cases()),
+                         [](const auto& each) { return each.param.name; });
 
 TEST(Checkpoint, TheReentrantWayHasTheSameBits) {
   const ModelOptions options{.name = "resnet20", .image_size = 8};
