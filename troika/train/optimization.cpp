@@ -2,18 +2,38 @@
 
 #include <utility>
 
+#include "troika/base/error.h"
 #include "troika/compat/torch.h"
 
 namespace troika::train {
 
+namespace {
+
+void require_steppable(const parallel::Exchange& exchange, const optim::OptimizerOptions& options) {
+  if (!exchange.shards().empty() && !optim::is_element_wise(options.name)) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "a strategy that shares parameters out among ranks",
+                 .got = "optimizer " + options.name + ", which needs whole ones",
+                 .expected = "sgd, adam, adamw or adagrad"});
+  }
+}
+
+}  // namespace
+
+Optimization::Optimization(const nn::Precision& precision, const torch::nn::Module& module,
+                           parallel::Exchange& exchange, const optim::OptimizerOptions& options)
+    : Optimization(precision, exchange.parameters(module), options,
+                   [&exchange](bool here) { return exchange.any(here); }) {
+  require_steppable(exchange, options);
+}
+
 Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
-                           const optim::OptimizerOptions& options) {
+                           const optim::OptimizerOptions& options, optim::GradScaler::Agree agree) {
   if (precision.needs_masters()) {
     masters_.emplace(std::move(parameters));
     parameters = masters_->list();
   }
-  // An overflow is in the mean of all ranks' gradients, so they need not talk of it.
-  if (precision.needs_scaler()) scaler_.emplace();
+  if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(agree));
   parameters_ = parameters;
   optimizer_ = optim::make_optimizer(std::move(parameters), options);
 }

@@ -55,7 +55,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "as the launcher started, one without; with dp threads of one process, -1: one",
             count_or("as many as the launcher started"));
   table.add("trainer.strategy", &trainer.strategy,
-            "how devices work together; names of Lightning after dp mean the ddp of that name",
+            "how devices work together; names after dp are Lightning's for some of those before",
             one_of(strategy_names()));
   table.add("trainer.precision", &trainer.precision,
             "number type: mixed computes matrix products and convolutions in 16 bits, true keeps "

@@ -14,7 +14,6 @@
 #include "troika/compat/torch.h"
 #include "troika/data/loader.h"
 #include "troika/nn/precision.h"
-#include "troika/nn/state.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
 #include "troika/parallel/sync_batch_norm.h"
@@ -28,14 +27,6 @@
 namespace troika::train {
 
 namespace {
-
-std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module) {
-  std::vector<optim::Parameter> result;
-  for (auto& item : nn::trained_parameters(module)) {
-    result.push_back({std::move(item.name), std::move(item.tensor)});
-  }
-  return result;
-}
 
 // What is known of a run before it began.
 RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
@@ -87,7 +78,7 @@ class Fit {
     if (options.trainer.trace) timeline_.emplace(group_);
     times_ = StepTimes(trace());
     exchange_ = make_exchange(options, task_, group_, trace());
-    optimization_.emplace(precision_, trained_parameters(task_.module()), options.optimizer);
+    optimization_.emplace(precision_, task_.module(), *exchange_, options.optimizer);
     if (is_main()) open_outputs();
   }
 
