@@ -17,7 +17,6 @@
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/precision.h"
-#include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/data_parallel.h"
@@ -42,14 +41,6 @@ Setup setup_of(const std::string& name) {
                       {.what = "which model", .got = name, .expected = "resnet18, vgg16 or gpt"});
 }
 
-std::vector<troika::optim::Parameter> parameters_of(const torch::nn::Module& module) {
-  std::vector<troika::optim::Parameter> result;
-  for (auto& item : troika::nn::trained_parameters(module)) {
-    result.push_back({std::move(item.name), std::move(item.tensor)});
-  }
-  return result;
-}
-
 struct Seconds {
   double step = 0;
   double forward = 0;
@@ -63,8 +54,8 @@ class Training {
       : precision_(std::move(precision)),
         model_(troika::nn::make_model(setup.model)),
         inputs_(troika::nn::example_input(setup.model, setup.batch)),
-        optimizer_(troika::optim::make_optimizer(parameters_of(*model_), setup.optimizer)),
-        ddp_(*model_, group, {.codec = {.name = hook}}) {
+        ddp_(*model_, group, {.codec = {.name = hook}}),
+        optimizer_(troika::optim::make_optimizer(ddp_.parameters(*model_), setup.optimizer)) {
     const bool is_text = setup.model.name == "gpt";
     targets_ = at::randint(is_text ? setup.model.vocab_size : setup.model.num_classes,
                            is_text ? inputs_.sizes() : at::IntArrayRef({setup.batch}), at::kLong);
@@ -98,8 +89,8 @@ class Training {
   const std::shared_ptr<troika::nn::Model> model_;
   const at::Tensor inputs_;
   at::Tensor targets_;
-  const std::unique_ptr<troika::optim::FlatOptimizer> optimizer_;
   troika::parallel::DataParallel ddp_;
+  const std::unique_ptr<troika::optim::FlatOptimizer> optimizer_;
 };
 
 void serve(Training& training) {

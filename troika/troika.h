@@ -21,6 +21,7 @@
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/replicated.h"
+#include "troika/parallel/sharded.h"
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/task.h"
 #include "troika/train/trainer.h"
