@@ -251,11 +251,14 @@ Error Group::Core::explained(const Error& error, const Print& print) const {
   if (error.kind() == ErrorKind::timeout && !lifeline.is_cut()) {
     const auto who =
         lifeline.missing(impl_->station().id, print.sequence, Deadline::after(kAskTime));
-    return Error("comm", ErrorKind::timeout,
-                 {.what = fmt::format("{} timed out on rank {} after {} ms", print.describe(),
-                                      lifeline.world_rank(), options_.timeout.count()),
-                  .got = who.empty() ? "all ranks in it: " + std::string(error.what()) : who,
-                  .expected = "every rank to come, and the data to arrive, in time"});
+    // A rank that timed out earlier may have given up meanwhile, and told who was missing.
+    if (!lifeline.is_cut()) {
+      return Error("comm", ErrorKind::timeout,
+                   {.what = fmt::format("{} timed out on rank {} after {} ms", print.describe(),
+                                        lifeline.world_rank(), options_.timeout.count()),
+                    .got = who.empty() ? "all ranks in it: " + std::string(error.what()) : who,
+                    .expected = "every rank to come, and the data to arrive, in time"});
+    }
   }
   // What ended this call may be but an echo of the loss that cut the lifeline.
   const Error cause = lifeline.cause().value_or(error);

@@ -152,6 +152,7 @@ void Lifeline::hear_left(int rank, const std::string& farewell) {
   {
     const std::lock_guard lock(mutex_);
     departed_.push_back(std::move(departed));
+    news_.notify_all();
     for (const auto& [id, group] : groups_) {
       const auto progress = group.recorder->progress();
       if (progress.running && !hopeless) hopeless = absence(group, progress.sequence);
@@ -243,7 +244,15 @@ Standings Lifeline::standings(uint32_t id, Deadline deadline) {
   }
   const auto answers = plane_->ask_all(std::to_string(id), deadline);
   Standings standings;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  // Answers that are missing before the deadline are of ranks that are gone: the news follows.
+  const auto is_known = [&](int rank) {
+    const auto index = static_cast<size_t>(rank);
+    return index >= answers.size() || answers[index] ||
+           std::ranges::find(departed_, rank, &Departed::rank) != departed_.end();
+  };
+  news_.wait_until(lock, deadline.at(),
+                   [&] { return cut_ || std::ranges::all_of(ranks, is_known); });
   for (const int rank : ranks) {
     const auto index = static_cast<size_t>(rank);
     auto& standing = standings.emplace_back();
