@@ -41,6 +41,13 @@ class Optimization {
   // precision.
   optim::NamedTensors masters() const;
 
+  // What the next step depends on beside gradients and the parameters or their masters. Tensors may
+  // share memory with this object.
+  optim::NamedTensors state() const;
+  // `parameters` are the masters where there are any, else not looked at. Throws Error(usage) for
+  // states of another optimizer.
+  void load(const optim::NamedTensors& state, const optim::NamedTensors& parameters);
+
  private:
   // Gradients to where the optimizer finds them, in its units; once a step.
   void take_gradients();
