@@ -167,8 +167,20 @@ TEST_F(Resume, IsExactInTheWarmUpOfPostLocalSgd) {
 
 TEST_F(Resume, IsExactWithPowerSgd) {
   options_.ddp.codec.name = "powersgd";
-  options_.ddp.codec.start_step = 0;
-  expect_exact(2, {1});
+  options_.ddp.codec.start_step = 2;
+  const auto whole = fit(options_, 2);
+  auto options = options_;
+  options.run.folder = (folder_ / "part").string();
+  options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 17};
+  fit(options, 2);
+  options.trainer.ckpt_path = "last";
+  options.checkpoint = {};
+  const auto resumed = fit(options, 2);
+  for (size_t r = 0; r < whole.size(); ++r) {
+    expect_same(whole[r].model, resumed[r].model);
+    expect_same(whole[r].rest, resumed[r].rest, false);
+  }
+  EXPECT_EQ(logged(options_), logged(options)) << "rows of after the checkpoint went";
 }
 
 TEST_F(Resume, IsExactWithMastersAndALossScale) {
@@ -177,6 +189,7 @@ TEST_F(Resume, IsExactWithMastersAndALossScale) {
 }
 
 TEST_F(Resume, AFinishedRunGoesOnWithMoreEpochs) {
+  options_.schedule.name = "constant";
   auto options = options_;
   options.trainer.max_epochs = 2;
   options.trainer.ckpt_path = "last";
