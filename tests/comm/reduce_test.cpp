@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "troika/comm/kernels/kernels.h"
+#include "troika/comm/kernels/reduce.h"
 
 namespace troika::comm {
 namespace {

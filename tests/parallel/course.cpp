@@ -9,7 +9,8 @@
 
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
-#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/norm.h"
+#include "troika/parallel/sharded.h"
 #include "troika/parallel/sync_batch_norm.h"
 
 namespace troika::parallel {
@@ -20,6 +21,7 @@ constexpr int kSteps = 6;
 constexpr int64_t kLeastBatch = 7;
 constexpr int64_t kTokens = 19;
 constexpr int64_t kClasses = 10;
+constexpr double kClippedNorm = 0.1;
 
 // A range of the samples of a global batch.
 struct Share {
@@ -69,6 +71,8 @@ class Learner : public torch::nn::Module {
     return at::cross_entropy_loss(logits.flatten(0, -2),
                                   targets.narrow(0, share.first, share.count).flatten());
   }
+
+  torch::nn::Module& model() { return *model_; }
 
  private:
   int64_t classes() const { return lesson_.model == "gpt" ? kTokens : kClasses; }
@@ -122,12 +126,29 @@ int64_t special_sample(int step, int64_t batch) {
   return step % 3 == 0 ? 0 : step % 3 == 1 ? batch - 1 : -1;
 }
 
-std::unique_ptr<optim::FlatOptimizer> make_optimizer(const Learner& learner, const Lesson& lesson) {
-  std::vector<at::Tensor> parameters;
-  for (auto& entry : nn::trained_parameters(learner)) parameters.push_back(entry.tensor);
-  return optim::make_optimizer(parameters, {.name = lesson.optimizer,
-                                            .lr = lesson.optimizer == "sgd" ? 0.05 : 1e-3,
-                                            .weight_decay = 1e-3});
+std::unique_ptr<optim::FlatOptimizer> make_optimizer(std::vector<optim::Parameter> parameters,
+                                                     const Lesson& lesson) {
+  return optim::make_optimizer(std::move(parameters),
+                               {.name = lesson.optimizer,
+                                .lr = lesson.optimizer == "sgd" ? 0.05 : 1e-3,
+                                .weight_decay = 1e-3,
+                                .decay_vectors = false});
+}
+
+std::unique_ptr<Exchange> make_exchange(Learner& learner, const comm::Group& group,
+                                        const Lesson& lesson) {
+  const DataParallelOptions options{.bucket_bytes = 4096,
+                                    .first_bucket_bytes = 512,
+                                    .find_unused_parameters = lesson.feature == "unused"};
+  if (lesson.stage > 0) {
+    auto& module = lesson.stage == 3 ? learner.model() : static_cast<torch::nn::Module&>(learner);
+    return std::make_unique<Sharded>(
+        module, group,
+        ShardedOptions{.stage = lesson.stage, .keep_elements = 1000, .data_parallel = options});
+  }
+  auto ddp = std::make_unique<DataParallel>(learner, group, options);
+  EXPECT_GT(ddp->bucket_count(), 1u);
+  return ddp;
 }
 
 std::vector<at::Tensor> state_of(const Learner& learner) {
@@ -150,7 +171,7 @@ void expect_same_bits_on_all_ranks(const comm::Group& group, const Learner& lear
 }
 
 // Forward and backward of this rank's share; gives its loss.
-double make_gradients(DataParallel& ddp, Learner& learner, const Lesson& lesson, int step,
+double make_gradients(Exchange& exchange, Learner& learner, const Lesson& lesson, int step,
                       int64_t batch, Share share) {
   const int64_t parts = parts_of(lesson);
   const int64_t count = share.count / parts;
@@ -161,7 +182,7 @@ double make_gradients(DataParallel& ddp, Learner& learner, const Lesson& lesson,
                      parts;
     loss += one.item<double>();
     if (part + 1 < parts) {
-      const auto guard = ddp.no_sync();
+      const auto guard = exchange.no_sync();
       one.backward();
     } else {
       one.backward();
@@ -177,29 +198,30 @@ Course train(comm::Group group, const Lesson& lesson) {
   if (lesson.feature == "sync_batch_norm") {
     EXPECT_EQ(convert_batch_norm(learner, group).size(), 19u);
   }
-  DataParallel ddp(learner, group,
-                   {.bucket_bytes = 4096,
-                    .first_bucket_bytes = 512,
-                    .find_unused_parameters = lesson.feature == "unused"});
-  EXPECT_GT(ddp.bucket_count(), 1u);
-  const auto optimizer = make_optimizer(learner, lesson);
+  const auto exchange = make_exchange(learner, group, lesson);
+  const auto optimizer = make_optimizer(exchange->parameters(learner), lesson);
   Course course;
   for (int step = 0; step < kSteps; ++step) {
     const auto all_shares = shares(lesson, step, group.size());
     const Share share = all_shares[static_cast<size_t>(group.rank())];
     const auto samples = static_cast<double>(share.count);
     if (lesson.feature == "uneven") {
-      EXPECT_TRUE(ddp.begin_step(samples));
+      EXPECT_TRUE(exchange->begin_step(samples));
     }
-    // Both ways of users: undefined gradients, and zeroed ones.
-    if (step % 2 == 0) {
+    // Both ways of users: undefined gradients, and zeroed ones, which Sharded does not know.
+    if (step % 2 == 0 || lesson.stage > 0) {
       learner.zero_grad(/*set_to_none=*/true);
     } else {
       optimizer->zero_grad();
     }
-    const double loss = make_gradients(ddp, learner, lesson, step, size_of(all_shares), share);
-    ddp.finish_backward();
-    optimizer->step();
+    const double loss =
+        make_gradients(*exchange, learner, lesson, step, size_of(all_shares), share);
+    exchange->finish_backward();
+    if (lesson.feature == "clipping") {
+      EXPECT_GT(exchange->clip_grad_norm(kClippedNorm), kClippedNorm);
+    }
+    exchange->step(*optimizer);
+    exchange->agree();
     const auto sums = at::tensor({loss * samples, samples}, at::kDouble);
     group.all_reduce(sums);
     course.losses.push_back((sums[0] / sums[1]).item<double>());
@@ -211,17 +233,26 @@ Course train(comm::Group group, const Lesson& lesson) {
 
 Course train_alone(int ranks, const Lesson& lesson) {
   Learner learner(lesson);
-  const auto optimizer = make_optimizer(learner, lesson);
+  std::vector<optim::Parameter> parameters;
+  for (auto& entry : nn::trained_parameters(learner)) {
+    parameters.push_back({entry.name, entry.tensor});
+  }
+  const auto optimizer = make_optimizer(parameters, lesson);
   Course course;
   for (int step = 0; step < kSteps; ++step) {
     const int64_t batch = size_of(shares(lesson, step, ranks));
-    if (step % 2 == 0) {
+    if (step % 2 == 0 || lesson.stage > 0) {
       learner.zero_grad(/*set_to_none=*/true);
     } else {
       optimizer->zero_grad();
     }
     const auto loss = learner.loss(step, batch, special_sample(step, batch), {0, batch});
     loss.backward();
+    if (lesson.feature == "clipping") {
+      std::vector<at::Tensor> gradients;
+      for (const auto& parameter : parameters) gradients.push_back(parameter.tensor.grad());
+      clip_norm(gradients, kClippedNorm);
+    }
     optimizer->step();
     course.losses.push_back(loss.item<double>());
   }

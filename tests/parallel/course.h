@@ -20,8 +20,10 @@ struct Lesson {
   // "uneven": shares differ, and some are empty.
   // "sync_batch_norm": batch norms train; else they use the statistics they start with.
   // "tied": the token embedding has a second name.
+  // "clipping": of gradients to a norm less than they have.
   std::string feature;
   at::ScalarType type = at::kDouble;
+  int stage = 0;  // of Sharded; 0: DataParallel
 };
 
 struct Course {

@@ -25,6 +25,11 @@ int main(int argc, char** argv) {
         }
       }
     }
+    for (const int stage : {1, 2, 3}) {
+      const Lesson lesson{.model = "gpt", .optimizer = "adamw", .feature = "plain", .stage = stage};
+      parallel::expect_equal(parallel::train(group, lesson),
+                             parallel::train_alone(group.size(), lesson), 1e-10);
+    }
     const Lesson lesson{"resnet20", "sgd", "sync_batch_norm"};
     parallel::expect_equal(parallel::train(group, lesson),
                            parallel::train_alone(group.size(), lesson), 1e-10);

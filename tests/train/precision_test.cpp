@@ -8,6 +8,7 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/sequential.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/train/checkpoint.h"
@@ -41,7 +42,7 @@ class Clouds : public data::Dataset {
 
 class PrecisionOfARun : public testing::Test {
  protected:
-  RunSummary fit(const std::string& precision) {
+  void prepare(const std::string& precision) {
     options_.run.folder = folder_.path().string();
     options_.run.name = precision;
     options_.trainer.precision = precision;
@@ -50,11 +51,17 @@ class PrecisionOfARun : public testing::Test {
     options_.data.batch_size = 16;
     options_.optimizer = {.name = "adamw", .lr = 0.01};
     torch::manual_seed(9);
+  }
+  RunSummary fit_task(Task& task) {
+    const Clouds clouds;
+    return Trainer(options_, comm::local::alone()).fit(task, clouds, clouds);
+  }
+  RunSummary fit(const std::string& precision) {
+    prepare(precision);
     module_ = torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::ReLU(),
                                     torch::nn::Linear(32, 4));
     Task task(module_.ptr());
-    const Clouds clouds;
-    return Trainer(options_, comm::local::alone()).fit(task, clouds, clouds);
+    return fit_task(task);
   }
 
   const TemporaryFolder folder_;
@@ -101,6 +108,42 @@ TEST_F(PrecisionOfARun, Float16IsLossScaledOrRefused) {
                      " has no Half matrix products and convolutions on cpu; got precision " +
                      precision + " (use bf" + precision + ")");
   }
+}
+
+struct CountingTanh : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) {
+    if (is_training()) ++calls;
+    return input.tanh();
+  }
+  int calls = 0;
+};
+
+// With a batch norm, whose statistics would show that a batch was counted twice.
+TEST_F(PrecisionOfARun, RecomputedActivationsGiveTheSameRun) {
+  const auto fit_model = [&](const std::string& policy) {
+    prepare("bf16-mixed");
+    options_.trainer.recompute = policy;
+    const auto tanh = std::make_shared<CountingTanh>();
+    const torch::nn::Sequential layers(torch::nn::Linear(8, 32), torch::nn::BatchNorm1d(32), tanh,
+                                       torch::nn::Dropout(0.1), torch::nn::Linear(32, 4));
+    Task task(nn::from_sequential(layers));
+    const double loss = fit_task(task).validation_loss;
+    return std::pair{loss, tanh->calls};
+  };
+  const auto [loss, calls] = fit_model("none");
+  EXPECT_EQ(calls, 5 * 16);
+  for (const char* policy : {"full", "every_2"}) {
+    EXPECT_EQ(fit_model(policy), std::pair(loss, 2 * calls)) << policy;
+  }
+  EXPECT_EQ(fit_model("sqrt"), std::pair(loss, calls)) << "the first two blocks alone";
+}
+
+TEST_F(PrecisionOfARun, OnlyAModelsActivationsAreRecomputed) {
+  options_.trainer.recompute = "full";
+  EXPECT_ERROR(fit("32"), ErrorKind::usage,
+               "[train] activations can be recomputed between the blocks of a model only; got "
+               "recompute full for a task of another module, expected a task made of an nn::Model "
+               "(nn::from_sequential() makes one)");
 }
 
 struct Ones : torch::nn::Module {

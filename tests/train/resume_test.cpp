@@ -10,6 +10,8 @@
 #include "troika/base/text.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/batch_norm.h"
+#include "troika/nn/sequential.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -28,15 +30,16 @@ class Waves : public data::Dataset {
   std::vector<int64_t> input_shape() const override { return {3}; }
 };
 
-std::shared_ptr<Task> make_waves_task(double dropout) {
-  torch::nn::Sequential net(torch::nn::Linear(3, 8), torch::nn::BatchNorm1d(8), torch::nn::Tanh(),
-                            torch::nn::Dropout(dropout), torch::nn::Linear(8, 2));
+std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
+  torch::nn::Sequential net(torch::nn::Linear(3, width),
+                            nn::BatchNorm(torch::nn::BatchNormOptions(width)), torch::nn::Tanh(),
+                            torch::nn::Dropout(dropout), torch::nn::Linear(width, 2));
   const torch::NoGradGuard no_grad;
   double phase = 0;
   for (auto& parameter : net->parameters()) {
     parameter.copy_(torch::sin(torch::arange(parameter.numel()) + ++phase).view_as(parameter));
   }
-  return std::make_shared<Task>(net.ptr());
+  return std::make_shared<Task>(nn::from_sequential(net));
 }
 
 class Resume : public testing::Test {
@@ -56,7 +59,7 @@ class Resume : public testing::Test {
   std::vector<RankState> fit(const TrainOptions& options, int ranks, int64_t stop_after = -1) {
     std::vector<RankState> result(static_cast<size_t>(ranks));
     comm::local::run(ranks, [&](comm::Group group) {
-      const auto task = make_waves_task(dropout_);
+      const auto task = make_waves_task(width_, dropout_);
       const Waves waves;
       Trainer trainer(options, group);
       if (stop_after >= 0) {
@@ -121,8 +124,35 @@ class Resume : public testing::Test {
     }
   }
 
+  // Goes on, on two ranks, from what was saved in the middle of an epoch and of its logged rows.
+  void expect_exact_from_step_17() {
+    const auto whole = fit(options_, 2);
+    auto options = options_;
+    options.run.folder = (folder_ / "part").string();
+    options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 17};
+    fit(options, 2);
+    options.trainer.ckpt_path = "last";
+    options.checkpoint = {};
+    const auto resumed = fit(options, 2);
+    for (size_t r = 0; r < whole.size(); ++r) {
+      expect_same(whole[r].model, resumed[r].model);
+      expect_same(whole[r].rest, resumed[r].rest, false);
+    }
+    EXPECT_EQ(logged(options_), logged(options)) << "rows of after the checkpoint went";
+  }
+
+  // Up to rounding, as whatever one rank does.
+  static void expect_close(const RankState& whole, const RankState& resumed) {
+    ASSERT_EQ(whole.model.size(), resumed.model.size());
+    for (size_t i = 0; i < whole.model.size(); ++i) {
+      EXPECT_TRUE(whole.model[i].second.allclose(resumed.model[i].second, 1e-9, 1e-9))
+          << whole.model[i].first;
+    }
+  }
+
   const TemporaryFolder folder_;
   TrainOptions options_;
+  int64_t width_ = 8;
   double dropout_ = 0;
 };
 
@@ -168,19 +198,19 @@ TEST_F(Resume, IsExactInTheWarmUpOfPostLocalSgd) {
 TEST_F(Resume, IsExactWithPowerSgd) {
   options_.ddp.codec.name = "powersgd";
   options_.ddp.codec.start_step = 2;
-  const auto whole = fit(options_, 2);
-  auto options = options_;
-  options.run.folder = (folder_ / "part").string();
-  options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 17};
-  fit(options, 2);
-  options.trainer.ckpt_path = "last";
-  options.checkpoint = {};
-  const auto resumed = fit(options, 2);
-  for (size_t r = 0; r < whole.size(); ++r) {
-    expect_same(whole[r].model, resumed[r].model);
-    expect_same(whole[r].rest, resumed[r].rest, false);
-  }
-  EXPECT_EQ(logged(options_), logged(options)) << "rows of after the checkpoint went";
+  expect_exact_from_step_17();
+}
+
+TEST_F(Resume, IsExactWithSharedOutStates) {
+  options_.trainer.strategy = "zero2";
+  expect_exact_from_step_17();
+}
+
+// Wide enough for parameters that are released between passes.
+TEST_F(Resume, IsExactWithSharedOutParameters) {
+  options_.trainer.strategy = "zero3";
+  width_ = 2600;
+  expect_exact_from_step_17();
 }
 
 TEST_F(Resume, IsExactWithMastersAndALossScale) {
@@ -213,9 +243,36 @@ TEST_F(Resume, AnyNumberOfRanksGoesOn) {
     options.run.folder = (folder_ / std::to_string(before * 10 + after)).string();
     fit(options, before, 1);
     const auto resumed = fit(options, after);
-    for (size_t i = 0; i < whole[0].model.size(); ++i) {
-      EXPECT_TRUE(whole[0].model[i].second.allclose(resumed[0].model[i].second, 1e-9, 1e-9))
-          << whole[0].model[i].first;
+    expect_close(whole[0], resumed[0]);
+  }
+}
+
+TEST_F(Resume, SharesBecomeReplicasAndReplicasShares) {
+  options_.trainer.accumulate_grad_batches = 3;
+  options_.trainer.sync_batchnorm = true;
+  options_.trainer.precision = "64";
+  options_.data.global_batch_size = 6;  // 2 steps an epoch
+  const auto whole = fit(options_, 1);
+  struct Change {
+    std::string before;
+    int ranks_before;
+    std::string after;
+    int ranks_after;
+  };
+  for (const auto& [before, ranks_before, after, ranks_after] :
+       {Change{"zero2", 2, "ddp", 3}, {"ddp", 3, "zero2", 2}, {"zero1", 3, "zero3", 2}}) {
+    // In the middle of an accumulation, before any step; and in the middle of an epoch.
+    for (const bool stops : {true, false}) {
+      SCOPED_TRACE(before + (stops ? " stopped, then " : " saved, then ") + after);
+      auto options = options_;
+      options.trainer.strategy = before;
+      options.run.folder = (folder_ / (before + (stops ? "stopped" : "saved"))).string();
+      if (!stops) options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 5};
+      fit(options, ranks_before, stops ? 1 : -1);
+      options.trainer.strategy = after;
+      options.trainer.ckpt_path = "last";
+      options.checkpoint = {};
+      expect_close(whole[0], fit(options, ranks_after)[0]);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/sequential.h"
 #include "troika/train/replicated_task.h"
 #include "troika/train/trainer.h"
 
@@ -37,7 +38,7 @@ std::shared_ptr<Task> make_points_task() {
     parameter.copy_(
         torch::sin(torch::arange(parameter.numel(), torch::kDouble) + ++phase).view_as(parameter));
   }
-  return std::make_shared<Task>(net.ptr());
+  return std::make_shared<Task>(nn::from_sequential(net));
 }
 
 struct Course {
@@ -165,6 +166,18 @@ TEST_F(Strategies, EveryNameTrains) {
       EXPECT_LT(distance(course, oracle), 1e-12) << name;
     }
   }
+}
+
+TEST_F(Strategies, SharedOutParametersAreRefusedToWhatNeedsWholeOnes) {
+  options_.trainer.strategy = "deepspeed_stage_1";
+  options_.optimizer.name = "lamb";
+  EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
+               "[train] a strategy that shares parameters out among ranks; got optimizer lamb, "
+               "which needs whole ones, expected sgd, adam, adamw or adagrad");
+  options_.trainer.precision = "bf16-true";
+  EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
+               "[train] strategy zero1 does not share out float32 masters; got precision "
+               "bf16-true, expected 32, 64, bf16-mixed or 16-mixed");
 }
 
 TEST_F(Strategies, OptionsOfTheirSectionsCount) {

@@ -107,6 +107,14 @@ TEST_F(FailedRun, TheCauseOutlivesASummaryThatCannotBeWritten) {
   EXPECT_EQ(fit(task), "the loss went away");
 }
 
+TEST_F(FailedRun, LogsGoWhereTheOptionSays) {
+  options_.trainer.loggers = {"jsonl"};
+  FailingTask task(7);
+  EXPECT_EQ(fit(task), "the loss went away");
+  EXPECT_THAT(read_file(folder_ / "run/metrics.jsonl"), testing::HasSubstr("\"validation/loss\":"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/metrics.csv"));
+}
+
 TEST_F(FailedRun, OneThatEndsWellFinishes) {
   FailingTask task(0);
   EXPECT_EQ(fit(task), "nothing");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <type_traits>
 
@@ -135,6 +136,23 @@ std::string show_node(const toml::node& node) {
   return out.str();
 }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// For a text, or the first of a list, that is none of the names; nothing when there is none.
+std::string nearest_name(const Value& value, const std::vector<std::string>& names) {
+  const auto* list = std::get_if<std::vector<std::string>>(&value);
+  const auto* text = std::get_if<std::string>(&value);
+  if (list) {
+    const auto unknown = std::find_if(list->begin(), list->end(), [&](const std::string& name) {
+      return !contains(names, name);
+    });
+    text = unknown == list->end() ? nullptr : &*unknown;
+  }
+  return text && !names.empty() ? fmt::format("did you mean {}?", nearest(*text, names)) : "";
+}
+
 std::pair<std::string, std::string> section_and_name(const std::string& key) {
   const size_t dot = key.find('.');
   return {key.substr(0, dot), key.substr(dot + 1)};
@@ -179,9 +197,17 @@ Rule above_to(double low, double high) {
 
 Rule one_of(std::vector<std::string> names) {
   return {fmt::format("one of {}", fmt::join(names, ", ")),
+          [names](const Value& value) { return contains(names, std::get<std::string>(value)); },
+          names};
+}
+
+Rule some_of(std::vector<std::string> names) {
+  return {fmt::format("a list of {}, each at most once", fmt::join(names, ", ")),
           [names](const Value& value) {
-            return std::find(names.begin(), names.end(), std::get<std::string>(value)) !=
-                   names.end();
+            const auto& given = std::get<std::vector<std::string>>(value);
+            return std::set(given.begin(), given.end()).size() == given.size() &&
+                   std::all_of(given.begin(), given.end(),
+                               [&](const std::string& name) { return contains(names, name); });
           },
           names};
 }
@@ -205,11 +231,7 @@ const Table::Row& Table::find(std::string_view key, const std::string& where) co
 
 void Table::store(const Row& row, Value value, const std::string& where) {
   if (row.rule.holds && !row.rule.holds(value)) {
-    std::string hint;
-    if (!row.rule.names.empty()) {
-      hint = "did you mean " + nearest(std::get<std::string>(value), row.rule.names) + "?";
-    }
-    fail(row.key + where, show(value), row.rule.text, hint);
+    fail(row.key + where, show(value), row.rule.text, nearest_name(value, row.rule.names));
   }
   std::visit(
       [&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },

@@ -22,7 +22,7 @@ using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::
 struct Rule {
   std::string text;
   std::function<bool(const Value&)> holds;
-  std::vector<std::string> names = {};  // of a text: all there are, to name the nearest
+  std::vector<std::string> names = {};  // of a text or a list: all there are, to name the nearest
 };
 
 Rule at_least(int64_t low);
@@ -33,6 +33,8 @@ Rule between(double low, double high);        // low <= value <= high
 Rule from_to_below(double low, double high);  // low <= value < high
 Rule above_to(double low, double high);       // low < value <= high
 Rule one_of(std::vector<std::string> names);
+// For a list: of these names any number, each at most once.
+Rule some_of(std::vector<std::string> names);
 
 class Table {
  public:

@@ -122,12 +122,13 @@ class Group {
 
   // The ranks' inputs are reduced, and each rank gets its block: `input` is cut along its first
   // dimension into one block a rank, of equal length or of splits[r] rows, which must be the same
-  // list on all ranks. output has rank's block's number of elements, and input's dtype.
+  // list on all ranks. output has rank's block's number of elements, and input's dtype; it may be
+  // that block of input.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                       ReduceOp op = ReduceOp::sum, const std::vector<int64_t>& splits = {},
                       const CallOptions& how = {}, Site site = Site::current()) const;
   // output = the ranks' inputs one after another, of equal size or of splits[r] rows of output's
-  // first dimension, the same list on all ranks.
+  // first dimension, the same list on all ranks. input may be its own part of output.
   Work all_gather(const at::Tensor& output, const at::Tensor& input,
                   const std::vector<int64_t>& splits = {}, const CallOptions& how = {},
                   Site site = Site::current()) const;

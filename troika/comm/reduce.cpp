@@ -3,7 +3,8 @@
 #include <array>
 
 #include "troika/base/error.h"
-#include "troika/comm/kernels/kernels.h"
+#include "troika/comm/kernels/choose.h"
+#include "troika/comm/kernels/reduce.h"
 
 namespace troika::comm {
 
@@ -50,19 +51,6 @@ kernels::Op kernel_op(ReduceOp op) {
   }
 }
 
-kernels::Reduce* best_kernel() {
-#ifdef TROIKA_X86_KERNELS
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    return kernels::reduce_avx512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
-    return kernels::reduce_avx2;
-  }
-#endif
-  return kernels::reduce_baseline;
-}
-
 }  // namespace
 
 std::string_view name(ReduceOp op) {
@@ -76,7 +64,7 @@ void require_reducible(c10::ScalarType type) {
 
 void reduce(std::span<void* const> into, std::span<const void* const> terms, size_t count,
             c10::ScalarType type, ReduceOp op, int divisor) {
-  static kernels::Reduce* const best = best_kernel();
+  static kernels::Reduce* const best = TROIKA_BEST_KERNEL(kernels::reduce);
   if (count == 0) return;
   best(into.data(), into.size(), terms.data(), terms.size(), count, kernel_type(type),
        kernel_op(op), divisor);

@@ -83,7 +83,9 @@ const Block& owner_of(const std::vector<Block>& blocks, const std::string& name)
 }  // namespace
 
 at::Tensor Model::forward(at::Tensor input) {
-  for (const Block& block : blocks_) input = block.forward(input);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    input = run_ ? run_(i, input) : blocks_[i].forward(input);
+  }
   return input;
 }
 

@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/nn/state.h"
@@ -51,6 +52,11 @@ class Model : public torch::nn::Module {
 
   // Runs the blocks in order; each activation is released as soon as autograd lets go of it.
   at::Tensor forward(at::Tensor input);
+
+  // From then on forward() calls `run(i, input)` in place of the i-th block's own forward, which
+  // `run` is to call; with an empty one, as at first, the block's. One at a time.
+  using Runner = std::function<at::Tensor(size_t index, const at::Tensor& input)>;
+  void run_blocks_by(Runner run) { run_ = std::move(run); }
 
   // Registers a module under a dotted path such as "layer1.0.conv1", making plain modules for the
   // levels between, and gives it back for the blocks to use.
@@ -85,6 +91,7 @@ class Model : public torch::nn::Module {
   void place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module);
 
   std::vector<Block> blocks_;
+  Runner run_;
 };
 
 }  // namespace troika::nn

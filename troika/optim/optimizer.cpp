@@ -12,6 +12,10 @@ const std::vector<std::string>& optimizer_names() {
   return names;
 }
 
+bool is_element_wise(const std::string& name) {
+  return name != "lars" && name != "lamb" && name != "adamw_8bit";
+}
+
 std::unique_ptr<FlatOptimizer> make_optimizer(std::vector<Parameter> parameters,
                                               const OptimizerOptions& options) {
   for (auto& parameter : parameters) {

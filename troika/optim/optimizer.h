@@ -33,6 +33,10 @@ struct OptimizerOptions {
 
 const std::vector<std::string>& optimizer_names();
 
+// Whether it does to each element what it would do if there were no others, so that any piece of a
+// parameter can be stepped alone: all but lars, lamb and adamw_8bit.
+bool is_element_wise(const std::string& name);
+
 // Over these parameters, a tied one given once; `Parameter::decay` is narrowed by decay_vectors.
 // Throws Error(usage) for an unknown name, naming the nearest, for Nesterov without momentum, and
 // for parameters that FlatParameters refuses.

@@ -34,31 +34,62 @@ std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
   return buckets;
 }
 
+at::Tensor allocate_flat(const comm::Group& group, int64_t count, const at::Tensor& like) {
+  return like.device().is_cpu() ? group.allocate({count}, like.scalar_type())
+                                : at::empty({count}, like.options().requires_grad(false));
+}
+
+void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& bucket) {
+  const auto flat = allocate_flat(group, bucket.count, slots[bucket.members.front()].parameter);
+  bucket.gradient.flat = flat;
+  int64_t end = 0;
+  for (const size_t i : bucket.members) {
+    Slot& slot = slots[i];
+    end = slot.offset + slot.parameter.numel();
+    // An alias that autograd does not take for a view: LibTorch 1.13's Optimizer::zero_grad()
+    // detaches gradients in place, which views refuse.
+    slot.view = flat.narrow(0, slot.offset, slot.parameter.numel())
+                    .view(slot.parameter.sizes())
+                    .variable_data();
+    bucket.gradient.parts.push_back(slot.view);
+  }
+  flat.narrow(0, end, bucket.count - end).zero_();
+}
+
+void close_bucket(std::vector<Slot>& slots, Bucket& bucket) {
+  bucket.gradient.flat.reset();
+  bucket.gradient.parts.clear();
+  for (const size_t i : bucket.members) slots[i].view.reset();
+}
+
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
-                                 const std::vector<std::vector<size_t>>& members) {
+                                 const std::vector<std::vector<size_t>>& members, Keeps keeps) {
   std::vector<Bucket> buckets;
   for (const auto& indices : members) {
-    int64_t count = 0;
-    for (const size_t i : indices) count += slots[i].parameter.numel();
-    const at::Tensor& like = slots[indices.front()].parameter;
-    const auto flat = like.device().is_cpu()
-                          ? group.allocate({count}, like.scalar_type()).zero_()
-                          : at::zeros({count}, like.options().requires_grad(false));
     Bucket& bucket = buckets.emplace_back();
     bucket.gradient.index = static_cast<int64_t>(buckets.size()) - 1;
-    bucket.gradient.flat = flat;
     bucket.members = indices;
-    int64_t at = 0;
     for (const size_t i : indices) {
-      Slot& slot = slots[i];
-      // An alias that autograd does not take for a view: LibTorch 1.13's Optimizer::zero_grad()
-      // detaches gradients in place, which views refuse.
-      slot.view =
-          flat.narrow(0, at, slot.parameter.numel()).view(slot.parameter.sizes()).variable_data();
-      slot.bucket = buckets.size() - 1;
-      if (slot.parameter.grad().defined()) adopt_gradient(slot);
-      bucket.gradient.parts.push_back(slot.view);
-      at += slot.view.numel();
+      slots[i].bucket = buckets.size() - 1;
+      slots[i].offset = bucket.count;
+      bucket.count += slots[i].parameter.numel();
+    }
+    if (keeps != Keeps::all) {
+      const int64_t multiple = kBlockMultiple * group.size();
+      bucket.count = (bucket.count + multiple - 1) / multiple * multiple;
+    }
+    const int64_t block = bucket.count / group.size();
+    if (keeps == Keeps::own_block_only) {
+      bucket.own_block = allocate_flat(group, block, slots[indices.front()].parameter).zero_();
+      continue;
+    }
+    open_bucket(group, slots, bucket);
+    bucket.gradient.flat.zero_();
+    if (keeps == Keeps::own_block) {
+      bucket.own_block = bucket.gradient.flat.narrow(0, group.rank() * block, block);
+    }
+    for (const size_t i : indices) {
+      if (slots[i].parameter.grad().defined()) adopt_gradient(slots[i]);
     }
   }
   return buckets;

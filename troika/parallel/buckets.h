@@ -22,17 +22,30 @@ namespace troika::parallel {
 struct Slot {
   std::string name;
   at::Tensor parameter;
-  at::Tensor view;    // of its bucket, in the parameter's shape
-  size_t bucket = 0;  // its index
-  int expected = 1;   // gradients a backward pass makes for it, until it is ready
-  int fired = 0;      // that this one has made so far
-  bool used = false;  // has got a gradient since the last finish, no_sync() included
-  at::Tensor kept;    // what `view` held where nothing was added, for the case that no rank did
+  at::TensorOptions options;  // type and device of the parameter when buckets were made
+  at::Tensor view;        // of its bucket, in the parameter's shape; undefined while that is closed
+  size_t bucket = 0;      // its index
+  int64_t offset = 0;     // of its first element in the bucket
+  int expected = 1;       // gradients a backward pass makes for it, until it is ready
+  int fired = 0;          // that this one has made so far
+  bool used = false;      // has got a gradient since the last finish, no_sync() included
+  bool filled = false;    // `view` holds what this rank gives to the step
+  bool averaged = false;  // some rank had one for it, by the last finish
+  at::Tensor kept;        // what `view` held where nothing was added, for the case that no rank did
   std::unique_ptr<compat::GradientHook> hook;
+};
+
+// What ranks keep of the mean of a bucket.
+enum class Keeps {
+  all,            // of it
+  own_block,      // the r-th of as many equal blocks as there are ranks, in place
+  own_block_only  // that in memory of its own; the bucket has memory only while it is filled
 };
 
 struct Bucket {
   comm::GradientBucket gradient;
+  int64_t count = 0;     // of elements; cut into blocks, a multiple of kBlockMultiple * ranks
+  at::Tensor own_block;  // of the mean, [count / ranks], where ranks keep a block
   std::vector<size_t> members;  // indices of slots, in the order in which they lie
   size_t pending = 0;           // of them, not ready yet
   std::optional<comm::Work> work;
@@ -46,10 +59,24 @@ std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
                                                 const std::vector<size_t>& order,
                                                 int64_t first_bytes, int64_t bytes);
 
-// Buckets of these members, in the group's memory; fills in view and bucket of every slot. A
-// gradient that is defined moves into its view with its value.
+// So that blocks start at the lines of a cache.
+constexpr int64_t kBlockMultiple = 16;
+
+// Buckets of these members, in the group's memory; fills in view, bucket and offset of every slot.
+// A gradient that is defined moves into its view with its value, unless buckets start closed, as
+// they do for Keeps::own_block_only.
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
-                                 const std::vector<std::vector<size_t>>& members);
+                                 const std::vector<std::vector<size_t>>& members,
+                                 Keeps keeps = Keeps::all);
+
+// Memory for a bucket that has none, and the views of its members; only what pads it is set.
+void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& bucket);
+// Gives it up again.
+void close_bucket(std::vector<Slot>& slots, Bucket& bucket);
+
+// An uninitialised flat tensor of the type and on the device of `like`, on a host in the group's
+// memory.
+at::Tensor allocate_flat(const comm::Group& group, int64_t count, const at::Tensor& like);
 
 // Makes .grad, which is defined, an alias of the slot's view with the same value.
 void adopt_gradient(Slot& slot);

@@ -1,12 +1,27 @@
 // The seam between a training loop and how the ranks' replicas of a module come to agree.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "troika/optim/flat_optimizer.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace troika::parallel {
+
+// What a rank holds of the state of one parameter: `count` elements from `offset` on, of the
+// parameter's elements in the order of its dimensions.
+struct Shard {
+  std::string name;            // the parameter's in the module
+  std::vector<int64_t> shape;  // the whole parameter's
+  int64_t offset = 0;
+  int64_t count = 0;
+};
 
 // A step, on every rank:
 //
@@ -25,6 +40,22 @@ class Exchange {
   virtual ~Exchange() = default;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
+
+  // What this rank's optimizer is to step, of the module that the exchange was made for: all its
+  // trained parameters, or the pieces of them that are this rank's to step, under the names of
+  // their parameters.
+  virtual std::vector<optim::Parameter> parameters(const torch::nn::Module& module) const;
+  // Of each of these, in the same order, what part of its parameter it is; empty where they are
+  // the parameters.
+  virtual std::vector<Shard> shards() const { return {}; }
+  // Whether `here` is true on any rank, where ranks hold different gradients; else `here`, which is
+  // the same on all then. Blocks.
+  virtual bool any(bool here) { return here; }
+  // Of states that belong to what parameters() gives, as FlatOptimizer::state() names them: those
+  // of whole parameters in their shapes, on every rank. Called by all ranks; blocks.
+  virtual optim::NamedTensors gathered(const optim::NamedTensors& states) const { return states; }
+  // The reverse, of what any strategy's gathered() gave.
+  virtual optim::NamedTensors sliced(const optim::NamedTensors& states) const { return states; }
 
   // For ranks that run out of data at different times, or whose batches differ in size; called by
   // all ranks before each step, or by none:
@@ -62,6 +93,11 @@ class Exchange {
   // module, and the end of training. Outside of a step; nothing happens where they are the same.
   virtual void agree() = 0;
 
+  // Where ranks share parameters out, gives every rank all of them until the next pass that keeps a
+  // graph, and changes nothing else: for a checkpoint between agree()s. Outside of a pass, called
+  // by all ranks; blocks.
+  virtual void gather_parameters() {}
+
   // What this rank's next step depends on, beside the module and the optimizer: for a checkpoint of
   // this rank, outside of a step. Tensors may share memory with this object: save or copy them
   // before the next step.
@@ -91,6 +127,9 @@ class Exchange {
   virtual bool set_syncing(bool syncing) = 0;
 
  protected:
+  // The name in state() of the order of a DataParallel's buckets.
+  static constexpr const char* kBucketOrder = "bucket_order";
+
   // Throws Error(usage): load_state() knows no tensor of this name, or not of this kind.
   [[noreturn]] static void refuse_state(const std::string& name);
 };

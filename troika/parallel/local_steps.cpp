@@ -8,7 +8,6 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/state.h"
 #include "troika/parallel/norm.h"
 #include "troika/parallel/replicas.h"
 
@@ -32,14 +31,6 @@ void append(optim::NamedTensors& list, std::string_view prefix, const optim::Nam
   for (const auto& [name, tensor] : more) list.emplace_back(std::string(prefix) + name, tensor);
 }
 
-std::vector<optim::Parameter> named_parameters(const torch::nn::Module& module) {
-  std::vector<optim::Parameter> result;
-  for (auto& item : nn::trained_parameters(module)) {
-    result.push_back({std::move(item.name), std::move(item.tensor)});
-  }
-  return result;
-}
-
 }  // namespace
 
 optim::OptimizerOptions diloco_outer(double lr, double momentum) {
@@ -56,7 +47,7 @@ LocalSteps::LocalSteps(torch::nn::Module& module, comm::Group group,
   } else {
     make_same(group_, module_, options_.synchronous.copy_state);
   }
-  parameters_ = named_parameters(module_);
+  parameters_ = parameters(module_);
   if (options_.outer) make_anchors();
 }
 

@@ -24,14 +24,22 @@ double sum_of_squares(const at::Tensor& flat) {
 
 }  // namespace
 
-double clip_norm(const std::vector<at::Tensor>& tensors, double max_norm) {
+double sum_of_squares(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   double sum = 0;
   for (const auto& tensor : tensors) sum += sum_of_squares(tensor.detach().reshape({-1}));
-  const double norm = std::sqrt(sum);
-  if (std::isfinite(norm) && norm > max_norm) {
-    for (const auto& tensor : tensors) tensor.mul_(max_norm / norm);
-  }
+  return sum;
+}
+
+void clip_to(const std::vector<at::Tensor>& tensors, double norm, double max_norm) {
+  const at::NoGradGuard no_grad;
+  if (!std::isfinite(norm) || norm <= max_norm) return;
+  for (const auto& tensor : tensors) tensor.mul_(max_norm / norm);
+}
+
+double clip_norm(const std::vector<at::Tensor>& tensors, double max_norm) {
+  const double norm = std::sqrt(sum_of_squares(tensors));
+  clip_to(tensors, norm, max_norm);
   return norm;
 }
 

@@ -12,4 +12,8 @@ namespace troika::parallel {
 // of threads.
 double clip_norm(const std::vector<at::Tensor>& tensors, double max_norm);
 
+// The sum of squares that is made of, and what is done with the root of all of it.
+double sum_of_squares(const std::vector<at::Tensor>& tensors);
+void clip_to(const std::vector<at::Tensor>& tensors, double norm, double max_norm);
+
 }  // namespace troika::parallel

@@ -37,6 +37,21 @@ std::vector<size_t> first_order(const std::vector<Slot>& slots,
                .expected = "each parameter that requires a gradient once, as order() gave them"});
 }
 
+std::vector<std::vector<size_t>> members_of(const std::vector<Slot>& slots,
+                                            const std::vector<std::vector<std::string>>& buckets) {
+  std::vector<std::vector<size_t>> result;
+  for (const auto& names : buckets) {
+    auto& members = result.emplace_back();
+    for (const auto& name : names) {
+      const auto slot =
+          std::find_if(slots.begin(), slots.end(), [&](const Slot& s) { return s.name == name; });
+      TROIKA_CHECK(slot != slots.end(), "no parameter " + name);
+      members.push_back(static_cast<size_t>(slot - slots.begin()));
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> parameters,
@@ -45,14 +60,17 @@ Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> paramete
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].name = std::move(parameters[i].name);
     slots_[i].parameter = std::move(parameters[i].tensor);
+    slots_[i].options = slots_[i].parameter.options();
   }
   const auto order = first_order(slots_, options_.bucket_order);
-  buckets_ = make_buckets(
-      group_, slots_,
-      assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes));
+  const auto members =
+      options_.buckets.empty()
+          ? assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes)
+          : members_of(slots_, options_.buckets);
+  buckets_ = make_buckets(group_, slots_, members, options_.keeps);
   // Where the set of gradients changes from step to step, so does their order.
-  rebuilt_ =
-      !options_.bucket_order.empty() || (options_.find_unused_parameters && !options_.static_graph);
+  rebuilt_ = options_.keeps != Keeps::all || !options_.bucket_order.empty() ||
+             (options_.find_unused_parameters && !options_.static_graph);
   if (hook) {
     hook_ = std::make_unique<HookThread>(*group_.split(0), std::move(hook), options_.trace);
   }
@@ -101,8 +119,9 @@ void Reducer::on_gradient(size_t index) {
 
 void Reducer::take(size_t index) {
   Slot& slot = slots_[index];
-  adopt_gradient(slot);
   slot.used = true;
+  const bool adds_up_inside = options_.keeps != Keeps::own_block_only;
+  if (adds_up_inside) fill(slot);
   if (!syncing_) return;
   if (++slot.fired == 1 && !rebuilt_) arrival_.push_back(index);
   if (options_.static_graph && !counted_) return;
@@ -114,9 +133,30 @@ void Reducer::take(size_t index) {
                          "static_graph where one pass makes it in parts"});
   }
   if (slot.fired < slot.expected) return;
+  if (!adds_up_inside) fill(slot);
   Bucket& bucket = buckets_[slot.bucket];
   if (--bucket.pending == 0) mark_ready(bucket);
   launch_full_buckets();
+}
+
+// Of closed buckets, at most two are open at a time, unless more are being filled. Every rank hands
+// them over in the same order, so what is waited for here does not wait for this rank.
+void Reducer::open(Bucket& bucket) {
+  constexpr int64_t kOpen = 2;
+  if (bucket.gradient.flat.defined()) return;
+  const auto count = [&] {
+    return std::count_if(buckets_.begin(), buckets_.end(),
+                         [](const Bucket& b) { return b.gradient.flat.defined(); });
+  };
+  while (taken_ < launched_ && count() >= kOpen) take_result(buckets_[taken_++]);
+  open_bucket(group_, slots_, bucket);
+}
+
+void Reducer::fill(Slot& slot) {
+  open(buckets_[slot.bucket]);
+  adopt_gradient(slot);
+  slot.filled = true;
+  if (options_.keeps == Keeps::own_block_only) slot.parameter.mutable_grad().reset();
 }
 
 void Reducer::mark_ready(const Bucket& bucket) {
@@ -160,8 +200,11 @@ void Reducer::launch(Bucket& bucket) {
   }
   const auto label = fmt::format("gradient bucket {}", bucket.gradient.index);
   const auto start = Clock::now();
+  const comm::CallOptions how{.label = label, .async_op = true};
   bucket.work =
-      group_.all_reduce(flat, comm::ReduceOp::average, {.label = label, .async_op = true});
+      options_.keeps == Keeps::all
+          ? group_.all_reduce(flat, comm::ReduceOp::average, how)
+          : group_.reduce_scatter(bucket.own_block, flat, comm::ReduceOp::average, {}, how);
   // A group of one rank, or of a back end that is for one thread, has done it here.
   if (options_.trace && bucket.work->done() && !bucket.work->times()) {
     trace_average(bucket, "compute", {start, Clock::now()});
@@ -176,11 +219,12 @@ void Reducer::settle_missing() {
     if (counting) slot.expected = slot.fired;
     const bool only_added_up = slot.fired == 0 && slot.used;
     if (slot.fired != slot.expected && !only_added_up) missing.push_back(slot.name);
-    if (slot.used || slot.bucket < launched_) continue;
+    if (slot.filled || slot.bucket < launched_) continue;
     if (slot.parameter.grad().defined()) {
-      adopt_gradient(slot);
-      slot.kept = slot.view.clone();
+      fill(slot);
+      if (!slot.used) slot.kept = slot.view.clone();
     } else {
+      open(buckets_[slot.bucket]);
       slot.view.zero_();
     }
   }
@@ -212,19 +256,25 @@ std::vector<bool> Reducer::used_anywhere() {
   return used;
 }
 
+void Reducer::take_result(Bucket& bucket) {
+  if (!bucket.work) return;  // a hook has it
+  bucket.work->wait();
+  const auto times = bucket.work->times();
+  if (options_.trace && times) trace_average(bucket, "communication", *times);
+  bucket.work.reset();
+  if (options_.keeps == Keeps::own_block_only) close_bucket(slots_, bucket);
+}
+
 void Reducer::take_results() {
-  for (auto& bucket : buckets_) {
-    if (!bucket.work) continue;
-    bucket.work->wait();
-    const auto times = bucket.work->times();
-    if (options_.trace && times) trace_average(bucket, "communication", *times);
-    bucket.work.reset();
-  }
+  while (taken_ < launched_) take_result(buckets_[taken_++]);
   if (hook_) hook_->wait();
   const auto used = used_anywhere();
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    if (used[i]) {
+    slot.averaged = used[i];
+    if (options_.keeps != Keeps::all) {
+      slot.parameter.mutable_grad() = used[i] ? at::Tensor() : slot.kept;
+    } else if (used[i]) {
       slot.parameter.mutable_grad() = slot.view;
     } else if (slot.kept.defined()) {
       slot.view.copy_(slot.kept);
@@ -237,10 +287,12 @@ void Reducer::begin_step() {
   for (Slot& slot : slots_) {
     slot.fired = 0;
     slot.used = false;
+    slot.filled = false;
     slot.kept.reset();
     if (slot.expected > 0) ++buckets_[slot.bucket].pending;
   }
   launched_ = 0;
+  taken_ = 0;
   factor_ = 1;
 }
 
@@ -288,8 +340,8 @@ void Reducer::check_unchanged(const std::vector<nn::StateTensor>& parameters) co
   for (size_t i = 0; i < std::max(slots_.size(), parameters.size()); ++i) {
     const bool same = i < slots_.size() && i < parameters.size() &&
                       parameters[i].tensor.is_same(slots_[i].parameter) &&
-                      parameters[i].tensor.scalar_type() == slots_[i].view.scalar_type() &&
-                      parameters[i].tensor.device() == slots_[i].view.device();
+                      parameters[i].tensor.dtype() == slots_[i].options.dtype() &&
+                      parameters[i].tensor.device() == slots_[i].options.device();
     if (same) continue;
     const auto name = [i](const auto& list) { return i < list.size() ? list[i].name : "none"; };
     throw Error(

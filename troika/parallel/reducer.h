@@ -23,6 +23,11 @@ struct ReducerOptions {
   bool find_unused_parameters = false;
   bool static_graph = false;
   std::vector<std::string> bucket_order = {};
+  // Where not empty, in place of all about sizes and order: the names in each bucket.
+  std::vector<std::vector<std::string>> buckets = {};
+  // Unless `all`, buckets are made once, and after finish() parameters have no .grad: means are in
+  // Bucket::own_block.
+  Keeps keeps = Keeps::all;
   Trace* trace = nullptr;
 };
 
@@ -57,16 +62,21 @@ class Reducer {
   // Not before the end of the first step, where gradients' arrival decides.
   bool order_is_final() const { return rebuilt_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  // In the order of the parameters given at construction.
+  const std::vector<Slot>& slots() const { return slots_; }
   size_t launched() const;
 
  private:
   void require_whole() const;
   void on_gradient(size_t index);
   void take(size_t index);
+  void open(Bucket& bucket);
+  void fill(Slot& slot);
   void mark_ready(const Bucket& bucket);
   void trace_average(const Bucket& bucket, const char* track, const comm::Work::Times& times);
   void launch_full_buckets();
   void launch(Bucket& bucket);
+  void take_result(Bucket& bucket);
   void settle_missing();
   void take_results();
   std::vector<bool> used_anywhere();
@@ -82,6 +92,7 @@ class Reducer {
   std::vector<size_t> arrival_;       // slots in the order of their first gradients, until rebuilt
   std::vector<bool> static_use_;      // static_graph: which slots got a gradient on some rank
   size_t launched_ = 0;
+  size_t taken_ = 0;  // of them, whose results are here
   double factor_ = 1;
   bool syncing_ = true;
   bool failed_ = false;

@@ -17,15 +17,6 @@ namespace {
 
 using cluster::StopRequest;
 
-// Adds up what the ranks counted.
-template <typename State>
-State over_ranks(const comm::Group& group, State state, const std::string& label) {
-  const at::Tensor sums = state.state();
-  group.all_reduce(sums, comm::ReduceOp::sum, {.label = label});
-  state.set_state(sums);
-  return state;
-}
-
 data::LoaderOptions loader_options(const TrainOptions& options) {
   return {.workers = static_cast<int>(options.data.workers),
           .prefetch = static_cast<int>(options.data.prefetch)};
@@ -64,8 +55,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   std::error_code none;
   const bool is_ours = !checkpoint.empty() &&
                        std::filesystem::equivalent(checkpoint.parent_path(), checkpoints(), none);
-  outputs_.emplace(is_main(), folder_, options.trainer.enable_progress_bar,
-                   is_ours ? std::optional(at_.step) : std::nullopt);
+  outputs_.emplace(is_main(), folder_, options, is_ours ? std::optional(at_.step) : std::nullopt);
 }
 
 Fit::~Fit() {
@@ -150,7 +140,7 @@ void Fit::log_training() {
   const auto& optimization = training_step_->optimization();
   MetricValues values{
       {"epoch", static_cast<double>(at_.epoch)},
-      {"train/loss", over_ranks(group_, at_.interval_loss, "train loss").value()},
+      {"train/loss", at_.interval_loss.value(group_, "train loss")},
       {"train/lr", optimization.learning_rate()},
       {"train/samples_per_second", static_cast<double>(interval_samples_) / interval_.seconds()}};
   const auto loss_scale = optimization.loss_scale();
@@ -162,7 +152,7 @@ void Fit::log_training() {
 }
 
 void Fit::end_epoch() {
-  at_.train_loss = over_ranks(group_, at_.epoch_loss, "epoch loss").value();
+  at_.train_loss = at_.epoch_loss.value(group_, "epoch loss");
   training_step_->agree();
   const int64_t epochs = options_.trainer.max_epochs;
   const bool is_last = at_.epoch + 1 == epochs || at_step_limit();
@@ -187,12 +177,12 @@ void Fit::validate() {
   data::Loader loader(validation_,
                       data::evaluation_batches(validation_.size(), batch_ / group_.size(), ranks_),
                       {}, loader_options(options_));
-  Evaluation sums;
+  Evaluation evaluation;
   while (const auto batch = loader.next()) {
-    task_.validation_step(training_step_->cast(*batch), sums);
+    task_.validation_step(training_step_->cast(*batch), evaluation);
   }
-  at_.validation_loss = over_ranks(group_, sums.loss, "validation loss").value();
-  at_.validation_accuracy = over_ranks(group_, sums.accuracy, "validation accuracy").value();
+  at_.validation_loss = evaluation.loss.value(group_, "validation loss");
+  at_.validation_accuracy = evaluation.accuracy.value(group_, "validation accuracy");
   training_step_->judge(at_.validation_loss);
   outputs_->log(at_.step, {{"epoch", static_cast<double>(at_.epoch)},
                            {"train/epoch_loss", at_.train_loss},

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,5 +25,15 @@ class Logger {
   // Waits until all that was logged survives a crash of the machine too.
   virtual void flush() = 0;
 };
+
+// What options call the kinds of loggers.
+std::vector<std::string> logger_names();
+// Loggers of these kinds (logger_names()) into the folder of a run: metrics.csv, TensorBoard
+// events, metrics.jsonl, metrics.prom. They begin anew; with `resumed_step`, rows of up to that
+// step stay.
+std::vector<std::unique_ptr<Logger>> open_loggers(const std::vector<std::string>& names,
+                                                  const std::filesystem::path& folder,
+                                                  const std::string& run,
+                                                  std::optional<int64_t> resumed_step = {});
 
 }  // namespace troika::train

@@ -34,8 +34,8 @@ NamedTensors Loops::state() const {
       [&](const char* name, double field) {
         result.emplace_back(name, at::scalar_tensor(field, at::kDouble));
       });
-  result.emplace_back("sums.epoch_loss", epoch_loss.state());
-  result.emplace_back("sums.interval_loss", interval_loss.state());
+  result.emplace_back("sums.epoch_loss", epoch_loss.state().front());
+  result.emplace_back("sums.interval_loss", interval_loss.state().front());
   return result;
 }
 
@@ -51,8 +51,8 @@ void Loops::load_state(const std::map<std::string, at::Tensor>& state) {
   for_each_field(
       *this, [&](const char* name, int64_t& field) { field = find(name).item<int64_t>(); },
       [&](const char* name, double& field) { field = find(name).item<double>(); });
-  epoch_loss.set_state(find("sums.epoch_loss"));
-  interval_loss.set_state(find("sums.interval_loss"));
+  epoch_loss.load_state({find("sums.epoch_loss")});
+  interval_loss.load_state({find("sums.interval_loss")});
 }
 
 }  // namespace troika::train

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "troika/train/metrics.h"
+#include "troika/train/metrics/mean.h"
 #include "troika/train/safetensors.h"
 
 namespace troika::train {

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "troika/base/error.h"
 #include "troika/compat/torch.h"
 
 namespace troika::train {
@@ -14,16 +15,31 @@ const std::string kRate = "rate";
 const std::string kStep = "state.";
 const std::string kScaler = "scaler.";
 
+void require_steppable(const parallel::Exchange& exchange, const optim::OptimizerOptions& options) {
+  if (!exchange.shards().empty() && !optim::is_element_wise(options.name)) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "a strategy that shares parameters out among ranks",
+                 .got = "optimizer " + options.name + ", which needs whole ones",
+                 .expected = "sgd, adam, adamw or adagrad"});
+  }
+}
+
 }  // namespace
 
+Optimization::Optimization(const nn::Precision& precision, const torch::nn::Module& module,
+                           parallel::Exchange& exchange, const optim::OptimizerOptions& options)
+    : Optimization(precision, exchange.parameters(module), options,
+                   [&exchange](bool here) { return exchange.any(here); }) {
+  require_steppable(exchange, options);
+}
+
 Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
-                           const optim::OptimizerOptions& options) {
+                           const optim::OptimizerOptions& options, optim::GradScaler::Agree agree) {
   if (precision.needs_masters()) {
     masters_.emplace(std::move(parameters));
     parameters = masters_->list();
   }
-  // An overflow is in the mean of all ranks' gradients, so they need not talk of it.
-  if (precision.needs_scaler()) scaler_.emplace();
+  if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(agree));
   parameters_ = parameters;
   optimizer_ = optim::make_optimizer(std::move(parameters), options);
 }
@@ -80,16 +96,19 @@ optim::NamedTensors Optimization::masters() const {
   return result;
 }
 
-optim::NamedTensors Optimization::state() const {
+optim::NamedTensors Optimization::state(const parallel::Exchange& exchange) const {
   optim::NamedTensors result{{kSkipped, at::scalar_tensor(skipped_, at::kLong)},
                              {kRate, at::scalar_tensor(learning_rate(), at::kDouble)}};
-  for (const auto& [name, tensor] : optimizer_->state()) result.emplace_back(kStep + name, tensor);
+  for (const auto& [name, tensor] : exchange.gathered(optimizer_->state())) {
+    result.emplace_back(kStep + name, tensor);
+  }
   if (!scaler_) return result;
   for (const auto& [name, tensor] : scaler_->state()) result.emplace_back(kScaler + name, tensor);
   return result;
 }
 
-void Optimization::load(const optim::NamedTensors& state, const optim::NamedTensors& parameters) {
+void Optimization::load(const parallel::Exchange& exchange, const optim::NamedTensors& state,
+                        const optim::NamedTensors& parameters) {
   optim::NamedTensors steps;
   optim::NamedTensors scaler;
   for (const auto& [name, tensor] : state) {
@@ -98,7 +117,7 @@ void Optimization::load(const optim::NamedTensors& state, const optim::NamedTens
     if (name.starts_with(kStep)) steps.emplace_back(name.substr(kStep.size()), tensor);
     if (name.starts_with(kScaler)) scaler.emplace_back(name.substr(kScaler.size()), tensor);
   }
-  optimizer_->load_state(steps);
+  optimizer_->load_state(exchange.sliced(steps));
   if (scaler_) scaler_->load_state(scaler);
   if (!masters_) return;
   const std::map<std::string, at::Tensor> values(parameters.begin(), parameters.end());

@@ -14,13 +14,22 @@
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/exchange.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace troika::train {
 
 // Float32 masters of parameters in half precision; a scaled loss where gradients are in float16.
 class Optimization {
  public:
+  // Where ranks hold different gradients, `agree` tells of an overflow on any of them.
   Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
-               const optim::OptimizerOptions& options);
+               const optim::OptimizerOptions& options, optim::GradScaler::Agree agree = {});
+  // Of what the exchange, which must outlive it, has this rank step. Throws Error(usage) for
+  // optimizers that need whole parameters where it shares them out.
+  Optimization(const nn::Precision& precision, const torch::nn::Module& module,
+               parallel::Exchange& exchange, const optim::OptimizerOptions& options);
 
   double learning_rate() const { return optimizer_->learning_rate(); }
   void set_learning_rate(double rate) { optimizer_->set_learning_rate(rate); }
@@ -41,12 +50,14 @@ class Optimization {
   // precision.
   optim::NamedTensors masters() const;
 
-  // What the next step depends on beside gradients and the parameters or their masters. Tensors may
-  // share memory with this object.
-  optim::NamedTensors state() const;
+  // What the next step depends on beside gradients and the parameters or their masters: of whole
+  // parameters, whatever part of them the exchange has this rank step. Tensors may share memory
+  // with this object. Called by all ranks; blocks.
+  optim::NamedTensors state(const parallel::Exchange& exchange) const;
   // `parameters` are the masters where there are any, else not looked at. Throws Error(usage) for
   // states of another optimizer.
-  void load(const optim::NamedTensors& state, const optim::NamedTensors& parameters);
+  void load(const parallel::Exchange& exchange, const optim::NamedTensors& state,
+            const optim::NamedTensors& parameters);
 
  private:
   // Gradients to where the optimizer finds them, in its units; once a step.

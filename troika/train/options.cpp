@@ -1,6 +1,9 @@
 #include "troika/train/options.h"
 
+#include "troika/base/error.h"
 #include "troika/nn/precision.h"
+#include "troika/nn/recompute/recompute.h"
+#include "troika/train/logger.h"
 #include "troika/train/strategy.h"
 
 namespace troika::train {
@@ -13,6 +16,7 @@ using config::at_least;
 using config::between;
 using config::from_to_below;
 using config::one_of;
+using config::some_of;
 
 // Beyond these a slip is likelier than a wish, and sums and milliseconds would overflow.
 constexpr int64_t kMaxCount = 1'000'000'000;
@@ -24,6 +28,17 @@ config::Rule count_or(const std::string& minus_one) {
   return {"an integer >= 1, or -1 for " + minus_one, [](const config::Value& value) {
             const auto count = std::get<int64_t>(value);
             return count >= 1 || count == -1;
+          }};
+}
+
+config::Rule recompute_policy() {
+  return {"none, full, sqrt, or every_K with K >= 1", [](const config::Value& value) {
+            try {
+              nn::recompute_plan(std::get<std::string>(value), 1);
+              return true;
+            } catch (const Error&) {
+              return false;
+            }
           }};
 }
 
@@ -40,7 +55,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "as the launcher started, one without; with dp threads of one process, -1: one",
             count_or("as many as the launcher started"));
   table.add("trainer.strategy", &trainer.strategy,
-            "how devices work together; names of Lightning after dp mean the ddp of that name",
+            "how devices work together; names after dp are Lightning's for some of those before",
             one_of(strategy_names()));
   table.add("trainer.precision", &trainer.precision,
             "number type: mixed computes matrix products and convolutions in 16 bits, true keeps "
@@ -48,6 +63,10 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             one_of(nn::precision_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
             "batch norms take the statistics of the batches of all processes");
+  table.add("trainer.recompute", &trainer.recompute,
+            "which of the model's blocks drop their activations and compute them again backward: "
+            "less memory, up to a forward pass more; docs/precision-and-memory.md",
+            recompute_policy());
   table.add("trainer.max_epochs", &trainer.max_epochs, "passes over the training data",
             between(int64_t{1}, kMaxCount));
   table.add("trainer.max_steps", &trainer.max_steps,
@@ -64,6 +83,8 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "validate after every n-th epoch, and after the last", at_least(int64_t{1}));
   table.add("trainer.log_every_n_steps", &trainer.log_every_n_steps, "steps between logged rows",
             at_least(int64_t{1}));
+  table.add("trainer.loggers", &trainer.loggers, "where metrics are written, in the run's folder",
+            some_of(logger_names()));
   table.add("trainer.threads", &trainer.threads,
             "of computation in each process; 0: cores / processes on this machine",
             between(int64_t{0}, int64_t{65536}));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "troika/base/config.h"
 #include "troika/data/make_dataset.h"
@@ -25,6 +26,7 @@ struct TrainOptions {
     std::string strategy = "ddp";
     std::string precision = "32";
     bool sync_batchnorm = false;
+    std::string recompute = "none";
     int64_t max_epochs = 1;
     int64_t max_steps = -1;
     int64_t accumulate_grad_batches = 1;
@@ -32,6 +34,7 @@ struct TrainOptions {
     std::string gradient_clip_algorithm = "norm";
     int64_t check_val_every_n_epoch = 1;
     int64_t log_every_n_steps = 50;
+    std::vector<std::string> loggers = {"csv", "tensorboard"};
     int64_t threads = 0;
     bool enable_progress_bar = true;
     bool trace = false;

@@ -198,13 +198,12 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
                                       const std::string& ckpt_path) {
   if (ckpt_path.empty()) return {};
   std::error_code none;
-  if (ckpt_path == "last" || ckpt_path == "best") {
+  if (ckpt_path == "last") {
     const auto target = std::filesystem::read_symlink(folder / ckpt_path, none);
-    if (none && ckpt_path == "last") return {};
-    if (!none) return target.is_absolute() ? target : folder / target;
+    if (none) return {};
+    return target.is_absolute() ? target : folder / target;
   }
-  const std::filesystem::path path =
-      ckpt_path == "best" ? folder / ckpt_path : std::filesystem::path(ckpt_path);
+  const std::filesystem::path path(ckpt_path);
   if (!std::filesystem::exists(path / kIndex)) {
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot resume from " + path.string(),

@@ -12,11 +12,13 @@
 
 namespace troika::train {
 
+struct TrainOptions;
+
 // On ranks other than 0 nothing happens.
 class RunOutputs {
  public:
-  // Begins metrics.csv in `folder` anew; with `resumed_step` its rows of up to that step stay.
-  RunOutputs(bool is_main, const std::filesystem::path& folder, bool show_progress,
+  // Into `folder`. With `resumed_step`, rows of up to that step stay.
+  RunOutputs(bool is_main, const std::filesystem::path& folder, const TrainOptions& options,
              std::optional<int64_t> resumed_step);
 
   void log(int64_t step, const MetricValues& values);

@@ -9,6 +9,7 @@
 #include "troika/nn/precision.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/local_steps.h"
+#include "troika/parallel/sharded.h"
 #include "troika/train/replicated_task.h"
 
 namespace troika::train {
@@ -26,11 +27,20 @@ parallel::DataParallelOptions data_parallel_options(const TrainOptions& options)
   return result;
 }
 
-// Lightning's ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu start processes in other ways, which is
-// the launcher's business here.
+// Lightning's deepspeed is stage 2 by default, its sharded (fairscale's) shares out states and
+// gradients, and its ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu start processes in other ways,
+// which is the launcher's business here.
 const std::map<std::string, std::string>& aliases() {
   static const std::map<std::string, std::string> names{
       {"auto", "ddp"},
+      {"ddp_sharded", "zero2"},
+      {"deepspeed", "zero2"},
+      {"deepspeed_stage_1", "zero1"},
+      {"deepspeed_stage_2", "zero2"},
+      {"deepspeed_stage_3", "zero3"},
+      {"fsdp", "zero3"},
+      {"fsdp_native", "zero3"},
+      {"sharded", "zero2"},
       {"ddp_cpu", "ddp"},
       {"ddp_find_unused_parameters_false", "ddp"},
       {"ddp_fork", "ddp"},
@@ -46,13 +56,11 @@ const std::map<std::string, std::string>& aliases() {
 
 const std::vector<std::string>& strategy_names() {
   static const std::vector<std::string> names = [] {
-    std::vector<std::string> all{"ddp",
-                                 "ddp_find_unused_parameters_true",
-                                 "horovod",
-                                 "local_sgd",
-                                 "post_local_sgd",
-                                 "diloco",
-                                 "dp"};
+    std::vector<std::string> all{"ddp",       "ddp_find_unused_parameters_true",
+                                 "horovod",   "zero1",
+                                 "zero2",     "zero3",
+                                 "local_sgd", "post_local_sgd",
+                                 "diloco",    "dp"};
     for (const auto& [alias, name] : aliases()) all.push_back(alias);
     return all;
   }();
@@ -93,6 +101,23 @@ std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, T
     return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);
   }
   const auto precision = nn::parse_precision(options.trainer.precision);
+  if (name.starts_with("zero")) {
+    if (precision.needs_masters()) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "strategy " + name + " does not share out float32 masters",
+                   .got = "precision " + precision.name,
+                   .expected = "32, 64, bf16-mixed or 16-mixed"});
+    }
+    if (name == "zero3" && options.trainer.recompute != "none") {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "zero3 gathers the parameters of a block for its own forward pass only",
+                   .got = "trainer.recompute " + options.trainer.recompute,
+                   .expected = "none, or strategy zero2"});
+    }
+    return std::make_unique<parallel::Sharded>(
+        task.module(), group,
+        parallel::ShardedOptions{.stage = name.back() - '0', .data_parallel = ddp});
+  }
   if (precision.needs_masters() || precision.needs_scaler()) {
     throw Error("train", ErrorKind::usage,
                 {.what = "strategy " + name + " averages weights between steps of single ranks",

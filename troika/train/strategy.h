@@ -13,13 +13,13 @@
 
 namespace troika::train {
 
-// "ddp", "ddp_find_unused_parameters_true", "horovod", "local_sgd", "post_local_sgd", "diloco" and
-// "dp", then Lightning's names that mean one of the first two.
+// "ddp", "ddp_find_unused_parameters_true", "horovod", "zero1", "zero2", "zero3", "local_sgd",
+// "post_local_sgd", "diloco" and "dp", then Lightning's names that mean one of these.
 const std::vector<std::string>& strategy_names();
 
 // Of the strategy and of its section, for the task's module. Throws Error(usage) for an unknown
-// name, naming the nearest, for "dp" where the task has not trainer.devices replicas, and for local
-// steps in a precision whose steps depend on all ranks. Tells `trace` of gradients' ways, unless it
+// name, naming the nearest, for "dp" where the task has not trainer.devices replicas, and for a
+// precision that the strategy cannot do. Tells `trace` of gradients' ways, unless it
 // is null. Blocks; called by all ranks.
 std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, Task& task,
                                                   const comm::Group& group, Trace* trace);

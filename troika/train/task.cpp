@@ -1,6 +1,8 @@
 #include "troika/train/task.h"
 
+#include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/recompute/recompute.h"
 
 namespace troika::train {
 
@@ -20,6 +22,23 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
 Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
     : module_(std::move(module)), forward_(std::move(forward)) {}
 
+Task::Task(const std::shared_ptr<nn::Model>& model)
+    : module_(model),
+      model_(model),
+      forward_([model](const at::Tensor& inputs) { return model->forward(inputs); }) {}
+
+void Task::recompute(const std::string& policy) {
+  if (policy == "none") return;
+  if (!model_) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "activations can be recomputed between the blocks of a model only",
+                 .got = "recompute " + policy + " for a task of another module",
+                 .expected = "a task made of an nn::Model",
+                 .hint = "nn::from_sequential() makes one"});
+  }
+  forward_ = nn::Recompute(model_, nn::recompute_plan(policy, model_->blocks().size()));
+}
+
 at::Tensor Task::training_step(const data::Batch& batch) {
   return cross_entropy(forward(batch.inputs), batch.targets, at::Reduction::Mean);
 }
@@ -29,7 +48,7 @@ void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   // Of single samples, added up in float64: rounded as a mean of the batch, it would depend on how
   // samples were put into batches.
   const at::Tensor losses = cross_entropy(logits, batch.targets, at::Reduction::None);
-  evaluation.loss.update_sum(losses.sum(at::kDouble), batch.targets.ne(Accuracy::kIgnored).sum());
+  evaluation.loss.update(losses, batch.targets.flatten().ne(kIgnored));
   evaluation.accuracy.update(logits, batch.targets);
 }
 

@@ -5,17 +5,23 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "troika/data/dataset.h"
-#include "troika/train/metrics.h"
+#include "troika/train/metrics/mean.h"
+#include "troika/train/metrics/stat_scores.h"
 
 namespace torch::nn {
 class Module;
 }
 
+namespace troika::nn {
+class Model;
+}
+
 namespace troika::train {
 
-// What validation adds up. Sums, so that ranks can add theirs together.
+// What validation adds up.
 struct Evaluation {
   Mean loss;
   Accuracy accuracy;
@@ -33,9 +39,16 @@ class Task {
   template <typename M>
   explicit Task(std::shared_ptr<M> module)
       : Task(module, [module](const at::Tensor& inputs) { return module->forward(inputs); }) {}
+  // The model's own forward pass, which recompute() can change.
+  explicit Task(const std::shared_ptr<nn::Model>& model);
   virtual ~Task() = default;
 
   torch::nn::Module& module() { return *module_; }
+
+  // From now on, activations are recomputed by this policy (nn/recompute/recompute.h). Throws
+  // Error(usage) for one it does not know, and, but for "none", unless the task was made of an
+  // nn::Model alone.
+  void recompute(const std::string& policy);
 
   // The mean loss of the batch, a tensor of one element to call backward() on.
   virtual at::Tensor training_step(const data::Batch& batch);
@@ -49,6 +62,7 @@ class Task {
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
+  std::shared_ptr<nn::Model> model_;  // the same, if recompute() may change how it is run
   Forward forward_;
 };
 

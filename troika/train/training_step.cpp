@@ -17,14 +17,6 @@ constexpr std::string_view kExchange = "exchange.";
 constexpr std::string_view kGradient = "gradient.";
 constexpr const char* kPlateau = "plateau";
 
-std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module) {
-  std::vector<optim::Parameter> result;
-  for (auto& item : nn::trained_parameters(module)) {
-    result.push_back({std::move(item.name), std::move(item.tensor)});
-  }
-  return result;
-}
-
 void append(optim::NamedTensors& list, std::string_view prefix, const optim::NamedTensors& more) {
   for (const auto& [name, tensor] : more) list.emplace_back(std::string(prefix) + name, tensor);
 }
@@ -50,8 +42,9 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   nn::require_supported(precision_, at::kCPU);
   if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
   task_.module().to(precision_.parameters);
+  task_.recompute(options.trainer.recompute);
   exchange_ = make_exchange(options, task_, group, trace);
-  optimization_.emplace(precision_, trained_parameters(task_.module()), options.optimizer);
+  optimization_.emplace(precision_, task_.module(), *exchange_, options.optimizer);
 }
 
 at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
@@ -94,13 +87,14 @@ data::Batch TrainingStep::cast(data::Batch batch) const {
   return batch;
 }
 
-optim::NamedTensors TrainingStep::model() const {
+optim::NamedTensors TrainingStep::model() {
+  exchange_->gather_parameters();
   return model_state(task_.module(), optimization_->masters());
 }
 
 optim::NamedTensors TrainingStep::state(bool in_step) const {
   optim::NamedTensors result;
-  append(result, kOptimizer, optimization_->state());
+  append(result, kOptimizer, optimization_->state(*exchange_));
   append(result, kExchange, exchange_->state());
   if (plateau_) result.emplace_back(kPlateau, plateau_->state());
   if (!in_step) return result;
@@ -129,7 +123,7 @@ void TrainingStep::load(const optim::NamedTensors& model, const optim::NamedTens
     }
   }
   load_into(model_state(task_.module()), model, "the checkpoint");
-  optimization_->load(optimizer, model);
+  optimization_->load(*exchange_, optimizer, model);
   exchange_->load_state(exchange);
   // The exchange may have made buffers rank 0's.
   load_into(model_state(task_.module()), model, "the checkpoint");

@@ -38,8 +38,8 @@ class TrainingStep {
   const nn::Precision& precision() const { return precision_; }
   const Optimization& optimization() const { return *optimization_; }
 
-  // What the next pass depends on beside the module, which `model` is of.
-  optim::NamedTensors model() const;
+  // What the next pass depends on: of the module, and beside it. Called by all ranks; block.
+  optim::NamedTensors model();
   // `in_step`: with the gradients of the step's passes so far.
   optim::NamedTensors state(bool in_step) const;
   // Of states of both kinds. Called by all ranks.

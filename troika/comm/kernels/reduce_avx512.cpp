@@ -1,2 +1,2 @@
 #define TROIKA_REDUCE reduce_avx512
-#include "troika/comm/kernels/kernels_impl.h"
+#include "troika/comm/kernels/reduce_impl.h"

@@ -99,7 +99,7 @@ size_t turns_for(size_t bytes, size_t per_turn) {
 }
 
 void copy(char* into, const char* from, size_t bytes) {
-  if (bytes > 0) std::memcpy(into, from, bytes);
+  if (bytes > 0 && into != from) std::memcpy(into, from, bytes);
 }
 
 }  // namespace

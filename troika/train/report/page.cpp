@@ -168,7 +168,8 @@ std::string stragglers(const RunRecord& run) {
   std::vector<Cells> rows;
   for (const auto& one : found) {
     rows.push_back(
-        {fmt::format("rank {}", one.rank), number(one.own_milliseconds), "+" + percent(one.excess),
+        {fmt::format("rank {}", one.rank), number(one.own_milliseconds),
+         fmt::format("+{}", percent(one.excess)),
          fmt::format("{} (+{} ms)", spaced(one.phase), number(one.phase_excess_milliseconds))});
   }
   return section(

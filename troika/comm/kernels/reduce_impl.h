@@ -1,5 +1,5 @@
 // Included by one source per instruction set, which defines TROIKA_REDUCE, the function's name.
-#include "troika/comm/kernels/kernels.h"
+#include "troika/comm/kernels/reduce.h"
 
 namespace troika::comm::kernels {
 

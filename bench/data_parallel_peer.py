@@ -1,0 +1,104 @@
+"""One rank of bench/data_parallel: what data_parallel_rank.cpp does, by PyTorch's own means:
+DistributedDataParallel over Gloo with gradients as views into its buckets. The same models out of the
+same operators, the same optimizers, the same commands and answers."""
+import contextlib
+import json
+import math
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+
+WIDTH, LAYERS, HEADS, CONTEXT, VOCABULARY = 384, 6, 6, 256, 256
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.c_fc, self.c_out = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        future = torch.full((CONTEXT, CONTEXT), -math.inf).triu_(1)
+        self.register_buffer("future", future, persistent=False)
+
+    def attention(self, x):
+        batch, length, width = x.shape
+        qkv = self.c_attn(x).view(batch, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+        q, k, v = (part.reshape(batch * HEADS, length, -1) for part in qkv.unbind(0))
+        scores = torch.baddbmm(self.future, q, k.transpose(1, 2), beta=1,
+                               alpha=1 / math.sqrt(q.size(2)))
+        mixed = torch.bmm(torch.softmax(scores, -1), v).view(batch, HEADS, length, -1)
+        return self.c_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+
+    def forward(self, x):
+        x = x + self.attention(self.ln_1(x))
+        return x + self.c_out(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.ln_f = nn.LayerNorm(WIDTH)
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe.weight[:tokens.size(1)]
+        return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
+
+
+class VGG16(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = torchvision.models.vgg16().features
+        self.classifier = nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.classifier(self.features(x).mean((2, 3)))
+
+
+def resnet18():
+    model = torchvision.models.resnet18(num_classes=10)
+    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    return model
+
+
+def main():
+    name, precision = sys.argv[1:]
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    torch.manual_seed(torch.distributed.get_rank())
+    model = {"resnet18": resnet18, "vgg16": VGG16, "gpt": GPT}[name]()
+    if name == "gpt":
+        inputs, targets = (torch.randint(VOCABULARY, (8, CONTEXT)) for _ in range(2))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0)
+    else:
+        inputs, targets = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    ddp = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    for line in sys.stdin:
+        mode, steps = line.split()
+        seconds = {"step": [], "forward": [], "optimizer": []}
+        for _ in range(int(steps)):
+            start = time.perf_counter()
+            ddp.zero_grad(set_to_none=True)
+            with contextlib.nullcontext() if mode == "sync" else ddp.no_sync():
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+                    logits = ddp(inputs)
+                    loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+                backward = time.perf_counter()
+                loss.backward()
+            update = time.perf_counter()
+            optimizer.step()
+            end = time.perf_counter()
+            seconds["step"].append(end - start)
+            seconds["forward"].append(backward - start)
+            seconds["optimizer"].append(end - update)
+        print(json.dumps(seconds), flush=True)
+
+
+main()

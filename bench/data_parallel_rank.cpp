@@ -1,0 +1,131 @@
+// One rank of bench/data_parallel: training steps of one model, on command.
+//
+// data_parallel_rank MODEL PRECISION HOOK, with the variables of torchrun. MODEL is resnet18, vgg16
+// (both with CIFAR's 32x32 images, batch 32) or gpt (6 layers, width 384, context 256, batch 8),
+// PRECISION 32 or bf16-mixed, HOOK a codec's name. Reads commands from the standard input, a line
+// each: "sync N" makes N data-parallel steps, "local N" as many of this rank alone. Answers each
+// with a line of JSON: the seconds of every step, and those of its forward pass and its optimizer.
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/cluster/failure.h"
+#include "troika/comm/world.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/precision.h"
+#include "troika/nn/zoo.h"
+#include "troika/optim/optimizer.h"
+#include "troika/parallel/data_parallel.h"
+
+namespace {
+
+using troika::ErrorKind;
+using troika::nn::Precision;
+
+struct Setup {
+  troika::nn::ModelOptions model;
+  troika::optim::OptimizerOptions optimizer;
+  int64_t batch = 0;
+};
+
+Setup setup_of(const std::string& name) {
+  const troika::optim::OptimizerOptions sgd{.name = "sgd", .lr = 0.01, .momentum = 0.9};
+  if (name == "resnet18") return {{.name = "resnet18_cifar"}, sgd, 32};
+  if (name == "vgg16") return {{.name = "vgg16_cifar"}, sgd, 32};
+  if (name == "gpt") return {{.name = "gpt"}, {.name = "adamw", .lr = 1e-4}, 8};
+  throw troika::Error("bench", ErrorKind::usage,
+                      {.what = "which model", .got = name, .expected = "resnet18, vgg16 or gpt"});
+}
+
+struct Seconds {
+  double step = 0;
+  double forward = 0;
+  double optimizer = 0;
+};
+
+class Training {
+ public:
+  Training(const Setup& setup, Precision precision, const std::string& hook,
+           const troika::comm::Group& group)
+      : precision_(std::move(precision)),
+        model_(troika::nn::make_model(setup.model)),
+        inputs_(troika::nn::example_input(setup.model, setup.batch)),
+        ddp_(*model_, group, {.codec = {.name = hook}}),
+        optimizer_(troika::optim::make_optimizer(ddp_.parameters(*model_), setup.optimizer)) {
+    const bool is_text = setup.model.name == "gpt";
+    targets_ = at::randint(is_text ? setup.model.vocab_size : setup.model.num_classes,
+                           is_text ? inputs_.sizes() : at::IntArrayRef({setup.batch}), at::kLong);
+  }
+
+  Seconds step(bool synchronised) {
+    const troika::Stopwatch whole;
+    model_->zero_grad(/*set_to_none=*/true);
+    const at::Tensor loss = forward();
+    const double forward_seconds = whole.seconds();
+    if (synchronised) {
+      loss.backward();
+      ddp_.finish_backward();
+    } else {
+      const auto guard = ddp_.no_sync();
+      loss.backward();
+    }
+    const troika::Stopwatch update;
+    optimizer_->step();
+    return {whole.seconds(), forward_seconds, update.seconds()};
+  }
+
+ private:
+  at::Tensor forward() {
+    const troika::nn::Autocast autocast(precision_, at::kCPU);
+    const auto logits = model_->forward(inputs_);
+    return at::cross_entropy_loss(logits.flatten(0, -2), targets_.flatten());
+  }
+
+  const Precision precision_;
+  const std::shared_ptr<troika::nn::Model> model_;
+  const at::Tensor inputs_;
+  at::Tensor targets_;
+  troika::parallel::DataParallel ddp_;
+  const std::unique_ptr<troika::optim::FlatOptimizer> optimizer_;
+};
+
+void serve(Training& training) {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string mode;
+    int steps = 0;
+    words >> mode >> steps;
+    nlohmann::json seconds = {{"step", {}}, {"forward", {}}, {"optimizer", {}}};
+    for (int i = 0; i < steps; ++i) {
+      const Seconds one = training.step(mode == "sync");
+      seconds["step"].push_back(one.step);
+      seconds["forward"].push_back(one.forward);
+      seconds["optimizer"].push_back(one.optimizer);
+    }
+    std::cout << seconds << std::endl;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 4) {
+    throw troika::Error("bench", ErrorKind::usage,
+                        {.what = "arguments of data_parallel_rank",
+                         .got = std::to_string(argc - 1),
+                         .expected = "MODEL PRECISION HOOK"});
+  }
+  at::set_num_threads(1);
+  const auto group = troika::comm::world();
+  torch::manual_seed(group.rank());
+  Training training(setup_of(argv[1]), troika::nn::parse_precision(argv[2]), argv[3], group);
+  serve(training);
+} catch (const std::exception& error) {
+  std::cerr << "error: " << error.what() << std::endl;
+  troika::cluster::report_failure(error);
+  return troika::exit_code(error);
+}

@@ -1,0 +1,299 @@
+#include "troika/parallel/sharded.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <ostream>
+
+#include "tests/parallel/course.h"
+#include "tests/parallel/replica.h"
+#include "tests/support/errors.h"
+#include "troika/comm/local/local.h"
+#include "troika/nn/sequential.h"
+
+namespace troika::parallel {
+namespace {
+
+using comm::Group;
+
+struct Case {
+  Lesson lesson;
+  int ranks;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << "zero" << c.lesson.stage << "_" << c.lesson.model << "_" << c.lesson.feature << "_"
+       << c.lesson.optimizer << "_" << c.ranks;
+}
+
+std::vector<Case> table() {
+  std::vector<Case> cases;
+  for (const int stage : {1, 2, 3}) {
+    for (const char* model : {"mlp", "gpt"}) {
+      for (const std::string feature : {"plain", "accumulation", "unused", "uneven", "clipping"}) {
+        if (stage == 3 && (feature == "unused" || feature == "uneven")) continue;
+        for (const int ranks : {1, 2, 3, 4, 7}) {
+          const char* optimizer = ranks % 2 == 0 ? "sgd" : "adamw";
+          cases.push_back(
+              {{.model = model, .optimizer = optimizer, .feature = feature, .stage = stage},
+               ranks});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+class ShardedEquivalence : public testing::TestWithParam<Case> {};
+
+TEST_P(ShardedEquivalence, OneProcessIsTheOracle) {
+  const auto& [lesson, ranks] = GetParam();
+  const Course oracle = train_alone(ranks, lesson);
+  comm::local::run(ranks, [&, &lesson = lesson](Group group) {
+    expect_equal(train(group, lesson), oracle, 1e-10);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Local, ShardedEquivalence, testing::ValuesIn(table()),
+                         testing::PrintToStringParamName());
+
+const optim::OptimizerOptions kAdamW{.name = "adamw", .lr = 0.02, .weight_decay = 0.1};
+
+void step(Replica& replica, Exchange& exchange, optim::FlatOptimizer& optimizer, int rank,
+          int number) {
+  replica.backward(rank, number);
+  exchange.finish_backward();
+  exchange.step(optimizer);
+}
+
+std::unique_ptr<optim::FlatOptimizer> optimizer_of(const Exchange& exchange,
+                                                   const Replica& replica) {
+  return optim::make_optimizer(exchange.parameters(*replica.module), kAdamW);
+}
+
+// 26 numbers on 7 ranks: some have nothing of a parameter, and the last nothing at all.
+TEST(Sharded, StatesContinueInAnyOtherStrategy) {
+  comm::local::run(7, [](Group group) {
+    Replica whole(kAdamW);
+    Sharded sharded(*whole.module, group, {.stage = 2});
+    const auto optimizer = optimizer_of(sharded, whole);
+    for (int i = 0; i < 3; ++i) step(whole, sharded, *optimizer, group.rank(), i);
+    const auto saved = sharded.gathered(optimizer->state());
+
+    Replica plain(kAdamW);
+    for (size_t p = 0; p < whole.values().size(); ++p) plain.assign(p, whole.values()[p]);
+    DataParallel ddp(*plain.module, group);
+    const auto ddp_optimizer = optimizer_of(ddp, plain);
+    ddp_optimizer->load_state(ddp.sliced(saved));
+
+    Replica later(kAdamW);
+    for (size_t p = 0; p < whole.values().size(); ++p) later.assign(p, whole.values()[p]);
+    Sharded resumed(*later.module, group, {.stage = 1, .data_parallel = {.bucket_bytes = 64}});
+    const auto later_optimizer = optimizer_of(resumed, later);
+    later_optimizer->load_state(resumed.sliced(ddp.gathered(ddp_optimizer->state())));
+
+    for (int i = 3; i < 6; ++i) {
+      step(whole, sharded, *optimizer, group.rank(), i);
+      step(plain, ddp, *ddp_optimizer, group.rank(), i);
+      step(later, resumed, *later_optimizer, group.rank(), i);
+    }
+    expect_near(plain.values(), whole.values(), 1e-12);
+    expect_near(later.values(), whole.values(), 1e-12);
+    for (const auto& [name, tensor] : sharded.gathered(optimizer->state())) {
+      if (name == "0.weight.step") {
+        EXPECT_EQ(tensor.item<int64_t>(), 6);
+      }
+    }
+  });
+}
+
+TEST(Sharded, ShardsCoverEachParameterOnce) {
+  comm::local::run(3, [](Group group) {
+    Replica replica(kAdamW);
+    Sharded sharded(*replica.module, group, {.stage = 1, .data_parallel = {.bucket_bytes = 64}});
+    const auto shards = sharded.shards();
+    const auto pieces = sharded.parameters(*replica.module);
+    const auto values = replica.values();
+    ASSERT_EQ(shards.size(), values.size());
+    ASSERT_EQ(pieces.size(), values.size());
+    for (size_t i = 0; i < shards.size(); ++i) {
+      EXPECT_EQ(shards[i].name, pieces[i].name);
+      EXPECT_EQ(at::IntArrayRef(shards[i].shape), values[i].sizes());
+      EXPECT_EQ(pieces[i].tensor.dim(), values[i].dim());
+      EXPECT_TRUE(pieces[i].tensor.flatten().equal(
+          values[i].flatten().narrow(0, shards[i].offset, shards[i].count)));
+      const auto covered = torch::zeros({values[i].numel()});
+      covered.narrow(0, shards[i].offset, shards[i].count).add_(1);
+      group.all_reduce(covered);
+      EXPECT_TRUE(covered.eq(1).all().item<bool>()) << shards[i].name;
+    }
+  });
+}
+
+// A ring moves 2 (d - 1) / d of the bytes of the gradients (Rajbhandari et al., section 7).
+TEST(Sharded, MovesTheBytesOfAnAllReduce) {
+  for (const int ranks : {2, 4}) {
+    for (const int stage : {1, 2}) {
+      comm::local::run(ranks, [&](Group group) {
+        torch::nn::Linear layer(128, 64);
+        Sharded sharded(*layer, group, {.stage = stage, .data_parallel = {.bucket_bytes = 8192}});
+        const auto optimizer = optim::make_optimizer(sharded.parameters(*layer), kAdamW);
+        const auto bytes = [&](const auto& body) {
+          const auto before = sharded.counters().bytes;
+          body();
+          return sharded.counters().bytes - before;
+        };
+        const uint64_t once = 4 * (128 * 64 + 64) * (ranks - 1) / ranks;
+        EXPECT_EQ(bytes([&] {
+                    layer->forward(torch::ones({2, 128})).sum().backward();
+                    sharded.finish_backward();
+                  }),
+                  once);
+        EXPECT_EQ(bytes([&] { sharded.step(*optimizer); }), once);
+      });
+    }
+  }
+}
+
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  std::map<const void*, int64_t> storages;
+  for (const auto& tensor : tensors) {
+    if (tensor.defined()) storages[tensor.storage().data()] = tensor.storage().nbytes();
+  }
+  int64_t sum = 0;
+  for (const auto& [data, bytes] : storages) sum += bytes;
+  return sum;
+}
+
+// Rajbhandari et al., section 3, with 4 bytes a parameter and a gradient and 8 of states.
+TEST(Sharded, HoldsWhatThePaperSays) {
+  for (const int ranks : {2, 4}) {
+    for (const int stage : {1, 2}) {
+      comm::local::run(ranks, [&](Group group) {
+        torch::nn::Sequential net(torch::nn::Linear(100, 130), torch::nn::Linear(130, 100));
+        const double psi = 100 * 130 * 2 + 130 + 100;
+        Sharded sharded(*net, group, {.stage = stage, .data_parallel = {.bucket_bytes = 20000}});
+        const auto optimizer = optim::make_optimizer(sharded.parameters(*net), kAdamW);
+        for (int i = 0; i < 2; ++i) {
+          net->forward(torch::ones({2, 100})).sum().backward();
+          sharded.finish_backward();
+          std::vector<at::Tensor> held;
+          for (const auto& parameter : net->parameters()) {
+            held.insert(held.end(), {parameter, parameter.grad()});
+          }
+          for (const auto& piece : sharded.parameters(*net)) {
+            held.insert(held.end(), {piece.tensor, piece.tensor.grad()});
+          }
+          for (const auto& [name, state] : optimizer->state()) {
+            if (state.dim() > 0) held.push_back(state);
+          }
+          const double expected =
+              stage == 1 ? 8 * psi + 8 * psi / ranks : 4 * psi + 12 * psi / ranks;
+          EXPECT_NEAR(bytes_of(held), expected, 0.02 * expected) << stage << " " << ranks;
+          sharded.step(*optimizer);
+        }
+      });
+    }
+  }
+}
+
+std::shared_ptr<nn::Model> three_blocks() {
+  return nn::from_sequential(torch::nn::Sequential(
+      torch::nn::Linear(64, 64), torch::nn::Linear(64, 64), torch::nn::Linear(64, 64)));
+}
+
+// Rajbhandari et al., section 7.2.2: gathered for each pass (but the last block, once) and
+// averaged.
+TEST(Sharded, StageThreeMovesHalfAsMuchAgainAndHoldsAShare) {
+  for (const int ranks : {2, 4}) {
+    comm::local::run(ranks, [&](Group group) {
+      const auto model = three_blocks();
+      Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
+      const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
+      const auto make_step = [&] {
+        model->forward(torch::ones({2, 64})).sum().backward();
+        sharded.finish_backward();
+        sharded.step(*optimizer);
+      };
+      make_step();
+      const auto before = sharded.counters().bytes;
+      make_step();
+      const int64_t block = 64 * 64 + 64;
+      EXPECT_EQ(sharded.counters().bytes - before, (3 + 2 + 3) * 4 * block * (ranks - 1) / ranks);
+      std::vector<at::Tensor> held;
+      for (const auto& parameter : model->parameters()) {
+        EXPECT_EQ(parameter.storage().nbytes(), 0u);
+        EXPECT_FALSE(parameter.grad().defined());
+      }
+      for (const auto& piece : sharded.parameters(*model)) {
+        held.insert(held.end(), {piece.tensor, piece.tensor.grad()});
+      }
+      for (const auto& [name, state] : optimizer->state()) {
+        if (state.dim() > 0) held.push_back(state);
+      }
+      EXPECT_EQ(bytes_of(held), 16 * 3 * block / ranks);
+    });
+  }
+}
+
+// Passes without a graph gather too; after agree() a rank may make some of its own.
+TEST(Sharded, StageThreeHasAllParametersAfterAgree) {
+  comm::local::run(2, [](Group group) {
+    const auto model = three_blocks();
+    const auto input = torch::ones({2, 64});
+    Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
+    const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
+    for (int i = 0; i < 2; ++i) {
+      model->forward(input).sum().backward();
+      sharded.finish_backward();
+      sharded.step(*optimizer);
+      const torch::NoGradGuard no_grad;
+      const auto together = model->forward(input);
+      sharded.agree();
+      for (const auto& parameter : model->parameters()) {
+        EXPECT_GT(parameter.storage().nbytes(), 0u);
+      }
+      if (group.rank() == 0) {
+        EXPECT_TRUE(model->forward(input).equal(together));
+      }
+    }
+  });
+}
+
+TEST(Sharded, StageThreeRefusesRanksWithoutData) {
+  comm::local::run(2, [](Group group) {
+    const auto model = three_blocks();
+    Sharded sharded(*model, group, {.stage = 3});
+    EXPECT_TRUE(sharded.begin_step(1 + group.rank()));
+    EXPECT_ERROR(sharded.begin_step(1 - group.rank()), ErrorKind::usage,
+                 "[parallel] in stage 3 all ranks make each pass together; got rank 1 without "
+                 "weight, expected some on every rank");
+  });
+}
+
+TEST(Sharded, RefusesWhatItCannotDo) {
+  const auto group = comm::local::alone();
+  Replica replica(kAdamW);
+  const auto make = [&](const ShardedOptions& options) {
+    const Sharded sharded(*replica.module, group, options);
+  };
+  EXPECT_ERROR(make({.stage = 4}), ErrorKind::usage,
+               "[parallel] sharded data parallelism; got stage 4, expected 1, 2 or 3");
+  EXPECT_ERROR(make({.data_parallel = {.codec = {.name = "fp16"}}}), ErrorKind::usage,
+               "[parallel] sharded data parallelism; got codec fp16, expected none");
+  EXPECT_ERROR(make({.stage = 3}), ErrorKind::usage,
+               "[parallel] stage 3 gathers parameters block by block; got a module without blocks, "
+               "expected a nn::Model (nn::from_sequential() makes one of a torch::nn::Sequential)");
+  Sharded sharded(*replica.module, group, {});
+  EXPECT_ERROR(sharded.load_state({{"x", torch::ones({1})}}), ErrorKind::usage,
+               "[parallel] a saved state does not fit; got x (load with the model, strategy and "
+               "options it was saved with)");
+  EXPECT_ERROR(sharded.sliced({{"9.weight.exp_avg", torch::ones({1})}}), ErrorKind::usage,
+               "[parallel] a state is of no parameter that is trained here; got 9.weight.exp_avg");
+  EXPECT_ERROR(sharded.sliced({{"0.weight.exp_avg", torch::ones({3})}}), ErrorKind::usage,
+               "[parallel] state 0.weight.exp_avg does not fit; got [3], expected [4, 3]");
+}
+
+}  // namespace
+}  // namespace troika::parallel

@@ -1,0 +1,178 @@
+// metrics.jsonl, metrics.prom, and the option that chooses loggers; CSV and TensorBoard are in
+// run_files_test.cpp.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/errors.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/base/text.h"
+#include "troika/train/jsonl_logger.h"
+#include "troika/train/logger.h"
+#include "troika/train/options.h"
+#include "troika/train/prometheus_logger.h"
+
+namespace troika::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(JsonlLogger, WritesAnObjectALine) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run/metrics.jsonl";
+  const double before = static_cast<double>(std::time(nullptr));
+  JsonlLogger logger(path);
+  logger.log(7, {{"train/loss", 0.1}, {"a \"b\"\n\xff", 1e300}});
+  logger.log(8, {{"nan", NAN}, {"inf", INFINITY}, {"-inf", -INFINITY}});
+  logger.flush();
+  const auto lines = split(read_file(path), '\n');
+  ASSERT_EQ(lines.size(), 3u) << "two, and nothing after the last";
+  const auto first = nlohmann::json::parse(lines[0]), second = nlohmann::json::parse(lines[1]);
+  EXPECT_THAT(lines[0], testing::StartsWith("{\"step\":7,\"time\":"));
+  EXPECT_EQ(first["train/loss"].get<double>(), 0.1);
+  EXPECT_EQ(first["a \"b\"\n\xef\xbf\xbd"].get<double>(), 1e300);
+  EXPECT_GE(first["time"].get<double>(), before);
+  EXPECT_LE(first["time"].get<double>(), before + 3600);
+  EXPECT_EQ(second["nan"], "NaN");
+  EXPECT_EQ(second["inf"], "Infinity");
+  EXPECT_EQ(second["-inf"], "-Infinity");
+  EXPECT_ERROR(logger.log(9, {{"time", 1}}), ErrorKind::usage,
+               "[train] a metric cannot be a key of " + path.string() +
+                   "; got name `time`, expected a name other than `step` and `time`");
+  EXPECT_EQ(split(read_file(path), '\n').size(), 3u);
+}
+
+TEST(JsonlLogger, KilledRunKeepsItsLinesAndTheNextStartsAnew) {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.jsonl";
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    auto* logger = new JsonlLogger(path);
+    logger->log(1, {{"a", 1}});
+    logger->log(2, {{"a", 2}});
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(split(read_file(path), '\n').size(), 3u);
+  const JsonlLogger next(path);
+  EXPECT_EQ(read_file(path), "");
+}
+
+TEST(PrometheusLogger, HoldsTheLatestValues) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run/metrics.prom";
+  PrometheusLogger logger(path, "a \"b\"\\c\nd");
+  logger.log(1, {{"train/loss", 0.1}, {"validation/accuracy", NAN}});
+  logger.log(2, {{"train/loss", INFINITY}, {"grad:norm\\2", -INFINITY}});
+  const std::string labels = R"({run="a \"b\"\\c\nd"} )";
+  EXPECT_EQ(read_file(path),
+            "# HELP troika_grad_norm_2 Latest value of grad:norm\\\\2.\n"
+            "# TYPE troika_grad_norm_2 gauge\n"
+            "troika_grad_norm_2" +
+                labels +
+                "-Inf\n"
+                "# HELP troika_step Latest value of step.\n"
+                "# TYPE troika_step gauge\n"
+                "troika_step" +
+                labels +
+                "2\n"
+                "# HELP troika_train_loss Latest value of train/loss.\n"
+                "# TYPE troika_train_loss gauge\n"
+                "troika_train_loss" +
+                labels +
+                "+Inf\n"
+                "# HELP troika_validation_accuracy Latest value of validation/accuracy.\n"
+                "# TYPE troika_validation_accuracy gauge\n"
+                "troika_validation_accuracy" +
+                labels + "NaN\n");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "run"),
+                          std::filesystem::directory_iterator()),
+            1)
+      << "nothing else that a collector could read";
+}
+
+// A file that is open while it is replaced stays the whole old one, as with a rename.
+TEST(PrometheusLogger, ReplacesTheFileByARename) {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.prom";
+  PrometheusLogger logger(path, "r");
+  logger.log(1, {{"a", 1}});
+  const std::string first = read_file(path);
+  std::filesystem::create_hard_link(path, folder / "seen");
+  logger.log(2, {{"a", 2}});
+  EXPECT_EQ(read_file(folder / "seen"), first);
+  EXPECT_THAT(read_file(path), HasSubstr("troika_a{run=\"r\"} 2\n"));
+}
+
+TEST(PrometheusLogger, RefusesNamesItCouldNotTellApart) {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.prom";
+  PrometheusLogger logger(path, "r");
+  logger.log(1, {{"train/loss", 1}});
+  EXPECT_ERROR(logger.log(2, {{"train.loss", 1}}), ErrorKind::usage,
+               "[train] two metrics have the name troika_train_loss in " + path.string() +
+                   "; got `train/loss` and `train.loss`, expected names that differ in letters, "
+                   "digits or underscores");
+}
+
+TEST(Loggers, AreThoseTheOptionNames) {
+  TrainOptions options;
+  auto table = make_table(options);
+  EXPECT_THAT(options.trainer.loggers, ElementsAre("csv", "tensorboard"));
+  table.set("trainer.loggers", "jsonl,prometheus,csv,tensorboard");
+  const TemporaryFolder folder;
+  const auto loggers = open_loggers(options.trainer.loggers, folder.path(), "r");
+  ASSERT_EQ(loggers.size(), 4u);
+  for (const auto& logger : loggers) logger->log(1, {{"a", 1}});
+  for (const char* file : {"metrics.csv", "metrics.jsonl", "metrics.prom"}) {
+    EXPECT_THAT(read_file(folder / file), HasSubstr("1")) << file;
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()),
+                          std::filesystem::directory_iterator()),
+            4);
+  table.set("trainer.loggers", "");
+  EXPECT_TRUE(open_loggers(options.trainer.loggers, folder.path(), "r").empty());
+}
+
+TEST(Loggers, KeepRowsOfUpToTheStepARunGoesOnFrom) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> names{"csv", "jsonl"};
+  for (const auto& logger : open_loggers(names, folder.path(), "r")) {
+    logger->log(1, {{"a", 1}});
+    logger->log(2, {{"b", 2}});
+    logger->log(3, {{"a", 3}});
+  }
+  for (const auto& logger : open_loggers(names, folder.path(), "r", 2)) {
+    logger->log(3, {{"a", 4}});
+  }
+  EXPECT_EQ(read_file(folder / "metrics.csv"), "step,a,b\n1,1,\n2,,2\n3,4,\n");
+  const auto lines = split(read_file(folder / "metrics.jsonl"), '\n');
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["step"], 2);
+  EXPECT_EQ(nlohmann::json::parse(lines[2])["a"], 4);
+}
+
+TEST(Loggers, UnknownOnesAreRefusedWithTheNearest) {
+  TrainOptions options;
+  auto table = make_table(options);
+  const std::string expected =
+      ", expected a list of csv, tensorboard, jsonl, prometheus, each at most once";
+  EXPECT_ERROR(table.set("trainer.loggers", "csv,prometeus"), ErrorKind::usage,
+               "[config] trainer.loggers; got [\"csv\", \"prometeus\"]" + expected +
+                   " (did you mean prometheus?)");
+  EXPECT_ERROR(table.parse("[trainer]\nloggers = [\"csv\", \"csv\"]", "x.toml"), ErrorKind::usage,
+               "[config] trainer.loggers (x.toml:2); got [\"csv\", \"csv\"]" + expected);
+}
+
+}  // namespace
+}  // namespace troika::train

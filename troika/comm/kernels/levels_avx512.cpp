@@ -1,0 +1,3 @@
+#define TROIKA_TO_LEVELS to_levels_avx512
+#define TROIKA_FROM_LEVELS from_levels_avx512
+#include "troika/comm/kernels/levels_impl.h"

@@ -1,0 +1,111 @@
+#include "troika/compat/saved_tensors.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troika/compat/torch.h"
+
+namespace troika::compat {
+
+namespace {
+
+using torch::autograd::Engine;
+using torch::autograd::SavedVariableHooks;
+
+std::vector<SavedTensorHooks*>& hooks_of_thread() {
+  thread_local std::vector<SavedTensorHooks*> stack;
+  return stack;
+}
+
+class Hooks : public SavedVariableHooks {
+ public:
+  explicit Hooks(SavedTensorHooks& hooks) : hooks_(hooks) {}
+  void call_pack_hook(const at::Tensor& tensor) override { unpack_ = hooks_.pack(tensor); }
+  at::Tensor call_unpack_hook() override { return unpack_(); }
+
+ private:
+  SavedTensorHooks& hooks_;
+  std::function<at::Tensor()> unpack_;
+};
+
+class HookedEngine : public Engine {
+ public:
+  HookedEngine() = default;
+  std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
+    auto& stack = hooks_of_thread();
+    if (stack.empty()) return nullptr;
+    return std::make_unique<Hooks>(*stack.back());
+  }
+};
+
+// Never destroyed: its threads may outlive main().
+Engine& hooked_engine() {
+  static auto* engine = new HookedEngine;
+  return *engine;
+}
+
+void install_engine() {
+  static const bool once = [] {
+    torch::autograd::set_default_engine_stub(hooked_engine);
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+class Doubling : public SavedTensorHooks {
+ public:
+  std::function<at::Tensor()> pack(const at::Tensor& tensor) override {
+    return [doubled = tensor.detach() * 2] { return doubled; };
+  }
+};
+
+}  // namespace
+
+SavedTensorGuard::SavedTensorGuard(SavedTensorHooks& hooks) {
+  install_engine();
+  hooks_of_thread().push_back(&hooks);
+}
+
+SavedTensorGuard::~SavedTensorGuard() {
+  hooks_of_thread().pop_back();
+}
+
+struct SavedTensor::Saved {
+  torch::autograd::SavedVariable variable;
+};
+
+SavedTensor::SavedTensor(const at::Tensor& tensor)
+    : saved_(std::make_unique<Saved>(Saved{{tensor, /*is_output=*/false}})) {}
+
+SavedTensor::~SavedTensor() = default;
+
+at::Tensor SavedTensor::unpack() const {
+  return saved_->variable.unpack();
+}
+
+bool may_throw_at(const at::Tensor& tensor) {
+  const auto& node = tensor.grad_fn();
+  return !node || node->name().find("CppNode") == std::string::npos;
+}
+
+bool saved_tensor_hooks_work() {
+  static const bool work = [] {
+    const at::AutoGradMode grad(true);
+    const auto x = at::ones({1}).requires_grad_();
+    Doubling doubling;
+    at::Tensor y;
+    {
+      const SavedTensorGuard guard(doubling);
+      y = x * x;
+    }
+    // d(x x) = saved x + saved x.
+    return torch::autograd::grad({y}, {x}).front().item<float>() == 4.0F;
+  }();
+  return work;
+}
+
+}  // namespace troika::compat

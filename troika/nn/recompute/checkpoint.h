@@ -1,0 +1,35 @@
+// Activation checkpointing: what a function saves for its backward pass is made again when that
+// needs it (Chen et al. 2016, arXiv 1604.06174).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace troika::nn {
+
+struct CheckpointOptions {
+  std::string name = "a function";  // in messages
+  // What the function writes to, as the statistics of batch norms: a recomputation puts them back.
+  std::vector<at::Tensor> buffers = {};
+};
+
+// function(input), of which autograd keeps the input alone. The backward pass calls the function
+// again, with the random state and autocast of this call, up to the last tensor it needs. Gradients
+// have the same bits as without. Calls nest; with gradients off it is a plain call.
+//
+// The function must do the same each time, and write to nothing but `buffers`. Backward passes
+// throw Error(failure) naming the first tensor that came out in another shape or type, or not at
+// all. It may be called while others draw random numbers from the same generator only if it draws
+// none.
+at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& function,
+                      const at::Tensor& input, const CheckpointOptions& options = {});
+
+// The same for a LibTorch that does not let us at saved tensors: with a backward pass inside the
+// backward pass. For backward() alone, not for torch::autograd::grad().
+at::Tensor checkpoint_reentrant(const std::function<at::Tensor(const at::Tensor&)>& function,
+                                const at::Tensor& input, const CheckpointOptions& options = {});
+
+}  // namespace troika::nn

@@ -1,0 +1,114 @@
+#include "troika/nn/recompute/recompute.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/recompute/checkpoint.h"
+
+namespace troika::nn {
+
+namespace {
+
+void verify(const RecomputePlan& plan, size_t begin, size_t end) {
+  for (const auto& segment : plan) {
+    TROIKA_CHECK(begin <= segment.begin && segment.begin < segment.end && segment.end <= end,
+                 fmt::format("blocks {} to {} are out of order or range in a recompute plan",
+                             segment.begin, segment.end));
+    verify(segment.inside, segment.begin, segment.end);
+    begin = segment.end;
+  }
+}
+
+RecomputePlan each(size_t step, size_t blocks) {
+  RecomputePlan plan;
+  for (size_t i = 0; i < blocks; i += step) plan.push_back({i, i + 1});
+  return plan;
+}
+
+RecomputePlan square_root(size_t blocks) {
+  const auto segments = static_cast<size_t>(std::lround(std::sqrt(static_cast<double>(blocks))));
+  RecomputePlan plan;
+  for (size_t i = 0; i + 1 < segments; ++i) {
+    plan.push_back({blocks * i / segments, blocks * (i + 1) / segments});
+  }
+  return plan;
+}
+
+}  // namespace
+
+RecomputePlan recompute_plan(const std::string& policy, size_t blocks) {
+  if (policy == "none") return {};
+  if (policy == "full") return each(1, blocks);
+  if (policy == "sqrt") return square_root(blocks);
+  if (policy.starts_with("every_")) {
+    const auto step = parse_int(std::string_view(policy).substr(6));
+    if (step && *step >= 1) return each(static_cast<size_t>(*step), blocks);
+  }
+  throw Error("nn", ErrorKind::usage,
+              {.what = "unknown policy of recomputation",
+               .got = policy,
+               .expected = "none, full, sqrt, or every_K with K >= 1"});
+}
+
+struct Recompute::Planned : std::enable_shared_from_this<Recompute::Planned> {
+  std::shared_ptr<Model> model;
+  RecomputePlan plan;
+  std::vector<std::vector<at::Tensor>> buffers;  // of each block
+
+  // Blocks [begin, end) under the part of a plan that is about them.
+  at::Tensor run(size_t begin, size_t end, const RecomputePlan& part, at::Tensor x) const {
+    size_t next = begin;
+    const auto keep_until = [&](size_t stop) {
+      for (; next < stop; ++next) x = model->blocks()[next].forward(x);
+    };
+    for (const auto& segment : part) {
+      keep_until(segment.begin);
+      x = recomputed(segment, x);
+      next = segment.end;
+    }
+    keep_until(end);
+    return x;
+  }
+
+  at::Tensor recomputed(const RecomputedSegment& segment, const at::Tensor& input) const {
+    CheckpointOptions options{.name = "block " + model->blocks()[segment.begin].name};
+    if (segment.end > segment.begin + 1) {
+      options.name = fmt::format("blocks {} to {}", model->blocks()[segment.begin].name,
+                                 model->blocks()[segment.end - 1].name);
+    }
+    for (size_t i = segment.begin; i < segment.end; ++i) {
+      options.buffers.insert(options.buffers.end(), buffers[i].begin(), buffers[i].end());
+    }
+    // The graph may outlive this object's owner.
+    return checkpoint(
+        [self = shared_from_this(), &segment](const at::Tensor& x) {
+          return self->run(segment.begin, segment.end, segment.inside, x);
+        },
+        input, options);
+  }
+};
+
+Recompute::Recompute(std::shared_ptr<Model> model, RecomputePlan plan) {
+  verify(plan, 0, model->blocks().size());
+  auto planned = std::make_shared<Planned>();
+  for (const auto& block : model->blocks()) {
+    auto& buffers = planned->buffers.emplace_back();
+    for (auto& entry : model->owned_state(block)) {
+      if (entry.is_buffer) buffers.push_back(std::move(entry.tensor));
+    }
+  }
+  planned->model = std::move(model);
+  planned->plan = std::move(plan);
+  planned_ = std::move(planned);
+}
+
+at::Tensor Recompute::operator()(const at::Tensor& input) const {
+  return planned_->run(0, planned_->model->blocks().size(), planned_->plan, input);
+}
+
+}  // namespace troika::nn

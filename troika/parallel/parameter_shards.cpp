@@ -1,0 +1,114 @@
+#include "troika/parallel/parameter_shards.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "troika/base/error.h"
+#include "troika/compat/storage.h"
+#include "troika/compat/torch.h"
+
+namespace troika::parallel {
+
+ParameterShards::ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
+                                 const std::vector<Bucket>& buckets,
+                                 const std::vector<bool>& releasable)
+    : group_(*group.split(0)), slots_(slots), buckets_(buckets), flats_(buckets.size()) {
+  const at::NoGradGuard no_grad;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    Flat& flat = flats_[b];
+    const int64_t block = buckets[b].count / group.size();
+    const at::Tensor& like = slots[buckets[b].members.front()].parameter;
+    flat.whole = allocate_flat(group_, buckets[b].count, like).zero_();
+    for (const size_t i : buckets[b].members) {
+      at::Tensor parameter = slots[i].parameter;
+      const auto view =
+          flat.whole.narrow(0, slots[i].offset, parameter.numel()).view(parameter.sizes());
+      view.copy_(parameter.detach());
+      parameter.set_data(view);
+    }
+    flat.own = flat.whole.narrow(0, group.rank() * block, block);
+    flat.releasable = releasable[b];
+    if (flat.releasable) flat.own = allocate_flat(group_, block, like).copy_(flat.own);
+  }
+  make_pieces();
+}
+
+void ParameterShards::make_pieces() {
+  for (const Slot& slot : slots_) {
+    const Flat& flat = flats_[slot.bucket];
+    const int64_t block = flat.own.numel();
+    const int64_t first = group_.rank() * block;
+    const int64_t last = slot.offset + slot.parameter.numel();
+    const int64_t begin = std::clamp(first, slot.offset, last);
+    const int64_t count = std::clamp(first + block, slot.offset, last) - begin;
+    std::vector<int64_t> shape(static_cast<size_t>(std::max<int64_t>(1, slot.parameter.dim())), 1);
+    shape.back() = count;
+    const int64_t at = count > 0 ? begin - first : 0;
+    pieces_.push_back({slot.name, flat.own.narrow(0, at, count).view(shape)});
+    shards_.push_back({slot.name, slot.parameter.sizes().vec(), begin - slot.offset, count});
+  }
+}
+
+void ParameterShards::take_gradients() {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    auto& tensor = pieces_[i].tensor;
+    if (!slots_[i].averaged) {
+      tensor.mutable_grad().reset();
+      continue;
+    }
+    const auto& block = buckets_[slots_[i].bucket].own_block;
+    const int64_t at = tensor.numel() > 0
+                           ? tensor.storage_offset() - flats_[slots_[i].bucket].own.storage_offset()
+                           : 0;
+    tensor.mutable_grad() =
+        block.narrow(0, at, tensor.numel()).view(tensor.sizes()).variable_data();
+  }
+}
+
+void ParameterShards::start(Flat& flat, size_t bucket) {
+  flat.work =
+      group_.all_gather(flat.whole, flat.own, {},
+                        {.label = fmt::format("parameter bucket {}", bucket), .async_op = true});
+}
+
+void ParameterShards::start_gather(size_t bucket) {
+  Flat& flat = flats_[bucket];
+  if (flat.is_whole) return;
+  compat::give_memory(flat.whole, allocate_flat(group_, buckets_[bucket].count, flat.own));
+  flat.is_whole = true;
+  start(flat, bucket);
+}
+
+void ParameterShards::wait(size_t bucket) {
+  Flat& flat = flats_[bucket];
+  if (flat.work) flat.work->wait();
+  flat.work.reset();
+}
+
+void ParameterShards::release(size_t bucket) {
+  wait(bucket);
+  Flat& flat = flats_[bucket];
+  if (flat.is_whole) compat::release_memory(flat.whole);
+  flat.is_whole = false;
+}
+
+void ParameterShards::take_parameters() {
+  const at::NoGradGuard no_grad;
+  for (Flat& flat : flats_) {
+    TROIKA_CHECK(flat.is_whole, "parameters were released");
+    if (flat.releasable) {
+      const int64_t block = flat.own.numel();
+      flat.own.copy_(flat.whole.narrow(0, group_.rank() * block, block));
+    }
+  }
+}
+
+void ParameterShards::refresh() {
+  for (size_t b = 0; b < flats_.size(); ++b) {
+    if (flats_[b].is_whole) start(flats_[b], b);
+  }
+  for (size_t b = 0; b < flats_.size(); ++b) wait(b);
+}
+
+}  // namespace troika::parallel

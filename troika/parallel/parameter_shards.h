@@ -1,0 +1,75 @@
+// The parameters of buckets in flat memory, of which each rank owns a block.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "troika/comm/group.h"
+#include "troika/optim/flat_parameters.h"
+#include "troika/parallel/buckets.h"
+#include "troika/parallel/exchange.h"
+
+namespace troika::parallel {
+
+// Parameters become views of flat tensors, one per bucket, laid out as its gradients. Rank r owns
+// the r-th block of each. A bucket is whole, with what all ranks own, or released: its parameters
+// have no memory then, and may not be used.
+//
+// All ranks make the same calls, from any thread, one at a time. Gathering is up to a group of its
+// own, so its order does not depend on when gradients come.
+class ParameterShards {
+ public:
+  // Of equal values on all ranks; all buckets are whole then. Where `released(bucket)` is to be
+  // called, `releasable[bucket]`: this rank's block is kept apart. `slots` and `buckets` are a
+  // Reducer's, and outlive this object.
+  ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
+                  const std::vector<Bucket>& buckets, const std::vector<bool>& releasable);
+
+  // What this rank owns: one piece, maybe empty, of every slot, in their order. A piece has its
+  // parameter's number of dimensions, so that rules for vectors hold for it, all but the last of
+  // size 1; it has no autograd history.
+  const std::vector<optim::Parameter>& pieces() const { return pieces_; }
+  const std::vector<Shard>& shards() const { return shards_; }
+
+  // Gives pieces the gradients that the buckets' own blocks hold; none where no rank had one.
+  void take_gradients();
+
+  // Starts to make a bucket whole from all ranks' blocks, if it is not under way or done.
+  void start_gather(size_t bucket);
+  // Blocks until that is done.
+  void wait(size_t bucket);
+  // Of a releasable bucket; waits where it is being gathered.
+  void release(size_t bucket);
+  // Whole buckets get what ranks' own blocks hold by now. Blocks.
+  void refresh();
+
+  // Takes for this rank's blocks what whole parameters hold, after they were written to.
+  void take_parameters();
+
+  bool is_releasable(size_t bucket) const { return flats_[bucket].releasable; }
+  comm::Counters counters() const { return group_.counters(); }
+
+ private:
+  struct Flat {
+    at::Tensor whole;  // [bucket's count]
+    at::Tensor own;    // [count / ranks]
+    bool releasable = false;
+    bool is_whole = true;  // or on its way there
+    std::optional<comm::Work> work;
+  };
+
+  void start(Flat& flat, size_t bucket);
+  void make_pieces();
+
+  comm::Group group_;
+  const std::vector<Slot>& slots_;
+  const std::vector<Bucket>& buckets_;
+  std::vector<Flat> flats_;
+  std::vector<optim::Parameter> pieces_;
+  std::vector<Shard> shards_;
+};
+
+}  // namespace troika::parallel

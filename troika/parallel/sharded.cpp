@@ -1,0 +1,192 @@
+#include "troika/parallel/sharded.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/block_parameters.h"
+#include "troika/parallel/norm.h"
+#include "troika/parallel/parameter_shards.h"
+#include "troika/parallel/reducer.h"
+#include "troika/parallel/replicas.h"
+#include "troika/parallel/shard_states.h"
+
+namespace troika::parallel {
+
+namespace {
+
+void require_possible(const ShardedOptions& options) {
+  const auto& ddp = options.data_parallel;
+  const auto refuse = [](const std::string& got, const std::string& expected) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "sharded data parallelism", .got = got, .expected = expected});
+  };
+  if (options.stage < 1 || options.stage > 3) {
+    refuse("stage " + std::to_string(options.stage), "1, 2 or 3");
+  }
+  if (ddp.hook || ddp.codec.name != "none") {
+    refuse(ddp.hook ? "a hook" : "codec " + ddp.codec.name, "none");
+  }
+  if (!ddp.bucket_order.empty()) refuse("a bucket_order", "none: it is always the same");
+}
+
+nn::Model& model_of(torch::nn::Module& module) {
+  auto* model = dynamic_cast<nn::Model*>(&module);
+  if (!model) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "stage 3 gathers parameters block by block",
+                 .got = "a module without blocks",
+                 .expected = "a nn::Model",
+                 .hint = "nn::from_sequential() makes one of a torch::nn::Sequential"});
+  }
+  model->verify();
+  return *model;
+}
+
+ReducerOptions reducer_options(const ShardedOptions& options, torch::nn::Module& module) {
+  const auto& ddp = options.data_parallel;
+  return {.bucket_bytes = ddp.bucket_bytes,
+          .first_bucket_bytes = ddp.first_bucket_bytes,
+          .find_unused_parameters = ddp.find_unused_parameters,
+          .static_graph = ddp.static_graph,
+          .buckets = options.stage == 3 ? buckets_of_blocks(model_of(module))
+                                        : std::vector<std::vector<std::string>>(),
+          .keeps = options.stage == 1 ? Keeps::own_block : Keeps::own_block_only,
+          .trace = ddp.trace};
+}
+
+}  // namespace
+
+Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options)
+    : module_(module), group_(std::move(group)), options_(options) {
+  require_possible(options_);
+  make_same(group_, module_, options_.data_parallel.copy_state);
+  reducer_ = std::make_unique<Reducer>(group_, nn::trained_parameters(module_),
+                                       reducer_options(options_, module_), BucketHook());
+  std::vector<bool> releasable;
+  for (const auto& bucket : reducer_->buckets()) {
+    releasable.push_back(options_.stage == 3 && bucket.count >= options_.keep_elements);
+  }
+  shards_ =
+      std::make_unique<ParameterShards>(group_, reducer_->slots(), reducer_->buckets(), releasable);
+  if (options_.stage < 3) return;
+  blocks_ = std::make_shared<BlockParameters>(model_of(module_), reducer_->slots(), *shards_);
+  blocks_->attach();
+}
+
+Sharded::~Sharded() {
+  if (blocks_) blocks_->detach();
+}
+
+std::vector<optim::Parameter> Sharded::parameters(const torch::nn::Module& /*module*/) const {
+  return shards_->pieces();
+}
+
+std::vector<Shard> Sharded::shards() const {
+  return shards_->shards();
+}
+
+bool Sharded::any(bool here) {
+  const auto flag = at::full({1}, here ? 1 : 0, at::kByte);
+  group_.all_reduce(flag, comm::ReduceOp::max, {.label = "on any rank"});
+  return flag.item<uint8_t>() > 0;
+}
+
+optim::NamedTensors Sharded::gathered(const optim::NamedTensors& states) const {
+  return gather_states(group_, shards_->shards(), states);
+}
+
+optim::NamedTensors Sharded::sliced(const optim::NamedTensors& states) const {
+  return slice_states(shards_->shards(), shards_->pieces(), states);
+}
+
+bool Sharded::begin_step(double weight) {
+  const auto weights = gather_weights(group_, weight);
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (total == 0) return false;
+  const auto idle = std::find(weights.begin(), weights.end(), 0.0) - weights.begin();
+  if (blocks_ && idle < group_.size()) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "in stage 3 all ranks make each pass together",
+                 .got = "rank " + std::to_string(idle) + " without weight",
+                 .expected = "some on every rank"});
+  }
+  buffers_from_ = static_cast<int>(
+      std::find_if(weights.begin(), weights.end(), [](double w) { return w > 0; }) -
+      weights.begin());
+  const bool by_ranks = options_.data_parallel.divisor == Divisor::ranks;
+  reducer_->set_factor(by_ranks ? weight : weight * group_.size() / total);
+  return true;
+}
+
+void Sharded::finish_backward() {
+  reducer_->check_unchanged(nn::trained_parameters(module_));
+  reducer_->finish();
+  if (blocks_) blocks_->release_all();
+  shards_->take_gradients();
+  const int root = std::exchange(buffers_from_, 0);
+  if (options_.data_parallel.broadcast_buffers) {
+    const TraceSpan span(options_.data_parallel.trace, "compute", "buffers");
+    broadcast_packed(group_, module_.buffers(), root, "module buffers");
+  }
+}
+
+bool Sharded::set_syncing(bool syncing) {
+  const bool before = reducer_->syncing();
+  reducer_->set_syncing(syncing);
+  return before;
+}
+
+double Sharded::clip_grad_norm(double max_norm) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& piece : shards_->pieces()) {
+    if (piece.tensor.grad().defined()) gradients.push_back(piece.tensor.grad());
+  }
+  const auto sum = at::full({1}, sum_of_squares(gradients), at::kDouble);
+  group_.all_reduce(sum, comm::ReduceOp::sum, {.label = "norm of gradients"});
+  const double norm = std::sqrt(sum.item<double>());
+  clip_to(gradients, norm, max_norm);
+  return norm;
+}
+
+void Sharded::step_by(const std::function<void()>& update) {
+  update();
+  if (blocks_) blocks_->release_all();
+  const TraceSpan span(options_.data_parallel.trace, "compute", "parameters");
+  shards_->refresh();
+}
+
+void Sharded::gather_parameters() {
+  if (blocks_) blocks_->gather_all();
+}
+
+void Sharded::agree() {
+  gather_parameters();
+  if (!options_.data_parallel.broadcast_buffers) {
+    broadcast_packed(group_, module_.buffers(), 0, "module buffers");
+  }
+}
+
+void Sharded::load_state(const optim::NamedTensors& state) {
+  for (const auto& [name, tensor] : state) {
+    if (name != kBucketOrder) refuse_state(name);
+  }
+  // The module has whole parameters of the same values on all ranks, which it loaded in place.
+  shards_->take_parameters();
+}
+
+comm::Counters Sharded::counters() const {
+  auto sum = group_.counters();
+  const auto more = shards_->counters();
+  sum.messages += more.messages;
+  sum.bytes += more.bytes;
+  sum.messages_between_nodes += more.messages_between_nodes;
+  sum.bytes_between_nodes += more.bytes_between_nodes;
+  return sum;
+}
+
+}  // namespace troika::parallel

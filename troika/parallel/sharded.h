@@ -1,0 +1,98 @@
+// Data parallelism whose ranks share out what training keeps in memory: ZeRO (Rajbhandari et al.,
+// SC 2020, arXiv 1910.02054).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "troika/comm/group.h"
+#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/exchange.h"
+
+namespace troika::parallel {
+
+class BlockParameters;
+class ParameterShards;
+class Reducer;
+
+struct ShardedOptions {
+  // What is shared out: 1 the optimizer's states, 2 gradients too, 3 parameters too.
+  int stage = 2;
+  // Stage 3: blocks of fewer elements keep their parameters, since messages of few bytes cost as
+  // much as larger ones.
+  int64_t keep_elements = 10'000;
+  // Without codec, hook and bucket_order.
+  DataParallelOptions data_parallel = {};
+};
+
+// A step is DataParallel's, up to rounding, and the same bits on all ranks:
+//
+//   parallel::Sharded sharded(*model, group, {.stage = 2});
+//   auto optimizer = optim::make_optimizer(sharded.parameters(*model), options);
+//   loss.backward(); sharded.finish_backward(); sharded.step(*optimizer);
+//
+// Parameters lie in buckets, of each of which rank r owns the r-th block. Gradients are averaged
+// there alone (a reduce-scatter, beside the backward pass), the optimizer steps the pieces of
+// parameters that this rank owns, and step() gathers what all ranks stepped: in all the bytes of
+// DataParallel's all-reduce. With psi parameters in float32, d ranks, and Adam's two states, a rank
+// holds 8 psi + 8 psi / d bytes in stage 1 and 4 psi + 12 psi / d in stage 2 (section 3), besides
+// buckets on their way, of which stage 2 has two at most.
+//
+// After finish_backward() the module's parameters have no .grad; the mean is that of the pieces. A
+// step starts from none (what got none on any rank is not stepped): to add up passes, use
+// no_sync(), under which stage 2 keeps whole gradients.
+//
+// Stage 3 is for a nn::Model. Its buckets are the blocks' parameters, which a rank has in full only
+// while a block runs: they are gathered before its forward and before its backward pass, while the
+// block before runs, and released after. The last block keeps its own between the two. In all, up
+// to 1.5 times the bytes of an all-reduce, and 16 psi / d held (section 7.2.2), besides two blocks.
+// Between agree() and the next pass that keeps a graph, as before the first, parameters are all
+// there, for validation and checkpoints; otherwise those of blocks that do not run have no memory,
+// and reading them is undefined. All ranks must make the same passes then, with empty batches where
+// they have no data. The model must not be used after this object, but after agree().
+//
+// An optimizer must do to each element what it would do if there were no others: LARS and LAMB need
+// norms of whole parameters, adamw_8bit whole blocks.
+class Sharded : public Exchange {
+ public:
+  // As DataParallel's. Parameters move to other memory. Throws Error(usage) for stage 3 of anything
+  // but a nn::Model. Blocks.
+  Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options);
+  ~Sharded() override;
+
+  std::vector<optim::Parameter> parameters(const torch::nn::Module& module) const override;
+  std::vector<Shard> shards() const override;
+  bool any(bool here) override;
+  // By one all-gather a state.
+  optim::NamedTensors gathered(const optim::NamedTensors& states) const override;
+  optim::NamedTensors sliced(const optim::NamedTensors& states) const override;
+
+  // Throws Error(usage) in stage 3 where a rank has no weight.
+  bool begin_step(double weight) override;
+  void finish_backward() override;
+  // A collective of 8 bytes.
+  double clip_grad_norm(double max_norm) override;
+  void step_by(const std::function<void()>& update) override;
+  void agree() override;
+  void gather_parameters() override;
+  // None: steps depend on nothing else.
+  optim::NamedTensors state() const override { return {}; }
+  // Of a DataParallel without codec, too: the order of its buckets is of no use here.
+  void load_state(const optim::NamedTensors& state) override;
+  bool set_syncing(bool syncing) override;
+
+  // Sent for gradients, parameters and all else.
+  comm::Counters counters() const;
+
+ private:
+  torch::nn::Module& module_;
+  comm::Group group_;
+  const ShardedOptions options_;
+  std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<ParameterShards> shards_;
+  std::shared_ptr<BlockParameters> blocks_;  // of stage 3
+  int buffers_from_ = 0;  // the rank whose buffers all get at the end of this step
+};
+
+}  // namespace troika::parallel

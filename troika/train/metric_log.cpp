@@ -1,0 +1,264 @@
+#include "troika/train/metric_log.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+
+namespace troika::train {
+
+namespace {
+
+constexpr size_t kReductions = 4;
+constexpr std::array<const char*, kReductions> kReductionNames = {"mean", "sum", "min", "max"};
+
+// One name's part of a row, of one rank or of all.
+struct Share {
+  std::string name;
+  LogReduction reduction;
+  bool prog_bar;
+  double value;
+  double weight;
+};
+
+[[noreturn]] void refuse_log(const std::string& name, std::string got, std::string expected,
+                             std::string hint = {}) {
+  throw Error("train", ErrorKind::usage,
+              {.what = fmt::format("cannot log `{}`", name),
+               .got = std::move(got),
+               .expected = std::move(expected),
+               .hint = std::move(hint)});
+}
+
+std::string show_options(const LogOptions& options) {
+  std::vector<std::string> parts = {
+      fmt::format("reduce {}", kReductionNames[static_cast<size_t>(options.reduce)])};
+  if (*options.on_step) parts.push_back("on_step");
+  if (*options.on_epoch) parts.push_back("on_epoch");
+  if (options.sync_dist) parts.push_back("sync_dist");
+  if (options.rank_zero_only) parts.push_back("rank_zero_only");
+  if (options.prog_bar) parts.push_back("prog_bar");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+double reduced(LogReduction reduction, double a, double b) {
+  // A NaN stays, from whichever side.
+  if (std::isnan(a) || std::isnan(b)) return a + b;
+  switch (reduction) {
+    case LogReduction::min:
+      return std::min(a, b);
+    case LogReduction::max:
+      return std::max(a, b);
+    default:
+      return a + b;
+  }
+}
+
+double final_value(const Share& share) {
+  return share.reduction == LogReduction::mean ? share.value / share.weight : share.value;
+}
+
+// What one rank brings to an exchange.
+struct Contribution {
+  bool has_logged;  // anything that other ranks log too: it then must have logged all they reduce
+  std::vector<Share> shares;
+};
+
+// A line for has_logged, and for each share `name reduction prog_bar value weight` between tabs.
+std::string encode(const Contribution& contribution) {
+  std::string text = contribution.has_logged ? "1\n" : "0\n";
+  for (const Share& s : contribution.shares) {
+    text += fmt::format("{}\t{}\t{}\t{}\t{}\n", s.name, static_cast<int>(s.reduction),
+                        static_cast<int>(s.prog_bar), s.value, s.weight);
+  }
+  return text;
+}
+
+Contribution decode(const std::string& text) {
+  const auto lines = split(text, '\n');  // the last one is empty
+  Contribution result{.has_logged = lines[0] == "1", .shares = {}};
+  for (size_t i = 1; i + 1 < lines.size(); ++i) {
+    const auto cells = split(lines[i], '\t');
+    const auto number = [&](size_t cell) { return parse_double(cells.at(cell)).value(); };
+    result.shares.push_back({cells.at(0), static_cast<LogReduction>(static_cast<int>(number(1))),
+                             number(2) != 0, number(3), number(4)});
+  }
+  return result;
+}
+
+const Share* find_share(const std::vector<Share>& shares, const std::string& name) {
+  const auto found = std::find_if(shares.begin(), shares.end(),
+                                  [&](const Share& share) { return share.name == name; });
+  return found == shares.end() ? nullptr : &*found;
+}
+
+// `first` and `other` are of ranks that logged something.
+void require_equal_names(const std::vector<Share>& first, int first_rank,
+                         const std::vector<Share>& other, int other_rank) {
+  const auto missing = [](const std::vector<Share>& from, const std::vector<Share>& in, int rank,
+                          std::vector<std::string>& parts) {
+    std::vector<std::string> names;
+    for (const Share& share : from) {
+      if (!find_share(in, share.name)) names.push_back(fmt::format("`{}`", share.name));
+    }
+    if (!names.empty()) {
+      parts.push_back(fmt::format("{} on rank {} alone", fmt::join(names, ", "), rank));
+    }
+  };
+  std::vector<std::string> parts;
+  missing(first, other, first_rank, parts);
+  missing(other, first, other_rank, parts);
+  if (!parts.empty()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("ranks {} and {} log different names with sync_dist",
+                                     first_rank, other_rank),
+                 .got = fmt::format("{}", fmt::join(parts, " and ")),
+                 .expected = "the same names on every rank that logs",
+                 .hint = "log on all ranks, or without sync_dist"});
+  }
+  for (const Share& share : first) {
+    const Share& peer = *find_share(other, share.name);
+    if (peer.reduction == share.reduction && peer.prog_bar == share.prog_bar) continue;
+    refuse_log(share.name,
+               fmt::format("different options on ranks {} and {}", first_rank, other_rank),
+               "the same on all ranks");
+  }
+}
+
+// The shares of all ranks, reduced in the order of ranks.
+std::vector<Share> reduce_over(const comm::Group& group, const Contribution& own) {
+  const auto texts = group.all_gather_text(encode(own), "logged metrics");
+  std::vector<Share> all;
+  int first = -1;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto [has_logged, shares] = decode(texts[static_cast<size_t>(rank)]);
+    if (!has_logged) continue;
+    if (first < 0) {
+      first = rank;
+      all = shares;
+      continue;
+    }
+    require_equal_names(all, first, shares, rank);
+    for (Share& share : all) {
+      const Share& peer = *find_share(shares, share.name);
+      share.value = reduced(share.reduction, share.value, peer.value);
+      share.weight += peer.weight;
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+MetricLog::MetricLog(comm::Group group, Stage stage) : group_(std::move(group)), stage_(stage) {}
+
+LogOptions MetricLog::resolved(const std::string& name, const LogOptions& options) const {
+  const bool plain = std::all_of(name.begin(), name.end(),
+                                 [](char c) { return static_cast<unsigned char>(c) >= ' '; });
+  if (name.empty() || !plain) {
+    refuse_log(name, "this name", "one without control characters that is not empty");
+  }
+  if (options.batch_size.value_or(batch_size_) < 1) {
+    refuse_log(name, fmt::format("batch_size {}", options.batch_size.value_or(batch_size_)),
+               "at least 1");
+  }
+  if (options.rank_zero_only && options.sync_dist) {
+    refuse_log(name, "rank_zero_only and sync_dist", "at most one of them",
+               "the other ranks would be waited for in vain");
+  }
+  LogOptions result = options;
+  result.on_step = options.on_step.value_or(stage_ == Stage::training);
+  result.on_epoch = options.on_epoch.value_or(stage_ == Stage::evaluation);
+  result.batch_size.reset();
+  if (!*result.on_step && !*result.on_epoch) {
+    refuse_log(name, "neither on_step nor on_epoch", "at least one of them");
+  }
+  return result;
+}
+
+MetricLog::Entry& MetricLog::entry_for(const std::string& name, const LogOptions& options) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.name == name; });
+  if (found == entries_.end()) return entries_.emplace_back(Entry{name, options, {}, {}});
+  const std::string before = show_options(found->options), now = show_options(options);
+  if (before != now) refuse_log(name, now, before + ", as before");
+  return *found;
+}
+
+void MetricLog::log(const std::string& name, const at::Tensor& value, const LogOptions& options) {
+  const torch::NoGradGuard no_grad;
+  if (value.numel() != 1) {
+    refuse_log(name, fmt::format("a tensor of {} elements", value.numel()), "one element");
+  }
+  const LogOptions chosen = resolved(name, options);
+  if (chosen.rank_zero_only && group_.rank() != 0) return;
+  Entry& entry = entry_for(name, chosen);
+  const auto weight = static_cast<double>(options.batch_size.value_or(batch_size_));
+  // A copy: the caller may write over its tensor.
+  at::Tensor added = value.detach().reshape({}).to(at::kDouble, /*non_blocking=*/false,
+                                                   /*copy=*/true);
+  if (chosen.reduce == LogReduction::mean) added = added * weight;
+  const auto add = [&](Sum& sum) {
+    const at::Tensor before = sum.value.defined() ? sum.value.to(added.device()) : at::Tensor();
+    sum.value = !before.defined()                    ? added
+                : chosen.reduce == LogReduction::min ? at::minimum(before, added)
+                : chosen.reduce == LogReduction::max ? at::maximum(before, added)
+                                                     : before + added;
+    sum.weight += weight;
+  };
+  if (*chosen.on_step) add(entry.step);
+  if (*chosen.on_epoch) add(entry.epoch);
+}
+
+void MetricLog::log(const std::string& name, double value, const LogOptions& options) {
+  log(name, at::scalar_tensor(value, at::kDouble), options);
+}
+
+LoggedRow MetricLog::end_interval() {
+  return end_row(&Entry::step);
+}
+
+LoggedRow MetricLog::end_epoch() {
+  return end_row(&Entry::epoch);
+}
+
+LoggedRow MetricLog::end_row(Sum Entry::*sum) {
+  std::vector<Share> own;
+  Contribution to_reduce{.has_logged = false, .shares = {}};
+  for (Entry& entry : entries_) {
+    Sum& held = entry.*sum;
+    if (!held.value.defined()) continue;
+    const bool both = *entry.options.on_step && *entry.options.on_epoch;
+    const std::string suffix = !both ? "" : sum == &Entry::step ? "_step" : "_epoch";
+    const Share share{entry.name + suffix, entry.options.reduce, entry.options.prog_bar,
+                      held.value.item<double>(), held.weight};
+    own.push_back(share);
+    if (!entry.options.rank_zero_only) to_reduce.has_logged = true;
+    if (entry.options.sync_dist) to_reduce.shares.push_back(share);
+    held = {};
+  }
+  const auto all = reduce_over(group_, to_reduce);
+
+  LoggedRow row;
+  const auto add = [&](const Share& share) {
+    row.values.emplace_back(share.name, final_value(share));
+    if (share.prog_bar) row.prog_bar.push_back(row.values.back());
+  };
+  for (const Share& share : own) {
+    const Share* of_all = find_share(all, share.name);
+    add(of_all ? *of_all : share);
+  }
+  // Those of a rank that logged nothing itself.
+  for (const Share& share : all) {
+    if (!find_share(own, share.name)) add(share);
+  }
+  return row;
+}
+
+}  // namespace troika::train

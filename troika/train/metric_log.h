@@ -1,0 +1,94 @@
+// What a task's steps log: numbers by name, reduced over steps and ranks until a row is due.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "troika/comm/group.h"
+#include "troika/train/logger.h"
+
+namespace troika::train {
+
+// How numbers of several steps, and with sync_dist of all ranks, become one. `mean` weighs them by
+// their batch_size.
+enum class LogReduction { mean, sum, min, max };
+
+// The arguments of Lightning's self.log.
+struct LogOptions {
+  // Reduced over the steps since the last row, or over the epoch. Left out, training logs steps and
+  // evaluation epochs. A name that does both appears as name_step and name_epoch.
+  std::optional<bool> on_step = {};
+  std::optional<bool> on_epoch = {};
+  LogReduction reduce = LogReduction::mean;
+  // Over all ranks, which must all log the name then. Else each rank has its own, and rank 0's is
+  // what loggers get.
+  bool sync_dist = false;
+  // Other ranks' numbers are not even kept.
+  bool rank_zero_only = false;
+  bool prog_bar = false;
+  // Samples the number stands for; left out, those of the batch.
+  std::optional<int64_t> batch_size = {};
+};
+
+// What one row holds, in the order in which names were first logged.
+struct LoggedRow {
+  MetricValues values;
+  MetricValues prog_bar;  // those of `values` that the progress bar shows too
+};
+
+// One rank's. log() neither communicates nor waits for a device; each of the two functions that end
+// a row makes one exchange between the ranks, whatever was logged, so all ranks must call them
+// alike.
+//
+// Unlike Lightning, whose step values are those of the last step, a row of steps covers all steps
+// since the row before.
+class MetricLog {
+ public:
+  enum class Stage { training, evaluation };
+
+  MetricLog(comm::Group group, Stage stage);
+
+  // Of the batch whose step comes next: what batch_size is by default.
+  void start_batch(int64_t batch_size) { batch_size_ = batch_size; }
+
+  // `value` has one element of any number type, on any device. Throws Error for a name that is
+  // empty or has control characters, for options that contradict each other or those the name was
+  // logged with before, and for a batch_size below 1.
+  void log(const std::string& name, const at::Tensor& value, const LogOptions& options = {});
+  void log(const std::string& name, double value, const LogOptions& options = {});
+
+  // Collective, blocking. What was logged on_step since the last call, or on_epoch since the last
+  // end_epoch(), and forgets it. Numbers with sync_dist are the same bits on all ranks. A rank that
+  // logged nothing, as it had no batch, is legal; ranks that logged different names with sync_dist
+  // get an Error on all of them that says which.
+  LoggedRow end_interval();
+  LoggedRow end_epoch();
+
+ private:
+  // Sum of value * weight, or sum, least or greatest; undefined: nothing yet. Float64, on the
+  // device of the last value.
+  struct Sum {
+    at::Tensor value;
+    double weight = 0;
+  };
+  struct Entry {
+    std::string name;
+    LogOptions options;  // on_step and on_epoch set, batch_size not
+    Sum step, epoch;
+  };
+
+  LogOptions resolved(const std::string& name, const LogOptions& options) const;
+  Entry& entry_for(const std::string& name, const LogOptions& options);
+  LoggedRow end_row(Sum Entry::*sum);
+
+  comm::Group group_;
+  Stage stage_;
+  int64_t batch_size_ = 1;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace troika::train

@@ -1,0 +1,64 @@
+// Metrics over samples that are spread over batches and ranks. What is added up over ranks are
+// states (counts, sums, extremes, lists of samples), never rates: the value is computed once, from
+// the states of all, so it does not depend on how the samples were spread, and a rank without
+// samples is legal. Semantics and names of arguments are those of torchmetrics.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+#include <vector>
+
+#include "troika/comm/group.h"
+
+namespace troika::train {
+
+class Metric {
+ public:
+  virtual ~Metric() = default;
+
+  // Adds a batch. What the two tensors are is said by each metric; they may be on any device.
+  virtual void update(const at::Tensor& preds, const at::Tensor& target) = 0;
+
+  // Of what this rank was given since the last reset(), on the host.
+  at::Tensor compute() const;
+  // Of what all ranks were given: collective, blocking, and the same bits on all of them. The
+  // states of this rank stay its own, so more batches may follow. `label` names the calls in
+  // errors.
+  at::Tensor compute(const comm::Group& group, std::string_view label) const;
+  // The same for metrics whose value is one number.
+  double value() const;
+  double value(const comm::Group& group, std::string_view label) const;
+
+  // Back to no samples.
+  void reset();
+
+  // What this rank was given since the last reset(), reduced, on the host: for a checkpoint.
+  // Copies.
+  std::vector<at::Tensor> state() const;
+  // What state() gave takes the place of what this rank was given.
+  void load_state(const std::vector<at::Tensor>& state);
+
+ protected:
+  // How states of batches and of ranks become one: element by element, or (cat) rows after rows,
+  // any number on each rank, in the order of ranks.
+  enum class Reduction { sum, min, max, cat };
+  struct State {
+    Reduction reduction;
+    at::Tensor initial;  // what no samples give, on the host; of cat [0, ...]
+  };
+
+  explicit Metric(std::vector<State> states);
+  // Reduces `value`, of the shape of state number `index`, into it, in the state's dtype and on the
+  // value's device; does not wait for the device.
+  void accumulate(size_t index, const at::Tensor& value);
+  // The value from reduced states, in the order they were declared, contiguous and on the host.
+  virtual at::Tensor compute_from(const std::vector<at::Tensor>& states) const = 0;
+
+ private:
+  std::vector<State> states_;
+  // Per state what was accumulated: nothing, one tensor, or of cat one per call.
+  std::vector<std::vector<at::Tensor>> values_;
+};
+
+}  // namespace troika::train
