@@ -5,9 +5,11 @@
 #include "tests/support/errors.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/train/options.h"
+#include "troika/train/resume.h"
 #include "troika/train/safetensors.h"
 
 namespace troika::train {
@@ -25,7 +27,9 @@ std::shared_ptr<torch::nn::Module> make_module(uint64_t seed) {
 class Checkpoint : public testing::Test {
  protected:
   std::filesystem::path save(int64_t epoch) {
-    return save_checkpoint(folder_.path(), *module_, options_, {.epoch = epoch, .step = 7 * epoch});
+    return save_checkpoint(comm::local::alone(), folder_.path(),
+                           {.model = model_state(*module_), .rest = {}}, options_,
+                           {.epoch = epoch, .step = 7 * epoch});
   }
   std::filesystem::path link() const { return folder_ / "last.safetensors"; }
 
@@ -45,34 +49,60 @@ TEST_F(Checkpoint, LastIsTheModule) {
   }
 }
 
-TEST_F(Checkpoint, TheLinkMovesAndTheOldFileGoes) {
+TEST_F(Checkpoint, TheLinksMoveAndNothingIsOverwritten) {
   const auto first = save(1);
-  EXPECT_EQ(first, folder_ / "epoch=1-step=7.safetensors");
-  EXPECT_EQ(read_symlink(link()), "epoch=1-step=7.safetensors");
-  const auto second = save(2);
-  EXPECT_EQ(second, folder_ / "epoch=2-step=14.safetensors");
-  EXPECT_EQ(read_symlink(link()), "epoch=2-step=14.safetensors");
+  EXPECT_EQ(first, folder_ / "epoch=1-step=7");
+  EXPECT_EQ(linked_checkpoint(folder_.path(), "last"), first);
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), first);
+  EXPECT_EQ(read_symlink(link()), "last/model.safetensors");
+  const auto second = save(1);
+  EXPECT_EQ(second, folder_ / "epoch=1-step=7-v1");
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), second);
+  EXPECT_TRUE(exists(first / "model.safetensors"));
+  remove_checkpoint(first);
   EXPECT_FALSE(exists(first));
-  EXPECT_EQ(save(2), second);
-  EXPECT_TRUE(exists(second)) << "saved again under the same name";
 }
 
-TEST_F(Checkpoint, AForeignTargetOfTheLinkSurvives) {
-  const TemporaryFolder elsewhere;
-  std::filesystem::create_directory(folder_ / "epoch=1");
-  const std::filesystem::path targets[] = {
-      elsewhere / "epoch=9-step=9.safetensors", folder_ / "best.safetensors", "best.safetensors",
-      "epoch=1/-step=9.safetensors",
-      std::filesystem::relative(elsewhere / "epoch=8-step=8.safetensors", folder_.path())};
-  for (const auto& target : targets) {
-    SCOPED_TRACE(target);
-    const auto file = folder_.path() / target;
-    write_file_atomically(file, "mine");
-    std::filesystem::remove(link());
-    std::filesystem::create_symlink(target, link());
-    save(3);
-    EXPECT_EQ(read_symlink(link()), "epoch=3-step=21.safetensors");
-    EXPECT_EQ(read_file(file), "mine");
+TEST_F(Checkpoint, AForeignTargetOfTheLinkIsNotOurs) {
+  for (const char* target : {"best", "/elsewhere/epoch=9-step=9", "a/epoch=1-step=9", "."}) {
+    std::filesystem::remove(folder_ / "last");
+    std::filesystem::create_symlink(target, folder_ / "last");
+    EXPECT_EQ(linked_checkpoint(folder_.path(), "last"), "") << target;
+  }
+}
+
+TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
+  EXPECT_EQ(find_checkpoint(folder_.path(), ""), "");
+  EXPECT_ERROR(find_checkpoint(folder_.path(), "nowhere"), ErrorKind::usage,
+               "[train] cannot resume from nowhere; got no index.json in it, expected the folder "
+               "of a checkpoint, or last");
+  const auto file = save(1);
+  write_file_atomically(file / "index.json", "{\"format\": 2}");
+  EXPECT_ERROR(checkpoint_ranks(file), ErrorKind::usage,
+               "[train] cannot resume from " + file.string() +
+                   "; got a damaged or newer index.json, expected a checkpoint that this version "
+                   "of troika train wrote");
+}
+
+// Rank r's tensor `own` and every buffer's bits but one are its own.
+TEST_F(Checkpoint, WhatRanksShareIsWrittenOnceByRank0) {
+  comm::local::run(3, [&](comm::Group group) {
+    const auto rank = group.rank();
+    const RankState state{
+        .model = {{"w", at::ones({5})}, {"b", at::full({2}, rank == 2 ? 7.0 : 1.0)}},
+        .rest = {{"own", at::full({1}, double(rank))}, {"same", at::ones({3})}}};
+    save_checkpoint(group, folder_.path(), state, options_, {.epoch = 1, .step = 1});
+  });
+  const auto folder = find_checkpoint(folder_.path(), "last");
+  EXPECT_EQ(checkpoint_ranks(folder), 3);
+  EXPECT_EQ(load_safetensors(folder / "rank-1.safetensors").size(), 1u) << "own";
+  EXPECT_EQ(load_safetensors(folder / "rank-2.safetensors").size(), 2u) << "own and b";
+  for (const int rank : {0, 1, 2, 5}) {
+    const auto state = load_rank_state(folder, rank);
+    EXPECT_EQ(state.model.at(1).second[0].item<double>(), rank == 2 ? 7 : 1);
+    EXPECT_EQ(state.rest.at(0).second.item<double>(), rank == 5 ? 0 : rank);
+    EXPECT_EQ(state.rest.size(), 2u);
   }
 }
 

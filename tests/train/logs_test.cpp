@@ -144,6 +144,24 @@ TEST(Loggers, AreThoseTheOptionNames) {
   EXPECT_TRUE(open_loggers(options.trainer.loggers, folder.path(), "r").empty());
 }
 
+TEST(Loggers, KeepRowsOfUpToTheStepARunGoesOnFrom) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> names{"csv", "jsonl"};
+  for (const auto& logger : open_loggers(names, folder.path(), "r")) {
+    logger->log(1, {{"a", 1}});
+    logger->log(2, {{"b", 2}});
+    logger->log(3, {{"a", 3}});
+  }
+  for (const auto& logger : open_loggers(names, folder.path(), "r", 2)) {
+    logger->log(3, {{"a", 4}});
+  }
+  EXPECT_EQ(read_file(folder / "metrics.csv"), "step,a,b\n1,1,\n2,,2\n3,4,\n");
+  const auto lines = split(read_file(folder / "metrics.jsonl"), '\n');
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["step"], 2);
+  EXPECT_EQ(nlohmann::json::parse(lines[2])["a"], 4);
+}
+
 TEST(Loggers, UnknownOnesAreRefusedWithTheNearest) {
   TrainOptions options;
   auto table = make_table(options);

@@ -298,6 +298,11 @@ TEST(Metrics, MoreBatchesMayFollowAValueAndResetForgets) {
     const Mean copy = mean;
     mean.update(100.0);
     EXPECT_EQ(copy.value(), (5.0 + group.rank()) / 2) << "a copy is independent";
+    Mean loaded;
+    loaded.update(50.0);
+    loaded.load_state(copy.state());
+    loaded.update(100.0);
+    EXPECT_EQ(loaded.value(), mean.value()) << "what was counted goes on from a checkpoint";
     mean.reset();
     mean.update(7.0);
     EXPECT_EQ(mean.value(group, "test"), 7);

@@ -10,12 +10,15 @@
 #include <thread>
 
 #include "troika/base/error.h"
+#include "troika/base/exit_code.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cluster/environment.h"
 #include "troika/cluster/launcher.h"
+#include "troika/cluster/slurm/commands.h"
+#include "troika/cluster/stop_signals.h"
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
 #include "troika/train/strategy.h"
@@ -119,7 +122,7 @@ nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset)
 
 void print_summary(const train::RunSummary& summary) {
   fmt::print(
-      "\n{} finished: {} steps on {} process{} in {}\n"
+      "\n{} {}: {} steps on {} process{} in {}\n"
       "  train loss           {:.4f}\n"
       "  validation loss      {:.4f}\n"
       "  validation accuracy  {:.2f} %\n"
@@ -127,9 +130,9 @@ void print_summary(const train::RunSummary& summary) {
       "  peak memory          {} a process\n"
       "  checkpoint           {}\n"
       "  metrics and logs     {}\n",
-      summary.name, summary.steps, summary.world_size, summary.world_size == 1 ? "" : "es",
-      human_seconds(summary.seconds), summary.train_loss, summary.validation_loss,
-      100 * summary.validation_accuracy, summary.samples_per_second,
+      summary.name, summary.status, summary.steps, summary.world_size,
+      summary.world_size == 1 ? "" : "es", human_seconds(summary.seconds), summary.train_loss,
+      summary.validation_loss, 100 * summary.validation_accuracy, summary.samples_per_second,
       summary.median_step_milliseconds,
       human_bytes(static_cast<double>(*std::max_element(summary.peak_resident_bytes.begin(),
                                                         summary.peak_resident_bytes.end()))),
@@ -140,12 +143,29 @@ Milliseconds milliseconds(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
+// Rank 0 alone puts the job back, when all have saved.
+int end(cluster::StopRequest asked, const cluster::Environment& environment) {
+  using cluster::StopRequest;
+  if (asked == StopRequest::none) return static_cast<int>(ExitCode::done);
+  if (asked == StopRequest::save_and_stop) return static_cast<int>(ExitCode::stopped);
+  if (environment.rank == 0) {
+    log::info("job {} is in the queue again", cluster::slurm::requeue());
+  }
+  return static_cast<int>(ExitCode::requeued);
+}
+
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
   // Whatever fails from here on, an earlier run of this name must not speak for this one.
   if (environment.rank == 0) std::filesystem::remove(run_folder(options) / "summary.json");
   check_devices(options, environment);
   set_threads(options, environment);
   open_log(options, environment);
+  const cluster::StopSignals signals(cluster::slurm::may_requeue());
+  // The job was in the queue again, with the checkpoint that it wrote before.
+  if (std::getenv("SLURM_RESTART_COUNT") &&
+      std::filesystem::exists(run_folder(options) / "checkpoints/last")) {
+    options.trainer.ckpt_path = "last";
+  }
   const auto& comm = options.comm;
   const auto group =
       comm::world(environment, {.backend = comm.backend,
@@ -161,9 +181,11 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   options.model = fit_model(options.model, *training);
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
   const auto task = train::make_task(options);
-  const auto summary = train::Trainer(options, group).fit(*task, *training, *validation);
+  train::Trainer trainer(options, group);
+  trainer.ask_to_stop([&] { return signals.asked(); });
+  const auto summary = trainer.fit(*task, *training, *validation);
   if (environment.rank == 0) print_summary(summary);
-  return 0;
+  return end(trainer.stopped_by(), environment);
 }
 
 int run(const Arguments& arguments, const std::vector<std::string>& overrides) {

@@ -16,7 +16,6 @@ namespace troika::parallel {
 
 namespace {
 
-constexpr std::string_view kBucketOrder = "bucket_order";
 constexpr std::string_view kCodec = "codec.";
 
 }  // namespace

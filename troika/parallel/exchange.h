@@ -93,6 +93,11 @@ class Exchange {
   // module, and the end of training. Outside of a step; nothing happens where they are the same.
   virtual void agree() = 0;
 
+  // Where ranks share parameters out, gives every rank all of them until the next pass that keeps a
+  // graph, and changes nothing else: for a checkpoint between agree()s. Outside of a pass, called
+  // by all ranks; blocks.
+  virtual void gather_parameters() {}
+
   // What this rank's next step depends on, beside the module and the optimizer: for a checkpoint of
   // this rank, outside of a step. Tensors may share memory with this object: save or copy them
   // before the next step.
@@ -122,6 +127,9 @@ class Exchange {
   virtual bool set_syncing(bool syncing) = 0;
 
  protected:
+  // The name in state() of the order of a DataParallel's buckets.
+  static constexpr const char* kBucketOrder = "bucket_order";
+
   // Throws Error(usage): load_state() knows no tensor of this name, or not of this kind.
   [[noreturn]] static void refuse_state(const std::string& name);
 };

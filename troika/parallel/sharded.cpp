@@ -160,15 +160,21 @@ void Sharded::step_by(const std::function<void()>& update) {
   shards_->refresh();
 }
 
-void Sharded::agree() {
+void Sharded::gather_parameters() {
   if (blocks_) blocks_->gather_all();
+}
+
+void Sharded::agree() {
+  gather_parameters();
   if (!options_.data_parallel.broadcast_buffers) {
     broadcast_packed(group_, module_.buffers(), 0, "module buffers");
   }
 }
 
 void Sharded::load_state(const optim::NamedTensors& state) {
-  if (!state.empty()) refuse_state(state.front().first);
+  for (const auto& [name, tensor] : state) {
+    if (name != kBucketOrder) refuse_state(name);
+  }
   // The module has whole parameters of the same values on all ranks, which it loaded in place.
   shards_->take_parameters();
 }

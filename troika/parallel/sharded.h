@@ -75,8 +75,10 @@ class Sharded : public Exchange {
   double clip_grad_norm(double max_norm) override;
   void step_by(const std::function<void()>& update) override;
   void agree() override;
+  void gather_parameters() override;
   // None: steps depend on nothing else.
   optim::NamedTensors state() const override { return {}; }
+  // Of a DataParallel without codec, too: the order of its buckets is of no use here.
   void load_state(const optim::NamedTensors& state) override;
   bool set_syncing(bool syncing) override;
 

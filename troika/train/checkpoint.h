@@ -1,12 +1,11 @@
 // The weights of a run on disk: one safetensors file under PyTorch's parameter names, whatever the
-// number of ranks was. It holds no optimizer state, so it is for using a model, not for resuming.
+// number of ranks was. It is for using a model; resume.h has what a run goes on from.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
 
-#include "troika/base/config.h"
 #include "troika/train/safetensors.h"
 
 namespace torch::nn {
@@ -17,19 +16,19 @@ namespace troika::train {
 
 struct TrainOptions;
 
+// Where the run stood.
 struct CheckpointInfo {
-  int64_t epoch = 0;
+  int64_t epoch = 0;  // complete ones
   int64_t step = 0;
-  // Saved in place of the module's tensors of these names: what those are the roundings of.
-  NamedTensors masters = {};
 };
 
-// Writes `folder`/epoch=E-step=S.safetensors, then moves the link `folder`/last.safetensors to it,
-// then removes the file the link pointed to before: a kill at any instant leaves a loadable `last`.
-// The options that made the model travel in the file's metadata. Returns the new file's path.
-std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
-                                      const torch::nn::Module& module, const TrainOptions& options,
-                                      const CheckpointInfo& info);
+// The module's parameters and buffers, which the tensors share memory with; `masters` stand in
+// place of those of their names, which are their roundings.
+NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& masters = {});
+
+// Writes the file whole or not at all. The options that made the model travel in its metadata.
+void save_weights(const std::filesystem::path& file, const NamedTensors& model,
+                  const TrainOptions& options, const CheckpointInfo& info);
 
 // The options a checkpoint was trained with: enough to make its model again.
 TrainOptions read_checkpoint_options(const std::filesystem::path& file);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 
 namespace troika::train {
 
@@ -19,15 +20,28 @@ nlohmann::ordered_json json_number(double value) {
   return value;
 }
 
-std::filesystem::path in_a_folder(const std::filesystem::path& path) {
-  make_folder(path.parent_path());
+// A last line without its end was cut by a kill.
+std::string lines_up_to(int64_t last_step, const std::filesystem::path& path) {
+  auto lines = split(read_file(path), '\n');
+  lines.pop_back();
+  std::string kept;
+  for (const auto& line : lines) {
+    if (nlohmann::json::parse(line).at("step") <= last_step) kept += line + "\n";
+  }
+  return kept;
+}
+
+const std::filesystem::path& begun(const std::filesystem::path& path,
+                                   std::optional<int64_t> resumed_step) {
+  const bool resumes = resumed_step && std::filesystem::exists(path);
+  write_file_atomically(path, resumes ? lines_up_to(*resumed_step, path) : "");
   return path;
 }
 
 }  // namespace
 
-JsonlLogger::JsonlLogger(const std::filesystem::path& path)
-    : file_(in_a_folder(path), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND) {}
+JsonlLogger::JsonlLogger(const std::filesystem::path& path, std::optional<int64_t> resumed_step)
+    : file_(begun(path, resumed_step), O_WRONLY | O_APPEND) {}
 
 void JsonlLogger::log(int64_t step, const MetricValues& values) {
   const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();

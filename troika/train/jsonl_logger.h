@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 
 #include "troika/base/file.h"
 #include "troika/train/logger.h"
@@ -12,8 +13,8 @@ namespace troika::train {
 // "NaN", "Infinity" or "-Infinity", as in the JSON of Protocol Buffers. Each line is one write.
 class JsonlLogger : public Logger {
  public:
-  // Starts the file anew.
-  explicit JsonlLogger(const std::filesystem::path& path);
+  // Starts the file anew; with `resumed_step` its lines of up to that step stay.
+  explicit JsonlLogger(const std::filesystem::path& path, std::optional<int64_t> resumed_step = {});
 
   // Throws Error for a metric called `step` or `time`.
   void log(int64_t step, const MetricValues& values) override;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,9 +29,11 @@ class Logger {
 // What options call the kinds of loggers.
 std::vector<std::string> logger_names();
 // Loggers of these kinds (logger_names()) into the folder of a run: metrics.csv, TensorBoard
-// events, metrics.jsonl, metrics.prom.
+// events, metrics.jsonl, metrics.prom. They begin anew; with `resumed_step`, rows of up to that
+// step stay.
 std::vector<std::unique_ptr<Logger>> open_loggers(const std::vector<std::string>& names,
                                                   const std::filesystem::path& folder,
-                                                  const std::string& run);
+                                                  const std::string& run,
+                                                  std::optional<int64_t> resumed_step = {});
 
 }  // namespace troika::train

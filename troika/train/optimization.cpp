@@ -1,5 +1,6 @@
 #include "troika/train/optimization.h"
 
+#include <map>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -8,6 +9,11 @@
 namespace troika::train {
 
 namespace {
+
+const std::string kSkipped = "skipped";
+const std::string kRate = "rate";
+const std::string kStep = "state.";
+const std::string kScaler = "scaler.";
 
 void require_steppable(const parallel::Exchange& exchange, const optim::OptimizerOptions& options) {
   if (!exchange.shards().empty() && !optim::is_element_wise(options.name)) {
@@ -88,6 +94,35 @@ optim::NamedTensors Optimization::masters() const {
   if (!masters_) return result;
   for (const auto& master : masters_->list()) result.emplace_back(master.name, master.tensor);
   return result;
+}
+
+optim::NamedTensors Optimization::state(const parallel::Exchange& exchange) const {
+  optim::NamedTensors result{{kSkipped, at::scalar_tensor(skipped_, at::kLong)},
+                             {kRate, at::scalar_tensor(learning_rate(), at::kDouble)}};
+  for (const auto& [name, tensor] : exchange.gathered(optimizer_->state())) {
+    result.emplace_back(kStep + name, tensor);
+  }
+  if (!scaler_) return result;
+  for (const auto& [name, tensor] : scaler_->state()) result.emplace_back(kScaler + name, tensor);
+  return result;
+}
+
+void Optimization::load(const parallel::Exchange& exchange, const optim::NamedTensors& state,
+                        const optim::NamedTensors& parameters) {
+  optim::NamedTensors steps;
+  optim::NamedTensors scaler;
+  for (const auto& [name, tensor] : state) {
+    if (name == kSkipped) skipped_ = tensor.item<int64_t>();
+    if (name == kRate) set_learning_rate(tensor.item<double>());
+    if (name.starts_with(kStep)) steps.emplace_back(name.substr(kStep.size()), tensor);
+    if (name.starts_with(kScaler)) scaler.emplace_back(name.substr(kScaler.size()), tensor);
+  }
+  optimizer_->load_state(exchange.sliced(steps));
+  if (scaler_) scaler_->load_state(scaler);
+  if (!masters_) return;
+  const std::map<std::string, at::Tensor> values(parameters.begin(), parameters.end());
+  const at::NoGradGuard no_grad;
+  for (const auto& master : masters_->list()) master.tensor.copy_(values.at(master.name));
 }
 
 }  // namespace troika::train

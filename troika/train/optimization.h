@@ -50,6 +50,15 @@ class Optimization {
   // precision.
   optim::NamedTensors masters() const;
 
+  // What the next step depends on beside gradients and the parameters or their masters: of whole
+  // parameters, whatever part of them the exchange has this rank step. Tensors may share memory
+  // with this object. Called by all ranks; blocks.
+  optim::NamedTensors state(const parallel::Exchange& exchange) const;
+  // `parameters` are the masters where there are any, else not looked at. Throws Error(usage) for
+  // states of another optimizer.
+  void load(const parallel::Exchange& exchange, const optim::NamedTensors& state,
+            const optim::NamedTensors& parameters);
+
  private:
   // Gradients to where the optimizer finds them, in its units; once a step.
   void take_gradients();

@@ -92,6 +92,18 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.trace", &trainer.trace,
             "write what happened when on all ranks in the first 500 steps to trace.json, for "
             "Perfetto and troika report");
+  table.add("trainer.ckpt_path", &trainer.ckpt_path,
+            "checkpoint to go on from: a folder, or last: the run's latest, a new run without one");
+}
+
+void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) {
+  table.add("checkpoint.enabled", &checkpoint.enabled,
+            "write any; when asked to stop, one is written all the same");
+  table.add("checkpoint.every_n_epochs", &checkpoint.every_n_epochs,
+            "epochs between checkpoints; 0: none at the end of epochs",
+            between(int64_t{0}, kMaxCount));
+  table.add("checkpoint.every_n_train_steps", &checkpoint.every_n_train_steps,
+            "optimizer steps between further checkpoints; 0: none", between(int64_t{0}, kMaxCount));
 }
 
 void add_model(config::Table& table, nn::ModelOptions& model) {
@@ -256,6 +268,7 @@ config::Table make_table(TrainOptions& options) {
   config::Table table;
   add_run(table, options.run);
   add_trainer(table, options.trainer);
+  add_checkpoint(table, options.checkpoint);
   add_model(table, options.model);
   add_data(table, options.data);
   add_optim(table, options.optimizer, options.schedule);

@@ -38,7 +38,14 @@ struct TrainOptions {
     int64_t threads = 0;
     bool enable_progress_bar = true;
     bool trace = false;
+    std::string ckpt_path;
   } trainer;
+
+  struct Checkpoint {
+    bool enabled = true;
+    int64_t every_n_epochs = 1;
+    int64_t every_n_train_steps = 0;
+  } checkpoint;
 
   nn::ModelOptions model;
 

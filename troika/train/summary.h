@@ -22,7 +22,7 @@ struct PhaseTime {
 // neither, and a run that measured nothing must not look like one that measured 0.
 struct RunSummary {
   std::string name = {};
-  std::string status = {};  // "finished" or "failed"
+  std::string status = {};  // "finished", "stopped" or "failed"
   int64_t world_size = 1;
   int64_t steps = 0;    // optimizer steps
   int64_t samples = 0;  // trained on, over all ranks

@@ -56,7 +56,7 @@ void Metric::accumulate(size_t index, const at::Tensor& value) {
 }
 
 // On the host, where a rank without samples has its own: it cannot know the device of the others.
-std::vector<at::Tensor> Metric::local_states() const {
+std::vector<at::Tensor> Metric::state() const {
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < states_.size(); ++i) {
     std::vector<at::Tensor> parts;
@@ -72,12 +72,12 @@ std::vector<at::Tensor> Metric::local_states() const {
 
 at::Tensor Metric::compute() const {
   const torch::NoGradGuard no_grad;
-  return compute_from(local_states());
+  return compute_from(state());
 }
 
 at::Tensor Metric::compute(const comm::Group& group, std::string_view label) const {
   const torch::NoGradGuard no_grad;
-  auto states = local_states();
+  auto states = state();
   for (size_t i = 0; i < states.size(); ++i) {
     if (states_[i].reduction == Reduction::cat) {
       states[i] = gather_rows(group, states[i], label);
@@ -101,6 +101,12 @@ double Metric::value(const comm::Group& group, std::string_view label) const {
 
 void Metric::reset() {
   for (auto& held : values_) held.clear();
+}
+
+void Metric::load_state(const std::vector<at::Tensor>& state) {
+  TROIKA_CHECK(state.size() == states_.size(), "a metric loads as many states as it has");
+  reset();
+  for (size_t i = 0; i < state.size(); ++i) accumulate(i, state[i]);
 }
 
 }  // namespace troika::train

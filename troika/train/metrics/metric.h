@@ -33,6 +33,12 @@ class Metric {
   // Back to no samples.
   void reset();
 
+  // What this rank was given since the last reset(), reduced, on the host: for a checkpoint.
+  // Copies.
+  std::vector<at::Tensor> state() const;
+  // What state() gave takes the place of what this rank was given.
+  void load_state(const std::vector<at::Tensor>& state);
+
  protected:
   // How states of batches and of ranks become one: element by element, or (cat) rows after rows,
   // any number on each rank, in the order of ranks.
@@ -50,8 +56,6 @@ class Metric {
   virtual at::Tensor compute_from(const std::vector<at::Tensor>& states) const = 0;
 
  private:
-  std::vector<at::Tensor> local_states() const;
-
   std::vector<State> states_;
   // Per state what was accumulated: nothing, one tensor, or of cat one per call.
   std::vector<std::vector<at::Tensor>> values_;

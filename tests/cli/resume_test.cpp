@@ -1,0 +1,133 @@
+// `troika train` that is stopped, killed, and goes on: with real processes and signals.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/subprocess.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+
+namespace troika {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::run_program;
+
+// 16 steps an epoch.
+const std::string kSmall =
+    " --model.name=mlp --model.hidden_width=16 --model.dropout=0.3 --data.train_samples=192 "
+    "--data.validation_samples=12 --data.global_batch_size=12 --data.augment=true "
+    "--trainer.log_every_n_steps=4 --trainer.enable_progress_bar=false --optim.name=adamw";
+
+// Runs COMMAND as a child, reads its standard error until a line holds WORD, sends SIGNAL, and ends
+// as the child does.
+constexpr const char* kSignalled = R"(#!/bin/sh
+signal=$1; word=$2; shift 2
+mkfifo err; "$@" 2> err > out & child=$!
+exec 3< err; rm err
+while read -r line <&3; do case $line in *"$word"*) break;; esac; done
+kill -s "$signal" $child
+cat <&3 > rest
+wait $child
+)";
+
+class ResumeRun : public testing::Test {
+ protected:
+  ResumeRun() {
+    write_file_atomically(folder_ / "signalled", kSignalled);
+    write_file_atomically(folder_ / "scontrol", "#!/bin/sh\necho \"$@\" >> calls\n");
+    for (const char* script : {"signalled", "scontrol"}) {
+      std::filesystem::permissions(folder_ / script, std::filesystem::perms::owner_all);
+    }
+  }
+
+  testing_support::Outcome shell(const std::string& command) {
+    return run_program("cd " + folder_.path().string() + " && PATH=.:$PATH && " + command);
+  }
+  testing_support::Outcome train(const std::string& arguments) {
+    return shell(TROIKA_PROGRAM " train" + kSmall + arguments);
+  }
+  std::filesystem::path last(const std::string& run) const {
+    return folder_ / "runs" / run / "checkpoints/last";
+  }
+  nlohmann::json summary() const {
+    return nlohmann::json::parse(read_file(folder_ / "runs/run/summary.json"));
+  }
+  // The bytes of all tensors, without the options in the file's metadata.
+  static std::string tensors(const std::filesystem::path& file) {
+    const std::string text = read_file(file);
+    uint64_t header = 0;
+    std::memcpy(&header, text.data(), sizeof header);
+    return text.substr(sizeof header + header);
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ResumeRun, NewProcessesGoOnToTheBit) {
+  const std::string two = " --trainer.devices=2 --trainer.max_epochs=2";
+  ASSERT_EQ(train(two + " --run.name=whole").exit_code, 0);
+  ASSERT_EQ(
+      train(two + " --checkpoint.every_n_epochs=0 --checkpoint.every_n_train_steps=21").exit_code,
+      0);
+  EXPECT_THAT(std::filesystem::read_symlink(last("run")).string(), "epoch=1-step=21");
+  const auto resumed = train(two + " --trainer.ckpt_path=last");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+  EXPECT_EQ(tensors(last("run") / "model.safetensors"),
+            tensors(last("whole") / "model.safetensors"));
+  // Behind the seconds that rank 1 has measured: its random numbers.
+  EXPECT_EQ(tensors(last("run") / "rank-1.safetensors").substr(8),
+            tensors(last("whole") / "rank-1.safetensors").substr(8));
+}
+
+TEST_F(ResumeRun, TheTermSignalSavesAndStops) {
+  const auto stopped =
+      shell("./signalled TERM 'epoch 1/' " TROIKA_PROGRAM " launch -n 2 " TROIKA_PROGRAM " train" +
+            kSmall + " --trainer.max_epochs=100000");
+  EXPECT_EQ(stopped.exit_code, 6) << read_file(folder_ / "rest");
+  EXPECT_EQ(stopped.orphans, 0);
+  EXPECT_EQ(summary()["status"], "stopped");
+  const auto step = summary()["steps"].get<int64_t>();
+  const auto resumed =
+      train(fmt::format(" --trainer.ckpt_path=last --trainer.max_epochs=100000 "
+                        "--trainer.max_steps={}",
+                        step + 3));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(summary()["steps"], step + 3);
+}
+
+TEST_F(ResumeRun, TheUserSignalSavesAndRequeuesOnce) {
+  const std::string job = "SLURM_JOB_ID=77 SLURM_JOB_NAME=batch ";
+  const auto stopped = shell(
+      job + "./signalled USR1 'epoch 1/' " TROIKA_PROGRAM " launch -n 2 " TROIKA_PROGRAM " train" +
+      kSmall + " --trainer.max_epochs=100000");
+  EXPECT_EQ(stopped.exit_code, 5) << read_file(folder_ / "rest");
+  EXPECT_EQ(read_file(folder_ / "calls"), "requeue 77\n");
+  const auto again =
+      shell(job + "SLURM_RESTART_COUNT=1 " TROIKA_PROGRAM " launch -n 2 " TROIKA_PROGRAM " train" +
+            kSmall + " --trainer.max_epochs=1");
+  EXPECT_EQ(again.exit_code, 0);
+  EXPECT_THAT(again.err, HasSubstr("goes on from"));
+}
+
+// Nearly all the time goes into checkpoints, so kills fall into the middle of them.
+TEST_F(ResumeRun, AKillLeavesALoadableCheckpoint) {
+  const std::string run = std::string(TROIKA_PROGRAM) + " train" + kSmall +
+                          " --trainer.max_epochs=100000 --checkpoint.every_n_train_steps=1 "
+                          "--trainer.ckpt_path=last";
+  for (int epoch = 1; epoch <= 4; ++epoch) {
+    EXPECT_EQ(shell(fmt::format("./signalled KILL 'epoch {}/' {}", epoch, run)).exit_code, 137);
+  }
+  const auto resumed = shell(run + " --trainer.max_steps=70");
+  EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  for (const auto& entry : std::filesystem::directory_iterator(last("run").parent_path())) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace troika

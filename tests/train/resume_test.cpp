@@ -1,0 +1,291 @@
+// A run that is stopped and goes on from its checkpoint is, to the bit, the run that never stopped.
+#include "troika/train/resume.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/base/text.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/batch_norm.h"
+#include "troika/nn/sequential.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+// 26 points whose class is the sign of a function of their number.
+class Waves : public data::Dataset {
+ public:
+  int64_t size() const override { return 26; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
+    const auto angles = numbers.to(at::kFloat).unsqueeze(1) * at::tensor({0.7, 1.3, 2.9});
+    return {at::sin(angles).to(at::kFloat), at::sin(angles.sum(1)).gt(0).to(at::kLong)};
+  }
+  int64_t num_classes() const override { return 2; }
+  std::vector<int64_t> input_shape() const override { return {3}; }
+};
+
+std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
+  torch::nn::Sequential net(torch::nn::Linear(3, width),
+                            nn::BatchNorm(torch::nn::BatchNormOptions(width)), torch::nn::Tanh(),
+                            torch::nn::Dropout(dropout), torch::nn::Linear(width, 2));
+  const torch::NoGradGuard no_grad;
+  double phase = 0;
+  for (auto& parameter : net->parameters()) {
+    parameter.copy_(torch::sin(torch::arange(parameter.numel()) + ++phase).view_as(parameter));
+  }
+  return std::make_shared<Task>(nn::from_sequential(net));
+}
+
+class Resume : public testing::Test {
+ protected:
+  Resume() {
+    options_.trainer.max_epochs = 4;
+    options_.trainer.enable_progress_bar = false;
+    options_.trainer.log_every_n_steps = 2;
+    options_.data.global_batch_size = 4;  // 6 passes an epoch
+    options_.optimizer.name = "adamw";
+    options_.optimizer.lr = 0.05;
+    options_.comm.bucket_megabytes = 1e-4;
+    options_.run.folder = (folder_ / "whole").string();
+  }
+
+  // All a rank's course depends on after the run; with `stop_after` passes it is asked to stop.
+  std::vector<RankState> fit(const TrainOptions& options, int ranks, int64_t stop_after = -1) {
+    std::vector<RankState> result(static_cast<size_t>(ranks));
+    comm::local::run(ranks, [&](comm::Group group) {
+      const auto task = make_waves_task(width_, dropout_);
+      const Waves waves;
+      Trainer trainer(options, group);
+      if (stop_after >= 0) {
+        // A step that all ranks count alike, so that the pass is known.
+        trainer.ask_to_stop([passes = int64_t{0}, stop_after]() mutable {
+          return ++passes >= stop_after ? cluster::StopRequest::save_and_stop
+                                        : cluster::StopRequest::none;
+        });
+      }
+      const auto summary = trainer.fit(*task, waves, waves);
+      EXPECT_EQ(summary.status, stop_after >= 0 ? "stopped" : "finished");
+      const auto last = find_checkpoint(trainer.folder() / "checkpoints", "last");
+      result[static_cast<size_t>(group.rank())] = load_rank_state(last, group.rank());
+    });
+    return result;
+  }
+
+  static void expect_same(const NamedTensors& a, const NamedTensors& b, bool random = true) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i].first, b[i].first);
+      if (a[i].first == "loops.train_seconds") continue;
+      if (a[i].first == "random.cpu" && !random) continue;
+      EXPECT_TRUE(a[i].second.equal(b[i].second)) << a[i].first;
+    }
+  }
+
+  // metrics.csv without samples_per_second, which is measured.
+  static std::string logged(const TrainOptions& options) {
+    std::string result;
+    const auto lines =
+        split(read_file(std::filesystem::path(options.run.folder) / "run/metrics.csv"), '\n');
+    const auto header = split(lines.at(0), ',');
+    for (const auto& line : lines) {
+      const auto cells = split(line, ',');
+      for (size_t i = 0; i < cells.size(); ++i) {
+        if (header.at(i) != "train/samples_per_second") result += cells[i] + ",";
+      }
+      result += "\n";
+    }
+    return result;
+  }
+
+  // Stops after each of these numbers of passes.
+  void expect_exact(int ranks, const std::vector<int64_t>& stops = {4, 6, 8}) {
+    const auto whole = fit(options_, ranks);
+    for (const int64_t stop : stops) {
+      SCOPED_TRACE(stop);
+      auto options = options_;
+      options.run.folder = (folder_ / fmt::format("{}-ranks-stopped-{}", ranks, stop)).string();
+      options.trainer.ckpt_path = "last";
+      fit(options, ranks, stop);
+      // Random numbers and gradients of before must not help.
+      torch::manual_seed(99);
+      const auto resumed = fit(options, ranks);
+      for (size_t r = 0; r < whole.size(); ++r) {
+        SCOPED_TRACE(r);
+        expect_same(whole[r].model, resumed[r].model);
+        expect_same(whole[r].rest, resumed[r].rest, ranks == 1);  // threads share a generator
+      }
+      EXPECT_EQ(logged(options_), logged(options));
+    }
+  }
+
+  // Goes on, on two ranks, from what was saved in the middle of an epoch and of its logged rows.
+  void expect_exact_from_step_17() {
+    const auto whole = fit(options_, 2);
+    auto options = options_;
+    options.run.folder = (folder_ / "part").string();
+    options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 17};
+    fit(options, 2);
+    options.trainer.ckpt_path = "last";
+    options.checkpoint = {};
+    const auto resumed = fit(options, 2);
+    for (size_t r = 0; r < whole.size(); ++r) {
+      expect_same(whole[r].model, resumed[r].model);
+      expect_same(whole[r].rest, resumed[r].rest, false);
+    }
+    EXPECT_EQ(logged(options_), logged(options)) << "rows of after the checkpoint went";
+  }
+
+  // Up to rounding, as whatever one rank does.
+  static void expect_close(const RankState& whole, const RankState& resumed) {
+    ASSERT_EQ(whole.model.size(), resumed.model.size());
+    for (size_t i = 0; i < whole.model.size(); ++i) {
+      EXPECT_TRUE(whole.model[i].second.allclose(resumed.model[i].second, 1e-9, 1e-9))
+          << whole.model[i].first;
+    }
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+  int64_t width_ = 8;
+  double dropout_ = 0;
+};
+
+// Threads share one generator, so dropout is for one rank here; processes are in tests/cli.
+TEST_F(Resume, IsExactWithDropoutAndBatchNorm) {
+  dropout_ = 0.3;
+  expect_exact(1);
+}
+
+TEST_F(Resume, IsExactOnTwoRanks) {
+  // Agreed after the first pass, then seldom.
+  expect_exact(2, {1});
+}
+
+TEST_F(Resume, IsExactInsideAnAccumulation) {
+  options_.trainer.accumulate_grad_batches = 4;
+  expect_exact(1, {1, 3, 4, 5, 6, 8});
+  expect_exact(2, {1});
+}
+
+TEST_F(Resume, IsExactWithAPlateau) {
+  options_.schedule.name = "plateau";
+  options_.schedule.patience = 0;
+  options_.schedule.threshold = 0.9;
+  options_.optimizer.name = "sgd";
+  expect_exact(1, {8, 14});
+  expect_exact(2, {1});
+}
+
+TEST_F(Resume, IsExactBetweenAveragesOfPostLocalSgd) {
+  options_.trainer.strategy = "post_local_sgd";
+  options_.local_sgd.warmup_steps = 0;
+  options_.local_sgd.period = 4;
+  expect_exact(2, {1});
+}
+
+TEST_F(Resume, IsExactInTheWarmUpOfPostLocalSgd) {
+  options_.trainer.strategy = "post_local_sgd";
+  options_.local_sgd.warmup_steps = 3;
+  expect_exact(2, {1});
+}
+
+TEST_F(Resume, IsExactWithPowerSgd) {
+  options_.ddp.codec.name = "powersgd";
+  options_.ddp.codec.start_step = 2;
+  expect_exact_from_step_17();
+}
+
+TEST_F(Resume, IsExactWithSharedOutStates) {
+  options_.trainer.strategy = "zero2";
+  expect_exact_from_step_17();
+}
+
+// Wide enough for parameters that are released between passes.
+TEST_F(Resume, IsExactWithSharedOutParameters) {
+  options_.trainer.strategy = "zero3";
+  width_ = 2600;
+  expect_exact_from_step_17();
+}
+
+TEST_F(Resume, IsExactWithMastersAndALossScale) {
+  options_.trainer.precision = "bf16-true";
+  expect_exact(1, {4});
+}
+
+TEST_F(Resume, AFinishedRunGoesOnWithMoreEpochs) {
+  options_.schedule.name = "constant";
+  auto options = options_;
+  options.trainer.max_epochs = 2;
+  options.trainer.ckpt_path = "last";
+  options.run.folder = (folder_ / "more").string();
+  fit(options, 1);
+  options.trainer.max_epochs = 4;
+  const auto resumed = fit(options, 1);
+  expect_same(fit(options_, 1)[0].model, resumed[0].model);
+}
+
+// Up to rounding: batch norm aside, the number of ranks does not change the course.
+TEST_F(Resume, AnyNumberOfRanksGoesOn) {
+  options_.trainer.accumulate_grad_batches = 3;
+  options_.trainer.sync_batchnorm = true;
+  options_.trainer.precision = "64";
+  const auto whole = fit(options_, 1);
+  for (const auto& [before, after] : {std::pair{2, 1}, {1, 2}, {2, 4}}) {
+    SCOPED_TRACE(after);
+    auto options = options_;
+    options.trainer.ckpt_path = "last";
+    options.run.folder = (folder_ / std::to_string(before * 10 + after)).string();
+    fit(options, before, 1);
+    const auto resumed = fit(options, after);
+    expect_close(whole[0], resumed[0]);
+  }
+}
+
+TEST_F(Resume, SharesBecomeReplicasAndReplicasShares) {
+  options_.trainer.accumulate_grad_batches = 3;
+  options_.trainer.sync_batchnorm = true;
+  options_.trainer.precision = "64";
+  options_.data.global_batch_size = 6;  // 2 steps an epoch
+  const auto whole = fit(options_, 1);
+  struct Change {
+    std::string before;
+    int ranks_before;
+    std::string after;
+    int ranks_after;
+  };
+  for (const auto& [before, ranks_before, after, ranks_after] :
+       {Change{"zero2", 2, "ddp", 3}, {"ddp", 3, "zero2", 2}, {"zero1", 3, "zero3", 2}}) {
+    // In the middle of an accumulation, before any step; and in the middle of an epoch.
+    for (const bool stops : {true, false}) {
+      SCOPED_TRACE(before + (stops ? " stopped, then " : " saved, then ") + after);
+      auto options = options_;
+      options.trainer.strategy = before;
+      options.run.folder = (folder_ / (before + (stops ? "stopped" : "saved"))).string();
+      if (!stops) options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 5};
+      fit(options, ranks_before, stops ? 1 : -1);
+      options.trainer.strategy = after;
+      options.trainer.ckpt_path = "last";
+      options.checkpoint = {};
+      expect_close(whole[0], fit(options, ranks_after)[0]);
+    }
+  }
+}
+
+TEST_F(Resume, RefusesAnotherSeed) {
+  options_.trainer.ckpt_path = "last";
+  fit(options_, 1);
+  options_.run.seed = 1;
+  const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
+  EXPECT_ERROR(
+      fit(options_, 1), ErrorKind::usage,
+      "[train] cannot resume from " + last.string() + " with another run.seed; got 1, expected 42");
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,35 @@
+// Where a run stands, and what it has counted.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "troika/train/metrics/mean.h"
+#include "troika/train/safetensors.h"
+
+namespace troika::train {
+
+struct Loops {
+  int64_t epoch = 0;
+  int64_t position = 0;  // samples of the epoch that are trained on, by all ranks
+  int64_t pass = 0;      // passes since the last optimizer step
+  int64_t step = 0;      // optimizer steps
+  int64_t samples = 0;   // trained on, by all ranks
+  int64_t epochs = 0;    // complete ones
+  double train_seconds = 0;
+  double train_loss = NAN;  // of the epoch before
+  double validation_loss = NAN;
+  double validation_accuracy = NAN;
+  // Of this rank alone.
+  Mean epoch_loss;
+  Mean interval_loss;
+
+  // Names begin with "loops.", those of sums of this rank alone with "sums.".
+  NamedTensors state() const;
+  // Throws Error(usage) naming what is missing.
+  void load_state(const std::map<std::string, at::Tensor>& state);
+};
+
+}  // namespace troika::train

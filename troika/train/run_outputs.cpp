@@ -1,0 +1,34 @@
+#include "troika/train/run_outputs.h"
+
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+RunOutputs::RunOutputs(bool is_main, const std::filesystem::path& folder,
+                       const TrainOptions& options, std::optional<int64_t> resumed_step) {
+  if (!is_main) return;
+  loggers_ = open_loggers(options.trainer.loggers, folder, options.run.name, resumed_step);
+  if (options.trainer.enable_progress_bar) progress_.emplace();
+}
+
+void RunOutputs::log(int64_t step, const MetricValues& values) {
+  for (const auto& logger : loggers_) logger->log(step, values);
+}
+
+void RunOutputs::flush() {
+  for (const auto& logger : loggers_) logger->flush();
+}
+
+void RunOutputs::start_progress(const std::string& label, int64_t total, int64_t done) {
+  if (progress_) progress_->start(label, total, done);
+}
+
+void RunOutputs::advance(int64_t samples, double loss) {
+  if (progress_) progress_->advance(1, samples, loss);
+}
+
+void RunOutputs::finish_progress() {
+  if (progress_) progress_->finish();
+}
+
+}  // namespace troika::train

@@ -1,0 +1,36 @@
+// Where the numbers of a run go: the loggers and the progress bar of rank 0.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "troika/train/logger.h"
+#include "troika/train/progress.h"
+
+namespace troika::train {
+
+struct TrainOptions;
+
+// On ranks other than 0 nothing happens.
+class RunOutputs {
+ public:
+  // Into `folder`. With `resumed_step`, rows of up to that step stay.
+  RunOutputs(bool is_main, const std::filesystem::path& folder, const TrainOptions& options,
+             std::optional<int64_t> resumed_step);
+
+  void log(int64_t step, const MetricValues& values);
+  void flush();
+
+  void start_progress(const std::string& label, int64_t total, int64_t done);
+  void advance(int64_t samples, double loss);
+  void finish_progress();
+
+ private:
+  std::vector<std::unique_ptr<Logger>> loggers_;
+  std::optional<ProgressBar> progress_;
+};
+
+}  // namespace troika::train

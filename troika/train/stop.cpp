@@ -1,0 +1,34 @@
+#include "troika/train/stop.h"
+
+#include <algorithm>
+
+#include "troika/compat/torch.h"
+
+namespace troika::train {
+
+namespace {
+
+constexpr double kSeconds = 1;
+constexpr double kMaxInterval = 1e6;
+
+}  // namespace
+
+bool Stop::after_pass() {
+  if (!question_) return false;
+  if (group_.size() == 1) {
+    asked_ = question_();
+  } else if (++passes_ == interval_) {
+    const auto seconds_per_pass = since_agreement_.seconds() / static_cast<double>(passes_);
+    const auto numbers =
+        at::tensor({static_cast<double>(question_()), seconds_per_pass}, at::kDouble);
+    group_.all_reduce(numbers, comm::ReduceOp::max, {.label = "request to stop"});
+    asked_ = static_cast<cluster::StopRequest>(numbers[0].item<int>());
+    const double slowest = std::max(numbers[1].item<double>(), 1e-9);
+    interval_ = static_cast<int64_t>(std::clamp(kSeconds / slowest, 1.0, kMaxInterval));
+    passes_ = 0;
+    since_agreement_.restart();
+  }
+  return asked_ != cluster::StopRequest::none;
+}
+
+}  // namespace troika::train

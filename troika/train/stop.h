@@ -1,0 +1,37 @@
+// The request to save and end, as all ranks agree on it between passes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "troika/base/clock.h"
+#include "troika/cluster/stop_signals.h"
+#include "troika/comm/group.h"
+
+namespace troika::train {
+
+// Asked on every rank, also with different answers: the greatest counts.
+using StopQuestion = std::function<cluster::StopRequest()>;
+
+// Ranks agree by an all-reduce of two numbers, about once a second, and at each pass where one
+// takes longer: how many passes lie between is a function of what was reduced, so the same on all
+// ranks.
+class Stop {
+ public:
+  Stop(comm::Group group, StopQuestion question)
+      : group_(std::move(group)), question_(std::move(question)) {}
+
+  // Once after each pass, on all ranks; whether to end.
+  bool after_pass();
+  cluster::StopRequest asked() const { return asked_; }
+
+ private:
+  comm::Group group_;
+  StopQuestion question_;
+  cluster::StopRequest asked_ = cluster::StopRequest::none;
+  int64_t passes_ = 0;  // since the last agreement
+  int64_t interval_ = 1;
+  Stopwatch since_agreement_;
+};
+
+}  // namespace troika::train

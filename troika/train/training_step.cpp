@@ -1,0 +1,141 @@
+#include "troika/train/training_step.h"
+
+#include <string_view>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/train/checkpoint.h"
+
+namespace troika::train {
+
+namespace {
+
+constexpr std::string_view kOptimizer = "optimizer.";
+constexpr std::string_view kExchange = "exchange.";
+constexpr std::string_view kGradient = "gradient.";
+constexpr const char* kPlateau = "plateau";
+
+void append(optim::NamedTensors& list, std::string_view prefix, const optim::NamedTensors& more) {
+  for (const auto& [name, tensor] : more) list.emplace_back(std::string(prefix) + name, tensor);
+}
+
+optim::Schedule make_schedule(const TrainOptions& options, int64_t steps, int64_t global_batch) {
+  const auto accumulated = accumulation(options);
+  // A sum of passes already is larger by their number.
+  const bool is_mean = accumulated.factor < 1;
+  return optim::make_schedule(
+      options.schedule,
+      {.steps = steps, .global_batch = is_mean ? global_batch * accumulated.passes : global_batch});
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::Group& group,
+                           int64_t steps, int64_t global_batch, Trace* trace)
+    : options_(options),
+      task_(task),
+      precision_(nn::parse_precision(options.trainer.precision)),
+      accumulation_(accumulation(options)),
+      schedule_(make_schedule(options, steps, global_batch)) {
+  nn::require_supported(precision_, at::kCPU);
+  if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
+  task_.module().to(precision_.parameters);
+  task_.recompute(options.trainer.recompute);
+  exchange_ = make_exchange(options, task_, group, trace);
+  optimization_.emplace(precision_, task_.module(), *exchange_, options.optimizer);
+}
+
+at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
+                              StepTimes& times) {
+  if (is_first) task_.module().zero_grad(/*set_to_none=*/true);
+  std::optional<parallel::Exchange::NoSync> no_sync;
+  if (!is_last) no_sync.emplace(*exchange_);
+  const at::Tensor loss = [&] {
+    const nn::Autocast autocast(precision_, at::kCPU);
+    return task_.training_step(cast(batch));
+  }();
+  times.end(Phase::forward);
+  optimization_->scaled(accumulation_.factor == 1 ? loss : loss * accumulation_.factor).backward();
+  times.end(Phase::backward);
+  if (is_last) optimizer_step(step, times);
+  return loss.detach();
+}
+
+void TrainingStep::optimizer_step(int64_t step, StepTimes& times) {
+  exchange_->finish_backward();
+  times.end(Phase::exposed_communication);
+  // A skipped step does not move the schedule on.
+  optimization_->set_learning_rate(options_.optimizer.lr *
+                                   schedule_(step - optimization_->skipped()) *
+                                   (plateau_ ? plateau_->factor() : 1.0));
+  optimization_->clip(*exchange_, options_.trainer.gradient_clip_val,
+                      options_.trainer.gradient_clip_algorithm);
+  optimization_->step(*exchange_);
+  times.end(Phase::optimizer);
+}
+
+void TrainingStep::judge(double validation_loss) {
+  if (plateau_) plateau_->judge(validation_loss);
+}
+
+data::Batch TrainingStep::cast(data::Batch batch) const {
+  if (at::isFloatingType(batch.inputs.scalar_type())) {
+    batch.inputs = batch.inputs.to(precision_.parameters);
+  }
+  return batch;
+}
+
+optim::NamedTensors TrainingStep::model() {
+  exchange_->gather_parameters();
+  return model_state(task_.module(), optimization_->masters());
+}
+
+optim::NamedTensors TrainingStep::state(bool in_step) const {
+  optim::NamedTensors result;
+  append(result, kOptimizer, optimization_->state(*exchange_));
+  append(result, kExchange, exchange_->state());
+  if (plateau_) result.emplace_back(kPlateau, plateau_->state());
+  if (!in_step) return result;
+  for (const auto& parameter : nn::trained_parameters(task_.module())) {
+    // A gradient that this rank lacks must not be taken from rank 0.
+    const auto& gradient = parameter.tensor.grad();
+    result.emplace_back(std::string(kGradient) + parameter.name,
+                        gradient.defined() ? gradient : at::empty({0}));
+  }
+  return result;
+}
+
+void TrainingStep::load(const optim::NamedTensors& model, const optim::NamedTensors& state) {
+  optim::NamedTensors optimizer;
+  optim::NamedTensors exchange;
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& [name, tensor] : state) {
+    if (name.starts_with(kOptimizer)) {
+      optimizer.emplace_back(name.substr(kOptimizer.size()), tensor);
+    } else if (name.starts_with(kExchange)) {
+      exchange.emplace_back(name.substr(kExchange.size()), tensor);
+    } else if (name.starts_with(kGradient)) {
+      gradients.emplace(name.substr(kGradient.size()), tensor);
+    } else if (name == kPlateau && plateau_) {
+      plateau_->load_state(tensor);
+    }
+  }
+  load_into(model_state(task_.module()), model, "the checkpoint");
+  optimization_->load(*exchange_, optimizer, model);
+  exchange_->load_state(exchange);
+  // The exchange may have made buffers rank 0's.
+  load_into(model_state(task_.module()), model, "the checkpoint");
+  load_gradients(gradients);
+}
+
+void TrainingStep::load_gradients(const std::map<std::string, at::Tensor>& gradients) {
+  for (auto& parameter : nn::trained_parameters(task_.module())) {
+    const auto found = gradients.find(parameter.name);
+    if (found == gradients.end() || found->second.numel() != parameter.tensor.numel()) continue;
+    parameter.tensor.mutable_grad() = found->second.to(parameter.tensor.options()).clone();
+  }
+}
+
+}  // namespace troika::train

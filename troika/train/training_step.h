@@ -1,0 +1,62 @@
+// One optimizer step, pass by pass.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "troika/comm/group.h"
+#include "troika/nn/precision.h"
+#include "troika/optim/plateau.h"
+#include "troika/optim/schedule.h"
+#include "troika/train/optimization.h"
+#include "troika/train/step_times.h"
+#include "troika/train/strategy.h"
+
+namespace troika::train {
+
+// The module of a task with its exchange, optimizer and learning rates.
+class TrainingStep {
+ public:
+  // `steps` are those of the whole run, `global_batch` the samples a pass over all ranks. Called by
+  // all ranks; blocks. All that is referred to must outlive this object; `trace` may be null.
+  TrainingStep(const TrainOptions& options, Task& task, const comm::Group& group, int64_t steps,
+               int64_t global_batch, Trace* trace);
+
+  // A backward pass; the last of a step is followed by the optimizer's, which is number `step` of
+  // the run, counted from 0. Returns the loss.
+  at::Tensor pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
+                  StepTimes& times);
+  // The replicas become the same bits on all ranks.
+  void agree() { exchange_->agree(); }
+  // Once after each validation, on all ranks the same loss.
+  void judge(double validation_loss);
+
+  // Inputs in the type of the module's parameters.
+  data::Batch cast(data::Batch batch) const;
+  const nn::Precision& precision() const { return precision_; }
+  const Optimization& optimization() const { return *optimization_; }
+
+  // What the next pass depends on: of the module, and beside it. Called by all ranks; block.
+  optim::NamedTensors model();
+  // `in_step`: with the gradients of the step's passes so far.
+  optim::NamedTensors state(bool in_step) const;
+  // Of states of both kinds. Called by all ranks.
+  void load(const optim::NamedTensors& model, const optim::NamedTensors& state);
+
+ private:
+  void optimizer_step(int64_t step, StepTimes& times);
+  void load_gradients(const std::map<std::string, at::Tensor>& gradients);
+
+  const TrainOptions& options_;
+  Task& task_;
+  const nn::Precision precision_;
+  const Accumulation accumulation_;
+  optim::Schedule schedule_;
+  std::optional<optim::ReduceOnPlateau> plateau_;
+  std::unique_ptr<parallel::Exchange> exchange_;
+  std::optional<Optimization> optimization_;
+};
+
+}  // namespace troika::train
