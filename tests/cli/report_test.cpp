@@ -108,14 +108,13 @@ TEST_F(TimelineOfARun, HoldsAllRanksAndGoesIntoTheReport) {
     }
     EXPECT_EQ(names_of(rank.spans.at("data")).count("data wait"), 8u);
     EXPECT_EQ(compute.count("validation"), 1u);
+    EXPECT_EQ(compute.count("checkpoint"), 1u);
     EXPECT_EQ(rank.ready.size(), rank.start.size());
     EXPECT_GT(rank.start.size(), 8u);
     for (const auto& [key, start] : rank.start) {
       EXPECT_LE(rank.ready.at(key), start) << "step " << key.first << ", bucket " << key.second;
     }
   }
-  EXPECT_EQ(names_of(ranks[0].spans.at("compute")).count("checkpoint"), 1u);
-  EXPECT_EQ(names_of(ranks[1].spans.at("compute")).count("checkpoint"), 0u);
   // Of one collective no rank can end before every rank has begun it.
   const double slack = errors[1].get<double>() + 1e-3;
   for (const auto& span : ranks[0].spans.at("communication")) {
