@@ -32,7 +32,7 @@ config::Rule count_or(const std::string& minus_one) {
 }
 
 config::Rule recompute_policy() {
-  return {"none, full, sqrt, or every_K with K >= 1", [](const config::Value& value) {
+  return {"none, full, selective, sqrt, or every_K with K >= 1", [](const config::Value& value) {
             try {
               nn::recompute_plan(std::get<std::string>(value), 1);
               return true;
