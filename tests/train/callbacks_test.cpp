@@ -317,7 +317,7 @@ class KeptCheckpoints : public CallbackRun {
 
 TEST_F(KeptCheckpoints, AreTheBestAndTheLast) {
   options_.checkpoint.save_top_k = 2;
-  run({5, 3, 4, NAN, 3, 9});
+  run({NAN, 3, 5, 4, 3, 9});
   EXPECT_THAT(kept(), UnorderedElementsAre("epoch=2-step=4", "epoch=5-step=10", "epoch=6-step=12"));
   EXPECT_EQ(link("best"), "epoch=2-step=4") << "the first of equals";
   EXPECT_EQ(link("last"), "epoch=6-step=12");
