@@ -133,6 +133,7 @@ TEST_F(CallbackRun, AreCalledInLightningsOrderBeforeTheTask) {
   for (size_t i = 0; i < notes.size(); ++i) {
     if (notes[i].starts_with("task ")) {
       of_task.push_back(notes[i].substr(5));
+      ASSERT_GT(i, 0u);
       EXPECT_EQ(notes[i - 1], of_task.back()) << "the callback's comes right before";
     } else {
       of_callback.push_back(notes[i]);
@@ -364,12 +365,17 @@ TEST_F(KeptCheckpoints, AreKnownAfterAResume) {
 }
 
 TEST_F(KeptCheckpoints, OfAnotherRunAreNotTouched) {
-  run({5, 4, 3, 2, 1, 0});
+  const std::vector<double> scores{5, 4, 3, 2, 1, 0, 9};
+  options_.run.name = "other";
+  run(scores);  // checkpoints of the same names
+  options_.run.name = "run";
+  run(scores);
   const auto before = folder_ / "run/checkpoints/epoch=6-step=12";
   options_.run.name = "other";
   options_.trainer.ckpt_path = before.string();
   options_.trainer.max_epochs = 7;
-  run({5, 4, 3, 2, 1, 0, 9});
+  run(scores);
+  EXPECT_EQ(std::filesystem::read_symlink(folder_ / "other/checkpoints/best"), "epoch=7-step=14");
   EXPECT_TRUE(std::filesystem::exists(before));
   options_.run.name = "run";
   EXPECT_EQ(link("best"), "epoch=6-step=12");

@@ -189,7 +189,7 @@ void Fit::train_epoch() {
     if (context_.checkpoint_asked) save();
     const bool is_asked = stop_.after_pass(seconds());
     context_.seconds = stop_.seconds();
-    if (context_.seconds >= limits_.seconds) context_.ask_to_stop("trainer.max_time is over");
+    if (context_.seconds > limits_.seconds) context_.ask_to_stop("trainer.max_time is over");
     if (is_asked || (at_.pass == 0 && context_.is_done())) break;
     times_.start();
   }
