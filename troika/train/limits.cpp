@@ -14,7 +14,7 @@ namespace troika::train {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& option, std::string got, std::string expected) {
+[[noreturn]] void refuse_limit(const std::string& option, std::string got, std::string expected) {
   throw Error(
       "train", ErrorKind::usage,
       {.what = option + " makes no sense", .got = std::move(got), .expected = std::move(expected)});
@@ -26,12 +26,12 @@ int64_t batches_of(const std::string& option, const std::string& text, int64_t a
   if (const auto count = parse_int(text); count && *count >= 0) return std::min(*count, available);
   const auto share = parse_double(text);
   if (!share || !(*share >= 0 && *share <= 1)) {
-    refuse(option, text, "a number of batches as 10, or a share of them as 0.1");
+    refuse_limit(option, text, "a number of batches as 10, or a share of them as 0.1");
   }
   const auto batches = static_cast<int64_t>(std::floor(static_cast<double>(available) * *share));
   if (batches == 0 && *share > 0 && available > 0) {
-    refuse(option, fmt::format("{} of {} batches, which is none", text, available),
-           "at least one batch");
+    refuse_limit(option, fmt::format("{} of {} batches, which is none", text, available),
+                 "at least one batch");
   }
   return batches;
 }
@@ -43,7 +43,8 @@ double seconds_of(const std::string& option, const std::string& text) {
   constexpr std::array kUnits{86400.0, 3600.0, 60.0, 1.0};
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto part = parse_int(parts[i]);
-    if (!part || *part < 0 || parts.size() != kUnits.size()) refuse(option, text, "DD:HH:MM:SS");
+    if (!part || *part < 0 || parts.size() != kUnits.size())
+      refuse_limit(option, text, "DD:HH:MM:SS");
     seconds += static_cast<double>(*part) * kUnits[i];
   }
   return seconds;
@@ -57,13 +58,14 @@ Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validati
   const std::string by = overfits ? "trainer.overfit_batches" : "";
   Limits result;
   result.passes = batches_of(overfits ? by : "trainer.limit_train_batches", training, passes);
-  if (result.passes == 0) refuse("trainer.limit_train_batches", training, "at least one batch");
+  if (result.passes == 0)
+    refuse_limit("trainer.limit_train_batches", training, "at least one batch");
   result.validation_batches =
       batches_of(overfits ? by : "trainer.limit_val_batches", validation, validation_batches);
   result.validation_every =
       batches_of("trainer.val_check_interval", trainer.val_check_interval, result.passes);
   if (result.validation_every == 0) {
-    refuse("trainer.val_check_interval", trainer.val_check_interval, "at least one batch");
+    refuse_limit("trainer.val_check_interval", trainer.val_check_interval, "at least one batch");
   }
   const int64_t sanity = trainer.num_sanity_val_steps;
   result.sanity_batches =
