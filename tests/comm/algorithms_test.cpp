@@ -186,6 +186,34 @@ TEST(Algorithms, PredictedTimesFollowTheModel) {
               4 * 1e-3 + 2 * 3 * 1000 * 1e-6 + 3 * 1000 * 1e-7, 1e-12);
 }
 
+// Another run of the same ranks that assumes a run's links chooses as it did.
+TEST(Algorithms, TheChoiceCanBeMadeAgain) {
+  const auto all_reduce = [](const Group& group) {
+    const auto before = group.counters();
+    group.all_reduce(at::ones({64 << 10}));
+    const auto after = group.counters();
+    return std::pair(after.messages - before.messages, after.bytes - before.bytes);
+  };
+  // As if bytes cost nothing, then as if messages did.
+  const auto few_messages = at::tensor({1.0, 1e-12, 1.0, 1e-12, 1e-12}, at::kDouble);
+  const auto few_bytes = at::tensor({1e-12, 1.0, 1e-12, 1.0, 1e-12}, at::kDouble);
+  local::run(8, [&](const Group& group) {
+    const auto whole = *group.split(0);
+    group.assume_links(few_messages);
+    const auto doubling = all_reduce(group);
+    EXPECT_EQ(doubling.first, 3u) << "recursive doubling";
+    EXPECT_TRUE(group.links().equal(few_messages));
+    EXPECT_EQ(all_reduce(*group.split(0)), doubling) << "it took over the links";
+    const auto pair = *group.split(group.rank() / 4);
+    EXPECT_FALSE(pair.links().equal(few_messages)) << "links of its own";
+    group.assume_links(few_bytes);
+    EXPECT_LT(all_reduce(group).second, doubling.second);
+    EXPECT_GT(whole.links().min().item<double>(), 0) << "measured";
+  });
+  EXPECT_THROW(local::run(1, [&](const Group& group) { group.assume_links(at::ones({5})); }),
+               Error);
+}
+
 TEST(Algorithms, HaveNames) {
   for (const auto algorithm : kAlgorithms) EXPECT_EQ(algorithm_from(name(algorithm)), algorithm);
   EXPECT_EQ(algorithm_from("auto"), Algorithm::automatic);

@@ -59,7 +59,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   GroupImpl& impl() const { return *impl_; }
   const std::shared_ptr<GroupImpl>& shared_impl() const { return impl_; }
   const GroupOptions& options() const { return options_; }
-  const Traffic& traffic() const { return collectives_.traffic(); }
+  MessageCollectives& collectives() { return collectives_; }
   Deadline deadline() const { return Deadline::after(options_.timeout); }
   // Runs what speaks to other ranks outside of collectives; a failure is the group's.
   void guarded(const std::function<void()>& body);

@@ -146,9 +146,28 @@ const GroupOptions& Group::options() const {
 }
 
 Counters Group::counters() const {
-  const auto& traffic = core_->traffic();
+  const auto& traffic = core_->collectives().traffic();
   return {traffic.messages, traffic.bytes, traffic.messages_between_nodes,
           traffic.bytes_between_nodes};
+}
+
+at::Tensor Group::links() const {
+  core_->guarded([&] { core_->collectives().links(core_->deadline()); });
+  const Links& links = *core_->collectives().known_links();
+  return at::tensor({links.inside.latency, links.inside.per_byte, links.between.latency,
+                     links.between.per_byte, links.reduce_per_byte},
+                    at::kDouble);
+}
+
+void Group::assume_links(const at::Tensor& links) const {
+  if (links.scalar_type() != at::kDouble || links.sizes() != at::IntArrayRef{5}) {
+    throw usage("links that no group has given",
+                fmt::format("{} of {} numbers", c10::toString(links.scalar_type()), links.numel()),
+                "what links() gave");
+  }
+  const auto values = links.contiguous();
+  const double* v = values.data_ptr<double>();
+  core_->collectives().assume(Links{{v[0], v[1]}, {v[2], v[3]}, v[4]});
 }
 
 Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& how,
@@ -354,7 +373,10 @@ std::optional<Group> Group::split(int color, int key, Site site) const {
   core_->guarded([&] {
     part = impl.split(core_->shared_impl(), std::move(station), members, core_->deadline());
   });
-  return Group(std::move(part), options());
+  Group group(std::move(part), options());
+  const bool is_all = group.size() == size();
+  if (is_all) group.core_->collectives().assume(core_->collectives().known_links());
+  return group;
 }
 
 at::Tensor Group::allocate(at::IntArrayRef shape, c10::ScalarType type) const {

@@ -165,6 +165,15 @@ class Group {
   // called by two threads at once. A world can be split into at most 511 groups in its life.
   std::optional<Group> split(int color, int key = 0, Site site = Site::current()) const;
 
+  // What messages were measured to cost, by which Algorithm::automatic chooses: float64 [5], the
+  // same on all ranks, for assume_links(). Measured at the first call that needs it, or here. A run
+  // that is to give the same bits again must choose alike, so this belongs into its checkpoint.
+  // Collective, blocking, with no call under way; as is assume_links(). Groups of all ranks that
+  // are split off later take it over.
+  at::Tensor links() const;
+  // Throws Error(usage) for another shape or type.
+  void assume_links(const at::Tensor& links) const;
+
   // An uninitialised tensor on the host from which this group communicates fastest: on ranks that
   // share memory, collectives on it copy nothing. It may outlive the group.
   at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type) const;

@@ -88,11 +88,15 @@ void all_gather(const Party& party, const Call& call) {
 
 Algorithm MessageCollectives::algorithm_for(const Party& party, const Call& call, Span whole) {
   if (call.algorithm != Algorithm::automatic) return call.algorithm;
+  return choose(links(party.deadline), impl_.station().nodes, whole.bytes);
+}
+
+const Links& MessageCollectives::links(Deadline deadline) {
   if (!links_) {
     Traffic uncounted;
-    links_ = measure_links(everyone(impl_, party.deadline, uncounted));
+    links_ = measure_links(everyone(impl_, deadline, uncounted));
   }
-  return choose(*links_, impl_.station().nodes, whole.bytes);
+  return *links_;
 }
 
 void MessageCollectives::all_reduce(const Party& party, const Call& call) {

@@ -17,6 +17,12 @@ class MessageCollectives {
   // every rank where the splits of an all_to_all do not fit together.
   void run(const Call& call, Deadline deadline);
 
+  // Measured now, by all ranks, unless they were before or are assumed.
+  const Links& links(Deadline deadline);
+  // The same on all ranks.
+  void assume(const std::optional<Links>& links) { links_ = links; }
+  const std::optional<Links>& known_links() const { return links_; }
+
   const Traffic& traffic() const { return traffic_; }
 
  private:
@@ -26,7 +32,7 @@ class MessageCollectives {
 
   GroupImpl& impl_;
   Traffic traffic_;
-  std::optional<Links> links_;  // measured when first needed
+  std::optional<Links> links_;
 };
 
 }  // namespace troika::comm
