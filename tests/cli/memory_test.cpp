@@ -61,7 +61,7 @@ TEST_F(Memory, MarksWhatFitsIntoTheBudget) {
 TEST_F(Memory, ComesAsATableOfAllChoices) {
   const auto outcome = troika("memory --budget=6GiB" + kModel);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, ContainsRegex("> 32 +none +ddp .* fits"));
+  EXPECT_THAT(outcome.out, ContainsRegex("> 32 +none +ddp [^\n]* fits\n"));
   EXPECT_THAT(outcome.out, ContainsRegex("\n  bf16-mixed +full +zero2 "));
 }
 
