@@ -93,7 +93,7 @@ void expect_predicted(const std::string& model, const comm::Group& group) {
   const Noise noise(options.model);
   MemoryPredictor predictor(unchanged, noise);
   for (const char* precision : {"32", "bf16-mixed", "bf16-true"}) {
-    for (const char* recompute : {"none", "sqrt", "full"}) {
+    for (const char* recompute : {"none", "selective", "sqrt", "full"}) {
       for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
         const MemoryChoice choice{strategy, precision, recompute, group.size()};
         if (!predictor.why_not(choice).empty()) continue;

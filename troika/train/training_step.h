@@ -7,6 +7,7 @@
 #include <string>
 
 #include "troika/comm/group.h"
+#include "troika/nn/offload.h"
 #include "troika/nn/precision.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
@@ -56,6 +57,7 @@ class TrainingStep {
   Task& task_;
   const nn::Precision precision_;
   const Accumulation accumulation_;
+  std::optional<nn::ActivationOffload> offload_;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;
   std::unique_ptr<parallel::Exchange> exchange_;

@@ -82,6 +82,8 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
     return "strategy " + choice.strategy;
   }
   if (stage == 0 && options_.ddp.codec.name != "none") return "ddp.hook " + options_.ddp.codec.name;
+  // Small tensors stay in memory, so what is there does not grow evenly with the batch.
+  if (!options_.offload.activations.empty()) return "offload.activations";
   if (stage > 0 && precision.needs_masters()) {
     return choice.strategy + " with precision " + precision.name;
   }
@@ -178,7 +180,7 @@ std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
   // One that the table would leave out.
   if (!predictor.why_not(configured).empty()) predictor.predict(configured);
   std::vector<std::string> precisions{"32", "bf16-mixed", "bf16-true"};
-  std::vector<std::string> policies{"none", "sqrt", "full"};
+  std::vector<std::string> policies{"none", "selective", "sqrt", "full"};
   std::vector<std::string> strategies{"ddp", "zero1", "zero2", "zero3"};
   add_if_new(precisions, configured.precision);
   add_if_new(policies, configured.recompute);

@@ -73,9 +73,9 @@ class MemoryPredictor {
   std::map<std::pair<std::string, std::string>, PassMemory> passes_;  // by precision, recompute
 };
 
-// Every choice of {32, bf16-mixed, bf16-true} x {none, sqrt, full} x {ddp, zero1, zero2, zero3} x
-// `ranks`, and of what is configured, that can be had; by ranks, precision, recomputation and
-// strategy.
+// Every choice of {32, bf16-mixed, bf16-true} x {none, selective, sqrt, full} x {ddp, zero1,
+// zero2, zero3} x `ranks`, and of what is configured, that can be had; by ranks, precision,
+// recomputation and strategy.
 std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
                                               const std::vector<int>& ranks);
 
