@@ -49,7 +49,8 @@ std::pair<double, double> measured(const TrainOptions& options, const comm::Grou
   const Noise noise(options.model);
   const auto task = make_task(options);
   task->module().train();
-  TrainingStep step(options, *task, group, 2, options.data.batch_size * group.size(), nullptr);
+  TrainingStep step(options, *task, group, 2, options.data.batch_size * group.size(), nullptr,
+                    [] {});
   const auto batch = batch_of(noise, options.data.batch_size);
   StepTimes times;
   const auto one = [&](int64_t i) {
