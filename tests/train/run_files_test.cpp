@@ -246,6 +246,8 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
                      .median_step_milliseconds = 12.5,
                      .phase_milliseconds = {{"forward", {2, 2.5}}},
                      .peak_resident_bytes = {123, 456},
+                     .peak_tensor_bytes = {78},
+                     .predicted_tensor_bytes = 77,
                      .torch_version = "1.13.0",
                      .run_folder = "runs/quick\xff"};
   write_summary(folder / "summary.json", summary);
@@ -273,6 +275,10 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
     123,
     456
   ],
+  "peak_tensor_bytes": [
+    78
+  ],
+  "predicted_tensor_bytes": 77,
   "torch_version": "1.13.0",
   "troika_version": ")" +
                       troika_version() +

@@ -31,6 +31,7 @@ Entry add_doctor(CLI::App& app);
 Entry add_sample(CLI::App& app);
 Entry add_bench(CLI::App& app);
 Entry add_slurm(CLI::App& app, const AfterDashes& rest);
+Entry add_memory(CLI::App& app);
 Entry add_report(CLI::App& app);
 Entry add_version(CLI::App& app);
 

@@ -15,12 +15,15 @@
 #include "troika/base/log.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
+#include "troika/cli/configuration.h"
 #include "troika/cluster/environment.h"
 #include "troika/cluster/launcher.h"
 #include "troika/cluster/slurm/commands.h"
 #include "troika/cluster/stop_signals.h"
 #include "troika/comm/world.h"
+#include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/train/memory/prediction.h"
 #include "troika/train/strategy.h"
 #include "troika/train/trainer.h"
 
@@ -34,10 +37,6 @@ struct Arguments {
   bool describe_config = false;
   bool trace = false;
 };
-
-void apply_overrides(config::Table& table, const std::vector<std::string>& arguments) {
-  for (const auto& argument : arguments) table.set_argument(argument);
-}
 
 std::filesystem::path run_folder(const train::TrainOptions& options) {
   return std::filesystem::path(options.run.folder) / options.run.name;
@@ -99,25 +98,16 @@ void open_log(const train::TrainOptions& options, const cluster::Environment& en
   }
 }
 
-// The model takes what the data set gives.
-nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset) {
-  const auto shape = dataset.input_shape();
-  const bool images = shape.size() == 3;
-  if (images == (model.name == "gpt")) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "model.name and data.name do not go together",
-                 .got = fmt::format("{} for {}", model.name, images ? "images" : "text"),
-                 .expected = images ? "a model of images" : "gpt"});
-  }
-  if (images) {
-    model.num_classes = dataset.num_classes();
-    model.in_channels = shape.at(0);
-    model.image_size = shape.at(1);
-  } else {
-    model.vocab_size = dataset.num_classes();
-    model.context = shape.at(0);
-  }
-  return model;
+std::string largest(const std::vector<int64_t>& bytes) {
+  return human_bytes(static_cast<double>(*std::max_element(bytes.begin(), bytes.end())));
+}
+
+std::string peak_memory(const train::RunSummary& summary) {
+  const double predicted = static_cast<double>(summary.predicted_tensor_bytes);
+  return fmt::format("{} (predicted {}) in training steps, resident {} a process",
+                     largest(summary.peak_tensor_bytes),
+                     predicted > 0 ? human_bytes(predicted) : "nothing",
+                     largest(summary.peak_resident_bytes));
 }
 
 void print_summary(const train::RunSummary& summary) {
@@ -127,16 +117,25 @@ void print_summary(const train::RunSummary& summary) {
       "  validation loss      {:.4f}\n"
       "  validation accuracy  {:.2f} %\n"
       "  throughput           {:.1f} samples/s, median step {:.1f} ms\n"
-      "  peak memory          {} a process\n"
+      "  peak memory          {}\n"
       "  checkpoint           {}\n"
       "  metrics and logs     {}\n",
       summary.name, summary.status, summary.steps, summary.world_size,
       summary.world_size == 1 ? "" : "es", human_seconds(summary.seconds), summary.train_loss,
       summary.validation_loss, 100 * summary.validation_accuracy, summary.samples_per_second,
-      summary.median_step_milliseconds,
-      human_bytes(static_cast<double>(*std::max_element(summary.peak_resident_bytes.begin(),
-                                                        summary.peak_resident_bytes.end()))),
-      summary.checkpoint, summary.run_folder);
+      summary.median_step_milliseconds, peak_memory(summary), summary.checkpoint,
+      summary.run_folder);
+}
+
+// Of the run's peak, on rank 0; 0 where that is not predicted. Before the run's own tensors are
+// made and random numbers are drawn: it leaves no trace in either.
+int64_t predicted_bytes(const train::TrainOptions& options, const data::Dataset& dataset,
+                        const comm::Group& group) {
+  if (group.rank() != 0) return 0;
+  train::MemoryPredictor predictor(options, dataset);
+  const auto choice = predictor.configured(group.size());
+  if (!predictor.why_not(choice).empty()) return 0;
+  return static_cast<int64_t>(predictor.predict(choice).peak());
 }
 
 Milliseconds milliseconds(double seconds) {
@@ -163,6 +162,7 @@ bool started_again() {
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
   // Whatever fails from here on, an earlier run of this name must not speak for this one.
   if (environment.rank == 0) std::filesystem::remove(run_folder(options) / "summary.json");
+  compat::count_tensor_memory();
   check_devices(options, environment);
   set_threads(options, environment);
   open_log(options, environment);
@@ -183,9 +183,11 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options.model, *training);
+  const int64_t predicted = predicted_bytes(options, *training, group);
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
   const auto task = train::make_task(options);
   train::Trainer trainer(options, group);
+  trainer.expect_tensor_bytes(predicted);
   trainer.ask_to_stop([&] { return signals.asked(); });
   const auto summary = trainer.fit(*task, *training, *validation);
   if (environment.rank == 0) print_summary(summary);
@@ -199,12 +201,7 @@ int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
     std::cout << table.to_markdown();
     return 0;
   }
-  // Before CONFIG too: of `--section.name value` the value would be looked for as CONFIG.
-  apply_overrides(table, overrides);
-  if (!arguments.file.empty()) {
-    table.load(arguments.file);
-    apply_overrides(table, overrides);
-  }
+  read_configuration(table, arguments.file, overrides);
   if (arguments.trace) options.trainer.trace = true;
   if (arguments.print_config) {
     std::cout << table.to_toml();

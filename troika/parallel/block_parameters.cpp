@@ -23,14 +23,9 @@ std::vector<std::vector<std::string>> buckets_of_blocks(const nn::Model& model) 
   return result;
 }
 
-BlockParameters::BlockParameters(nn::Model& model, const std::vector<Slot>& slots,
-                                 ParameterShards& shards)
-    : model_(model), shards_(shards) {
-  std::map<std::string, size_t> buckets;
-  for (const Slot& slot : slots) {
-    buckets.emplace(slot.name, slot.bucket);
-    bucket_count_ = std::max(bucket_count_, slot.bucket + 1);
-  }
+std::vector<std::vector<size_t>> buckets_needed(const nn::Model& model,
+                                                const std::map<std::string, size_t>& buckets) {
+  std::vector<std::vector<size_t>> result;
   for (const nn::Block& block : model.blocks()) {
     std::set<size_t> needed;
     const auto need = [&](const std::string& name) {
@@ -39,8 +34,20 @@ BlockParameters::BlockParameters(nn::Model& model, const std::vector<Slot>& slot
     };
     for (const auto& entry : model.owned_state(block)) need(entry.name);
     for (const auto& name : block.borrows) need(name);
-    needs_.emplace_back(needed.begin(), needed.end());
+    result.emplace_back(needed.begin(), needed.end());
   }
+  return result;
+}
+
+BlockParameters::BlockParameters(nn::Model& model, const std::vector<Slot>& slots,
+                                 ParameterShards& shards)
+    : model_(model), shards_(shards) {
+  std::map<std::string, size_t> buckets;
+  for (const Slot& slot : slots) {
+    buckets.emplace(slot.name, slot.bucket);
+    bucket_count_ = std::max(bucket_count_, slot.bucket + 1);
+  }
+  needs_ = buckets_needed(model, buckets);
 }
 
 void BlockParameters::attach() {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,10 @@ namespace troika::parallel {
 // The trained parameters that each block of the model owns, last block first, by type and device:
 // what is gathered and averaged in one go.
 std::vector<std::vector<std::string>> buckets_of_blocks(const nn::Model& model);
+// For each block, the buckets, of those that trained parameters lie in, that hold what it computes
+// with: its own parameters and those it borrows.
+std::vector<std::vector<size_t>> buckets_needed(const nn::Model& model,
+                                                const std::map<std::string, size_t>& buckets);
 
 // Has a model's blocks find their parameters: those of a block, borrowed ones included, are
 // gathered while the block before it runs, forward, and again while the one after it runs,

@@ -41,6 +41,7 @@ class Fit {
   RunSummary summary(const std::string& status) const;
   // Called by all ranks.
   std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
+  int64_t peak_tensor_bytes() const { return training_step_->peak_tensor_bytes(); }
 
  private:
   bool is_main() const { return group_.rank() == 0; }

@@ -16,10 +16,6 @@ namespace troika::train {
 
 namespace {
 
-int64_t mebibytes(double count) {
-  return static_cast<int64_t>(count * (1 << 20));
-}
-
 parallel::DataParallelOptions data_parallel_options(const TrainOptions& options) {
   parallel::DataParallelOptions result = options.ddp;
   result.bucket_bytes = mebibytes(options.comm.bucket_megabytes);
@@ -67,6 +63,15 @@ const std::vector<std::string>& strategy_names() {
   return names;
 }
 
+std::string canonical_strategy(const std::string& name) {
+  const auto alias = aliases().find(name);
+  return alias == aliases().end() ? name : alias->second;
+}
+
+int64_t mebibytes(double count) {
+  return static_cast<int64_t>(count * (1 << 20));
+}
+
 bool in_one_process(const TrainOptions& options) {
   return options.trainer.strategy == "dp";
 }
@@ -83,8 +88,7 @@ std::unique_ptr<Task> make_task(const TrainOptions& options) {
 
 std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, Task& task,
                                                   const comm::Group& group, Trace* trace) {
-  const auto alias = aliases().find(options.trainer.strategy);
-  const std::string& name = alias == aliases().end() ? options.trainer.strategy : alias->second;
+  const std::string name = canonical_strategy(options.trainer.strategy);
   const int64_t replicas = name == "dp" ? std::max<int64_t>(1, options.trainer.devices) : 1;
   if (task.replicas() != replicas) {
     throw Error("train", ErrorKind::usage,

@@ -16,6 +16,11 @@ namespace troika::train {
 // "ddp", "ddp_find_unused_parameters_true", "horovod", "zero1", "zero2", "zero3", "local_sgd",
 // "post_local_sgd", "diloco" and "dp", then Lightning's names that mean one of these.
 const std::vector<std::string>& strategy_names();
+// The one of ours that a name of Lightning's means.
+std::string canonical_strategy(const std::string& name);
+
+// Of buckets, as the options give their sizes.
+int64_t mebibytes(double count);
 
 // Of the strategy and of its section, for the task's module. Throws Error(usage) for an unknown
 // name, naming the nearest, for "dp" where the task has not trainer.devices replicas, and for a

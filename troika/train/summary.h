@@ -35,6 +35,10 @@ struct RunSummary {
   std::vector<PhaseTime> phase_milliseconds = {};  // an object of phases; empty: not measured
   double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run
   std::vector<int64_t> peak_resident_bytes = {};              // one per rank
+  // Of tensors while training steps run (base/memory.h), one per rank, and what predict_memory()
+  // said of it before; empty and 0: not counted, not predicted.
+  std::vector<int64_t> peak_tensor_bytes = {};
+  int64_t predicted_tensor_bytes = 0;
   std::string torch_version = {};
   std::string troika_version = train::troika_version();
   std::string run_folder = {};

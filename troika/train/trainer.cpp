@@ -74,12 +74,15 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
     RunSummary summary =
         fit->summary(stopped_by_ == cluster::StopRequest::none ? "finished" : "stopped");
     summary.phase_milliseconds = fit->phase_times();
-    const auto peaks = at::empty({group_.size(), 1}, at::kLong);
-    group_.all_gather(peaks, at::full({1}, peak_resident_bytes(), at::kLong), {},
+    const auto peaks = at::empty({group_.size(), 2}, at::kLong);
+    group_.all_gather(peaks, at::tensor({peak_resident_bytes(), fit->peak_tensor_bytes()}), {},
                       {.label = "peak memory"});
+    const bool counted = peaks.select(1, 1).all().item<bool>();
     for (int r = 0; r < group_.size(); ++r) {
-      summary.peak_resident_bytes.push_back(peaks[r].item<int64_t>());
+      summary.peak_resident_bytes.push_back(peaks[r][0].item<int64_t>());
+      if (counted) summary.peak_tensor_bytes.push_back(peaks[r][1].item<int64_t>());
     }
+    summary.predicted_tensor_bytes = predicted_tensor_bytes_;
     if (is_main) write_summary(summary_file, summary);
     return summary;
   } catch (...) {

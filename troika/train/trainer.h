@@ -43,6 +43,8 @@ class Trainer {
   // Asked between passes, about once a second at least. When all ranks agree to end, fit() saves
   // and returns; the summary then says "stopped".
   void ask_to_stop(StopQuestion question) { question_ = std::move(question); }
+  // For the summary: what predict_memory() expects of this run.
+  void expect_tensor_bytes(int64_t bytes) { predicted_tensor_bytes_ = bytes; }
   // What ended the latest fit(): `none` when it was done.
   cluster::StopRequest stopped_by() const { return stopped_by_; }
 
@@ -53,6 +55,7 @@ class Trainer {
   comm::Group group_;
   Callbacks callbacks_;
   StopQuestion question_;
+  int64_t predicted_tensor_bytes_ = 0;
   cluster::StopRequest stopped_by_ = cluster::StopRequest::none;
 };
 

@@ -1,9 +1,12 @@
 #include "troika/train/training_step.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/memory.h"
+#include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint.h"
@@ -60,6 +63,7 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
 
 at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
                               StepTimes& times) {
+  memory::restart_peak();
   if (is_first) task_.module().zero_grad(/*set_to_none=*/true);
   std::optional<parallel::Exchange::NoSync> no_sync;
   if (!is_last) no_sync.emplace(*exchange_);
@@ -73,6 +77,9 @@ at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_l
   optimization_->scaled(accumulation_.factor == 1 ? loss : loss * accumulation_.factor).backward();
   times.end(Phase::backward);
   if (is_last) optimizer_step(step, times);
+  if (compat::counts_tensor_memory()) {
+    peak_tensor_bytes_ = std::max(peak_tensor_bytes_, memory::peak());
+  }
   return loss.detach();
 }
 

@@ -40,6 +40,9 @@ class TrainingStep {
   data::Batch cast(data::Batch batch) const;
   const nn::Precision& precision() const { return precision_; }
   const Optimization& optimization() const { return *optimization_; }
+  // Of all passes so far, the most that base/memory.h counted: validation and checkpoints are no
+  // part of it. 0 where nothing is counted.
+  int64_t peak_tensor_bytes() const { return peak_tensor_bytes_; }
 
   // What the next pass depends on: of the module, and beside it. Called by all ranks; block.
   optim::NamedTensors model();
@@ -62,6 +65,7 @@ class TrainingStep {
   std::unique_ptr<parallel::Exchange> exchange_;
   std::optional<Optimization> optimization_;
   const std::function<void()> before_step_;
+  int64_t peak_tensor_bytes_ = 0;
 };
 
 }  // namespace troika::train

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "troika/base/error.h"
+#include "troika/base/memory.h"
 
 namespace troika::comm::shm {
 
@@ -84,9 +85,15 @@ void Arena::give_back(const Piece& piece) {
 }
 
 at::Tensor Arena::tensor(int64_t count, c10::ScalarType type) {
-  const Piece piece = take(static_cast<size_t>(count) * c10::elementSize(type));
+  const size_t bytes = static_cast<size_t>(count) * c10::elementSize(type);
+  const Piece piece = take(bytes);
+  memory::add(static_cast<int64_t>(bytes));
   return at::from_blob(
-      piece.data, {count}, [self = shared_from_this(), piece](void*) { self->give_back(piece); },
+      piece.data, {count},
+      [self = shared_from_this(), piece, bytes](void*) {
+        memory::add(-static_cast<int64_t>(bytes));
+        self->give_back(piece);
+      },
       type);
 }
 

@@ -1,0 +1,164 @@
+// memory_ranks WHAT: on the ranks that a launcher started, what training takes of memory, counted,
+// against what was said of it.
+//   prediction: MemoryPredictor's, for models x precisions x recomputation x strategies.
+//   zero: the formulas of ZeRO (Rajbhandari et al., SC 2020, section 5 and 7, with parameters in
+//     float32) for a GPT whose states are most of all.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "troika/base/memory.h"
+#include "troika/base/text.h"
+#include "troika/comm/world.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/train/memory/prediction.h"
+#include "troika/train/strategy.h"
+#include "troika/train/training_step.h"
+
+namespace troika::train {
+namespace {
+
+// Noise of the model's shape.
+class Noise : public data::Dataset {
+ public:
+  explicit Noise(const nn::ModelOptions& model) : model_(model) {}
+  int64_t size() const override { return 1 << 20; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto inputs = nn::example_input(model_, static_cast<int64_t>(indices.size()));
+    const bool text = model_.name == "gpt";
+    return {inputs, text ? inputs.clone() : at::zeros({inputs.size(0)}, at::kLong)};
+  }
+  int64_t num_classes() const override { return model_.num_classes; }
+  std::vector<int64_t> input_shape() const override { return {}; }
+
+ private:
+  const nn::ModelOptions model_;
+};
+
+data::Batch batch_of(const data::Dataset& dataset, int64_t size) {
+  return dataset.load(std::vector<int64_t>(static_cast<size_t>(size)), {});
+}
+
+// The most bytes in each of the first two steps.
+std::pair<double, double> measured(const TrainOptions& options, const comm::Group& group) {
+  const int64_t before = memory::live();
+  const Noise noise(options.model);
+  const auto task = make_task(options);
+  task->module().train();
+  TrainingStep step(options, *task, group, 2, options.data.batch_size * group.size(), nullptr,
+                    [] {});
+  const auto batch = batch_of(noise, options.data.batch_size);
+  StepTimes times;
+  const auto one = [&](int64_t i) {
+    times.begin(i);
+    step.pass(batch, true, true, i, times);
+    times.finish();
+    return static_cast<double>(memory::peak() - before);
+  };
+  const double first = one(0);
+  return {first, one(1)};
+}
+
+TrainOptions options_for(const std::string& model) {
+  TrainOptions options;
+  options.model.name = model;
+  options.model.vocab_size = 256;
+  options.model.context = 32;
+  options.model.layers = 4;
+  options.model.heads = 2;
+  options.model.width = 64;
+  options.data.batch_size = 8;
+  options.data.workers = 0;
+  options.optimizer.name = "adamw";
+  options.optimizer.lr = 1e-3;
+  options.comm.bucket_megabytes = 4;
+  return options;
+}
+
+void expect_close(double predicted, double actual, const std::string& what) {
+  const auto text =
+      fmt::format("{}: predicted {}, measured {}, {:+.1f} %", what, human_bytes(predicted),
+                  human_bytes(actual), 100 * (predicted / actual - 1));
+  std::puts(text.c_str());
+  EXPECT_LE(predicted, 1.10 * actual) << text;
+  EXPECT_GE(predicted, 0.97 * actual) << text;
+}
+
+void expect_predicted(const std::string& model, const comm::Group& group) {
+  auto options = options_for(model);
+  const TrainOptions unchanged = options;
+  const Noise noise(options.model);
+  MemoryPredictor predictor(unchanged, noise);
+  for (const char* precision : {"32", "bf16-mixed", "bf16-true"}) {
+    for (const char* recompute : {"none", "selective", "sqrt", "full"}) {
+      for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
+        const MemoryChoice choice{strategy, precision, recompute, group.size()};
+        if (!predictor.why_not(choice).empty()) continue;
+        options.trainer.precision = precision;
+        options.trainer.recompute = recompute;
+        options.trainer.strategy = strategy;
+        const auto predicted = predictor.predict(choice);
+        const auto [first, second] = measured(options, group);
+        const auto what = fmt::format("{} {} {} {}", model, precision, recompute, strategy);
+        expect_close(predicted.peak(), std::max(first, second), what);
+        expect_close(predicted.step.sum(), second, what + ", second step");
+      }
+    }
+  }
+}
+
+void expect_formulas(const comm::Group& group) {
+  auto options = options_for("gpt");
+  options.model.context = 2;
+  options.model.layers = 96;
+  options.model.width = 128;
+  options.data.batch_size = 1;
+  options.comm.bucket_megabytes = 0.25;
+  options.comm.first_bucket_megabytes = 0.25;
+  const auto psi = static_cast<double>(nn::parameter_count(*nn::make_model(options.model)));
+  const double d = group.size();
+  for (const auto& [strategy, bytes] : {std::pair("zero1", 8 * psi + 8 * psi / d),
+                                        {"zero2", 4 * psi + 12 * psi / d},
+                                        {"zero3", 16 * psi / d}}) {
+    options.trainer.strategy = strategy;
+    // At first all parameters are whole.
+    const double actual = measured(options, group).second;
+    const auto what = fmt::format("{} on {} ranks: {} of {}", strategy, d, human_bytes(actual),
+                                  human_bytes(bytes));
+    std::puts(what.c_str());
+    EXPECT_NEAR(actual, bytes, 0.10 * bytes) << what;
+  }
+}
+
+}  // namespace
+}  // namespace troika::train
+
+int main(int argc, char** argv) {
+  using namespace troika;
+  testing::InitGoogleTest(&argc, argv);
+  try {
+    const std::string_view what = argc > 1 ? argv[1] : "";
+    compat::count_tensor_memory();
+    const auto group = comm::world({.backend = "shm"});
+    if (group.size() == 1) {
+      std::fprintf(stderr, "expected several ranks\n");
+      return 1;
+    }
+    if (what == "prediction") {
+      for (const char* model : {"mlp", "resnet18", "gpt"}) train::expect_predicted(model, group);
+    } else if (what == "zero") {
+      train::expect_formulas(group);
+    } else {
+      std::fprintf(stderr, "memory_ranks prediction|zero\n");
+      return 1;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed();
+}

@@ -1,0 +1,20 @@
+// What subcommands that take a training configuration share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "troika/base/config.h"
+#include "troika/data/dataset.h"
+#include "troika/nn/zoo.h"
+
+namespace troika::cli {
+
+// CONFIG, unless `file` is empty, and over it the arguments `--section.name=value`.
+void read_configuration(config::Table& table, const std::string& file,
+                        const std::vector<std::string>& arguments);
+
+// The model takes what the data set gives. Throws Error(usage) where it cannot.
+nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset);
+
+}  // namespace troika::cli

@@ -1,0 +1,152 @@
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/cli/commands.h"
+#include "troika/cli/configuration.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/train/memory/prediction.h"
+#include "troika/train/summary.h"
+
+namespace troika::cli {
+
+namespace {
+
+using train::MemoryChoice;
+using train::MemoryParts;
+using train::MemoryPrediction;
+
+struct Arguments {
+  std::string file;
+  std::vector<int> ranks;
+  int64_t budget = 0;  // bytes; 0: none stated
+  bool json = false;
+};
+
+struct Part {
+  const char* name;
+  double MemoryParts::*bytes;
+};
+
+constexpr Part kParts[]{
+    {"parameters", &MemoryParts::parameters}, {"gradients", &MemoryParts::gradients},
+    {"optimizer", &MemoryParts::optimizer},   {"activations", &MemoryParts::activations},
+    {"buckets", &MemoryParts::buckets},       {"workspace", &MemoryParts::workspace},
+    {"batches", &MemoryParts::batches}};
+
+struct Report {
+  std::vector<MemoryPrediction> predictions = {};
+  MemoryChoice configured = {};
+  int64_t resident_before = 0;  // of this process, before tensors: a budget must hold that too
+  int64_t budget = 0;
+
+  bool fits(const MemoryPrediction& prediction) const {
+    return prediction.peak() + static_cast<double>(resident_before) <= static_cast<double>(budget);
+  }
+  bool is_configured(const MemoryPrediction& prediction) const {
+    auto choice = configured;
+    choice.ranks = prediction.choice.ranks;
+    return prediction.choice == choice;
+  }
+};
+
+void print_table(const Report& report) {
+  fmt::print("Predicted peak bytes of tensors on each rank, beside {} of the process itself\n",
+             human_bytes(static_cast<double>(report.resident_before)));
+  int ranks = 0;
+  for (const auto& prediction : report.predictions) {
+    const auto& choice = prediction.choice;
+    if (choice.ranks != ranks) {
+      ranks = choice.ranks;
+      fmt::print("\n{} rank{}\n  {:<11}{:<10}{:<9}{:>10}", ranks, ranks == 1 ? "" : "s",
+                 "precision", "recompute", "strategy", "peak");
+      for (const auto& part : kParts) fmt::print("{:>12}", part.name);
+      fmt::print("{:>14}\n", "between steps");
+    }
+    fmt::print("{:<2}{:<11}{:<10}{:<9}{:>10}", report.is_configured(prediction) ? ">" : "",
+               choice.precision, choice.recompute, choice.strategy, human_bytes(prediction.peak()));
+    for (const auto& part : kParts) {
+      fmt::print("{:>12}", human_bytes(prediction.step.*part.bytes));
+    }
+    fmt::print("{:>14}", human_bytes(prediction.between_steps));
+    if (report.budget > 0) fmt::print("{}", report.fits(prediction) ? "  fits" : "  -");
+    fmt::print("\n");
+  }
+  fmt::print("\n>: as configured. Parts are those at the peak of a step.");
+  if (report.budget > 0) {
+    fmt::print(" fits: with the process, into {}.",
+               human_bytes(static_cast<double>(report.budget)));
+  }
+  fmt::print("\n");
+}
+
+void print_json(const Report& report) {
+  auto rows = nlohmann::ordered_json::array();
+  const auto whole = [](double bytes) { return static_cast<int64_t>(bytes); };
+  for (const auto& prediction : report.predictions) {
+    const auto& choice = prediction.choice;
+    auto parts = nlohmann::ordered_json::object();
+    for (const auto& part : kParts) parts[part.name] = whole(prediction.step.*part.bytes);
+    nlohmann::ordered_json row{{"ranks", choice.ranks},
+                               {"precision", choice.precision},
+                               {"recompute", choice.recompute},
+                               {"strategy", choice.strategy},
+                               {"configured", report.is_configured(prediction)},
+                               {"peak_bytes", whole(prediction.peak())},
+                               {"step", parts},
+                               {"between_steps_bytes", whole(prediction.between_steps)}};
+    if (report.budget > 0) row["fits"] = report.fits(prediction);
+    rows.push_back(row);
+  }
+  const nlohmann::ordered_json all{{"process_bytes", report.resident_before},
+                                   {"predictions", rows}};
+  std::cout << all.dump(2) << '\n';
+}
+
+int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
+  train::TrainOptions options;
+  auto table = train::make_table(options);
+  read_configuration(table, arguments.file, overrides);
+  compat::count_tensor_memory();
+  // One sample says what the model takes.
+  options.data.train_samples = 1;
+  const auto dataset = data::make_dataset(options.data, data::Split::train);
+  options.model = fit_model(options.model, *dataset);
+  Report report{.resident_before = train::peak_resident_bytes(), .budget = arguments.budget};
+  auto ranks = arguments.ranks;
+  if (ranks.empty()) {
+    ranks.push_back(static_cast<int>(std::max<int64_t>(1, options.trainer.devices)));
+  }
+  train::MemoryPredictor predictor(options, *dataset);
+  report.configured = predictor.configured(ranks.front());
+  report.predictions = train::predict_choices(predictor, ranks);
+  arguments.json ? print_json(report) : print_table(report);
+  return 0;
+}
+
+}  // namespace
+
+Entry add_memory(CLI::App& app) {
+  auto* command = app.add_subcommand("memory", "predict the memory that training will take");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("CONFIG", arguments->file, "as of train; without one, the defaults");
+  command->add_option("--ranks", arguments->ranks, "numbers of processes; one: trainer.devices")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1'000'000));
+  command->add_option("--budget", arguments->budget, "of each process, as in 6GiB: mark what fits")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--json", arguments->json, "print JSON, in bytes");
+  command->allow_extras();
+  command->footer("Any option of CONFIG may follow as --section.name=value.");
+  return {command, [command, arguments] { return run(*arguments, command->remaining()); }};
+}
+
+}  // namespace troika::cli

@@ -1,0 +1,151 @@
+#include "troika/train/memory/exchange_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+
+#include "troika/compat/autograd.h"  // of Slot
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/block_parameters.h"
+#include "troika/parallel/buckets.h"
+#include "troika/parallel/sharded.h"
+
+namespace troika::train {
+
+namespace {
+
+using Members = std::vector<std::vector<size_t>>;
+
+Members members_by_block(const nn::Model& model, const std::vector<parallel::Slot>& slots) {
+  std::map<std::string, size_t> numbers;
+  for (size_t i = 0; i < slots.size(); ++i) numbers.emplace(slots[i].name, i);
+  Members result;
+  for (const auto& names : parallel::buckets_of_blocks(model)) {
+    auto& members = result.emplace_back();
+    for (const auto& name : names) members.push_back(numbers.at(name));
+  }
+  return result;
+}
+
+}  // namespace
+
+ExchangeMemory::ExchangeMemory(const nn::Model& model, const ExchangeShape& shape,
+                               const std::vector<size_t>& order)
+    : shape_(shape) {
+  std::vector<parallel::Slot> slots;
+  for (auto& parameter : nn::trained_parameters(model)) {
+    auto& slot = slots.emplace_back();
+    slot.name = parameter.name;
+    slot.parameter = parameter.tensor;
+    bytes_of_.push_back(static_cast<int64_t>(parameter.tensor.nbytes()));
+    trained_bytes_ += bytes_of_.back();
+  }
+  for (const auto& entry : nn::named_state(model)) {
+    other_bytes_ += static_cast<int64_t>(entry.tensor.nbytes());
+  }
+  other_bytes_ -= trained_bytes_;
+  const auto assigned = [&](const std::vector<size_t>& by) {
+    return parallel::assign_buckets(slots, by, shape_.first_bucket_bytes, shape_.bucket_bytes);
+  };
+  std::vector<size_t> first_order(slots.size());
+  std::iota(first_order.rbegin(), first_order.rend(), 0);
+  Members members = shape_.stage == 3 ? members_by_block(model, slots) : assigned(first_order);
+  if (shape_.stage == 0 && shape_.reorders_buckets) {
+    auto later = assigned(order);
+    buckets_change_ = members != later;
+    members = std::move(later);
+  }
+  bucket_of_.resize(slots.size());
+  for (const auto& indices : members) {
+    Bucket& bucket = buckets_.emplace_back();
+    bucket.members = indices.size();
+    for (const size_t i : indices) {
+      bucket_of_[i] = buckets_.size() - 1;
+      bucket.count += slots[i].parameter.numel();
+      bucket.element_bytes = static_cast<int64_t>(slots[i].parameter.element_size());
+    }
+    if (shape_.stage == 0) continue;
+    const int64_t multiple = parallel::kBlockMultiple * shape_.ranks;
+    bucket.count = (bucket.count + multiple - 1) / multiple * multiple;
+    bucket.shared = shape_.stage == 3 && bucket.count >= parallel::ShardedOptions().keep_elements;
+  }
+  if (shape_.stage == 3) {
+    std::map<std::string, size_t> places;
+    for (size_t i = 0; i < slots.size(); ++i) places.emplace(slots[i].name, bucket_of_[i]);
+    needs_ = parallel::buckets_needed(model, places);
+  }
+  begin_pass();
+}
+
+int64_t ExchangeMemory::stepped() const {
+  int64_t sum = 0;
+  for (const auto& bucket : buckets_) sum += bucket.count;
+  return shape_.stage == 0 ? sum : sum / shape_.ranks;
+}
+
+HeldBytes ExchangeMemory::between_passes() const {
+  ExchangeMemory copy = *this;
+  copy.begin_pass();
+  for (auto& bucket : copy.buckets_) bucket.whole = bucket.shared;
+  copy.summed_bytes_ = 0;
+  auto result = copy.held();
+  if (buckets_change_) result.buckets += result.gradients;
+  return result;
+}
+
+void ExchangeMemory::begin_pass() {
+  launched_ = 0;
+  taken_ = 0;
+  for (auto& bucket : buckets_) {
+    bucket.whole = false;
+    bucket.open = false;
+    bucket.pending = bucket.members;
+  }
+  summed_bytes_ = shape_.accumulates && shape_.stage >= 2 ? trained_bytes_ : 0;
+}
+
+// As Reducer::open().
+void ExchangeMemory::open(Bucket& bucket) {
+  if (bucket.open) return;
+  const auto count = [&] {
+    return std::count_if(buckets_.begin(), buckets_.end(), [](const auto& b) { return b.open; });
+  };
+  while (taken_ < launched_ && count() >= 2) buckets_[taken_++].open = false;
+  bucket.open = true;
+}
+
+void ExchangeMemory::gradient(size_t parameter) {
+  if (shape_.stage < 2) return;
+  Bucket& bucket = buckets_[bucket_of_[parameter]];
+  open(bucket);
+  if (shape_.accumulates) summed_bytes_ -= bytes_of_[parameter];
+  --bucket.pending;
+  while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) ++launched_;
+}
+
+// As BlockParameters::enter().
+void ExchangeMemory::block(size_t index, int64_t next) {
+  if (shape_.stage < 3) return;
+  for (auto& bucket : buckets_) bucket.whole = false;
+  const auto gather = [&](size_t of) {
+    for (const size_t b : needs_[of]) buckets_[b].whole = buckets_[b].shared;
+  };
+  gather(index);
+  if (next >= 0) gather(static_cast<size_t>(next));
+}
+
+HeldBytes ExchangeMemory::held() const {
+  HeldBytes result{.parameters = other_bytes_, .gradients = summed_bytes_};
+  for (const auto& bucket : buckets_) {
+    const int64_t own = bucket.bytes() / shape_.ranks;
+    result.parameters += bucket.shared ? own : bucket.bytes();
+    result.gradients += shape_.stage >= 2 ? own : bucket.bytes();
+    if (bucket.whole) result.buckets += bucket.bytes();
+    if (bucket.open) result.buckets += bucket.bytes();
+  }
+  return result;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,114 @@
+#include "troika/train/memory/pass_memory.h"
+
+#include <memory>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/memory.h"
+#include "troika/compat/autograd.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/model.h"
+#include "troika/nn/state.h"
+
+namespace troika::train {
+
+namespace {
+
+class Watch {
+ public:
+  Watch() : before_(memory::live()) { memory::restart_peak(); }
+
+  void note(const PassEvent& event) {
+    parts_.push_back({event, static_cast<double>(memory::peak() - before_),
+                      static_cast<double>(memory::live() - before_)});
+    memory::restart_peak();
+  }
+  // A gradient is given up, before the next part begins.
+  void take(size_t index, at::Tensor& parameter) {
+    note({PassEvent::Kind::gradient, index});
+    parameter.mutable_grad().reset();
+    memory::restart_peak();
+  }
+  std::vector<PassPart> parts() && { return std::move(parts_); }
+
+ private:
+  const int64_t before_;
+  std::vector<PassPart> parts_;
+};
+
+// As parallel::BlockParameters has them run, whose moments these are.
+void watch_blocks(nn::Model& model, Watch& watch) {
+  const auto count = static_cast<int64_t>(model.blocks().size());
+  model.run_blocks_by([&model, &watch, count](size_t block, const at::Tensor& input) {
+    const auto index = static_cast<int64_t>(block);
+    watch.note({PassEvent::Kind::block, block, index + 1 < count ? index + 1 : -1});
+    auto output = model.blocks()[block].forward(input);
+    if (output.requires_grad()) {
+      output.register_hook([&watch, block, index](const at::Tensor&) {
+        watch.note({PassEvent::Kind::block, block, index - 1});
+      });
+    }
+    return output;
+  });
+}
+
+std::vector<PassPart> run(Task& task, nn::Model* model, const nn::Precision& precision,
+                          data::Batch batch) {
+  auto parameters = nn::trained_parameters(task.module());
+  task.module().train();
+  task.module().zero_grad(/*set_to_none=*/true);
+  Watch watch;
+  if (model) watch_blocks(*model, watch);
+  std::vector<std::unique_ptr<compat::GradientHook>> hooks;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    hooks.push_back(std::make_unique<compat::GradientHook>(
+        parameters[i].tensor,
+        [&watch, i, &parameter = parameters[i].tensor] { watch.take(i, parameter); }));
+  }
+  if (at::isFloatingType(batch.inputs.scalar_type())) {
+    batch.inputs = batch.inputs.to(precision.parameters);
+  }
+  const at::Tensor loss = [&] {
+    const nn::Autocast autocast(precision, at::kCPU);
+    return task.training_step(batch);
+  }();
+  watch.note({PassEvent::Kind::forward_done});
+  loss.backward();
+  watch.note({});
+  if (model) model->run_blocks_by({});
+  return std::move(watch).parts();
+}
+
+}  // namespace
+
+PassMemory::PassMemory(Task& task, nn::Model* model, const nn::Precision& precision,
+                       const data::Batch& smaller, const data::Batch& larger)
+    : smaller_(smaller.size()), larger_(larger.size()) {
+  TROIKA_CHECK(compat::counts_tensor_memory(), "tensors are not counted");
+  of_smaller_ = run(task, model, precision, smaller);
+  of_larger_ = larger_ == smaller_ ? of_smaller_ : run(task, model, precision, larger);
+  bool same = of_smaller_.size() == of_larger_.size();
+  for (size_t i = 0; same && i < of_smaller_.size(); ++i) {
+    same = of_smaller_[i].until == of_larger_[i].until;
+  }
+  if (same) return;
+  throw Error("train", ErrorKind::failure,
+              {.what = "memory cannot be predicted for a task whose backward pass takes another "
+                       "way for another size of batch"});
+}
+
+std::vector<PassPart> PassMemory::parts(int64_t batch) const {
+  if (larger_ == smaller_) return of_larger_;
+  const double share =
+      static_cast<double>(batch - smaller_) / static_cast<double>(larger_ - smaller_);
+  std::vector<PassPart> result;
+  for (size_t i = 0; i < of_smaller_.size(); ++i) {
+    const auto at = [&](double one, double other) { return one + share * (other - one); };
+    result.push_back({of_smaller_[i].until, at(of_smaller_[i].peak, of_larger_[i].peak),
+                      at(of_smaller_[i].live, of_larger_[i].live)});
+  }
+  return result;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,205 @@
+#include "troika/train/memory/prediction.h"
+
+#include <algorithm>
+
+#include "troika/base/error.h"
+#include "troika/base/memory.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/nn/zoo.h"
+#include "troika/optim/optimizer.h"
+#include "troika/train/memory/exchange_memory.h"
+#include "troika/train/strategy.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+
+namespace {
+
+// From 2 on, oneDNN makes convolutions as it does of larger batches.
+constexpr int64_t kSmallerBatch = 2;
+constexpr int64_t kLargerBatch = 4;
+
+data::Batch some_batch(const data::Dataset& dataset, int64_t size) {
+  return dataset.load(std::vector<int64_t>(static_cast<size_t>(size), 0), {});
+}
+
+double bytes_of(const data::Batch& batch) {
+  return static_cast<double>(batch.inputs.nbytes() + batch.targets.nbytes());
+}
+
+std::vector<size_t> order_of_gradients(const std::vector<PassPart>& parts) {
+  std::vector<size_t> order;
+  for (const auto& part : parts) {
+    if (part.until.kind == PassEvent::Kind::gradient) order.push_back(part.until.index);
+  }
+  return order;
+}
+
+int stage_of(const std::string& strategy) {
+  return strategy.starts_with("zero") ? strategy.back() - '0' : 0;
+}
+
+double left_for_backward(const std::vector<PassPart>& parts) {
+  const auto done = std::find_if(parts.begin(), parts.end(), [](const PassPart& part) {
+    return part.until.kind == PassEvent::Kind::forward_done;
+  });
+  return done->live;
+}
+
+void follow(ExchangeMemory& exchange, const PassEvent& event) {
+  if (event.kind == PassEvent::Kind::gradient) exchange.gradient(event.index);
+  if (event.kind == PassEvent::Kind::block) exchange.block(event.index, event.next);
+}
+
+void add_if_new(std::vector<std::string>& list, const std::string& name) {
+  if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
+}
+
+}  // namespace
+
+double MemoryParts::sum() const {
+  return parameters + gradients + optimizer + activations + buckets + workspace + batches;
+}
+
+double MemoryPrediction::peak() const {
+  return std::max(step.sum(), between_steps);
+}
+
+MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset)
+    : options_(options), dataset_(dataset), model_(nn::make_model(options.model)) {}
+
+MemoryChoice MemoryPredictor::configured(int ranks) const {
+  return {canonical_strategy(options_.trainer.strategy),
+          nn::parse_precision(options_.trainer.precision).name, options_.trainer.recompute, ranks};
+}
+
+std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
+  const int stage = stage_of(choice.strategy);
+  const auto precision = nn::parse_precision(choice.precision);
+  if (stage == 0 && choice.strategy != "ddp" && choice.strategy != "horovod" &&
+      choice.strategy != "ddp_find_unused_parameters_true") {
+    return "strategy " + choice.strategy;
+  }
+  if (stage == 0 && options_.ddp.codec.name != "none") return "ddp.hook " + options_.ddp.codec.name;
+  // Small tensors stay in memory, so what is there does not grow evenly with the batch.
+  if (!options_.offload.activations.empty()) return "offload.activations";
+  if (stage > 0 && precision.needs_masters()) {
+    return choice.strategy + " with precision " + precision.name;
+  }
+  if (stage > 0 && !optim::is_element_wise(options_.optimizer.name)) {
+    return choice.strategy + " with optimizer " + options_.optimizer.name;
+  }
+  if (stage == 3 && choice.recompute != "none") {
+    return "zero3 with recompute " + choice.recompute;
+  }
+  return {};
+}
+
+int64_t MemoryPredictor::batch_on(int ranks) const {
+  return (global_batch(options_, ranks) + ranks - 1) / ranks;
+}
+
+const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
+  const std::pair key(choice.precision, choice.recompute);
+  if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
+  const auto precision = nn::parse_precision(choice.precision);
+  nn::require_supported(precision, at::kCPU);
+  Task task(model_);
+  task.recompute(choice.recompute);
+  const int64_t larger = std::min(kLargerBatch, batch_on(choice.ranks));
+  const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
+  auto* blocks = choice.recompute == "none" ? model_.get() : nullptr;
+  return passes_
+      .try_emplace(key, task, blocks, precision, some_batch(dataset_, smaller),
+                   some_batch(dataset_, larger))
+      .first->second;
+}
+
+double MemoryPredictor::optimizer_bytes(const nn::Precision& precision, int64_t elements) const {
+  constexpr int64_t kSome = 1 << 16;
+  const auto type = precision.needs_masters() ? at::kFloat : precision.parameters;
+  const auto parameter = at::empty({kSome}, type);
+  const int64_t before = memory::live();
+  const auto optimizer =
+      optim::make_optimizer(std::vector<optim::Parameter>{{"some", parameter}}, options_.optimizer);
+  double each = static_cast<double>(memory::live() - before) / kSome;
+  if (precision.needs_masters()) each += 2 * sizeof(float);
+  return each * static_cast<double>(elements);
+}
+
+MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
+  if (const auto reason = why_not(choice); !reason.empty()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "memory is not predicted for this", .got = reason});
+  }
+  const auto precision = nn::parse_precision(choice.precision);
+  model_->to(precision.parameters);
+  const auto parts = pass_of(choice).parts(batch_on(choice.ranks));
+  ExchangeMemory exchange(
+      *model_,
+      {.stage = stage_of(choice.strategy),
+       .ranks = choice.ranks,
+       .bucket_bytes = mebibytes(options_.comm.bucket_megabytes),
+       .first_bucket_bytes = mebibytes(options_.comm.first_bucket_megabytes),
+       .reorders_buckets = choice.strategy != "ddp_find_unused_parameters_true" &&
+                           !options_.ddp.find_unused_parameters,
+       .accumulates = accumulation(options_).passes > 1},
+      order_of_gradients(parts));
+  MemoryParts steady;
+  steady.optimizer = optimizer_bytes(precision, exchange.stepped());
+  const int64_t loaded = options_.data.workers > 0 ? options_.data.prefetch + 1 : 1;
+  steady.batches =
+      bytes_of(some_batch(dataset_, 1)) * static_cast<double>(batch_on(choice.ranks) * loaded);
+  const double kept = left_for_backward(parts);
+  MemoryPrediction result{.choice = choice};
+  const auto consider = [&](double in_pass) {
+    const auto held = exchange.held();
+    MemoryParts now = steady;
+    now.parameters = static_cast<double>(held.parameters);
+    now.gradients = static_cast<double>(held.gradients);
+    now.buckets = static_cast<double>(held.buckets);
+    now.activations = std::min(in_pass, kept);
+    now.workspace = in_pass - now.activations;
+    if (now.sum() > result.step.sum()) result.step = now;
+  };
+  exchange.begin_pass();
+  for (const auto& part : parts) {
+    consider(part.peak);
+    follow(exchange, part.until);
+    consider(part.live);
+  }
+  result.between_steps =
+      steady.optimizer + steady.batches + static_cast<double>(exchange.between_passes().sum());
+  return result;
+}
+
+std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
+                                              const std::vector<int>& ranks) {
+  const auto configured = predictor.configured(1);
+  // One that the table would leave out.
+  if (!predictor.why_not(configured).empty()) predictor.predict(configured);
+  std::vector<std::string> precisions{"32", "bf16-mixed", "bf16-true"};
+  std::vector<std::string> policies{"none", "selective", "sqrt", "full"};
+  std::vector<std::string> strategies{"ddp", "zero1", "zero2", "zero3"};
+  add_if_new(precisions, configured.precision);
+  add_if_new(policies, configured.recompute);
+  add_if_new(strategies, configured.strategy);
+  std::vector<MemoryPrediction> result;
+  for (const auto& precision : precisions) {
+    for (const auto& policy : policies) {
+      for (const int count : ranks) {
+        for (const auto& strategy : strategies) {
+          const MemoryChoice choice{strategy, precision, policy, count};
+          if (predictor.why_not(choice).empty()) result.push_back(predictor.predict(choice));
+        }
+      }
+    }
+  }
+  std::stable_sort(result.begin(), result.end(), [](const auto& one, const auto& other) {
+    return one.choice.ranks < other.choice.ranks;
+  });
+  return result;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,82 @@
+// How much memory a training run will take, before it runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troika/data/dataset.h"
+#include "troika/nn/model.h"
+#include "troika/train/memory/pass_memory.h"
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+struct MemoryChoice {
+  std::string strategy;
+  std::string precision;
+  std::string recompute;
+  int ranks = 1;
+
+  bool operator==(const MemoryChoice&) const = default;
+};
+
+// Bytes of tensors on one rank, as base/memory.h counts them, at the moment of a step at which they
+// are most.
+struct MemoryParts {
+  double parameters = 0;   // and buffers
+  double gradients = 0;    // their means
+  double optimizer = 0;    // states, and float32 masters with their gradients
+  double activations = 0;  // what the forward pass leaves for the backward pass
+  double buckets = 0;      // gradients and parameters on their way between ranks
+  double workspace = 0;    // of the operators at work; what is recomputed
+  double batches = 0;      // the one in use and those loaded ahead
+
+  double sum() const;
+};
+
+struct MemoryPrediction {
+  MemoryChoice choice = {};
+  MemoryParts step = {};
+  // The most between steps: where zero3 has all parameters, and where buckets are made anew.
+  double between_steps = 0;
+
+  double peak() const;
+};
+
+// Predicts for the model and the batches of one configuration, on its optimizer. Activations are
+// measured, by passes on small batches; all else follows from shapes.
+class MemoryPredictor {
+ public:
+  // options.model is as large as the data set's samples, of which one is loaded. Needs
+  // compat::count_tensor_memory(). Both arguments must outlive this object.
+  MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset);
+
+  // What the options say, on so many ranks.
+  MemoryChoice configured(int ranks) const;
+  // Why this cannot be predicted; empty: it can.
+  std::string why_not(const MemoryChoice& choice) const;
+  // Throws Error(usage) where it cannot. Changes the state of the random generator.
+  MemoryPrediction predict(const MemoryChoice& choice);
+
+ private:
+  int64_t batch_on(int ranks) const;
+  const PassMemory& pass_of(const MemoryChoice& choice);
+  double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
+
+  const TrainOptions& options_;
+  const data::Dataset& dataset_;
+  std::shared_ptr<nn::Model> model_;
+  std::map<std::pair<std::string, std::string>, PassMemory> passes_;  // by precision, recompute
+};
+
+// Every choice of {32, bf16-mixed, bf16-true} x {none, selective, sqrt, full} x {ddp, zero1,
+// zero2, zero3} x `ranks`, and of what is configured, that can be had; by ranks, precision,
+// recomputation and strategy.
+std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
+                                              const std::vector<int>& ranks);
+
+}  // namespace troika::train
