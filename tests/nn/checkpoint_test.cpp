@@ -78,8 +78,8 @@ TEST_P(EveryModel, HasTheSameBitsRecomputed) {
       *plain, [&](const at::Tensor& x) { return plain->forward(x); }, input, precision);
   const size_t blocks = plain->blocks().size();
   const RecomputePlan nested{{0, blocks - 1, {{0, 2, {{1, 2}}}, {2, 3}}}};
-  for (const auto& plan :
-       {recompute_plan("full", blocks), recompute_plan("sqrt", blocks), nested}) {
+  for (const auto& plan : {recompute_plan("full", blocks), recompute_plan("selective", blocks),
+                           recompute_plan("sqrt", blocks), nested}) {
     const auto model = make(options);
     expect_equal(expected, run(*model, Recompute(model, plan), input, precision), name);
   }
@@ -190,6 +190,49 @@ TEST(Checkpoint, AFunctionThatDoesSomethingElseIsToldSo) {
       "[nn] block c did not do the same when recomputed: saved tensor 2 of 2; got nothing, "
       "expected Float [3] on cpu (a recomputed function must depend on nothing that "
       "changes)");
+}
+
+// The gradient of x * product(w) is the product, here of a matrix that changes before it is needed,
+// so it tells whether the product was kept or made again.
+void expect_kept(const std::function<at::Tensor(const at::Tensor& w)>& product, bool kept) {
+  const auto w = at::eye(3);
+  const auto x = at::ones({3, 3}).requires_grad_();
+  const auto y = checkpoint([&](const at::Tensor& input) { return input * product(w); }, x,
+                            {.keep_products = true});
+  w.mul_(2);
+  y.sum().backward();
+  EXPECT_TRUE(x.grad().equal(kept ? at::eye(3) : product(w))) << x.grad();
+}
+
+TEST(Checkpoint, KeepsProductsAndNothingElse) {
+  const auto one = at::eye(3);
+  expect_kept([&](const at::Tensor& w) { return one.mm(w); }, true);
+  expect_kept([&](const at::Tensor& w) { return at::linear(one, w, at::zeros({3})); }, true);
+  expect_kept(
+      [&](const at::Tensor& w) {
+        return at::conv2d(one.view({3, 3, 1, 1}), w.view({3, 3, 1, 1})).view({3, 3});
+      },
+      true);
+  expect_kept([&](const at::Tensor& w) { return one.unsqueeze(0).bmm(w.unsqueeze(0))[0]; }, false);
+  expect_kept([&](const at::Tensor& w) { return one * w; }, false);
+}
+
+TEST(Checkpoint, MakesAgainAProductThatWasWrittenOver) {
+  const auto one = at::eye(3);
+  expect_kept([&](const at::Tensor& w) { return one.mm(w).neg_(); }, false);
+}
+
+TEST(Checkpoint, KeptProductsServeAGraphThatIsGoneThroughTwice) {
+  const auto w = at::eye(3).requires_grad_();
+  const auto product = [&](const at::Tensor& x) { return x.mm(w).relu_().mm(w).exp(); };
+  const auto x = at::eye(3).requires_grad_();
+  const auto expected = torch::autograd::grad({product(x).sum()}, {x, w});
+  const auto y = checkpoint(product, x, {.keep_products = true}).sum();
+  for (const bool again : {true, false}) {
+    const auto found = torch::autograd::grad({y}, {x, w}, {}, /*retain_graph=*/again);
+    EXPECT_TRUE(found[0].equal(expected[0]));
+    EXPECT_TRUE(found[1].equal(expected[1]));
+  }
 }
 
 }  // namespace

@@ -27,10 +27,11 @@ TEST(RecomputePlan, OfEachPolicy) {
   EXPECT_THAT(recompute_plan("sqrt", 10),
               ElementsAre(RecomputedSegment{0, 3}, RecomputedSegment{3, 6}));
   EXPECT_THAT(recompute_plan("sqrt", 1), ElementsAre());
+  EXPECT_THAT(recompute_plan("selective", 1), ElementsAre(RecomputedSegment{0, 1, {}, true}));
   for (const std::string name : {"half", "every_", "every_0", "every_x"}) {
     EXPECT_ERROR(recompute_plan(name, 5), ErrorKind::usage,
                  "[nn] unknown policy of recomputation; got " + name +
-                     ", expected none, full, sqrt, or every_K with K >= 1");
+                     ", expected none, full, selective, sqrt, or every_K with K >= 1");
   }
 }
 

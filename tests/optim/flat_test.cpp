@@ -1,7 +1,11 @@
 // How optimizers walk over memory, and how their states are saved.
 #include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <fstream>
 
 #include "tests/support/errors.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/compat/torch.h"
 #include "troika/optim/optimizer.h"
 
@@ -154,6 +158,42 @@ TEST(FlatOptimizer, GoesOnFromItsStateAsIfNothingHadBeen) {
       EXPECT_TRUE(copies[i].equal(parameters[i])) << name << " " << i;
     }
   }
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0;
+  file >> pages >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+TEST(FlatOptimizer, OffloadedStatesDoTheSameOutsideOfMemory) {
+  const TemporaryFolder folder;
+  constexpr int64_t kElements = 8 << 20;
+  for (const auto& name : optimizer_names()) {
+    if (name == "adamw_8bit") continue;
+    const auto make = [&](const std::string& offload) {
+      const auto tensor = at::linspace(1, 2, kElements);
+      tensor.mutable_grad() = at::linspace(-1, 1, kElements);
+      return std::pair(
+          tensor, make_optimizer({Parameter{"a", tensor}}, {.name = name, .offload = offload}));
+    };
+    const auto [expected, plain] = make("");
+    const auto [found, offloaded] = make(folder.path());
+    plain->step();
+    plain->step();
+    const int64_t before = resident_bytes();
+    offloaded->step();
+    offloaded->step();
+    EXPECT_LT(resident_bytes() - before, kElements * 4 / 4) << name;
+    EXPECT_TRUE(found.equal(expected)) << name;
+    EXPECT_TRUE(offloaded->state()[0].second.equal(plain->state()[0].second)) << name;
+  }
+  EXPECT_ERROR(
+      make_optimizer({Parameter{"a", at::ones({2})}}, {.name = "adamw_8bit", .offload = "/tmp"}),
+      ErrorKind::usage,
+      "[optim] adamw_8bit keeps its states in memory; got offload to /tmp, expected none, "
+      "or adamw");
 }
 
 TEST(FlatOptimizer, RefusesAStateThatDoesNotFitAndChangesNothing) {

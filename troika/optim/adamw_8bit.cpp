@@ -59,7 +59,7 @@ class AdamW8Bit final : public FlatOptimizer {
 
   void update(const std::vector<Piece>& pieces) override {
     const auto parts = cut(pieces, parameters().element_bytes());
-    share(parts.size(), [&](size_t i) { update_part(parts[i]); });
+    share(parts, [&](size_t i) { update_part(parts[i]); });
   }
 
   void update_part(const Piece& part) {

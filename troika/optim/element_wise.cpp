@@ -14,7 +14,8 @@ class ElementWise : public FlatOptimizer {
 
   ElementWise(FlatParameters parameters, const OptimizerOptions& options,
               std::vector<std::string> states, bool counts)
-      : FlatOptimizer(std::move(parameters), options.lr, std::move(states), counts),
+      : FlatOptimizer(std::move(parameters), options.lr, std::move(states), counts,
+                      options.offload),
         options_(options) {}
 
   // `index` is of a parameter that decays as all of the span do and has made as many steps.
@@ -30,7 +31,7 @@ class ElementWise : public FlatOptimizer {
     };
     const size_t bytes = parameters().element_bytes();
     const auto parts = cut(join(pieces, bytes, alike), bytes);
-    share(parts.size(), [&](size_t i) { update_span(span(parts[i]), parts[i].index); });
+    share(parts, [&](size_t i) { update_span(span(parts[i]), parts[i].index); });
   }
 };
 

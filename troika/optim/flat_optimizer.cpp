@@ -27,14 +27,23 @@ std::string shape_of(const at::Tensor& tensor) {
 }  // namespace
 
 FlatOptimizer::FlatOptimizer(FlatParameters parameters, double rate,
-                             std::vector<std::string> flat_states, bool counts)
+                             std::vector<std::string> flat_states, bool counts,
+                             const std::filesystem::path& offload)
     : parameters_(std::move(parameters)),
       rate_(rate),
       counts_(counts),
       steps_(at::zeros({static_cast<int64_t>(parameters_.list().size())}, at::kLong)) {
   for (auto& name : flat_states) {
-    flat_.emplace_back(std::move(name), at::zeros({parameters_.size()}, parameters_.type()));
+    flat_.emplace_back(std::move(name), make_flat(offload));
   }
+}
+
+at::Tensor FlatOptimizer::make_flat(const std::filesystem::path& offload) {
+  if (offload.empty()) return at::zeros({parameters_.size()}, parameters_.type());
+  const auto bytes = static_cast<size_t>(parameters_.size()) * parameters_.element_bytes();
+  auto file = files_.emplace_back(std::make_shared<MappedFile>(offload, bytes));
+  return at::from_blob(
+      file->data(), {parameters_.size()}, [file](void*) {}, parameters_.type());
 }
 
 void FlatOptimizer::step() {
@@ -111,9 +120,22 @@ kernels::Span FlatOptimizer::span(const Piece& piece) const {
           .count = static_cast<size_t>(piece.count)};
 }
 
-void FlatOptimizer::share(size_t count, const std::function<void(size_t)>& work) {
-  at::parallel_for(0, static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) work(static_cast<size_t>(i));
+void FlatOptimizer::share(const std::vector<Piece>& pieces,
+                          const std::function<void(size_t)>& work) const {
+  const auto in_files = [&](size_t i, void (MappedFile::*act)(const void*, size_t) const) {
+    const size_t bytes = parameters_.element_bytes();
+    for (const auto& file : files_) {
+      (*file.*act)(file->data() + static_cast<size_t>(pieces[i].offset) * bytes,
+                   static_cast<size_t>(pieces[i].count) * bytes);
+    }
+  };
+  const auto count = static_cast<int64_t>(pieces.size());
+  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      if (i + 1 < static_cast<size_t>(end)) in_files(i + 1, &MappedFile::prefetch);
+      work(i);
+      in_files(i, &MappedFile::release);
+    }
   });
 }
 

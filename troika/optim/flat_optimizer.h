@@ -1,12 +1,14 @@
 // What all optimizers have in common: parameters, states, the rate, and how they are saved.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "troika/base/mapped_file.h"
 #include "troika/optim/flat_parameters.h"
 #include "troika/optim/kernels/kernels.h"
 
@@ -43,9 +45,10 @@ class FlatOptimizer {
 
  protected:
   // `flat_states` are names of states of one number per element. `counts` is for methods that need
-  // to know how many steps a parameter has made.
+  // to know how many steps a parameter has made. Flat states are in memory, or in files in the
+  // folder `offload` if there is one: no more of them than threads work on is in memory then.
   FlatOptimizer(FlatParameters parameters, double rate, std::vector<std::string> flat_states,
-                bool counts);
+                bool counts, const std::filesystem::path& offload = {});
 
   // Makes the step for these pieces, one per parameter that has a gradient.
   virtual void update(const std::vector<Piece>& pieces) = 0;
@@ -60,14 +63,17 @@ class FlatOptimizer {
   }
   // A piece with its flat states, the first as Span::first.
   kernels::Span span(const Piece& piece) const;
-  // Calls `work(i)` for each of `count` pieces, on LibTorch's threads.
-  static void share(size_t count, const std::function<void(size_t)>& work);
+  // Calls `work(i)` for each of the pieces, on LibTorch's threads.
+  void share(const std::vector<Piece>& pieces, const std::function<void(size_t)>& work) const;
 
  private:
+  at::Tensor make_flat(const std::filesystem::path& offload);
   NamedTensors state_of(size_t index) const;
 
   FlatParameters parameters_;
   double rate_;
+  // What is offloaded, of each flat state; none otherwise.
+  std::vector<std::shared_ptr<const MappedFile>> files_;
   NamedTensors flat_;
   bool counts_;
   at::Tensor steps_;  // [parameters]

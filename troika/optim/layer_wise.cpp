@@ -12,7 +12,8 @@ class LayerWise : public FlatOptimizer {
  protected:
   LayerWise(FlatParameters parameters, const OptimizerOptions& options,
             std::vector<std::string> states, bool counts)
-      : FlatOptimizer(std::move(parameters), options.lr, std::move(states), counts),
+      : FlatOptimizer(std::move(parameters), options.lr, std::move(states), counts,
+                      options.offload),
         options_(options) {}
 
   // Updates what comes before the norms; sums of squares of the parameter and what it is held to.
@@ -28,13 +29,13 @@ class LayerWise : public FlatOptimizer {
   void update(const std::vector<Piece>& pieces) final {
     const auto parts = cut(pieces, parameters().element_bytes());
     std::vector<kernels::Squares> squares(parts.size());
-    share(parts.size(), [&](size_t i) { squares[i] = prepare(span(parts[i]), parts[i].index); });
+    share(parts, [&](size_t i) { squares[i] = prepare(span(parts[i]), parts[i].index); });
     std::vector<kernels::Squares> sums(parameters().list().size(), kernels::Squares{});
     for (size_t i = 0; i < parts.size(); ++i) {
       sums[parts[i].index].parameter += squares[i].parameter;
       sums[parts[i].index].other += squares[i].other;
     }
-    share(parts.size(), [&](size_t i) {
+    share(parts, [&](size_t i) {
       apply(span(parts[i]), parts[i].index, rate_of(parts[i].index, sums[parts[i].index]));
     });
   }

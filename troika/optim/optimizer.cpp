@@ -24,6 +24,12 @@ std::unique_ptr<FlatOptimizer> make_optimizer(std::vector<Parameter> parameters,
   }
   FlatParameters flat(std::move(parameters));
   const std::string& name = options.name;
+  if (name == "adamw_8bit" && !options.offload.empty()) {
+    throw Error("optim", ErrorKind::usage,
+                {.what = "adamw_8bit keeps its states in memory",
+                 .got = "offload to " + options.offload,
+                 .expected = "none, or adamw"});
+  }
   if (name == "sgd") {
     if (options.nesterov && options.momentum <= 0) {
       throw Error("optim", ErrorKind::usage,

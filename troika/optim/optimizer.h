@@ -29,6 +29,9 @@ struct OptimizerOptions {
   double beta2 = 0.999;
   double eps = 1e-8;                 // of these and adagrad
   double trust_coefficient = 0.001;  // of lars: its eta
+  // A folder for files that hold the states, page by page in memory while they are used; empty: all
+  // in memory. Not of adamw_8bit.
+  std::string offload = {};
 };
 
 const std::vector<std::string>& optimizer_names();

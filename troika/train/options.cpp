@@ -33,7 +33,7 @@ config::Rule count_or(const std::string& minus_one) {
 }
 
 config::Rule recompute_policy() {
-  return {"none, full, sqrt, or every_K with K >= 1", [](const config::Value& value) {
+  return {"none, full, selective, sqrt, or every_K with K >= 1", [](const config::Value& value) {
             try {
               nn::recompute_plan(std::get<std::string>(value), 1);
               return true;
@@ -199,6 +199,14 @@ void add_schedule(config::Table& table, optim::ScheduleOptions& schedule) {
             "of plateau: how much lower counts, relative to the best loss", between(0.0, 1.0));
 }
 
+void add_offload(config::Table& table, TrainOptions& options) {
+  table.add("offload.activations", &options.offload.activations,
+            "folder for files that hold activations between forward and backward pass; empty: "
+            "memory; docs/precision-and-memory.md");
+  table.add("offload.optimizer", &options.optimizer.offload,
+            "folder for files that hold the optimizer's states; empty: memory");
+}
+
 void add_comm(config::Table& table, TrainOptions::Comm& comm) {
   table.add("comm.backend", &comm.backend,
             "auto: shared memory in a node; mpi under mpirun, else gloo, between nodes",
@@ -278,6 +286,7 @@ config::Table make_table(TrainOptions& options) {
   add_data(table, options.data);
   add_optim(table, options.optimizer, options.schedule);
   add_schedule(table, options.schedule);
+  add_offload(table, options);
   add_comm(table, options.comm);
   add_ddp(table, options.ddp);
   add_strategies(table, options);

@@ -42,6 +42,10 @@ struct TrainOptions {
     std::string ckpt_path;
   } trainer;
 
+  struct Offload {
+    std::string activations = "";
+  } offload;
+
   struct Checkpoint {
     bool enabled = true;
     int64_t every_n_epochs = 1;

@@ -49,6 +49,15 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   task_.module().to(precision_.parameters);
   nn::lay_out(task_.module(), memory_format_);
   task_.recompute(options.trainer.recompute);
+  if (!options.offload.activations.empty()) {
+    if (task_.replicas() > 1) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "offload.activations is for processes that each train one replica",
+                   .got = "strategy " + options.trainer.strategy,
+                   .expected = "ddp, or another strategy of processes"});
+    }
+    offload_.emplace(options.offload.activations);
+  }
   exchange_ = make_exchange(options, task_, group, trace);
   optimization_.emplace(precision_, task_.module(), *exchange_, options.optimizer);
 }
@@ -59,6 +68,8 @@ at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_l
   std::optional<parallel::Exchange::NoSync> no_sync;
   if (!is_last) no_sync.emplace(*exchange_);
   const at::Tensor loss = [&] {
+    std::optional<compat::SavedTensorGuard> saved;
+    if (offload_) saved.emplace(*offload_);
     const nn::Autocast autocast(precision_, at::kCPU);
     return task_.training_step(cast(batch));
   }();

@@ -8,6 +8,7 @@
 
 #include "troika/comm/group.h"
 #include "troika/nn/memory_format.h"
+#include "troika/nn/offload.h"
 #include "troika/nn/precision.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
@@ -57,6 +58,7 @@ class TrainingStep {
   const nn::Precision precision_;
   const at::MemoryFormat memory_format_;
   const Accumulation accumulation_;
+  std::optional<nn::ActivationOffload> offload_;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;
   std::unique_ptr<parallel::Exchange> exchange_;

@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/compat/product_hook.h"
 #include "troika/compat/saved_tensors.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/recompute/surroundings.h"
@@ -37,10 +39,18 @@ class Frame : public std::enable_shared_from_this<Frame> {
   at::Tensor first_call(const at::Tensor& input) {
     Forgetting forgetting(*this);
     const compat::SavedTensorGuard guard(forgetting);
+    Keeping keeping(*this);
+    std::optional<compat::ProductGuard> products;
+    if (options_.keep_products) products.emplace(keeping);
     return function_(input);
   }
 
  private:
+  struct Product {
+    at::Tensor tensor;
+    int64_t version;  // before anything was done to it in place
+  };
+
   // In the first call: tensors get numbers.
   class Forgetting : public compat::SavedTensorHooks {
    public:
@@ -76,6 +86,37 @@ class Frame : public std::enable_shared_from_this<Frame> {
     Frame& frame_;
   };
 
+  // In the first call.
+  class Keeping : public compat::ProductHook {
+   public:
+    explicit Keeping(Frame& frame) : frame_(frame) {}
+    at::Tensor call(const std::function<at::Tensor()>& work) override {
+      const auto product = work();
+      frame_.products_.push_back({compat::alias(product), product._version()});
+      return product;
+    }
+
+   private:
+    Frame& frame_;
+  };
+
+  // In a recomputation, which makes the same calls in the same order.
+  class Reusing : public compat::ProductHook {
+   public:
+    explicit Reusing(Frame& frame) : frame_(frame) {}
+    at::Tensor call(const std::function<at::Tensor()>& work) override {
+      const size_t number = next_++;
+      if (number >= frame_.products_.size()) return work();
+      const auto& [product, version] = frame_.products_[number];
+      // What was written over is made again.
+      return product._version() == version ? compat::alias(product) : work();
+    }
+
+   private:
+    Frame& frame_;
+    size_t next_ = 0;
+  };
+
   // Made again if it was taken before: a graph may be gone through twice.
   at::Tensor take(size_t number) {
     if (number >= made_.size() || !made_[number].defined()) recompute();
@@ -87,6 +128,9 @@ class Frame : public std::enable_shared_from_this<Frame> {
     surroundings_.restored(options_.buffers, [&] {
       Recording recording(*this);
       const compat::SavedTensorGuard guard(recording);
+      Reusing reusing(*this);
+      std::optional<compat::ProductGuard> products;
+      if (options_.keep_products) products.emplace(reusing);
       try {
         function_(input);
       } catch (const Complete&) {
@@ -112,6 +156,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
   const compat::SavedTensor input_;
   std::vector<std::string> saved_;  // what the first call saved, in order
   std::vector<at::Tensor> made_;    // by the last recomputation; undefined once taken
+  std::vector<Product> products_;   // of the first call, in order; none unless kept
 };
 
 struct ReentrantCall : torch::CustomClassHolder {

@@ -14,6 +14,10 @@ struct CheckpointOptions {
   std::string name = "a function";  // in messages
   // What the function writes to, as the statistics of batch norms: a recomputation puts them back.
   std::vector<at::Tensor> buffers = {};
+  // What mm, addmm and convolutions come to is kept, and all else recomputed: selective activation
+  // recomputation (Korthikanti et al. 2022, arXiv 2205.05198, section 5), in which the core of
+  // attention, of batched products, is recomputed.
+  bool keep_products = false;
 };
 
 // function(input), of which autograd keeps the input alone. The backward pass calls the function
@@ -28,7 +32,7 @@ at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& functi
                       const at::Tensor& input, const CheckpointOptions& options = {});
 
 // The same for a LibTorch that does not let us at saved tensors: with a backward pass inside the
-// backward pass. For backward() alone, not for torch::autograd::grad().
+// backward pass, and all recomputed. For backward() alone, not for torch::autograd::grad().
 at::Tensor checkpoint_reentrant(const std::function<at::Tensor(const at::Tensor&)>& function,
                                 const at::Tensor& input, const CheckpointOptions& options = {});
 

@@ -24,9 +24,11 @@ void verify(const RecomputePlan& plan, size_t begin, size_t end) {
   }
 }
 
-RecomputePlan each(size_t step, size_t blocks) {
+RecomputePlan each(size_t step, size_t blocks, bool keep_products = false) {
   RecomputePlan plan;
-  for (size_t i = 0; i < blocks; i += step) plan.push_back({i, i + 1});
+  for (size_t i = 0; i < blocks; i += step) {
+    plan.push_back({.begin = i, .end = i + 1, .keep_products = keep_products});
+  }
   return plan;
 }
 
@@ -44,6 +46,7 @@ RecomputePlan square_root(size_t blocks) {
 RecomputePlan recompute_plan(const std::string& policy, size_t blocks) {
   if (policy == "none") return {};
   if (policy == "full") return each(1, blocks);
+  if (policy == "selective") return each(1, blocks, /*keep_products=*/true);
   if (policy == "sqrt") return square_root(blocks);
   if (policy.starts_with("every_")) {
     const auto step = parse_int(std::string_view(policy).substr(6));
@@ -52,7 +55,7 @@ RecomputePlan recompute_plan(const std::string& policy, size_t blocks) {
   throw Error("nn", ErrorKind::usage,
               {.what = "unknown policy of recomputation",
                .got = policy,
-               .expected = "none, full, sqrt, or every_K with K >= 1"});
+               .expected = "none, full, selective, sqrt, or every_K with K >= 1"});
 }
 
 struct Recompute::Planned : std::enable_shared_from_this<Recompute::Planned> {
@@ -76,7 +79,8 @@ struct Recompute::Planned : std::enable_shared_from_this<Recompute::Planned> {
   }
 
   at::Tensor recomputed(const RecomputedSegment& segment, const at::Tensor& input) const {
-    CheckpointOptions options{.name = "block " + model->blocks()[segment.begin].name};
+    CheckpointOptions options{.name = "block " + model->blocks()[segment.begin].name,
+                              .keep_products = segment.keep_products};
     if (segment.end > segment.begin + 1) {
       options.name = fmt::format("blocks {} to {}", model->blocks()[segment.begin].name,
                                  model->blocks()[segment.end - 1].name);

@@ -21,6 +21,7 @@ struct RecomputedSegment {
   size_t end = 0;
   // What is recomputed once more while these blocks are; of blocks within them.
   std::vector<RecomputedSegment> inside = {};
+  bool keep_products = false;  // CheckpointOptions::keep_products
 
   bool operator==(const RecomputedSegment&) const = default;
 };
@@ -31,6 +32,7 @@ using RecomputePlan = std::vector<RecomputedSegment>;
 // By policy:
 //   "none";
 //   "full": each block by itself;
+//   "selective": likewise, but for what its products come to (CheckpointOptions::keep_products);
 //   "every_K": each K-th block by itself, from the first on, as in "every_2";
 //   "sqrt": about sqrt(blocks) segments of equal length but for the last, which is kept: the
 //     activations of 2 sqrt(blocks) blocks at a time, and one more forward pass at most (Chen et

@@ -1,0 +1,122 @@
+#include "troika/nn/offload.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/recompute/recompute.h"
+#include "troika/nn/zoo.h"
+
+namespace troika::nn {
+namespace {
+
+std::vector<at::Tensor> gradients(Model& model, const std::function<at::Tensor()>& forward,
+                                  ActivationOffload* offload) {
+  torch::manual_seed(7);
+  at::Tensor loss;
+  {
+    std::optional<compat::SavedTensorGuard> guard;
+    if (offload) guard.emplace(*offload);
+    loss = forward().square().mean();
+  }
+  EXPECT_TRUE(!offload || offload->bytes() > 0);
+  loss.backward();
+  std::vector<at::Tensor> result;
+  for (const auto& parameter : model.parameters()) {
+    result.push_back(parameter.grad().clone());
+    parameter.mutable_grad() = at::Tensor();
+  }
+  return result;
+}
+
+class OffloadedModel : public testing::TestWithParam<std::string> {};
+
+// Alone and under recomputation, whose inputs are offloaded; twice, so that files are used again.
+TEST_P(OffloadedModel, HasTheSameGradients) {
+  const TemporaryFolder folder;
+  const ModelOptions options{.name = GetParam(),
+                             .dropout = GetParam() == "gpt" ? 0.2 : 0.0,
+                             .image_size = 32,
+                             .vocab_size = 19,
+                             .context = 64,
+                             .layers = 2,
+                             .heads = 2,
+                             .width = 64};
+  const auto model = make_model(options);
+  const auto input = example_input(options, 16);
+  const auto plain = [&] { return model->forward(input); };
+  const auto expected = gradients(*model, plain, nullptr);
+  ActivationOffload offload(folder.path());
+  const Recompute recompute(model, recompute_plan("full", model->blocks().size()));
+  const std::function<at::Tensor()> ways[] = {plain, plain, [&] { return recompute(input); }};
+  for (const auto& way : ways) {
+    const auto found = gradients(*model, way, &offload);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
+    EXPECT_EQ(offload.bytes(), 0) << "the graph is gone";
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "files have no names";
+}
+
+INSTANTIATE_TEST_SUITE_P(, OffloadedModel, testing::Values("resnet20", "gpt"));
+
+constexpr int64_t kElements = ActivationOffload::kLeastBytes / 4;
+
+TEST(ActivationOffload, WritesWhatIsSavedTwiceOnce) {
+  const TemporaryFolder folder;
+  ActivationOffload offload(folder.path());
+  const auto x = at::rand({kElements});
+  const auto again = offload.pack(x);
+  const auto one = offload.pack(x);
+  EXPECT_EQ(offload.bytes(), 4 * kElements);
+  const auto before = x.clone();
+  x.add_(1);
+  const auto changed = offload.pack(x);
+  EXPECT_EQ(offload.bytes(), 8 * kElements);
+  EXPECT_TRUE(one().equal(before));
+  EXPECT_TRUE(changed().equal(x));
+}
+
+TEST(ActivationOffload, MemoryThatIsUsedAgainIsNoTensorOfBefore) {
+  const TemporaryFolder folder;
+  ActivationOffload offload(folder.path());
+  std::vector<float> memory(kElements, 1);
+  const auto one = offload.pack(at::from_blob(memory.data(), {kElements}));
+  std::fill(memory.begin(), memory.end(), 2.0F);
+  const auto two = offload.pack(at::from_blob(memory.data(), {kElements}));
+  EXPECT_EQ(one()[0].item<float>(), 1);
+  EXPECT_EQ(two()[0].item<float>(), 2);
+}
+
+TEST(ActivationOffload, LeavesAloneWhatIsSmallOrAParameterOrHasGaps) {
+  const TemporaryFolder folder;
+  ActivationOffload offload(folder.path());
+  const auto matrix = at::rand({256, 256}).requires_grad_();
+  const auto wide = at::rand({2, kElements});
+  for (const auto& tensor : {at::rand({kElements - 1}), matrix, matrix.t(), wide.slice(1, 1),
+                             at::rand({1, kElements}).expand({3, kElements})}) {
+    const auto back = offload.pack(tensor);
+    EXPECT_EQ(offload.bytes(), 0);
+    EXPECT_TRUE(back().equal(tensor));
+  }
+}
+
+TEST(ActivationOffload, KeepsStrides) {
+  const TemporaryFolder folder;
+  ActivationOffload offload(folder.path());
+  const auto x = at::rand({4, 8, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
+  const auto back = offload.pack(x)();
+  EXPECT_TRUE(back.equal(x));
+  EXPECT_EQ(back.strides(), x.strides());
+}
+
+TEST(ActivationOffload, NamesAFolderItCannotUse) {
+  ActivationOffload offload("/nowhere");
+  EXPECT_ERROR(offload.pack(at::rand({kElements})), ErrorKind::usage,
+               "[base] cannot keep 67108864 bytes in a file in /nowhere; got No such file or "
+               "directory");
+}
+
+}  // namespace
+}  // namespace troika::nn

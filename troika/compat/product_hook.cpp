@@ -1,0 +1,72 @@
+#include "troika/compat/product_hook.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace troika::compat {
+
+namespace {
+
+// A key that LibTorch itself registers nothing for, ordered between autograd and the devices.
+constexpr auto kKey = c10::DispatchKey::Fake;
+
+std::vector<ProductHook*>& hooks_of_thread() {
+  thread_local std::vector<ProductHook*> stack;
+  return stack;
+}
+
+void call_through_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
+  // Operators that the work is made of are not asked about.
+  const c10::impl::ExcludeDispatchKeyGuard no_more(kKey);
+  auto arguments = torch::jit::pop(*stack, op.schema().arguments().size());
+  const auto work = [&] {
+    torch::jit::Stack inner = arguments;
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), &inner);
+    return inner.front().toTensor();
+  };
+  stack->emplace_back(hooks_of_thread().back()->call(work));
+}
+
+// Operators that this registers nothing for pass by the key as if it were not there.
+void register_once() {
+  static const bool once = [] {
+    const auto library = [](const char* space) {
+      return new torch::Library(torch::Library::IMPL, space, kKey, __FILE__, __LINE__);
+    };
+    library("_")->fallback(torch::CppFunction::makeFallthrough());
+    auto& products = *library("aten");
+    for (const char* name : {"mm", "addmm", "convolution"}) {
+      products.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_through_hook>());
+    }
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+}  // namespace
+
+ProductGuard::ProductGuard(ProductHook& hook)
+    : was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
+  register_once();
+  hooks_of_thread().push_back(&hook);
+  c10::impl::tls_set_dispatch_key_included(kKey, true);
+}
+
+ProductGuard::~ProductGuard() {
+  c10::impl::tls_set_dispatch_key_included(kKey, was_included_);
+  hooks_of_thread().pop_back();
+}
+
+at::Tensor alias(const at::Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(impl->version_counter()),
+                                                  /*allow_tensor_metadata_change=*/false));
+}
+
+}  // namespace troika::compat

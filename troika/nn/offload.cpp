@@ -1,0 +1,152 @@
+#include "troika/nn/offload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "troika/compat/torch.h"
+
+namespace troika::nn {
+
+namespace {
+
+constexpr size_t kChunkBytes = size_t{64} << 20;
+constexpr size_t kPage = 4096;
+
+// A parameter, or a view of one as the transposed matrix of a linear layer.
+bool is_parameter(const at::Tensor& tensor) {
+  const auto& base = tensor.is_view() ? tensor._base() : tensor;
+  return base.is_leaf() && base.requires_grad();
+}
+
+bool stays(const at::Tensor& tensor) {
+  return !tensor.device().is_cpu() || tensor.layout() != at::kStrided ||
+         static_cast<int64_t>(tensor.nbytes()) < ActivationOffload::kLeastBytes ||
+         !tensor.is_non_overlapping_and_dense() || is_parameter(tensor);
+}
+
+}  // namespace
+
+// Chunks of files, filled one after the other and used anew when nothing is left in them.
+class ActivationOffload::Arena {
+ public:
+  explicit Arena(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  struct Place {
+    const MappedFile* file;
+    char* data;
+  };
+
+  Place take(size_t bytes) {
+    const size_t whole = (bytes + kPage - 1) / kPage * kPage;
+    while (chunk_ < chunks_.size() && used_ + whole > chunks_[chunk_]->size()) next_chunk();
+    if (chunk_ == chunks_.size()) {
+      chunks_.push_back(std::make_unique<MappedFile>(folder_, std::max(whole, kChunkBytes)));
+    }
+    const MappedFile& file = *chunks_[chunk_];
+    const Place place{&file, file.data() + used_};
+    used_ += whole;
+    ++slots_;
+    live_ += static_cast<int64_t>(bytes);
+    return place;
+  }
+
+  void give_back(size_t bytes) {
+    live_ -= static_cast<int64_t>(bytes);
+    if (--slots_ > 0) return;
+    chunk_ = 0;
+    used_ = 0;
+  }
+
+  int64_t live() const { return live_; }
+
+ private:
+  void next_chunk() {
+    ++chunk_;
+    used_ = 0;
+  }
+
+  const std::filesystem::path folder_;
+  std::vector<std::unique_ptr<MappedFile>> chunks_;
+  size_t chunk_ = 0;  // being filled
+  size_t used_ = 0;   // bytes of it
+  int slots_ = 0;
+  int64_t live_ = 0;
+};
+
+// One tensor in a file.
+struct ActivationOffload::Slot {
+  Slot(std::shared_ptr<Arena> from, const at::Tensor& tensor)
+      : arena(std::move(from)),
+        bytes(tensor.nbytes()),
+        place(arena->take(bytes)),
+        sizes(tensor.sizes().vec()),
+        strides(tensor.strides().vec()),
+        type(tensor.scalar_type()) {
+    std::memcpy(place.data, tensor.data_ptr(), bytes);
+    place.file->release(place.data, bytes);
+  }
+  ~Slot() {
+    // What came back leaves the memory again.
+    place.file->release(place.data, bytes);
+    arena->give_back(bytes);
+  }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  bool holds(const at::Tensor& tensor) const {
+    return type == tensor.scalar_type() && sizes == tensor.sizes() && strides == tensor.strides();
+  }
+
+  const std::shared_ptr<Arena> arena;
+  const size_t bytes;
+  const Arena::Place place;
+  const std::vector<int64_t> sizes;
+  const std::vector<int64_t> strides;
+  const at::ScalarType type;
+  std::weak_ptr<Slot> before;  // saved before this one, so needed after it
+};
+
+struct ActivationOffload::Known {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  int64_t version = 0;
+  std::weak_ptr<Slot> slot;
+};
+
+ActivationOffload::ActivationOffload(std::filesystem::path folder)
+    : arena_(std::make_shared<Arena>(std::move(folder))) {}
+
+ActivationOffload::~ActivationOffload() = default;
+
+int64_t ActivationOffload::bytes() const {
+  return arena_->live();
+}
+
+std::shared_ptr<ActivationOffload::Slot> ActivationOffload::slot_for(const at::Tensor& tensor) {
+  if (arena_->live() == 0) known_.clear();
+  const auto found = known_.find(tensor.data_ptr());
+  if (found != known_.end()) {
+    const auto slot = found->second.slot.lock();
+    const bool same = slot && !found->second.storage.expired() &&
+                      found->second.version == tensor._version() && slot->holds(tensor);
+    if (same) return slot;
+  }
+  auto slot = std::make_shared<Slot>(arena_, tensor);
+  slot->before = last_;
+  last_ = slot;
+  known_.insert_or_assign(tensor.data_ptr(),
+                          Known{tensor.storage().getWeakStorageImpl(), tensor._version(), slot});
+  return slot;
+}
+
+std::function<at::Tensor()> ActivationOffload::pack(const at::Tensor& tensor) {
+  if (stays(tensor)) return [kept = tensor.detach()] { return kept; };
+  return [slot = slot_for(tensor)] {
+    if (const auto next = slot->before.lock())
+      next->place.file->prefetch(next->place.data, next->bytes);
+    return at::from_blob(
+        slot->place.data, slot->sizes, slot->strides, [slot](void*) {}, slot->type);
+  };
+}
+
+}  // namespace troika::nn

@@ -1,0 +1,57 @@
+// Activations in a file between the forward and the backward pass, where there is more disk than
+// memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "troika/base/mapped_file.h"
+#include "troika/compat/saved_tensors.h"
+
+namespace troika::nn {
+
+// What operators save goes to files in a folder, and comes back page by page when it is needed,
+// with the same bits and strides. Parameters, what is not on a CPU, small tensors and tensors with
+// gaps stay where they are. Use, and combine with recomputation (whose inputs are then offloaded):
+//
+//   nn::ActivationOffload offload(folder);
+//   {
+//     const compat::SavedTensorGuard guard(offload);
+//     loss = forward(inputs);
+//   }
+//   loss.backward();
+//
+// Files grow by need, are used again by later passes, and are gone after any exit. pack() throws
+// Error (room `base`) where the disk is full. For one thread's passes.
+class ActivationOffload : public compat::SavedTensorHooks {
+ public:
+  static constexpr int64_t kLeastBytes = 1 << 16;
+
+  explicit ActivationOffload(std::filesystem::path folder);
+  ~ActivationOffload() override;
+
+  std::function<at::Tensor()> pack(const at::Tensor& tensor) override;
+
+  // Now in files.
+  int64_t bytes() const;
+
+ private:
+  class Arena;
+  struct Slot;
+  struct Known;
+
+  std::shared_ptr<Slot> slot_for(const at::Tensor& tensor);
+
+  std::shared_ptr<Arena> arena_;
+  // By the memory of tensors that were saved, so that what two operators save is written once.
+  std::map<const void*, Known> known_;
+  std::weak_ptr<Slot> last_;
+};
+
+}  // namespace troika::nn
