@@ -236,6 +236,16 @@ TEST(Launcher, RefusesBadOptions) {
        "master port; got 65536, expected an integer from 1 to 65535"},
       {bad([](auto& o) { o.shutdown_timeout = Milliseconds(-1); }),
        "shutdown timeout; got -1 ms, expected a time >= 0"},
+      {bad([](auto& o) { o.max_restarts = -1; }),
+       "number of restarts; got -1, expected an integer >= 0"},
+      {bad([](auto& o) {
+         o.max_restarts = 1;
+         o.num_nodes = 2;
+         o.master_address = "node0";
+       }),
+       "restarts; got 1 with 2 nodes, expected one node (launchers of several nodes do not agree "
+       "on "
+       "rounds; Slurm can requeue)"},
       {bad([](auto& o) { o.command.clear(); }),
        "program to launch; got none, expected a program and its arguments"},
   };

@@ -76,7 +76,7 @@ TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
   EXPECT_EQ(find_checkpoint(folder_.path(), ""), "");
   EXPECT_ERROR(find_checkpoint(folder_.path(), "nowhere"), ErrorKind::usage,
                "[train] cannot resume from nowhere; got no index.json in it, expected the folder "
-               "of a checkpoint, or last");
+               "of a checkpoint, last, or best");
   const auto file = save(1);
   write_file_atomically(file / "index.json", "{\"format\": 2}");
   EXPECT_ERROR(checkpoint_ranks(file), ErrorKind::usage,

@@ -68,6 +68,30 @@ TEST(MetricLog, OtherReductions) {
   }
 }
 
+// What two rows would have taken is put together again, in one.
+TEST(MetricLog, GoesOnFromItsState) {
+  const auto first = [](MetricLog& log) {
+    log.log("loss", 1.0 / 3, {.on_epoch = true, .sync_dist = true, .batch_size = 3});
+    log.log("least", -NAN, {.reduce = LogReduction::min, .prog_bar = true});
+  };
+  const auto second = [](MetricLog& log) {
+    log.log("loss", 0.1, {.on_epoch = true, .sync_dist = true, .batch_size = 7});
+    log.log("greatest", -1, {.reduce = LogReduction::max});
+  };
+  MetricLog whole = alone(), part = alone(), resumed = alone();
+  first(whole);
+  second(whole);
+  first(part);
+  resumed.add_state(part.state());
+  second(resumed);
+  EXPECT_TRUE(resumed.state().equal(whole.state()));
+  EXPECT_THAT(resumed.end_epoch().values, ElementsAre(Pair("loss_epoch", testing::DoubleEq(0.17))));
+  const LoggedRow row = resumed.end_interval();
+  ASSERT_EQ(row.values.size(), 3u);
+  EXPECT_THAT(row.prog_bar, ElementsAre(Pair("least", testing::IsNan())));
+  EXPECT_EQ(row.values[2], std::pair(std::string("greatest"), -1.0));
+}
+
 // Rank r has r batches, of sizes and values that differ; rank 0 has none.
 TEST(MetricLog, RanksTogetherAreOneProcess) {
   const auto value = [](int rank, int batch) { return std::sin(rank * 10 + batch); };

@@ -137,6 +137,18 @@ TEST(ProgressBar, RedrawsInPlaceTenTimesASecondAndEndsWithALine) {
   EXPECT_EQ(screen.take(), "\re ━━━━━━━ 100% 40/40 | 200 samples/s | loss 2.000 | in 0:02\x1b[K\n");
 }
 
+TEST(ProgressBar, ShowsTheLatestOfEachMetric) {
+  Screen screen;
+  ProgressBar bar(screen.output(false));
+  bar.start("e", 10);
+  bar.show_metrics({{"accuracy", 0.5}, {"scale", 2}});
+  bar.show_metrics({{"accuracy", NAN}});
+  screen.now += std::chrono::seconds(20);
+  bar.advance(5, 40, 1.0);
+  EXPECT_EQ(screen.take(),
+            "e 50% 5/10 | 2.0 samples/s | loss 1.000 | accuracy nan | scale 2.000 | ETA 0:20\n");
+}
+
 TEST(ProgressBar, ClearsItselfAndComesBack) {
   Screen screen;
   {

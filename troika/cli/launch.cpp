@@ -79,6 +79,10 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       ->add_option("--shutdown-timeout", arguments->shutdown_seconds,
                    "seconds from SIGTERM to SIGKILL")
       ->capture_default_str();
+  command
+      ->add_option("--max-restarts", options.max_restarts,
+                   "how often all ranks start anew after one failed")
+      ->capture_default_str();
   command->footer(
       "PROGRAM and its ARGUMENTS follow the options, after -- or not; all from PROGRAM on is its "
       "own.");

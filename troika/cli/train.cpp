@@ -154,6 +154,12 @@ int end(cluster::StopRequest asked, const cluster::Environment& environment) {
   return static_cast<int>(ExitCode::requeued);
 }
 
+// By Slurm, which had put the job into the queue again, or by troika launch.
+bool started_again() {
+  const auto restarts = cluster::process_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  return std::getenv("SLURM_RESTART_COUNT") || restarts != "0";
+}
+
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
   // Whatever fails from here on, an earlier run of this name must not speak for this one.
   if (environment.rank == 0) std::filesystem::remove(run_folder(options) / "summary.json");
@@ -161,9 +167,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   set_threads(options, environment);
   open_log(options, environment);
   const cluster::StopSignals signals(cluster::slurm::may_requeue());
-  // The job was in the queue again, with the checkpoint that it wrote before.
-  if (std::getenv("SLURM_RESTART_COUNT") &&
-      std::filesystem::exists(run_folder(options) / "checkpoints/last")) {
+  if (started_again() && std::filesystem::exists(run_folder(options) / "checkpoints/last")) {
     options.trainer.ckpt_path = "last";
   }
   const auto& comm = options.comm;

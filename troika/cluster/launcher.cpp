@@ -55,6 +55,13 @@ void check(const LaunchOptions& options) {
     refuse("shutdown timeout", fmt::format("{} ms", options.shutdown_timeout.count()),
            "a time >= 0");
   }
+  if (options.max_restarts < 0) {
+    refuse("number of restarts", std::to_string(options.max_restarts), "an integer >= 0");
+  }
+  if (options.max_restarts > 0 && options.num_nodes > 1) {
+    refuse("restarts", fmt::format("{} with {} nodes", options.max_restarts, options.num_nodes),
+           "one node", "launchers of several nodes do not agree on rounds; Slurm can requeue");
+  }
   if (options.command.empty()) refuse("program to launch", "none", "a program and its arguments");
 }
 

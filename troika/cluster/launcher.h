@@ -27,7 +27,9 @@ struct LaunchOptions {
   bool tee = false;  // show the other ranks' lines too, with "[rank N] " before each
   Milliseconds shutdown_timeout{5000};  // from SIGTERM (or a forwarded SIGINT) to SIGKILL
   Milliseconds settle_time{1000};       // that others get to fail on their own after the first
-  std::vector<std::string> command;     // program, searched in PATH, and its arguments
+  // A round in which a rank failed is followed by another, up to so often, on one machine.
+  int max_restarts = 0;
+  std::vector<std::string> command;  // program, searched in PATH, and its arguments
 };
 
 // Runs the command once per rank until all have ended, and returns the exit code for the launcher:
@@ -38,8 +40,15 @@ struct LaunchOptions {
 // SIGUSR1 and SIGUSR2 are passed on to the ranks, to the programs alone, the other signals to their
 // process groups.
 //
+// With max_restarts, a failure ends its round as it would end the launch; when no process of it is
+// left, all ranks are started anew, with one more in TORCHELASTIC_RESTART_COUNT, and their logs go
+// on. Failures that another try cannot help (ExitCode::usage, ::not_executable) end the launch, and
+// so do SIGINT, SIGTERM and SIGHUP.
+//
 // Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
-// MASTER_ADDR, MASTER_PORT, TROIKA_ERROR_FILE (see failure.h); where not set yet
+// MASTER_ADDR, MASTER_PORT (a fresh one each round where the launcher chooses it),
+// TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, TROIKA_ERROR_FILE (see failure.h); where
+// not set yet
 // TORCHELASTIC_RUN_ID and OMP_NUM_THREADS = cores / processes; and TROIKA_TTY=1 and its COLUMNS
 // when standard error here is a terminal. Standard input is empty. The outputs of local rank 0 are
 // passed on byte for byte.

@@ -20,10 +20,17 @@ LaunchPlace decide_place(const LaunchOptions& options) {
   const int port = options.master_port;
   LaunchPlace place{.address = address.empty() ? std::string("127.0.0.1") : address,
                     .port = port != 0 ? port : (alone ? free_port() : kDefaultPort),
-                    .run_id = {}};
+                    .run_id = {},
+                    .restarts = 0};
   // All nodes must come to the same name, on one machine it may be unique.
   place.run_id = alone ? fmt::format("troika-{}-{:08x}", ::getpid(), std::random_device()())
                        : fmt::format("troika-{}-{}", place.address, place.port);
+  return place;
+}
+
+LaunchPlace next_place(const LaunchOptions& options, LaunchPlace place) {
+  ++place.restarts;
+  if (options.master_port == 0) place.port = free_port();
   return place;
 }
 
@@ -44,6 +51,8 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const La
   variables["GROUP_WORLD_SIZE"] = std::to_string(options.num_nodes);
   variables["MASTER_ADDR"] = place.address;
   variables["MASTER_PORT"] = std::to_string(place.port);
+  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.restarts);
+  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options.max_restarts);
   variables["TROIKA_ERROR_FILE"] = error_file.string();
   variables.emplace("TORCHELASTIC_RUN_ID", place.run_id);
   // The cores this process may use, not those the machine has.

@@ -16,11 +16,13 @@ namespace {
 constexpr size_t kLongestErrorLine = 2000;
 }
 
-RankOutput::RankOutput(int rank, std::filesystem::path log, PassOn pass_on, Outlet& out,
+RankOutput::RankOutput(int rank, std::filesystem::path path, Log log, PassOn pass_on, Outlet& out,
                        Outlet& err)
     : rank_(rank),
-      log_path_(std::move(log)),
-      log_(::open(log_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644)),
+      log_path_(std::move(path)),
+      log_(::open(log_path_.c_str(),
+                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (log == Log::fresh ? O_TRUNC : 0),
+                  0644)),
       pass_on_(pass_on),
       streams_{Stream{{}, pass_on == PassOn::nothing ? nullptr : &out, {}, false},
                Stream{{}, pass_on == PassOn::nothing ? nullptr : &err, {}, true}} {

@@ -24,8 +24,11 @@ class RankOutput {
     bool wanted() const { return pipe && !(outlet && outlet->full()); }
   };
 
-  // Creates the log, or empties it. Throws Error when it cannot.
-  RankOutput(int rank, std::filesystem::path log, PassOn pass_on, Outlet& out, Outlet& err);
+  enum class Log { fresh, goes_on };  // fresh: what an earlier launch left in it goes
+
+  // Throws Error when the log cannot be written.
+  RankOutput(int rank, std::filesystem::path path, Log log, PassOn pass_on, Outlet& out,
+             Outlet& err);
   void attach(Descriptor out, Descriptor err);
 
   std::array<Stream, 2>& streams() { return streams_; }

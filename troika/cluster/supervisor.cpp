@@ -40,7 +40,6 @@ Supervisor::Supervisor(const LaunchOptions& options)
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO) {
   prepare_log_dir();
-  guardian_.emplace(options_.processes);
 }
 
 Supervisor::~Supervisor() {
@@ -62,9 +61,25 @@ void Supervisor::prepare_log_dir() {
 }
 
 int Supervisor::run() {
-  const LaunchPlace place = decide_place(options_);
+  for (auto place = decide_place(options_);; place = next_place(options_, std::move(place))) {
+    if (!start_round(place)) return static_cast<int>(ExitCode::not_executable);
+    loop();
+    sweep();
+    drain();
+    const auto ends = end_round();
+    if (!may_restart(ends, place.restarts)) return conclude(ends);
+    say(report(ends, *first_failure(ends), "") +
+        fmt::format("[cluster] restart {} of {}\n", place.restarts + 1, options_.max_restarts));
+  }
+}
+
+bool Supervisor::start_round(const LaunchPlace& place) {
+  guardian_.emplace(options_.processes);
+  phase_ = Phase::running;
+  phase_end_.reset();
   try {
     for (int i = 0; i < options_.processes; ++i) start_rank(i, place);
+    return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
     say(fmt::format("{}\n", error.what()));
@@ -73,12 +88,8 @@ int Supervisor::run() {
     sweep();
     ranks_.clear();
     if (own_log_dir_) std::filesystem::remove_all(log_dir_);
-    return static_cast<int>(ExitCode::not_executable);
+    return false;
   }
-  loop();
-  sweep();
-  drain();
-  return conclude();
 }
 
 std::filesystem::path Supervisor::error_file(int rank) const {
@@ -91,8 +102,9 @@ void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
   const auto pass_on = local_rank == 0 ? PassOn::bytes
                        : options_.tee  ? PassOn::lines
                                        : PassOn::nothing;
-  auto started = std::make_unique<Rank>(
-      Rank{0, RankOutput(rank, log_dir_ / fmt::format("rank-{}.log", rank), pass_on, out_, err_)});
+  const auto log = place.restarts == 0 ? RankOutput::Log::fresh : RankOutput::Log::goes_on;
+  auto started = std::make_unique<Rank>(Rank{
+      0, RankOutput(rank, log_dir_ / fmt::format("rank-{}.log", rank), log, pass_on, out_, err_)});
   started->end.rank = rank;
   std::filesystem::remove(error_file(rank));  // of an earlier launch
   Child child =
@@ -263,7 +275,7 @@ void Supervisor::drain() {
   }
 }
 
-int Supervisor::conclude() {
+std::vector<RankEnd> Supervisor::end_round() {
   std::vector<RankEnd> ends;
   for (const auto& rank : ranks_) {
     rank->end.note = read_failure(error_file(rank->end.rank));
@@ -273,6 +285,19 @@ int Supervisor::conclude() {
     ends.push_back(rank->end);
   }
   ranks_.clear();
+  return ends;
+}
+
+bool Supervisor::may_restart(const std::vector<RankEnd>& ends, int restarts) const {
+  const RankEnd* first = first_failure(ends);
+  // One that the kernel does not get rid of has the device or the files the next round needs.
+  const bool are_gone =
+      std::ranges::all_of(ends, [](const auto& end) { return end.ended_ns != 0; });
+  return first && are_gone && stop_signal_ == 0 && restarts < options_.max_restarts &&
+         first->status.as_exit_code() != static_cast<int>(ExitCode::usage);
+}
+
+int Supervisor::conclude(const std::vector<RankEnd>& ends) {
   const RankEnd* first = first_failure(ends);
   const auto saved = saved_code(ends);
   if (first) say(report(ends, *first, options_.num_nodes > 1 ? host_name() : ""));

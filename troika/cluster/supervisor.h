@@ -39,6 +39,8 @@ class Supervisor {
 
   void prepare_log_dir();
   void start_rank(int local_rank, const LaunchPlace& place);
+  // All ranks; false, and said why, when the program cannot be executed: then none is left.
+  bool start_round(const LaunchPlace& place);
   std::filesystem::path error_file(int rank) const;
   void loop();
   // One poll() and what it brought, for at most this long.
@@ -53,7 +55,10 @@ class Supervisor {
   void sweep();
   void drain();
   bool all_ended() const;
-  int conclude();
+  // How the ranks of the round ended; after it there are none.
+  std::vector<RankEnd> end_round();
+  bool may_restart(const std::vector<RankEnd>& ends, int restarts) const;
+  int conclude(const std::vector<RankEnd>& ends);
 
   const LaunchOptions options_;
   std::filesystem::path log_dir_;

@@ -1,7 +1,9 @@
 // One call of Trainer::fit(): the loop, and everything that lives as long as it.
 #pragma once
 
+#include <exception>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +13,9 @@
 #include "troika/comm/timeline.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
+#include "troika/train/callback.h"
+#include "troika/train/fit_context.h"
+#include "troika/train/limits.h"
 #include "troika/train/loops.h"
 #include "troika/train/run_outputs.h"
 #include "troika/train/stop.h"
@@ -24,13 +29,15 @@ class Fit {
   // All that is referred to must outlive this object.
   Fit(const TrainOptions& options, comm::Group group, const std::filesystem::path& folder,
       Task& task, const data::Dataset& training, const data::Dataset& validation,
-      const StopQuestion& question);
+      const StopQuestion& question, Callbacks callbacks);
   ~Fit();
   Fit(const Fit&) = delete;
   Fit& operator=(const Fit&) = delete;
 
   // What ended it: `none` when it is done.
   cluster::StopRequest run();
+  // Tells the hooks what run() threw.
+  void tell(const std::exception& problem);
   RunSummary summary(const std::string& status) const;
   // Called by all ranks.
   std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
@@ -39,21 +46,39 @@ class Fit {
   bool is_main() const { return group_.rank() == 0; }
   Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
 
+  template <typename Hook, typename... Arguments>
+  void call(Hook hook, const Arguments&... arguments) {
+    for (Hooks* hooks : hooks_) (hooks->*hook)(context_, arguments...);
+  }
   // Of the whole run without max_steps.
   int64_t planned_steps() const;
-  bool at_step_limit() const;
+  data::SamplerState sampler_state() const;
+  int64_t passes_left() const;
+  double seconds() const { return seconds_before_ + since_start_.seconds(); }
+  // Validates a little and forgets it; nothing of the run depends on it.
+  void check_sanity();
+  // After a step of so many passes.
+  bool is_validation_due(int64_t passes) const;
   // Returns early, after any pass, when asked to stop.
   void train_epoch();
   void train_batch(const data::Batch& batch, bool is_last);
   void end_epoch();
   void log_training();
+  void log_epoch();
   void validate();
+  Evaluation evaluate(int64_t batches, bool with_hooks);
+  // Gives what the row has, and after it the other values, to the loggers; those that are the same
+  // on all ranks become the latest metrics.
+  void log_row(const MetricValues& common, const LoggedRow& row, const MetricValues& own = {});
   void write_timeline();
 
   std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
   // The folder of a checkpoint to go on from, or nothing; the same on all ranks.
   std::filesystem::path checkpoint_to_load() const;
   void restore(const std::filesystem::path& checkpoint);
+  // The training log of a checkpoint that `saved_ranks` wrote.
+  void restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
+                   const std::map<std::string, at::Tensor>& rest);
   void save();
 
   const TrainOptions& options_;
@@ -66,15 +91,22 @@ class Fit {
   const int64_t batch_;  // samples a pass over all ranks
   const int64_t passes_;
   const data::Sampler sampler_;
+  const Limits limits_;
   std::optional<comm::Timeline> timeline_;
   StepTimes times_;
   std::optional<TrainingStep> training_step_;
   Stop stop_;
   Loops at_;
+  MetricLog log_;
+  MetricLog evaluation_log_;
+  const Callbacks callbacks_;  // those that monitor last
+  std::vector<Hooks*> hooks_;  // of the callbacks, then of the task
+  FitContext context_;
   std::filesystem::path checkpoint_;  // the latest
   int64_t saved_samples_ = -1;        // trained on when it was written
   std::optional<RunOutputs> outputs_;
   const Stopwatch since_start_;
+  double seconds_before_ = 0;  // that the run took before
   Median step_milliseconds_;
   double step_seconds_ = 0;       // of the passes of this step so far
   Stopwatch interval_;            // since the latest logged row

@@ -18,29 +18,38 @@ namespace {
 
 constexpr const char* kRandom = "random.cpu";
 constexpr const char* kSeed = "seed";
+constexpr const char* kLog = "log.training";
 
 std::map<std::string, at::Tensor> by_name(const NamedTensors& list) {
   return {list.begin(), list.end()};
 }
 
 // Of a checkpoint of another number of ranks: every rank gets the mean of the gradients, so that
-// their mean over ranks stays, and rank 0 all that was counted.
-void share_anew(RankState& state, const std::filesystem::path& checkpoint, int saved_ranks,
-                bool is_main) {
+// their mean over ranks stays.
+void share_anew(RankState& state, const std::filesystem::path& checkpoint, int saved_ranks) {
   for (int rank = 0; rank < saved_ranks; ++rank) {
     const auto other = by_name(load_rank_state(checkpoint, rank).rest);
     for (auto& [name, tensor] : state.rest) {
-      const bool is_gradient = name.starts_with("gradient.");
-      const bool is_sum = name.starts_with("sums.");
-      if (!is_gradient && !is_sum) continue;
+      if (!name.starts_with("gradient.")) continue;
       if (rank == 0) tensor = at::zeros_like(tensor);
-      if (is_sum && !is_main) continue;
       const auto& value = other.at(name);
       if (value.numel() == 0) continue;
-      const auto share = is_gradient ? value / saved_ranks : value;
+      const auto share = value / saved_ranks;
       tensor = tensor.numel() == 0 ? share : tensor + share;
     }
   }
+}
+
+std::string callback_prefix(const Callback& callback) {
+  return "callback." + callback.name() + ".";
+}
+
+NamedTensors with_prefix(const NamedTensors& list, const std::string& prefix) {
+  NamedTensors result;
+  for (const auto& [name, tensor] : list) {
+    if (name.starts_with(prefix)) result.emplace_back(name.substr(prefix.size()), tensor);
+  }
+  return result;
 }
 
 }  // namespace
@@ -60,9 +69,10 @@ std::filesystem::path Fit::checkpoint_to_load() const {
 void Fit::restore(const std::filesystem::path& checkpoint) {
   const int saved_ranks = checkpoint_ranks(checkpoint);
   RankState state = load_rank_state(checkpoint, group_.rank());
-  if (saved_ranks != group_.size()) share_anew(state, checkpoint, saved_ranks, is_main());
+  if (saved_ranks != group_.size()) share_anew(state, checkpoint, saved_ranks);
   const auto rest = by_name(state.rest);
   at_.load_state(rest);
+  seconds_before_ = context_.seconds = at_.seconds;
   const auto seed = rest.at(kSeed).item<int64_t>();
   if (seed != options_.run.seed) {
     throw Error("train", ErrorKind::usage,
@@ -76,7 +86,12 @@ void Fit::restore(const std::filesystem::path& checkpoint) {
                  .got = std::to_string(training_.size()),
                  .expected = fmt::format("at least {}", at_.position)});
   }
+  restore_log(checkpoint, saved_ranks, rest);
   training_step_->load(state.model, state.rest);
+  for (const auto& callback : callbacks_) {
+    const auto own = with_prefix(state.rest, callback_prefix(*callback));
+    if (!own.empty()) callback->load_state(own, checkpoint);
+  }
   if (group_.rank() < saved_ranks) {
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     generator.set_state(rest.at(kRandom));
@@ -92,18 +107,38 @@ void Fit::restore(const std::filesystem::path& checkpoint) {
   }
 }
 
+void Fit::restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
+                      const std::map<std::string, at::Tensor>& rest) {
+  if (saved_ranks == group_.size()) {
+    log_.add_state(rest.at(kLog));
+    return;
+  }
+  // Another number of ranks: rank 0 gets all that was logged.
+  if (!is_main()) return;
+  for (int rank = 0; rank < saved_ranks; ++rank) {
+    log_.add_state(by_name(load_rank_state(checkpoint, rank).rest).at(kLog));
+  }
+}
+
 void Fit::save() {
   const TraceSpan span(trace(), "compute", "checkpoint");
+  at_.seconds = seconds();
   RankState state{.model = training_step_->model(), .rest = training_step_->state(at_.pass > 0)};
   for (auto& item : at_.state()) state.rest.push_back(std::move(item));
+  state.rest.emplace_back(kLog, log_.state());
+  for (const auto& callback : callbacks_) {
+    for (auto& [name, tensor] : callback->state()) {
+      state.rest.emplace_back(callback_prefix(*callback) + name, std::move(tensor));
+    }
+  }
   state.rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
   state.rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
   const auto former = linked_checkpoint(checkpoints(), "last");
   checkpoint_ = save_checkpoint(group_, checkpoints(), state, options_,
                                 {.epoch = at_.epoch, .step = at_.step});
   saved_samples_ = at_.samples;
-  if (!is_main()) return;
-  if (!former.empty() && former != checkpoint_) remove_checkpoint(former);
+  context_.checkpoint_asked = false;
+  for (const auto& callback : callbacks_) callback->on_checkpoint(context_, checkpoint_, former);
   outputs_->flush();
 }
 

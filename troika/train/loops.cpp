@@ -1,11 +1,15 @@
 #include "troika/train/loops.h"
 
+#include <string_view>
+
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 
 namespace troika::train {
 
 namespace {
+
+constexpr std::string_view kMetric = "loops.metrics.";
 
 // Calls `integer(name, field)` or `number(name, field)` for every field that all ranks share.
 template <typename L, typename Integer, typename Number>
@@ -17,6 +21,7 @@ void for_each_field(L& loops, Integer integer, Number number) {
   integer("loops.samples", loops.samples);
   integer("loops.epochs", loops.epochs);
   number("loops.train_seconds", loops.train_seconds);
+  number("loops.seconds", loops.seconds);
   number("loops.train_loss", loops.train_loss);
   number("loops.validation_loss", loops.validation_loss);
   number("loops.validation_accuracy", loops.validation_accuracy);
@@ -34,8 +39,9 @@ NamedTensors Loops::state() const {
       [&](const char* name, double field) {
         result.emplace_back(name, at::scalar_tensor(field, at::kDouble));
       });
-  result.emplace_back("sums.epoch_loss", epoch_loss.state().front());
-  result.emplace_back("sums.interval_loss", interval_loss.state().front());
+  for (const auto& [name, value] : metrics) {
+    result.emplace_back(std::string(kMetric) + name, at::scalar_tensor(value, at::kDouble));
+  }
   return result;
 }
 
@@ -51,8 +57,10 @@ void Loops::load_state(const std::map<std::string, at::Tensor>& state) {
   for_each_field(
       *this, [&](const char* name, int64_t& field) { field = find(name).item<int64_t>(); },
       [&](const char* name, double& field) { field = find(name).item<double>(); });
-  epoch_loss.load_state({find("sums.epoch_loss")});
-  interval_loss.load_state({find("sums.interval_loss")});
+  metrics.clear();
+  for (const auto& [name, value] : state) {
+    if (name.starts_with(kMetric)) metrics[name.substr(kMetric.size())] = value.item<double>();
+  }
 }
 
 }  // namespace troika::train

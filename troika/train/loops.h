@@ -6,7 +6,6 @@
 #include <map>
 #include <string>
 
-#include "troika/train/metrics/mean.h"
 #include "troika/train/safetensors.h"
 
 namespace troika::train {
@@ -19,14 +18,13 @@ struct Loops {
   int64_t samples = 0;   // trained on, by all ranks
   int64_t epochs = 0;    // complete ones
   double train_seconds = 0;
+  double seconds = 0;       // wall time of all that belongs to the run, when it was saved
   double train_loss = NAN;  // of the epoch before
   double validation_loss = NAN;
   double validation_accuracy = NAN;
-  // Of this rank alone.
-  Mean epoch_loss;
-  Mean interval_loss;
+  std::map<std::string, double> metrics;  // the latest that are the same on all ranks
 
-  // Names begin with "loops.", those of sums of this rank alone with "sums.".
+  // Names begin with "loops.".
   NamedTensors state() const;
   // Throws Error(usage) naming what is missing.
   void load_state(const std::map<std::string, at::Tensor>& state);

@@ -176,6 +176,9 @@ LogOptions MetricLog::resolved(const std::string& name, const LogOptions& option
   result.on_step = options.on_step.value_or(stage_ == Stage::training);
   result.on_epoch = options.on_epoch.value_or(stage_ == Stage::evaluation);
   result.batch_size.reset();
+  if (*result.on_step && stage_ == Stage::evaluation) {
+    refuse_log(name, "on_step in evaluation", "on_epoch", "an evaluation makes one row");
+  }
   if (!*result.on_step && !*result.on_epoch) {
     refuse_log(name, "neither on_step nor on_epoch", "at least one of them");
   }
@@ -186,38 +189,59 @@ MetricLog::Entry& MetricLog::entry_for(const std::string& name, const LogOptions
   const auto found = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const Entry& entry) { return entry.name == name; });
   if (found == entries_.end()) return entries_.emplace_back(Entry{name, options, {}, {}});
-  const std::string before = show_options(found->options), now = show_options(options);
-  if (before != now) refuse_log(name, now, before + ", as before");
+  if (!(found->options == options)) {
+    refuse_log(name, show_options(options), show_options(found->options) + ", as before");
+  }
   return *found;
 }
 
+double MetricLog::Sum::total(LogReduction reduction) const {
+  if (!on_device.defined()) return *on_host;
+  const double device = on_device.item<double>();
+  return on_host ? reduced(reduction, *on_host, device) : device;
+}
+
+template <typename Add>
+void MetricLog::add(const std::string& name, const LogOptions& options, Add add_to) {
+  const LogOptions chosen = resolved(name, options);
+  if (chosen.rank_zero_only && group_.rank() != 0) return;
+  const auto samples = static_cast<double>(options.batch_size.value_or(batch_size_));
+  const std::lock_guard lock(mutex_);
+  Entry& entry = entry_for(name, chosen);
+  const double factor = chosen.reduce == LogReduction::mean ? samples : 1;
+  for (Sum* sum :
+       {*chosen.on_step ? &entry.step : nullptr, *chosen.on_epoch ? &entry.epoch : nullptr}) {
+    if (!sum) continue;
+    add_to(*sum, chosen.reduce, factor);
+    sum->weight += samples;
+  }
+}
+
 void MetricLog::log(const std::string& name, const at::Tensor& value, const LogOptions& options) {
-  const torch::NoGradGuard no_grad;
   if (value.numel() != 1) {
     refuse_log(name, fmt::format("a tensor of {} elements", value.numel()), "one element");
   }
-  const LogOptions chosen = resolved(name, options);
-  if (chosen.rank_zero_only && group_.rank() != 0) return;
-  Entry& entry = entry_for(name, chosen);
-  const auto weight = static_cast<double>(options.batch_size.value_or(batch_size_));
+  if (value.is_cpu()) return log(name, value.item<double>(), options);
+  const torch::NoGradGuard no_grad;
   // A copy: the caller may write over its tensor.
-  at::Tensor added = value.detach().reshape({}).to(at::kDouble, /*non_blocking=*/false,
-                                                   /*copy=*/true);
-  if (chosen.reduce == LogReduction::mean) added = added * weight;
-  const auto add = [&](Sum& sum) {
-    const at::Tensor before = sum.value.defined() ? sum.value.to(added.device()) : at::Tensor();
-    sum.value = !before.defined()                    ? added
-                : chosen.reduce == LogReduction::min ? at::minimum(before, added)
-                : chosen.reduce == LogReduction::max ? at::maximum(before, added)
-                                                     : before + added;
-    sum.weight += weight;
-  };
-  if (*chosen.on_step) add(entry.step);
-  if (*chosen.on_epoch) add(entry.epoch);
+  const at::Tensor number = value.detach().reshape({}).to(at::kDouble, /*non_blocking=*/false,
+                                                          /*copy=*/true);
+  add(name, options, [&](Sum& sum, LogReduction reduction, double factor) {
+    const at::Tensor more = number * factor;
+    const at::Tensor before =
+        sum.on_device.defined() ? sum.on_device.to(more.device()) : at::Tensor();
+    sum.on_device = !before.defined()                ? more
+                    : reduction == LogReduction::min ? at::minimum(before, more)
+                    : reduction == LogReduction::max ? at::maximum(before, more)
+                                                     : before + more;
+  });
 }
 
 void MetricLog::log(const std::string& name, double value, const LogOptions& options) {
-  log(name, at::scalar_tensor(value, at::kDouble), options);
+  add(name, options, [&](Sum& sum, LogReduction reduction, double factor) {
+    const double more = value * factor;
+    sum.on_host = sum.on_host ? reduced(reduction, *sum.on_host, more) : more;
+  });
 }
 
 LoggedRow MetricLog::end_interval() {
@@ -233,11 +257,11 @@ LoggedRow MetricLog::end_row(Sum Entry::*sum) {
   Contribution to_reduce{.has_logged = false, .shares = {}};
   for (Entry& entry : entries_) {
     Sum& held = entry.*sum;
-    if (!held.value.defined()) continue;
+    if (held.weight == 0) continue;
     const bool both = *entry.options.on_step && *entry.options.on_epoch;
     const std::string suffix = !both ? "" : sum == &Entry::step ? "_step" : "_epoch";
     const Share share{entry.name + suffix, entry.options.reduce, entry.options.prog_bar,
-                      held.value.item<double>(), held.weight};
+                      held.total(entry.options.reduce), held.weight};
     own.push_back(share);
     if (!entry.options.rank_zero_only) to_reduce.has_logged = true;
     if (entry.options.sync_dist) to_reduce.shares.push_back(share);
@@ -246,19 +270,64 @@ LoggedRow MetricLog::end_row(Sum Entry::*sum) {
   const auto all = reduce_over(group_, to_reduce);
 
   LoggedRow row;
-  const auto add = [&](const Share& share) {
+  const auto add = [&](const Share& share, bool is_common) {
     row.values.emplace_back(share.name, final_value(share));
     if (share.prog_bar) row.prog_bar.push_back(row.values.back());
+    if (is_common) row.common.push_back(row.values.back());
   };
   for (const Share& share : own) {
     const Share* of_all = find_share(all, share.name);
-    add(of_all ? *of_all : share);
+    add(of_all ? *of_all : share, of_all || group_.size() == 1);
   }
   // Those of a rank that logged nothing itself.
   for (const Share& share : all) {
-    if (!find_share(own, share.name)) add(share);
+    if (!find_share(own, share.name)) add(share, true);
   }
   return row;
+}
+
+// A line for each name: it, its options, then value and weight of both sums, between tabs. Numbers
+// are written so that they are read back to the bit.
+at::Tensor MetricLog::state() const {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const Entry& entry : entries_) {
+    const LogOptions& o = entry.options;
+    const auto value = [&](const Sum& sum) { return sum.weight > 0 ? sum.total(o.reduce) : 0; };
+    text += fmt::format("{}\t{:d}\t{:d}\t{}\t{:d}\t{:d}\t{:d}\t{}\t{}\t{}\t{}\n", entry.name,
+                        *o.on_step, *o.on_epoch, static_cast<int>(o.reduce), o.sync_dist,
+                        o.rank_zero_only, o.prog_bar, value(entry.step), entry.step.weight,
+                        value(entry.epoch), entry.epoch.weight);
+  }
+  const auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
+  return bytes;
+}
+
+void MetricLog::add_state(const at::Tensor& state) {
+  const std::string text(reinterpret_cast<const char*>(state.data_ptr<uint8_t>()),
+                         static_cast<size_t>(state.numel()));
+  const auto lines = split(text, '\n');  // the last one is empty
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i + 1 < lines.size(); ++i) {
+    const auto cells = split(lines[i], '\t');
+    const auto number = [&](size_t cell) { return parse_double(cells.at(cell)).value(); };
+    const auto is = [&](size_t cell) { return cells.at(cell) == "1"; };
+    const auto reduce = static_cast<LogReduction>(static_cast<int>(number(3)));
+    Entry& entry = entry_for(cells.at(0), {.on_step = is(1),
+                                           .on_epoch = is(2),
+                                           .reduce = reduce,
+                                           .sync_dist = is(4),
+                                           .rank_zero_only = is(5),
+                                           .prog_bar = is(6)});
+    const auto add = [&](Sum& sum, double value, double weight) {
+      if (weight == 0) return;
+      sum.on_host = sum.on_host ? reduced(reduce, *sum.on_host, value) : value;
+      sum.weight += weight;
+    };
+    add(entry.step, number(7), number(8));
+    add(entry.epoch, number(9), number(10));
+  }
 }
 
 }  // namespace troika::train

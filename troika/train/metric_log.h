@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,17 +33,20 @@ struct LogOptions {
   bool prog_bar = false;
   // Samples the number stands for; left out, those of the batch.
   std::optional<int64_t> batch_size = {};
+
+  bool operator==(const LogOptions&) const = default;
 };
 
 // What one row holds, in the order in which names were first logged.
 struct LoggedRow {
   MetricValues values;
   MetricValues prog_bar;  // those of `values` that the progress bar shows too
+  MetricValues common;    // those of `values` that are the same bits on all ranks
 };
 
-// One rank's. log() neither communicates nor waits for a device; each of the two functions that end
-// a row makes one exchange between the ranks, whatever was logged, so all ranks must call them
-// alike.
+// One rank's. log() neither communicates nor waits for a device, and may be called by several
+// threads; each of the two functions that end a row makes one exchange between the ranks, whatever
+// was logged, so all ranks must call them alike.
 //
 // Unlike Lightning, whose step values are those of the last step, a row of steps covers all steps
 // since the row before.
@@ -52,12 +56,14 @@ class MetricLog {
 
   MetricLog(comm::Group group, Stage stage);
 
+  Stage stage() const { return stage_; }
+
   // Of the batch whose step comes next: what batch_size is by default.
   void start_batch(int64_t batch_size) { batch_size_ = batch_size; }
 
   // `value` has one element of any number type, on any device. Throws Error for a name that is
   // empty or has control characters, for options that contradict each other or those the name was
-  // logged with before, and for a batch_size below 1.
+  // logged with before, for on_step in evaluation, and for a batch_size below 1.
   void log(const std::string& name, const at::Tensor& value, const LogOptions& options = {});
   void log(const std::string& name, double value, const LogOptions& options = {});
 
@@ -67,13 +73,22 @@ class MetricLog {
   // get an Error on all of them that says which.
   LoggedRow end_interval();
   LoggedRow end_epoch();
+  // Forgets all that was logged, also which names.
+  void clear() { entries_.clear(); }
+
+  // All that was logged and is not forgotten, as bytes: for a checkpoint of this rank.
+  at::Tensor state() const;
+  // Adds what state() gave to what is here, as if it had been logged before.
+  void add_state(const at::Tensor& state);
 
  private:
-  // Sum of value * weight, or sum, least or greatest; undefined: nothing yet. Float64, on the
-  // device of the last value.
+  // Sum of value * weight, or sum, least or greatest, in float64.
   struct Sum {
-    at::Tensor value;
-    double weight = 0;
+    std::optional<double> on_host;  // of numbers on the CPU
+    at::Tensor on_device;           // of those elsewhere, where they are
+    double weight = 0;              // of all; 0: nothing yet
+
+    double total(LogReduction reduction) const;
   };
   struct Entry {
     std::string name;
@@ -83,11 +98,14 @@ class MetricLog {
 
   LogOptions resolved(const std::string& name, const LogOptions& options) const;
   Entry& entry_for(const std::string& name, const LogOptions& options);
+  template <typename Add>
+  void add(const std::string& name, const LogOptions& options, Add add_to);
   LoggedRow end_row(Sum Entry::*sum);
 
   comm::Group group_;
   Stage stage_;
   int64_t batch_size_ = 1;
+  mutable std::mutex mutex_;  // of entries_
   std::vector<Entry> entries_;
 };
 

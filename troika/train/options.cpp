@@ -77,6 +77,33 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.max_steps", &trainer.max_steps,
             "stop after this many optimizer steps; -1: only max_epochs counts",
             count_or("no limit"));
+  table.add("trainer.min_epochs", &trainer.min_epochs,
+            "epochs that callbacks and max_time cannot cut short", between(int64_t{0}, kMaxCount));
+  table.add("trainer.min_steps", &trainer.min_steps,
+            "optimizer steps that callbacks and max_time cannot cut short",
+            between(int64_t{0}, kMaxCount));
+  table.add("trainer.max_time", &trainer.max_time,
+            "the run ends after this time, DD:HH:MM:SS, that of before a resume included; empty: "
+            "no limit");
+  table.add("trainer.limit_train_batches", &trainer.limit_train_batches,
+            "batches of an epoch: a number as 10, or a share as 0.1; 1.0: all");
+  table.add("trainer.limit_val_batches", &trainer.limit_val_batches,
+            "batches, of the size of a training step's, that are validated: a number or a share; "
+            "0: no validation");
+  table.add("trainer.overfit_batches", &trainer.overfit_batches,
+            "train and validate on this number or share of batches, training the same in every "
+            "epoch; 0: off");
+  table.add("trainer.fast_dev_run", &trainer.fast_dev_run,
+            "try everything on so many batches, without loggers and checkpoints; 0: off",
+            between(int64_t{0}, kMaxCount));
+  table.add("trainer.val_check_interval", &trainer.val_check_interval,
+            "batches between validations inside of an epoch: a number or a share; 1.0: only at its "
+            "end");
+  table.add("trainer.num_sanity_val_steps", &trainer.num_sanity_val_steps,
+            "batches to validate before training, so that errors show early; -1: all",
+            between(int64_t{-1}, kMaxCount));
+  table.add("trainer.deterministic", &trainer.deterministic,
+            "only algorithms that give the same bits each time; an error where there is none");
   table.add("trainer.accumulate_grad_batches", &trainer.accumulate_grad_batches,
             "batches whose mean gradient makes one optimizer step, fewer at the end of an epoch",
             between(int64_t{1}, kMaxCount));
@@ -97,8 +124,9 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.trace", &trainer.trace,
             "write what happened when on all ranks in the first 500 steps to trace.json, for "
             "Perfetto and troika report");
-  table.add("trainer.ckpt_path", &trainer.ckpt_path,
-            "checkpoint to go on from: a folder, or last: the run's latest, a new run without one");
+  table.add(
+      "trainer.ckpt_path", &trainer.ckpt_path,
+      "checkpoint to go on from: a folder, or last or best of the run: a new run without one");
 }
 
 void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) {
@@ -109,6 +137,36 @@ void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) 
             between(int64_t{0}, kMaxCount));
   table.add("checkpoint.every_n_train_steps", &checkpoint.every_n_train_steps,
             "optimizer steps between further checkpoints; 0: none", between(int64_t{0}, kMaxCount));
+  table.add("checkpoint.train_time_interval", &checkpoint.train_time_interval,
+            "time between further checkpoints, DD:HH:MM:SS; empty: none");
+  table.add("checkpoint.monitor", &checkpoint.monitor,
+            "metric that says which checkpoints are the best, as validation/loss; empty: the "
+            "latest are");
+  table.add("checkpoint.mode", &checkpoint.mode, "whether less or more of it is better",
+            one_of({"min", "max"}));
+  table.add("checkpoint.save_top_k", &checkpoint.save_top_k, "how many of the best stay; -1: all",
+            between(int64_t{-1}, kMaxCount));
+  table.add("checkpoint.save_last", &checkpoint.save_last,
+            "write and keep the latest too where it is not among the best");
+}
+
+void add_early_stopping(config::Table& table, TrainOptions::EarlyStopping& stopping) {
+  table.add("early_stopping.monitor", &stopping.monitor,
+            "metric without whose improvement the run ends, as validation/loss; empty: none");
+  table.add("early_stopping.mode", &stopping.mode, "whether less or more of it is better",
+            one_of({"min", "max"}));
+  table.add("early_stopping.patience", &stopping.patience,
+            "values in a row without improvement that end the run", between(int64_t{1}, kMaxCount));
+  table.add("early_stopping.min_delta", &stopping.min_delta,
+            "an improvement must be larger than this", at_least(0.0));
+  table.add("early_stopping.strict", &stopping.strict,
+            "a metric that is not logged is an error, instead of no reason to end");
+  table.add("early_stopping.check_finite", &stopping.check_finite,
+            "a value that is NaN or infinite ends the run");
+  table.add("early_stopping.stopping_threshold", &stopping.stopping_threshold,
+            "a better value ends the run; nan: none does");
+  table.add("early_stopping.divergence_threshold", &stopping.divergence_threshold,
+            "a worse value ends the run; nan: none does");
 }
 
 void add_model(config::Table& table, nn::ModelOptions& model) {
@@ -282,6 +340,7 @@ config::Table make_table(TrainOptions& options) {
   add_run(table, options.run);
   add_trainer(table, options.trainer);
   add_checkpoint(table, options.checkpoint);
+  add_early_stopping(table, options.early_stopping);
   add_model(table, options.model);
   add_data(table, options.data);
   add_optim(table, options.optimizer, options.schedule);

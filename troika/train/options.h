@@ -2,6 +2,7 @@
 // parsing, defaults, validation, help and docs/configuration.md.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,16 @@ struct TrainOptions {
     std::string recompute = "none";
     int64_t max_epochs = 1;
     int64_t max_steps = -1;
+    int64_t min_epochs = 0;
+    int64_t min_steps = 0;
+    std::string max_time = {};
+    std::string limit_train_batches = "1.0";
+    std::string limit_val_batches = "1.0";
+    std::string overfit_batches = "0";
+    int64_t fast_dev_run = 0;
+    std::string val_check_interval = "1.0";
+    int64_t num_sanity_val_steps = 2;
+    bool deterministic = false;
     int64_t accumulate_grad_batches = 1;
     double gradient_clip_val = 0;
     std::string gradient_clip_algorithm = "norm";
@@ -50,7 +61,24 @@ struct TrainOptions {
     bool enabled = true;
     int64_t every_n_epochs = 1;
     int64_t every_n_train_steps = 0;
+    std::string monitor = {};
+    std::string mode = "min";
+    int64_t save_top_k = 1;
+    bool save_last = true;
+    std::string train_time_interval = {};
   } checkpoint;
+
+  // A threshold of NaN is none.
+  struct EarlyStopping {
+    std::string monitor;
+    std::string mode = "min";
+    int64_t patience = 3;
+    double min_delta = 0;
+    bool strict = true;
+    bool check_finite = true;
+    double stopping_threshold = std::numeric_limits<double>::quiet_NaN();
+    double divergence_threshold = std::numeric_limits<double>::quiet_NaN();
+  } early_stopping;
 
   nn::ModelOptions model;
 

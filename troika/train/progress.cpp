@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -83,6 +84,18 @@ void ProgressBar::advance(int64_t batches, int64_t samples, std::optional<double
   if (latest_.at >= next_show_) show(latest_.at);
 }
 
+void ProgressBar::show_metrics(const std::vector<std::pair<std::string, double>>& metrics) {
+  for (const auto& [name, value] : metrics) {
+    const auto found = std::find_if(metrics_.begin(), metrics_.end(),
+                                    [&](const auto& known) { return known.first == name; });
+    if (found == metrics_.end()) {
+      metrics_.emplace_back(name, value);
+    } else {
+      found->second = value;
+    }
+  }
+}
+
 void ProgressBar::show(Clock::time_point now) {
   marks_.push_back(latest_);
   while (marks_.size() > 2 && marks_[1].at <= now - kWindow) marks_.pop_front();
@@ -138,7 +151,8 @@ ProgressState ProgressBar::state(const Mark& from, const Mark& to) const {
           .total = total_,
           .samples_per_second = static_cast<double>(to.samples - from.samples) / seconds,
           .has_loss = loss_weight_ > 0,
-          .loss = loss_sum_ / loss_weight_};
+          .loss = loss_sum_ / loss_weight_,
+          .metrics = metrics_};
 }
 
 }  // namespace troika::train

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "troika/base/clock.h"
 #include "troika/train/progress_text.h"
@@ -46,6 +48,8 @@ class ProgressBar {
   // Some more batches are over; `samples` counts those of all ranks. Draws at most 10 times a
   // second.
   void advance(int64_t batches, int64_t samples, std::optional<double> loss = std::nullopt);
+  // Shown from the next line on, after the loss; a name replaces its earlier value.
+  void show_metrics(const std::vector<std::pair<std::string, double>>& metrics);
   // Ends the pass with a line that stays, with the rate and the time of the whole pass.
   void finish();
   // Takes the live line off the terminal, so that something else can be printed; the next advance()
@@ -72,6 +76,7 @@ class ProgressBar {
   bool on_screen_ = false;
   double loss_sum_ = 0;
   double loss_weight_ = 0;
+  std::vector<std::pair<std::string, double>> metrics_;
 };
 
 }  // namespace troika::train

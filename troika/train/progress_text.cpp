@@ -46,6 +46,10 @@ std::string counts(const ProgressState& state, bool padded) {
   return fmt::format("{:>3}% {:>{}}/{}", percent, state.done, total.size(), total);
 }
 
+std::string number_text(const std::string& name, double value) {
+  return std::isnan(value) ? name + " nan" : fmt::format("{} {:#.4g}", name, value);
+}
+
 std::vector<std::string> fields(const ProgressState& state) {
   std::vector<std::string> texts;
   if (std::isfinite(state.samples_per_second)) {
@@ -53,8 +57,9 @@ std::vector<std::string> fields(const ProgressState& state) {
                                 state.samples_per_second < 10 ? 1 : 0));
   }
   if (state.has_loss) {
-    texts.push_back(std::isnan(state.loss) ? "loss nan" : fmt::format("loss {:#.4g}", state.loss));
+    texts.push_back(number_text("loss", state.loss));
   }
+  for (const auto& [name, value] : state.metrics) texts.push_back(number_text(name, value));
   if (std::isfinite(state.seconds_left)) {
     texts.push_back("ETA " + clock_text(state.seconds_left));
   }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace troika::train {
 
@@ -16,9 +18,10 @@ struct ProgressState {
   int64_t total = 0;  // batches; 0: not known in advance, so neither bar nor percentage nor ETA
   double samples_per_second = kUnknown;
   bool has_loss = false;
-  double loss = kUnknown;          // shown even when it is NaN: that is news
-  double seconds = kUnknown;       // since the start, shown as "in"
-  double seconds_left = kUnknown;  // shown as "ETA"
+  double loss = kUnknown;  // shown even when it is NaN: that is news
+  std::vector<std::pair<std::string, double>> metrics = {};  // likewise
+  double seconds = kUnknown;                                 // since the start, shown as "in"
+  double seconds_left = kUnknown;                            // shown as "ETA"
 };
 
 // One line for a terminal of `columns` cells, at most columns - 1 wide so that it never wraps, with

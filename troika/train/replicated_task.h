@@ -10,7 +10,8 @@
 namespace troika::train {
 
 // Trains as the first of the tasks does, on shares of each batch side by side (parallel::Replicated
-// says how far that is the same); validates by the first task.
+// says how far that is the same); validates by the first task, whose hooks are called. What shares
+// of a batch log is added up in the order in which they come.
 class ReplicatedTask : public Task {
  public:
   // Tasks that were made by the same function, each with a module of its own; at least one.
@@ -19,8 +20,12 @@ class ReplicatedTask : public Task {
   at::Tensor training_step(const data::Batch& batch) override;
   void validation_step(const data::Batch& batch, Evaluation& evaluation) override;
   int replicas() const override { return replicated_.size(); }
+  void log_to(MetricLog* log, int64_t batch_size) override;
+  Hooks& hooks() override { return first_->hooks(); }
 
  private:
+  std::vector<parallel::ModuleReplica> replicas_of(const std::vector<std::shared_ptr<Task>>& tasks);
+
   const std::shared_ptr<Task> first_;
   parallel::Replicated replicated_;
 };

@@ -73,15 +73,6 @@ NamedTensors own_share(const comm::Group& group, const NamedTensors& all) {
   return result;
 }
 
-// rename() replaces a link in one step; symlink() cannot.
-void move_link(const std::filesystem::path& link, const std::filesystem::path& target) {
-  const std::filesystem::path temporary = fmt::format("{}.tmp-{}", link.string(), ::getpid());
-  std::filesystem::remove(temporary);
-  std::filesystem::create_symlink(target, temporary);
-  std::filesystem::rename(temporary, link);
-  sync_path(link.parent_path());
-}
-
 void write_index(const std::filesystem::path& folder, const RankState& state, int ranks,
                  const CheckpointInfo& info) {
   nlohmann::ordered_json index{
@@ -198,7 +189,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
                                       const std::string& ckpt_path) {
   if (ckpt_path.empty()) return {};
   std::error_code none;
-  if (ckpt_path == "last") {
+  if (ckpt_path == "last" || ckpt_path == "best") {
     const auto target = std::filesystem::read_symlink(folder / ckpt_path, none);
     if (none) return {};
     return target.is_absolute() ? target : folder / target;
@@ -208,7 +199,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot resume from " + path.string(),
                  .got = std::string("no ") + kIndex + " in it",
-                 .expected = "the folder of a checkpoint, or last"});
+                 .expected = "the folder of a checkpoint, last, or best"});
   }
   return path;
 }
@@ -220,6 +211,15 @@ void remove_checkpoint(const std::filesystem::path& checkpoint) {
   std::filesystem::remove_all(unfinished);
   std::filesystem::rename(checkpoint, unfinished);
   std::filesystem::remove_all(unfinished);
+}
+
+// rename() replaces a link in one step; symlink() cannot.
+void move_link(const std::filesystem::path& link, const std::filesystem::path& target) {
+  const std::filesystem::path temporary = fmt::format("{}.tmp-{}", link.string(), ::getpid());
+  std::filesystem::remove(temporary);
+  std::filesystem::create_symlink(target, temporary);
+  std::filesystem::rename(temporary, link);
+  sync_path(link.parent_path());
 }
 
 void remove_unfinished(const std::filesystem::path& folder) {

@@ -32,15 +32,18 @@ int checkpoint_ranks(const std::filesystem::path& checkpoint);
 // What rank `rank` of those that wrote it had; rank 0's for a rank there was not.
 RankState load_rank_state(const std::filesystem::path& checkpoint, int rank);
 
-// The checkpoint that trainer.ckpt_path means: empty for none, which is also what "last" means
-// before the first one was written. `folder` holds the run's checkpoints. Throws Error(usage) for
-// another path that is no checkpoint.
+// The checkpoint that trainer.ckpt_path means: empty for none, which is also what "last" and
+// "best" mean before the first one was written. `folder` holds the run's checkpoints. Throws
+// Error(usage) for another path that is no checkpoint.
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
                                       const std::string& ckpt_path);
 
 // Removes a folder that save_checkpoint() wrote; a kill meanwhile leaves what remove_unfinished()
 // removes.
 void remove_checkpoint(const std::filesystem::path& checkpoint);
+
+// Makes `link` a symbolic link to `target`, in one step where there is a link already.
+void move_link(const std::filesystem::path& link, const std::filesystem::path& target);
 
 // Removes what killed runs left half-written.
 void remove_unfinished(const std::filesystem::path& folder);

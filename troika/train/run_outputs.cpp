@@ -23,6 +23,10 @@ void RunOutputs::start_progress(const std::string& label, int64_t total, int64_t
   if (progress_) progress_->start(label, total, done);
 }
 
+void RunOutputs::show(const MetricValues& metrics) {
+  if (progress_) progress_->show_metrics(metrics);
+}
+
 void RunOutputs::advance(int64_t samples, double loss) {
   if (progress_) progress_->advance(1, samples, loss);
 }

@@ -25,6 +25,8 @@ class RunOutputs {
   void flush();
 
   void start_progress(const std::string& label, int64_t total, int64_t done);
+  // From now on, beside rate and loss; a name replaces its earlier value.
+  void show(const MetricValues& metrics);
   void advance(int64_t samples, double loss);
   void finish_progress();
 

@@ -13,22 +13,27 @@ namespace troika::train {
 // Asked on every rank, also with different answers: the greatest counts.
 using StopQuestion = std::function<cluster::StopRequest()>;
 
-// Ranks agree by an all-reduce of two numbers, about once a second, and at each pass where one
+// Ranks agree by an all-reduce of a few numbers, about once a second, and at each pass where one
 // takes longer: how many passes lie between is a function of what was reduced, so the same on all
 // ranks.
 class Stop {
  public:
-  Stop(comm::Group group, StopQuestion question)
-      : group_(std::move(group)), question_(std::move(question)) {}
+  // With `keeps_time` ranks agree on the time also where there is no question.
+  Stop(comm::Group group, StopQuestion question, bool keeps_time)
+      : group_(std::move(group)), question_(std::move(question)), keeps_time_(keeps_time) {}
 
-  // Once after each pass, on all ranks; whether to end.
-  bool after_pass();
+  // Once after each pass, on all ranks; whether to end. `seconds` is this rank's time.
+  bool after_pass(double seconds);
   cluster::StopRequest asked() const { return asked_; }
+  // The latest time of all ranks when they last agreed: the same on all.
+  double seconds() const { return seconds_; }
 
  private:
   comm::Group group_;
   StopQuestion question_;
+  bool keeps_time_;
   cluster::StopRequest asked_ = cluster::StopRequest::none;
+  double seconds_ = 0;
   int64_t passes_ = 0;  // since the last agreement
   int64_t interval_ = 1;
   Stopwatch since_agreement_;

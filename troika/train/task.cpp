@@ -39,6 +39,11 @@ void Task::recompute(const std::string& policy) {
   forward_ = nn::Recompute(model_, nn::recompute_plan(policy, model_->blocks().size()));
 }
 
+void Task::log_to(MetricLog* log, int64_t batch_size) {
+  log_ = log;
+  batch_size_ = batch_size;
+}
+
 at::Tensor Task::training_step(const data::Batch& batch) {
   return cross_entropy(forward(batch.inputs), batch.targets, at::Reduction::Mean);
 }

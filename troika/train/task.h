@@ -8,6 +8,8 @@
 #include <string>
 
 #include "troika/data/dataset.h"
+#include "troika/train/hooks.h"
+#include "troika/train/metric_log.h"
 #include "troika/train/metrics/mean.h"
 #include "troika/train/metrics/stat_scores.h"
 
@@ -28,8 +30,9 @@ struct Evaluation {
 };
 
 // Classification of images, or of the next token of a text: cross entropy of forward(inputs)
-// against the targets. Override the steps for anything else.
-class Task {
+// against the targets. Override the steps for anything else, and hooks for what is to happen
+// between them.
+class Task : public Hooks {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
 
@@ -41,7 +44,6 @@ class Task {
       : Task(module, [module](const at::Tensor& inputs) { return module->forward(inputs); }) {}
   // The model's own forward pass, which recompute() can change.
   explicit Task(const std::shared_ptr<nn::Model>& model);
-  virtual ~Task() = default;
 
   torch::nn::Module& module() { return *module_; }
 
@@ -56,14 +58,31 @@ class Task {
   virtual void validation_step(const data::Batch& batch, Evaluation& evaluation);
   // How many modules share the work of a training step inside this process.
   virtual int replicas() const { return 1; }
+  // Whose hooks a run calls.
+  virtual Hooks& hooks() { return *this; }
+
+  // Where log() of the next step goes, and how many samples it is of; null: nowhere.
+  virtual void log_to(MetricLog* log, int64_t batch_size);
 
  protected:
   at::Tensor forward(const at::Tensor& inputs) const { return forward_(inputs); }
+
+  // For the steps: logs a number as MetricLog::log() does. In steps that are not part of a run it
+  // does nothing.
+  template <typename Number>
+  void log(const std::string& name, const Number& value, LogOptions options = {}) {
+    if (!log_) return;
+    options.batch_size = options.batch_size.value_or(batch_size_);
+    log_->log(name, value, options);
+  }
+  MetricLog* log_target() const { return log_; }
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<nn::Model> model_;  // the same, if recompute() may change how it is run
   Forward forward_;
+  MetricLog* log_ = nullptr;
+  int64_t batch_size_ = 1;
 };
 
 }  // namespace troika::train

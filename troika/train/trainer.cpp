@@ -6,7 +6,9 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/train/callbacks/callbacks.h"
 #include "troika/train/fit.h"
+#include "troika/train/limits.h"
 
 namespace troika::train {
 
@@ -40,7 +42,7 @@ int64_t global_batch(const TrainOptions& options, int ranks) {
 }
 
 Trainer::Trainer(TrainOptions options, comm::Group group)
-    : options_(std::move(options)), group_(std::move(group)) {}
+    : options_(with_fast_dev_run(std::move(options))), group_(std::move(group)) {}
 
 std::filesystem::path Trainer::folder() const {
   return std::filesystem::path(options_.run.folder) / options_.run.name;
@@ -59,8 +61,16 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
       }
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
-    fit.emplace(options_, group_, folder(), task, training, validation, question_);
-    stopped_by_ = fit->run();
+    Callbacks callbacks = make_callbacks(options_);
+    callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
+    fit.emplace(options_, group_, folder(), task, training, validation, question_,
+                std::move(callbacks));
+    try {
+      stopped_by_ = fit->run();
+    } catch (const std::exception& problem) {
+      fit->tell(problem);
+      throw;
+    }
     RunSummary summary =
         fit->summary(stopped_by_ == cluster::StopRequest::none ? "finished" : "stopped");
     summary.phase_milliseconds = fit->phase_times();

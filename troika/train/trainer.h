@@ -2,12 +2,14 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
 #include "troika/data/sampler.h"
+#include "troika/train/callback.h"
 #include "troika/train/options.h"
 #include "troika/train/stop.h"
 #include "troika/train/summary.h"
@@ -34,6 +36,10 @@ class Trainer {
   // name survives the call.
   RunSummary fit(Task& task, const data::Dataset& training, const data::Dataset& validation);
 
+  // Accompanies every fit() from now on, after those that were added before. Callbacks that the
+  // options ask for come first.
+  void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
+
   // Asked between passes, about once a second at least. When all ranks agree to end, fit() saves
   // and returns; the summary then says "stopped".
   void ask_to_stop(StopQuestion question) { question_ = std::move(question); }
@@ -45,6 +51,7 @@ class Trainer {
  private:
   TrainOptions options_;
   comm::Group group_;
+  Callbacks callbacks_;
   StopQuestion question_;
   cluster::StopRequest stopped_by_ = cluster::StopRequest::none;
 };

@@ -37,13 +37,15 @@ optim::Schedule make_schedule(const TrainOptions& options, int64_t steps, int64_
 }  // namespace
 
 TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::Group& group,
-                           int64_t steps, int64_t global_batch, Trace* trace)
+                           int64_t steps, int64_t global_batch, Trace* trace,
+                           std::function<void()> before_step)
     : options_(options),
       task_(task),
       precision_(nn::parse_precision(options.trainer.precision)),
       memory_format_(nn::parse_memory_format(options.trainer.memory_format, precision_)),
       accumulation_(accumulation(options)),
-      schedule_(make_schedule(options, steps, global_batch)) {
+      schedule_(make_schedule(options, steps, global_batch)),
+      before_step_(std::move(before_step)) {
   nn::require_supported(precision_, at::kCPU);
   if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
   task_.module().to(precision_.parameters);
@@ -87,6 +89,7 @@ void TrainingStep::optimizer_step(int64_t step, StepTimes& times) {
   optimization_->set_learning_rate(options_.optimizer.lr *
                                    schedule_(step - optimization_->skipped()) *
                                    (plateau_ ? plateau_->factor() : 1.0));
+  before_step_();
   optimization_->clip(*exchange_, options_.trainer.gradient_clip_val,
                       options_.trainer.gradient_clip_algorithm);
   optimization_->step(*exchange_);

@@ -1,6 +1,7 @@
 // One optimizer step, pass by pass.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,8 +24,9 @@ class TrainingStep {
  public:
   // `steps` are those of the whole run, `global_batch` the samples a pass over all ranks. Called by
   // all ranks; blocks. All that is referred to must outlive this object; `trace` may be null.
+  // `before_step` is called once gradients and the learning rate of a step are there.
   TrainingStep(const TrainOptions& options, Task& task, const comm::Group& group, int64_t steps,
-               int64_t global_batch, Trace* trace);
+               int64_t global_batch, Trace* trace, std::function<void()> before_step);
 
   // A backward pass; the last of a step is followed by the optimizer's, which is number `step` of
   // the run, counted from 0. Returns the loss.
@@ -63,6 +65,7 @@ class TrainingStep {
   std::optional<optim::ReduceOnPlateau> plateau_;
   std::unique_ptr<parallel::Exchange> exchange_;
   std::optional<Optimization> optimization_;
+  const std::function<void()> before_step_;
 };
 
 }  // namespace troika::train

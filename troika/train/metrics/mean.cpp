@@ -1,5 +1,6 @@
 #include "troika/train/metrics/mean.h"
 
+#include <array>
 #include <cmath>
 
 #include "troika/compat/torch.h"
@@ -34,6 +35,11 @@ void Mean::update(const at::Tensor& value, const at::Tensor& weight) {
 
 void Mean::update(const at::Tensor& value, double weight) {
   const torch::NoGradGuard no_grad;
+  if (value.is_cpu() && value.numel() == 1) {
+    // The same bits with few calls of LibTorch: every training step does this twice.
+    std::array<double, 2> sum_and_count{value.item<double>() * weight, weight};
+    return accumulate(0, at::from_blob(sum_and_count.data(), {2}, at::kDouble));
+  }
   add(value.sum(at::kDouble) * weight, static_cast<double>(value.numel()) * weight);
 }
 

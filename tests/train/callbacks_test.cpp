@@ -1,0 +1,396 @@
+// What accompanies a run: hooks, log() of a task's steps, early stopping, which checkpoints stay.
+#include "troika/train/callback.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <set>
+
+#include "tests/support/errors.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/torch.h"
+#include "troika/train/fit_context.h"
+#include "troika/train/replicated_task.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+class Numbers : public data::Dataset {
+ public:
+  int64_t size() const override { return 8; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
+    return {numbers.to(at::kFloat).unsqueeze(1) * at::ones({1, 2}), numbers % 2};
+  }
+  int64_t num_classes() const override { return 2; }
+  std::vector<int64_t> input_shape() const override { return {2}; }
+};
+
+std::shared_ptr<torch::nn::LinearImpl> linear() {
+  const auto module = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : module->parameters()) parameter.fill_(0.1);
+  return module;
+}
+
+// Notes what is called, and where the run stood.
+template <typename Base>
+class Noting : public Base {
+ public:
+  template <typename... Arguments>
+  explicit Noting(std::string who, std::vector<std::string>& notes, Arguments&&... arguments)
+      : Base(std::forward<Arguments>(arguments)...), who_(std::move(who)), notes_(notes) {}
+
+  void on_fit_start(FitContext& c) override { note("fit_start", c); }
+  void on_train_start(FitContext& c) override { note("train_start", c); }
+  void on_train_end(FitContext& c) override { note("train_end", c); }
+  void on_fit_end(FitContext& c) override { note("fit_end", c); }
+  void on_train_epoch_start(FitContext& c) override { note("train_epoch_start", c); }
+  void on_train_epoch_end(FitContext& c) override { note("train_epoch_end", c); }
+  void on_train_batch_start(FitContext& c, const data::Batch&) override {
+    note("train_batch_start", c);
+  }
+  void on_train_batch_end(FitContext& c, const data::Batch&, double) override {
+    note("train_batch_end", c);
+  }
+  void on_before_optimizer_step(FitContext& c) override { note("before_optimizer_step", c); }
+  void on_validation_start(FitContext& c) override { note("validation_start", c); }
+  void on_validation_epoch_start(FitContext& c) override { note("validation_epoch_start", c); }
+  void on_validation_batch_start(FitContext& c, const data::Batch&) override {
+    note("validation_batch_start", c);
+  }
+  void on_validation_batch_end(FitContext& c, const data::Batch&) override {
+    note("validation_batch_end", c);
+  }
+  void on_validation_epoch_end(FitContext& c) override { note("validation_epoch_end", c); }
+  void on_validation_end(FitContext& c) override { note("validation_end", c); }
+  void on_exception(FitContext& c, const std::exception& problem) override {
+    note(std::string("exception ") + problem.what(), c);
+  }
+
+ private:
+  void note(const std::string& hook, const FitContext& c) {
+    notes_.push_back(fmt::format("{}{} {}.{}", who_, hook, c.at.epoch, c.at.step));
+  }
+
+  const std::string who_;
+  std::vector<std::string>& notes_;
+};
+
+class Plain : public Callback {
+ public:
+  std::string name() const override { return "plain"; }
+};
+
+class CallbackRun : public testing::Test {
+ protected:
+  CallbackRun() {
+    options_.run.folder = folder_.path().string();
+    options_.trainer.enable_progress_bar = false;
+    options_.data.global_batch_size = 4;  // 2 steps an epoch
+    options_.trainer.loggers = {"jsonl"};
+  }
+
+  RunSummary fit(Task& task, const Callbacks& callbacks = {},
+                 const comm::Group& group = comm::local::alone()) {
+    Trainer trainer(options_, group);
+    for (const auto& callback : callbacks) trainer.add(callback);
+    return trainer.fit(task, Numbers(), Numbers());
+  }
+
+  std::string log_file() const { return read_file(folder_ / "run/metrics.jsonl"); }
+  std::set<std::string> kept() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run/checkpoints")) {
+      if (!entry.is_symlink()) names.insert(entry.path().filename());
+    }
+    return names;
+  }
+  std::string link(const std::string& name) const {
+    return std::filesystem::read_symlink(folder_ / "run/checkpoints" / name);
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+TEST_F(CallbackRun, AreCalledInLightningsOrderBeforeTheTask) {
+  options_.trainer.max_steps = 1;
+  options_.trainer.accumulate_grad_batches = 2;
+  options_.data.global_batch_size = 3;
+  std::vector<std::string> notes;
+  Noting<Task> task("task ", notes, linear());
+  fit(task, {std::make_shared<Noting<Plain>>("", notes)});
+  std::vector<std::string> of_callback, of_task;
+  for (size_t i = 0; i < notes.size(); ++i) {
+    if (notes[i].starts_with("task ")) {
+      of_task.push_back(notes[i].substr(5));
+      ASSERT_GT(i, 0u);
+      EXPECT_EQ(notes[i - 1], of_task.back()) << "the callback's comes right before";
+    } else {
+      of_callback.push_back(notes[i]);
+    }
+  }
+  EXPECT_EQ(of_callback, of_task);
+  EXPECT_THAT(
+      of_task,
+      ElementsAre("fit_start 0.0", "train_start 0.0", "train_epoch_start 0.0",
+                  "train_batch_start 0.0", "train_batch_end 0.0", "train_batch_start 0.0",
+                  "before_optimizer_step 0.0", "train_batch_end 0.1", "validation_start 0.1",
+                  "validation_epoch_start 0.1", "validation_batch_start 0.1",
+                  "validation_batch_end 0.1", "validation_batch_start 0.1",
+                  "validation_batch_end 0.1", "validation_batch_start 0.1",
+                  "validation_batch_end 0.1", "validation_epoch_end 0.1", "validation_end 0.1",
+                  "train_epoch_end 0.1", "train_end 1.1", "fit_end 1.1"));
+}
+
+TEST_F(CallbackRun, HearOfWhatEndsARun) {
+  class Failing : public Task {
+   public:
+    using Task::Task;
+    at::Tensor training_step(const data::Batch&) override { throw std::runtime_error("oh"); }
+  };
+  std::vector<std::string> notes;
+  Noting<Failing> task("", notes, linear());
+  EXPECT_THROW(fit(task), std::runtime_error);
+  EXPECT_EQ(notes.back(), "exception oh 0.0");
+}
+
+TEST_F(CallbackRun, OfOneNameAreRefused) {
+  Task task(linear());
+  EXPECT_ERROR(
+      fit(task, {std::make_shared<Plain>(), std::make_shared<Plain>()}), ErrorKind::usage,
+      "[train] two callbacks of one name; got plain, expected names that differ, as states "
+      "are saved under them");
+}
+
+// Logs in every way, on every rank numbers that all ranks know.
+class LoggingTask : public Task {
+ public:
+  using Task::Task;
+  at::Tensor training_step(const data::Batch& batch) override {
+    log("sum", batch.inputs.select(1, 0).sum(),
+        {.on_step = true, .on_epoch = true, .reduce = LogReduction::sum, .sync_dist = true});
+    log("mean", batch.inputs.select(1, 0).mean(), {.on_epoch = true, .sync_dist = true});
+    log("here", 1.5);
+    return Task::training_step(batch);
+  }
+  void validation_step(const data::Batch& batch, Evaluation& evaluation) override {
+    log("validation/mean", batch.inputs.select(1, 0).mean(), {.sync_dist = true});
+    Task::validation_step(batch, evaluation);
+  }
+  void on_train_epoch_end(FitContext&) override {
+    log("ends", 1, {.on_step = false, .on_epoch = true, .reduce = LogReduction::sum});
+  }
+};
+
+TEST_F(CallbackRun, LogOfATaskReachesTheLoggersReducedOverStepsAndRanks) {
+  options_.trainer.log_every_n_steps = 2;
+  for (const int ranks : {1, 2, 4}) {
+    SCOPED_TRACE(ranks);
+    std::map<std::string, double> metrics;
+    comm::local::run(ranks, [&](comm::Group group) {
+      LoggingTask task(linear());
+      class Reading : public Plain {
+       public:
+        explicit Reading(std::map<std::string, double>& all) : all_(all) {}
+        void on_fit_end(FitContext& c) override {
+          if (c.group.rank() == c.group.size() - 1) all_ = c.at.metrics;
+        }
+        std::map<std::string, double>& all_;
+      };
+      fit(task, {std::make_shared<Reading>(metrics)}, group);
+    });
+    EXPECT_EQ(metrics.at("sum_step"), 28);
+    EXPECT_EQ(metrics.at("sum_epoch"), 28);
+    EXPECT_EQ(metrics.at("mean_epoch"), 3.5);
+    EXPECT_EQ(metrics.at("validation/mean"), 3.5);
+    EXPECT_EQ(metrics.contains("here"), ranks == 1) << "not the same on all ranks";
+    for (const char* part : {R"("sum_step":28.0)", R"("sum_epoch":28.0)", R"("here":1.5)",
+                             R"("validation/mean":3.5)", R"("ends":1.0)"}) {
+      EXPECT_THAT(log_file(), HasSubstr(part));
+    }
+  }
+}
+
+TEST_F(CallbackRun, SharesOfABatchInThreadsLogAsOne) {
+  options_.trainer.strategy = "dp";
+  options_.trainer.devices = 3;
+  options_.trainer.log_every_n_steps = 2;
+  ReplicatedTask task({std::make_shared<LoggingTask>(linear()),
+                       std::make_shared<LoggingTask>(linear()),
+                       std::make_shared<LoggingTask>(linear())});
+  fit(task);
+  EXPECT_THAT(log_file(), HasSubstr(R"("sum_step":28.0)"));
+  EXPECT_THAT(log_file(), HasSubstr(R"("mean_epoch":3.5)"));
+  EXPECT_THAT(log_file(), HasSubstr(R"("validation/mean":3.5)"));
+  EXPECT_THAT(log_file(), HasSubstr(R"("ends":1.0)"));
+}
+
+// Whose validations log the scores given, one each, on all ranks.
+class ScoredTask : public Task {
+ public:
+  explicit ScoredTask(std::vector<double> scores) : Task(linear()), scores_(std::move(scores)) {}
+  void on_validation_epoch_end(FitContext& c) override {
+    c.log->log("score", scores_.at(static_cast<size_t>(c.at.epoch)), {.sync_dist = true});
+  }
+
+ private:
+  const std::vector<double> scores_;
+};
+
+class EarlyStoppingRun : public CallbackRun {
+ protected:
+  EarlyStoppingRun() {
+    options_.trainer.max_epochs = 8;
+    options_.early_stopping.monitor = "score";
+    options_.early_stopping.patience = 2;
+  }
+  // How many epochs a run with these scores makes.
+  int64_t epochs(const std::vector<double>& scores, int ranks = 1) {
+    int64_t result = 0;
+    comm::local::run(ranks, [&](comm::Group group) {
+      ScoredTask task(scores);
+      const auto summary = fit(task, {}, group);
+      EXPECT_EQ(summary.status, "finished");
+      if (group.rank() == 0) result = summary.epochs;
+    });
+    return result;
+  }
+};
+
+TEST_F(EarlyStoppingRun, EndsAfterPatience) {
+  EXPECT_EQ(epochs({9, 8, 7, 7, 6, 6, 7, 1}), 7);
+  EXPECT_EQ(epochs({9, 8, 7, 7, 6, 6, 7, 1}, 2), 7);
+  options_.early_stopping.min_delta = 1.5;
+  EXPECT_EQ(epochs({9, 8, 7, 6, 5, 4.5, 4, 1}), 7);
+  options_.early_stopping.mode = "max";
+  options_.early_stopping.min_delta = 0;
+  EXPECT_EQ(epochs({1, 2, 2, 3, 3, 2, 9, 9}), 6);
+}
+
+TEST_F(EarlyStoppingRun, EndsAtThresholdsAndAtNaN) {
+  EXPECT_EQ(epochs({9, NAN, 8, 7, 6, 5, 4, 3}), 2);
+  options_.early_stopping.check_finite = false;
+  EXPECT_EQ(epochs({9, NAN, 8, 7, 6, 5, 4, 3}), 8);
+  options_.early_stopping.stopping_threshold = 5.5;
+  EXPECT_EQ(epochs({9, 8, 7, 6, 5, 4, 3, 2}), 5);
+  options_.early_stopping.divergence_threshold = 20;
+  EXPECT_EQ(epochs({9, 8, 21, 7, 6, 5, 4, 3}), 3);
+}
+
+TEST_F(EarlyStoppingRun, MayWatchTheTrainingToo) {
+  options_.early_stopping.monitor = "train/epoch_loss";
+  options_.early_stopping.stopping_threshold = 1e9;
+  EXPECT_EQ(epochs(std::vector<double>(8, 1)), 1);
+}
+
+TEST_F(EarlyStoppingRun, RefusesAMetricThatIsNotLogged) {
+  options_.early_stopping.monitor = "scores";
+  EXPECT_ERROR(epochs(std::vector<double>(8, 1)), ErrorKind::usage,
+               "[train] early_stopping cannot monitor scores; got no such metric among those that "
+               "are the same on all ranks, expected one of score, train/epoch_loss, "
+               "validation/accuracy, validation/loss (did you mean score? a task's own must be "
+               "logged with sync_dist)");
+  options_.early_stopping.strict = false;
+  EXPECT_EQ(epochs(std::vector<double>(8, 1)), 8);
+}
+
+class KeptCheckpoints : public CallbackRun {
+ protected:
+  KeptCheckpoints() {
+    options_.trainer.max_epochs = 6;
+    options_.checkpoint.monitor = "score";
+  }
+  void run(const std::vector<double>& scores) {
+    ScoredTask task(scores);
+    fit(task);
+  }
+};
+
+TEST_F(KeptCheckpoints, AreTheBestAndTheLast) {
+  options_.checkpoint.save_top_k = 2;
+  run({NAN, 3, 5, 4, 3, 9});
+  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=2-step=4", "epoch=5-step=10", "epoch=6-step=12"));
+  EXPECT_EQ(link("best"), "epoch=2-step=4") << "the first of equals";
+  EXPECT_EQ(link("last"), "epoch=6-step=12");
+}
+
+TEST_F(KeptCheckpoints, AreTheBestAloneWithoutSaveLast) {
+  options_.checkpoint.mode = "max";
+  options_.checkpoint.save_last = false;
+  run({5, 3, 7, 4, 6, 2});
+  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=3-step=6"));
+  EXPECT_EQ(link("best"), "epoch=3-step=6");
+  EXPECT_EQ(link("last"), "epoch=3-step=6");
+}
+
+TEST_F(KeptCheckpoints, AreAllOrTheLatestWithoutAMetric) {
+  options_.checkpoint.monitor = "";
+  options_.checkpoint.save_top_k = 2;
+  run({1, 2, 3, 4, 5, 6});
+  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=5-step=10", "epoch=6-step=12"));
+  options_.checkpoint.save_top_k = -1;
+  options_.run.name = "all";
+  run({1, 2, 3, 4, 5, 6});
+  options_.run.name = "run";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ / "all/checkpoints"), {}),
+            6 + 3);
+}
+
+// A run that goes on knows which were the best before, so it ends with the same folders.
+TEST_F(KeptCheckpoints, AreKnownAfterAResume) {
+  const std::vector<double> scores{5, 2, 4, 3, 6, 7};
+  options_.checkpoint.save_top_k = 2;
+  options_.trainer.ckpt_path = "last";
+  options_.trainer.max_epochs = 3;
+  run(scores);
+  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=2-step=4", "epoch=3-step=6"));
+  options_.trainer.max_epochs = 6;
+  run(scores);
+  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=2-step=4", "epoch=4-step=8", "epoch=6-step=12"));
+  EXPECT_EQ(link("best"), "epoch=2-step=4");
+  options_.trainer.ckpt_path = "best";
+  options_.trainer.max_epochs = 3;
+  run(scores);
+  EXPECT_EQ(link("last"), "epoch=3-step=6");
+}
+
+TEST_F(KeptCheckpoints, OfAnotherRunAreNotTouched) {
+  const std::vector<double> scores{5, 4, 3, 2, 1, 0, 9};
+  options_.run.name = "other";
+  run(scores);  // checkpoints of the same names
+  options_.run.name = "run";
+  run(scores);
+  const auto before = folder_ / "run/checkpoints/epoch=6-step=12";
+  options_.run.name = "other";
+  options_.trainer.ckpt_path = before.string();
+  options_.trainer.max_epochs = 7;
+  run(scores);
+  EXPECT_EQ(std::filesystem::read_symlink(folder_ / "other/checkpoints/best"), "epoch=7-step=14");
+  EXPECT_TRUE(std::filesystem::exists(before));
+  options_.run.name = "run";
+  EXPECT_EQ(link("best"), "epoch=6-step=12");
+}
+
+TEST_F(KeptCheckpoints, NeedAMetricThatIsLogged) {
+  options_.checkpoint.monitor = "validation/los";
+  try {
+    run({1, 2, 3, 4, 5, 6});
+    FAIL();
+  } catch (const Error& problem) {
+    EXPECT_THAT(problem.what(), HasSubstr("[train] checkpoint cannot monitor validation/los"));
+    EXPECT_THAT(problem.what(), HasSubstr("did you mean validation/loss"));
+  }
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,254 @@
+// How much of its data a run uses, how often it validates, and when it ends.
+#include "troika/train/limits.h"
+
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <mutex>
+#include <set>
+
+#include "tests/support/errors.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/torch.h"
+#include "troika/train/callback.h"
+#include "troika/train/fit_context.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(BatchesOf, ANumberOrAShare) {
+  EXPECT_EQ(batches_of("o", "1.0", 7), 7);
+  EXPECT_EQ(batches_of("o", "1", 7), 1);
+  EXPECT_EQ(batches_of("o", "10", 7), 7);
+  EXPECT_EQ(batches_of("o", "0.5", 7), 3);
+  EXPECT_EQ(batches_of("o", "0", 7), 0);
+  EXPECT_EQ(batches_of("o", "0.0", 7), 0);
+  EXPECT_EQ(batches_of("o", "0.1", 0), 0);
+  EXPECT_ERROR(
+      batches_of("o", "0.1", 7), ErrorKind::usage,
+      "[train] o makes no sense; got 0.1 of 7 batches, which is none, expected at least one batch");
+  for (const std::string text : {"-1", "1.5", "many", "nan"}) {
+    EXPECT_ERROR(batches_of("o", text, 7), ErrorKind::usage,
+                 "[train] o makes no sense; got " + text +
+                     ", expected a number of batches as 10, or a share of them as 0.1");
+  }
+}
+
+TEST(SecondsOf, DaysToSeconds) {
+  EXPECT_EQ(seconds_of("o", ""), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(seconds_of("o", "01:02:03:04"), 93784);
+  for (const std::string text : {"10", "00:00:00", "00:00:00:-1", "a:0:0:0", "0:0:0:0:0"}) {
+    EXPECT_ERROR(seconds_of("o", text), ErrorKind::usage,
+                 "[train] o makes no sense; got " + text + ", expected DD:HH:MM:SS");
+  }
+}
+
+class Numbers : public data::Dataset {
+ public:
+  int64_t size() const override { return 24; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
+    return {numbers.to(at::kFloat).unsqueeze(1) * at::ones({1, 2}), numbers % 2};
+  }
+  int64_t num_classes() const override { return 2; }
+  std::vector<int64_t> input_shape() const override { return {2}; }
+};
+
+// Whose samples, and the steps at which it was validated, are kept; of all ranks.
+struct Seen {
+  std::mutex mutex;
+  std::vector<std::multiset<int>> epochs;  // of training
+  std::multiset<int> validated;
+  std::vector<int64_t> validations;
+};
+
+class SeeingTask : public Task {
+ public:
+  explicit SeeingTask(Seen& seen)
+      : Task(std::make_shared<torch::nn::LinearImpl>(2, 2)), seen_(seen) {}
+
+  at::Tensor training_step(const data::Batch& batch) override {
+    const std::lock_guard lock(seen_.mutex);
+    seen_.epochs.resize(std::max(seen_.epochs.size(), epoch_ + 1));
+    add(seen_.epochs[epoch_], batch);
+    return Task::training_step(batch);
+  }
+  void validation_step(const data::Batch& batch, Evaluation& evaluation) override {
+    const std::lock_guard lock(seen_.mutex);
+    add(seen_.validated, batch);
+    Task::validation_step(batch, evaluation);
+  }
+  void on_train_epoch_start(FitContext& c) override { epoch_ = static_cast<size_t>(c.at.epoch); }
+  void on_validation_end(FitContext& c) override {
+    if (c.group.rank() > 0) return;
+    const std::lock_guard lock(seen_.mutex);
+    seen_.validations.push_back(c.at.step);
+  }
+
+ private:
+  static void add(std::multiset<int>& all, const data::Batch& batch) {
+    for (int64_t i = 0; i < batch.size(); ++i) all.insert(batch.inputs[i][0].item<int>());
+  }
+
+  Seen& seen_;
+  size_t epoch_ = 0;
+};
+
+class LimitedRun : public testing::Test {
+ protected:
+  LimitedRun() {
+    options_.run.folder = folder_.path().string();
+    options_.trainer.enable_progress_bar = false;
+    options_.trainer.max_epochs = 2;
+    options_.trainer.num_sanity_val_steps = 0;
+    options_.data.global_batch_size = 4;  // 6 steps an epoch
+    options_.optimizer.lr = 1e-6;
+  }
+
+  RunSummary fit(int ranks = 1, const std::shared_ptr<Callback>& callback = {}) {
+    seen_.epochs.clear();
+    seen_.validated.clear();
+    seen_.validations.clear();
+    RunSummary result;
+    comm::local::run(ranks, [&](comm::Group group) {
+      SeeingTask task(seen_);
+      Trainer trainer(options_, group);
+      if (callback) trainer.add(callback);
+      const auto summary = trainer.fit(task, Numbers(), Numbers());
+      if (group.rank() == 0) result = summary;
+    });
+    return result;
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+  Seen seen_;
+};
+
+TEST_F(LimitedRun, TakesTheFirstBatchesOfEachEpochAndOfValidation) {
+  options_.trainer.limit_train_batches = "2";
+  options_.trainer.limit_val_batches = "0.5";
+  std::vector<std::multiset<int>> alone;
+  for (const int ranks : {1, 2, 4}) {
+    const auto summary = fit(ranks);
+    EXPECT_EQ(summary.steps, 4);
+    EXPECT_EQ(summary.epochs, 2);
+    ASSERT_EQ(seen_.epochs.size(), 2u);
+    EXPECT_EQ(seen_.epochs[0].size(), 8u);
+    EXPECT_NE(seen_.epochs[0], seen_.epochs[1]);
+    if (ranks == 1) alone = seen_.epochs;
+    EXPECT_EQ(seen_.epochs, alone);
+    EXPECT_EQ(seen_.validated.size(), 2 * 12u);
+    EXPECT_EQ(*seen_.validated.rbegin(), 11);
+  }
+}
+
+TEST_F(LimitedRun, OverfitsOnTheSameBatches) {
+  options_.trainer.overfit_batches = "2";
+  EXPECT_EQ(fit().steps, 4);
+  EXPECT_EQ(seen_.epochs[0].size(), 8u);
+  EXPECT_EQ(seen_.epochs[0], seen_.epochs[1]);
+  EXPECT_EQ(seen_.validated.size(), 2 * 8u);
+}
+
+TEST_F(LimitedRun, ValidatesInsideOfEpochs) {
+  options_.trainer.val_check_interval = "4";
+  fit();
+  EXPECT_THAT(seen_.validations, ElementsAre(4, 6, 10, 12));
+  options_.trainer.val_check_interval = "0.5";
+  options_.trainer.check_val_every_n_epoch = 2;
+  fit();
+  EXPECT_THAT(seen_.validations, ElementsAre(9, 12));
+  // Not inside of a step, of which there are 2 an epoch then.
+  options_.trainer.check_val_every_n_epoch = 1;
+  options_.trainer.accumulate_grad_batches = 4;
+  fit();
+  EXPECT_THAT(seen_.validations, ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(LimitedRun, MayNotValidateAtAll) {
+  options_.trainer.limit_val_batches = "0";
+  options_.trainer.num_sanity_val_steps = 2;
+  options_.trainer.val_check_interval = "2";
+  EXPECT_TRUE(std::isnan(fit().validation_loss));
+  EXPECT_TRUE(seen_.validated.empty());
+}
+
+TEST_F(LimitedRun, SanityChecksAreForgotten) {
+  const auto without = fit();
+  options_.trainer.num_sanity_val_steps = 3;
+  options_.trainer.max_epochs = 1;
+  for (const int ranks : {1, 2}) {
+    EXPECT_EQ(fit(ranks).steps, 6);
+    EXPECT_EQ(seen_.validated.size(), 12u + 24);
+    EXPECT_EQ(seen_.validations.size(), 1u);
+  }
+  options_.trainer.ckpt_path = "last";
+  options_.trainer.max_epochs = 2;
+  fit();
+  EXPECT_EQ(seen_.validated.size(), 24u) << "not when a run goes on";
+}
+
+TEST_F(LimitedRun, FastDevRunTriesEverythingOnce) {
+  options_.trainer.fast_dev_run = 3;
+  options_.trainer.max_epochs = 100;
+  options_.early_stopping.monitor = "nothing";
+  const auto summary = fit(2);
+  EXPECT_EQ(summary.steps, 3);
+  EXPECT_EQ(summary.checkpoint, "");
+  EXPECT_EQ(seen_.validated.size(), 12u);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/metrics.csv"));
+}
+
+class StoppingAtOnce : public Callback {
+ public:
+  std::string name() const override { return "stopping_at_once"; }
+  void on_train_batch_end(FitContext& c, const data::Batch&, double) override {
+    c.ask_to_stop("enough");
+  }
+};
+
+TEST_F(LimitedRun, EndsWhenACallbackAsksButNotBeforeTheLeast) {
+  options_.trainer.max_epochs = 4;
+  const auto callback = std::make_shared<StoppingAtOnce>();
+  EXPECT_EQ(fit(1, callback).steps, 1);
+  EXPECT_EQ(seen_.validations, std::vector<int64_t>{1}) << "what it came to is validated";
+  options_.trainer.min_steps = 8;
+  EXPECT_EQ(fit(1, callback).steps, 8);
+  options_.trainer.min_epochs = 2;
+  const auto summary = fit(1, callback);
+  EXPECT_EQ(summary.steps, 12);
+  EXPECT_EQ(summary.epochs, 2);
+  EXPECT_EQ(summary.status, "finished");
+  EXPECT_THAT(seen_.validations, ElementsAre(6, 12));
+}
+
+TEST_F(LimitedRun, EndsWhenItsTimeIsOver) {
+  options_.trainer.max_time = "00:00:00:00";
+  EXPECT_EQ(fit(2).steps, 1);
+  options_.trainer.max_time = "99:00:00:00";
+  EXPECT_EQ(fit(2).steps, 12);
+}
+
+TEST_F(LimitedRun, MaySaveByTheClock) {
+  options_.checkpoint.every_n_epochs = 0;
+  options_.checkpoint.train_time_interval = "00:00:00:00";
+  options_.checkpoint.save_top_k = -1;
+  fit();
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/checkpoints/epoch=0-step=1"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/checkpoints/epoch=1-step=12"));
+}
+
+TEST_F(LimitedRun, MayInsistOnDeterministicAlgorithms) {
+  options_.trainer.deterministic = true;
+  fit();
+  EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,76 @@
+#include "troika/train/callbacks/early_stopping.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "troika/compat/torch.h"
+#include "troika/train/fit_context.h"
+
+namespace troika::train {
+
+EarlyStopping::EarlyStopping(const TrainOptions::EarlyStopping& options)
+    : options_(options), monitor_(options.monitor, options.mode), best_(monitor_.worst()) {}
+
+void EarlyStopping::on_validation_end(FitContext& context) {
+  validated_ = true;
+  look_at(context);
+}
+
+void EarlyStopping::on_train_epoch_end(FitContext& context) {
+  look_at(context);
+  const bool complete = std::exchange(validated_, false);
+  if (options_.strict && complete && !found_) {
+    refuse_monitor("early_stopping", monitor_, context.at.metrics);
+  }
+}
+
+void EarlyStopping::look_at(FitContext& context) {
+  for (const auto& [name, value] : context.row) {
+    if (name != monitor_.name) continue;
+    found_ = true;
+    const std::string reason = judge(value);
+    if (!reason.empty()) context.ask_to_stop("early stopping: " + reason);
+  }
+}
+
+std::string EarlyStopping::judge(double value) {
+  if (options_.check_finite && !std::isfinite(value)) {
+    return fmt::format("{} is {}", monitor_.name, value);
+  }
+  if (monitor_.is_better(value, options_.stopping_threshold)) {
+    return fmt::format("{} is {:.6g}, better than {:.6g}", monitor_.name, value,
+                       options_.stopping_threshold);
+  }
+  if (monitor_.is_better(options_.divergence_threshold, value)) {
+    return fmt::format("{} is {:.6g}, worse than {:.6g}", monitor_.name, value,
+                       options_.divergence_threshold);
+  }
+  const double least_gain = monitor_.is_max ? -options_.min_delta : options_.min_delta;
+  if (monitor_.is_better(value + least_gain, best_)) {
+    best_ = value;
+    waited_ = 0;
+    return {};
+  }
+  if (++waited_ < options_.patience) return {};
+  return fmt::format("{} was not better than {:.6g} for {} times", monitor_.name, best_, waited_);
+}
+
+NamedTensors EarlyStopping::state() const {
+  return {{"best", at::scalar_tensor(best_, at::kDouble)},
+          {"waited", at::scalar_tensor(waited_, at::kLong)},
+          {"validated", at::scalar_tensor(int64_t{validated_}, at::kLong)},
+          {"found", at::scalar_tensor(int64_t{found_}, at::kLong)}};
+}
+
+void EarlyStopping::load_state(const NamedTensors& state, const std::filesystem::path&) {
+  for (const auto& [name, tensor] : state) {
+    if (name == "best") best_ = tensor.item<double>();
+    if (name == "waited") waited_ = tensor.item<int64_t>();
+    if (name == "validated") validated_ = tensor.item<int64_t>() != 0;
+    if (name == "found") found_ = tensor.item<int64_t>() != 0;
+  }
+}
+
+}  // namespace troika::train

@@ -1,0 +1,51 @@
+// What a run calls at its turns: of every callback, then of the task. Names, places and order are
+// those of Lightning.
+#pragma once
+
+#include <exception>
+
+namespace troika::data {
+struct Batch;
+}
+
+namespace troika::train {
+
+struct FitContext;
+
+// All ranks call the same hooks in the same order, so a hook may use the context's group, as long
+// as it does so on all of them. What a hook throws ends the run.
+class Hooks {
+ public:
+  virtual ~Hooks() = default;
+
+  // Once a call of Trainer::fit(), after a checkpoint to go on from was loaded.
+  virtual void on_fit_start(FitContext&) {}
+  virtual void on_train_start(FitContext&) {}
+  virtual void on_train_end(FitContext&) {}
+  virtual void on_fit_end(FitContext&) {}
+  // Of an epoch that a run goes on with, only the end.
+  virtual void on_train_epoch_start(FitContext&) {}
+  // After a validation that is due then. What is logged here still belongs to the epoch; a callback
+  // that monitors() is called after that was reduced.
+  virtual void on_train_epoch_end(FitContext&) {}
+  // One pass over a batch, of which accumulate_grad_batches make an optimizer step.
+  virtual void on_train_batch_start(FitContext&, const data::Batch&) {}
+  virtual void on_train_batch_end(FitContext&, const data::Batch&, double /*loss*/) {}
+  // Gradients are those of all ranks (with ZeRO this rank's share of them), before clipping, and
+  // multiplied by the loss scale where there is one.
+  virtual void on_before_optimizer_step(FitContext&) {}
+  // In evaluation mode; the batches also without gradients.
+  virtual void on_validation_start(FitContext&) {}
+  virtual void on_validation_epoch_start(FitContext&) {}
+  virtual void on_validation_batch_start(FitContext&, const data::Batch&) {}
+  virtual void on_validation_batch_end(FitContext&, const data::Batch&) {}
+  // The last place to log something of the validation.
+  virtual void on_validation_epoch_end(FitContext&) {}
+  // All that was logged is reduced.
+  virtual void on_validation_end(FitContext&) {}
+  // On the rank that failed, which must not use the group any more; others may call it too, as they
+  // miss that rank.
+  virtual void on_exception(FitContext&, const std::exception&) {}
+};
+
+}  // namespace troika::train

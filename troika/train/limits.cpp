@@ -1,0 +1,96 @@
+#include "troika/train/limits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+
+namespace troika::train {
+
+namespace {
+
+[[noreturn]] void refuse_limit(const std::string& option, std::string got, std::string expected) {
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = option + " makes no sense", .got = std::move(got), .expected = std::move(expected)});
+}
+
+}  // namespace
+
+int64_t batches_of(const std::string& option, const std::string& text, int64_t available) {
+  if (const auto count = parse_int(text); count && *count >= 0) return std::min(*count, available);
+  const auto share = parse_double(text);
+  if (!share || !(*share >= 0 && *share <= 1)) {
+    refuse_limit(option, text, "a number of batches as 10, or a share of them as 0.1");
+  }
+  const auto batches = static_cast<int64_t>(std::floor(static_cast<double>(available) * *share));
+  if (batches == 0 && *share > 0 && available > 0) {
+    refuse_limit(option, fmt::format("{} of {} batches, which is none", text, available),
+                 "at least one batch");
+  }
+  return batches;
+}
+
+double seconds_of(const std::string& option, const std::string& text) {
+  if (text.empty()) return std::numeric_limits<double>::infinity();
+  double seconds = 0;
+  const auto parts = split(text, ':');
+  constexpr std::array kUnits{86400.0, 3600.0, 60.0, 1.0};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto part = parse_int(parts[i]);
+    if (!part || *part < 0 || parts.size() != kUnits.size())
+      refuse_limit(option, text, "DD:HH:MM:SS");
+    seconds += static_cast<double>(*part) * kUnits[i];
+  }
+  return seconds;
+}
+
+Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches) {
+  const auto& trainer = options.trainer;
+  std::string training = trainer.limit_train_batches, validation = trainer.limit_val_batches;
+  const bool overfits = trainer.overfit_batches != "0";
+  if (overfits) training = validation = trainer.overfit_batches;
+  const std::string by = overfits ? "trainer.overfit_batches" : "";
+  Limits result;
+  result.passes = batches_of(overfits ? by : "trainer.limit_train_batches", training, passes);
+  if (result.passes == 0)
+    refuse_limit("trainer.limit_train_batches", training, "at least one batch");
+  result.validation_batches =
+      batches_of(overfits ? by : "trainer.limit_val_batches", validation, validation_batches);
+  result.validation_every =
+      batches_of("trainer.val_check_interval", trainer.val_check_interval, result.passes);
+  if (result.validation_every == 0) {
+    refuse_limit("trainer.val_check_interval", trainer.val_check_interval, "at least one batch");
+  }
+  const int64_t sanity = trainer.num_sanity_val_steps;
+  result.sanity_batches =
+      sanity < 0 ? result.validation_batches : std::min(sanity, result.validation_batches);
+  result.seconds = seconds_of("trainer.max_time", trainer.max_time);
+  result.seconds_of_checkpoint =
+      seconds_of("checkpoint.train_time_interval", options.checkpoint.train_time_interval);
+  return result;
+}
+
+TrainOptions with_fast_dev_run(TrainOptions options) {
+  const int64_t batches = options.trainer.fast_dev_run;
+  if (batches == 0) return options;
+  auto& trainer = options.trainer;
+  trainer.max_epochs = 1;
+  trainer.max_steps = batches;
+  trainer.limit_train_batches = trainer.limit_val_batches = std::to_string(batches);
+  trainer.overfit_batches = "0";
+  trainer.val_check_interval = "1.0";
+  trainer.check_val_every_n_epoch = 1;
+  trainer.num_sanity_val_steps = 0;
+  trainer.loggers.clear();
+  options.checkpoint.enabled = false;
+  options.early_stopping.monitor.clear();
+  return options;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,35 @@
+// How much of its data a run uses, how often it validates, and when it ends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+// Of `available` batches those that `text` asks for: a count as "10", at most all; or a share as
+// "0.1", rounded down, "1.0" being all. Throws Error(usage), naming `option`, for what is neither,
+// and for a share above 0 that gives none.
+int64_t batches_of(const std::string& option, const std::string& text, int64_t available);
+
+// Seconds of "DD:HH:MM:SS"; infinity for an empty text. Throws Error(usage) naming `option`.
+double seconds_of(const std::string& option, const std::string& text);
+
+struct Limits {
+  int64_t passes;                // of an epoch
+  int64_t validation_batches;    // of the global batch's size
+  int64_t validation_every;      // passes; those of an epoch: at its end only
+  int64_t sanity_batches;        // validated before training
+  double seconds;                // of the whole run
+  double seconds_of_checkpoint;  // between checkpoints
+};
+
+// For data of so many whole global batches, and so many of validation.
+Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches);
+
+// What trainer.fast_dev_run makes of the options: as many batches of each loop as it says, in one
+// epoch, without loggers, checkpoints, early stopping and sanity check.
+TrainOptions with_fast_dev_run(TrainOptions options);
+
+}  // namespace troika::train
