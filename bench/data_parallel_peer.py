@@ -1,6 +1,7 @@
-"""One rank of bench/data_parallel: what data_parallel_rank.cpp does, by PyTorch's own means:
-DistributedDataParallel over Gloo with gradients as views into its buckets. The same models out of the
-same operators, the same optimizers, the same commands and answers."""
+"""One rank of bench/data_parallel, precision and zero: what data_parallel_rank.cpp does, by PyTorch's own means:
+DistributedDataParallel over Gloo with gradients as views into its buckets; or, with a third argument zero1 or
+zero2, by FairScale's: its OSS beside that, or beside its ShardedDataParallel. The same models out of the
+same operators, in the same memory format, the same optimizers, the same commands and answers."""
 import contextlib
 import json
 import math
@@ -67,19 +68,35 @@ def resnet18():
     return model
 
 
+def distribute(model, optimizer, exchange, **settings):
+    """The model and the optimizer as all ranks have them."""
+    ddp = nn.parallel.DistributedDataParallel
+    if not exchange:
+        return ddp(model, gradient_as_bucket_view=True), optimizer(model.parameters(), **settings)
+    from fairscale.nn.data_parallel import ShardedDataParallel
+    from fairscale.optim.oss import OSS
+    oss = OSS(model.parameters(), optim=optimizer, **settings)
+    if exchange == "zero1":
+        return ddp(model, gradient_as_bucket_view=True), oss
+    return ShardedDataParallel(model, oss), oss
+
+
 def main():
-    name, precision = sys.argv[1:]
+    name, precision, *exchange = sys.argv[1:]
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(torch.distributed.get_rank())
     model = {"resnet18": resnet18, "vgg16": VGG16, "gpt": GPT}[name]()
     if name == "gpt":
         inputs, targets = (torch.randint(VOCABULARY, (8, CONTEXT)) for _ in range(2))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0)
+        optimizer = {"optimizer": torch.optim.AdamW, "lr": 1e-4, "weight_decay": 0}
     else:
         inputs, targets = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    ddp = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        optimizer = {"optimizer": torch.optim.SGD, "lr": 0.01, "momentum": 0.9}
+    if precision == "bf16-mixed" and name != "gpt":
+        model = model.to(memory_format=torch.channels_last)
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    ddp, optimizer = distribute(model, exchange=exchange[0] if exchange else None, **optimizer)
     for line in sys.stdin:
         mode, steps = line.split()
         seconds = {"step": [], "forward": [], "optimizer": []}

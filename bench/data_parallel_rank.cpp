@@ -1,9 +1,10 @@
-// One rank of bench/data_parallel: training steps of one model, on command.
+// One rank of bench/data_parallel, precision and zero: training steps of one model, on command.
 //
-// data_parallel_rank MODEL PRECISION HOOK, with the variables of torchrun. MODEL is resnet18, vgg16
-// (both with CIFAR's 32x32 images, batch 32) or gpt (6 layers, width 384, context 256, batch 8),
-// PRECISION 32 or bf16-mixed, HOOK a codec's name. Reads commands from the standard input, a line
-// each: "sync N" makes N data-parallel steps, "local N" as many of this rank alone. Answers each
+// data_parallel_rank MODEL PRECISION EXCHANGE, with the variables of torchrun. MODEL is resnet18,
+// vgg16 (both with CIFAR's 32x32 images, batch 32) or gpt (6 layers, width 384, context 256, batch
+// 8), PRECISION 32 or bf16-mixed, EXCHANGE zero1, zero2, zero3, or else the codec of data
+// parallelism, "none" without one. Reads commands from the standard input, a line each: "sync N"
+// makes N steps of all ranks, "local N" as many of this rank alone, not with ZeRO. Answers each
 // with a line of JSON: the seconds of every step, and those of its forward pass and its optimizer.
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -16,10 +17,12 @@
 #include "troika/cluster/failure.h"
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/data_parallel.h"
+#include "troika/parallel/sharded.h"
 
 namespace {
 
@@ -49,13 +52,13 @@ struct Seconds {
 
 class Training {
  public:
-  Training(const Setup& setup, Precision precision, const std::string& hook,
+  Training(const Setup& setup, Precision precision, const std::string& exchange,
            const troika::comm::Group& group)
       : precision_(std::move(precision)),
-        model_(troika::nn::make_model(setup.model)),
-        inputs_(troika::nn::example_input(setup.model, setup.batch)),
-        ddp_(*model_, group, {.codec = {.name = hook}}),
-        optimizer_(troika::optim::make_optimizer(ddp_.parameters(*model_), setup.optimizer)) {
+        model_(make_model(setup.model, precision_)),
+        inputs_(make_inputs(setup, precision_)),
+        exchange_(make_exchange(*model_, exchange, group)),
+        optimizer_(troika::optim::make_optimizer(exchange_->parameters(*model_), setup.optimizer)) {
     const bool is_text = setup.model.name == "gpt";
     targets_ = at::randint(is_text ? setup.model.vocab_size : setup.model.num_classes,
                            is_text ? inputs_.sizes() : at::IntArrayRef({setup.batch}), at::kLong);
@@ -68,17 +71,46 @@ class Training {
     const double forward_seconds = whole.seconds();
     if (synchronised) {
       loss.backward();
-      ddp_.finish_backward();
+      exchange_->finish_backward();
     } else {
-      const auto guard = ddp_.no_sync();
+      const auto guard = exchange_->no_sync();
       loss.backward();
     }
     const troika::Stopwatch update;
-    optimizer_->step();
+    if (synchronised) {
+      exchange_->step(*optimizer_);
+    } else {
+      optimizer_->step();
+    }
     return {whole.seconds(), forward_seconds, update.seconds()};
   }
 
  private:
+  static std::shared_ptr<troika::nn::Model> make_model(const troika::nn::ModelOptions& options,
+                                                       const Precision& precision) {
+    auto model = troika::nn::make_model(options);
+    troika::nn::lay_out(*model, troika::nn::parse_memory_format("auto", precision));
+    return model;
+  }
+
+  static at::Tensor make_inputs(const Setup& setup, const Precision& precision) {
+    const auto inputs = troika::nn::example_input(setup.model, setup.batch);
+    const auto format = troika::nn::parse_memory_format("auto", precision);
+    return inputs.dim() == 4 ? inputs.contiguous(format) : inputs;
+  }
+
+  static std::unique_ptr<troika::parallel::Exchange> make_exchange(
+      troika::nn::Model& model, const std::string& name, const troika::comm::Group& group) {
+    using troika::parallel::Sharded, troika::parallel::DataParallel;
+    for (int stage = 1; stage <= 3; ++stage) {
+      if (name != "zero" + std::to_string(stage)) continue;
+      return std::make_unique<Sharded>(model, group,
+                                       troika::parallel::ShardedOptions{.stage = stage});
+    }
+    return std::make_unique<DataParallel>(
+        model, group, troika::parallel::DataParallelOptions{.codec = {.name = name}});
+  }
+
   at::Tensor forward() {
     const troika::nn::Autocast autocast(precision_, at::kCPU);
     const auto logits = model_->forward(inputs_);
@@ -89,7 +121,7 @@ class Training {
   const std::shared_ptr<troika::nn::Model> model_;
   const at::Tensor inputs_;
   at::Tensor targets_;
-  troika::parallel::DataParallel ddp_;
+  const std::unique_ptr<troika::parallel::Exchange> exchange_;
   const std::unique_ptr<troika::optim::FlatOptimizer> optimizer_;
 };
 
@@ -117,7 +149,7 @@ int main(int argc, char** argv) try {
     throw troika::Error("bench", ErrorKind::usage,
                         {.what = "arguments of data_parallel_rank",
                          .got = std::to_string(argc - 1),
-                         .expected = "MODEL PRECISION HOOK"});
+                         .expected = "MODEL PRECISION EXCHANGE"});
   }
   at::set_num_threads(1);
   const auto group = troika::comm::world();

@@ -11,6 +11,7 @@
 #include "troika/data/make_dataset.h"
 #include "troika/data/sampler.h"
 #include "troika/nn/batch_norm.h"
+#include "troika/nn/memory_format.h"
 #include "troika/nn/model.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/recompute/recompute.h"

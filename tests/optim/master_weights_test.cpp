@@ -40,6 +40,14 @@ TEST(MasterWeights, LieSideBySideUnderTheNamesOfTheirParameters) {
   EXPECT_TRUE(list[1].tensor.equal(at::full({4}, 2.0F)));
 }
 
+TEST(MasterWeights, LieAsTheirParameters) {
+  const auto weight =
+      at::randn({2, 3, 2, 2}).to(at::kHalf).contiguous(at::MemoryFormat::ChannelsLast);
+  const MasterWeights masters({{"weight", weight}});
+  EXPECT_EQ(masters.list()[0].tensor.strides(), weight.strides());
+  EXPECT_TRUE(masters.list()[0].tensor.equal(weight.to(at::kFloat)));
+}
+
 TEST(MasterWeights, WithoutAGradientAParameterStays) {
   const auto first = at::ones({2}, at::kBFloat16), second = at::ones({2}, at::kBFloat16);
   MasterWeights masters({{"first", first}, {"second", second}});

@@ -5,6 +5,7 @@
 
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
+#include "troika/nn/memory_format.h"
 
 namespace troika::parallel {
 namespace {
@@ -129,6 +130,18 @@ TEST(DataParallel, TellsEveryRankWhoseModuleDiffers) {
   };
   comm::local::run(3, body);
   EXPECT_EQ(told, 3);
+}
+
+// Buckets hold gradients as parameters lie: means would be of different elements.
+TEST(DataParallel, RanksMustLayOutAlike) {
+  comm::local::run(2, [](Group group) {
+    torch::nn::Conv2d module(torch::nn::Conv2dOptions(3, 4, 2).bias(false));
+    if (group.rank() == 1) nn::lay_out(*module, at::MemoryFormat::ChannelsLast);
+    EXPECT_ERROR(const DataParallel ddp(*module, group), ErrorKind::usage,
+                 "[parallel] rank 1's module is not rank 0's; got parameter weight Float "
+                 "[4, 3, 2, 2] of strides [12, 1, 6, 3] where rank 0 has parameter weight Float "
+                 "[4, 3, 2, 2] (every rank must build the same model)");
+  });
 }
 
 }  // namespace

@@ -41,6 +41,37 @@ TEST(Gradients, SparseOnesAreAveragedAsDense) {
   });
 }
 
+// As PyTorch's layout contract of gradients has it: no copy for an optimizer that walks over
+// memory.
+TEST(Gradients, LieInTheirBucketsAsTheirParameters) {
+  comm::local::run(2, [](Group group) {
+    Holder module;
+    const auto rank = group.rank();
+    const auto plain = module.add("plain", at::zeros({4, 3}));
+    const auto last =
+        module.add("last", at::zeros({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast));
+    const auto gaps = module.add("gaps", at::zeros({4, 6}).slice(1, 0, 6, 2));
+    DataParallel ddp(module, group);
+    for (int step = 0; step < 2; ++step) {
+      module.zero_grad(true);
+      at::Tensor loss = at::zeros({});
+      for (const auto& p : module.parameters()) {
+        loss = loss + (p * numbers(p.numel(), rank).view(p.sizes())).sum();
+      }
+      loss.backward();
+      ddp.finish_backward();
+      for (const auto& p : module.parameters()) {
+        const auto sum = numbers(p.numel(), 0) + numbers(p.numel(), 1);
+        EXPECT_TRUE(p.grad().equal((sum / 2).view(p.sizes()))) << p.grad();
+      }
+      EXPECT_TRUE(last.grad().is_contiguous(at::MemoryFormat::ChannelsLast));
+      EXPECT_TRUE(plain.grad().is_contiguous());
+      EXPECT_TRUE(gaps.grad().is_contiguous()) << "there are none in a bucket";
+      EXPECT_TRUE(last.grad().is_alias_of(plain.grad()));
+    }
+  });
+}
+
 TEST(Gradients, TypesMayBeMixed) {
   comm::local::run(3, [](Group group) {
     Holder module;

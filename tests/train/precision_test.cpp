@@ -1,6 +1,7 @@
 // What a precision does to a run.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/support/errors.h"
@@ -8,6 +9,7 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/batch_norm.h"
 #include "troika/nn/sequential.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/data_parallel.h"
@@ -19,24 +21,28 @@
 namespace troika::train {
 namespace {
 
-// Four overlapping clouds of points in eight dimensions.
+// Four overlapping clouds of points, in any number of dimensions as far apart as in eight.
 class Clouds : public data::Dataset {
  public:
-  Clouds() {
+  explicit Clouds(std::vector<int64_t> shape = {8}) : shape_(std::move(shape)) {
     const auto generator = at::detail::createCPUGenerator(5);
     targets_ = at::arange(256, at::kLong) % 4;
-    const auto centres = at::randn({4, 8}, generator);
-    inputs_ = centres.index_select(0, targets_) + at::randn({256, 8}, generator);
+    const int64_t dimensions = c10::multiply_integers(shape_);
+    const auto centres = at::randn({4, dimensions}, generator) * std::sqrt(8.0 / dimensions);
+    inputs_ = centres.index_select(0, targets_) + at::randn({256, dimensions}, generator);
   }
   int64_t size() const override { return 256; }
   data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
     const auto which = torch::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
-    return {inputs_.index_select(0, which), targets_.index_select(0, which)};
+    auto batch_shape = shape_;
+    batch_shape.insert(batch_shape.begin(), which.numel());
+    return {inputs_.index_select(0, which).view(batch_shape), targets_.index_select(0, which)};
   }
   int64_t num_classes() const override { return 4; }
-  std::vector<int64_t> input_shape() const override { return {8}; }
+  std::vector<int64_t> input_shape() const override { return shape_; }
 
  private:
+  const std::vector<int64_t> shape_;
   at::Tensor inputs_, targets_;
 };
 
@@ -52,8 +58,7 @@ class PrecisionOfARun : public testing::Test {
     options_.optimizer = {.name = "adamw", .lr = 0.01};
     torch::manual_seed(9);
   }
-  RunSummary fit_task(Task& task) {
-    const Clouds clouds;
+  RunSummary fit_task(Task& task, const Clouds& clouds = Clouds()) {
     return Trainer(options_, comm::local::alone()).fit(task, clouds, clouds);
   }
   RunSummary fit(const std::string& precision) {
@@ -77,6 +82,22 @@ TEST_F(PrecisionOfARun, HalfAsManyBitsReachTheSameLoss) {
     EXPECT_NEAR(loss, whole, 0.02 * whole) << precision;
     EXPECT_NE(loss, whole) << precision;
   }
+}
+
+TEST_F(PrecisionOfARun, ConvolutionsAndBatchNormsReachItToo) {
+  const auto learn = [&](const std::string& precision) {
+    prepare(precision);
+    using torch::nn::Conv2d, torch::nn::Conv2dOptions;
+    torch::nn::Sequential net(Conv2d(Conv2dOptions(2, 16, 3).padding(1)), nn::BatchNorm(16),
+                              torch::nn::ReLU(), Conv2d(16, 4, 4), torch::nn::Flatten());
+    Task task(nn::from_sequential(net));
+    return fit_task(task, Clouds({2, 4, 4})).validation_loss;
+  };
+  const double whole = learn("32");
+  const double mixed = learn("bf16-mixed");
+  EXPECT_LT(whole, 0.5);
+  EXPECT_NEAR(mixed, whole, 0.02 * whole);
+  EXPECT_NE(mixed, whole);
 }
 
 TEST_F(PrecisionOfARun, CheckpointsHoldTheMasters) {

@@ -94,7 +94,7 @@ class AdamW8Bit final : public FlatOptimizer {
     const Place& place = places_[index];
     const auto& tensor = parameters().list()[index].tensor;
     const auto shaped = [&](const at::Tensor& flat) {
-      return flat.as_strided(tensor.sizes(), tensor.strides(), place.offset);
+      return part_like(flat, place.offset, tensor);
     };
     NamedTensors result;
     for (const Moment& moment : moments_) {

@@ -53,6 +53,13 @@ void require_matching(const Parameter& parameter, const at::Tensor& gradient) {
 
 }  // namespace
 
+at::Tensor part_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
+  if (!like.is_non_overlapping_and_dense()) {
+    return flat.narrow(0, offset, like.numel()).view(like.sizes());
+  }
+  return flat.as_strided(like.sizes(), like.strides(), flat.storage_offset() + offset);
+}
+
 FlatParameters::FlatParameters(std::vector<Parameter> parameters) : list_(std::move(parameters)) {
   if (list_.empty()) {
     throw Error(
@@ -80,8 +87,7 @@ FlatParameters::FlatParameters(std::vector<Parameter> parameters) : list_(std::m
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, size_t index) const {
-  const auto& tensor = list_[index].tensor;
-  return flat.as_strided(tensor.sizes(), tensor.strides(), flat.storage_offset() + offset(index));
+  return part_like(flat, offset(index), list_[index].tensor);
 }
 
 FlatParameters::Gradients FlatParameters::gradients() const {

@@ -28,6 +28,10 @@ struct Piece {
   int64_t count = 0;
 };
 
+// The elements of a flat tensor from `offset` on, in the shape of `like` and in its order of
+// dimensions, if it fills the memory it spans. Shares memory with `flat`.
+at::Tensor part_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like);
+
 // A fixed list of tensors of one type, float32 or float64, in host memory. Each must fill the
 // memory it spans, in whatever order of dimensions (channels-last is fine): its elements are
 // visited as they lie.

@@ -36,7 +36,7 @@ MasterWeights::MasterWeights(std::vector<Parameter> parameters)
   int64_t begin = 0;
   for (const auto& [name, tensor, decay] : parameters_) {
     const auto part = [&, begin](const at::Tensor& whole) {
-      return whole.narrow(0, begin, tensor.numel()).view(tensor.sizes());
+      return part_like(whole, begin, tensor);
     };
     masters_.push_back({name, part(weights).copy_(tensor), decay});
     gradients_.push_back(part(gradients));

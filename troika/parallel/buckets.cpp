@@ -4,6 +4,7 @@
 
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
+#include "troika/optim/flat_parameters.h"
 
 namespace troika::parallel {
 
@@ -48,9 +49,7 @@ void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& buc
     end = slot.offset + slot.parameter.numel();
     // An alias that autograd does not take for a view: LibTorch 1.13's Optimizer::zero_grad()
     // detaches gradients in place, which views refuse.
-    slot.view = flat.narrow(0, slot.offset, slot.parameter.numel())
-                    .view(slot.parameter.sizes())
-                    .variable_data();
+    slot.view = optim::part_like(flat, slot.offset, slot.parameter).variable_data();
     bucket.gradient.parts.push_back(slot.view);
   }
   flat.narrow(0, end, bucket.count - end).zero_();

@@ -23,13 +23,13 @@ struct Slot {
   std::string name;
   at::Tensor parameter;
   at::TensorOptions options;  // type and device of the parameter when buckets were made
-  at::Tensor view;        // of its bucket, in the parameter's shape; undefined while that is closed
-  size_t bucket = 0;      // its index
-  int64_t offset = 0;     // of its first element in the bucket
-  int expected = 1;       // gradients a backward pass makes for it, until it is ready
-  int fired = 0;          // that this one has made so far
-  bool used = false;      // has got a gradient since the last finish, no_sync() included
-  bool filled = false;    // `view` holds what this rank gives to the step
+  at::Tensor view;      // of its bucket, laid out as the parameter; undefined while that is closed
+  size_t bucket = 0;    // its index
+  int64_t offset = 0;   // of its first element in the bucket
+  int expected = 1;     // gradients a backward pass makes for it, until it is ready
+  int fired = 0;        // that this one has made so far
+  bool used = false;    // has got a gradient since the last finish, no_sync() included
+  bool filled = false;  // `view` holds what this rank gives to the step
   bool averaged = false;  // some rank had one for it, by the last finish
   at::Tensor kept;        // what `view` held where nothing was added, for the case that no rank did
   std::unique_ptr<compat::GradientHook> hook;

@@ -28,8 +28,13 @@ std::string describe(const torch::nn::Module& module) {
     const char* what = is_buffer                ? "buffer"
                        : tensor.requires_grad() ? "parameter"
                                                 : "frozen parameter";
-    text += fmt::format("{} {} {} [{}]\n", what, name, c10::toString(tensor.scalar_type()),
+    text += fmt::format("{} {} {} [{}]", what, name, c10::toString(tensor.scalar_type()),
                         fmt::join(tensor.sizes(), ", "));
+    // Buckets hold gradients as parameters lie.
+    if (!tensor.is_contiguous()) {
+      text += fmt::format(" of strides [{}]", fmt::join(tensor.strides(), ", "));
+    }
+    text += "\n";
   }
   return text;
 }

@@ -7,6 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/memory_format.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
 #include "troika/parallel/norm.h"
@@ -64,6 +65,8 @@ ReducerOptions reducer_options(const ShardedOptions& options, torch::nn::Module&
 Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options)
     : module_(module), group_(std::move(group)), options_(options) {
   require_possible(options_);
+  // Shards are of elements in the order of dimensions.
+  nn::lay_out(module_, at::MemoryFormat::Contiguous);
   make_same(group_, module_, options_.data_parallel.copy_state);
   reducer_ = std::make_unique<Reducer>(group_, nn::trained_parameters(module_),
                                        reducer_options(options_, module_), BucketHook());

@@ -1,6 +1,7 @@
 #include "troika/train/options.h"
 
 #include "troika/base/error.h"
+#include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/train/logger.h"
@@ -61,6 +62,10 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "number type: mixed computes matrix products and convolutions in 16 bits, true keeps "
             "parameters so too; docs/precision-and-memory.md",
             one_of(nn::precision_names()));
+  table.add("trainer.memory_format", &trainer.memory_format,
+            "order of images and convolutions' weights in memory; auto: channels_last for "
+            "precisions that compute in 16 bits, else contiguous",
+            one_of(nn::memory_format_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
             "batch norms take the statistics of the batches of all processes");
   table.add("trainer.recompute", &trainer.recompute,

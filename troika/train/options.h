@@ -26,6 +26,7 @@ struct TrainOptions {
     int64_t devices = -1;
     std::string strategy = "ddp";
     std::string precision = "32";
+    std::string memory_format = "auto";
     bool sync_batchnorm = false;
     std::string recompute = "none";
     int64_t max_epochs = 1;

@@ -1,5 +1,7 @@
 #include "troika/train/training_step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -19,6 +21,7 @@ constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kExchange = "exchange.";
 constexpr std::string_view kGradient = "gradient.";
 constexpr const char* kPlateau = "plateau";
+constexpr const char* kMemoryFormat = "memory_format";
 
 void append(optim::NamedTensors& list, std::string_view prefix, const optim::NamedTensors& more) {
   for (const auto& [name, tensor] : more) list.emplace_back(std::string(prefix) + name, tensor);
@@ -41,12 +44,14 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
     : options_(options),
       task_(task),
       precision_(nn::parse_precision(options.trainer.precision)),
+      memory_format_(nn::parse_memory_format(options.trainer.memory_format, precision_)),
       accumulation_(accumulation(options)),
       schedule_(make_schedule(options, steps, global_batch)),
       before_step_(std::move(before_step)) {
   nn::require_supported(precision_, at::kCPU);
   if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
   task_.module().to(precision_.parameters);
+  nn::lay_out(task_.module(), memory_format_);
   task_.recompute(options.trainer.recompute);
   if (!options.offload.activations.empty()) {
     if (task_.replicas() > 1) {
@@ -105,6 +110,7 @@ data::Batch TrainingStep::cast(data::Batch batch) const {
   if (at::isFloatingType(batch.inputs.scalar_type())) {
     batch.inputs = batch.inputs.to(precision_.parameters);
   }
+  if (batch.inputs.dim() == 4) batch.inputs = batch.inputs.contiguous(memory_format_);
   return batch;
 }
 
@@ -118,6 +124,8 @@ optim::NamedTensors TrainingStep::state(bool in_step) const {
   append(result, kOptimizer, optimization_->state(*exchange_));
   append(result, kExchange, exchange_->state());
   if (plateau_) result.emplace_back(kPlateau, plateau_->state());
+  result.emplace_back(kMemoryFormat,
+                      at::scalar_tensor(static_cast<int64_t>(memory_format_), at::kLong));
   if (!in_step) return result;
   for (const auto& parameter : nn::trained_parameters(task_.module())) {
     // A gradient that this rank lacks must not be taken from rank 0.
@@ -128,7 +136,26 @@ optim::NamedTensors TrainingStep::state(bool in_step) const {
   return result;
 }
 
+// Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
+// everything else is saved by its dimensions.
+void TrainingStep::require_readable(const optim::NamedTensors& state) const {
+  const bool follows_memory =
+      options_.optimizer.name == "adamw_8bit" || options_.ddp.codec.name != "none";
+  const auto saved = std::find_if(state.begin(), state.end(),
+                                  [](const auto& item) { return item.first == kMemoryFormat; });
+  if (!follows_memory || saved == state.end()) return;
+  if (saved->second.item<int64_t>() == static_cast<int64_t>(memory_format_)) return;
+  const auto name = [](bool is_last) { return is_last ? "channels_last" : "contiguous"; };
+  const bool is_last = memory_format_ == at::MemoryFormat::ChannelsLast;
+  throw Error("train", ErrorKind::usage,
+              {.what = "states of adamw_8bit and of ddp.hook follow the order of weights in memory",
+               .got = fmt::format("a checkpoint of {} for {}", name(!is_last), name(is_last)),
+               .expected = "the same order",
+               .hint = fmt::format("set trainer.memory_format to {}", name(!is_last))});
+}
+
 void TrainingStep::load(const optim::NamedTensors& model, const optim::NamedTensors& state) {
+  require_readable(state);
   optim::NamedTensors optimizer;
   optim::NamedTensors exchange;
   std::map<std::string, at::Tensor> gradients;
@@ -155,7 +182,8 @@ void TrainingStep::load_gradients(const std::map<std::string, at::Tensor>& gradi
   for (auto& parameter : nn::trained_parameters(task_.module())) {
     const auto found = gradients.find(parameter.name);
     if (found == gradients.end() || found->second.numel() != parameter.tensor.numel()) continue;
-    parameter.tensor.mutable_grad() = found->second.to(parameter.tensor.options()).clone();
+    const at::NoGradGuard no_grad;
+    parameter.tensor.mutable_grad() = at::empty_like(parameter.tensor).copy_(found->second);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "troika/comm/group.h"
+#include "troika/nn/memory_format.h"
 #include "troika/nn/offload.h"
 #include "troika/nn/precision.h"
 #include "troika/optim/plateau.h"
@@ -36,7 +37,7 @@ class TrainingStep {
   // Once after each validation, on all ranks the same loss.
   void judge(double validation_loss);
 
-  // Inputs in the type of the module's parameters.
+  // Inputs in the type of the module's parameters; images in the order of its weights.
   data::Batch cast(data::Batch batch) const;
   const nn::Precision& precision() const { return precision_; }
   const Optimization& optimization() const { return *optimization_; }
@@ -48,16 +49,19 @@ class TrainingStep {
   optim::NamedTensors model();
   // `in_step`: with the gradients of the step's passes so far.
   optim::NamedTensors state(bool in_step) const;
-  // Of states of both kinds. Called by all ranks.
+  // Of states of both kinds. Called by all ranks. Throws Error(usage) where states that follow the
+  // order of weights in memory are of another one.
   void load(const optim::NamedTensors& model, const optim::NamedTensors& state);
 
  private:
   void optimizer_step(int64_t step, StepTimes& times);
+  void require_readable(const optim::NamedTensors& state) const;
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);
 
   const TrainOptions& options_;
   Task& task_;
   const nn::Precision precision_;
+  const at::MemoryFormat memory_format_;
   const Accumulation accumulation_;
   std::optional<nn::ActivationOffload> offload_;
   optim::Schedule schedule_;

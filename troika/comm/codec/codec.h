@@ -16,7 +16,8 @@
 namespace troika::comm {
 
 // A bucket of gradients: `flat` is one-dimensional, contiguous, of a floating type and without a
-// graph; `parts` are aliases of it, one after another without gaps, in the parameters' shapes.
+// graph; `parts` are aliases of it, one after another without gaps, in the parameters' shapes and
+// in the order of dimensions in which those lie in memory.
 struct GradientBucket {
   int64_t index = 0;
   at::Tensor flat;
