@@ -182,7 +182,7 @@ class Kills : public testing::Test {
     const double whole_milliseconds = watch.seconds() * 1e3;
     const auto expected = kept(find_checkpoint(checkpoints("whole"), "last"));
 
-    const int64_t count = number_from("TROIKA_KILLS", 40);
+    const int64_t count = number_from("TROIKA_KILLS", 20);
     std::mt19937_64 random(static_cast<uint64_t>(number_from("TROIKA_KILL_SEED", 1)));
     std::uniform_real_distribution<double> parts(0, 0.2);
     std::uniform_int_distribution<int> victims(0, kRanks);
@@ -221,6 +221,11 @@ class Kills : public testing::Test {
 };
 
 TEST_F(Kills, EveryRestartGoesOnToTheBit) {
+  expect_exact();
+}
+
+TEST_F(Kills, AlsoOfWhatIsWrittenBesideTraining) {
+  options_.checkpoint.async = true;
   expect_exact();
 }
 

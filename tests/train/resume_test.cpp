@@ -204,6 +204,18 @@ TEST_F(Resume, AFinishedRunGoesOnWithMoreEpochs) {
   expect_same(fit(options_, 1)[0].model, resumed[0].model);
 }
 
+TEST_F(Resume, IsExactFromWhatWasWrittenBesideTraining) {
+  options_.checkpoint.async = true;
+  options_.checkpoint.every_n_train_steps = 1;
+  expect_exact(1, {8});
+  expect_exact(2, {1});
+  options_.trainer.strategy = "zero3";
+  width_ = 2600;
+  options_.data.global_batch_size = 6;
+  options_.run.folder = (folder_ / "shared-out").string();
+  expect_exact(3, {1});
+}
+
 // Up to rounding: batch norm aside, the number of ranks does not change the course.
 TEST_F(Resume, AnyNumberOfRanksGoesOn) {
   options_.trainer.accumulate_grad_batches = 3;

@@ -49,6 +49,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   int64_t steps = planned_steps();
   if (options.trainer.max_steps >= 0) steps = std::min(steps, options.trainer.max_steps);
   training_step_.emplace(options, task_, group_, steps, batch_, trace());
+  if (options.checkpoint.async) writer_.emplace(group_, options);
   const auto checkpoint = checkpoint_to_load();
   if (!checkpoint.empty()) restore(checkpoint);
   // A checkpoint of another run does not go with this one's rows.
@@ -81,6 +82,7 @@ StopRequest Fit::run() {
     }
     end_epoch();
   }
+  finish_saving();
   if (timeline_) write_timeline();
   return stop_.asked();
 }
@@ -110,6 +112,7 @@ void Fit::train_epoch() {
     at_.train_seconds = seconds_before + whole.seconds();
     const int64_t every = options_.checkpoint.every_n_train_steps;
     if (options_.checkpoint.enabled && every > 0 && at_.pass == 0 && at_.step % every == 0) save();
+    if (writer_ && writer_->is_done()) finish_saving();
     if (stop_.after_pass()) break;
     times_.start();
   }

@@ -11,6 +11,7 @@
 #include "troika/comm/timeline.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
+#include "troika/train/checkpoint_writer.h"
 #include "troika/train/loops.h"
 #include "troika/train/run_outputs.h"
 #include "troika/train/stop.h"
@@ -55,6 +56,9 @@ class Fit {
   std::filesystem::path checkpoint_to_load() const;
   void restore(const std::filesystem::path& checkpoint);
   void save();
+  // Waits for a checkpoint that is being written.
+  void finish_saving();
+  void saved(const std::filesystem::path& checkpoint);
 
   const TrainOptions& options_;
   comm::Group group_;
@@ -71,6 +75,8 @@ class Fit {
   std::optional<TrainingStep> training_step_;
   Stop stop_;
   Loops at_;
+  std::optional<CheckpointWriter> writer_;
+  std::filesystem::path former_;      // checkpoint, before the one that is being written
   std::filesystem::path checkpoint_;  // the latest
   int64_t saved_samples_ = -1;        // trained on when it was written
   std::optional<RunOutputs> outputs_;

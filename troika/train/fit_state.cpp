@@ -94,16 +94,29 @@ void Fit::restore(const std::filesystem::path& checkpoint) {
 
 void Fit::save() {
   const TraceSpan span(trace(), "compute", "checkpoint");
+  finish_saving();
   RankState state{.model = training_step_->model(), .rest = training_step_->state(at_.pass > 0)};
   for (auto& item : at_.state()) state.rest.push_back(std::move(item));
   state.rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
   state.rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
-  const auto former = linked_checkpoint(checkpoints(), "last");
-  checkpoint_ = save_checkpoint(group_, checkpoints(), state, options_,
-                                {.epoch = at_.epoch, .step = at_.step});
+  former_ = linked_checkpoint(checkpoints(), "last");
   saved_samples_ = at_.samples;
+  const CheckpointInfo info{.epoch = at_.epoch, .step = at_.step};
+  if (writer_) {
+    writer_->start(checkpoints(), state, info);
+  } else {
+    saved(save_checkpoint(group_, checkpoints(), state, options_, info));
+  }
+}
+
+void Fit::finish_saving() {
+  if (writer_ && writer_->is_writing()) saved(writer_->finish());
+}
+
+void Fit::saved(const std::filesystem::path& checkpoint) {
+  checkpoint_ = checkpoint;
   if (!is_main()) return;
-  if (!former.empty() && former != checkpoint_) remove_checkpoint(former);
+  if (!former_.empty() && former_ != checkpoint_) remove_checkpoint(former_);
   outputs_->flush();
 }
 

@@ -45,6 +45,7 @@ struct TrainOptions {
     bool enabled = true;
     int64_t every_n_epochs = 1;
     int64_t every_n_train_steps = 0;
+    bool async = false;
   } checkpoint;
 
   nn::ModelOptions model;
