@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 2;
-constexpr const char* kModel = "model.";
+constexpr const char* kModelPrefix = "model.";
 constexpr const char* kChecksum = "crc32c";
 
 Error damaged(const std::filesystem::path& checkpoint, std::string got, std::string expected) {
@@ -77,7 +77,7 @@ void write_index(const std::filesystem::path& checkpoint, const CheckpointIndex&
                         {"start", std::vector<int64_t>(shape.size(), 0)},
                         {"shape", shape}}}}};
   };
-  for (const auto& [name, tensor] : model) add(kModel + name, tensor, kWeightsFile, name);
+  for (const auto& [name, tensor] : model) add(kModelPrefix + name, tensor, kWeightsFile, name);
   for (const auto& [name, tensor] : rest) add(name, tensor, rank_file(0), name);
   write_file_atomically(checkpoint / kIndexFile, sealed(std::move(json)));
 }
