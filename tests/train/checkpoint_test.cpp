@@ -78,11 +78,10 @@ TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
                "[train] cannot resume from nowhere; got no index.json in it, expected the folder "
                "of a checkpoint, last, or best");
   const auto file = save(1);
-  write_file_atomically(file / "index.json", "{\"format\": 2}");
+  write_file_atomically(file / "index.json", "{\"format\": 9}");
   EXPECT_ERROR(checkpoint_ranks(file), ErrorKind::usage,
-               "[train] cannot resume from " + file.string() +
-                   "; got a damaged or newer index.json, expected a checkpoint that this version "
-                   "of troika train wrote");
+               "[train] cannot read checkpoint " + file.string() +
+                   "; got format 9, expected format 2, which this version writes");
 }
 
 // Rank r's tensor `own` and every buffer's bits but one are its own.

@@ -5,54 +5,16 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
+#include "tests/train/waves.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/batch_norm.h"
-#include "troika/nn/sequential.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
-
-// 26 points whose class is the sign of a function of their number.
-class Waves : public data::Dataset {
- public:
-  int64_t size() const override { return 26; }
-  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
-    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
-    const auto angles = numbers.to(at::kFloat).unsqueeze(1) * at::tensor({0.7, 1.3, 2.9});
-    return {at::sin(angles).to(at::kFloat), at::sin(angles.sum(1)).gt(0).to(at::kLong)};
-  }
-  int64_t num_classes() const override { return 2; }
-  std::vector<int64_t> input_shape() const override { return {3}; }
-};
-
-// Ranks log numbers of their own.
-class LoggingTask : public Task {
- public:
-  using Task::Task;
-  at::Tensor training_step(const data::Batch& batch) override {
-    log("greatest", batch.inputs.max(),
-        {.on_step = true, .on_epoch = true, .reduce = LogReduction::max});
-    log("mean", batch.inputs.mean(), {.on_epoch = true, .sync_dist = true});
-    return Task::training_step(batch);
-  }
-};
-
-std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
-  torch::nn::Sequential net(torch::nn::Linear(3, width),
-                            nn::BatchNorm(torch::nn::BatchNormOptions(width)), torch::nn::Tanh(),
-                            torch::nn::Dropout(dropout), torch::nn::Linear(width, 2));
-  const torch::NoGradGuard no_grad;
-  double phase = 0;
-  for (auto& parameter : net->parameters()) {
-    parameter.copy_(torch::sin(torch::arange(parameter.numel()) + ++phase).view_as(parameter));
-  }
-  return std::make_shared<LoggingTask>(nn::from_sequential(net));
-}
 
 class Resume : public testing::Test {
  protected:
@@ -93,7 +55,7 @@ class Resume : public testing::Test {
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
       EXPECT_EQ(a[i].first, b[i].first);
-      if (a[i].first == "loops.train_seconds" || a[i].first == "loops.seconds") continue;
+      if (is_measured(a[i].first)) continue;
       if (a[i].first == "random.cpu" && !random) continue;
       EXPECT_TRUE(a[i].second.equal(b[i].second)) << a[i].first;
     }
@@ -242,6 +204,17 @@ TEST_F(Resume, IsExactWithCallbacks) {
   expect_exact(2, {1});
 }
 
+TEST_F(Resume, AlgorithmsAreChosenByTheLinksOfTheFirstStart) {
+  const auto links = [](const RankState& state) {
+    return std::find_if(state.rest.begin(), state.rest.end(),
+                        [](const auto& item) { return item.first == "links"; })
+        ->second;
+  };
+  options_.trainer.ckpt_path = "last";
+  const auto first = links(fit(options_, 2, 1)[1]).clone();
+  EXPECT_TRUE(links(fit(options_, 2)[1]).equal(first));
+}
+
 TEST_F(Resume, AFinishedRunGoesOnWithMoreEpochs) {
   options_.schedule.name = "constant";
   auto options = options_;
@@ -252,6 +225,19 @@ TEST_F(Resume, AFinishedRunGoesOnWithMoreEpochs) {
   options.trainer.max_epochs = 4;
   const auto resumed = fit(options, 1);
   expect_same(fit(options_, 1)[0].model, resumed[0].model);
+}
+
+TEST_F(Resume, IsExactFromWhatWasWrittenBesideTraining) {
+  options_.checkpoint.async = true;
+  options_.checkpoint.every_n_train_steps = 1;
+  expect_exact(1, {8});
+  options_.run.folder = (folder_ / "on two").string();
+  expect_exact(2, {1});
+  options_.trainer.strategy = "zero3";
+  width_ = 2600;
+  options_.data.global_batch_size = 6;
+  options_.run.folder = (folder_ / "shared-out").string();
+  expect_exact(3, {1});
 }
 
 // Up to rounding: batch norm aside, the number of ranks does not change the course.

@@ -28,6 +28,7 @@ int run(int argc, char** argv) {
   const std::vector<troika::cli::Entry> entries{
       troika::cli::add_train(app),  troika::cli::add_launch(app, rest),
       troika::cli::add_doctor(app), troika::cli::add_sample(app),
+      troika::cli::add_export(app), troika::cli::add_import(app),
       troika::cli::add_bench(app),  troika::cli::add_report(app),
       troika::cli::add_memory(app), troika::cli::add_slurm(app, rest),
       troika::cli::add_version(app)};

@@ -18,14 +18,16 @@ class Callback : public Hooks {
   // Decides by the epoch's metrics: see on_train_epoch_end. Such callbacks come after all others.
   virtual bool monitors() const { return false; }
 
-  // What its further course depends on, between passes and without what on_checkpoint() would tell
-  // of the checkpoint being written.
+  // What its further course depends on, between passes and without what the checkpoint being
+  // written would add.
   virtual NamedTensors state() const { return {}; }
   // What state() gave before `checkpoint` was written; not called where that has nothing of this
   // callback.
   virtual void load_state(const NamedTensors&, const std::filesystem::path& /*checkpoint*/) {}
-  // This checkpoint was written, whoever asked for it; `former` was the latest before it, or is
-  // empty.
+  // All states of a checkpoint were taken, whoever asked for it.
+  virtual void on_save_checkpoint(FitContext&) {}
+  // It was written; `former` was the latest before it, or is empty. With checkpoint.async that is
+  // some passes later, and not at the same pass on all ranks.
   virtual void on_checkpoint(FitContext&, const std::filesystem::path& /*checkpoint*/,
                              const std::filesystem::path& /*former*/) {}
 };

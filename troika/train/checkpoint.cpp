@@ -5,6 +5,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/train/checkpoint_index.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
@@ -29,14 +30,14 @@ NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& ma
   return state;
 }
 
-void save_weights(const std::filesystem::path& file, const NamedTensors& model,
-                  const TrainOptions& options, const CheckpointInfo& info) {
+FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& model,
+                        const TrainOptions& options, const CheckpointInfo& info) {
   TrainOptions copy = options;
-  save_safetensors(file, model,
-                   {{"format", "pt"},
-                    {"epoch", std::to_string(info.epoch)},
-                    {"step", std::to_string(info.step)},
-                    {kOptionsKey, make_table(copy).to_toml()}});
+  return save_safetensors(file, model,
+                          {{"format", "pt"},
+                           {"epoch", std::to_string(info.epoch)},
+                           {"step", std::to_string(info.step)},
+                           {kOptionsKey, make_table(copy).to_toml()}});
 }
 
 TrainOptions read_checkpoint_options(const std::filesystem::path& file) {
@@ -54,6 +55,7 @@ TrainOptions read_checkpoint_options(const std::filesystem::path& file) {
 }
 
 void load_checkpoint(const std::filesystem::path& file, torch::nn::Module& module) {
+  check_if_indexed(file);
   load_into(model_state(module), load_safetensors(file), file.string());
 }
 

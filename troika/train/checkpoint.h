@@ -27,13 +27,14 @@ struct CheckpointInfo {
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& masters = {});
 
 // Writes the file whole or not at all. The options that made the model travel in its metadata.
-void save_weights(const std::filesystem::path& file, const NamedTensors& model,
-                  const TrainOptions& options, const CheckpointInfo& info);
+FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& model,
+                        const TrainOptions& options, const CheckpointInfo& info);
 
 // The options a checkpoint was trained with: enough to make its model again.
 TrainOptions read_checkpoint_options(const std::filesystem::path& file);
 
-// Copies a checkpoint's tensors into the module; names and shapes must be the same.
+// Copies a checkpoint's tensors into the module; names and shapes must be the same. Throws
+// Error(usage) where the file is in a checkpoint's folder, or a link to one there, and damaged.
 void load_checkpoint(const std::filesystem::path& file, torch::nn::Module& module);
 
 }  // namespace troika::train

@@ -82,6 +82,11 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   }
   torch::manual_seed(
       mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
+  const auto checkpoint = checkpoint_to_load();
+  std::optional<RankState> state;
+  if (!checkpoint.empty()) state = load_rank_state(checkpoint, group_.rank());
+  // Before any group is split off.
+  settle_links(checkpoint, state);
   if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
   if (options.trainer.trace) timeline_.emplace(group_);
   times_ = StepTimes(trace());
@@ -91,8 +96,8 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
     context_.learning_rate = training_step_->optimization().learning_rate();
     call(&Hooks::on_before_optimizer_step);
   });
-  const auto checkpoint = checkpoint_to_load();
-  if (!checkpoint.empty()) restore(checkpoint);
+  if (options.checkpoint.async) writer_.emplace(group_, options);
+  if (state) restore(checkpoint, std::move(*state));
   // A checkpoint of another run does not go with this one's rows.
   std::error_code none;
   const bool is_ours = !checkpoint.empty() &&
@@ -136,6 +141,7 @@ StopRequest Fit::run() {
     }
     end_epoch();
   }
+  finish_saving();
   if (is_main() && !context_.stop_reason.empty()) {
     log::info("stopped at step {}: {}", at_.step, context_.stop_reason);
   }
@@ -187,6 +193,7 @@ void Fit::train_epoch() {
       interval_samples_ = 0;
     }
     if (context_.checkpoint_asked) save();
+    if (writer_ && writer_->is_done()) finish_saving();
     const bool is_asked = stop_.after_pass(seconds());
     context_.seconds = stop_.seconds();
     if (context_.seconds > limits_.seconds) context_.ask_to_stop("trainer.max_time is over");

@@ -14,6 +14,7 @@
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
 #include "troika/train/callback.h"
+#include "troika/train/checkpoint_writer.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
 #include "troika/train/loops.h"
@@ -76,11 +77,16 @@ class Fit {
   std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
   // The folder of a checkpoint to go on from, or nothing; the same on all ranks.
   std::filesystem::path checkpoint_to_load() const;
-  void restore(const std::filesystem::path& checkpoint);
+  // As many ranks as before choose algorithms by the links they had, so that sums have their bits.
+  void settle_links(const std::filesystem::path& checkpoint, const std::optional<RankState>& state);
+  void restore(const std::filesystem::path& checkpoint, RankState state);
   // The training log of a checkpoint that `saved_ranks` wrote.
   void restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
                    const std::map<std::string, at::Tensor>& rest);
   void save();
+  // Waits for a checkpoint that is being written.
+  void finish_saving();
+  void saved(const std::filesystem::path& checkpoint);
 
   const TrainOptions& options_;
   comm::Group group_;
@@ -103,6 +109,8 @@ class Fit {
   const Callbacks callbacks_;  // those that monitor last
   std::vector<Hooks*> hooks_;  // of the callbacks, then of the task
   FitContext context_;
+  std::optional<CheckpointWriter> writer_;
+  std::filesystem::path former_;      // checkpoint, before the one that is being written
   std::filesystem::path checkpoint_;  // the latest
   int64_t saved_samples_ = -1;        // trained on when it was written
   std::optional<RunOutputs> outputs_;

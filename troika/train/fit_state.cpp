@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* kRandom = "random.cpu";
 constexpr const char* kSeed = "seed";
+constexpr const char* kLinks = "links";
 constexpr const char* kLog = "log.training";
 
 std::map<std::string, at::Tensor> by_name(const NamedTensors& list) {
@@ -66,9 +67,18 @@ std::filesystem::path Fit::checkpoint_to_load() const {
   return group_.broadcast_text(found, 0, "checkpoint");
 }
 
-void Fit::restore(const std::filesystem::path& checkpoint) {
+void Fit::settle_links(const std::filesystem::path& checkpoint,
+                       const std::optional<RankState>& state) {
+  if (group_.size() == 1) return;
+  if (state && checkpoint_ranks(checkpoint) == group_.size()) {
+    group_.assume_links(by_name(state->rest).at(kLinks));
+  } else {
+    group_.links();
+  }
+}
+
+void Fit::restore(const std::filesystem::path& checkpoint, RankState state) {
   const int saved_ranks = checkpoint_ranks(checkpoint);
-  RankState state = load_rank_state(checkpoint, group_.rank());
   if (saved_ranks != group_.size()) share_anew(state, checkpoint, saved_ranks);
   const auto rest = by_name(state.rest);
   at_.load_state(rest);
@@ -122,6 +132,7 @@ void Fit::restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
 
 void Fit::save() {
   const TraceSpan span(trace(), "compute", "checkpoint");
+  finish_saving();
   at_.seconds = seconds();
   RankState state{.model = training_step_->model(), .rest = training_step_->state(at_.pass > 0)};
   for (auto& item : at_.state()) state.rest.push_back(std::move(item));
@@ -132,13 +143,28 @@ void Fit::save() {
     }
   }
   state.rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
+  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
   state.rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
-  const auto former = linked_checkpoint(checkpoints(), "last");
-  checkpoint_ = save_checkpoint(group_, checkpoints(), state, options_,
-                                {.epoch = at_.epoch, .step = at_.step});
+  former_ = linked_checkpoint(checkpoints(), "last");
   saved_samples_ = at_.samples;
   context_.checkpoint_asked = false;
-  for (const auto& callback : callbacks_) callback->on_checkpoint(context_, checkpoint_, former);
+  for (const auto& callback : callbacks_) callback->on_save_checkpoint(context_);
+  const CheckpointInfo info{.epoch = at_.epoch, .step = at_.step};
+  if (writer_) {
+    writer_->start(checkpoints(), state, info);
+  } else {
+    saved(save_checkpoint(group_, checkpoints(), state, options_, info));
+  }
+}
+
+void Fit::finish_saving() {
+  if (writer_ && writer_->is_writing()) saved(writer_->finish());
+}
+
+void Fit::saved(const std::filesystem::path& checkpoint) {
+  checkpoint_ = checkpoint;
+  for (const auto& callback : callbacks_) callback->on_checkpoint(context_, checkpoint_, former_);
+  if (!is_main()) return;
   outputs_->flush();
 }
 

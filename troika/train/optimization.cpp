@@ -12,7 +12,7 @@ namespace {
 
 const std::string kSkipped = "skipped";
 const std::string kRate = "rate";
-const std::string kStep = "state.";
+const std::string kStates = "state.";
 const std::string kScaler = "scaler.";
 
 void require_steppable(const parallel::Exchange& exchange, const optim::OptimizerOptions& options) {
@@ -100,7 +100,7 @@ optim::NamedTensors Optimization::state(const parallel::Exchange& exchange) cons
   optim::NamedTensors result{{kSkipped, at::scalar_tensor(skipped_, at::kLong)},
                              {kRate, at::scalar_tensor(learning_rate(), at::kDouble)}};
   for (const auto& [name, tensor] : exchange.gathered(optimizer_->state())) {
-    result.emplace_back(kStep + name, tensor);
+    result.emplace_back(kStates + name, tensor);
   }
   if (!scaler_) return result;
   for (const auto& [name, tensor] : scaler_->state()) result.emplace_back(kScaler + name, tensor);
@@ -114,7 +114,7 @@ void Optimization::load(const parallel::Exchange& exchange, const optim::NamedTe
   for (const auto& [name, tensor] : state) {
     if (name == kSkipped) skipped_ = tensor.item<int64_t>();
     if (name == kRate) set_learning_rate(tensor.item<double>());
-    if (name.starts_with(kStep)) steps.emplace_back(name.substr(kStep.size()), tensor);
+    if (name.starts_with(kStates)) steps.emplace_back(name.substr(kStates.size()), tensor);
     if (name.starts_with(kScaler)) scaler.emplace_back(name.substr(kScaler.size()), tensor);
   }
   optimizer_->load_state(exchange.sliced(steps));

@@ -137,6 +137,8 @@ void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) 
             between(int64_t{0}, kMaxCount));
   table.add("checkpoint.every_n_train_steps", &checkpoint.every_n_train_steps,
             "optimizer steps between further checkpoints; 0: none", between(int64_t{0}, kMaxCount));
+  table.add("checkpoint.async", &checkpoint.async,
+            "write beside training, from a copy in memory; one at a time");
   table.add("checkpoint.train_time_interval", &checkpoint.train_time_interval,
             "time between further checkpoints, DD:HH:MM:SS; empty: none");
   table.add("checkpoint.monitor", &checkpoint.monitor,

@@ -66,6 +66,7 @@ struct TrainOptions {
     int64_t save_top_k = 1;
     bool save_last = true;
     std::string train_time_interval = {};
+    bool async = false;
   } checkpoint;
 
   // A threshold of NaN is none.

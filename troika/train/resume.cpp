@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
@@ -14,6 +13,7 @@
 #include "troika/base/file.h"
 #include "troika/base/random.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint_index.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
@@ -21,13 +21,7 @@ namespace troika::train {
 namespace {
 
 constexpr std::string_view kModel = "model.";
-constexpr const char* kIndex = "index.json";
-constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kUnfinished = ".unfinished-";
-
-std::filesystem::path rank_file(int rank) {
-  return rank == 0 ? "training.safetensors" : fmt::format("rank-{}.safetensors", rank);
-}
 
 NamedTensors all_of(const RankState& state) {
   NamedTensors all;
@@ -59,6 +53,7 @@ uint64_t fingerprint(const std::string& name, const at::Tensor& tensor) {
 
 // What differs from rank 0's.
 NamedTensors own_share(const comm::Group& group, const NamedTensors& all) {
+  if (group.size() == 1) return {};
   std::vector<uint64_t> mine;
   for (const auto& [name, tensor] : all) mine.push_back(fingerprint(name, tensor));
   const std::string text(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof mine[0]);
@@ -73,29 +68,14 @@ NamedTensors own_share(const comm::Group& group, const NamedTensors& all) {
   return result;
 }
 
-void write_index(const std::filesystem::path& folder, const RankState& state, int ranks,
-                 const CheckpointInfo& info) {
-  nlohmann::ordered_json index{
-      {"format", 1}, {"ranks", ranks}, {"epoch", info.epoch}, {"step", info.step}};
-  auto& tensors = index["tensors"] = nlohmann::ordered_json::object();
-  const auto add = [&](const std::string& name, const at::Tensor& tensor, const char* file,
-                       const std::string& key) {
-    const auto shape = tensor.sizes().vec();
-    // A slice is where in the global tensor the file's begins, and how large it is.
-    tensors[name] = {{"dtype", c10::toString(tensor.scalar_type())},
-                     {"shape", shape},
-                     {"slices",
-                      {{{"file", file},
-                        {"name", key},
-                        {"start", std::vector<int64_t>(shape.size(), 0)},
-                        {"shape", shape}}}}};
-  };
-  for (const auto& [name, tensor] : state.model) {
-    add(std::string(kModel) + name, tensor, kWeights, name);
+// What the standard library's functions on files throw is said as the others say it.
+template <typename Body>
+auto on_disk(const std::string& what, const Body& body) {
+  try {
+    return body();
+  } catch (const std::filesystem::filesystem_error& problem) {
+    throw Error("train", ErrorKind::failure, {.what = "cannot " + what, .got = problem.what()});
   }
-  const std::string training = rank_file(0);
-  for (const auto& [name, tensor] : state.rest) add(name, tensor, training.c_str(), name);
-  write_file_atomically(folder / kIndex, index.dump(1) + "\n");
 }
 
 std::filesystem::path free_name(const std::filesystem::path& folder, const CheckpointInfo& info) {
@@ -109,7 +89,7 @@ std::filesystem::path free_name(const std::filesystem::path& folder, const Check
 
 void publish(const comm::Group& group, const std::filesystem::path& folder,
              const std::filesystem::path& unfinished, const std::filesystem::path& name,
-             const RankState& state, const CheckpointInfo& info) {
+             const RankState& state, const CheckpointIndex& index) {
   for (int rank = 0; rank < group.size(); ++rank) {
     if (std::filesystem::exists(unfinished / rank_file(rank))) continue;
     throw Error("train", ErrorKind::usage,
@@ -117,19 +97,17 @@ void publish(const comm::Group& group, const std::filesystem::path& folder,
                  .got = fmt::format("nothing of rank {}", rank),
                  .expected = "run.folder on a file system that all machines share"});
   }
-  write_index(unfinished, state, group.size(), info);
+  write_index(unfinished, index, state.model, state.rest);
   sync_path(unfinished);
   std::filesystem::rename(unfinished, folder / name);
   sync_path(folder);
   move_link(folder / "last", name);
-  move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeights);
+  move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
 }
 
-}  // namespace
-
-std::filesystem::path save_checkpoint(const comm::Group& group, const std::filesystem::path& folder,
-                                      const RankState& state, const TrainOptions& options,
-                                      const CheckpointInfo& info) {
+std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,
+                           const RankState& state, const TrainOptions& options,
+                           const CheckpointInfo& info) {
   const bool is_main = group.rank() == 0;
   const std::filesystem::path name =
       group.broadcast_text(is_main ? free_name(folder, info).string() : "", 0, "checkpoint");
@@ -140,39 +118,47 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
   }
   group.barrier({.label = "checkpoint"});
   const NamedTensors share = own_share(group, all_of(state));
+  const std::string own = rank_file(group.rank());
+  FileDigests written;
   if (is_main) {
-    save_weights(unfinished / kWeights, state.model, options, info);
-    save_safetensors(unfinished / rank_file(0), state.rest);
+    written[kWeightsFile] = save_weights(unfinished / kWeightsFile, state.model, options, info);
+    written[own] = save_safetensors(unfinished / own, state.rest);
   } else {
     make_folder(unfinished);
-    save_safetensors(unfinished / rank_file(group.rank()), share);
+    written[own] = save_safetensors(unfinished / own, share);
   }
-  group.barrier({.label = "checkpoint"});
-  if (is_main) publish(group, folder, unfinished, name, state, info);
+  CheckpointIndex index{.ranks = group.size(), .info = info, .files = {}};
+  for (const auto& text : group.all_gather_text(to_text(written), "checkpoint")) {
+    index.files.merge(digests_from_text(text));
+  }
+  if (is_main) publish(group, folder, unfinished, name, state, index);
   group.barrier({.label = "checkpoint"});
   return folder / name;
 }
 
+}  // namespace
+
+std::filesystem::path save_checkpoint(const comm::Group& group, const std::filesystem::path& folder,
+                                      const RankState& state, const TrainOptions& options,
+                                      const CheckpointInfo& info) {
+  return on_disk("save a checkpoint in " + folder.string(),
+                 [&] { return save(group, folder, state, options, info); });
+}
+
 int checkpoint_ranks(const std::filesystem::path& checkpoint) {
-  try {
-    const auto index = nlohmann::json::parse(read_file(checkpoint / kIndex));
-    if (index.at("format") == 1) return index.at("ranks").get<int>();
-  } catch (const nlohmann::json::exception&) {
-  }
-  throw Error("train", ErrorKind::usage,
-              {.what = "cannot resume from " + checkpoint.string(),
-               .got = std::string("a damaged or newer ") + kIndex,
-               .expected = "a checkpoint that this version of troika train wrote"});
+  return read_index(checkpoint).ranks;
 }
 
 RankState load_rank_state(const std::filesystem::path& checkpoint, int rank) {
-  RankState result{.model = load_safetensors(checkpoint / kWeights),
-                   .rest = load_safetensors(checkpoint / rank_file(0))};
-  if (rank == 0 || rank >= checkpoint_ranks(checkpoint)) return result;
+  const auto index = read_index(checkpoint);
+  const auto load = [&](const std::string& name) {
+    check_file(checkpoint, index, name);
+    return load_safetensors(checkpoint / name);
+  };
+  RankState result{.model = load(kWeightsFile), .rest = load(rank_file(0))};
+  if (rank == 0 || rank >= index.ranks) return result;
   std::map<std::string, at::Tensor> own;
-  for (auto& [name, tensor] : load_safetensors(checkpoint / rank_file(rank))) {
-    own.emplace(name, tensor);
-  }
+  for (auto& [name, tensor] : load(rank_file(rank))) own.emplace(name, tensor);
   const auto replace = [&](std::string_view prefix, NamedTensors& list) {
     for (auto& [name, tensor] : list) {
       const auto found = own.extract(std::string(prefix) + name);
@@ -190,27 +176,33 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
   if (ckpt_path.empty()) return {};
   std::error_code none;
   if (ckpt_path == "last" || ckpt_path == "best") {
-    const auto target = std::filesystem::read_symlink(folder / ckpt_path, none);
-    if (none) return {};
+    const auto link = folder / ckpt_path;
+    // A copy of the folder may have made the link a folder.
+    if (!std::filesystem::is_symlink(link, none)) {
+      return std::filesystem::exists(link, none) ? link : std::filesystem::path();
+    }
+    const auto target = std::filesystem::read_symlink(link);
     return target.is_absolute() ? target : folder / target;
   }
   const std::filesystem::path path(ckpt_path);
-  if (!std::filesystem::exists(path / kIndex)) {
+  if (!std::filesystem::exists(path / kIndexFile)) {
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot resume from " + path.string(),
-                 .got = std::string("no ") + kIndex + " in it",
+                 .got = std::string("no ") + kIndexFile + " in it",
                  .expected = "the folder of a checkpoint, last, or best"});
   }
   return path;
 }
 
 void remove_checkpoint(const std::filesystem::path& checkpoint) {
-  std::error_code none;
-  if (!std::filesystem::exists(checkpoint, none)) return;
-  const auto unfinished = checkpoint.parent_path() / (kUnfinished + checkpoint.filename().string());
-  std::filesystem::remove_all(unfinished);
-  std::filesystem::rename(checkpoint, unfinished);
-  std::filesystem::remove_all(unfinished);
+  on_disk("remove checkpoint " + checkpoint.string(), [&] {
+    if (!std::filesystem::exists(checkpoint)) return;
+    const auto unfinished =
+        checkpoint.parent_path() / (kUnfinished + checkpoint.filename().string());
+    std::filesystem::remove_all(unfinished);
+    std::filesystem::rename(checkpoint, unfinished);
+    std::filesystem::remove_all(unfinished);
+  });
 }
 
 // rename() replaces a link in one step; symlink() cannot.
@@ -223,12 +215,14 @@ void move_link(const std::filesystem::path& link, const std::filesystem::path& t
 }
 
 void remove_unfinished(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder)) return;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().filename().string().starts_with(kUnfinished)) {
-      std::filesystem::remove_all(entry.path());
+  on_disk("remove unfinished checkpoints in " + folder.string(), [&] {
+    if (!std::filesystem::exists(folder)) return;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().filename().string().starts_with(kUnfinished)) {
+        std::filesystem::remove_all(entry.path());
+      }
     }
-  }
+  });
 }
 
 std::filesystem::path linked_checkpoint(const std::filesystem::path& folder,

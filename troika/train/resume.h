@@ -26,10 +26,11 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
                                       const RankState& state, const TrainOptions& options,
                                       const CheckpointInfo& info);
 
-// How many ranks wrote a checkpoint. Throws Error(usage) where the path is none.
+// How many ranks wrote a checkpoint. Throws Error(usage) where the path is none, or damaged.
 int checkpoint_ranks(const std::filesystem::path& checkpoint);
 
-// What rank `rank` of those that wrote it had; rank 0's for a rank there was not.
+// What rank `rank` of those that wrote it had; rank 0's for a rank there was not. Throws
+// Error(usage) naming the file where one that it reads is not as it was written.
 RankState load_rank_state(const std::filesystem::path& checkpoint, int rank);
 
 // The checkpoint that trainer.ckpt_path means: empty for none, which is also what "last" and

@@ -108,8 +108,8 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                      const Metadata& metadata) {
+FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                            const Metadata& metadata) {
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
   for (const auto& [name, tensor] : tensors) {
     check_can_save(path, name, tensor);
@@ -123,13 +123,20 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
     header.entries[i].end = offset;
   }
   const std::string json = write_header(header, path.string());
+  FileDigest digest;
   write_file_atomically(path, [&](const File& file) {
-    file.write(little_endian(json.size()) + json);
+    const auto write = [&](std::string_view bytes) {
+      file.write(bytes);
+      digest.bytes += static_cast<int64_t>(bytes.size());
+      digest.crc32c = crc32c(bytes, digest.crc32c);
+    };
+    write(little_endian(json.size()) + json);
     for (const size_t i : order) {
       const at::Tensor host = tensors[i].second.detach().to(at::kCPU).resolve_neg().contiguous();
-      file.write({static_cast<const char*>(host.data_ptr()), host.nbytes()});
+      write({static_cast<const char*>(host.data_ptr()), host.nbytes()});
     }
   });
+  return digest;
 }
 
 NamedTensors load_safetensors(const std::filesystem::path& path) {

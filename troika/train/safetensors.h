@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "troika/train/crc32c.h"
+
 namespace troika::train {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -20,9 +22,10 @@ using Metadata = std::map<std::string, std::string>;
 // Writes the file whole or not at all. The header keeps the order given; the data is laid out by
 // descending element size, so every tensor is aligned. Tensors may live on any device and need not
 // be contiguous; one at a time is copied to the host. Throws Error for a duplicate or non-UTF-8
-// name, and for a tensor the format cannot hold (a dtype it lacks, sparse, undefined).
-void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                      const Metadata& metadata = {});
+// name, and for a tensor the format cannot hold (a dtype it lacks, sparse, undefined). Returns what
+// the file is.
+FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                            const Metadata& metadata = {});
 
 // All tensors of the file, in the order of its header, on the host. Every byte of the header is
 // validated before any tensor is made; an Error names the file and the tensor.

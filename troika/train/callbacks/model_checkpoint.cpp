@@ -55,16 +55,18 @@ void ModelCheckpoint::on_train_epoch_end(FitContext& context) {
   if (context.is_last_epoch() || (context.at.epoch + 1) % every == 0) consider(context);
 }
 
-bool ModelCheckpoint::is_full() const {
-  return options_.save_top_k >= 0 && static_cast<int64_t>(best_.size()) >= options_.save_top_k;
+const std::vector<ModelCheckpoint::Kept>& ModelCheckpoint::current() const {
+  return being_written_ ? *being_written_ : best_;
 }
 
 void ModelCheckpoint::consider(FitContext& context) {
   considered_at_ = context.seconds;
   if (!options_.enabled) return;
   const double now = score(context);
-  const bool is_best =
-      !is_full() || (!best_.empty() && monitor_.is_better(now, best_.back().score));
+  const auto& best = current();
+  const bool is_full =
+      options_.save_top_k >= 0 && static_cast<int64_t>(best.size()) >= options_.save_top_k;
+  const bool is_best = !is_full || (!best.empty() && monitor_.is_better(now, best.back().score));
   if (is_best) pending_ = now;
   if (is_best || options_.save_last) context.ask_for_checkpoint();
 }
@@ -81,7 +83,7 @@ double ModelCheckpoint::score(const FitContext& context) const {
 }
 
 std::vector<ModelCheckpoint::Kept> ModelCheckpoint::next() const {
-  auto result = best_;
+  auto result = current();
   if (!pending_) return result;
   // After those that are as good.
   const auto place = std::find_if(result.begin(), result.end(), [&](const Kept& kept) {
@@ -94,10 +96,15 @@ std::vector<ModelCheckpoint::Kept> ModelCheckpoint::next() const {
   return result;
 }
 
+void ModelCheckpoint::on_save_checkpoint(FitContext&) {
+  being_written_ = next();
+  pending_.reset();
+}
+
 void ModelCheckpoint::on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint,
                                     const std::filesystem::path& former) {
-  const auto before = std::exchange(best_, next());
-  pending_.reset();
+  const auto before = std::exchange(best_, std::move(*being_written_));
+  being_written_.reset();
   for (auto& kept : best_) {
     if (kept.name.empty()) kept.name = checkpoint.filename().string();
   }

@@ -23,6 +23,7 @@ class ModelCheckpoint : public Callback {
   void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
   // Throws Error(usage) where the monitored metric is not logged.
   void on_train_epoch_end(FitContext& context) override;
+  void on_save_checkpoint(FitContext& context) override;
   void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint,
                      const std::filesystem::path& former) override;
   NamedTensors state() const override;
@@ -34,20 +35,22 @@ class ModelCheckpoint : public Callback {
     double score;
   };
 
-  bool is_full() const;
+  // With the one that is being written, if one is.
+  const std::vector<Kept>& current() const;
   // Asks for a checkpoint if one is to stay.
   void consider(FitContext& context);
   double score(const FitContext& context) const;
-  // The best with the one that is being written.
+  // With the one that is asked for.
   std::vector<Kept> next() const;
 
   const TrainOptions::Checkpoint options_;
   const Monitor monitor_;
-  const double interval_;                // seconds
-  double considered_at_ = 0;             // the run's time, at the latest
-  std::vector<Kept> best_;               // best first
-  std::optional<double> pending_;        // score of the one asked for
-  std::filesystem::path loaded_folder_;  // where those of load_state() are
+  const double interval_;                           // seconds
+  double considered_at_ = 0;                        // the run's time, at the latest
+  std::vector<Kept> best_;                          // best first
+  std::optional<std::vector<Kept>> being_written_;  // what best_ will be
+  std::optional<double> pending_;                   // score of the one asked for
+  std::filesystem::path loaded_folder_;             // where those of load_state() are
 };
 
 }  // namespace troika::train

@@ -1,0 +1,232 @@
+// Runs that are killed at random instants: every restart finds a whole checkpoint, and what comes
+// out in the end is, to the bit, what the run gives that nobody killed.
+//
+// Ranks are processes, forked before any thread is, because that is ten times faster to start than
+// a program. TROIKA_KILLS says how many kills a test makes, TROIKA_KILL_SEED when.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <random>
+
+#include "tests/train/waves.h"
+#include "troika/base/clock.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/cluster/environment.h"
+#include "troika/cluster/port.h"
+#include "troika/comm/world.h"
+#include "troika/train/checkpoint_index.h"
+#include "troika/train/resume.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr Milliseconds kPatience{60'000};
+
+int64_t number_from(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::stoll(text) : otherwise;
+}
+
+// The ranks of one life of a run.
+class Life {
+ public:
+  explicit Life(const std::function<void(int rank)>& body) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        body(rank);
+        ::_exit(1);
+      }
+      pids_.push_back(pid);
+      descriptors_.push_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    }
+  }
+  ~Life() {
+    for (const int descriptor : descriptors_) ::close(descriptor);
+  }
+  Life(const Life&) = delete;
+  Life& operator=(const Life&) = delete;
+
+  // Whether rank 0 ended by then.
+  bool ends_within(Milliseconds time) const {
+    pollfd entry{descriptors_[0], POLLIN, 0};
+    return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
+  }
+  void kill(int rank) const { ::kill(pids_[static_cast<size_t>(rank)], SIGKILL); }
+
+  // What each rank ended with; those that hang are killed, and give SIGKILL.
+  std::vector<int> statuses() {
+    std::vector<int> result;
+    const auto deadline = Deadline::after(kPatience);
+    for (size_t i = 0; i < pids_.size(); ++i) {
+      pollfd entry{descriptors_[i], POLLIN, 0};
+      if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) <= 0) {
+        ADD_FAILURE() << "rank " << i << " hangs";
+        kill(static_cast<int>(i));
+      }
+      int status = 0;
+      ::waitpid(pids_[i], &status, 0);
+      result.push_back(status);
+    }
+    return result;
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+  std::vector<int> descriptors_;
+};
+
+class Kills : public testing::Test {
+ protected:
+  Kills() {
+    options_.trainer.max_epochs = 8;
+    options_.trainer.enable_progress_bar = false;
+    options_.trainer.log_every_n_steps = 2;
+    options_.trainer.ckpt_path = "last";
+    options_.checkpoint.every_n_train_steps = 1;
+    options_.data.global_batch_size = 4;  // 6 steps an epoch
+    options_.optimizer.name = "adamw";
+    options_.optimizer.lr = 0.05;
+    options_.run.folder = folder_.path().string();
+  }
+
+  std::filesystem::path checkpoints(const std::string& run) const {
+    return folder_ / run / "checkpoints";
+  }
+  std::filesystem::path output() const { return folder_ / "output"; }
+
+  // One rank of a life, in a process of its own.
+  [[noreturn]] void be_rank(int rank, int port, const std::string& run) const {
+    const int log = ::open(output().c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ::dup2(log, STDERR_FILENO);
+    try {
+      cluster::Environment environment;
+      environment.rank = environment.local_rank = rank;
+      environment.world_size = environment.local_world_size = kRanks;
+      environment.master_port = port;
+      const auto group = comm::world(environment, {});
+      auto options = options_;
+      options.run.name = run;
+      const auto task = make_waves_task(8, 0.3);
+      const Waves waves;
+      Trainer(options, group).fit(*task, waves, waves);
+      ::_exit(0);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "error of rank {}: {}\n", rank, error.what());
+      ::_exit(2);
+    }
+  }
+
+  // Starts a run of this name, or goes on with it.
+  Life live(const std::string& run) const {
+    std::filesystem::remove(output());
+    const int port = cluster::free_port();
+    return Life([&](int rank) { be_rank(rank, port, run); });
+  }
+
+  // Everything a rank's course depends on, in the end.
+  static std::vector<RankState> kept(const std::filesystem::path& checkpoint) {
+    std::vector<RankState> result;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      result.push_back(load_rank_state(checkpoint, rank));
+      std::erase_if(result.back().rest, [](const auto& item) { return is_measured(item.first); });
+    }
+    return result;
+  }
+
+  static void expect_same(const NamedTensors& a, const NamedTensors& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i].first, b[i].first);
+      EXPECT_TRUE(a[i].second.equal(b[i].second)) << a[i].first;
+    }
+  }
+
+  // The step of the checkpoint that a restart will take, all of whose files are as written; -1 for
+  // none.
+  int64_t whole_checkpoint(const std::string& run) const {
+    const auto last = find_checkpoint(checkpoints(run), "last");
+    if (last.empty()) return -1;
+    const auto index = read_index(last);
+    EXPECT_EQ(index.files.size(), kRanks + 1u);
+    for (const auto& [name, digest] : index.files) check_file(last, index, name);
+    return index.info.step;
+  }
+
+  // Kills one rank or, as often as any of them, all.
+  static void expect_killed(Life& life, int victim, const std::filesystem::path& output) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (victim == rank || victim == kRanks) life.kill(rank);
+    }
+    for (const int status : life.statuses()) {
+      const bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+      // The others notice, or were done.
+      const bool has_ended = victim != kRanks && WIFEXITED(status);
+      EXPECT_TRUE(is_killed || has_ended || status == 0) << status << read_file(output);
+    }
+  }
+
+  void expect_exact() {
+    const Stopwatch watch;
+    ASSERT_EQ(live("whole").statuses(), std::vector<int>(kRanks, 0)) << read_file(output());
+    const double whole_milliseconds = watch.seconds() * 1e3;
+    const auto expected = kept(find_checkpoint(checkpoints("whole"), "last"));
+
+    const int64_t count = number_from("TROIKA_KILLS", 20);
+    std::mt19937_64 random(static_cast<uint64_t>(number_from("TROIKA_KILL_SEED", 1)));
+    std::uniform_real_distribution<double> parts(0, 0.2);
+    std::uniform_int_distribution<int> victims(0, kRanks);
+    int64_t kills = 0, runs = 0, restarts = 0;
+    for (; kills < count; ++runs) {
+      const auto run = fmt::format("killed-{}", runs);
+      int64_t step = -1;
+      for (bool is_over = false; !is_over;) {
+        SCOPED_TRACE(fmt::format("{}, kill {}", run, kills));
+        restarts += step >= 0;
+        Life life = live(run);
+        const Milliseconds delay(static_cast<int64_t>(parts(random) * whole_milliseconds));
+        is_over = kills == count || life.ends_within(delay);
+        if (is_over) {
+          ASSERT_EQ(life.statuses(), std::vector<int>(kRanks, 0)) << read_file(output());
+        } else {
+          ++kills;
+          expect_killed(life, victims(random), output());
+        }
+        const auto before = std::exchange(step, whole_checkpoint(run));
+        ASSERT_GE(step, before) << "a checkpoint was lost";
+      }
+      const auto found = kept(find_checkpoint(checkpoints(run), "last"));
+      for (size_t rank = 0; rank < kRanks; ++rank) {
+        expect_same(expected[rank].model, found[rank].model);
+        expect_same(expected[rank].rest, found[rank].rest);
+      }
+    }
+    EXPECT_GE(restarts, count / 2) << "most kills must leave a checkpoint to go on from";
+    fmt::print("{} kills, {} restarts from a checkpoint, {} runs, {:.1f} s\n", kills, restarts,
+               runs, watch.seconds());
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+TEST_F(Kills, EveryRestartGoesOnToTheBit) {
+  expect_exact();
+}
+
+TEST_F(Kills, AlsoOfWhatIsWrittenBesideTraining) {
+  options_.checkpoint.async = true;
+  expect_exact();
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,110 @@
+// A checkpoint belongs to the model: any number of ranks loads, to the bit, what any other saved.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tests/train/waves.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/train/resume.h"
+#include "troika/train/trainer.h"
+#include "troika/train/training_step.h"
+
+namespace troika::train {
+namespace {
+
+constexpr int kSavedBy = 4;
+constexpr int64_t kGlobalBatch = 12;  // at least 3 a rank, and 2 steps an epoch
+
+struct Change {
+  std::string before;
+  std::string after;
+};
+
+class Reshape : public testing::TestWithParam<Change> {
+ protected:
+  Reshape() {
+    options_.run.folder = folder_.path().string();
+    options_.trainer.max_epochs = 3;
+    options_.trainer.enable_progress_bar = false;
+    options_.trainer.strategy = GetParam().before;
+    options_.data.global_batch_size = kGlobalBatch;
+    options_.optimizer.name = "adamw";
+    options_.comm.bucket_megabytes = 1e-2;
+  }
+
+  // Wide enough for zero3 to release parameters between passes; of a size no number of ranks
+  // divides.
+  static std::shared_ptr<Task> make_task() { return make_waves_task(2603, 0); }
+
+  // The weights, then the optimizer's states of whole parameters.
+  static std::map<std::string, at::Tensor> kept(const RankState& state) {
+    std::map<std::string, at::Tensor> result;
+    for (const auto& [name, tensor] : state.model) result["model." + name] = tensor.clone();
+    for (const auto& [name, tensor] : state.rest) {
+      if (name.starts_with("optimizer.")) result[name] = tensor.clone();
+    }
+    return result;
+  }
+
+  static void expect_same(const std::map<std::string, at::Tensor>& expected,
+                          const std::map<std::string, at::Tensor>& found) {
+    ASSERT_EQ(expected.size(), found.size());
+    for (const auto& [name, tensor] : expected) {
+      EXPECT_TRUE(tensor.equal(found.at(name))) << name;
+    }
+  }
+
+  // `ranks` ranks of `strategy` take the checkpoint, and write what they then have into `folder`.
+  void pass_on(const std::filesystem::path& checkpoint, const std::string& strategy, int ranks,
+               const std::filesystem::path& folder) {
+    auto options = options_;
+    options.trainer.strategy = strategy;
+    comm::local::run(ranks, [&](const comm::Group& group) {
+      const auto task = make_task();
+      TrainingStep step(options, *task, group, /*steps=*/6, kGlobalBatch, nullptr, [] {});
+      const auto saved = load_rank_state(checkpoint, group.rank());
+      step.load(saved.model, saved.rest);
+      const RankState state{.model = step.model(), .rest = step.state(/*in_step=*/false)};
+      save_checkpoint(group, folder, state, options, {.epoch = 3, .step = 6});
+    });
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+TEST_P(Reshape, From4RanksTo1To3AndBackTo4) {
+  comm::local::run(kSavedBy, [&](const comm::Group& group) {
+    const auto task = make_task();
+    const Waves waves;
+    Trainer(options_, group).fit(*task, waves, waves);
+  });
+  const auto saved = find_checkpoint(folder_ / "run/checkpoints", "last");
+  const auto expected = kept(load_rank_state(saved, 0));
+  // Two moments and a count of steps for each of 6 parameters, at least.
+  ASSERT_GE(expected.size(), 18u);
+  EXPECT_TRUE(expected.at("optimizer.state.0.weight.exp_avg").any().item<bool>());
+  const std::string& after = GetParam().after;
+  for (int ranks = 1; ranks < kSavedBy; ++ranks) {
+    SCOPED_TRACE(ranks);
+    const auto fewer = folder_ / fmt::format("on-{}", ranks);
+    pass_on(saved, after, ranks, fewer);
+    const auto passed_on = find_checkpoint(fewer, "last");
+    ASSERT_EQ(checkpoint_ranks(passed_on), ranks);
+    for (int r = 0; r < ranks; ++r) expect_same(expected, kept(load_rank_state(passed_on, r)));
+    const auto back = folder_ / fmt::format("back-from-{}", ranks);
+    pass_on(passed_on, GetParam().before, kSavedBy, back);
+    for (int r = 0; r < kSavedBy; ++r) {
+      expect_same(expected, kept(load_rank_state(find_checkpoint(back, "last"), r)));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Reshape,
+                         testing::Values(Change{"ddp", "ddp"}, Change{"zero1", "zero1"},
+                                         Change{"zero2", "zero2"}, Change{"zero3", "zero3"},
+                                         Change{"zero3", "ddp"}, Change{"ddp", "zero2"}),
+                         [](const auto& info) { return info.param.before + info.param.after; });
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,58 @@
+// A small thing to learn, the same in every process.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troika/compat/torch.h"
+#include "troika/data/dataset.h"
+#include "troika/nn/batch_norm.h"
+#include "troika/nn/sequential.h"
+#include "troika/train/task.h"
+
+namespace troika::train {
+
+// 26 points whose class is the sign of a function of their number.
+class Waves : public data::Dataset {
+ public:
+  int64_t size() const override { return 26; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
+    const auto angles = numbers.to(at::kFloat).unsqueeze(1) * at::tensor({0.7, 1.3, 2.9});
+    return {at::sin(angles).to(at::kFloat), at::sin(angles.sum(1)).gt(0).to(at::kLong)};
+  }
+  int64_t num_classes() const override { return 2; }
+  std::vector<int64_t> input_shape() const override { return {3}; }
+};
+
+// Ranks log numbers of their own.
+class LoggingTask : public Task {
+ public:
+  using Task::Task;
+  at::Tensor training_step(const data::Batch& batch) override {
+    log("greatest", batch.inputs.max(),
+        {.on_step = true, .on_epoch = true, .reduce = LogReduction::max});
+    log("mean", batch.inputs.mean(), {.on_epoch = true, .sync_dist = true});
+    return Task::training_step(batch);
+  }
+};
+
+inline std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
+  torch::nn::Sequential net(torch::nn::Linear(3, width),
+                            nn::BatchNorm(torch::nn::BatchNormOptions(width)), torch::nn::Tanh(),
+                            torch::nn::Dropout(dropout), torch::nn::Linear(width, 2));
+  const torch::NoGradGuard no_grad;
+  double phase = 0;
+  for (auto& parameter : net->parameters()) {
+    parameter.copy_(torch::sin(torch::arange(parameter.numel()) + ++phase).view_as(parameter));
+  }
+  return std::make_shared<LoggingTask>(nn::from_sequential(net));
+}
+
+// States of a checkpoint that no run has twice.
+inline bool is_measured(const std::string& name) {
+  return name == "loops.train_seconds" || name == "loops.seconds" || name == "links";
+}
+
+}  // namespace troika::train

@@ -1,0 +1,105 @@
+// `troika export` and `troika import`: weights as one safetensors file that other programs read,
+// and back.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+
+#include "troika/base/error.h"
+#include "troika/cli/commands.h"
+#include "troika/compat/torch.h"
+#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint_index.h"
+#include "troika/train/foreign_weights.h"
+#include "troika/train/options.h"
+
+namespace troika::cli {
+
+namespace {
+
+struct Files {
+  std::string from;
+  std::string to;
+};
+
+void report(const Files& files, const train::NamedTensors& tensors) {
+  int64_t numbers = 0;
+  for (const auto& [name, tensor] : tensors) numbers += tensor.numel();
+  fmt::print("{}: {} tensors, {} numbers\n", files.to, tensors.size(), numbers);
+}
+
+int export_weights(const Files& files) {
+  std::filesystem::path from = files.from;
+  if (std::filesystem::is_directory(from)) from /= train::kWeightsFile;
+  train::check_if_indexed(from);
+  const auto tensors = train::load_safetensors(from);
+  // Without this key, Hugging Face's transformers refuse a file.
+  train::save_safetensors(files.to, tensors, {{"format", "pt"}});
+  report(files, tensors);
+  return 0;
+}
+
+// The sizes that training takes from its data set.
+void take_sizes(nn::ModelOptions& options, const train::NamedTensors& tensors) {
+  const auto own = train::model_state(*nn::make_model(options));
+  const std::string& output = own.back().first;  // "fc.bias"
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.dim() == 0) continue;
+    if (name.ends_with("wte.weight")) options.vocab_size = tensor.size(0);
+    if (name.ends_with("wpe.weight")) options.context = tensor.size(0);
+    if (options.name != "gpt" && name.ends_with(output)) options.num_classes = tensor.size(0);
+  }
+}
+
+int import_weights(const Files& files, const std::string& model_name,
+                   const std::vector<std::string>& more) {
+  train::TrainOptions options;
+  auto table = train::make_table(options);
+  for (const auto& argument : more) table.set_argument(argument);
+  options.model.name = model_name;
+  const auto given = train::load_safetensors(files.from);
+  take_sizes(options.model, given);
+  options.data.context = options.model.context;
+  const auto model = nn::make_model(options.model);
+  const auto own = train::model_state(*model);
+  train::load_into(own, train::adapt_foreign(given, own, files.from), files.from);
+  train::save_weights(files.to, own, options, {});
+  report(files, own);
+  return 0;
+}
+
+void add_files(CLI::App* command, Files& files, const std::string& from,
+               const std::string& from_help, const std::string& to_help) {
+  command->add_option(from, files.from, from_help)->required();
+  command->add_option("OUT", files.to, to_help)->required();
+}
+
+}  // namespace
+
+Entry add_export(CLI::App& app) {
+  auto* command = app.add_subcommand("export", "write the weights of a checkpoint as one file");
+  const auto files = std::make_shared<Files>();
+  add_files(command, *files, "CHECKPOINT", "a folder or a file of runs/NAME/checkpoints",
+            "safetensors file of the weights alone, under PyTorch's names");
+  return {command, [files] { return export_weights(*files); }};
+}
+
+Entry add_import(CLI::App& app) {
+  auto* command = app.add_subcommand("import", "take weights that another program has saved");
+  const auto files = std::make_shared<Files>();
+  const auto model = std::make_shared<std::string>();
+  add_files(command, *files, "FILE",
+            "safetensors file with the names of torchvision or of Hugging Face's GPT-2",
+            "safetensors file for troika");
+  command->add_option("--model", *model, "which model they are of, as model.name")->required();
+  command->allow_extras();
+  command->footer(
+      "Options of the model may follow, as --model.layers=12; the numbers of classes, of tokens "
+      "and of "
+      "positions are the file's.");
+  return {command,
+          [command, files, model] { return import_weights(*files, *model, command->remaining()); }};
+}
+
+}  // namespace troika::cli
