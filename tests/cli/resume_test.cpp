@@ -83,6 +83,13 @@ TEST_F(ResumeRun, NewProcessesGoOnToTheBit) {
             tensors(last("whole") / "rank-1.safetensors").substr(16));
 }
 
+TEST_F(ResumeRun, NothingLeftToTrainIsARunThatIsDone) {
+  ASSERT_EQ(train(" --trainer.max_epochs=1").exit_code, 0);
+  const auto again = train(" --trainer.max_epochs=1 --trainer.ckpt_path=last");
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("run finished: 16 steps"));
+}
+
 TEST_F(ResumeRun, TheTermSignalSavesAndStops) {
   const auto stopped =
       shell("./signalled TERM 'epoch 1/' " TROIKA_PROGRAM " launch -n 2 " TROIKA_PROGRAM " train" +

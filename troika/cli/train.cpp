@@ -103,11 +103,11 @@ std::string largest(const std::vector<int64_t>& bytes) {
 }
 
 std::string peak_memory(const train::RunSummary& summary) {
+  const auto resident = "resident " + largest(summary.peak_resident_bytes) + " a process";
+  if (summary.peak_tensor_bytes.empty()) return resident;  // no step was made
   const double predicted = static_cast<double>(summary.predicted_tensor_bytes);
-  return fmt::format("{} (predicted {}) in training steps, resident {} a process",
-                     largest(summary.peak_tensor_bytes),
-                     predicted > 0 ? human_bytes(predicted) : "nothing",
-                     largest(summary.peak_resident_bytes));
+  return fmt::format("{} (predicted {}) in training steps, {}", largest(summary.peak_tensor_bytes),
+                     predicted > 0 ? human_bytes(predicted) : "nothing", resident);
 }
 
 void print_summary(const train::RunSummary& summary) {

@@ -15,7 +15,7 @@ namespace {
 // A key that LibTorch itself registers nothing for, ordered between autograd and the devices.
 constexpr auto kKey = c10::DispatchKey::Fake;
 
-std::vector<ProductHook*>& hooks_of_thread() {
+std::vector<ProductHook*>& product_hooks() {
   thread_local std::vector<ProductHook*> stack;
   return stack;
 }
@@ -30,7 +30,7 @@ void call_through_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), &inner);
     return inner.front().toTensor();
   };
-  stack->emplace_back(hooks_of_thread().back()->call(work));
+  stack->emplace_back(product_hooks().back()->call(work));
 }
 
 // Operators that this registers nothing for pass by the key as if it were not there.
@@ -54,13 +54,13 @@ void register_once() {
 ProductGuard::ProductGuard(ProductHook& hook)
     : was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
   register_once();
-  hooks_of_thread().push_back(&hook);
+  product_hooks().push_back(&hook);
   c10::impl::tls_set_dispatch_key_included(kKey, true);
 }
 
 ProductGuard::~ProductGuard() {
   c10::impl::tls_set_dispatch_key_included(kKey, was_included_);
-  hooks_of_thread().pop_back();
+  product_hooks().pop_back();
 }
 
 at::Tensor alias(const at::Tensor& tensor) {
