@@ -4,8 +4,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include <optional>
-#include <utility>
 #include <vector>
 
 namespace troika::compat {
@@ -51,16 +49,15 @@ void register_once() {
 
 }  // namespace
 
-ProductGuard::ProductGuard(ProductHook& hook)
-    : was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
+ProductGuard::ProductGuard(ProductHook& hook) {
   register_once();
   product_hooks().push_back(&hook);
   c10::impl::tls_set_dispatch_key_included(kKey, true);
 }
 
 ProductGuard::~ProductGuard() {
-  c10::impl::tls_set_dispatch_key_included(kKey, was_included_);
   product_hooks().pop_back();
+  c10::impl::tls_set_dispatch_key_included(kKey, !product_hooks().empty());
 }
 
 at::Tensor alias(const at::Tensor& tensor) {

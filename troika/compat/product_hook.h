@@ -24,9 +24,6 @@ class [[nodiscard]] ProductGuard {
   ~ProductGuard();
   ProductGuard(const ProductGuard&) = delete;
   ProductGuard& operator=(const ProductGuard&) = delete;
-
- private:
-  const bool was_included_;
 };
 
 // The same memory under a tensor of its own, outside of any graph. `_version()` of the two is one
