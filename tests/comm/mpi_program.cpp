@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "troika/base/error.h"
 #include "troika/comm/mpi/mpi.h"
@@ -31,6 +32,15 @@ void use(MPI_Comm comm, bool threads) {
   require(threads || work.done(), "without threads, calls are done when they return");
   work.wait();
   require(tensor.eq(size * (size + 1) / 2.0).all().item<bool>(), "the sum is right");
+  bool is_refused = false;
+  std::thread([&] {
+    try {
+      group.barrier();
+    } catch (const troika::Error& error) {
+      is_refused = error.kind() == troika::ErrorKind::usage;
+    }
+  }).join();
+  require(is_refused == !threads, "without threads, another thread is refused");
 }
 
 }  // namespace

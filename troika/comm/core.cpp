@@ -114,7 +114,17 @@ Group::Core::~Core() {
   impl_->lifeline()->dismiss(impl_->station().id);
 }
 
+void Group::Core::refuse_other_thread() const {
+  if (impl_->station().any_thread || std::this_thread::get_id() == maker_) return;
+  throw Error("comm", ErrorKind::usage,
+              {.what = fmt::format("back end {} is called from another thread than made the group",
+                                   impl_->station().backend),
+               .got = "an MPI that was not initialised for that",
+               .expected = "MPI_Init_thread with MPI_THREAD_MULTIPLE"});
+}
+
 std::shared_ptr<Work::State> Group::Core::submit(Job job, bool async) {
+  refuse_other_thread();
   async = async && impl_->station().any_thread && impl_->size() > 1;
   const auto state = run_or_queue(std::move(job), async);
   if (async || !state) return state;
@@ -296,6 +306,7 @@ void Group::Core::fail(const std::exception_ptr& failure) {
 }
 
 void Group::Core::guarded(const std::function<void()>& body) {
+  refuse_other_thread();
   {
     const std::lock_guard lock(mutex_);
     refuse_if_failed();

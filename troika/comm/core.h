@@ -82,10 +82,12 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   void carry_out(Call& call, Deadline deadline);
   Error explained(const Error& error, const Print& print) const;
   void refuse_if_failed() const;  // call with mutex_ held
+  void refuse_other_thread() const;
   void fail(const std::exception_ptr& failure);
 
   const std::shared_ptr<GroupImpl> impl_;
   const GroupOptions options_;
+  const std::thread::id maker_ = std::this_thread::get_id();
   const std::shared_ptr<Recorder> recorder_;
   MessageCollectives collectives_;
   std::mutex mutex_;
