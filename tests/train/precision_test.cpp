@@ -157,14 +157,29 @@ TEST_F(PrecisionOfARun, RecomputedActivationsGiveTheSameRun) {
     EXPECT_EQ(fit_model(policy), std::pair(loss, 2 * calls)) << policy;
   }
   EXPECT_EQ(fit_model("sqrt"), std::pair(loss, calls)) << "the first two blocks alone";
+  // Twice more to measure, and as in "none" where there is room.
+  EXPECT_EQ(fit_model("budget:1GiB"), std::pair(loss, calls + 2));
+  const auto [tight_loss, tight_calls] = fit_model("budget:6KiB");
+  EXPECT_EQ(tight_loss, loss);
+  EXPECT_GE(tight_calls, 2 * calls);
 }
 
 TEST_F(PrecisionOfARun, OnlyAModelsActivationsAreRecomputed) {
   options_.trainer.recompute = "full";
-  EXPECT_ERROR(fit("32"), ErrorKind::usage,
-               "[train] activations can be recomputed between the blocks of a model only; got "
-               "recompute full for a task of another module, expected a task made of an nn::Model "
-               "(nn::from_sequential() makes one)");
+  EXPECT_ERROR(
+      fit("32"), ErrorKind::usage,
+      "[train] activations can be recomputed between the blocks of a model only; got "
+      "trainer.recompute for a task of another module, expected a task made of an nn::Model "
+      "(nn::from_sequential() makes one)");
+}
+
+TEST_F(PrecisionOfARun, ABudgetMustSuffice) {
+  prepare("32");
+  options_.trainer.recompute = "budget:100";
+  Task task(nn::from_sequential(torch::nn::Sequential(torch::nn::Linear(8, 4))));
+  EXPECT_ERROR(fit_task(task), ErrorKind::usage,
+               "[nn] activations do not fit into the memory for them, whatever is recomputed; got "
+               "100 B, expected more");
 }
 
 struct Ones : torch::nn::Module {

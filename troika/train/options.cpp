@@ -3,7 +3,7 @@
 #include "troika/base/error.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
-#include "troika/nn/recompute/recompute.h"
+#include "troika/nn/recompute/budget.h"
 #include "troika/train/logger.h"
 #include "troika/train/strategy.h"
 
@@ -33,9 +33,11 @@ config::Rule count_or(const std::string& minus_one) {
 }
 
 config::Rule recompute_policy() {
-  return {"none, full, selective, sqrt, or every_K with K >= 1", [](const config::Value& value) {
+  return {"none, full, selective, sqrt, every_K with K >= 1, or budget:BYTES as in budget:6GiB",
+          [](const config::Value& value) {
+            const auto& policy = std::get<std::string>(value);
             try {
-              nn::recompute_plan(std::get<std::string>(value), 1);
+              if (!nn::recompute_budget(policy)) nn::recompute_plan(policy, 1);
               return true;
             } catch (const Error&) {
               return false;

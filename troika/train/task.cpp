@@ -2,7 +2,6 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/recompute/recompute.h"
 
 namespace troika::train {
 
@@ -27,16 +26,19 @@ Task::Task(const std::shared_ptr<nn::Model>& model)
       model_(model),
       forward_([model](const at::Tensor& inputs) { return model->forward(inputs); }) {}
 
-void Task::recompute(const std::string& policy) {
-  if (policy == "none") return;
-  if (!model_) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "activations can be recomputed between the blocks of a model only",
-                 .got = "recompute " + policy + " for a task of another module",
-                 .expected = "a task made of an nn::Model",
-                 .hint = "nn::from_sequential() makes one"});
-  }
-  forward_ = nn::Recompute(model_, nn::recompute_plan(policy, model_->blocks().size()));
+const nn::Model& Task::blocks() const {
+  if (model_) return *model_;
+  throw Error("train", ErrorKind::usage,
+              {.what = "activations can be recomputed between the blocks of a model only",
+               .got = "trainer.recompute for a task of another module",
+               .expected = "a task made of an nn::Model",
+               .hint = "nn::from_sequential() makes one"});
+}
+
+void Task::recompute(nn::RecomputePlan plan) {
+  if (plan.empty()) return;
+  blocks();
+  forward_ = nn::Recompute(model_, std::move(plan));
 }
 
 void Task::log_to(MetricLog* log, int64_t batch_size) {

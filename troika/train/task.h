@@ -8,6 +8,7 @@
 #include <string>
 
 #include "troika/data/dataset.h"
+#include "troika/nn/recompute/recompute.h"
 #include "troika/train/hooks.h"
 #include "troika/train/metric_log.h"
 #include "troika/train/metrics/mean.h"
@@ -15,10 +16,6 @@
 
 namespace torch::nn {
 class Module;
-}
-
-namespace troika::nn {
-class Model;
 }
 
 namespace troika::train {
@@ -47,10 +44,12 @@ class Task : public Hooks {
 
   torch::nn::Module& module() { return *module_; }
 
-  // From now on, activations are recomputed by this policy (nn/recompute/recompute.h). Throws
-  // Error(usage) for one it does not know, and, but for "none", unless the task was made of an
+  // From now on, activations are recomputed by this plan. Throws Error(usage), but for an empty
+  // plan, where blocks() does.
+  void recompute(nn::RecomputePlan plan);
+  // Of the model that recompute() plans for. Throws Error(usage) unless the task was made of an
   // nn::Model alone.
-  void recompute(const std::string& policy);
+  const nn::Model& blocks() const;
 
   // The mean loss of the batch, a tensor of one element to call backward() on.
   virtual at::Tensor training_step(const data::Batch& batch);

@@ -10,6 +10,7 @@
 #include "troika/base/memory.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/recompute/budget.h"
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint.h"
 
@@ -43,6 +44,7 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
                            std::function<void()> before_step)
     : options_(options),
       task_(task),
+      group_(group),
       precision_(nn::parse_precision(options.trainer.precision)),
       memory_format_(nn::parse_memory_format(options.trainer.memory_format, precision_)),
       accumulation_(accumulation(options)),
@@ -52,7 +54,12 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
   task_.module().to(precision_.parameters);
   nn::lay_out(task_.module(), memory_format_);
-  task_.recompute(options.trainer.recompute);
+  recompute_budget_ = nn::recompute_budget(options.trainer.recompute);
+  if (recompute_budget_) {
+    task_.blocks();
+  } else if (options.trainer.recompute != "none") {
+    task_.recompute(nn::recompute_plan(options.trainer.recompute, task_.blocks().blocks().size()));
+  }
   if (!options.offload.activations.empty()) {
     if (task_.replicas() > 1) {
       throw Error("train", ErrorKind::usage,
@@ -68,6 +75,8 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
 
 at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
                               StepTimes& times) {
+  const data::Batch cast_batch = cast(batch);
+  if (recompute_budget_) plan_recomputation(cast_batch.inputs);
   memory::restart_peak();
   if (is_first) task_.module().zero_grad(/*set_to_none=*/true);
   std::optional<parallel::Exchange::NoSync> no_sync;
@@ -76,7 +85,7 @@ at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_l
     std::optional<compat::SavedTensorGuard> saved;
     if (offload_) saved.emplace(*offload_);
     const nn::Autocast autocast(precision_, at::kCPU);
-    return task_.training_step(cast(batch));
+    return task_.training_step(cast_batch);
   }();
   times.end(Phase::forward);
   optimization_->scaled(accumulation_.factor == 1 ? loss : loss * accumulation_.factor).backward();
@@ -86,6 +95,33 @@ at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_l
     peak_tensor_bytes_ = std::max(peak_tensor_bytes_, memory::peak());
   }
   return loss.detach();
+}
+
+// One plan for all ranks, by their slowest: blocks may hold collectives, which must pair.
+void TrainingStep::plan_recomputation(const at::Tensor& input) {
+  const int64_t budget = *std::exchange(recompute_budget_, std::nullopt);
+  std::vector<nn::BlockCost> costs = [&] {
+    const nn::Autocast autocast(precision_, at::kCPU);
+    return nn::measure_blocks(task_.blocks(), input);
+  }();
+  const auto agreed = at::empty({static_cast<int64_t>(costs.size()), 4}, at::kDouble);
+  auto rows = agreed.accessor<double, 2>();
+  for (size_t i = 0; i < costs.size(); ++i) {
+    auto row = rows[static_cast<int64_t>(i)];
+    row[0] = costs[i].forward;
+    row[1] = costs[i].backward;
+    row[2] = static_cast<double>(costs[i].output_bytes);
+    row[3] = static_cast<double>(costs[i].saved_bytes);
+  }
+  group_.all_reduce(agreed, comm::ReduceOp::max, {.label = "costs of blocks"});
+  for (size_t i = 0; i < costs.size(); ++i) {
+    auto row = rows[static_cast<int64_t>(i)];
+    costs[i] = {.forward = row[0],
+                .backward = row[1],
+                .output_bytes = static_cast<int64_t>(row[2]),
+                .saved_bytes = static_cast<int64_t>(row[3])};
+  }
+  task_.recompute(nn::plan_for_budget(costs, budget).plan);
 }
 
 void TrainingStep::optimizer_step(int64_t step, StepTimes& times) {

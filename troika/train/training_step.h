@@ -54,15 +54,18 @@ class TrainingStep {
   void load(const optim::NamedTensors& model, const optim::NamedTensors& state);
 
  private:
+  void plan_recomputation(const at::Tensor& input);
   void optimizer_step(int64_t step, StepTimes& times);
   void require_readable(const optim::NamedTensors& state) const;
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);
 
   const TrainOptions& options_;
   Task& task_;
+  const comm::Group group_;
   const nn::Precision precision_;
   const at::MemoryFormat memory_format_;
   const Accumulation accumulation_;
+  std::optional<int64_t> recompute_budget_;  // that is to be planned for
   std::optional<nn::ActivationOffload> offload_;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;

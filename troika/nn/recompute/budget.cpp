@@ -161,6 +161,17 @@ std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& inpu
   return costs;
 }
 
+std::optional<int64_t> recompute_budget(const std::string& policy) {
+  constexpr std::string_view kPrefix = "budget:";
+  if (!policy.starts_with(kPrefix)) return std::nullopt;
+  const auto bytes = parse_bytes(std::string_view(policy).substr(kPrefix.size()));
+  if (bytes && *bytes > 0) return bytes;
+  throw Error("nn", ErrorKind::usage,
+              {.what = "recomputation's budget",
+               .got = policy,
+               .expected = "budget:BYTES with BYTES >= 1, as in budget:6GiB"});
+}
+
 BudgetedPlan plan_for_budget(const std::vector<BlockCost>& blocks, int64_t budget_bytes) {
   if (blocks.empty()) return {};
   const int64_t slot_bytes = std::max<int64_t>(1, (budget_bytes + kSlots - 1) / kSlots);
