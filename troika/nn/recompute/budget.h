@@ -21,7 +21,8 @@ struct BlockCost {
 };
 
 // By running each block of the model, after a first time, forward and backward, on its
-// predecessor's output; in seconds. Random generators and buffers are left as they were.
+// predecessor's output; in seconds, the least of three. Random generators and buffers are left as
+// they were.
 std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input);
 
 // Of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy. Throws

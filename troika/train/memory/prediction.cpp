@@ -101,21 +101,15 @@ int64_t MemoryPredictor::batch_on(int ranks) const {
   return (global_batch(options_, ranks) + ranks - 1) / ranks;
 }
 
-// Budgets are for the whole batch, of which `samples` are tried.
+// By a whole batch, as training does: of smaller ones, times and so plans are others.
 nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
-                                           const nn::Precision& precision, int64_t samples) const {
+                                           const nn::Precision& precision) const {
   const auto budget = nn::recompute_budget(choice.recompute);
   if (!budget) return nn::recompute_plan(choice.recompute, model_->blocks().size());
-  auto inputs = some_batch(dataset_, samples).inputs;
+  auto inputs = some_batch(dataset_, batch_on(choice.ranks)).inputs;
   if (at::isFloatingType(inputs.scalar_type())) inputs = inputs.to(precision.parameters);
   const nn::Autocast autocast(precision, at::kCPU);
-  auto costs = nn::measure_blocks(*model_, inputs);
-  for (auto& cost : costs) {
-    for (int64_t* bytes : {&cost.output_bytes, &cost.saved_bytes}) {
-      *bytes = (*bytes * batch_on(choice.ranks) + samples - 1) / samples;
-    }
-  }
-  return nn::plan_for_budget(costs, *budget).plan;
+  return nn::plan_for_budget(nn::measure_blocks(*model_, inputs), *budget).plan;
 }
 
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
@@ -125,7 +119,7 @@ const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   nn::require_supported(precision, at::kCPU);
   Task task(model_);
   const int64_t larger = std::min(kLargerBatch, batch_on(choice.ranks));
-  task.recompute(plan_of(choice, precision, larger));
+  task.recompute(plan_of(choice, precision));
   const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
   auto* blocks = choice.recompute == "none" ? model_.get() : nullptr;
   return passes_

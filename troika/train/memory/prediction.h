@@ -64,8 +64,7 @@ class MemoryPredictor {
 
  private:
   int64_t batch_on(int ranks) const;
-  nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision,
-                            int64_t samples) const;
+  nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
   double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
 
