@@ -16,6 +16,7 @@
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
+#include "troika/cli/elastic_batch.h"
 #include "troika/cluster/environment.h"
 #include "troika/cluster/launcher.h"
 #include "troika/cluster/slurm/commands.h"
@@ -153,10 +154,14 @@ int end(cluster::StopRequest asked, const cluster::Environment& environment) {
   return static_cast<int>(ExitCode::requeued);
 }
 
-// By Slurm, which had put the job into the queue again, or by troika launch.
+// By Slurm, which had put the job into the queue again, or by torchrun or troika launch, in whose
+// elastic runs not every round is a restart.
 bool started_again() {
-  const auto restarts = cluster::process_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
-  return std::getenv("SLURM_RESTART_COUNT") || restarts != "0";
+  const auto is_positive = [](const char* name) {
+    return cluster::process_variable(name).value_or("0") != "0";
+  };
+  return std::getenv("SLURM_RESTART_COUNT") || is_positive("TORCHELASTIC_RESTART_COUNT") ||
+         is_positive("TROIKA_ROUND");
 }
 
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
@@ -164,6 +169,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   if (environment.rank == 0) std::filesystem::remove(run_folder(options) / "summary.json");
   compat::count_tensor_memory();
   check_devices(options, environment);
+  require_elastic_batch(options, environment);
   set_threads(options, environment);
   open_log(options, environment);
   const cluster::StopSignals signals(cluster::slurm::may_requeue());
