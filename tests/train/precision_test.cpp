@@ -194,7 +194,8 @@ TEST(Optimization, AnOverflowCostsAStep) {
     Ones module(precision.parameters);
     const auto& weight = module.weight;
     parallel::DataParallel ddp(module, comm::local::alone());
-    Optimization optimization(precision, {{"weight", weight}}, {.lr = 0.5, .momentum = 0});
+    Optimization optimization(precision, {{"weight", weight}},
+                              {.optimizer = {.lr = 0.5, .momentum = 0}, .schedule = {}});
     EXPECT_EQ(optimization.scaled(torch::tensor(1.0)).item<double>(), 65536);
 
     weight.mutable_grad() = at::full({4}, std::numeric_limits<float>::infinity(), weight.options());
@@ -216,7 +217,8 @@ TEST(Optimization, ClipsGradientsInTheirOwnUnits) {
       const auto precision = nn::parse_precision(name);
       Ones module(precision.parameters);
       parallel::DataParallel ddp(module, comm::local::alone());
-      Optimization optimization(precision, {{"weight", module.weight}}, {.lr = 1, .momentum = 0});
+      Optimization optimization(precision, {{"weight", module.weight}},
+                                {.optimizer = {.lr = 1, .momentum = 0}, .schedule = {}});
       optimization.scaled((module.weight.to(at::kFloat) * 0.25).sum()).backward();
       ddp.finish_backward();
       // Four gradients of 0.25 have the norm 0.5.
@@ -231,7 +233,7 @@ TEST(Optimization, OthersAreNotScaled) {
   for (const char* name : {"32", "64", "bf16-mixed", "bf16-true"}) {
     const auto precision = nn::parse_precision(name);
     const auto weight = at::ones({4}, precision.parameters);
-    const Optimization optimization(precision, {{"weight", weight}}, {});
+    const Optimization optimization(precision, {{"weight", weight}}, OptimizerRecipe());
     EXPECT_FALSE(optimization.loss_scale()) << name;
     EXPECT_EQ(optimization.masters().size(), precision.needs_masters() ? 1 : 0) << name;
   }

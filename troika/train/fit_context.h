@@ -8,17 +8,19 @@
 #include "troika/train/loops.h"
 #include "troika/train/metric_log.h"
 #include "troika/train/options.h"
+#include "troika/train/stage.h"
 #include "troika/train/task.h"
 
 namespace troika::train {
 
 struct FitContext {
+  Stage stage = Stage::fit;
   const TrainOptions& options;
   const comm::Group& group;
   std::filesystem::path folder;  // of the run
   Task& task;
-  // Where the run stands. `metrics` in it are the latest values of all names that are the same on
-  // all ranks: fit for decisions that ranks must make alike.
+  // Where the run stands; outside of fit() at its beginning. `metrics` in it are the latest values
+  // of all names that are the same on all ranks: fit for decisions that ranks must make alike.
   const Loops& at;
   // Where log() goes: the training's, or the evaluation's while one is on.
   MetricLog* log = nullptr;
@@ -33,12 +35,10 @@ struct FitContext {
   void ask_to_stop(const std::string& reason);
   // One is written at the end of the pass or epoch that is on; the same on all ranks.
   void ask_for_checkpoint() { checkpoint_asked = true; }
-  // Between epochs and steps: somebody asked to stop, or max_steps are made.
+  // Between epochs and steps: somebody asked to stop, or max_steps or max_epochs are made.
   bool is_done() const { return is_done_after(at.epoch); }
   // No epoch follows the one that is on, as things stand.
-  bool is_last_epoch() const {
-    return is_done_after(at.epoch + 1) || at.epoch + 1 >= options.trainer.max_epochs;
-  }
+  bool is_last_epoch() const { return is_done_after(at.epoch + 1); }
 
   bool is_done_after(int64_t epochs) const;
 

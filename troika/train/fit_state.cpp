@@ -132,6 +132,7 @@ void Fit::restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
 
 void Fit::save() {
   const TraceSpan span(trace(), "compute", "checkpoint");
+  const Profile::Span profiled(profile(), "save_checkpoint");
   finish_saving();
   at_.seconds = seconds();
   RankState state{.model = training_step_->model(), .rest = training_step_->state(at_.pass > 0)};

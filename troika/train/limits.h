@@ -5,6 +5,7 @@
 #include <string>
 
 #include "troika/train/options.h"
+#include "troika/train/stage.h"
 
 namespace troika::train {
 
@@ -15,6 +16,11 @@ int64_t batches_of(const std::string& option, const std::string& text, int64_t a
 
 // Seconds of "DD:HH:MM:SS"; infinity for an empty text. Throws Error(usage) naming `option`.
 double seconds_of(const std::string& option, const std::string& text);
+
+// Of a data set of so many samples, the global batches that the option of `stage`, which is not
+// fit, asks for.
+int64_t evaluated_batches(const TrainOptions& options, Stage stage, int64_t samples,
+                          int64_t global_batch);
 
 struct Limits {
   int64_t passes;                // of an epoch

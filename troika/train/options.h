@@ -23,7 +23,9 @@ struct TrainOptions {
   } run;
 
   struct Trainer {
+    std::string accelerator = "auto";
     int64_t devices = -1;
+    int64_t num_nodes = -1;
     std::string strategy = "ddp";
     std::string precision = "32";
     std::string memory_format = "auto";
@@ -36,6 +38,8 @@ struct TrainOptions {
     std::string max_time = {};
     std::string limit_train_batches = "1.0";
     std::string limit_val_batches = "1.0";
+    std::string limit_test_batches = "1.0";
+    std::string limit_predict_batches = "1.0";
     std::string overfit_batches = "0";
     int64_t fast_dev_run = 0;
     std::string val_check_interval = "1.0";
@@ -50,6 +54,7 @@ struct TrainOptions {
     int64_t threads = 0;
     bool enable_progress_bar = true;
     bool trace = false;
+    std::string profiler = {};
     std::string ckpt_path;
   } trainer;
 

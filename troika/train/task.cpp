@@ -2,6 +2,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/train/options.h"
 
 namespace troika::train {
 
@@ -47,16 +48,34 @@ void Task::log_to(MetricLog* log, int64_t batch_size) {
 }
 
 at::Tensor Task::training_step(const data::Batch& batch) {
-  return cross_entropy(forward(batch.inputs), batch.targets, at::Reduction::Mean);
+  const at::Tensor outputs = forward(batch.inputs);
+  return loss_ ? loss_(outputs, batch.targets)
+               : cross_entropy(outputs, batch.targets, at::Reduction::Mean);
 }
 
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   const at::Tensor logits = forward(batch.inputs);
+  if (loss_) {
+    evaluation.loss.update(loss_(logits, batch.targets), static_cast<double>(batch.size()));
+    return;
+  }
   // Of single samples, added up in float64: rounded as a mean of the batch, it would depend on how
   // samples were put into batches.
   const at::Tensor losses = cross_entropy(logits, batch.targets, at::Reduction::None);
   evaluation.loss.update(losses, batch.targets.flatten().ne(kIgnored));
   evaluation.accuracy.update(logits, batch.targets);
+}
+
+OptimizerRecipe Task::configure_optimizers(const TrainOptions& options) {
+  return {.optimizer = options.optimizer, .schedule = options.schedule};
+}
+
+void Task::test_step(const data::Batch& batch, Evaluation& evaluation) {
+  validation_step(batch, evaluation);
+}
+
+at::Tensor Task::predict_step(const data::Batch& batch) {
+  return forward(batch.inputs);
 }
 
 }  // namespace troika::train
