@@ -229,7 +229,10 @@ TEST_F(LimitedRun, EndsWhenACallbackAsksButNotBeforeTheLeast) {
 
 TEST_F(LimitedRun, EndsWhenItsTimeIsOver) {
   options_.trainer.max_time = "00:00:00:00";
-  EXPECT_EQ(fit(2).steps, 1);
+  EXPECT_EQ(fit(2).steps, 2) << "the clock of the first step is looked at in the second";
+  options_.timer.interval = "epoch";
+  EXPECT_EQ(fit(2).steps, 6) << "one epoch";
+  options_.timer.interval = "step";
   options_.trainer.max_time = "99:00:00:00";
   EXPECT_EQ(fit(2).steps, 12);
 }

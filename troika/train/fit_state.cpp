@@ -130,12 +130,9 @@ void Fit::restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
   }
 }
 
-void Fit::save() {
-  const TraceSpan span(trace(), "compute", "checkpoint");
-  finish_saving();
-  at_.seconds = seconds();
-  RankState state{.model = training_step_->model(), .rest = training_step_->state(at_.pass > 0)};
-  for (auto& item : at_.state()) state.rest.push_back(std::move(item));
+RankState Fit::state_at(const Loops& at) {
+  RankState state{.model = training_step_->model(), .rest = training_step_->state(at.pass > 0)};
+  for (auto& item : at.state()) state.rest.push_back(std::move(item));
   state.rest.emplace_back(kLog, log_.state());
   for (const auto& callback : callbacks_) {
     for (auto& [name, tensor] : callback->state()) {
@@ -143,8 +140,16 @@ void Fit::save() {
     }
   }
   state.rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
-  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
   state.rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
+  return state;
+}
+
+void Fit::save() {
+  const TraceSpan span(trace(), "compute", "checkpoint");
+  finish_saving();
+  at_.seconds = seconds();
+  RankState state = state_at(at_);
+  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
   former_ = linked_checkpoint(checkpoints(), "last");
   saved_samples_ = at_.samples;
   context_.checkpoint_asked = false;

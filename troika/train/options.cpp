@@ -4,6 +4,7 @@
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/recompute/recompute.h"
+#include "troika/train/callbacks/options.h"
 #include "troika/train/logger.h"
 #include "troika/train/strategy.h"
 
@@ -343,6 +344,7 @@ config::Table make_table(TrainOptions& options) {
   add_trainer(table, options.trainer);
   add_checkpoint(table, options.checkpoint);
   add_early_stopping(table, options.early_stopping);
+  add_callbacks(table, options);
   add_model(table, options.model);
   add_data(table, options.data);
   add_optim(table, options.optimizer, options.schedule);

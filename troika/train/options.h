@@ -81,6 +81,26 @@ struct TrainOptions {
     double divergence_threshold = std::numeric_limits<double>::quiet_NaN();
   } early_stopping;
 
+  struct Timer {
+    std::string interval = "step";
+    bool verbose = false;
+  } timer;
+
+  struct Ema {
+    bool enabled = false;
+    double decay = 0.999;
+    int64_t update_every_n_steps = 1;
+    int64_t update_starting_at_step = 0;
+    bool use_buffers = true;
+  } ema;
+
+  struct Swa {
+    double swa_lrs = 0;
+    std::string swa_epoch_start = "0.8";
+    int64_t annealing_epochs = 10;
+    std::string annealing_strategy = "cos";
+  } swa;
+
   nn::ModelOptions model;
 
   struct Data : data::DataOptions {
