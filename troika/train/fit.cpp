@@ -99,6 +99,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   context_.exchange = &training_step_->exchange();
   context_.optimization = &training_step_->optimization();
   context_.run_training_data = [this] { run_training_data(); };
+  context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(group_, options);
   if (state) restore(checkpoint, std::move(*state));
   // A checkpoint of another run does not go with this one's rows.

@@ -88,6 +88,8 @@ class Fit {
   // Called by all ranks where the strategy shares states out.
   RankState state_at(const Loops& at);
   void save();
+  // FitContext::save_alone.
+  std::filesystem::path save_alone(const std::filesystem::path& folder);
   // Waits for a checkpoint that is being written.
   void finish_saving();
   void saved(const std::filesystem::path& checkpoint);

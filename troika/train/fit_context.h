@@ -38,6 +38,10 @@ struct FitContext {
   // The forward passes of an epoch in training mode, without gradients and logs: for statistics
   // that the module keeps. Called by all ranks.
   std::function<void()> run_training_data = {};
+  // Writes this rank's state, and nothing of others, as a checkpoint of one rank into a folder of
+  // the caller's: to go on with the optimizer step that is on. Does not communicate, where the
+  // strategy leaves each rank all states. Returns the checkpoint.
+  std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
   double learning_rate = 0;  // of the latest optimizer step
   // That the run has taken, as ranks agree on it about once a second, where a callback
   // keeps_time().

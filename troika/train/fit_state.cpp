@@ -8,6 +8,7 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
+#include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/train/fit.h"
 #include "troika/train/resume.h"
@@ -142,6 +143,17 @@ RankState Fit::state_at(const Loops& at) {
   state.rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
   state.rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
   return state;
+}
+
+std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
+  // Gradients of a pass that failed are of no use: its step begins again.
+  Loops at = at_;
+  at.position -= at.pass * batch_;
+  at.samples -= at.pass * batch_;
+  at.pass = 0;
+  at.seconds = seconds();
+  return save_checkpoint(comm::local::alone(), folder, state_at(at), options_,
+                         {.epoch = at.epoch, .step = at.step});
 }
 
 void Fit::save() {

@@ -151,6 +151,8 @@ void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) 
             between(int64_t{-1}, kMaxCount));
   table.add("checkpoint.save_last", &checkpoint.save_last,
             "write and keep the latest too where it is not among the best");
+  table.add("checkpoint.on_exception", &checkpoint.on_exception,
+            "a rank that fails writes what it has, where it has all of it; docs/callbacks.md");
 }
 
 void add_early_stopping(config::Table& table, TrainOptions::EarlyStopping& stopping) {

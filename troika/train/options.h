@@ -67,6 +67,7 @@ struct TrainOptions {
     bool save_last = true;
     std::string train_time_interval = {};
     bool async = false;
+    bool on_exception = false;
   } checkpoint;
 
   // A threshold of NaN is none.
@@ -100,6 +101,17 @@ struct TrainOptions {
     int64_t annealing_epochs = 10;
     std::string annealing_strategy = "cos";
   } swa;
+
+  struct Statistics {
+    int64_t every_n_steps = 0;
+    std::vector<std::string> of = {"gradients", "weights"};
+    std::string per = "parameter";
+  } statistics;
+
+  struct Throughput {
+    bool enabled = false;
+    double peak_tflops = 0;
+  } throughput;
 
   nn::ModelOptions model;
 

@@ -8,6 +8,7 @@ using config::at_least;
 using config::between;
 using config::from_to_below;
 using config::one_of;
+using config::some_of;
 
 constexpr int64_t kMost = 1'000'000'000;  // of anything
 
@@ -40,11 +41,30 @@ void add_averages(config::Table& table, TrainOptions::Ema& ema, TrainOptions::Sw
             one_of({"cos", "linear"}));
 }
 
+void add_observers(config::Table& table, TrainOptions& options) {
+  auto& statistics = options.statistics;
+  table.add("statistics.every_n_steps", &statistics.every_n_steps,
+            "optimizer steps between statistics of gradients and weights; 0: none",
+            between(int64_t{0}, kMost));
+  table.add("statistics.of", &statistics.of, "what they are of", some_of({"gradients", "weights"}));
+  table.add("statistics.per", &statistics.per,
+            "what has some of its own, beside the total: block is what stands before a name's last "
+            "dot",
+            one_of({"parameter", "block", "total"}));
+  auto& throughput = options.throughput;
+  table.add("throughput.enabled", &throughput.enabled,
+            "log steps, tokens and FLOPs a second, and their share of the peak");
+  table.add("throughput.peak_tflops", &throughput.peak_tflops,
+            "of each process, in 10^12 FLOPs a second; 0: measured by a matrix product",
+            at_least(0.0));
+}
+
 }  // namespace
 
 void add_callbacks(config::Table& table, TrainOptions& options) {
   add_timer(table, options.timer);
   add_averages(table, options.ema, options.swa);
+  add_observers(table, options);
 }
 
 }  // namespace troika::train

@@ -6,7 +6,7 @@
 
 namespace troika::train {
 
-// A part of make_table(): [timer], [ema] and [swa].
+// A part of make_table(): [timer], [ema], [swa], [statistics] and [throughput].
 void add_callbacks(config::Table& table, TrainOptions& options);
 
 }  // namespace troika::train
