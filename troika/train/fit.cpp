@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <set>
 #include <utility>
@@ -59,7 +58,8 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       limits_(
           make_limits(options, sampler_.steps_left({}), (validation.size() + batch_ - 1) / batch_)),
       stop_(group_, question,
-            std::isfinite(limits_.seconds) || std::isfinite(limits_.seconds_of_checkpoint)),
+            std::any_of(callbacks.begin(), callbacks.end(),
+                        [](const auto& callback) { return callback->keeps_time(); })),
       log_(group_, MetricLog::Stage::training),
       evaluation_log_(group_, MetricLog::Stage::evaluation),
       callbacks_(in_order(std::move(callbacks))),
@@ -85,12 +85,18 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
     context_.learning_rate = training_step_->optimization().learning_rate();
     hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
   });
+  context_.exchange = &training_step_->exchange();
+  context_.optimization = &training_step_->optimization();
+  context_.run_training_data = [this] { run_training_data(); };
+  context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(group_, options);
   if (state) restore(checkpoint, std::move(*state));
   // A checkpoint of another run does not go with this one's rows.
   std::error_code none;
-  const bool is_ours = !checkpoint.empty() &&
-                       std::filesystem::equivalent(checkpoint.parent_path(), checkpoints(), none);
+  bool is_ours = false;
+  for (auto path = checkpoint; path.has_relative_path(); path = path.parent_path()) {
+    is_ours = is_ours || std::filesystem::equivalent(path, checkpoints(), none);
+  }
   outputs_.emplace(is_main(), folder_, options, is_ours ? std::optional(at_.step) : std::nullopt);
 }
 
@@ -186,7 +192,6 @@ void Fit::train_epoch() {
     if (writer_ && writer_->is_done()) finish_saving();
     const bool is_asked = stop_.after_pass(seconds());
     context_.seconds = stop_.seconds();
-    if (context_.seconds > limits_.seconds) context_.ask_to_stop("trainer.max_time is over");
     if (is_asked || (at_.pass == 0 && context_.is_done())) break;
     times_.start();
   }
@@ -311,6 +316,20 @@ void Fit::validate() {
   context_.log = &log_;
   task_.log_to(&log_, batch_ / group_.size());
   task_.module().train();
+}
+
+void Fit::run_training_data() {
+  task_.log_to(nullptr, 1);
+  const auto& placement = training_step_->placement();
+  const at::NoGradGuard no_grad;
+  const nn::Autocast autocast(placement.precision, placement.device.type());
+  const data::SamplerState start{sampler_state().epoch, 0};
+  auto batches = sampler_.batches(start);
+  batches.resize(static_cast<size_t>(limits_.passes));
+  data::Loader loader(training_, std::move(batches), sampler_.augmentation_seed(start.epoch),
+                      loader_options(options_));
+  task_.module().train();
+  while (const auto batch = loader.next()) task_.training_step(placement.place(*batch));
 }
 
 void Fit::write_timeline() {

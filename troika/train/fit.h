@@ -73,6 +73,8 @@ class Fit {
   // Gives what the row has, and after it the other values, to the loggers; those that are the same
   // on all ranks become the latest metrics.
   void log_row(const MetricValues& common, const LoggedRow& row, const MetricValues& own = {});
+  // FitContext::run_training_data.
+  void run_training_data();
   void write_timeline();
 
   std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
@@ -84,7 +86,11 @@ class Fit {
   // The training log of a checkpoint that `saved_ranks` wrote.
   void restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
                    const std::map<std::string, at::Tensor>& rest);
+  // Called by all ranks where the strategy shares states out.
+  RankState state_at(const Loops& at);
   void save();
+  // FitContext::save_alone.
+  std::filesystem::path save_alone(const std::filesystem::path& folder);
   // Waits for a checkpoint that is being written.
   void finish_saving();
   void saved(const std::filesystem::path& checkpoint);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "troika/comm/group.h"
@@ -11,7 +12,13 @@
 #include "troika/train/stage.h"
 #include "troika/train/task.h"
 
+namespace troika::parallel {
+class Exchange;
+}
+
 namespace troika::train {
+
+class Optimization;
 
 struct FitContext {
   Stage stage = Stage::fit;
@@ -27,8 +34,20 @@ struct FitContext {
   // Of the row that was just reduced, what is the same on all ranks: in on_validation_end the
   // validation's, in on_train_epoch_end of a callback that monitors() the epoch's.
   MetricValues row = {};
+  // How the ranks' replicas agree, and what this rank steps: they are there from on_fit_start on.
+  parallel::Exchange* exchange = nullptr;
+  Optimization* optimization = nullptr;
+  // The forward passes of an epoch in training mode, without gradients and logs: for statistics
+  // that the module keeps. Called by all ranks.
+  std::function<void()> run_training_data = {};
+  // Writes this rank's state, and nothing of others, as a checkpoint of one rank into a folder of
+  // the caller's: to go on with the optimizer step that is on. Does not communicate, where the
+  // strategy leaves each rank all states. Returns the checkpoint.
+  std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
   double learning_rate = 0;  // of the latest optimizer step
-  double seconds = 0;        // that the run has taken, as ranks agree on it about once a second
+  // That the run has taken, as ranks agree on it about once a second, where a callback
+  // keeps_time().
+  double seconds = 0;
 
   // The run ends after the optimizer step or epoch that is on, as if there were no more, but not
   // before trainer.min_epochs and min_steps. All ranks must ask at the same hook.

@@ -84,13 +84,10 @@ Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validati
   const int64_t sanity = trainer.num_sanity_val_steps;
   result.sanity_batches =
       sanity < 0 ? result.validation_batches : std::min(sanity, result.validation_batches);
-  result.seconds = seconds_of("trainer.max_time", trainer.max_time);
-  if (trainer.max_epochs < 0 && trainer.max_steps < 0 && std::isinf(result.seconds)) {
+  if (trainer.max_epochs < 0 && trainer.max_steps < 0 && trainer.max_time.empty()) {
     refuse_limit("trainer.max_epochs", "-1 without trainer.max_steps and max_time",
                  "one of these, to end the run");
   }
-  result.seconds_of_checkpoint =
-      seconds_of("checkpoint.train_time_interval", options.checkpoint.train_time_interval);
   return result;
 }
 
@@ -111,6 +108,7 @@ TrainOptions with_fast_dev_run(TrainOptions options) {
   trainer.loggers.clear();
   options.checkpoint.enabled = false;
   options.early_stopping.monitor.clear();
+  options.swa.swa_lrs = 0;
   return options;
 }
 

@@ -36,6 +36,10 @@ class Optimization {
   double learning_rate() const { return optimizer_->learning_rate(); }
   void set_learning_rate(double rate) { optimizer_->set_learning_rate(rate); }
 
+  // What is stepped: parameters of the module or float32 masters of them, whole or what this rank
+  // has of them, under the parameters' names.
+  const std::vector<optim::Parameter>& parameters() const { return parameters_; }
+
   // What to call backward() on for this loss.
   at::Tensor scaled(const at::Tensor& loss) const;
   // Bounds the gradients that finish_backward() left: their common norm, or with `by` "value" each

@@ -4,6 +4,7 @@
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/recompute/budget.h"
+#include "troika/train/callbacks/options.h"
 #include "troika/train/logger.h"
 #include "troika/train/strategy.h"
 
@@ -176,6 +177,8 @@ void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) 
             between(int64_t{-1}, kMaxCount));
   table.add("checkpoint.save_last", &checkpoint.save_last,
             "write and keep the latest too where it is not among the best");
+  table.add("checkpoint.on_exception", &checkpoint.on_exception,
+            "a rank that fails writes what it has, where it has all of it; docs/callbacks.md");
 }
 
 void add_early_stopping(config::Table& table, TrainOptions::EarlyStopping& stopping) {
@@ -369,6 +372,7 @@ config::Table make_table(TrainOptions& options) {
   add_trainer(table, options.trainer);
   add_checkpoint(table, options.checkpoint);
   add_early_stopping(table, options.early_stopping);
+  add_callbacks(table, options);
   add_model(table, options.model);
   add_data(table, options.data);
   add_optim(table, options.optimizer, options.schedule);

@@ -39,6 +39,8 @@ class TrainingStep {
 
   const Placement& placement() const { return placement_; }
   const Optimization& optimization() const { return *optimization_; }
+  Optimization& optimization() { return *optimization_; }
+  parallel::Exchange& exchange() { return *exchange_; }
   // Of all passes so far, the most that base/memory.h counted: validation and checkpoints are no
   // part of it. 0 where nothing is counted.
   int64_t peak_tensor_bytes() const { return peak_tensor_bytes_; }
