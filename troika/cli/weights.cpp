@@ -10,7 +10,6 @@
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint.h"
-#include "troika/train/checkpoint_index.h"
 #include "troika/train/foreign_weights.h"
 #include "troika/train/options.h"
 
@@ -30,10 +29,7 @@ void report(const Files& files, const train::NamedTensors& tensors) {
 }
 
 int export_weights(const Files& files) {
-  std::filesystem::path from = files.from;
-  if (std::filesystem::is_directory(from)) from /= train::kWeightsFile;
-  train::check_if_indexed(from);
-  const auto tensors = train::load_safetensors(from);
+  const auto tensors = train::load_weights(files.from);
   // Without this key, Hugging Face's transformers refuse a file.
   train::save_safetensors(files.to, tensors, {{"format", "pt"}});
   report(files, tensors);

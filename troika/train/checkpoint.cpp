@@ -5,7 +5,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint_index.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
@@ -16,15 +16,15 @@ constexpr const char* kOptionsKey = "troika.options";
 
 }  // namespace
 
-NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& masters) {
+NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others) {
   NamedTensors state;
   for (auto& item : nn::named_state(module)) {
     state.emplace_back(std::move(item.name), std::move(item.tensor));
   }
-  for (const auto& [master, tensor] : masters) {
+  for (const auto& [other, tensor] : others) {
     const auto found = std::find_if(state.begin(), state.end(),
-                                    [&](const auto& item) { return item.first == master; });
-    TROIKA_CHECK(found != state.end(), master + " is not a tensor of the module");
+                                    [&](const auto& item) { return item.first == other; });
+    TROIKA_CHECK(found != state.end(), other + " is not a tensor of the module");
     found->second = tensor;
   }
   return state;
@@ -40,7 +40,18 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
                            {kOptionsKey, make_table(copy).to_toml()}});
 }
 
-TrainOptions read_checkpoint_options(const std::filesystem::path& file) {
+NamedTensors load_weights(const std::filesystem::path& path) {
+  std::error_code none;
+  auto folder = std::filesystem::canonical(path, none);
+  if (!none && folder.filename() == kWeightsFile) folder = folder.parent_path();
+  if (!none && std::filesystem::exists(folder / kIndexFile)) {
+    return CheckpointReader(folder, 0).read_all(kModelPrefix);
+  }
+  return load_safetensors(path);
+}
+
+TrainOptions read_checkpoint_options(const std::filesystem::path& path) {
+  const auto file = std::filesystem::is_directory(path) ? path / kWeightsFile : path;
   const Metadata metadata = read_safetensors_metadata(file);
   const auto text = metadata.find(kOptionsKey);
   if (text == metadata.end()) {
@@ -54,9 +65,8 @@ TrainOptions read_checkpoint_options(const std::filesystem::path& file) {
   return options;
 }
 
-void load_checkpoint(const std::filesystem::path& file, torch::nn::Module& module) {
-  check_if_indexed(file);
-  load_into(model_state(module), load_safetensors(file), file.string());
+void load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module) {
+  load_into(model_state(module), load_weights(path), path.string());
 }
 
 }  // namespace troika::train

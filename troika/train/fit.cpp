@@ -83,10 +83,10 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   torch::manual_seed(
       mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
   const auto checkpoint = checkpoint_to_load();
-  std::optional<RankState> state;
-  if (!checkpoint.empty()) state = load_rank_state(checkpoint, group_.rank());
+  std::optional<CheckpointReader> saved;
+  if (!checkpoint.empty()) saved.emplace(checkpoint, group_.rank());
   // Before any group is split off.
-  settle_links(checkpoint, state);
+  settle_links(saved);
   if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
   if (options.trainer.trace) timeline_.emplace(group_);
   times_ = StepTimes(trace());
@@ -97,7 +97,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
     call(&Hooks::on_before_optimizer_step);
   });
   if (options.checkpoint.async) writer_.emplace(group_, options);
-  if (state) restore(checkpoint, std::move(*state));
+  if (saved) restore(*saved);
   // A checkpoint of another run does not go with this one's rows.
   std::error_code none;
   const bool is_ours = !checkpoint.empty() &&
@@ -367,7 +367,7 @@ RunSummary Fit::summary(const std::string& status) const {
   summary.samples_per_second = static_cast<double>(summary.samples) / at_.train_seconds;
   summary.median_step_milliseconds = step_milliseconds_.value();
   summary.seconds = since_start_.seconds();
-  if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / "model.safetensors").string();
+  if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / kWeightsFile).string();
   return summary;
 }
 

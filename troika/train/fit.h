@@ -3,7 +3,6 @@
 
 #include <exception>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
 #include "troika/train/callback.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/checkpoint_writer.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
@@ -78,11 +78,10 @@ class Fit {
   // The folder of a checkpoint to go on from, or nothing; the same on all ranks.
   std::filesystem::path checkpoint_to_load() const;
   // As many ranks as before choose algorithms by the links they had, so that sums have their bits.
-  void settle_links(const std::filesystem::path& checkpoint, const std::optional<RankState>& state);
-  void restore(const std::filesystem::path& checkpoint, RankState state);
-  // The training log of a checkpoint that `saved_ranks` wrote.
-  void restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
-                   const std::map<std::string, at::Tensor>& rest);
+  void settle_links(const std::optional<CheckpointReader>& saved);
+  void restore(const CheckpointReader& saved);
+  // The training log.
+  void restore_log(const CheckpointReader& saved);
   void save();
   // Waits for a checkpoint that is being written.
   void finish_saving();

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <string_view>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/fit.h"
 #include "troika/train/resume.h"
 
@@ -19,38 +19,27 @@ namespace {
 constexpr const char* kRandom = "random.cpu";
 constexpr const char* kSeed = "seed";
 constexpr const char* kLinks = "links";
+constexpr const char* kLoopsPrefix = "loops.";
 constexpr const char* kLog = "log.training";
 
-std::map<std::string, at::Tensor> by_name(const NamedTensors& list) {
-  return {list.begin(), list.end()};
-}
-
-// Of a checkpoint of another number of ranks: every rank gets the mean of the gradients, so that
-// their mean over ranks stays.
-void share_anew(RankState& state, const std::filesystem::path& checkpoint, int saved_ranks) {
-  for (int rank = 0; rank < saved_ranks; ++rank) {
-    const auto other = by_name(load_rank_state(checkpoint, rank).rest);
-    for (auto& [name, tensor] : state.rest) {
-      if (!name.starts_with("gradient.")) continue;
-      if (rank == 0) tensor = at::zeros_like(tensor);
-      const auto& value = other.at(name);
-      if (value.numel() == 0) continue;
-      const auto share = value / saved_ranks;
-      tensor = tensor.numel() == 0 ? share : tensor + share;
+// Of an unfinished step. Of a checkpoint of another number of ranks every rank gets the mean, so
+// that their mean over ranks stays.
+NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
+  if (saved.ranks() == ranks) return saved.read_all(kGradientPrefix);
+  std::map<std::string, at::Tensor> sums;
+  for (int rank = 0; rank < saved.ranks(); ++rank) {
+    for (const auto& [name, gradient] : saved.of(rank).read_all(kGradientPrefix)) {
+      if (gradient.numel() == 0) continue;
+      const auto share = gradient / saved.ranks();
+      auto& sum = sums[name];
+      sum = sum.defined() ? sum + share : share;
     }
   }
+  return {sums.begin(), sums.end()};
 }
 
 std::string callback_prefix(const Callback& callback) {
   return "callback." + callback.name() + ".";
-}
-
-NamedTensors with_prefix(const NamedTensors& list, const std::string& prefix) {
-  NamedTensors result;
-  for (const auto& [name, tensor] : list) {
-    if (name.starts_with(prefix)) result.emplace_back(name.substr(prefix.size()), tensor);
-  }
-  return result;
 }
 
 }  // namespace
@@ -67,23 +56,22 @@ std::filesystem::path Fit::checkpoint_to_load() const {
   return group_.broadcast_text(found, 0, "checkpoint");
 }
 
-void Fit::settle_links(const std::filesystem::path& checkpoint,
-                       const std::optional<RankState>& state) {
+void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
   if (group_.size() == 1) return;
-  if (state && checkpoint_ranks(checkpoint) == group_.size()) {
-    group_.assume_links(by_name(state->rest).at(kLinks));
+  if (saved && saved->ranks() == group_.size()) {
+    group_.assume_links(saved->read(kLinks));
   } else {
     group_.links();
   }
 }
 
-void Fit::restore(const std::filesystem::path& checkpoint, RankState state) {
-  const int saved_ranks = checkpoint_ranks(checkpoint);
-  if (saved_ranks != group_.size()) share_anew(state, checkpoint, saved_ranks);
-  const auto rest = by_name(state.rest);
-  at_.load_state(rest);
+void Fit::restore(const CheckpointReader& saved) {
+  const auto& checkpoint = saved.path();
+  std::map<std::string, at::Tensor> loops;
+  for (const auto& name : saved.names(kLoopsPrefix)) loops.emplace(name, saved.read(name));
+  at_.load_state(loops);
   seconds_before_ = context_.seconds = at_.seconds;
-  const auto seed = rest.at(kSeed).item<int64_t>();
+  const auto seed = saved.read(kSeed).item<int64_t>();
   if (seed != options_.run.seed) {
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot resume from " + checkpoint.string() + " with another run.seed",
@@ -96,15 +84,15 @@ void Fit::restore(const std::filesystem::path& checkpoint, RankState state) {
                  .got = std::to_string(training_.size()),
                  .expected = fmt::format("at least {}", at_.position)});
   }
-  restore_log(checkpoint, saved_ranks, rest);
-  training_step_->load(state.model, state.rest);
+  restore_log(saved);
+  training_step_->load(saved, gradients_of(saved, group_.size()));
   for (const auto& callback : callbacks_) {
-    const auto own = with_prefix(state.rest, callback_prefix(*callback));
+    const auto own = saved.read_all(callback_prefix(*callback));
     if (!own.empty()) callback->load_state(own, checkpoint);
   }
-  if (group_.rank() < saved_ranks) {
+  if (group_.rank() < saved.ranks()) {
     at::Generator generator = at::detail::getDefaultCPUGenerator();
-    generator.set_state(rest.at(kRandom));
+    generator.set_state(saved.read(kRandom));
   } else {
     torch::manual_seed(mix(static_cast<uint64_t>(options_.run.seed),
                            static_cast<uint64_t>(group_.rank()) + 1,
@@ -117,24 +105,21 @@ void Fit::restore(const std::filesystem::path& checkpoint, RankState state) {
   }
 }
 
-void Fit::restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
-                      const std::map<std::string, at::Tensor>& rest) {
-  if (saved_ranks == group_.size()) {
-    log_.add_state(rest.at(kLog));
+void Fit::restore_log(const CheckpointReader& saved) {
+  if (saved.ranks() == group_.size()) {
+    log_.add_state(saved.read(kLog));
     return;
   }
   // Another number of ranks: rank 0 gets all that was logged.
   if (!is_main()) return;
-  for (int rank = 0; rank < saved_ranks; ++rank) {
-    log_.add_state(by_name(load_rank_state(checkpoint, rank).rest).at(kLog));
-  }
+  for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }
 
 void Fit::save() {
   const TraceSpan span(trace(), "compute", "checkpoint");
   finish_saving();
   at_.seconds = seconds();
-  RankState state{.model = training_step_->model(), .rest = training_step_->state(at_.pass > 0)};
+  RankState state = training_step_->state(at_.pass > 0);
   for (auto& item : at_.state()) state.rest.push_back(std::move(item));
   state.rest.emplace_back(kLog, log_.state());
   for (const auto& callback : callbacks_) {
