@@ -288,8 +288,24 @@ TEST_F(Integrity, AFullDiskLeavesTheFormerCheckpoint) {
   }
   expect_step_1_stands();
   save(2);
-  remove_unfinished(folder_.path());
+  settle_unfinished(folder_.path());
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), folder_ / "epoch=0-step=2");
+}
+
+// A kill after the folder got its name, or before.
+TEST_F(Integrity, WhatWasPublishedBeforeAKillBecomesTheLast) {
+  save(1);
+  save(2);
+  const auto step_2 = folder_ / "epoch=0-step=2";
+  move_link(folder_ / "last", "epoch=0-step=1");
+  move_link(folder_ / ".publishing", "epoch=0-step=2");
+  settle_unfinished(folder_.path());
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), step_2);
+  EXPECT_FALSE(std::filesystem::is_symlink(folder_ / ".publishing"));
+  move_link(folder_ / ".publishing", "epoch=0-step=3");
+  settle_unfinished(folder_.path());
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), step_2);
+  EXPECT_FALSE(std::filesystem::is_symlink(folder_ / ".publishing"));
 }
 
 TEST_F(Integrity, AReadOnlyFolderLeavesTheFormerCheckpoint) {

@@ -47,7 +47,7 @@ std::string callback_prefix(const Callback& callback) {
 std::filesystem::path Fit::checkpoint_to_load() const {
   std::string found;
   if (is_main()) {
-    remove_unfinished(checkpoints());
+    settle_unfinished(checkpoints());
     found = find_checkpoint(checkpoints(), options_.trainer.ckpt_path).string();
     if (found.empty() && !options_.trainer.ckpt_path.empty()) {
       log::info("no checkpoint in {} yet: starts anew", checkpoints().string());

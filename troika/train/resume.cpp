@@ -17,6 +17,8 @@ namespace troika::train {
 namespace {
 
 constexpr const char* kUnfinished = ".unfinished-";
+// A link to what is being published.
+constexpr const char* kPublishing = ".publishing";
 
 // What the standard library's functions on files throw is said as the others say it.
 template <typename Body>
@@ -37,6 +39,12 @@ std::filesystem::path free_name(const std::filesystem::path& folder, const Check
   return name;
 }
 
+void link_last(const std::filesystem::path& folder, const std::filesystem::path& name) {
+  move_link(folder / "last", name);
+  move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
+  std::filesystem::remove(folder / kPublishing);
+}
+
 void publish(const comm::Group& group, const std::filesystem::path& folder,
              const std::filesystem::path& unfinished, const std::filesystem::path& name,
              const CheckpointIndex& index) {
@@ -49,10 +57,10 @@ void publish(const comm::Group& group, const std::filesystem::path& folder,
   }
   write_index(unfinished, index);
   sync_path(unfinished);
+  move_link(folder / kPublishing, name);
   std::filesystem::rename(unfinished, folder / name);
   sync_path(folder);
-  move_link(folder / "last", name);
-  move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
+  link_last(folder, name);
 }
 
 std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,
@@ -138,11 +146,16 @@ void move_link(const std::filesystem::path& link, const std::filesystem::path& t
   sync_path(link.parent_path());
 }
 
-void remove_unfinished(const std::filesystem::path& folder) {
-  on_disk("remove unfinished checkpoints in " + folder.string(), [&] {
+void settle_unfinished(const std::filesystem::path& folder) {
+  on_disk("settle unfinished checkpoints in " + folder.string(), [&] {
     if (!std::filesystem::exists(folder)) return;
+    const auto published = linked_checkpoint(folder, kPublishing);
+    if (!published.empty() && std::filesystem::exists(published)) {
+      link_last(folder, published.filename());
+    }
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      if (entry.path().filename().string().starts_with(kUnfinished)) {
+      const auto name = entry.path().filename().string();
+      if (name.starts_with(kUnfinished) || name.starts_with(kPublishing)) {
         std::filesystem::remove_all(entry.path());
       }
     }

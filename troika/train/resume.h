@@ -25,15 +25,15 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
                                       const std::string& ckpt_path);
 
-// Removes a folder that save_checkpoint() wrote; a kill meanwhile leaves what remove_unfinished()
+// Removes a folder that save_checkpoint() wrote; a kill meanwhile leaves what settle_unfinished()
 // removes.
 void remove_checkpoint(const std::filesystem::path& checkpoint);
 
 // Makes `link` a symbolic link to `target`, in one step where there is a link already.
 void move_link(const std::filesystem::path& link, const std::filesystem::path& target);
 
-// Removes what killed runs left half-written.
-void remove_unfinished(const std::filesystem::path& folder);
+// Removes what killed runs left half-written, and moves `last` to what they had published already.
+void settle_unfinished(const std::filesystem::path& folder);
 
 // The checkpoint that the link `folder`/`name` points to, if save_checkpoint() may have written it;
 // else empty.
