@@ -1,6 +1,8 @@
 #include "troika/train/checkpoint.h"
 
 #include <algorithm>
+#include <charconv>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
@@ -13,6 +15,14 @@ namespace troika::train {
 namespace {
 
 constexpr const char* kOptionsKey = "troika.options";
+
+// What the model takes from its data set, so that it is none of the options.
+constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
+    {"troika.num_classes", &nn::ModelOptions::num_classes},
+    {"troika.in_channels", &nn::ModelOptions::in_channels},
+    {"troika.image_size", &nn::ModelOptions::image_size},
+    {"troika.vocab_size", &nn::ModelOptions::vocab_size},
+    {"troika.context", &nn::ModelOptions::context}};
 
 }  // namespace
 
@@ -33,11 +43,12 @@ NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& ot
 FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& model,
                         const TrainOptions& options, const CheckpointInfo& info) {
   TrainOptions copy = options;
-  return save_safetensors(file, model,
-                          {{"format", "pt"},
-                           {"epoch", std::to_string(info.epoch)},
-                           {"step", std::to_string(info.step)},
-                           {kOptionsKey, make_table(copy).to_toml()}});
+  Metadata metadata{{"format", "pt"},
+                    {"epoch", std::to_string(info.epoch)},
+                    {"step", std::to_string(info.step)},
+                    {kOptionsKey, make_table(copy).to_toml()}};
+  for (const auto& [key, size] : kSizes) metadata[key] = std::to_string(copy.model.*size);
+  return save_safetensors(file, model, metadata);
 }
 
 NamedTensors load_weights(const std::filesystem::path& path) {
@@ -62,7 +73,23 @@ TrainOptions read_checkpoint_options(const std::filesystem::path& path) {
   }
   TrainOptions options;
   make_table(options).parse(text->second, file.string());
+  for (const auto& [key, size] : kSizes) {
+    const auto found = metadata.find(key);
+    if (found == metadata.end()) continue;
+    const std::string& number = found->second;
+    const auto end = number.data() + number.size();
+    if (std::from_chars(number.data(), end, options.model.*size).ptr != end) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = file.string() + ": bad " + key, .got = number, .expected = "a number"});
+    }
+  }
   return options;
+}
+
+std::shared_ptr<nn::Model> load_from_checkpoint(const std::filesystem::path& path) {
+  auto model = nn::make_model(read_checkpoint_options(path).model);
+  load_checkpoint(path, *model);
+  return model;
 }
 
 void load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module) {

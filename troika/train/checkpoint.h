@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,10 @@
 
 namespace torch::nn {
 class Module;
+}
+
+namespace troika::nn {
+class Model;
 }
 
 namespace troika::train {
@@ -47,8 +52,11 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
 NamedTensors load_weights(const std::filesystem::path& path);
 
 // The options a checkpoint (its folder, or weights) was trained with: enough to make its model
-// again.
+// again, if that is one of the zoo's.
 TrainOptions read_checkpoint_options(const std::filesystem::path& path);
+
+// The model of a checkpoint of one of the zoo's, in training mode, with its weights in float32.
+std::shared_ptr<nn::Model> load_from_checkpoint(const std::filesystem::path& path);
 
 // Copies load_weights() into the module; names and shapes must be the same.
 void load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module);

@@ -14,6 +14,7 @@
 #include "troika/base/random.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/sync_batch_norm.h"
+#include "troika/train/foreign_weights.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -84,7 +85,12 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
   const auto checkpoint = checkpoint_to_load();
   std::optional<CheckpointReader> saved;
-  if (!checkpoint.empty()) saved.emplace(checkpoint, group_.rank());
+  if (!checkpoint.empty()) {
+    saved.emplace(checkpoint, group_.rank());
+    require_resumable(*saved);
+  } else if (!options.weights.path.empty()) {
+    take_weights(task_.module(), options.weights.path, options.weights.strict);
+  }
   // Before any group is split off.
   settle_links(saved);
   if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
@@ -136,7 +142,7 @@ StopRequest Fit::run() {
   while (at_.epoch < options_.trainer.max_epochs && !context_.is_done()) {
     train_epoch();
     if (stop_.asked() != StopRequest::none) {
-      if (saved_samples_ != at_.samples) save();
+      if (saved_samples_ != at_.samples) save(/*to_go_on=*/true);
       break;
     }
     end_epoch();
@@ -192,7 +198,7 @@ void Fit::train_epoch() {
       interval_.restart();
       interval_samples_ = 0;
     }
-    if (context_.checkpoint_asked) save();
+    if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
     if (writer_ && writer_->is_done()) finish_saving();
     const bool is_asked = stop_.after_pass(seconds());
     context_.seconds = stop_.seconds();
@@ -289,7 +295,7 @@ void Fit::end_epoch() {
     ++at_.epoch;
     at_.position = 0;
   }
-  if (context_.checkpoint_asked) save();
+  if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
 }
 
 bool Fit::is_validation_due(int64_t passes) const {

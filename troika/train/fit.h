@@ -79,10 +79,15 @@ class Fit {
   std::filesystem::path checkpoint_to_load() const;
   // As many ranks as before choose algorithms by the links they had, so that sums have their bits.
   void settle_links(const std::optional<CheckpointReader>& saved);
+  // Throws Error(usage) for a checkpoint of weights alone.
+  static void require_resumable(const CheckpointReader& saved);
   void restore(const CheckpointReader& saved);
   // The training log.
   void restore_log(const CheckpointReader& saved);
-  void save();
+  // With all that a run goes on from, or weights alone.
+  void save(bool to_go_on);
+  // What goes on beside the training step.
+  void add_course(NamedTensors& rest) const;
   // Waits for a checkpoint that is being written.
   void finish_saving();
   void saved(const std::filesystem::path& checkpoint);
@@ -111,7 +116,7 @@ class Fit {
   std::optional<CheckpointWriter> writer_;
   std::filesystem::path former_;      // checkpoint, before the one that is being written
   std::filesystem::path checkpoint_;  // the latest
-  int64_t saved_samples_ = -1;        // trained on when it was written
+  int64_t saved_samples_ = -1;        // trained on when one to go on from was written
   std::optional<RunOutputs> outputs_;
   const Stopwatch since_start_;
   double seconds_before_ = 0;  // that the run took before

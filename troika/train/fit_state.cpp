@@ -65,6 +65,15 @@ void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
   }
 }
 
+void Fit::require_resumable(const CheckpointReader& saved) {
+  if (saved.has(kSeed)) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "cannot resume from " + saved.path().string(),
+               .got = "weights alone",
+               .expected = "a checkpoint of a run without checkpoint.weights_only",
+               .hint = "model.weights starts a new run from them"});
+}
+
 void Fit::restore(const CheckpointReader& saved) {
   const auto& checkpoint = saved.path();
   std::map<std::string, at::Tensor> loops;
@@ -115,23 +124,19 @@ void Fit::restore_log(const CheckpointReader& saved) {
   for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }
 
-void Fit::save() {
+void Fit::save(bool to_go_on) {
   const TraceSpan span(trace(), "compute", "checkpoint");
   finish_saving();
   at_.seconds = seconds();
   RankState state = training_step_->state(at_.pass > 0);
-  for (auto& item : at_.state()) state.rest.push_back(std::move(item));
-  state.rest.emplace_back(kLog, log_.state());
-  for (const auto& callback : callbacks_) {
-    for (auto& [name, tensor] : callback->state()) {
-      state.rest.emplace_back(callback_prefix(*callback) + name, std::move(tensor));
-    }
+  if (to_go_on) {
+    add_course(state.rest);
+    saved_samples_ = at_.samples;
+  } else {
+    state.rest.clear();
+    std::erase_if(state.shards, [](const auto& s) { return !s.name.starts_with(kModelPrefix); });
   }
-  state.rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
-  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
-  state.rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
   former_ = linked_checkpoint(checkpoints(), "last");
-  saved_samples_ = at_.samples;
   context_.checkpoint_asked = false;
   for (const auto& callback : callbacks_) callback->on_save_checkpoint(context_);
   const CheckpointInfo info{.epoch = at_.epoch, .step = at_.step};
@@ -140,6 +145,19 @@ void Fit::save() {
   } else {
     saved(save_checkpoint(group_, checkpoints(), state, options_, info));
   }
+}
+
+void Fit::add_course(NamedTensors& rest) const {
+  for (auto& item : at_.state()) rest.push_back(std::move(item));
+  rest.emplace_back(kLog, log_.state());
+  for (const auto& callback : callbacks_) {
+    for (auto& [name, tensor] : callback->state()) {
+      rest.emplace_back(callback_prefix(*callback) + name, std::move(tensor));
+    }
+  }
+  rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
+  if (group_.size() > 1) rest.emplace_back(kLinks, group_.links());
+  rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
 }
 
 void Fit::finish_saving() {
