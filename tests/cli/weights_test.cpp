@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/subprocess.h"
@@ -19,13 +20,20 @@ class Weights : public testing::Test {
     return testing_support::run_program("cd " + folder_.path().string() +
                                         " && " TROIKA_PROGRAM " " + arguments);
   }
-  // Its JSON header, and the bytes of its tensors.
-  std::pair<nlohmann::json, std::string> parts(const std::string& file) const {
+  // Its metadata, and the bytes of its tensors by name.
+  std::pair<nlohmann::json, std::map<std::string, std::string>> parts(
+      const std::string& file) const {
     const std::string text = read_file(folder_ / file);
     uint64_t length = 0;
     std::memcpy(&length, text.data(), sizeof length);
-    return {nlohmann::json::parse(text.substr(sizeof length, length)),
-            text.substr(sizeof length + length)};
+    const auto header = nlohmann::json::parse(text.substr(sizeof length, length));
+    std::map<std::string, std::string> tensors;
+    for (const auto& [name, entry] : header.items()) {
+      if (name == "__metadata__") continue;
+      const auto offsets = entry["data_offsets"].get<std::vector<size_t>>();
+      tensors[name] = text.substr(sizeof length + length + offsets[0], offsets[1] - offsets[0]);
+    }
+    return {header["__metadata__"], tensors};
   }
 
   const TemporaryFolder folder_;
@@ -39,8 +47,8 @@ TEST_F(Weights, GoOutAndComeBack) {
   const auto out = troika("export runs/run/checkpoints/last out.safetensors");
   ASSERT_EQ(out.exit_code, 0) << out.err;
   EXPECT_THAT(out.out, HasSubstr("out.safetensors: 6 tensors"));
-  auto [header, bytes] = parts("out.safetensors");
-  EXPECT_EQ(header["__metadata__"], nlohmann::json({{"format", "pt"}}));
+  const auto [metadata, bytes] = parts("out.safetensors");
+  EXPECT_EQ(metadata, nlohmann::json({{"format", "pt"}}));
   const auto saved = parts("runs/run/checkpoints/last.safetensors");
   EXPECT_EQ(bytes, saved.second);
 
@@ -53,8 +61,7 @@ TEST_F(Weights, GoOutAndComeBack) {
   ASSERT_EQ(in.exit_code, 0) << in.err;
   const auto imported = parts("in.safetensors");
   EXPECT_EQ(imported.second, bytes);
-  EXPECT_THAT(imported.first["__metadata__"]["troika.options"].get<std::string>(),
-              HasSubstr("hidden_width = 6"));
+  EXPECT_THAT(imported.first["troika.options"].get<std::string>(), HasSubstr("hidden_width = 6"));
 
   const auto wrong = troika("import out.safetensors wrong.safetensors --model mlp");
   EXPECT_EQ(wrong.exit_code, 2);

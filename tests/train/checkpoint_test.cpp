@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
+#include "tests/train/saved_state.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
@@ -81,11 +82,16 @@ TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
   write_file_atomically(file / "index.json", "{\"format\": 9}");
   EXPECT_ERROR(checkpoint_ranks(file), ErrorKind::usage,
                "[train] cannot read checkpoint " + file.string() +
-                   "; got format 9, expected format 2, which this version writes");
+                   "; got format 9, expected format 3, which this version writes");
+  write_file_atomically(file / "index.json", "{\"format\": 2}");
+  EXPECT_ERROR(checkpoint_ranks(file), ErrorKind::usage,
+               "[train] cannot read checkpoint " + file.string() +
+                   "; got format 2, expected format 3, which this version writes (a copy of its "
+                   "model.safetensors elsewhere serves model.weights)");
 }
 
-// Rank r's tensor `own` and every buffer's bits but one are its own.
-TEST_F(Checkpoint, WhatRanksShareIsWrittenOnceByRank0) {
+// Rank r's tensor `own` and, on rank 2, `b` are its own.
+TEST_F(Checkpoint, WhatRanksShareIsWrittenOnce) {
   comm::local::run(3, [&](comm::Group group) {
     const auto rank = group.rank();
     const RankState state{
@@ -95,11 +101,15 @@ TEST_F(Checkpoint, WhatRanksShareIsWrittenOnceByRank0) {
   });
   const auto folder = find_checkpoint(folder_.path(), "last");
   EXPECT_EQ(checkpoint_ranks(folder), 3);
-  EXPECT_EQ(load_safetensors(folder / "rank-1.safetensors").size(), 1u) << "own";
+  EXPECT_EQ(load_safetensors(folder / "model.safetensors").size(), 2u);
+  EXPECT_EQ(load_safetensors(folder / "rank-0.safetensors").size(), 1u) << "own";
+  EXPECT_EQ(load_safetensors(folder / "rank-1.safetensors").size(), 2u)
+      << "own and same, as it has least to write";
   EXPECT_EQ(load_safetensors(folder / "rank-2.safetensors").size(), 2u) << "own and b";
   for (const int rank : {0, 1, 2, 5}) {
     const auto state = load_rank_state(folder, rank);
-    EXPECT_EQ(state.model.at(1).second[0].item<double>(), rank == 2 ? 7 : 1);
+    EXPECT_EQ(state.model.at(0).first, "b");
+    EXPECT_EQ(state.model.at(0).second[0].item<double>(), rank == 2 ? 7 : 1);
     EXPECT_EQ(state.rest.at(0).second.item<double>(), rank == 5 ? 0 : rank);
     EXPECT_EQ(state.rest.size(), 2u);
   }

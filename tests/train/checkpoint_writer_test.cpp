@@ -5,6 +5,7 @@
 #include <latch>
 
 #include "tests/support/errors.h"
+#include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
@@ -50,7 +51,7 @@ TEST(CheckpointWriter, TakesAnyStateAfterAnyOther) {
   CheckpointWriter writer(comm::local::alone(), options);
   const std::vector<NamedTensors> states{{{"a", at::ones({2})}, {"b", at::ones({3})}},
                                          {{"b", at::ones({3}, at::kLong)}},
-                                         {{"c", at::ones({4, 2})}, {"a", at::zeros({1})}}};
+                                         {{"a", at::zeros({1})}, {"c", at::ones({4, 2})}}};
   for (const auto& state : states) {
     writer.start(folder.path(), {.model = state, .rest = state}, {});
     const auto written = load_rank_state(writer.finish(), 0).model;

@@ -6,14 +6,17 @@
 
 #include <csignal>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "tests/support/errors.h"
+#include "tests/train/saved_state.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint_index.h"
+#include "troika/train/checkpoint_reader.h"
+#include "troika/train/crc32c.h"
 #include "troika/train/options.h"
 #include "troika/train/resume.h"
 
@@ -158,7 +161,92 @@ TEST_F(Integrity, TheMessageSaysWhatToDo) {
                            "expected {} (trainer.ckpt_path may name the folder of another "
                            "checkpoint)",
                            checkpoint.string(), bytes));
-  EXPECT_NO_THROW(load_rank_state(checkpoint, 0)) << "it reads what it needs";
+  EXPECT_NO_THROW(CheckpointReader(checkpoint, 0).read("own")) << "it reads what it needs";
+}
+
+class Slices : public Integrity {
+ protected:
+  // Of a tensor [2, 4], rank r gives `count[r]` elements from `offset[r]` on.
+  std::filesystem::path save_parts(const std::vector<int64_t>& offsets,
+                                   const std::vector<int64_t>& counts) {
+    comm::local::run(kRanks, [&](const comm::Group& group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      const int64_t offset = offsets[rank], count = counts[rank];
+      const RankState state{.model = {},
+                            .rest = {{"t", at::arange(offset, offset + count)}},
+                            .shards = {{"t", {2, 4}, offset, count}}};
+      save_checkpoint(group, folder_.path(), state, {}, {});
+    });
+    return find_checkpoint(folder_.path(), "last");
+  }
+
+  // Of reading, when the index says something else of the tensor [2, 4] in two halves.
+  std::string error_with(const std::function<void(nlohmann::ordered_json&)>& change) {
+    const auto checkpoint = save_parts({0, 4}, {4, 4});
+    const auto file = checkpoint / kIndexFile;
+    auto json = nlohmann::ordered_json::parse(read_file(file));
+    json.erase("crc32c");
+    change(json["tensors"]["t"]);
+    json["crc32c"] = crc32c(json.dump());
+    overwrite(file, json.dump(1) + "\n");
+    return error_of([&] { CheckpointReader(checkpoint, 0).read("t"); });
+  }
+};
+
+TEST_F(Slices, AreReadInPart) {
+  const CheckpointReader saved(save_parts({0, 5}, {5, 3}), 1);
+  EXPECT_EQ(saved.shape("t"), (std::vector<int64_t>{2, 4}));
+  EXPECT_TRUE(saved.read("t").equal(at::arange(8).view({2, 4})));
+  EXPECT_TRUE(saved.read("t", 3, 4).equal(at::arange(3, 7)));
+  EXPECT_TRUE(saved.read("t", 6, 2).equal(at::arange(6, 8)));
+  EXPECT_EQ(saved.read("t", 8, 0).numel(), 0);
+  EXPECT_ERROR(saved.read("u"), ErrorKind::usage,
+               "[train] checkpoint " + saved.path().string() +
+                   " does not hold what is asked for; got no `u`");
+  EXPECT_THAT(error_of([&] { saved.read("t", 6, 3); }),
+              HasSubstr("got `t` of I64 [2, 4], expected a known type, and at least 9 elements"));
+}
+
+TEST_F(Slices, OnlyFilesThatHoldThemAreOpened) {
+  const auto checkpoint = save_parts({0, 5}, {5, 3});
+  std::filesystem::remove(checkpoint / "rank-1.safetensors");
+  const CheckpointReader saved(checkpoint, 1);
+  EXPECT_TRUE(saved.read("t", 1, 4).equal(at::arange(1, 5)));
+  EXPECT_THAT(error_of([&] { saved.read("t", 1, 5); }), HasSubstr("got no rank-1.safetensors"));
+}
+
+TEST_F(Slices, OfRanksThatDoNotFitAreNotPublished) {
+  const auto error_of_saving = [&](const std::vector<int64_t>& offsets,
+                                   const std::vector<int64_t>& counts) {
+    return error_of([&] { save_parts(offsets, counts); });
+  };
+  EXPECT_EQ(error_of_saving({0, 4}, {4, 3}),
+            "[train] the ranks' shares of a checkpoint do not fit together; got elements 7 to 7 of "
+            "`t`, after those of rank-1.safetensors, in no file, expected each element once");
+  EXPECT_THAT(error_of_saving({1, 4}, {3, 4}),
+              HasSubstr("elements 0 to 0 of `t`, before those of rank-0.safetensors, in no file"));
+  EXPECT_THAT(error_of_saving({0, 2}, {4, 6}),
+              HasSubstr("elements 2 to 3 of `t` in rank-0.safetensors and in rank-1.safetensors"));
+  EXPECT_THAT(error_of_saving({0, 4}, {4, 5}), HasSubstr("`t` of 9 elements"));
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
+}
+
+TEST_F(Slices, OfAnIndexThatDoesNotFitAreNamed) {
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["slices"].erase(1); }),
+              AllOf(HasSubstr("is damaged"),
+                    HasSubstr("got index.json with elements 4 to 7 of `t`, after those of "
+                              "rank-0.safetensors, in no file")));
+  EXPECT_THAT(error_with([](auto& tensor) {
+                tensor["slices"][0]["count"] = 5;
+                tensor["slices"][1]["offset"] = 5;
+                tensor["slices"][1]["count"] = 3;
+              }),
+              AllOf(HasSubstr("is damaged"), HasSubstr("got `t` of I64 [4] in rank-0.safetensors, "
+                                                       "expected 5 elements of I64")));
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["slices"][0]["name"] = "u"; }),
+              HasSubstr("got no `u` in rank-0.safetensors"));
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["dtype"] = "F64"; }),
+              HasSubstr("got `t` of I64 [4] in rank-0.safetensors, expected 4 elements of F64"));
 }
 
 TEST_F(Integrity, WeightsAloneAreCheckedToo) {
@@ -171,8 +259,9 @@ TEST_F(Integrity, WeightsAloneAreCheckedToo) {
   std::string bytes = read_file(weights);
   bytes.back() ^= 1;
   overwrite(weights, bytes);
-  EXPECT_THAT(error_of([&] { load_checkpoint(folder_ / "last.safetensors", module); }),
-              AllOf(HasSubstr("is damaged"), HasSubstr("model.safetensors with checksum")));
+  EXPECT_THAT(
+      error_of([&] { load_checkpoint(folder_ / "last.safetensors", module); }),
+      AllOf(HasSubstr("is damaged"), HasSubstr("`model.w` in model.safetensors with checksum")));
 }
 
 TEST_F(Integrity, LastThatACopyMadeAFolderIsFound) {
@@ -199,8 +288,24 @@ TEST_F(Integrity, AFullDiskLeavesTheFormerCheckpoint) {
   }
   expect_step_1_stands();
   save(2);
-  remove_unfinished(folder_.path());
+  settle_unfinished(folder_.path());
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), folder_ / "epoch=0-step=2");
+}
+
+// A kill after the folder got its name, or before.
+TEST_F(Integrity, WhatWasPublishedBeforeAKillBecomesTheLast) {
+  save(1);
+  save(2);
+  const auto step_2 = folder_ / "epoch=0-step=2";
+  move_link(folder_ / "last", "epoch=0-step=1");
+  move_link(folder_ / ".publishing", "epoch=0-step=2");
+  settle_unfinished(folder_.path());
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), step_2);
+  EXPECT_FALSE(std::filesystem::is_symlink(folder_ / ".publishing"));
+  move_link(folder_ / ".publishing", "epoch=0-step=3");
+  settle_unfinished(folder_.path());
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), step_2);
+  EXPECT_FALSE(std::filesystem::is_symlink(folder_ / ".publishing"));
 }
 
 TEST_F(Integrity, AReadOnlyFolderLeavesTheFormerCheckpoint) {

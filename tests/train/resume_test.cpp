@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
+#include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"

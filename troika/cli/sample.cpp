@@ -63,7 +63,9 @@ int run(const Arguments& arguments) {
 Entry add_sample(CLI::App& app) {
   auto* command = app.add_subcommand("sample", "print text that a trained gpt continues");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("CHECKPOINT", arguments->checkpoint, "a file of runs/NAME/checkpoints")
+  command
+      ->add_option("CHECKPOINT", arguments->checkpoint,
+                   "a folder or a file of runs/NAME/checkpoints")
       ->required();
   command->add_option("--prompt", arguments->prompt, "text to continue")
       ->check([](const std::string& text) {

@@ -11,7 +11,6 @@
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/ema.h"
 #include "troika/train/checkpoint.h"
-#include "troika/train/checkpoint_index.h"
 #include "troika/train/foreign_weights.h"
 #include "troika/train/options.h"
 
@@ -30,14 +29,9 @@ void report(const Files& files, const train::NamedTensors& tensors) {
   fmt::print("{}: {} tensors, {} numbers\n", files.to, tensors.size(), numbers);
 }
 
-train::NamedTensors plain_weights(std::filesystem::path from) {
-  if (std::filesystem::is_directory(from)) from /= train::kWeightsFile;
-  train::check_if_indexed(from);
-  return train::load_safetensors(from);
-}
-
 int export_weights(const Files& files, bool averaged) {
-  const auto tensors = averaged ? train::averaged_weights(files.from) : plain_weights(files.from);
+  const auto tensors =
+      averaged ? train::averaged_weights(files.from) : train::load_weights(files.from);
   // Without this key, Hugging Face's transformers refuse a file.
   train::save_safetensors(files.to, tensors, {{"format", "pt"}});
   report(files, tensors);

@@ -51,11 +51,11 @@ class Exchange {
   // Whether `here` is true on any rank, where ranks hold different gradients; else `here`, which is
   // the same on all then. Blocks.
   virtual bool any(bool here) { return here; }
-  // Of states that belong to what parameters() gives, as FlatOptimizer::state() names them: those
-  // of whole parameters in their shapes, on every rank. Called by all ranks; blocks.
-  virtual optim::NamedTensors gathered(const optim::NamedTensors& states) const { return states; }
-  // The reverse, of what any strategy's gathered() gave.
-  virtual optim::NamedTensors sliced(const optim::NamedTensors& states) const { return states; }
+  // Whether only ranks together have the parameters between passes, each what parameters() gives.
+  virtual bool shares_parameters() const { return false; }
+  // Has the module on every rank take what ranks' parameters() hold, after these were written to.
+  // Outside of a pass, called by all ranks; blocks.
+  virtual void spread_parameters() {}
 
   // For ranks that run out of data at different times, or whose batches differ in size; called by
   // all ranks before each step, or by none:
@@ -92,11 +92,6 @@ class Exchange {
   // Makes parameters and buffers the same bits on all ranks: for validation, checkpoints of the
   // module, and the end of training. Outside of a step; nothing happens where they are the same.
   virtual void agree() = 0;
-
-  // Where ranks share parameters out, gives every rank all of them until the next pass that keeps a
-  // graph, and changes nothing else: for a checkpoint between agree()s. Outside of a pass, called
-  // by all ranks; blocks.
-  virtual void gather_parameters() {}
 
   // What this rank's next step depends on, beside the module and the optimizer: for a checkpoint of
   // this rank, outside of a step. Tensors may share memory with this object: save or copy them

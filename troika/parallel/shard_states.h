@@ -1,25 +1,17 @@
-// States of an optimizer that steps shards, as those of whole parameters and back.
+// States of an optimizer that steps shards, as parts of those of whole parameters.
 #pragma once
 
+#include <string>
 #include <vector>
 
-#include "troika/comm/group.h"
-#include "troika/optim/flat_optimizer.h"
 #include "troika/parallel/exchange.h"
 
 namespace troika::parallel {
 
-// `states` are FlatOptimizer::state() of pieces, of which rank r has `shards`, one a parameter, the
-// same parameters in the same order on all ranks. Those of no dimension (counts of steps) become
-// the largest of any rank's, since a rank does not count the steps of what it has no element of. On
-// every rank. Blocks.
-optim::NamedTensors gather_states(const comm::Group& group, const std::vector<Shard>& shards,
-                                  const optim::NamedTensors& states);
-
-// The reverse, in the shapes of `pieces`. Throws Error(usage) for a state of none of the parameters
-// and one that has another shape than its parameter.
-optim::NamedTensors slice_states(const std::vector<Shard>& shards,
-                                 const std::vector<optim::Parameter>& pieces,
-                                 const optim::NamedTensors& states);
+// What a rank with these shards has of the state `<parameter>.<state>`, whose number of dimensions
+// is `dim`: the same part as of the parameter; of a state of none (a count of steps), all, or
+// nothing where it has no element of the parameter, whose steps it does not count. Throws
+// Error(usage) for a state of none of the parameters.
+Shard shard_of_state(const std::vector<Shard>& shards, const std::string& state, int64_t dim);
 
 }  // namespace troika::parallel

@@ -14,7 +14,6 @@
 #include "troika/parallel/parameter_shards.h"
 #include "troika/parallel/reducer.h"
 #include "troika/parallel/replicas.h"
-#include "troika/parallel/shard_states.h"
 
 namespace troika::parallel {
 
@@ -99,12 +98,10 @@ bool Sharded::any(bool here) {
   return flag.item<uint8_t>() > 0;
 }
 
-optim::NamedTensors Sharded::gathered(const optim::NamedTensors& states) const {
-  return gather_states(group_, shards_->shards(), states);
-}
-
-optim::NamedTensors Sharded::sliced(const optim::NamedTensors& states) const {
-  return slice_states(shards_->shards(), shards_->pieces(), states);
+void Sharded::spread_parameters() {
+  if (blocks_) blocks_->release_all();
+  shards_->refresh();
+  if (blocks_) blocks_->gather_all();
 }
 
 bool Sharded::begin_step(double weight) {
@@ -163,12 +160,8 @@ void Sharded::step_by(const std::function<void()>& update) {
   shards_->refresh();
 }
 
-void Sharded::gather_parameters() {
-  if (blocks_) blocks_->gather_all();
-}
-
 void Sharded::agree() {
-  gather_parameters();
+  if (blocks_) blocks_->gather_all();
   if (!options_.data_parallel.broadcast_buffers) {
     broadcast_packed(group_, module_.buffers(), 0, "module buffers");
   }

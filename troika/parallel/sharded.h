@@ -64,9 +64,9 @@ class Sharded : public Exchange {
   std::vector<optim::Parameter> parameters(const torch::nn::Module& module) const override;
   std::vector<Shard> shards() const override;
   bool any(bool here) override;
-  // By one all-gather a state.
-  optim::NamedTensors gathered(const optim::NamedTensors& states) const override;
-  optim::NamedTensors sliced(const optim::NamedTensors& states) const override;
+  // In stage 3.
+  bool shares_parameters() const override { return blocks_ != nullptr; }
+  void spread_parameters() override;
 
   // Throws Error(usage) in stage 3 where a rank has no weight.
   bool begin_step(double weight) override;
@@ -75,7 +75,6 @@ class Sharded : public Exchange {
   double clip_grad_norm(double max_norm) override;
   void step_by(const std::function<void()>& update) override;
   void agree() override;
-  void gather_parameters() override;
   // None: steps depend on nothing else.
   optim::NamedTensors state() const override { return {}; }
   // Of a DataParallel without codec, too: the order of its buckets is of no use here.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "troika/parallel/exchange.h"
 #include "troika/train/hooks.h"
 #include "troika/train/safetensors.h"
 
@@ -23,8 +24,11 @@ class Callback : public Hooks {
   // What its further course depends on, between passes and without what the checkpoint being
   // written would add.
   virtual NamedTensors state() const { return {}; }
-  // What state() gave before `checkpoint` was written; not called where that has nothing of this
-  // callback.
+  // Of those in state() that are this rank's part of a tensor, which part; all ranks' make it
+  // whole.
+  virtual std::vector<parallel::Shard> shards() const { return {}; }
+  // What state() gave before `checkpoint` was written, in whole; not called where that has nothing
+  // of this callback.
   virtual void load_state(const NamedTensors&, const std::filesystem::path& /*checkpoint*/) {}
   // All states of a checkpoint were taken, whoever asked for it.
   virtual void on_save_checkpoint(FitContext&) {}

@@ -1,14 +1,15 @@
 #include "troika/train/checkpoint_index.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
-#include <vector>
 
-#include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/compat/torch.h"
+#include "troika/train/crc32c.h"
 
 namespace troika::train {
 
@@ -16,33 +17,57 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 2;
-constexpr const char* kModelPrefix = "model.";
+constexpr int kFormat = 3;
 constexpr const char* kChecksum = "crc32c";
 
-Error damaged(const std::filesystem::path& checkpoint, std::string got, std::string expected) {
-  return {"train",
-          ErrorKind::usage,
-          {.what = "checkpoint " + checkpoint.string() + " is damaged",
-           .got = std::move(got),
-           .expected = std::move(expected),
-           .hint = "trainer.ckpt_path may name the folder of another checkpoint"}};
+Json slice_json(const SavedSlice& slice) {
+  return {{"file", slice.file},
+          {"name", slice.key},
+          {"offset", slice.offset},
+          {"count", slice.count},
+          {kChecksum, slice.crc32c}};
 }
 
-Json to_json(const FileDigests& files) {
-  Json result = Json::object();
-  for (const auto& [name, digest] : files) {
-    result[name] = {{"bytes", digest.bytes}, {kChecksum, digest.crc32c}};
+Json to_json(const CheckpointIndex& index) {
+  Json json{{"files", Json::object()}, {"tensors", Json::object()}};
+  for (const auto& [name, file] : index.files) {
+    json["files"][name] = {{"bytes", file.bytes}, {"header", file.header}};
   }
-  return result;
+  for (const auto& [name, tensor] : index.tensors) {
+    Json slices = Json::array();
+    for (const auto& slice : tensor.slices) slices.push_back(slice_json(slice));
+    json["tensors"][name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"slices", std::move(slices)}};
+  }
+  return json;
 }
 
-FileDigests from_json(const Json& files) {
-  FileDigests result;
-  for (const auto& [name, entry] : files.items()) {
-    result[name] = {entry.at("bytes").get<int64_t>(), entry.at(kChecksum).get<uint32_t>()};
+// Slices of a tensor that is there already become those of one.
+void add_json(CheckpointIndex& index, const Json& json) {
+  for (const auto& [name, entry] : json.at("files").items()) {
+    index.files[name] = {entry.at("bytes").get<int64_t>(), entry.at("header").get<uint32_t>()};
   }
-  return result;
+  for (const auto& [name, entry] : json.at("tensors").items()) {
+    auto& tensor = index.tensors[name];
+    auto dtype = entry.at("dtype").get<std::string>();
+    auto shape = entry.at("shape").get<std::vector<int64_t>>();
+    if (!tensor.slices.empty() && (dtype != tensor.dtype || shape != tensor.shape)) {
+      throw Error(
+          "train", ErrorKind::failure,
+          {.what = "ranks disagree on what `" + name + "` of a checkpoint is",
+           .got = fmt::format("{} [{}]", dtype, fmt::join(shape, ", ")),
+           .expected = fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "))});
+    }
+    tensor.dtype = std::move(dtype);
+    tensor.shape = std::move(shape);
+    for (const auto& slice : entry.at("slices")) {
+      tensor.slices.push_back({.file = slice.at("file").get<std::string>(),
+                               .key = slice.at("name").get<std::string>(),
+                               .offset = slice.at("offset").get<int64_t>(),
+                               .count = slice.at("count").get<int64_t>(),
+                               .crc32c = slice.at(kChecksum).get<uint32_t>()});
+    }
+  }
 }
 
 // The text of an index, which ends with the checksum of what it says before.
@@ -51,34 +76,92 @@ std::string sealed(Json index) {
   return index.dump(1) + "\n";
 }
 
-}  // namespace
-
-std::string rank_file(int rank) {
-  return rank == 0 ? "training.safetensors" : fmt::format("rank-{}.safetensors", rank);
+// What is wrong with the slices of a tensor, or nothing.
+std::string fault_of(const std::string& name, const SavedTensor& tensor) {
+  const auto elements = [&](int64_t begin, int64_t end) {
+    return fmt::format("elements {} to {} of `{}`", begin, end - 1, name);
+  };
+  int64_t end = 0;
+  std::string before = kIndexFile;
+  for (const auto& slice : tensor.slices) {
+    if (slice.offset > end) {
+      return fmt::format("{}, before those of {}, in no file", elements(end, slice.offset),
+                         slice.file);
+    }
+    if (slice.offset < end) {
+      return fmt::format("{} in {} and in {}",
+                         elements(slice.offset, std::min(end, slice.offset + slice.count)), before,
+                         slice.file);
+    }
+    end = slice.offset + slice.count;
+    before = slice.file;
+  }
+  const int64_t count = c10::multiply_integers(tensor.shape);
+  if (end < count)
+    return fmt::format("{}, after those of {}, in no file", elements(end, count), before);
+  if (end > count) return fmt::format("`{}` of {} elements in {}", name, end, before);
+  return {};
 }
 
-void write_index(const std::filesystem::path& checkpoint, const CheckpointIndex& index,
-                 const NamedTensors& model, const NamedTensors& rest) {
+std::string sort_slices(CheckpointIndex& index) {
+  for (auto& [name, tensor] : index.tensors) {
+    std::sort(tensor.slices.begin(), tensor.slices.end(),
+              [](const SavedSlice& a, const SavedSlice& b) {
+                return std::pair(a.offset, a.file) < std::pair(b.offset, b.file);
+              });
+    auto fault = fault_of(name, tensor);
+    if (!fault.empty()) return fault;
+  }
+  return {};
+}
+
+constexpr const char* kOnce = "each element once";
+
+}  // namespace
+
+Error damaged_checkpoint(const std::filesystem::path& checkpoint, std::string got,
+                         std::string expected) {
+  return {"train",
+          ErrorKind::usage,
+          {.what = "checkpoint " + checkpoint.string() + " is damaged",
+           .got = std::move(got),
+           .expected = std::move(expected),
+           .hint = "trainer.ckpt_path may name the folder of another checkpoint"}};
+}
+
+std::string rank_file(int rank) {
+  return fmt::format("rank-{}.safetensors", rank);
+}
+
+std::string own_name(int rank, const std::string& name) {
+  return fmt::format("rank-{}/{}", rank, name);
+}
+
+bool is_own_name(const std::string& name) {
+  return name.starts_with("rank-");
+}
+
+std::string to_text(const CheckpointIndex& share) {
+  return to_json(share).dump();
+}
+
+void add_share(CheckpointIndex& index, const std::string& text) {
+  add_json(index, Json::parse(text));
+}
+
+void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index) {
+  const auto fault = sort_slices(index);
+  if (!fault.empty()) {
+    throw Error("train", ErrorKind::failure,
+                {.what = "the ranks' shares of a checkpoint do not fit together",
+                 .got = fault,
+                 .expected = kOnce});
+  }
   Json json{{"format", kFormat},
             {"ranks", index.ranks},
             {"epoch", index.info.epoch},
-            {"step", index.info.step},
-            {"files", to_json(index.files)}};
-  auto& tensors = json["tensors"] = Json::object();
-  const auto add = [&](const std::string& name, const at::Tensor& tensor, const std::string& file,
-                       const std::string& key) {
-    const auto shape = tensor.sizes().vec();
-    // A slice is where in the global tensor the file's begins, and how large it is.
-    tensors[name] = {{"dtype", c10::toString(tensor.scalar_type())},
-                     {"shape", shape},
-                     {"slices",
-                      {{{"file", file},
-                        {"name", key},
-                        {"start", std::vector<int64_t>(shape.size(), 0)},
-                        {"shape", shape}}}}};
-  };
-  for (const auto& [name, tensor] : model) add(kModelPrefix + name, tensor, kWeightsFile, name);
-  for (const auto& [name, tensor] : rest) add(name, tensor, rank_file(0), name);
+            {"step", index.info.step}};
+  json.update(to_json(index));
   write_file_atomically(checkpoint / kIndexFile, sealed(std::move(json)));
 }
 
@@ -91,52 +174,29 @@ CheckpointIndex read_index(const std::filesystem::path& checkpoint) {
       throw Error("train", ErrorKind::usage,
                   {.what = "cannot read checkpoint " + checkpoint.string(),
                    .got = fmt::format("format {}", format),
-                   .expected = fmt::format("format {}, which this version writes", kFormat)});
+                   .expected = fmt::format("format {}, which this version writes", kFormat),
+                   .hint = format < kFormat
+                               ? "a copy of its model.safetensors elsewhere serves model.weights"
+                               : ""});
     }
     json.erase(kChecksum);
     if (sealed(json) == text) {
-      return {.ranks = json.at("ranks").get<int>(),
-              .info = {json.at("epoch").get<int64_t>(), json.at("step").get<int64_t>()},
-              .files = from_json(json.at("files"))};
+      CheckpointIndex index{
+          .ranks = json.at("ranks").get<int>(),
+          .info = {json.at("epoch").get<int64_t>(), json.at("step").get<int64_t>()},
+          .files = {},
+          .tensors = {}};
+      add_json(index, json);
+      auto fault = sort_slices(index);
+      if (!fault.empty()) {
+        throw damaged_checkpoint(checkpoint, std::string(kIndexFile) + " with " + fault, kOnce);
+      }
+      return index;
     }
   } catch (const nlohmann::json::exception&) {
   }
-  throw damaged(checkpoint, std::string("another ") + kIndexFile, "the one that was written");
-}
-
-void check_file(const std::filesystem::path& checkpoint, const CheckpointIndex& index,
-                const std::string& name) {
-  const auto written = index.files.find(name);
-  TROIKA_CHECK(written != index.files.end(), name + " is not a file of the checkpoint");
-  const auto& expected = written->second;
-  if (!std::filesystem::exists(checkpoint / name)) {
-    throw damaged(checkpoint, "no " + name, fmt::format("one of {} bytes", expected.bytes));
-  }
-  const auto found = digest_of(checkpoint / name);
-  if (found.bytes != expected.bytes) {
-    throw damaged(checkpoint, fmt::format("{} of {} bytes", name, found.bytes),
-                  std::to_string(expected.bytes));
-  }
-  if (found != expected) {
-    throw damaged(checkpoint, fmt::format("{} with checksum {:08x}", name, found.crc32c),
-                  fmt::format("{:08x}", expected.crc32c));
-  }
-}
-
-void check_if_indexed(const std::filesystem::path& file) {
-  std::error_code none;
-  const auto real = std::filesystem::canonical(file, none);
-  if (none || !std::filesystem::exists(real.parent_path() / kIndexFile)) return;
-  const auto index = read_index(real.parent_path());
-  if (index.files.contains(real.filename())) check_file(real.parent_path(), index, real.filename());
-}
-
-std::string to_text(const FileDigests& files) {
-  return to_json(files).dump();
-}
-
-FileDigests digests_from_text(const std::string& text) {
-  return from_json(Json::parse(text));
+  throw damaged_checkpoint(checkpoint, std::string("another ") + kIndexFile,
+                           "the one that was written");
 }
 
 }  // namespace troika::train

@@ -35,6 +35,7 @@ void CheckpointWriter::start(const std::filesystem::path& folder, const RankStat
   const at::NoGradGuard no_grad;
   copy_into(copy_.model, state.model);
   copy_into(copy_.rest, state.rest);
+  copy_.shards = state.shards;
   writing_ = std::async(std::launch::async, [this, folder, info] {
     return save_checkpoint(group_, folder, copy_, options_, info);
   });

@@ -1,13 +1,7 @@
 #include "troika/train/crc32c.h"
 
-#include <fcntl.h>
-
-#include <algorithm>
 #include <array>
 #include <cstring>
-#include <vector>
-
-#include "troika/base/file.h"
 
 namespace troika::train {
 
@@ -51,19 +45,6 @@ uint32_t crc32c(std::string_view bytes, uint32_t before) {
     crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<unsigned char>(byte)) & 0xff];
   }
   return ~crc;
-}
-
-FileDigest digest_of(const std::filesystem::path& path) {
-  constexpr int64_t kPiece = 1 << 20;
-  const File file(path, O_RDONLY);
-  FileDigest result{.bytes = file.size()};
-  std::vector<char> piece(static_cast<size_t>(std::min(kPiece, result.bytes)));
-  for (int64_t offset = 0; offset < result.bytes; offset += kPiece) {
-    piece.resize(static_cast<size_t>(std::min(kPiece, result.bytes - offset)));
-    file.read_at(offset, piece);
-    result.crc32c = crc32c({piece.data(), piece.size()}, result.crc32c);
-  }
-  return result;
 }
 
 }  // namespace troika::train

@@ -59,20 +59,19 @@ void try_to_tear_down(DataModule& data, Stage stage) {
 
 void Trainer::load_weights(Stage stage, Task& task, const std::string& ckpt) const {
   if (!ckpt.empty() && group_.rank() == 0) {
-    std::filesystem::path file = ckpt;
-    if (!std::filesystem::is_regular_file(file)) {
-      file = find_checkpoint(folder() / "checkpoints", ckpt);
-      if (!file.empty()) file /= kWeightsFile;
+    std::filesystem::path from = ckpt;
+    if (!std::filesystem::is_regular_file(from)) {
+      from = find_checkpoint(folder() / "checkpoints", ckpt);
     }
-    if (file.empty()) {
+    if (from.empty()) {
       throw Error("train", ErrorKind::usage,
                   {.what = fmt::format("cannot {} the {} checkpoint", stage_name(stage), ckpt),
                    .got = fmt::format("none in {}", (folder() / "checkpoints").string()),
                    .expected = "those of a run that was trained",
                    .hint = "run.folder and run.name say which run"});
     }
-    load_checkpoint(file, task.module());
-    log::info("weights of {}", file.string());
+    load_checkpoint(from, task.module());
+    log::info("weights of {}", from.string());
   }
   parallel::make_same(group_, task.module(), /*copy_state=*/true);
 }

@@ -12,6 +12,7 @@
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/sync_batch_norm.h"
+#include "troika/train/foreign_weights.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -74,10 +75,15 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       hooks_(context_, callbacks_, profile()) {
   settle_randomness(options, group_);
   const auto checkpoint = checkpoint_to_load();
-  std::optional<RankState> state;
-  if (!checkpoint.empty()) state = load_rank_state(checkpoint, group_.rank());
+  std::optional<CheckpointReader> saved;
+  if (!checkpoint.empty()) {
+    saved.emplace(checkpoint, group_.rank());
+    require_resumable(*saved);
+  } else if (!options.weights.path.empty()) {
+    take_weights(task_.module(), options.weights.path, options.weights.strict);
+  }
   // Before any group is split off.
-  settle_links(checkpoint, state);
+  settle_links(saved);
   if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
   if (options.trainer.trace) timeline_.emplace(group_);
   times_ = StepTimes(trace(), profile());
@@ -90,7 +96,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   context_.run_training_data = [this] { run_training_data(); };
   context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(group_, options);
-  if (state) restore(checkpoint, std::move(*state));
+  if (saved) restore(*saved);
   // A checkpoint of another run does not go with this one's rows.
   std::error_code none;
   bool is_ours = false;
@@ -139,7 +145,7 @@ StopRequest Fit::run() {
   while (!context_.is_done()) {
     train_epoch();
     if (stop_.asked() != StopRequest::none) {
-      if (saved_samples_ != at_.samples) save();
+      if (saved_samples_ != at_.samples) save(/*to_go_on=*/true);
       break;
     }
     end_epoch();
@@ -188,7 +194,7 @@ void Fit::train_epoch() {
       interval_.restart();
       interval_samples_ = 0;
     }
-    if (context_.checkpoint_asked) save();
+    if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
     if (writer_ && writer_->is_done()) finish_saving();
     const bool is_asked = stop_.after_pass(seconds());
     context_.seconds = stop_.seconds();
@@ -280,7 +286,7 @@ void Fit::end_epoch() {
     ++at_.epoch;
     at_.position = 0;
   }
-  if (context_.checkpoint_asked) save();
+  if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
 }
 
 bool Fit::is_validation_due(int64_t passes) const {
@@ -351,7 +357,7 @@ RunSummary Fit::summary(const std::string& status) const {
   summary.samples_per_second = static_cast<double>(summary.samples) / at_.train_seconds;
   summary.median_step_milliseconds = step_milliseconds_.value();
   summary.seconds = since_start_.seconds();
-  if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / "model.safetensors").string();
+  if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / kWeightsFile).string();
   return summary;
 }
 

@@ -3,7 +3,6 @@
 
 #include <exception>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
 #include "troika/train/callback.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/checkpoint_writer.h"
 #include "troika/train/evaluation_loop.h"
 #include "troika/train/fit_context.h"
@@ -81,14 +81,16 @@ class Fit {
   // The folder of a checkpoint to go on from, or nothing; the same on all ranks.
   std::filesystem::path checkpoint_to_load() const;
   // As many ranks as before choose algorithms by the links they had, so that sums have their bits.
-  void settle_links(const std::filesystem::path& checkpoint, const std::optional<RankState>& state);
-  void restore(const std::filesystem::path& checkpoint, RankState state);
-  // The training log of a checkpoint that `saved_ranks` wrote.
-  void restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
-                   const std::map<std::string, at::Tensor>& rest);
-  // Called by all ranks where the strategy shares states out.
-  RankState state_at(const Loops& at);
-  void save();
+  void settle_links(const std::optional<CheckpointReader>& saved);
+  // Throws Error(usage) for a checkpoint of weights alone.
+  static void require_resumable(const CheckpointReader& saved);
+  void restore(const CheckpointReader& saved);
+  // The training log.
+  void restore_log(const CheckpointReader& saved);
+  // With all that a run goes on from, or weights alone.
+  void save(bool to_go_on);
+  // What goes on beside the training step.
+  void add_course(const Loops& at, RankState& state) const;
   // FitContext::save_alone.
   std::filesystem::path save_alone(const std::filesystem::path& folder);
   // Waits for a checkpoint that is being written.
@@ -120,7 +122,7 @@ class Fit {
   std::optional<CheckpointWriter> writer_;
   std::filesystem::path former_;      // checkpoint, before the one that is being written
   std::filesystem::path checkpoint_;  // the latest
-  int64_t saved_samples_ = -1;        // trained on when it was written
+  int64_t saved_samples_ = -1;        // trained on when one to go on from was written
   std::optional<RunOutputs> outputs_;
   const Stopwatch since_start_;
   double seconds_before_ = 0;  // that the run took before

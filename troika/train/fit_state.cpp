@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <string_view>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/fit.h"
 #include "troika/train/resume.h"
 
@@ -20,38 +20,27 @@ namespace {
 constexpr const char* kRandom = "random.cpu";
 constexpr const char* kSeed = "seed";
 constexpr const char* kLinks = "links";
+constexpr const char* kLoopsPrefix = "loops.";
 constexpr const char* kLog = "log.training";
 
-std::map<std::string, at::Tensor> by_name(const NamedTensors& list) {
-  return {list.begin(), list.end()};
-}
-
-// Of a checkpoint of another number of ranks: every rank gets the mean of the gradients, so that
-// their mean over ranks stays.
-void share_anew(RankState& state, const std::filesystem::path& checkpoint, int saved_ranks) {
-  for (int rank = 0; rank < saved_ranks; ++rank) {
-    const auto other = by_name(load_rank_state(checkpoint, rank).rest);
-    for (auto& [name, tensor] : state.rest) {
-      if (!name.starts_with("gradient.")) continue;
-      if (rank == 0) tensor = at::zeros_like(tensor);
-      const auto& value = other.at(name);
-      if (value.numel() == 0) continue;
-      const auto share = value / saved_ranks;
-      tensor = tensor.numel() == 0 ? share : tensor + share;
+// Of an unfinished step. Of a checkpoint of another number of ranks every rank gets the mean, so
+// that their mean over ranks stays.
+NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
+  if (saved.ranks() == ranks) return saved.read_all(kGradientPrefix);
+  std::map<std::string, at::Tensor> sums;
+  for (int rank = 0; rank < saved.ranks(); ++rank) {
+    for (const auto& [name, gradient] : saved.of(rank).read_all(kGradientPrefix)) {
+      if (gradient.numel() == 0) continue;
+      const auto share = gradient / saved.ranks();
+      auto& sum = sums[name];
+      sum = sum.defined() ? sum + share : share;
     }
   }
+  return {sums.begin(), sums.end()};
 }
 
 std::string callback_prefix(const Callback& callback) {
   return "callback." + callback.name() + ".";
-}
-
-NamedTensors with_prefix(const NamedTensors& list, const std::string& prefix) {
-  NamedTensors result;
-  for (const auto& [name, tensor] : list) {
-    if (name.starts_with(prefix)) result.emplace_back(name.substr(prefix.size()), tensor);
-  }
-  return result;
 }
 
 }  // namespace
@@ -59,7 +48,7 @@ NamedTensors with_prefix(const NamedTensors& list, const std::string& prefix) {
 std::filesystem::path Fit::checkpoint_to_load() const {
   std::string found;
   if (is_main()) {
-    remove_unfinished(checkpoints());
+    settle_unfinished(checkpoints());
     found = find_checkpoint(checkpoints(), options_.trainer.ckpt_path).string();
     if (found.empty() && !options_.trainer.ckpt_path.empty()) {
       log::info("no checkpoint in {} yet: starts anew", checkpoints().string());
@@ -68,23 +57,31 @@ std::filesystem::path Fit::checkpoint_to_load() const {
   return group_.broadcast_text(found, 0, "checkpoint");
 }
 
-void Fit::settle_links(const std::filesystem::path& checkpoint,
-                       const std::optional<RankState>& state) {
+void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
   if (group_.size() == 1) return;
-  if (state && checkpoint_ranks(checkpoint) == group_.size()) {
-    group_.assume_links(by_name(state->rest).at(kLinks));
+  if (saved && saved->ranks() == group_.size()) {
+    group_.assume_links(saved->read(kLinks));
   } else {
     group_.links();
   }
 }
 
-void Fit::restore(const std::filesystem::path& checkpoint, RankState state) {
-  const int saved_ranks = checkpoint_ranks(checkpoint);
-  if (saved_ranks != group_.size()) share_anew(state, checkpoint, saved_ranks);
-  const auto rest = by_name(state.rest);
-  at_.load_state(rest);
+void Fit::require_resumable(const CheckpointReader& saved) {
+  if (saved.has(kSeed)) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "cannot resume from " + saved.path().string(),
+               .got = "weights alone",
+               .expected = "a checkpoint of a run without checkpoint.weights_only",
+               .hint = "model.weights starts a new run from them"});
+}
+
+void Fit::restore(const CheckpointReader& saved) {
+  const auto& checkpoint = saved.path();
+  std::map<std::string, at::Tensor> loops;
+  for (const auto& name : saved.names(kLoopsPrefix)) loops.emplace(name, saved.read(name));
+  at_.load_state(loops);
   seconds_before_ = context_.seconds = at_.seconds;
-  const auto seed = rest.at(kSeed).item<int64_t>();
+  const auto seed = saved.read(kSeed).item<int64_t>();
   if (seed != options_.run.seed) {
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot resume from " + checkpoint.string() + " with another run.seed",
@@ -97,15 +94,15 @@ void Fit::restore(const std::filesystem::path& checkpoint, RankState state) {
                  .got = std::to_string(training_.size()),
                  .expected = fmt::format("at least {}", at_.position)});
   }
-  restore_log(checkpoint, saved_ranks, rest);
-  training_step_->load(state.model, state.rest);
+  restore_log(saved);
+  training_step_->load(saved, gradients_of(saved, group_.size()));
   for (const auto& callback : callbacks_) {
-    const auto own = with_prefix(state.rest, callback_prefix(*callback));
+    const auto own = saved.read_all(callback_prefix(*callback));
     if (!own.empty()) callback->load_state(own, checkpoint);
   }
-  if (group_.rank() < saved_ranks) {
+  if (group_.rank() < saved.ranks()) {
     at::Generator generator = at::detail::getDefaultCPUGenerator();
-    generator.set_state(rest.at(kRandom));
+    generator.set_state(saved.read(kRandom));
   } else {
     torch::manual_seed(mix(static_cast<uint64_t>(options_.run.seed),
                            static_cast<uint64_t>(group_.rank()) + 1,
@@ -118,53 +115,44 @@ void Fit::restore(const std::filesystem::path& checkpoint, RankState state) {
   }
 }
 
-void Fit::restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
-                      const std::map<std::string, at::Tensor>& rest) {
-  if (saved_ranks == group_.size()) {
-    log_.add_state(rest.at(kLog));
+void Fit::restore_log(const CheckpointReader& saved) {
+  if (saved.ranks() == group_.size()) {
+    log_.add_state(saved.read(kLog));
     return;
   }
   // Another number of ranks: rank 0 gets all that was logged.
   if (!is_main()) return;
-  for (int rank = 0; rank < saved_ranks; ++rank) {
-    log_.add_state(by_name(load_rank_state(checkpoint, rank).rest).at(kLog));
-  }
-}
-
-RankState Fit::state_at(const Loops& at) {
-  RankState state{.model = training_step_->model(), .rest = training_step_->state(at.pass > 0)};
-  for (auto& item : at.state()) state.rest.push_back(std::move(item));
-  state.rest.emplace_back(kLog, log_.state());
-  for (const auto& callback : callbacks_) {
-    for (auto& [name, tensor] : callback->state()) {
-      state.rest.emplace_back(callback_prefix(*callback) + name, std::move(tensor));
-    }
-  }
-  state.rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
-  state.rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
-  return state;
+  for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }
 
 std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
+  RankState state = training_step_->state(/*in_step=*/false);
   // Gradients of a pass that failed are of no use: its step begins again.
   Loops at = at_;
   at.position -= at.pass * batch_;
   at.samples -= at.pass * batch_;
   at.pass = 0;
   at.seconds = seconds();
-  return save_checkpoint(comm::local::alone(), folder, state_at(at), options_,
+  add_course(at, state);
+  return save_checkpoint(comm::local::alone(), folder, state, options_,
                          {.epoch = at.epoch, .step = at.step});
 }
 
-void Fit::save() {
+void Fit::save(bool to_go_on) {
   const TraceSpan span(trace(), "compute", "checkpoint");
   const Profile::Span profiled(profile(), "save_checkpoint");
   finish_saving();
   at_.seconds = seconds();
-  RankState state = state_at(at_);
-  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
+  RankState state = training_step_->state(at_.pass > 0);
+  if (to_go_on) {
+    add_course(at_, state);
+    if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
+    saved_samples_ = at_.samples;
+  } else {
+    state.rest.clear();
+    std::erase_if(state.shards, [](const auto& s) { return !s.name.starts_with(kModelPrefix); });
+  }
   former_ = linked_checkpoint(checkpoints(), "last");
-  saved_samples_ = at_.samples;
   context_.checkpoint_asked = false;
   for (const auto& callback : callbacks_) callback->on_save_checkpoint(context_);
   const CheckpointInfo info{.epoch = at_.epoch, .step = at_.step};
@@ -173,6 +161,24 @@ void Fit::save() {
   } else {
     saved(save_checkpoint(group_, checkpoints(), state, options_, info));
   }
+}
+
+void Fit::add_course(const Loops& at, RankState& state) const {
+  auto& rest = state.rest;
+  for (auto& item : at.state()) rest.push_back(std::move(item));
+  rest.emplace_back(kLog, log_.state());
+  for (const auto& callback : callbacks_) {
+    const auto prefix = callback_prefix(*callback);
+    for (auto& [name, tensor] : callback->state()) {
+      rest.emplace_back(prefix + name, std::move(tensor));
+    }
+    for (auto& shard : callback->shards()) {
+      shard.name = prefix + shard.name;
+      state.shards.push_back(std::move(shard));
+    }
+  }
+  rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
+  rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
 }
 
 void Fit::finish_saving() {

@@ -1,14 +1,18 @@
 #include "troika/train/foreign_weights.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint.h"
 
 namespace troika::train {
 
@@ -67,6 +71,24 @@ bool is_transposed(const ByName& tensors, const ByName& model) {
   });
 }
 
+// Leaves in both what has the same name and shape; `left` are the other names of `model`.
+void keep_common(NamedTensors& model, NamedTensors& given, std::string& left) {
+  const auto missing_in = [](const ByName& others) {
+    return [&others](const auto& item) {
+      const auto found = others.find(item.first);
+      return found == others.end() || found->second.sizes() != item.second.sizes();
+    };
+  };
+  const ByName all_given(given.begin(), given.end()), all_own(model.begin(), model.end());
+  std::vector<std::string> names;
+  for (const auto& item : model) {
+    if (missing_in(all_given)(item)) names.push_back(item.first);
+  }
+  left = fmt::format("{}", fmt::join(names, ", "));
+  std::erase_if(model, missing_in(all_given));
+  std::erase_if(given, missing_in(all_own));
+}
+
 }  // namespace
 
 NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& model,
@@ -91,6 +113,23 @@ NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& mode
     if (name.ends_with(kCounter) && !given.contains(name)) result.emplace_back(name, tensor);
   }
   return result;
+}
+
+void take_weights(torch::nn::Module& module, const std::filesystem::path& path, bool strict) {
+  auto own = model_state(module);
+  auto given = adapt_foreign(load_weights(path), own, path.string());
+  if (!strict) {
+    const size_t all = own.size();
+    std::string left;
+    keep_common(own, given, left);
+    if (own.empty()) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "no tensor of " + path.string() + " fits the model", .got = left});
+    }
+    log::info("{} of the model's {} tensors are those of {}; as they were: {}", own.size(), all,
+              path.string(), left.empty() ? "none" : left);
+  }
+  load_into(own, given, path.string());
 }
 
 }  // namespace troika::train

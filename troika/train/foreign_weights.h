@@ -1,9 +1,14 @@
 // Weights that other programs saved, under the names they use.
 #pragma once
 
+#include <filesystem>
 #include <string_view>
 
 #include "troika/train/safetensors.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace troika::train {
 
@@ -19,5 +24,10 @@ namespace troika::train {
 // output that is not tied; `origin` says in messages where the tensors come from.
 NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& model,
                            std::string_view origin);
+
+// Gives the module, for a new run, load_weights(path) under any of these names. Unless `strict`,
+// tensors that the file does not have, or in another shape, keep their values, and it is logged
+// which. Throws Error(usage) naming what does not fit, or where nothing does.
+void take_weights(torch::nn::Module& module, const std::filesystem::path& path, bool strict);
 
 }  // namespace troika::train

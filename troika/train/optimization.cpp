@@ -1,11 +1,16 @@
 #include "troika/train/optimization.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/shard_states.h"
+#include "troika/train/checkpoint_reader.h"
 
 namespace troika::train {
 
@@ -108,10 +113,10 @@ optim::NamedTensors Optimization::masters() const {
   return result;
 }
 
-optim::NamedTensors Optimization::state(const parallel::Exchange& exchange) const {
+optim::NamedTensors Optimization::state() const {
   optim::NamedTensors result{{kSkipped, at::scalar_tensor(skipped_, at::kLong)},
                              {kRate, at::scalar_tensor(learning_rate(), at::kDouble)}};
-  for (const auto& [name, tensor] : exchange.gathered(optimizer_->state())) {
+  for (const auto& [name, tensor] : optimizer_->state()) {
     result.emplace_back(kStates + name, tensor);
   }
   if (!scaler_) return result;
@@ -119,22 +124,52 @@ optim::NamedTensors Optimization::state(const parallel::Exchange& exchange) cons
   return result;
 }
 
-void Optimization::load(const parallel::Exchange& exchange, const optim::NamedTensors& state,
-                        const optim::NamedTensors& parameters) {
-  optim::NamedTensors steps;
-  optim::NamedTensors scaler;
-  for (const auto& [name, tensor] : state) {
-    if (name == kSkipped) skipped_ = tensor.item<int64_t>();
-    if (name == kRate) set_learning_rate(tensor.item<double>());
-    if (name.starts_with(kStates)) steps.emplace_back(name.substr(kStates.size()), tensor);
-    if (name.starts_with(kScaler)) scaler.emplace_back(name.substr(kScaler.size()), tensor);
+std::vector<parallel::Shard> Optimization::shards(const parallel::Exchange& exchange) const {
+  const auto shards = exchange.shards();
+  if (shards.empty()) return {};
+  std::vector<parallel::Shard> result;
+  for (const auto& [name, tensor] : optimizer_->state()) {
+    result.push_back(parallel::shard_of_state(shards, name, tensor.dim()));
+    result.back().name = kStates + name;
   }
-  optimizer_->load_state(exchange.sliced(steps));
-  if (scaler_) scaler_->load_state(scaler);
-  if (!masters_) return;
-  const std::map<std::string, at::Tensor> values(parameters.begin(), parameters.end());
-  const at::NoGradGuard no_grad;
-  for (const auto& master : masters_->list()) master.tensor.copy_(values.at(master.name));
+  return result;
+}
+
+optim::NamedTensors Optimization::saved_states(const parallel::Exchange& exchange,
+                                               const CheckpointReader& saved,
+                                               const std::string& prefix) const {
+  const auto shards = exchange.shards();
+  std::map<std::string, at::Tensor> own;
+  for (auto& [name, tensor] : optimizer_->state()) own.emplace(name, tensor);
+  optim::NamedTensors result;
+  for (const auto& name : saved.names(prefix)) {
+    const auto state = name.substr(prefix.size());
+    const auto& shape = saved.shape(name);
+    if (shards.empty() || shape.empty()) {
+      result.emplace_back(state, saved.read(name));
+      continue;
+    }
+    const auto shard = parallel::shard_of_state(shards, state, static_cast<int64_t>(shape.size()));
+    if (shard.shape != shape) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "state " + state + " of " + saved.path().string() + " does not fit",
+                   .got = fmt::format("[{}]", fmt::join(shape, ", ")),
+                   .expected = fmt::format("[{}]", fmt::join(shard.shape, ", "))});
+    }
+    const auto part = saved.read(name, shard.offset, shard.count);
+    const auto like = own.find(state);
+    result.emplace_back(state, like == own.end() ? part : part.view(like->second.sizes()));
+  }
+  return result;
+}
+
+void Optimization::load(const parallel::Exchange& exchange, const CheckpointReader& saved,
+                        const std::string& prefix) {
+  skipped_ = saved.read(prefix + kSkipped).item<int64_t>();
+  set_learning_rate(saved.read(prefix + kRate).item<double>());
+  optimizer_->load_state(saved_states(exchange, saved, prefix + kStates));
+  if (scaler_) scaler_->load_state(saved.read_all(prefix + kScaler));
+  if (masters_) masters_->give_weights();
 }
 
 }  // namespace troika::train

@@ -21,6 +21,8 @@ class Module;
 
 namespace troika::train {
 
+class CheckpointReader;
+
 // Float32 masters of parameters in half precision, and masters on the host of parameters on GPUs,
 // as our optimizers step host memory; a scaled loss where gradients are in float16.
 class Optimization {
@@ -56,19 +58,26 @@ class Optimization {
   // precision.
   optim::NamedTensors masters() const;
 
-  // What the next step depends on beside gradients and the parameters or their masters: of whole
-  // parameters, whatever part of them the exchange has this rank step. Tensors may share memory
-  // with this object. Called by all ranks; blocks.
-  optim::NamedTensors state(const parallel::Exchange& exchange) const;
-  // `parameters` are the masters where there are any, else not looked at. Throws Error(usage) for
-  // states of another optimizer.
-  void load(const parallel::Exchange& exchange, const optim::NamedTensors& state,
-            const optim::NamedTensors& parameters);
+  // What the optimizer steps: masters where there are any, of what the exchange gave.
+  const std::vector<optim::Parameter>& parameters() const { return parameters_; }
+
+  // What the next step depends on beside gradients and parameters(). Tensors may share memory with
+  // this object.
+  optim::NamedTensors state() const;
+  // Of what in state() is of parts of parameters, which part of the whole parameter's state.
+  std::vector<parallel::Shard> shards(const parallel::Exchange& exchange) const;
+  // Takes what state() gave in a checkpoint, where it is behind `prefix`: the parts it needs of the
+  // states of whole parameters, whoever had them. parameters() are there already. Throws
+  // Error(usage) for states of another optimizer.
+  void load(const parallel::Exchange& exchange, const CheckpointReader& saved,
+            const std::string& prefix);
 
  private:
   // Gradients to where the optimizer finds them, in its units; once a step.
   void take_gradients();
   void update();
+  optim::NamedTensors saved_states(const parallel::Exchange& exchange,
+                                   const CheckpointReader& saved, const std::string& prefix) const;
 
   std::vector<optim::Parameter> parameters_;  // the optimizer's
   bool taken_ = false;

@@ -166,6 +166,8 @@ void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) 
             "optimizer steps between further checkpoints; 0: none", between(int64_t{0}, kMaxCount));
   table.add("checkpoint.async", &checkpoint.async,
             "write beside training, from a copy in memory; one at a time");
+  table.add("checkpoint.weights_only", &checkpoint.weights_only,
+            "write weights alone, which no run goes on from; when asked to stop, all is written");
   table.add("checkpoint.train_time_interval", &checkpoint.train_time_interval,
             "time between further checkpoints, DD:HH:MM:SS; empty: none");
   table.add("checkpoint.monitor", &checkpoint.monitor,
@@ -200,8 +202,13 @@ void add_early_stopping(config::Table& table, TrainOptions::EarlyStopping& stopp
             "a worse value ends the run; nan: none does");
 }
 
-void add_model(config::Table& table, nn::ModelOptions& model) {
+void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weights& weights) {
   table.add("model.name", &model.name, "which model", one_of(nn::model_names()));
+  table.add("model.weights", &weights.path,
+            "what a new run starts from: a checkpoint, a safetensors file of troika export or "
+            "import, or one that import takes; empty: at random");
+  table.add("model.weights_strict", &weights.strict,
+            "they must be all of the model's; else what does not fit stays random, and is named");
   table.add("model.dropout", &model.dropout, "of mlp, vgg*, inception_v3 and gpt",
             between(0.0, 1.0));
   table.add("model.hidden_layers", &model.hidden_layers, "of mlp", at_least(int64_t{0}));
@@ -373,7 +380,7 @@ config::Table make_table(TrainOptions& options) {
   add_checkpoint(table, options.checkpoint);
   add_early_stopping(table, options.early_stopping);
   add_callbacks(table, options);
-  add_model(table, options.model);
+  add_model(table, options.model, options.weights);
   add_data(table, options.data);
   add_optim(table, options.optimizer, options.schedule);
   add_schedule(table, options.schedule);

@@ -72,6 +72,7 @@ struct TrainOptions {
     bool save_last = true;
     std::string train_time_interval = {};
     bool async = false;
+    bool weights_only = false;
     bool on_exception = false;
   } checkpoint;
 
@@ -159,6 +160,12 @@ struct TrainOptions {
     double outer_lr = 0.7;
     double outer_momentum = 0.9;
   } diloco;
+
+  // What a new run begins from.
+  struct Weights {
+    std::string path = {};
+    bool strict = true;
+  } weights;
 };
 
 // Binds every option to its key; `options` must outlive the table.

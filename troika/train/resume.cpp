@@ -4,69 +4,21 @@
 #include <fnmatch.h>
 #include <unistd.h>
 
-#include <cstring>
-#include <map>
-#include <set>
 #include <string_view>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
-#include "troika/base/random.h"
-#include "troika/compat/torch.h"
 #include "troika/train/checkpoint_index.h"
+#include "troika/train/checkpoint_share.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
 
 namespace {
 
-constexpr std::string_view kModel = "model.";
 constexpr const char* kUnfinished = ".unfinished-";
-
-NamedTensors all_of(const RankState& state) {
-  NamedTensors all;
-  for (const auto& [name, tensor] : state.model) {
-    all.emplace_back(std::string(kModel) + name, tensor);
-  }
-  all.insert(all.end(), state.rest.begin(), state.rest.end());
-  return all;
-}
-
-uint64_t fingerprint(std::string_view bytes) {
-  uint64_t hash = bytes.size();
-  for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + i, std::min(sizeof word, bytes.size() - i));
-    hash = mix(hash, word);
-  }
-  return hash;
-}
-
-// Of the name and the bits.
-uint64_t fingerprint(const std::string& name, const at::Tensor& tensor) {
-  const auto host = tensor.detach().to(at::kCPU).contiguous();
-  const std::string kind =
-      fmt::format("{} {} {}", name, c10::toString(host.scalar_type()), host.numel());
-  return mix(fingerprint(kind),
-             fingerprint({static_cast<const char*>(host.data_ptr()), host.nbytes()}));
-}
-
-// What differs from rank 0's.
-NamedTensors own_share(const comm::Group& group, const NamedTensors& all) {
-  if (group.size() == 1) return {};
-  std::vector<uint64_t> mine;
-  for (const auto& [name, tensor] : all) mine.push_back(fingerprint(name, tensor));
-  const std::string text(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof mine[0]);
-  const std::string of_main = group.broadcast_text(text, 0, "checkpoint");
-  std::vector<uint64_t> shared(of_main.size() / sizeof(uint64_t));
-  std::memcpy(shared.data(), of_main.data(), of_main.size());
-  const std::set<uint64_t> known(shared.begin(), shared.end());
-  NamedTensors result;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (!known.contains(mine[i])) result.push_back(all[i]);
-  }
-  return result;
-}
+// A link to what is being published.
+constexpr const char* kPublishing = ".publishing";
 
 // What the standard library's functions on files throw is said as the others say it.
 template <typename Body>
@@ -87,9 +39,15 @@ std::filesystem::path free_name(const std::filesystem::path& folder, const Check
   return name;
 }
 
+void link_last(const std::filesystem::path& folder, const std::filesystem::path& name) {
+  move_link(folder / "last", name);
+  move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
+  std::filesystem::remove(folder / kPublishing);
+}
+
 void publish(const comm::Group& group, const std::filesystem::path& folder,
              const std::filesystem::path& unfinished, const std::filesystem::path& name,
-             const RankState& state, const CheckpointIndex& index) {
+             const CheckpointIndex& index) {
   for (int rank = 0; rank < group.size(); ++rank) {
     if (std::filesystem::exists(unfinished / rank_file(rank))) continue;
     throw Error("train", ErrorKind::usage,
@@ -97,12 +55,12 @@ void publish(const comm::Group& group, const std::filesystem::path& folder,
                  .got = fmt::format("nothing of rank {}", rank),
                  .expected = "run.folder on a file system that all machines share"});
   }
-  write_index(unfinished, index, state.model, state.rest);
+  write_index(unfinished, index);
   sync_path(unfinished);
+  move_link(folder / kPublishing, name);
   std::filesystem::rename(unfinished, folder / name);
   sync_path(folder);
-  move_link(folder / "last", name);
-  move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
+  link_last(folder, name);
 }
 
 std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,
@@ -117,21 +75,21 @@ std::filesystem::path save(const comm::Group& group, const std::filesystem::path
     make_folder(unfinished);
   }
   group.barrier({.label = "checkpoint"});
-  const NamedTensors share = own_share(group, all_of(state));
-  const std::string own = rank_file(group.rank());
-  FileDigests written;
-  if (is_main) {
-    written[kWeightsFile] = save_weights(unfinished / kWeightsFile, state.model, options, info);
-    written[own] = save_safetensors(unfinished / own, state.rest);
-  } else {
-    make_folder(unfinished);
-    written[own] = save_safetensors(unfinished / own, share);
+  make_folder(unfinished);
+  CheckpointIndex own;
+  for (const ShareFile& file : share_of(group, state)) {
+    NamedTensors tensors;
+    for (const auto& part : file.parts) tensors.emplace_back(part.key, part.tensor);
+    const auto path = unfinished / file.name;
+    const auto digest = file.name == kWeightsFile ? save_weights(path, tensors, options, info)
+                                                  : save_safetensors(path, tensors);
+    add_written(own, file, digest);
   }
-  CheckpointIndex index{.ranks = group.size(), .info = info, .files = {}};
-  for (const auto& text : group.all_gather_text(to_text(written), "checkpoint")) {
-    index.files.merge(digests_from_text(text));
+  CheckpointIndex index{.ranks = group.size(), .info = info, .files = {}, .tensors = {}};
+  for (const auto& text : group.all_gather_text(to_text(own), "checkpoint")) {
+    add_share(index, text);
   }
-  if (is_main) publish(group, folder, unfinished, name, state, index);
+  if (is_main) publish(group, folder, unfinished, name, index);
   group.barrier({.label = "checkpoint"});
   return folder / name;
 }
@@ -143,32 +101,6 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
                                       const CheckpointInfo& info) {
   return on_disk("save a checkpoint in " + folder.string(),
                  [&] { return save(group, folder, state, options, info); });
-}
-
-int checkpoint_ranks(const std::filesystem::path& checkpoint) {
-  return read_index(checkpoint).ranks;
-}
-
-RankState load_rank_state(const std::filesystem::path& checkpoint, int rank) {
-  const auto index = read_index(checkpoint);
-  const auto load = [&](const std::string& name) {
-    check_file(checkpoint, index, name);
-    return load_safetensors(checkpoint / name);
-  };
-  RankState result{.model = load(kWeightsFile), .rest = load(rank_file(0))};
-  if (rank == 0 || rank >= index.ranks) return result;
-  std::map<std::string, at::Tensor> own;
-  for (auto& [name, tensor] : load(rank_file(rank))) own.emplace(name, tensor);
-  const auto replace = [&](std::string_view prefix, NamedTensors& list) {
-    for (auto& [name, tensor] : list) {
-      const auto found = own.extract(std::string(prefix) + name);
-      if (!found.empty()) tensor = found.mapped();
-    }
-  };
-  replace(kModel, result.model);
-  replace("", result.rest);
-  for (auto& [name, tensor] : own) result.rest.emplace_back(name, tensor);
-  return result;
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
@@ -214,11 +146,16 @@ void move_link(const std::filesystem::path& link, const std::filesystem::path& t
   sync_path(link.parent_path());
 }
 
-void remove_unfinished(const std::filesystem::path& folder) {
-  on_disk("remove unfinished checkpoints in " + folder.string(), [&] {
+void settle_unfinished(const std::filesystem::path& folder) {
+  on_disk("settle unfinished checkpoints in " + folder.string(), [&] {
     if (!std::filesystem::exists(folder)) return;
+    const auto published = linked_checkpoint(folder, kPublishing);
+    if (!published.empty() && std::filesystem::exists(published)) {
+      link_last(folder, published.filename());
+    }
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      if (entry.path().filename().string().starts_with(kUnfinished)) {
+      const auto name = entry.path().filename().string();
+      if (name.starts_with(kUnfinished) || name.starts_with(kPublishing)) {
         std::filesystem::remove_all(entry.path());
       }
     }

@@ -12,6 +12,7 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/compat/torch.h"
+#include "troika/train/crc32c.h"
 #include "troika/train/safetensors_header.h"
 
 namespace troika::train {
@@ -57,31 +58,6 @@ std::string little_endian(uint64_t value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-struct FileHeader {
-  SafetensorsHeader header;
-  int64_t data_start;
-};
-
-FileHeader read_header(const File& file) {
-  const auto& path = file.path();
-  const int64_t after_length = file.size() - kLengthBytes;
-  if (after_length < 0) {
-    throw refusal(path, "not a safetensors file, or cut short",
-                  fmt::format("{} bytes", file.size()), "a header length of 8 bytes");
-  }
-  uint64_t length = 0;
-  file.read_at(0, {reinterpret_cast<char*>(&length), sizeof length});
-  const int64_t limit = std::min(after_length, kMaxHeaderBytes);
-  if (length > static_cast<uint64_t>(limit)) {
-    throw refusal(path, "not a safetensors file, or cut short",
-                  fmt::format("a header of {} bytes", length), fmt::format("at most {}", limit));
-  }
-  std::string json(length, '\0');
-  file.read_at(kLengthBytes, json);
-  const int64_t data_start = kLengthBytes + static_cast<int64_t>(length);
-  return {parse_header(json, file.size() - data_start, path.string()), data_start};
-}
-
 // A bool of any other byte than 0 and 1 is undefined behaviour to read.
 void check_bool(const std::filesystem::path& path, const std::string& name,
                 std::string_view bytes) {
@@ -91,10 +67,6 @@ void check_bool(const std::filesystem::path& path, const std::string& name,
     throw refusal(path, fmt::format("bad value in BOOL tensor `{}`", name),
                   fmt::format("byte {:#04x}", static_cast<unsigned char>(*bad)), "0 or 1");
   }
-}
-
-std::string shape_text(const at::Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
 }
 
 // "a, b, c and 7 more"
@@ -123,61 +95,111 @@ FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensor
     header.entries[i].end = offset;
   }
   const std::string json = write_header(header, path.string());
-  FileDigest digest;
+  FileDigest digest{.tensors = std::vector<uint32_t>(tensors.size())};
   write_file_atomically(path, [&](const File& file) {
-    const auto write = [&](std::string_view bytes) {
-      file.write(bytes);
-      digest.bytes += static_cast<int64_t>(bytes.size());
-      digest.crc32c = crc32c(bytes, digest.crc32c);
-    };
-    write(little_endian(json.size()) + json);
+    const std::string front = little_endian(json.size()) + json;
+    file.write(front);
+    digest.bytes = static_cast<int64_t>(front.size()) + offset;
+    digest.header = crc32c(front);
     for (const size_t i : order) {
       const at::Tensor host = tensors[i].second.detach().to(at::kCPU).resolve_neg().contiguous();
-      write({static_cast<const char*>(host.data_ptr()), host.nbytes()});
+      const std::string_view bytes(static_cast<const char*>(host.data_ptr()), host.nbytes());
+      file.write(bytes);
+      digest.tensors[i] = crc32c(bytes);
     }
   });
   return digest;
 }
 
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path, O_RDONLY) {
+  const int64_t after_length = file_.size() - kLengthBytes;
+  if (after_length < 0) {
+    throw refusal(path, "not a safetensors file, or cut short",
+                  fmt::format("{} bytes", file_.size()), "a header length of 8 bytes");
+  }
+  uint64_t length = 0;
+  file_.read_at(0, {reinterpret_cast<char*>(&length), sizeof length});
+  const int64_t limit = std::min(after_length, kMaxHeaderBytes);
+  if (length > static_cast<uint64_t>(limit)) {
+    throw refusal(path, "not a safetensors file, or cut short",
+                  fmt::format("a header of {} bytes", length), fmt::format("at most {}", limit));
+  }
+  std::string json(length, '\0');
+  file_.read_at(kLengthBytes, json);
+  data_start_ = kLengthBytes + static_cast<int64_t>(length);
+  header_crc32c_ = crc32c(json, crc32c(little_endian(length)));
+  header_ = std::make_unique<const SafetensorsHeader>(
+      parse_header(json, file_.size() - data_start_, path.string()));
+}
+
+SafetensorsFile::~SafetensorsFile() = default;
+
+const TensorEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto& entries = header_->entries;
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const TensorEntry& entry) { return entry.name == name; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
+at::Tensor SafetensorsFile::read(const TensorEntry& tensor, int64_t offset, int64_t count,
+                                 uint32_t* crc) const {
+  const at::Tensor result = at::empty({count}, at::TensorOptions(tensor.dtype));
+  const std::span<char> bytes(static_cast<char*>(result.data_ptr()), result.nbytes());
+  const auto size = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+  const int64_t begin = tensor.begin + offset * size;
+  file_.read_at(data_start_ + begin, bytes);
+  if (tensor.dtype == at::kBool) {
+    check_bool(file_.path(), tensor.name, {bytes.data(), bytes.size()});
+  }
+  if (!crc) return result;
+  *crc = crc32c_of(tensor.begin, begin, 0);
+  *crc = crc32c({bytes.data(), bytes.size()}, *crc);
+  *crc = crc32c_of(begin + count * size, tensor.end, *crc);
+  return result;
+}
+
+uint32_t SafetensorsFile::crc32c_of(int64_t begin, int64_t end, uint32_t before) const {
+  constexpr int64_t kPiece = 1 << 20;
+  std::vector<char> piece(static_cast<size_t>(std::min(kPiece, end - begin)));
+  for (; begin < end; begin += kPiece) {
+    piece.resize(static_cast<size_t>(std::min(kPiece, end - begin)));
+    file_.read_at(data_start_ + begin, piece);
+    before = crc32c({piece.data(), piece.size()}, before);
+  }
+  return before;
+}
+
 NamedTensors load_safetensors(const std::filesystem::path& path) {
-  const File file(path, O_RDONLY);
-  const auto [header, data_start] = read_header(file);
+  const SafetensorsFile file(path);
   NamedTensors tensors;
-  tensors.reserve(header.entries.size());
-  for (const TensorEntry& entry : header.entries) {
-    at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.dtype));
-    const std::span<char> bytes(static_cast<char*>(tensor.data_ptr()), tensor.nbytes());
-    file.read_at(data_start + entry.begin, bytes);
-    if (entry.dtype == at::kBool) check_bool(path, entry.name, {bytes.data(), bytes.size()});
-    tensors.emplace_back(entry.name, std::move(tensor));
+  for (const TensorEntry& entry : file.header().entries) {
+    tensors.emplace_back(
+        entry.name, file.read(entry, 0, c10::multiply_integers(entry.shape)).view(entry.shape));
   }
   return tensors;
 }
 
 Metadata read_safetensors_metadata(const std::filesystem::path& path) {
-  return read_header(File(path, O_RDONLY)).header.metadata;
+  return SafetensorsFile(path).header().metadata;
 }
 
-void load_into(const NamedTensors& destination, const NamedTensors& source,
-               std::string_view origin) {
-  std::unordered_map<std::string_view, const at::Tensor*> unused;
-  for (const auto& [name, tensor] : source) unused.emplace(name, &tensor);
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+void require_fit(const Shapes& model, const Shapes& given, std::string_view origin) {
+  std::unordered_map<std::string_view, const std::vector<int64_t>*> unused;
+  for (const auto& [name, shape] : given) unused.emplace(name, &shape);
   std::vector<std::string> missing, mismatched, unexpected;
-  for (const auto& [name, target] : destination) {
+  for (const auto& [name, shape] : model) {
     const auto found = unused.find(name);
     if (found == unused.end()) {
       missing.push_back(fmt::format("`{}`", name));
       continue;
     }
-    if (found->second->sizes() != target.sizes()) {
-      mismatched.push_back(fmt::format("`{}` of shape {} instead of {}", name,
-                                       shape_text(*found->second), shape_text(target)));
+    if (*found->second != shape) {
+      mismatched.push_back(fmt::format("`{}` of shape [{}] instead of [{}]", name,
+                                       fmt::join(*found->second, ", "), fmt::join(shape, ", ")));
     }
-    copies.emplace_back(target, *found->second);
     unused.erase(found);
   }
-  for (const auto& [name, tensor] : source) {
+  for (const auto& [name, shape] : given) {
     if (unused.contains(name)) unexpected.push_back(fmt::format("`{}`", name));
   }
   std::vector<std::string> problems;
@@ -189,8 +211,19 @@ void load_into(const NamedTensors& destination, const NamedTensors& source,
                 {.what = fmt::format("the tensors of {} do not fit the model", origin),
                  .got = fmt::format("{}", fmt::join(problems, "; "))});
   }
+}
+
+void load_into(const NamedTensors& destination, const NamedTensors& source,
+               std::string_view origin) {
+  const auto shapes = [](const NamedTensors& tensors) {
+    Shapes result;
+    for (const auto& [name, tensor] : tensors) result.emplace_back(name, tensor.sizes().vec());
+    return result;
+  };
+  require_fit(shapes(destination), shapes(source), origin);
+  const std::unordered_map<std::string, at::Tensor> values(source.begin(), source.end());
   const torch::NoGradGuard no_grad;
-  for (auto& [target, value] : copies) target.copy_(value);
+  for (const auto& [name, tensor] : destination) tensor.copy_(values.at(name));
 }
 
 }  // namespace troika::train

@@ -175,6 +175,13 @@ std::optional<std::string_view> dtype_name(at::ScalarType dtype) {
   return std::nullopt;
 }
 
+std::optional<at::ScalarType> dtype_named(std::string_view name) {
+  for (const DtypeRow& row : kDtypes) {
+    if (row.name == name) return row.dtype;
+  }
+  return std::nullopt;
+}
+
 std::string write_header(const SafetensorsHeader& header, const std::string& file) {
   nlohmann::ordered_json object = nlohmann::ordered_json::object();
   auto& fields = object.get_ref<nlohmann::ordered_json::object_t&>();

@@ -32,6 +32,7 @@ constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 // The format's name of a dtype ("BF16"), or nothing where it has none.
 std::optional<std::string_view> dtype_name(at::ScalarType dtype);
+std::optional<at::ScalarType> dtype_named(std::string_view name);
 
 // Padded with spaces to a multiple of 8 bytes. `file` is for messages.
 std::string write_header(const SafetensorsHeader& header, const std::string& file);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -12,20 +13,34 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/recompute/budget.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint_reader.h"
 
 namespace troika::train {
 
 namespace {
 
-constexpr std::string_view kOptimizer = "optimizer.";
-constexpr std::string_view kExchange = "exchange.";
-constexpr std::string_view kGradient = "gradient.";
+constexpr const char* kOptimizer = "optimizer.";
+constexpr const char* kExchange = "exchange.";
 constexpr const char* kPlateau = "plateau";
 constexpr const char* kMemoryFormat = "memory_format";
 
-void append(optim::NamedTensors& list, std::string_view prefix, const optim::NamedTensors& more) {
-  for (const auto& [name, tensor] : more) list.emplace_back(std::string(prefix) + name, tensor);
+void append(NamedTensors& list, const char* prefix, const NamedTensors& more) {
+  for (const auto& [name, tensor] : more) list.emplace_back(prefix + name, tensor);
+}
+
+void add_shards(RankState& state, const char* prefix, std::vector<parallel::Shard> shards) {
+  for (auto& shard : shards) {
+    shard.name = prefix + shard.name;
+    state.shards.push_back(std::move(shard));
+  }
+}
+
+NamedTensors stepped(const Optimization& optimization) {
+  NamedTensors result;
+  for (const auto& [name, tensor, decay] : optimization.parameters()) {
+    result.emplace_back(name, tensor);
+  }
+  return result;
 }
 
 optim::Schedule make_schedule(const OptimizerRecipe& recipe, const Accumulation& accumulated,
@@ -149,37 +164,38 @@ void TrainingStep::judge(double validation_loss) {
   if (plateau_) plateau_->judge(validation_loss);
 }
 
-optim::NamedTensors TrainingStep::model() {
-  exchange_->gather_parameters();
-  return model_state(task_.module(), optimization_->masters());
-}
-
-optim::NamedTensors TrainingStep::state(bool in_step) const {
-  optim::NamedTensors result;
-  append(result, kOptimizer, optimization_->state(*exchange_));
-  append(result, kExchange, exchange_->state());
-  if (plateau_) result.emplace_back(kPlateau, plateau_->state());
-  result.emplace_back(kMemoryFormat,
-                      at::scalar_tensor(static_cast<int64_t>(placement_.memory_format), at::kLong));
+RankState TrainingStep::state(bool in_step) const {
+  const auto shards = exchange_->shards();
+  const auto masters = optimization_->masters();
+  const bool in_parts = exchange_->shares_parameters() || (!shards.empty() && !masters.empty());
+  RankState result{
+      .model = model_state(task_.module(), in_parts ? stepped(*optimization_) : masters),
+      .rest = {}};
+  if (in_parts) add_shards(result, kModelPrefix, shards);
+  append(result.rest, kOptimizer, optimization_->state());
+  add_shards(result, kOptimizer, optimization_->shards(*exchange_));
+  append(result.rest, kExchange, exchange_->state());
+  if (plateau_) result.rest.emplace_back(kPlateau, plateau_->state());
+  result.rest.emplace_back(
+      kMemoryFormat, at::scalar_tensor(static_cast<int64_t>(placement_.memory_format), at::kLong));
   if (!in_step) return result;
   for (const auto& parameter : nn::trained_parameters(task_.module())) {
     // A gradient that this rank lacks must not be taken from rank 0.
     const auto& gradient = parameter.tensor.grad();
-    result.emplace_back(std::string(kGradient) + parameter.name,
-                        gradient.defined() ? gradient : at::empty({0}));
+    result.rest.emplace_back(kGradientPrefix + parameter.name,
+                             gradient.defined() ? gradient : at::empty({0}));
   }
   return result;
 }
 
 // Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
 // everything else is saved by its dimensions.
-void TrainingStep::require_readable(const optim::NamedTensors& state) const {
+void TrainingStep::require_readable(const CheckpointReader& saved) const {
   const bool follows_memory =
       recipe_.optimizer.name == "adamw_8bit" || options_.ddp.codec.name != "none";
-  const auto saved = std::find_if(state.begin(), state.end(),
-                                  [](const auto& item) { return item.first == kMemoryFormat; });
-  if (!follows_memory || saved == state.end()) return;
-  if (saved->second.item<int64_t>() == static_cast<int64_t>(placement_.memory_format)) return;
+  if (!follows_memory || !saved.has(kMemoryFormat)) return;
+  const auto format = saved.read(kMemoryFormat).item<int64_t>();
+  if (format == static_cast<int64_t>(placement_.memory_format)) return;
   const auto name = [](bool is_last) { return is_last ? "channels_last" : "contiguous"; };
   const bool is_last = placement_.memory_format == at::MemoryFormat::ChannelsLast;
   throw Error("train", ErrorKind::usage,
@@ -189,28 +205,47 @@ void TrainingStep::require_readable(const optim::NamedTensors& state) const {
                .hint = fmt::format("set trainer.memory_format to {}", name(!is_last))});
 }
 
-void TrainingStep::load(const optim::NamedTensors& model, const optim::NamedTensors& state) {
-  require_readable(state);
-  optim::NamedTensors optimizer;
-  optim::NamedTensors exchange;
-  std::map<std::string, at::Tensor> gradients;
-  for (const auto& [name, tensor] : state) {
-    if (name.starts_with(kOptimizer)) {
-      optimizer.emplace_back(name.substr(kOptimizer.size()), tensor);
-    } else if (name.starts_with(kExchange)) {
-      exchange.emplace_back(name.substr(kExchange.size()), tensor);
-    } else if (name.starts_with(kGradient)) {
-      gradients.emplace(name.substr(kGradient.size()), tensor);
-    } else if (name == kPlateau && plateau_) {
-      plateau_->load_state(tensor);
-    }
+void TrainingStep::load_model(const CheckpointReader& saved) {
+  const auto own = model_state(task_.module());
+  Shapes shapes, saved_shapes;
+  for (const auto& [name, tensor] : own) shapes.emplace_back(name, tensor.sizes().vec());
+  for (const auto& name : saved.names(kModelPrefix)) {
+    saved_shapes.emplace_back(name.substr(std::string_view(kModelPrefix).size()),
+                              saved.shape(name));
   }
-  load_into(model_state(task_.module()), model, "the checkpoint");
-  optimization_->load(*exchange_, optimizer, model);
-  exchange_->load_state(exchange);
+  require_fit(shapes, saved_shapes, saved.path().string());
+  const at::NoGradGuard no_grad;
+  std::set<std::string> done;
+  const auto shards = exchange_->shards();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto& tensor = optimization_->parameters()[i].tensor;
+    const auto& shard = shards[i];
+    tensor.copy_(saved.read(kModelPrefix + shard.name, shard.offset, shard.count).view_as(tensor));
+    done.insert(shard.name);
+  }
+  const auto masters = optimization_->masters();
+  const std::map<std::string, at::Tensor> master_of(masters.begin(), masters.end());
+  for (const auto& [name, tensor] : own) {
+    if (done.contains(name)) continue;
+    const auto value = saved.read(kModelPrefix + name);
+    tensor.copy_(value);
+    const auto master = master_of.find(name);
+    if (master != master_of.end()) master->second.copy_(value);
+  }
+}
+
+void TrainingStep::load(const CheckpointReader& saved, const NamedTensors& gradients) {
+  require_readable(saved);
+  if (plateau_ && saved.has(kPlateau)) plateau_->load_state(saved.read(kPlateau));
+  load_model(saved);
+  optimization_->load(*exchange_, saved, kOptimizer);
+  exchange_->spread_parameters();
+  std::vector<at::Tensor> buffers;
+  for (const auto& buffer : task_.module().buffers()) buffers.push_back(buffer.clone());
+  exchange_->load_state(saved.read_all(kExchange));
   // The exchange may have made buffers rank 0's.
-  load_into(model_state(task_.module()), model, "the checkpoint");
-  load_gradients(gradients);
+  for (size_t i = 0; i < buffers.size(); ++i) task_.module().buffers()[i].copy_(buffers[i]);
+  load_gradients({gradients.begin(), gradients.end()});
 }
 
 void TrainingStep::load_gradients(const std::map<std::string, at::Tensor>& gradients) {

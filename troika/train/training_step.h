@@ -11,6 +11,7 @@
 #include "troika/nn/offload.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
+#include "troika/train/checkpoint.h"
 #include "troika/train/optimization.h"
 #include "troika/train/optimizer_recipe.h"
 #include "troika/train/placement.h"
@@ -18,6 +19,11 @@
 #include "troika/train/strategy.h"
 
 namespace troika::train {
+
+class CheckpointReader;
+
+// Names in checkpoints of gradients of a step's passes so far, which are different on all ranks.
+constexpr const char* kGradientPrefix = "gradient.";
 
 // The module of a task with its exchange, optimizer and learning rates.
 class TrainingStep {
@@ -45,18 +51,21 @@ class TrainingStep {
   // part of it. 0 where nothing is counted.
   int64_t peak_tensor_bytes() const { return peak_tensor_bytes_; }
 
-  // What the next pass depends on: of the module, and beside it. Called by all ranks; block.
-  optim::NamedTensors model();
-  // `in_step`: with the gradients of the step's passes so far.
-  optim::NamedTensors state(bool in_step) const;
-  // Of states of both kinds. Called by all ranks. Throws Error(usage) where states that follow the
-  // order of weights in memory are of another one.
-  void load(const optim::NamedTensors& model, const optim::NamedTensors& state);
+  // What the next pass depends on, of this rank: parts of what ranks share out, else all.
+  // `in_step`: with the gradients of the step's passes so far. Tensors may share memory with this
+  // object.
+  RankState state(bool in_step) const;
+  // What state() gave on any number of ranks of any of the strategies that share states: of what
+  // ranks share out this rank's parts alone are read. `gradients` are those of an unfinished step.
+  // Called by all ranks; blocks. Throws Error(usage) where states that follow the order of weights
+  // in memory are of another one, and for what does not fit.
+  void load(const CheckpointReader& saved, const NamedTensors& gradients);
 
  private:
   void plan_recomputation(const at::Tensor& input);
   void optimizer_step(int64_t step, StepTimes& times);
-  void require_readable(const optim::NamedTensors& state) const;
+  void require_readable(const CheckpointReader& saved) const;
+  void load_model(const CheckpointReader& saved);
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);
 
   const TrainOptions& options_;

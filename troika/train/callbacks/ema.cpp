@@ -1,10 +1,9 @@
 #include "troika/train/callbacks/ema.h"
 
-#include <map>
-
 #include "troika/base/error.h"
+#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/fit_context.h"
-#include "troika/train/resume.h"
 #include "troika/train/strategy.h"
 
 namespace troika::train {
@@ -50,7 +49,7 @@ void Ema::on_train_end(FitContext&) {
 }
 
 void Ema::on_exception(FitContext&, const std::exception&) {
-  average_.take_back();
+  average_.take_back_alone();
 }
 
 void Ema::load_state(const NamedTensors& state, const std::filesystem::path&) {
@@ -58,21 +57,23 @@ void Ema::load_state(const NamedTensors& state, const std::filesystem::path&) {
 }
 
 NamedTensors averaged_weights(const std::filesystem::path& checkpoint) {
-  auto state = load_rank_state(checkpoint, 0);
-  const std::map<std::string, at::Tensor> rest(state.rest.begin(), state.rest.end());
+  auto weights = load_weights(checkpoint);
   bool found_any = false;
-  for (auto& [name, tensor] : state.model) {
-    const auto found = rest.find("callback.ema." + name + ".average");
-    if (found == rest.end()) continue;
-    tensor = found->second;
-    found_any = true;
+  if (std::filesystem::is_directory(checkpoint)) {
+    const CheckpointReader saved(checkpoint, 0);
+    for (auto& [name, tensor] : weights) {
+      const auto average = "callback.ema." + name + ".average";
+      if (!saved.has(average)) continue;
+      tensor = saved.read(average);
+      found_any = true;
+    }
   }
   if (!found_any) {
     throw Error("train", ErrorKind::usage,
                 {.what = checkpoint.string() + " has no averaged weights",
                  .got = "a run without ema.enabled, or with no update yet"});
   }
-  return state.model;
+  return weights;
 }
 
 }  // namespace troika::train

@@ -25,6 +25,7 @@ class Ema : public Callback {
   void on_train_end(FitContext& context) override;
   void on_exception(FitContext& context, const std::exception& problem) override;
   NamedTensors state() const override { return average_.state(); }
+  std::vector<parallel::Shard> shards() const override { return average_.shards(); }
   void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
 
  private:
@@ -32,7 +33,7 @@ class Ema : public Callback {
   WeightAverage average_;
 };
 
-// The weights of a checkpoint's model.safetensors with averages in place of those that have one: of
+// The weights of a checkpoint with averages in place of those that have one: of
 // the folder of a checkpoint that a run with Ema wrote. Throws Error(usage) where there are none.
 NamedTensors averaged_weights(const std::filesystem::path& checkpoint);
 

@@ -28,6 +28,7 @@ class Swa : public Callback {
   void on_train_epoch_start(FitContext& context) override;
   void on_train_end(FitContext& context) override;
   NamedTensors state() const override;
+  std::vector<parallel::Shard> shards() const override { return average_.shards(); }
   void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
 
  private:

@@ -1,7 +1,6 @@
 #include "troika/train/callbacks/weight_average.h"
 
-#include <algorithm>
-#include <string_view>
+#include <map>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
@@ -14,61 +13,55 @@ namespace troika::train {
 namespace {
 
 constexpr const char* kUpdates = "updates";
-constexpr std::string_view kAverage = ".average";
+constexpr const char* kAverage = ".average";
 
 }  // namespace
 
 void WeightAverage::attach(const FitContext& context) {
   exchange_ = context.exchange;
-  module_ = nn::named_state(context.task.module());
-  for (const auto& parameter : context.optimization->parameters()) {
+  const auto in_module = exchange_->parameters(context.task.module());
+  const auto& stepped = context.optimization->parameters();
+  for (size_t i = 0; i < stepped.size(); ++i) {
+    const auto source = stepped[i].tensor.detach();
     weights_.push_back(
-        {parameter.name, parameter.tensor.detach(), at::empty_like(parameter.tensor.detach())});
+        {stepped[i].name, source, at::empty_like(source), in_module[i].tensor.detach()});
   }
-  for (const auto& item : module_) {
+  for (const auto& item : nn::named_state(context.task.module())) {
     if (uses_buffers_ && item.is_buffer) {
-      buffers_.push_back({item.name, item.tensor, at::empty_like(item.tensor)});
+      buffers_.push_back({item.name, item.tensor, at::empty_like(item.tensor), item.tensor});
     }
   }
   if (!loaded_.empty()) take_loaded();
 }
 
 void WeightAverage::take_loaded() {
-  NamedTensors buffers, weights;
-  for (const auto& [name, tensor] : loaded_) {
-    const auto plain = name.substr(0, name.size() - std::min(name.size(), kAverage.size()));
-    const bool is_buffer = std::any_of(module_.begin(), module_.end(), [&](const auto& item) {
-      return item.is_buffer && item.name == plain;
-    });
-    if (name == kUpdates) {
-      updates_ = tensor.item<int64_t>();
-    } else {
-      (is_buffer ? buffers : weights).emplace_back(name, tensor);
-    }
-  }
+  std::map<std::string, at::Tensor> loaded(loaded_.begin(), loaded_.end());
   loaded_.clear();
+  updates_ = loaded.at(kUpdates).item<int64_t>();
   if (updates_ == 0) return;
-  const auto copy = [](std::vector<Entry>& entries, const NamedTensors& from) {
-    for (auto& entry : entries) {
-      const auto found = std::find_if(from.begin(), from.end(), [&](const auto& item) {
-        return item.first == entry.name + std::string(kAverage);
-      });
-      if (found == from.end()) {
-        throw Error("train", ErrorKind::usage,
-                    {.what = "cannot go on averaging weights",
-                     .got = "a checkpoint without an average of " + entry.name});
-      }
-      entry.average.copy_(found->second);
-    }
+  const auto whole = [&](const std::string& name) {
+    const auto found = loaded.find(name + kAverage);
+    if (found != loaded.end()) return found->second;
+    throw Error("train", ErrorKind::usage,
+                {.what = "cannot go on averaging weights",
+                 .got = "a checkpoint without an average of " + name});
   };
-  copy(weights_, exchange_->sliced(weights));
-  copy(buffers_, buffers);
+  for (auto& entry : buffers_) entry.average.copy_(whole(entry.name));
+  const auto shards = exchange_->shards();
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    auto& average = weights_[i].average;
+    auto saved = whole(weights_[i].name);
+    if (!shards.empty()) {
+      saved = saved.flatten().narrow(0, shards[i].offset, shards[i].count).view(average.sizes());
+    }
+    average.copy_(saved);
+  }
 }
 
 void WeightAverage::update() {
   const at::NoGradGuard no_grad;
   for (auto* entries : {&weights_, &buffers_}) {
-    for (auto& [name, source, average] : *entries) {
+    for (auto& [name, source, average, in_module] : *entries) {
       if (updates_ == 0 || !source.is_floating_point()) {
         average.copy_(source);
       } else if (decay_) {
@@ -81,40 +74,43 @@ void WeightAverage::update() {
   ++updates_;
 }
 
-NamedTensors WeightAverage::gathered() const {
-  NamedTensors result;
-  for (const auto& entry : weights_) {
-    result.emplace_back(entry.name + std::string(kAverage), entry.average);
-  }
-  result = exchange_->gathered(result);
-  for (const auto& entry : buffers_) {
-    result.emplace_back(entry.name + std::string(kAverage), entry.average);
-  }
-  return result;
-}
-
 void WeightAverage::put_into_module() {
   if (updates_ == 0) return;
   const at::NoGradGuard no_grad;
-  for (const auto& [name, average] : gathered()) {
-    for (auto& item : module_) {
-      if (name != item.name + std::string(kAverage)) continue;
-      replaced_.emplace_back(item.tensor, item.tensor.detach().clone());
-      item.tensor.copy_(average);
+  for (auto* entries : {&weights_, &buffers_}) {
+    for (auto& entry : *entries) {
+      replaced_.emplace_back(entry.in_module, entry.in_module.clone());
+      entry.in_module.copy_(entry.average);
     }
   }
+  exchange_->spread_parameters();
 }
 
-void WeightAverage::take_back() {
+void WeightAverage::take_back_alone() {
   const at::NoGradGuard no_grad;
   for (auto& [tensor, before] : replaced_) tensor.copy_(before);
   replaced_.clear();
 }
 
+void WeightAverage::take_back() {
+  if (replaced_.empty()) return;
+  take_back_alone();
+  exchange_->spread_parameters();
+}
+
 NamedTensors WeightAverage::state() const {
   NamedTensors result{{kUpdates, at::scalar_tensor(updates_, at::kLong)}};
   if (updates_ == 0) return result;
-  for (auto& item : gathered()) result.push_back(std::move(item));
+  for (const auto* entries : {&weights_, &buffers_}) {
+    for (const auto& entry : *entries) result.emplace_back(entry.name + kAverage, entry.average);
+  }
+  return result;
+}
+
+std::vector<parallel::Shard> WeightAverage::shards() const {
+  if (updates_ == 0) return {};
+  auto result = exchange_->shards();
+  for (auto& shard : result) shard.name += kAverage;
   return result;
 }
 

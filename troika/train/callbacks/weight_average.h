@@ -35,37 +35,40 @@ class WeightAverage {
   void update();
   int64_t updates() const { return updates_; }
 
-  // Puts the average in place of the module's weights, which must be there in whole, the same on
-  // all ranks; nothing before the first update. Called by all ranks, outside of a pass; blocks.
+  // Puts the average in place of the module's weights, which must be the same on all ranks; nothing
+  // before the first update. Called by all ranks, outside of a pass; blocks.
   void put_into_module();
-  // Takes that back, to the bit. Does not communicate.
+  // Takes that back, to the bit. Called by all ranks; blocks.
   void take_back();
+  // The same of what this rank steps alone, which is all where ranks share nothing out.
+  void take_back_alone();
 
-  // "updates", and `<parameter>.average` in whole, float32 for 16-bit types. Called by all ranks;
-  // blocks. Tensors may share memory with this object.
+  // "updates", and `<parameter>.average`, float32 for 16-bit types: of what this rank steps.
+  // Tensors may share memory with this object.
   NamedTensors state() const;
+  // Which parts of whole averages those are; empty where they are whole.
+  std::vector<parallel::Shard> shards() const;
+  // In whole.
   void load_state(const NamedTensors& state) { loaded_ = state; }
 
  private:
-  // Average and what it is of.
+  // Average, what it is of, and the part of the module that it may replace.
   struct Entry {
     std::string name;
     at::Tensor source;
     at::Tensor average;
+    at::Tensor in_module;
   };
-  // In whole, with the suffix of state().
-  NamedTensors gathered() const;
   void take_loaded();
 
   const std::optional<double> decay_;
   const bool uses_buffers_;
-  const parallel::Exchange* exchange_ = nullptr;
-  std::vector<nn::StateTensor> module_;  // what put_into_module() may change
+  parallel::Exchange* exchange_ = nullptr;
   std::vector<Entry> weights_;
   std::vector<Entry> buffers_;
   int64_t updates_ = 0;
   NamedTensors loaded_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;  // of the module, what it was
+  std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;  // in the module, what it was
 };
 
 }  // namespace troika::train

@@ -36,8 +36,8 @@ class ExchangeMemory {
 
   // Elements that this rank's optimizer steps.
   int64_t stepped() const;
-  // The most between passes: parameters that stage 3 has whole at the start, and for validation and
-  // checkpoints; buckets that are made anew after the first step.
+  // The most between passes: parameters that stage 3 has whole at the start, and for validation;
+  // buckets that are made anew after the first step.
   HeldBytes between_passes() const;
 
   // Of the last pass of a step: begin_pass(), then its events in their order.

@@ -1,0 +1,97 @@
+// Every rank writes its own share of a checkpoint, of about the same size, and gathers nothing for
+// it.
+#include "troika/train/checkpoint_share.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/train/saved_state.h"
+#include "tests/train/waves.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/train/resume.h"
+#include "troika/train/training_step.h"
+
+namespace troika::train {
+namespace {
+
+constexpr int64_t kWidth = 26003;  // which no number of ranks divides
+constexpr int64_t kParameters = (3 + 1 + 2 + 2) * kWidth + 2;
+
+struct Case {
+  std::string strategy;
+  int ranks;
+};
+
+class Shares : public testing::TestWithParam<Case> {
+ protected:
+  Shares() {
+    options_.trainer.strategy = GetParam().strategy;
+    options_.data.global_batch_size = 4;
+    options_.optimizer.name = "adamw";
+    options_.comm.bucket_megabytes = 0.1;
+  }
+
+  bool is(const std::string& strategy) const { return GetParam().strategy == strategy; }
+
+  // After a step, so that states are not zero and zero3 has released what it shares out.
+  void save(const comm::Group& group) {
+    const auto task = make_waves_task(kWidth, 0);
+    task->module().train();
+    TrainingStep step(options_, *task, group, 1, 4, nullptr, [] {});
+    StepTimes times;
+    times.begin(0);
+    const int64_t first = 4 / group.size() * group.rank();
+    step.pass(Waves().load(std::vector<int64_t>{first, first + 1}, {}), true, true, 0, times);
+    times.finish();
+    const auto before = group.counters().bytes;
+    const auto state = step.state(/*in_step=*/false);
+    save_checkpoint(group, folder_.path(), state, options_, {});
+    EXPECT_LT(group.counters().bytes - before, kParameters / 4)
+        << "what ranks say of their shares is little next to one state of " << 4 * kParameters;
+    int64_t held = 0;
+    for (const auto& parameter : task->module().parameters()) {
+      held += static_cast<int64_t>(parameter.storage().nbytes());
+    }
+    EXPECT_EQ(held == 0, is("zero3")) << "parameters were not gathered";
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+TEST_P(Shares, AreOfEqualSizeAndNothingIsGathered) {
+  const int ranks = GetParam().ranks;
+  comm::local::run(ranks, [&](const comm::Group& group) { save(group); });
+  const auto index = read_index(find_checkpoint(folder_.path(), "last"));
+  EXPECT_EQ(index.tensors.at("optimizer.state.0.weight.exp_avg").shape,
+            (std::vector<int64_t>{kWidth, 3}));
+  // float32: the weights, and of Adam two states.
+  const double states = 8.0 * kParameters, weights = 4.0 * kParameters;
+  double all = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto written = static_cast<double>(index.files.at(rank_file(rank)).bytes);
+    // Buffers are rank 0's; ddp cuts no tensor.
+    double expected = (is("zero3") ? states + weights : states) / ranks;
+    double tolerance = 0.05;
+    if (is("ddp")) {
+      expected = (states + weights) / ranks;
+      tolerance = 0.25;
+      if (rank == 0) written += static_cast<double>(index.files.at(kWeightsFile).bytes);
+    }
+    EXPECT_NEAR(written, expected, tolerance * expected) << "rank " << rank;
+    all += written;
+  }
+  if (!is("ddp")) all += static_cast<double>(index.files.at(kWeightsFile).bytes);
+  EXPECT_NEAR(all, states + weights, 0.05 * (states + weights) + 8 * kWidth) << "and buffers";
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Shares,
+                         testing::Values(Case{"zero1", 2}, Case{"zero1", 4}, Case{"zero2", 2},
+                                         Case{"zero2", 4}, Case{"zero3", 2}, Case{"zero3", 4},
+                                         Case{"ddp", 2}),
+                         [](const auto& info) {
+                           return info.param.strategy + "_" + std::to_string(info.param.ranks);
+                         });
+
+}  // namespace
+}  // namespace troika::train
