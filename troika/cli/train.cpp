@@ -7,6 +7,7 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "troika/base/error.h"
@@ -37,6 +38,7 @@ struct Arguments {
   bool print_config = false;
   bool describe_config = false;
   bool trace = false;
+  std::optional<double> shutdown_seconds;  // of processes that this one starts
 };
 
 std::filesystem::path run_folder(const train::TrainOptions& options) {
@@ -49,7 +51,8 @@ std::filesystem::path log_folder(const train::TrainOptions& options) {
 
 // Starts this program once per device on the resolved configuration, which unlike CONFIG can be
 // read many times and does not change meanwhile, and watches over the processes.
-int launch_self(const train::TrainOptions& options, const config::Table& table) {
+int launch_self(const train::TrainOptions& options, const config::Table& table,
+                std::optional<double> shutdown_seconds) {
   const auto config = run_folder(options) / "config.toml";
   write_file_atomically(config, table.to_toml());
   cluster::LaunchOptions launch;
@@ -58,6 +61,9 @@ int launch_self(const train::TrainOptions& options, const config::Table& table) 
   launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "train",
                     std::filesystem::absolute(config).string()};
   launch.log_dir = log_folder(options);
+  if (shutdown_seconds) {
+    launch.shutdown_timeout = to_timeout("shutdown timeout", *shutdown_seconds);
+  }
   return cluster::launch(launch);
 }
 
@@ -216,7 +222,15 @@ int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
   const auto environment = cluster::discover();
   if (environment.launcher == "none" && options.trainer.devices > 1 &&
       !train::in_one_process(options)) {
-    return launch_self(options, table);
+    return launch_self(options, table, arguments.shutdown_seconds);
+  }
+  if (arguments.shutdown_seconds) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "--shutdown-timeout without processes to wait for",
+                 .got = fmt::format("trainer.devices = {} and launcher {}", options.trainer.devices,
+                                    environment.launcher),
+                 .expected = "trainer.devices > 1 and no launcher",
+                 .hint = "troika launch and Slurm have their own"});
   }
   return train_here(options, environment);
 }
@@ -229,6 +243,8 @@ Entry add_train(CLI::App& app) {
   command->add_option("CONFIG", arguments->file, "TOML file; without one, the defaults");
   command->add_flag("--trace", arguments->trace,
                     "write a timeline of all ranks, as --trainer.trace=true");
+  command->add_option("--shutdown-timeout", arguments->shutdown_seconds,
+                      "with trainer.devices > 1: seconds from SIGTERM to SIGKILL, 5 unless told");
   command->add_flag("--print-config", arguments->print_config,
                     "print the resolved configuration and stop");
   command->add_flag("--describe-config", arguments->describe_config,
