@@ -31,6 +31,9 @@ using AfterDashes = std::optional<std::vector<std::string>>;
 Milliseconds to_timeout(const std::string& what, double seconds);
 
 Entry add_train(CLI::App& app);
+Entry add_validate(CLI::App& app);
+Entry add_test(CLI::App& app);
+Entry add_predict(CLI::App& app);
 Entry add_launch(CLI::App& app, const AfterDashes& rest);
 Entry add_doctor(CLI::App& app);
 Entry add_sample(CLI::App& app);

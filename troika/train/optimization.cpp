@@ -1,5 +1,6 @@
 #include "troika/train/optimization.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -15,33 +16,44 @@ const std::string kRate = "rate";
 const std::string kStates = "state.";
 const std::string kScaler = "scaler.";
 
-void require_steppable(const parallel::Exchange& exchange, const optim::OptimizerOptions& options) {
-  if (!exchange.shards().empty() && !optim::is_element_wise(options.name)) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "a strategy that shares parameters out among ranks",
-                 .got = "optimizer " + options.name + ", which needs whole ones",
-                 .expected = "sgd, adam, adamw or adagrad"});
+bool is_element_wise(const OptimizerRecipe& recipe) {
+  return recipe.make ? recipe.is_element_wise : optim::is_element_wise(recipe.optimizer.name);
+}
+
+bool is_on_host(const std::vector<optim::Parameter>& parameters) {
+  return std::all_of(parameters.begin(), parameters.end(),
+                     [](const auto& parameter) { return parameter.tensor.is_cpu(); });
+}
+
+void require_steppable(const parallel::Exchange& exchange, const OptimizerRecipe& recipe) {
+  if (!exchange.shards().empty() && !is_element_wise(recipe)) {
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = "a strategy that shares parameters out among ranks",
+         .got = "optimizer " + (recipe.make ? "of configure_optimizers()" : recipe.optimizer.name) +
+                ", which needs whole ones",
+         .expected = "sgd, adam, adamw or adagrad"});
   }
 }
 
 }  // namespace
 
 Optimization::Optimization(const nn::Precision& precision, const torch::nn::Module& module,
-                           parallel::Exchange& exchange, const optim::OptimizerOptions& options)
-    : Optimization(precision, exchange.parameters(module), options,
+                           parallel::Exchange& exchange, const OptimizerRecipe& recipe)
+    : Optimization(precision, exchange.parameters(module), recipe,
                    [&exchange](bool here) { return exchange.any(here); }) {
-  require_steppable(exchange, options);
+  require_steppable(exchange, recipe);
 }
 
 Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
-                           const optim::OptimizerOptions& options, optim::GradScaler::Agree agree) {
-  if (precision.needs_masters()) {
+                           const OptimizerRecipe& recipe, optim::GradScaler::Agree agree) {
+  if (precision.needs_masters() || !is_on_host(parameters)) {
     masters_.emplace(std::move(parameters));
     parameters = masters_->list();
   }
   if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(agree));
   parameters_ = parameters;
-  optimizer_ = optim::make_optimizer(std::move(parameters), options);
+  optimizer_ = make_optimizer(recipe, std::move(parameters));
 }
 
 at::Tensor Optimization::scaled(const at::Tensor& loss) const {
