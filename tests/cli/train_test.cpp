@@ -34,6 +34,17 @@ class Train : public testing::Test {
   const TemporaryFolder folder_;
 };
 
+// Ranks that got the default's five seconds would save.
+TEST_F(Train, WaitsAsLongAsItIsTold) {
+  const auto outcome = run_program(
+      "cd " + folder_.path().string() + " && { " + TROIKA_PROGRAM +
+      " train --trainer.devices=2 --shutdown-timeout=0" + kTiny +
+      " --trainer.max_epochs=1000000 --checkpoint.every_n_train_steps=1 & child=$!; "
+      "until [ -e runs/tiny/checkpoints/last ]; do :; done; kill -TERM $child; wait $child; }");
+  EXPECT_EQ(outcome.exit_code, 143);
+  EXPECT_EQ(outcome.orphans, 0);
+}
+
 TEST_F(Train, WritesAllItPromises) {
   const auto outcome = troika("train --trainer.devices=2" + kTiny);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

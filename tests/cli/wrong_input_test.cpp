@@ -139,6 +139,16 @@ TEST_F(WrongInput, NoDevices) {
                  "many as the launcher started\n");
 }
 
+TEST_F(WrongInput, ShutdownTimeout) {
+  expect_failure(troika("train --shutdown-timeout=-1 --trainer.devices=2"), 2,
+                 "error: [launch] shutdown timeout; got -1, expected a number of seconds from 0 to "
+                 "604800\n");
+  expect_failure(troika("train --shutdown-timeout=60"), 2,
+                 "error: [train] --shutdown-timeout without processes to wait for; got "
+                 "trainer.devices = -1 and launcher none, expected trainer.devices > 1 and no "
+                 "launcher (troika launch and Slurm have their own)\n");
+}
+
 TEST_F(WrongInput, ModelAndDataThatDoNotGoTogether) {
   expect_failure(troika("train --model.name=gpt"), 2,
                  "error: [train] model.name and data.name do not go together; got gpt for images, "

@@ -11,6 +11,7 @@
 #include "troika/cluster/descriptor.h"
 #include "troika/cluster/exit_status.h"
 #include "troika/cluster/failure.h"
+#include "troika/cluster/guardian.h"
 #include "troika/cluster/launch_report.h"
 #include "troika/cluster/output.h"
 
@@ -101,6 +102,13 @@ TEST(Launcher, SecondInterruptDoesNotWait) {
   launch.signal(SIGINT);
   EXPECT_EQ(launch.wait(), 130);
   expect_gone(all);
+}
+
+TEST(Guardian, KeepsNothingOpenThatEndsWithTheLauncher) {
+  Pipe pipe = make_pipe();
+  const Guardian guardian(1);
+  pipe.write.reset();
+  EXPECT_TRUE(wait_for(pipe.read.get(), POLLIN, Deadline::after(kPatience)));
 }
 
 TEST(Launcher, SigkillOfTheLauncherLeavesNoProcess) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "troika/base/clock.h"
+
 namespace CLI {
 class App;
 }
@@ -24,6 +26,9 @@ struct Entry {
 // The words after the first `--` of the command line, which `app` does not get to parse; nothing
 // without one.
 using AfterDashes = std::optional<std::vector<std::string>>;
+
+// An option's seconds; throws Error(usage) naming it for a number that is no sensible time.
+Milliseconds to_timeout(const std::string& what, double seconds);
 
 Entry add_train(CLI::App& app);
 Entry add_validate(CLI::App& app);

@@ -48,16 +48,6 @@ std::vector<std::string> program(std::vector<std::string> words, const AfterDash
   return words;
 }
 
-Milliseconds span(const std::string& what, double seconds) {
-  if (!(seconds >= 0 && seconds <= kWeekSeconds)) {
-    throw Error("launch", ErrorKind::usage,
-                {.what = what,
-                 .got = fmt::format("{}", seconds),
-                 .expected = fmt::format("a number of seconds from 0 to {}", kWeekSeconds)});
-  }
-  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
-}
-
 // "3" or "1:3"; without a colon both are the same.
 struct NodeRange {
   int min, max;
@@ -79,14 +69,15 @@ int run(Arguments arguments, std::vector<std::string> command) {
   auto& options = arguments.options;
   options.command = std::move(command);
   options.log_dir = arguments.log_dir;
-  options.shutdown_timeout = span("shutdown timeout", arguments.shutdown_seconds);
+  options.shutdown_timeout = to_timeout("shutdown timeout", arguments.shutdown_seconds);
   const auto nodes = parse_nodes(arguments.num_nodes);
   options.num_nodes = nodes.max;
   if (!arguments.elastic.endpoint.empty()) {
     options.elastic = arguments.elastic;
     options.elastic->min_nodes = nodes.min;
-    options.elastic->last_call_timeout = span("last-call timeout", arguments.last_call_seconds);
-    options.elastic->join_timeout = span("join timeout", arguments.join_seconds);
+    options.elastic->last_call_timeout =
+        to_timeout("last-call timeout", arguments.last_call_seconds);
+    options.elastic->join_timeout = to_timeout("join timeout", arguments.join_seconds);
   } else if (nodes.min != nodes.max) {
     throw Error("launch", ErrorKind::usage,
                 {.what = "where do the launches meet",
@@ -114,6 +105,16 @@ void add_elastic_options(CLI::App& command, Arguments& arguments, CLI::Option* e
 }
 
 }  // namespace
+
+Milliseconds to_timeout(const std::string& what, double seconds) {
+  if (!(seconds >= 0 && seconds <= kWeekSeconds)) {
+    throw Error("launch", ErrorKind::usage,
+                {.what = what,
+                 .got = fmt::format("{}", seconds),
+                 .expected = fmt::format("a number of seconds from 0 to {}", kWeekSeconds)});
+  }
+  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
 
 Entry add_launch(CLI::App& app, const AfterDashes& rest) {
   auto* command = app.add_subcommand(

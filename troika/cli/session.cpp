@@ -12,6 +12,7 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"
+#include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cluster/launcher.h"
 #include "troika/comm/world.h"
@@ -31,7 +32,8 @@ std::filesystem::path file_of(const train::TrainOptions& options, const std::str
 // Starts this program once per device on the resolved configuration, which unlike CONFIG can be
 // read many times and does not change meanwhile, and watches over the processes.
 int launch_self(const train::TrainOptions& options, const config::Table& table,
-                const std::string& name, const std::vector<std::string>& more) {
+                const std::string& name, const std::vector<std::string>& more,
+                std::optional<double> shutdown_seconds) {
   const auto config = file_of(options, name, "config.toml");
   write_file_atomically(config, table.to_toml());
   cluster::LaunchOptions launch;
@@ -41,6 +43,9 @@ int launch_self(const train::TrainOptions& options, const config::Table& table,
                     std::filesystem::absolute(config).string()};
   launch.command.insert(launch.command.end(), more.begin(), more.end());
   launch.log_dir = file_of(options, name, "logs");
+  if (shutdown_seconds) {
+    launch.shutdown_timeout = to_timeout("shutdown timeout", *shutdown_seconds);
+  }
   return cluster::launch(launch);
 }
 
@@ -93,6 +98,8 @@ void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
                    "print the resolved configuration and stop");
   command.add_flag("--describe-config", arguments.describe_config,
                    "print all options with their defaults and meanings, and stop");
+  command.add_option("--shutdown-timeout", arguments.shutdown_seconds,
+                     "with trainer.devices > 1: seconds from SIGTERM to SIGKILL, 5 unless told");
   command.allow_extras();
   command.footer("Any option of CONFIG may follow as --section.name=value.");
 }
@@ -116,7 +123,15 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
   const auto environment = cluster::discover();
   if (environment.launcher == "none" && options.trainer.devices > 1 &&
       !train::in_one_process(options)) {
-    return launch_self(options, table, name, more);
+    return launch_self(options, table, name, more, arguments.shutdown_seconds);
+  }
+  if (arguments.shutdown_seconds) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "--shutdown-timeout without processes to wait for",
+                 .got = fmt::format("trainer.devices = {} and launcher {}", options.trainer.devices,
+                                    environment.launcher),
+                 .expected = "trainer.devices > 1 and no launcher",
+                 .hint = "troika launch and Slurm have their own"});
   }
   return work(options, environment);
 }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,9 @@ struct ConfigArguments {
   std::string file;
   bool print_config = false;
   bool describe_config = false;
+  std::optional<double> shutdown_seconds;  // of processes that this one starts
 };
-// CONFIG, --print-config, --describe-config, and any --section.name=value.
+// CONFIG, --print-config, --describe-config, --shutdown-timeout, and any --section.name=value.
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
 
 // What one process does; the result is its exit code.
