@@ -58,9 +58,6 @@ class Optimization {
   // precision.
   optim::NamedTensors masters() const;
 
-  // What the optimizer steps: masters where there are any, of what the exchange gave.
-  const std::vector<optim::Parameter>& parameters() const { return parameters_; }
-
   // What the next step depends on beside gradients and parameters(). Tensors may share memory with
   // this object.
   optim::NamedTensors state() const;

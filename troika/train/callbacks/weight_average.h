@@ -6,12 +6,8 @@
 #include <vector>
 
 #include "troika/nn/state.h"
-#include "troika/optim/flat_parameters.h"
+#include "troika/parallel/exchange.h"
 #include "troika/train/safetensors.h"
-
-namespace troika::parallel {
-class Exchange;
-}
 
 namespace troika::train {
 
