@@ -7,6 +7,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "troika/nn/recompute/recompute.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/norm.h"
@@ -28,6 +29,11 @@ struct Share {
   int64_t first = 0;
   int64_t count = 0;
 };
+
+nn::RecomputePlan plan_of(const Lesson& lesson, size_t blocks) {
+  if (lesson.recompute != "nested") return nn::recompute_plan(lesson.recompute, blocks);
+  return {{0, blocks, {{1, blocks}}}};
+}
 
 // The module under test, with what the lesson adds to a model of the zoo.
 class Learner : public torch::nn::Module {
@@ -60,7 +66,8 @@ class Learner : public torch::nn::Module {
   // The mean loss of a share. The sample `special` is the one that makes use of a parameter.
   at::Tensor loss(int step, int64_t batch, int64_t special, Share share) {
     const auto [inputs, targets] = make_batch(step, batch);
-    auto logits = model_->forward(inputs.narrow(0, share.first, share.count));
+    const nn::Recompute forward(model_, plan_);
+    auto logits = forward(inputs.narrow(0, share.first, share.count));
     if (sometimes_.defined() && special >= share.first && special < share.first + share.count) {
       std::vector<int64_t> shape(static_cast<size_t>(logits.dim()), 1);
       shape[0] = share.count;
@@ -73,6 +80,7 @@ class Learner : public torch::nn::Module {
   }
 
   torch::nn::Module& model() { return *model_; }
+  void recompute() { plan_ = plan_of(lesson_, model_->blocks().size()); }
 
  private:
   int64_t classes() const { return lesson_.model == "gpt" ? kTokens : kClasses; }
@@ -96,6 +104,7 @@ class Learner : public torch::nn::Module {
 
   const Lesson lesson_;
   std::shared_ptr<nn::Model> model_;
+  nn::RecomputePlan plan_;
   at::Tensor sometimes_;
 };
 
@@ -195,6 +204,7 @@ double make_gradients(Exchange& exchange, Learner& learner, const Lesson& lesson
 
 Course train(comm::Group group, const Lesson& lesson) {
   Learner learner(lesson);
+  learner.recompute();
   if (lesson.feature == "sync_batch_norm") {
     EXPECT_EQ(convert_batch_norm(learner, group).size(), 19u);
   }

@@ -24,6 +24,8 @@ struct Lesson {
   std::string feature;
   at::ScalarType type = at::kDouble;
   int stage = 0;  // of Sharded; 0: DataParallel
+  // Of the ranks' activations, by nn::recompute_plan() or "nested"; the oracle recomputes none.
+  std::string recompute = "none";
 };
 
 struct Course {

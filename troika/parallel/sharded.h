@@ -47,6 +47,7 @@ struct ShardedOptions {
 // while a block runs: they are gathered before its forward and before its backward pass, while the
 // block before runs, and released after. The last block keeps its own between the two. In all, up
 // to 1.5 times the bytes of an all-reduce, and 16 psi / d held (section 7.2.2), besides two blocks.
+// Blocks that nn::Recompute computes again in segments are gathered for that as well.
 // Between agree() and the next pass that keeps a graph, as before the first, parameters are all
 // there, for validation and checkpoints; otherwise those of blocks that do not run have no memory,
 // and reading them is undefined. All ranks must make the same passes then, with empty batches where

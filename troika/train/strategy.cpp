@@ -112,12 +112,6 @@ std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, T
                    .got = "precision " + precision.name,
                    .expected = "32, 64, bf16-mixed or 16-mixed"});
     }
-    if (name == "zero3" && options.trainer.recompute != "none") {
-      throw Error("train", ErrorKind::usage,
-                  {.what = "zero3 gathers the parameters of a block for its own forward pass only",
-                   .got = "trainer.recompute " + options.trainer.recompute,
-                   .expected = "none, or strategy zero2"});
-    }
     return std::make_unique<parallel::Sharded>(
         task.module(), group,
         parallel::ShardedOptions{.stage = name.back() - '0', .data_parallel = ddp});

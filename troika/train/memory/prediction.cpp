@@ -90,9 +90,6 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   if (stage > 0 && !optim::is_element_wise(options_.optimizer.name)) {
     return choice.strategy + " with optimizer " + options_.optimizer.name;
   }
-  if (stage == 3 && choice.recompute != "none") {
-    return "zero3 with recompute " + choice.recompute;
-  }
   return {};
 }
 
@@ -109,9 +106,8 @@ const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   task.recompute(choice.recompute);
   const int64_t larger = std::min(kLargerBatch, batch_on(choice.ranks));
   const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
-  auto* blocks = choice.recompute == "none" ? model_.get() : nullptr;
   return passes_
-      .try_emplace(key, task, blocks, precision, some_batch(dataset_, smaller),
+      .try_emplace(key, task, *model_, precision, some_batch(dataset_, smaller),
                    some_batch(dataset_, larger))
       .first->second;
 }
