@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <map>
 #include <mutex>
 #include <numeric>
 
@@ -137,9 +138,11 @@ int64_t special_sample(int step, int64_t batch) {
 
 std::unique_ptr<optim::FlatOptimizer> make_optimizer(std::vector<optim::Parameter> parameters,
                                                      const Lesson& lesson) {
+  const std::map<std::string, double> rates{{"sgd", 0.05}, {"lars", 1}};
+  const auto rate = rates.find(lesson.optimizer);
   return optim::make_optimizer(std::move(parameters),
                                {.name = lesson.optimizer,
-                                .lr = lesson.optimizer == "sgd" ? 0.05 : 1e-3,
+                                .lr = rate == rates.end() ? 1e-3 : rate->second,
                                 .weight_decay = 1e-3,
                                 .decay_vectors = false});
 }
@@ -153,7 +156,11 @@ std::unique_ptr<Exchange> make_exchange(Learner& learner, const comm::Group& gro
     auto& module = lesson.stage == 3 ? learner.model() : static_cast<torch::nn::Module&>(learner);
     return std::make_unique<Sharded>(
         module, group,
-        ShardedOptions{.stage = lesson.stage, .keep_elements = 1000, .data_parallel = options});
+        ShardedOptions{.stage = lesson.stage,
+                       .group_size = lesson.group_size,
+                       .piece_multiple = optim::piece_multiple(lesson.optimizer),
+                       .keep_elements = 1000,
+                       .data_parallel = options});
   }
   auto ddp = std::make_unique<DataParallel>(learner, group, options);
   EXPECT_GT(ddp->bucket_count(), 1u);
@@ -210,6 +217,7 @@ Course train(comm::Group group, const Lesson& lesson) {
   }
   const auto exchange = make_exchange(learner, group, lesson);
   const auto optimizer = make_optimizer(exchange->parameters(learner), lesson);
+  optimizer->complete_sums_by([&](const at::Tensor& sums) { exchange->complete_sums(sums); });
   Course course;
   for (int step = 0; step < kSteps; ++step) {
     const auto all_shares = shares(lesson, step, group.size());

@@ -51,6 +51,9 @@ class Exchange {
   // Whether `here` is true on any rank, where ranks hold different gradients; else `here`, which is
   // the same on all then. Blocks.
   virtual bool any(bool here) { return here; }
+  // For FlatOptimizer::complete_sums_by(): of sums over the elements of each of parameters(), makes
+  // those over the elements of the whole parameters. Called by all ranks; blocks.
+  virtual void complete_sums(const at::Tensor& /*sums*/) {}
   // Of states that belong to what parameters() gives, as FlatOptimizer::state() names them: those
   // of whole parameters in their shapes, on every rank. Called by all ranks; blocks.
   virtual optim::NamedTensors gathered(const optim::NamedTensors& states) const { return states; }

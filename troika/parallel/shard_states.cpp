@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
@@ -28,13 +29,16 @@ size_t place_of(const std::vector<Shard>& shards, const std::string& state) {
 
 optim::NamedTensors gather_states(const comm::Group& group, const std::vector<Shard>& shards,
                                   const optim::NamedTensors& states) {
-  const auto own = at::empty({static_cast<int64_t>(shards.size())}, at::kLong);
-  for (size_t i = 0; i < shards.size(); ++i) own.data_ptr<int64_t>()[i] = shards[i].count;
+  const auto own = at::empty({static_cast<int64_t>(states.size())}, at::kLong);
+  for (size_t i = 0; i < states.size(); ++i) {
+    own.data_ptr<int64_t>()[i] = states[i].second.numel();
+  }
   const auto counts = at::empty({group.size(), own.numel()}, at::kLong);
-  group.all_gather(counts, own, {}, {.label = "sizes of shards"});
+  group.all_gather(counts, own, {}, {.label = "sizes of states"});
   optim::NamedTensors result;
-  for (const auto& [name, tensor] : states) {
-    const size_t place = place_of(shards, name);
+  for (size_t i = 0; i < states.size(); ++i) {
+    const auto& [name, tensor] = states[i];
+    const auto& shape = shards[place_of(shards, name)].shape;
     if (tensor.dim() == 0) {
       const auto largest = tensor.detach().clone();
       group.all_reduce(largest, comm::ReduceOp::max, {.label = name});
@@ -43,24 +47,33 @@ optim::NamedTensors gather_states(const comm::Group& group, const std::vector<Sh
     }
     std::vector<int64_t> splits;
     for (int r = 0; r < group.size(); ++r) {
-      splits.push_back(counts[r][static_cast<int64_t>(place)].item<int64_t>());
+      splits.push_back(counts[r][static_cast<int64_t>(i)].item<int64_t>());
     }
-    const auto whole = at::empty({c10::multiply_integers(shards[place].shape)}, tensor.options());
+    const int64_t total = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+    const auto whole = at::empty({total}, tensor.options());
     group.all_gather(whole, tensor.detach().reshape({-1}), splits, {.label = name});
-    result.emplace_back(name, whole.view(shards[place].shape));
+    const bool is_of_elements = total == c10::multiply_integers(shape);
+    result.emplace_back(name, is_of_elements ? whole.view(shape) : whole);
   }
   return result;
 }
 
 optim::NamedTensors slice_states(const std::vector<Shard>& shards,
                                  const std::vector<optim::Parameter>& pieces,
-                                 const optim::NamedTensors& states) {
+                                 const optim::NamedTensors& states, int64_t block) {
   optim::NamedTensors result;
+  const auto blocks = [block](int64_t count) { return (count + block - 1) / block; };
   for (const auto& [name, tensor] : states) {
     const size_t place = place_of(shards, name);
     const Shard& shard = shards[place];
     if (tensor.dim() == 0) {
       result.emplace_back(name, tensor);
+      continue;
+    }
+    const bool is_of_blocks = block > 1 && tensor.dim() == 1 &&
+                              tensor.numel() == blocks(c10::multiply_integers(shard.shape));
+    if (is_of_blocks) {
+      result.emplace_back(name, tensor.narrow(0, shard.offset / block, blocks(shard.count)));
       continue;
     }
     if (tensor.sizes() != at::IntArrayRef(shard.shape)) {

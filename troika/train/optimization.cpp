@@ -3,7 +3,6 @@
 #include <map>
 #include <utility>
 
-#include "troika/base/error.h"
 #include "troika/compat/torch.h"
 
 namespace troika::train {
@@ -14,15 +13,7 @@ const std::string kSkipped = "skipped";
 const std::string kRate = "rate";
 const std::string kStates = "state.";
 const std::string kScaler = "scaler.";
-
-void require_steppable(const parallel::Exchange& exchange, const optim::OptimizerOptions& options) {
-  if (!exchange.shards().empty() && !optim::is_element_wise(options.name)) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "a strategy that shares parameters out among ranks",
-                 .got = "optimizer " + options.name + ", which needs whole ones",
-                 .expected = "sgd, adam, adamw or adagrad"});
-  }
-}
+const std::string kMaster = ".master";
 
 }  // namespace
 
@@ -30,7 +21,8 @@ Optimization::Optimization(const nn::Precision& precision, const torch::nn::Modu
                            parallel::Exchange& exchange, const optim::OptimizerOptions& options)
     : Optimization(precision, exchange.parameters(module), options,
                    [&exchange](bool here) { return exchange.any(here); }) {
-  require_steppable(exchange, options);
+  optimizer_->complete_sums_by(
+      [&exchange](const at::Tensor& sums) { exchange.complete_sums(sums); });
 }
 
 Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
@@ -89,10 +81,14 @@ std::optional<double> Optimization::loss_scale() const {
   return scaler_->scale();
 }
 
-optim::NamedTensors Optimization::masters() const {
-  optim::NamedTensors result;
-  if (!masters_) return result;
-  for (const auto& master : masters_->list()) result.emplace_back(master.name, master.tensor);
+optim::NamedTensors Optimization::masters(const parallel::Exchange& exchange) const {
+  if (!masters_) return {};
+  optim::NamedTensors pieces;
+  for (const auto& master : masters_->list()) {
+    pieces.emplace_back(master.name + kMaster, master.tensor);
+  }
+  auto result = exchange.gathered(pieces);
+  for (auto& item : result) item.first.resize(item.first.size() - kMaster.size());
   return result;
 }
 
@@ -121,8 +117,13 @@ void Optimization::load(const parallel::Exchange& exchange, const optim::NamedTe
   if (scaler_) scaler_->load_state(scaler);
   if (!masters_) return;
   const std::map<std::string, at::Tensor> values(parameters.begin(), parameters.end());
+  optim::NamedTensors whole;
+  for (const auto& master : masters_->list()) {
+    whole.emplace_back(master.name + kMaster, values.at(master.name));
+  }
+  const auto pieces = exchange.sliced(whole);
   const at::NoGradGuard no_grad;
-  for (const auto& master : masters_->list()) master.tensor.copy_(values.at(master.name));
+  for (size_t i = 0; i < pieces.size(); ++i) masters_->list()[i].tensor.copy_(pieces[i].second);
 }
 
 }  // namespace troika::train

@@ -26,8 +26,7 @@ class Optimization {
   // Where ranks hold different gradients, `agree` tells of an overflow on any of them.
   Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
                const optim::OptimizerOptions& options, optim::GradScaler::Agree agree = {});
-  // Of what the exchange, which must outlive it, has this rank step. Throws Error(usage) for
-  // optimizers that need whole parameters where it shares them out.
+  // Of what the exchange, which must outlive it, has this rank step.
   Optimization(const nn::Precision& precision, const torch::nn::Module& module,
                parallel::Exchange& exchange, const optim::OptimizerOptions& options);
 
@@ -46,9 +45,9 @@ class Optimization {
   int64_t skipped() const { return skipped_; }
   // Nothing without loss scaling.
   std::optional<double> loss_scale() const;
-  // Float32 under the names of the parameters they are of; none where those are not in half
-  // precision.
-  optim::NamedTensors masters() const;
+  // Float32 under the names of the parameters they are of, whole; none where those are not in half
+  // precision. Called by all ranks; blocks.
+  optim::NamedTensors masters(const parallel::Exchange& exchange) const;
 
   // What the next step depends on beside gradients and the parameters or their masters: of whole
   // parameters, whatever part of them the exchange has this rank step. Tensors may share memory

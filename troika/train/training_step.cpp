@@ -116,7 +116,7 @@ data::Batch TrainingStep::cast(data::Batch batch) const {
 
 optim::NamedTensors TrainingStep::model() {
   exchange_->gather_parameters();
-  return model_state(task_.module(), optimization_->masters());
+  return model_state(task_.module(), optimization_->masters(*exchange_));
 }
 
 optim::NamedTensors TrainingStep::state(bool in_step) const {
@@ -125,7 +125,7 @@ optim::NamedTensors TrainingStep::state(bool in_step) const {
   append(result, kExchange, exchange_->state());
   if (plateau_) result.emplace_back(kPlateau, plateau_->state());
   result.emplace_back(kMemoryFormat,
-                      at::scalar_tensor(static_cast<int64_t>(memory_format_), at::kLong));
+                      at::scalar_tensor(static_cast<int64_t>(states_format()), at::kLong));
   if (!in_step) return result;
   for (const auto& parameter : nn::trained_parameters(task_.module())) {
     // A gradient that this rank lacks must not be taken from rank 0.
@@ -136,6 +136,10 @@ optim::NamedTensors TrainingStep::state(bool in_step) const {
   return result;
 }
 
+at::MemoryFormat TrainingStep::states_format() const {
+  return exchange_->shards().empty() ? memory_format_ : at::MemoryFormat::Contiguous;
+}
+
 // Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
 // everything else is saved by its dimensions.
 void TrainingStep::require_readable(const optim::NamedTensors& state) const {
@@ -144,14 +148,16 @@ void TrainingStep::require_readable(const optim::NamedTensors& state) const {
   const auto saved = std::find_if(state.begin(), state.end(),
                                   [](const auto& item) { return item.first == kMemoryFormat; });
   if (!follows_memory || saved == state.end()) return;
-  if (saved->second.item<int64_t>() == static_cast<int64_t>(memory_format_)) return;
+  if (saved->second.item<int64_t>() == static_cast<int64_t>(states_format())) return;
   const auto name = [](bool is_last) { return is_last ? "channels_last" : "contiguous"; };
-  const bool is_last = memory_format_ == at::MemoryFormat::ChannelsLast;
+  const bool is_last = states_format() == at::MemoryFormat::ChannelsLast;
   throw Error("train", ErrorKind::usage,
               {.what = "states of adamw_8bit and of ddp.hook follow the order of weights in memory",
                .got = fmt::format("a checkpoint of {} for {}", name(!is_last), name(is_last)),
                .expected = "the same order",
-               .hint = fmt::format("set trainer.memory_format to {}", name(!is_last))});
+               .hint = exchange_->shards().empty()
+                           ? fmt::format("set trainer.memory_format to {}", name(!is_last))
+                           : "ZeRO keeps weights contiguous: go on with ddp"});
 }
 
 void TrainingStep::load(const optim::NamedTensors& model, const optim::NamedTensors& state) {

@@ -55,6 +55,8 @@ class TrainingStep {
 
  private:
   void optimizer_step(int64_t step, StepTimes& times);
+  // In which states that follow memory are: shards are of contiguous weights.
+  at::MemoryFormat states_format() const;
   void require_readable(const optim::NamedTensors& state) const;
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);
 
