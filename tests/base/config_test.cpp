@@ -25,6 +25,19 @@ struct Options {
   }
 };
 
+TEST(Config, AnAliasSetsTheKeyItStandsFor) {
+  Options options;
+  auto table = options.table();
+  table.add_alias("trainer.gpus", "trainer.devices");
+  table.parse("[trainer]\ngpus = 4\n", "x.toml");
+  EXPECT_EQ(options.devices, 4);
+  table.set("trainer.gpus", "3");
+  EXPECT_EQ(options.devices, 3);
+  EXPECT_ERROR(table.set("trainer.gpus", "0"), ErrorKind::usage,
+               "[config] trainer.devices; got 0, expected an integer >= 1");
+  EXPECT_EQ(table.to_toml().find("gpus"), std::string::npos);
+}
+
 TEST(Config, ReadsEveryTypeFromToml) {
   Options options;
   auto table = options.table();

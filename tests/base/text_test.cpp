@@ -18,6 +18,17 @@ TEST(Text, ParsesWholeNumbersOnly) {
   EXPECT_EQ(parse_double("1,5"), std::nullopt);
 }
 
+TEST(Text, ParsesBytes) {
+  EXPECT_EQ(parse_bytes("4096"), 4096);
+  EXPECT_EQ(parse_bytes("0"), 0);
+  EXPECT_EQ(parse_bytes("6GiB"), int64_t{6} << 30);
+  EXPECT_EQ(parse_bytes("1.5 mb"), 3 << 19);
+  EXPECT_EQ(parse_bytes("2K"), 2048);
+  for (const char* bad : {"", "GiB", "-1", "1 PiB", "1.5.1", "6 GiB 2", "9000000T"}) {
+    EXPECT_EQ(parse_bytes(bad), std::nullopt) << bad;
+  }
+}
+
 TEST(Text, SplitsAndTrims) {
   EXPECT_THAT(split("a,,b", ','), testing::ElementsAre("a", "", "b"));
   EXPECT_THAT(split("", ','), testing::ElementsAre(""));

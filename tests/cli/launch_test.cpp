@@ -67,6 +67,19 @@ TEST(Launch, RefusesNoProgramAndUnknownOptions) {
       {"--shutdown-timeout nan echo x",
        "error: [launch] shutdown timeout; got nan, expected a number of seconds from 0 to "
        "604800\n"},
+      {"--nnodes 1:3 echo x",
+       "error: [launch] where do the launches meet; got --nnodes 1:3 without --rdzv-endpoint, "
+       "expected the host and port of one of them (on all machines the same: --rdzv-endpoint "
+       "HOST:29400)\n"},
+      {"--nnodes 3:1 --rdzv-endpoint here echo x",
+       "error: [launch] --nnodes; got 3:1, expected N, or MIN:MAX with 1 <= MIN <= MAX <= "
+       "100000\n"},
+      {"--rdzv-endpoint here:port echo x",
+       "error: [cluster] rendezvous endpoint; got \"here:port\", expected HOST or HOST:PORT with a "
+       "port from 1 to 65535 (an IPv6 address stands in brackets)\n"},
+      {"--nnodes 2 --master-addr here --max-restarts 1 echo x",
+       "error: [cluster] restarts; got 1 with 2 nodes, expected one node (launches of several "
+       "nodes agree on rounds with --rdzv-endpoint)\n"},
   };
   for (const auto& [arguments, message] : rows) {
     SCOPED_TRACE(arguments);

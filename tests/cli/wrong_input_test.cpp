@@ -68,7 +68,10 @@ TEST_F(WrongInput, ArgumentWithoutItsValue) {
 
 TEST_F(WrongInput, NumbersOutOfRange) {
   const std::pair<const char*, const char*> rows[] = {
-      {"trainer.max_epochs=1000000001", "1000000001, expected an integer from 1 to 1000000000"},
+      {"trainer.max_epochs=1000000001",
+       "1000000001, expected an integer from 1 to 1000000000, or -1 for no limit"},
+      {"trainer.max_epochs=0", "0, expected an integer from 1 to 1000000000, or -1 for no limit"},
+      {"trainer.num_nodes=0", "0, expected an integer >= 1, or -1 for any number"},
       {"trainer.max_steps=0", "0, expected an integer >= 1, or -1 for no limit"},
       {"trainer.max_steps=-2", "-2, expected an integer >= 1, or -1 for no limit"},
       {"data.batch_size=1000000001", "1000000001, expected an integer from 1 to 1000000000"},
@@ -89,6 +92,18 @@ TEST_F(WrongInput, NumbersOutOfRange) {
   expect_failure(troika("train --trainer.devices=4294967297"), 2,
                  "error: [cluster] number of processes; got 2147483647, expected at most 4096 on "
                  "one machine\n");
+}
+
+TEST_F(WrongInput, NamesThatNothingHas) {
+  expect_failure(
+      troika("train --trainer.accelerator=cdua"), 2,
+      "error: [config] trainer.accelerator; got \"cdua\", expected one of auto, cpu, gpu, "
+      "cuda (did you mean cpu?)\n");
+  expect_failure(troika("train --trainer.profiler=simpel"), 2,
+                 "error: [config] trainer.profiler; got \"simpel\", expected simple, or "
+                 "nothing\n");
+  expect_failure(troika("train --trainer.seed_everything=-1"), 2,
+                 "error: [config] run.seed; got -1, expected an integer >= 0\n");
 }
 
 TEST_F(WrongInput, MissingFile) {

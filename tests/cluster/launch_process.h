@@ -2,19 +2,40 @@
 #pragma once
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <string>
 #include <utility>
 
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/cluster/descriptor.h"
 #include "troika/cluster/launcher.h"
 
 namespace troika::cluster {
+
+inline constexpr Milliseconds kPatience{8000};
+
+// Waits for what other processes are about to put into a folder.
+template <typename Condition>
+bool comes_into(const std::filesystem::path& folder, const Condition& condition,
+                Milliseconds patience = kPatience) {
+  const Descriptor watch(::inotify_init1(IN_CLOEXEC));
+  EXPECT_GE(::inotify_add_watch(watch.get(), folder.c_str(), IN_CREATE | IN_MOVED_TO), 0);
+  const auto deadline = Deadline::after(patience);
+  while (!condition()) {
+    if (!wait_for(watch.get(), POLLIN, deadline)) return false;
+    std::array<char, 4096> events;
+    EXPECT_GT(::read(watch.get(), events.data(), events.size()), 0);
+  }
+  return true;
+}
 
 inline LaunchOptions shell(const std::string& script, int processes = 1) {
   LaunchOptions options;
@@ -30,6 +51,7 @@ class Launch {
  public:
   explicit Launch(LaunchOptions options) : out_(folder_ / "out"), err_(folder_ / "err") {
     if (options.log_dir.empty()) options.log_dir = logs();
+    for (const auto& path : {out_, err_}) write_file_atomically(path, "");
     pid_ = ::fork();
     if (pid_ != 0) return;
     // What is typed at the launcher is not for the ranks.

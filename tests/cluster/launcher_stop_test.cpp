@@ -1,10 +1,8 @@
 // However a launch ends, no process is left, and the report says who failed first.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <sys/inotify.h>
 #include <sys/syscall.h>
 
-#include <array>
 #include <cerrno>
 
 #include "tests/cluster/launch_process.h"
@@ -20,22 +18,6 @@ namespace troika::cluster {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr Milliseconds kPatience{8000};
-
-// Waits for what other processes are about to put into a folder.
-template <typename Condition>
-bool comes_into(const std::filesystem::path& folder, const Condition& condition) {
-  const Descriptor watch(::inotify_init1(IN_CLOEXEC));
-  EXPECT_GE(::inotify_add_watch(watch.get(), folder.c_str(), IN_CREATE | IN_MOVED_TO), 0);
-  const auto deadline = Deadline::after(kPatience);
-  while (!condition()) {
-    if (!wait_for(watch.get(), POLLIN, deadline)) return false;
-    std::array<char, 4096> events;
-    EXPECT_GT(::read(watch.get(), events.data(), events.size()), 0);
-  }
-  return true;
-}
 
 // A zombie that waits for a parent that is not ours counts as ended.
 bool ends(pid_t pid) {

@@ -243,9 +243,23 @@ TEST(Launcher, RefusesBadOptions) {
          o.num_nodes = 2;
          o.master_address = "node0";
        }),
-       "restarts; got 1 with 2 nodes, expected one node (launchers of several nodes do not agree "
-       "on "
-       "rounds; Slurm can requeue)"},
+       "restarts; got 1 with 2 nodes, expected one node (launches of several nodes agree on "
+       "rounds with --rdzv-endpoint)"},
+      {bad([](auto& o) {
+         o.num_nodes = 2;
+         o.elastic = ElasticOptions{.endpoint = "here", .id = ""};
+         o.master_address = "node0";
+       }),
+       "node rank and master address; got values for an elastic run, expected none (launches that "
+       "meet at --rdzv-endpoint number themselves, and rank 0 is there)"},
+      {bad([](auto& o) {
+         o.elastic = ElasticOptions{.min_nodes = 2, .endpoint = "here", .id = ""};
+       }),
+       "number of nodes; got 2:1, expected MIN:MAX with 1 <= MIN <= MAX"},
+      {bad([](auto& o) { o.elastic = ElasticOptions{.endpoint = ":1", .id = ""}; }),
+       "rendezvous endpoint; got \":1\", expected HOST or HOST:PORT with a port from 1 to 65535 "
+       "(an "
+       "IPv6 address stands in brackets)"},
       {bad([](auto& o) { o.command.clear(); }),
        "program to launch; got none, expected a program and its arguments"},
   };

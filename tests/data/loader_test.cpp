@@ -90,6 +90,24 @@ TEST(Loader, LoadsAheadNoFurtherThanAsked) {
   }
 }
 
+// A hand-over that takes for ever is worth no load; one that takes no time is worth any.
+TEST(Loader, LoadsWhatIsQuickerThanAHandOverWithoutWorkers) {
+  constexpr int64_t kBatches = 1000;
+  const auto loads_by_caller = [](std::chrono::nanoseconds hand_over) {
+    std::atomic<int64_t> result = 0;
+    const auto caller = std::this_thread::get_id();
+    const Scripted dataset([&](int64_t) { result += std::this_thread::get_id() == caller; });
+    Loader loader(dataset, singles(kBatches), {}, {.prefetch = 2, .hand_over = hand_over});
+    for (int64_t i = 0; i < kBatches; ++i) {
+      EXPECT_EQ(loader.next()->targets.item<int64_t>(), i);
+    }
+    EXPECT_FALSE(loader.next().has_value());
+    return result.load();
+  };
+  EXPECT_EQ(loads_by_caller({}), 0);
+  EXPECT_GT(loads_by_caller(std::chrono::hours(1)), 0);
+}
+
 TEST(Loader, CanBeDestroyedAtAnyMoment) {
   const auto dataset = images(200, {});
   for (const int workers : {0, 1, 3}) {

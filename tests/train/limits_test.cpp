@@ -12,6 +12,7 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callback.h"
+#include "troika/train/callbacks/timer.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/trainer.h"
 
@@ -229,9 +230,28 @@ TEST_F(LimitedRun, EndsWhenACallbackAsksButNotBeforeTheLeast) {
 
 TEST_F(LimitedRun, EndsWhenItsTimeIsOver) {
   options_.trainer.max_time = "00:00:00:00";
-  EXPECT_EQ(fit(2).steps, 1);
+  EXPECT_EQ(fit(2).steps, 2) << "the clock of the first step is looked at in the second";
+  options_.timer.interval = "epoch";
+  EXPECT_EQ(fit(2).steps, 6) << "one epoch";
+  options_.timer.interval = "step";
   options_.trainer.max_time = "99:00:00:00";
   EXPECT_EQ(fit(2).steps, 12);
+}
+
+TEST_F(LimitedRun, TimesItsStagesOverResumes) {
+  options_.trainer.max_epochs = 1;
+  const auto timer = std::make_shared<Timer>("99:00:00:00");
+  fit(1, timer);
+  EXPECT_GT(timer->training_seconds(), 0);
+  EXPECT_GT(timer->validation_seconds(), 0);
+  EXPECT_GT(timer->seconds_left(), 98 * 86400.0);
+  EXPECT_LT(timer->seconds_left(), 99 * 86400.0);
+  options_.trainer.ckpt_path = "last";
+  const auto again = std::make_shared<Timer>("00:00:00:00");
+  EXPECT_EQ(fit(1, again).steps, 6) << "nothing was left to do";
+  EXPECT_EQ(again->validation_seconds(), timer->validation_seconds());
+  options_.trainer.ckpt_path = "";
+  EXPECT_EQ(fit(1, std::make_shared<Timer>("00:00:00:00")).steps, 2);
 }
 
 TEST_F(LimitedRun, MaySaveByTheClock) {

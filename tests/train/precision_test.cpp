@@ -157,14 +157,29 @@ TEST_F(PrecisionOfARun, RecomputedActivationsGiveTheSameRun) {
     EXPECT_EQ(fit_model(policy), std::pair(loss, 2 * calls)) << policy;
   }
   EXPECT_EQ(fit_model("sqrt"), std::pair(loss, calls)) << "the first two blocks alone";
+  // Four times more to measure, and as in "none" where there is room.
+  EXPECT_EQ(fit_model("budget:1GiB"), std::pair(loss, calls + 4));
+  const auto [tight_loss, tight_calls] = fit_model("budget:6KiB");
+  EXPECT_EQ(tight_loss, loss);
+  EXPECT_GE(tight_calls, 2 * calls);
 }
 
 TEST_F(PrecisionOfARun, OnlyAModelsActivationsAreRecomputed) {
   options_.trainer.recompute = "full";
-  EXPECT_ERROR(fit("32"), ErrorKind::usage,
-               "[train] activations can be recomputed between the blocks of a model only; got "
-               "recompute full for a task of another module, expected a task made of an nn::Model "
-               "(nn::from_sequential() makes one)");
+  EXPECT_ERROR(
+      fit("32"), ErrorKind::usage,
+      "[train] activations can be recomputed between the blocks of a model only; got "
+      "trainer.recompute for a task of another module, expected a task made of an nn::Model "
+      "(nn::from_sequential() makes one)");
+}
+
+TEST_F(PrecisionOfARun, ABudgetMustSuffice) {
+  prepare("32");
+  options_.trainer.recompute = "budget:100";
+  Task task(nn::from_sequential(torch::nn::Sequential(torch::nn::Linear(8, 4))));
+  EXPECT_ERROR(fit_task(task), ErrorKind::usage,
+               "[nn] activations do not fit into the memory for them, whatever is recomputed; got "
+               "100 B, expected more");
 }
 
 struct Ones : torch::nn::Module {
@@ -179,7 +194,8 @@ TEST(Optimization, AnOverflowCostsAStep) {
     Ones module(precision.parameters);
     const auto& weight = module.weight;
     parallel::DataParallel ddp(module, comm::local::alone());
-    Optimization optimization(precision, {{"weight", weight}}, {.lr = 0.5, .momentum = 0});
+    Optimization optimization(precision, {{"weight", weight}},
+                              {.optimizer = {.lr = 0.5, .momentum = 0}, .schedule = {}});
     EXPECT_EQ(optimization.scaled(torch::tensor(1.0)).item<double>(), 65536);
 
     weight.mutable_grad() = at::full({4}, std::numeric_limits<float>::infinity(), weight.options());
@@ -201,7 +217,8 @@ TEST(Optimization, ClipsGradientsInTheirOwnUnits) {
       const auto precision = nn::parse_precision(name);
       Ones module(precision.parameters);
       parallel::DataParallel ddp(module, comm::local::alone());
-      Optimization optimization(precision, {{"weight", module.weight}}, {.lr = 1, .momentum = 0});
+      Optimization optimization(precision, {{"weight", module.weight}},
+                                {.optimizer = {.lr = 1, .momentum = 0}, .schedule = {}});
       optimization.scaled((module.weight.to(at::kFloat) * 0.25).sum()).backward();
       ddp.finish_backward();
       // Four gradients of 0.25 have the norm 0.5.
@@ -217,7 +234,7 @@ TEST(Optimization, OthersAreNotScaled) {
     const auto precision = nn::parse_precision(name);
     Ones module(precision.parameters);
     const parallel::DataParallel ddp(module, comm::local::alone());
-    const Optimization optimization(precision, {{"weight", module.weight}}, {});
+    const Optimization optimization(precision, {{"weight", module.weight}}, OptimizerRecipe());
     EXPECT_FALSE(optimization.loss_scale()) << name;
     EXPECT_EQ(optimization.masters(ddp).size(), precision.needs_masters() ? 1 : 0) << name;
   }

@@ -204,6 +204,16 @@ TEST_F(Resume, IsExactWithCallbacks) {
   expect_exact(2, {1});
 }
 
+TEST_F(Resume, IsExactWithAverages) {
+  options_.ema.enabled = true;
+  options_.swa = {.swa_lrs = 0.01, .swa_epoch_start = "0", .annealing_epochs = 3};
+  expect_exact(1);
+  expect_exact(2, {1});
+  options_.trainer.strategy = "zero2";
+  options_.run.folder = (folder_ / "shared-out").string();
+  expect_exact_from_step_17();
+}
+
 TEST_F(Resume, AlgorithmsAreChosenByTheLinksOfTheFirstStart) {
   const auto links = [](const RankState& state) {
     return std::find_if(state.rest.begin(), state.rest.end(),

@@ -218,9 +218,16 @@ void Table::add_row(Row row) {
   rows_.push_back(std::move(row));
 }
 
+void Table::add_alias(std::string alias, std::string key) {
+  find(key, "");
+  aliases_.emplace(std::move(alias), std::move(key));
+}
+
 const Table::Row& Table::find(std::string_view key, const std::string& where) const {
+  const auto alias = aliases_.find(key);
+  const std::string_view name = alias == aliases_.end() ? key : alias->second;
   const auto row =
-      std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.key == key; });
+      std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.key == name; });
   if (row != rows_.end()) return *row;
   std::vector<std::string> keys;
   for (const auto& r : rows_) keys.push_back(r.key);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -45,6 +46,9 @@ class Table {
     add_row({std::move(key), variable, Value(*variable), std::move(help), std::move(rule)});
   }
 
+  // Another name that sets `key`, which has been added. No text of this table has it.
+  void add_alias(std::string alias, std::string key);
+
   // Each throws Error(room `config`, usage) for an unknown key (naming the nearest known one), a
   // wrong type or a broken rule; errors from a file name its line.
   void load(const std::filesystem::path& toml_file);
@@ -75,6 +79,7 @@ class Table {
   static void store(const Row& row, Value value, const std::string& where);
 
   std::vector<Row> rows_;
+  std::map<std::string, std::string, std::less<>> aliases_;
 };
 
 }  // namespace troika::config

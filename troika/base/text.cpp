@@ -70,6 +70,25 @@ std::optional<double> parse_double(std::string_view text) {
   return parse_number<double>(text);
 }
 
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  const size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
+  const auto number = parse_double(text.substr(0, end));
+  std::string unit(trim(text.substr(end)));
+  std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  constexpr std::array<std::array<std::string_view, 3>, 5> kNames{{{"", "b", "b"},
+                                                                   {"k", "kb", "kib"},
+                                                                   {"m", "mb", "mib"},
+                                                                   {"g", "gb", "gib"},
+                                                                   {"t", "tb", "tib"}}};
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (std::ranges::find(kNames[i], unit) == kNames[i].end()) continue;
+    const double bytes = std::ldexp(number.value_or(-1), static_cast<int>(10 * i));
+    if (bytes < 0 || bytes >= std::ldexp(1.0, 63)) return std::nullopt;
+    return static_cast<int64_t>(bytes);
+  }
+  return std::nullopt;
+}
+
 std::string human_bytes(double bytes) {
   constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;

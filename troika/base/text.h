@@ -18,6 +18,9 @@ std::string_view trim(std::string_view text);
 // The whole text as a number, or nothing.
 std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);
+// "6GiB", "1.5 gb", "6G" or "4096": bytes, at least 0, rounded down. Every unit is 1024 of the one
+// before.
+std::optional<int64_t> parse_bytes(std::string_view text);
 
 // 1536 -> "1.5 KiB"; 59.2 -> "59 s", 75 -> "1:15", 3700 -> "1:01:40".
 std::string human_bytes(double bytes);

@@ -26,6 +26,9 @@ struct Entry {
 using AfterDashes = std::optional<std::vector<std::string>>;
 
 Entry add_train(CLI::App& app);
+Entry add_validate(CLI::App& app);
+Entry add_test(CLI::App& app);
+Entry add_predict(CLI::App& app);
 Entry add_launch(CLI::App& app, const AfterDashes& rest);
 Entry add_doctor(CLI::App& app);
 Entry add_sample(CLI::App& app);

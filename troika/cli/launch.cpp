@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cluster/launcher.h"
 
@@ -12,11 +13,16 @@ namespace troika::cli {
 namespace {
 
 constexpr double kWeekSeconds = 7 * 24 * 3600;
+constexpr int kMaxNodes = 100'000;
 
 struct Arguments {
   cluster::LaunchOptions options;
+  std::string num_nodes = "1";
   double shutdown_seconds = 5;
   std::string log_dir;
+  cluster::ElasticOptions elastic;
+  double last_call_seconds = 30;
+  double join_seconds = 600;
 };
 
 // What CLI11 left over, from the first word that is no option of ours, and what followed `--`.
@@ -42,19 +48,69 @@ std::vector<std::string> program(std::vector<std::string> words, const AfterDash
   return words;
 }
 
-int run(Arguments arguments, std::vector<std::string> command) {
-  const double seconds = arguments.shutdown_seconds;
+Milliseconds span(const std::string& what, double seconds) {
   if (!(seconds >= 0 && seconds <= kWeekSeconds)) {
     throw Error("launch", ErrorKind::usage,
-                {.what = "shutdown timeout",
+                {.what = what,
                  .got = fmt::format("{}", seconds),
                  .expected = fmt::format("a number of seconds from 0 to {}", kWeekSeconds)});
   }
+  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+// "3" or "1:3"; without a colon both are the same.
+struct NodeRange {
+  int min, max;
+};
+NodeRange parse_nodes(const std::string& text) {
+  const size_t colon = text.find(':');
+  const auto min = parse_int(text.substr(0, colon));
+  const auto max = colon == std::string::npos ? min : parse_int(text.substr(colon + 1));
+  if (!min || !max || *min < 1 || *max < *min || *max > kMaxNodes) {
+    throw Error("launch", ErrorKind::usage,
+                {.what = "--nnodes",
+                 .got = text,
+                 .expected = fmt::format("N, or MIN:MAX with 1 <= MIN <= MAX <= {}", kMaxNodes)});
+  }
+  return {static_cast<int>(*min), static_cast<int>(*max)};
+}
+
+int run(Arguments arguments, std::vector<std::string> command) {
   auto& options = arguments.options;
   options.command = std::move(command);
   options.log_dir = arguments.log_dir;
-  options.shutdown_timeout = Milliseconds(static_cast<int64_t>(seconds * 1e3));
+  options.shutdown_timeout = span("shutdown timeout", arguments.shutdown_seconds);
+  const auto nodes = parse_nodes(arguments.num_nodes);
+  options.num_nodes = nodes.max;
+  if (!arguments.elastic.endpoint.empty()) {
+    options.elastic = arguments.elastic;
+    options.elastic->min_nodes = nodes.min;
+    options.elastic->last_call_timeout = span("last-call timeout", arguments.last_call_seconds);
+    options.elastic->join_timeout = span("join timeout", arguments.join_seconds);
+  } else if (nodes.min != nodes.max) {
+    throw Error("launch", ErrorKind::usage,
+                {.what = "where do the launches meet",
+                 .got = fmt::format("--nnodes {} without --rdzv-endpoint", arguments.num_nodes),
+                 .expected = "the host and port of one of them",
+                 .hint = "on all machines the same: --rdzv-endpoint HOST:29400"});
+  }
   return cluster::launch(options);
+}
+
+void add_elastic_options(CLI::App& command, Arguments& arguments, CLI::Option* endpoint) {
+  command
+      .add_option("--rdzv-id", arguments.elastic.id,
+                  "name of the run; launches of others are refused")
+      ->needs(endpoint);
+  command
+      .add_option("--rdzv-last-call-timeout", arguments.last_call_seconds,
+                  "seconds that MIN machines wait for more")
+      ->capture_default_str()
+      ->needs(endpoint);
+  command
+      .add_option("--rdzv-join-timeout", arguments.join_seconds, "seconds to wait for MIN machines")
+      ->capture_default_str()
+      ->needs(endpoint);
 }
 
 }  // namespace
@@ -66,10 +122,16 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
   auto& options = arguments->options;
   command->add_option("-n,--nproc-per-node", options.processes, "ranks on this machine")
       ->capture_default_str();
-  command->add_option("--nnodes", options.num_nodes, "machines")->capture_default_str();
-  command->add_option("--node-rank", options.node_rank, "which of them this is")
+  command->add_option("--nnodes", arguments->num_nodes, "machines; MIN:MAX with --rdzv-endpoint")
       ->capture_default_str();
-  command->add_option("--master-addr", options.master_address, "address of machine 0");
+  auto* endpoint = command->add_option("--rdzv-endpoint", arguments->elastic.endpoint,
+                                       "HOST:PORT where the launches of all machines meet; HOST "
+                                       "has rank 0, and is the one that must not be lost");
+  command->add_option("--node-rank", options.node_rank, "which of them this is")
+      ->capture_default_str()
+      ->excludes(endpoint);
+  command->add_option("--master-addr", options.master_address, "address of machine 0")
+      ->excludes(endpoint);
   command->add_option("--master-port", options.master_port, "where rank 0 listens; 0: any free one")
       ->capture_default_str();
   command->add_option("--log-dir", arguments->log_dir,
@@ -83,6 +145,7 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       ->add_option("--max-restarts", options.max_restarts,
                    "how often all ranks start anew after one failed")
       ->capture_default_str();
+  add_elastic_options(*command, *arguments, endpoint);
   command->footer(
       "PROGRAM and its ARGUMENTS follow the options, after -- or not; all from PROGRAM on is its "
       "own.");

@@ -26,12 +26,13 @@ int run(int argc, char** argv) {
   CLI::App app("Distributed training of neural networks on LibTorch", "troika");
   app.require_subcommand(1);
   const std::vector<troika::cli::Entry> entries{
-      troika::cli::add_train(app),  troika::cli::add_launch(app, rest),
-      troika::cli::add_doctor(app), troika::cli::add_sample(app),
-      troika::cli::add_export(app), troika::cli::add_import(app),
-      troika::cli::add_bench(app),  troika::cli::add_report(app),
-      troika::cli::add_memory(app), troika::cli::add_slurm(app, rest),
-      troika::cli::add_version(app)};
+      troika::cli::add_train(app),        troika::cli::add_validate(app),
+      troika::cli::add_test(app),         troika::cli::add_predict(app),
+      troika::cli::add_launch(app, rest), troika::cli::add_doctor(app),
+      troika::cli::add_sample(app),       troika::cli::add_export(app),
+      troika::cli::add_import(app),       troika::cli::add_bench(app),
+      troika::cli::add_report(app),       troika::cli::add_memory(app),
+      troika::cli::add_slurm(app, rest),  troika::cli::add_version(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

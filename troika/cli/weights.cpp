@@ -9,6 +9,7 @@
 #include "troika/base/error.h"
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
+#include "troika/train/callbacks/ema.h"
 #include "troika/train/checkpoint.h"
 #include "troika/train/checkpoint_index.h"
 #include "troika/train/foreign_weights.h"
@@ -29,11 +30,14 @@ void report(const Files& files, const train::NamedTensors& tensors) {
   fmt::print("{}: {} tensors, {} numbers\n", files.to, tensors.size(), numbers);
 }
 
-int export_weights(const Files& files) {
-  std::filesystem::path from = files.from;
+train::NamedTensors plain_weights(std::filesystem::path from) {
   if (std::filesystem::is_directory(from)) from /= train::kWeightsFile;
   train::check_if_indexed(from);
-  const auto tensors = train::load_safetensors(from);
+  return train::load_safetensors(from);
+}
+
+int export_weights(const Files& files, bool averaged) {
+  const auto tensors = averaged ? train::averaged_weights(files.from) : plain_weights(files.from);
   // Without this key, Hugging Face's transformers refuse a file.
   train::save_safetensors(files.to, tensors, {{"format", "pt"}});
   report(files, tensors);
@@ -82,7 +86,9 @@ Entry add_export(CLI::App& app) {
   const auto files = std::make_shared<Files>();
   add_files(command, *files, "CHECKPOINT", "a folder or a file of runs/NAME/checkpoints",
             "safetensors file of the weights alone, under PyTorch's names");
-  return {command, [files] { return export_weights(*files); }};
+  const auto averaged = std::make_shared<bool>(false);
+  command->add_flag("--ema", *averaged, "the moving average of a run with ema.enabled");
+  return {command, [files, averaged] { return export_weights(*files, *averaged); }};
 }
 
 Entry add_import(CLI::App& app) {

@@ -14,11 +14,16 @@ namespace troika::cluster {
 namespace {
 
 constexpr pid_t kGoHome = 0;
+// More than a launcher has open before it starts ranks.
+constexpr int kDescriptors = 4096;
 
 // A process without exec in what may have been many threads: async-signal-safe calls only, and no
 // allocation. Signals stay blocked, so that none meant for the launcher ends it.
-[[noreturn]] void stand_guard(int pipe, int launcher_end, pid_t* groups, size_t room) {
-  ::close(launcher_end);
+[[noreturn]] void stand_guard(int pipe, pid_t* groups, size_t room) {
+  // The launcher's end of the pipe among them, and connections whose ends others are to see.
+  for (int fd = STDERR_FILENO + 1; fd < kDescriptors; ++fd) {
+    if (fd != pipe) ::close(fd);
+  }
   ::setpgid(0, 0);
   size_t count = 0;
   while (true) {
@@ -45,7 +50,7 @@ Guardian::Guardian(int max_groups) {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   pid_ = ::fork();
   const int error = errno;
-  if (pid_ == 0) stand_guard(pipe.read.get(), pipe.write.get(), groups.data(), groups.size());
+  if (pid_ == 0) stand_guard(pipe.read.get(), groups.data(), groups.size());
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ < 0) fail_system("start a process", error);
   ::setpgid(pid_, pid_);  // out of reach of the terminal's Ctrl-C

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <tuple>
 
 #include "troika/base/error.h"
@@ -81,6 +82,11 @@ std::string report(const std::vector<RankEnd>& ends, const RankEnd& first,
       text += fmt::format("  {:<8} {}\n", fmt::format("rank {}:", end.rank), show_end(end));
   }
   return text;
+}
+
+void say(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace troika::cluster

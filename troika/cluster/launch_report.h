@@ -37,4 +37,7 @@ std::optional<int> saved_code(const std::vector<RankEnd>& ends);
 // Several lines, the last ended. `host` is shown when not empty.
 std::string report(const std::vector<RankEnd>& ends, const RankEnd& first, const std::string& host);
 
+// On standard error, at once.
+void say(const std::string& text);
+
 }  // namespace troika::cluster

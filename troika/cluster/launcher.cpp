@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "troika/base/error.h"
+#include "troika/cluster/endpoint.h"
 #include "troika/cluster/launcher_variables.h"
 #include "troika/cluster/supervisor.h"
 
@@ -17,6 +20,23 @@ void refuse(const std::string& what, const std::string& got, const std::string& 
             const std::string& hint = "") {
   throw Error("cluster", ErrorKind::usage,
               {.what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+void check_elastic(const LaunchOptions& options) {
+  const auto& elastic = *options.elastic;
+  if (elastic.min_nodes < 1 || elastic.min_nodes > options.num_nodes) {
+    refuse("number of nodes", fmt::format("{}:{}", elastic.min_nodes, options.num_nodes),
+           "MIN:MAX with 1 <= MIN <= MAX");
+  }
+  if (options.node_rank != 0 || !options.master_address.empty()) {
+    refuse("node rank and master address", "values for an elastic run", "none",
+           "launches that meet at --rdzv-endpoint number themselves, and rank 0 is there");
+  }
+  for (const auto& [what, time] : {std::pair("last-call timeout", elastic.last_call_timeout),
+                                   std::pair("join timeout", elastic.join_timeout)}) {
+    if (time < Milliseconds(0)) refuse(what, fmt::format("{} ms", time.count()), "a time >= 0");
+  }
+  parse_endpoint(elastic.endpoint);
 }
 
 void check(const LaunchOptions& options) {
@@ -37,14 +57,18 @@ void check(const LaunchOptions& options) {
   }
   const Variables variables = process_variable;
   const int launchers = slurm_step_tasks(Reader(variables)).value_or(1);
-  if (launchers > 1 && launchers != options.num_nodes) {
+  const bool is_one_of_them =
+      options.elastic ? launchers <= options.num_nodes : launchers == options.num_nodes;
+  if (launchers > 1 && !is_one_of_them) {
     refuse("number of nodes",
            fmt::format("{} with SLURM_STEP_NUM_TASKS={}", options.num_nodes, launchers),
            "one launcher on each node",
            "srun --nodes=N --ntasks-per-node=1 troika launch --nnodes N --node-rank "
            "$SLURM_NODEID, or do without troika launch: srun can start the ranks");
   }
-  if (options.num_nodes > 1 && options.master_address.empty()) {
+  if (options.elastic) check_elastic(options);
+  const bool is_one_of_numbered = options.num_nodes > 1 && !options.elastic;
+  if (is_one_of_numbered && options.master_address.empty()) {
     refuse("master address", "none", "the host name or address of node 0",
            "needed with more than one node");
   }
@@ -58,9 +82,9 @@ void check(const LaunchOptions& options) {
   if (options.max_restarts < 0) {
     refuse("number of restarts", std::to_string(options.max_restarts), "an integer >= 0");
   }
-  if (options.max_restarts > 0 && options.num_nodes > 1) {
+  if (options.max_restarts > 0 && is_one_of_numbered) {
     refuse("restarts", fmt::format("{} with {} nodes", options.max_restarts, options.num_nodes),
-           "one node", "launchers of several nodes do not agree on rounds; Slurm can requeue");
+           "one node", "launches of several nodes agree on rounds with --rdzv-endpoint");
   }
   if (options.command.empty()) refuse("program to launch", "none", "a program and its arguments");
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,24 @@
 
 namespace troika::cluster {
 
+// Launches, one on each machine, that agree on rounds, which begin with `min_nodes` to
+// LaunchOptions::num_nodes of them. They meet at the endpoint: the first launch on its machine
+// hosts the server of the others, and rank 0. It is the one that must not be lost.
+struct ElasticOptions {
+  int min_nodes = 1;
+  std::string endpoint;  // host or host:port, [address]:port for IPv6; kDefaultPort
+  std::string id;        // of the run, to refuse launches of others; "": a unique one for its ranks
+  // How long a round waits for more machines once it has min_nodes, and for those.
+  Milliseconds last_call_timeout{30'000};
+  Milliseconds join_timeout{600'000};
+};
+
 struct LaunchOptions {
   int processes = 1;  // ranks on this machine
-  // With several machines, launch() runs once on each of them with the same options but node_rank.
+  // With several machines, launch() runs once on each of them with the same options but node_rank,
+  // which elastic launches have not: it may change with each round.
   int num_nodes = 1;
+  std::optional<ElasticOptions> elastic;
   int node_rank = 0;
   std::string master_address;  // of node 0; "" only with one node: 127.0.0.1
   int master_port = 0;         // 0: a free one, with several nodes kDefaultPort
@@ -27,7 +42,8 @@ struct LaunchOptions {
   bool tee = false;  // show the other ranks' lines too, with "[rank N] " before each
   Milliseconds shutdown_timeout{5000};  // from SIGTERM (or a forwarded SIGINT) to SIGKILL
   Milliseconds settle_time{1000};       // that others get to fail on their own after the first
-  // A round in which a rank failed is followed by another, up to so often, on one machine.
+  // A round in which a rank failed is followed by another, up to so often; on one machine or
+  // elastic.
   int max_restarts = 0;
   std::vector<std::string> command;  // program, searched in PATH, and its arguments
 };
@@ -45,13 +61,18 @@ struct LaunchOptions {
 // on. Failures that another try cannot help (ExitCode::usage, ::not_executable) end the launch, and
 // so do SIGINT, SIGTERM and SIGHUP.
 //
+// Elastic launches end a round together, and begin the next one with whoever is there: after a
+// failure, when a machine is lost or told to end, and, to take it in, when another one comes; only
+// failures count as restarts. They all return the exit code of the run, the first failure's. The
+// end of the hosting launch ends all of them.
+//
 // Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 // MASTER_ADDR, MASTER_PORT (a fresh one each round where the launcher chooses it),
-// TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, TROIKA_ERROR_FILE (see failure.h); where
-// not set yet
-// TORCHELASTIC_RUN_ID and OMP_NUM_THREADS = cores / processes; and TROIKA_TTY=1 and its COLUMNS
-// when standard error here is a terminal. Standard input is empty. The outputs of local rank 0 are
-// passed on byte for byte.
+// TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, TROIKA_ROUND (of an elastic run, also
+// those that ended because machines came or went), TROIKA_NNODES=MIN:MAX in an elastic run,
+// TROIKA_ERROR_FILE (see failure.h); where not set yet TORCHELASTIC_RUN_ID and OMP_NUM_THREADS =
+// cores / processes; and TROIKA_TTY=1 and its COLUMNS when standard error here is a terminal.
+// Standard input is empty. The outputs of local rank 0 are passed on byte for byte.
 //
 // Takes over signal handling and child processes while it runs: one launch per process at a time.
 // Throws Error(cluster, usage) for options that make no sense, also beside what srun started.

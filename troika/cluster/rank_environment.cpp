@@ -14,6 +14,10 @@
 
 namespace troika::cluster {
 
+std::string unique_run_id() {
+  return fmt::format("troika-{}-{:08x}", ::getpid(), std::random_device()());
+}
+
 LaunchPlace decide_place(const LaunchOptions& options) {
   const bool alone = options.num_nodes == 1;
   const std::string address = options.master_address;
@@ -21,14 +25,15 @@ LaunchPlace decide_place(const LaunchOptions& options) {
   LaunchPlace place{.address = address.empty() ? std::string("127.0.0.1") : address,
                     .port = port != 0 ? port : (alone ? free_port() : kDefaultPort),
                     .run_id = {},
-                    .restarts = 0};
+                    .node_rank = options.node_rank,
+                    .num_nodes = options.num_nodes};
   // All nodes must come to the same name, on one machine it may be unique.
-  place.run_id = alone ? fmt::format("troika-{}-{:08x}", ::getpid(), std::random_device()())
-                       : fmt::format("troika-{}-{}", place.address, place.port);
+  place.run_id = alone ? unique_run_id() : fmt::format("troika-{}-{}", place.address, place.port);
   return place;
 }
 
 LaunchPlace next_place(const LaunchOptions& options, LaunchPlace place) {
+  ++place.round;
   ++place.restarts;
   if (options.master_port == 0) place.port = free_port();
   return place;
@@ -42,17 +47,21 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const La
     const size_t equals = text.find('=');
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  const int rank = options.node_rank * options.processes + local_rank;
-  variables["RANK"] = std::to_string(rank);
-  variables["WORLD_SIZE"] = std::to_string(options.num_nodes * options.processes);
+  variables["RANK"] = std::to_string(place.rank(local_rank, options.processes));
+  variables["WORLD_SIZE"] = std::to_string(place.num_nodes * options.processes);
   variables["LOCAL_RANK"] = std::to_string(local_rank);
   variables["LOCAL_WORLD_SIZE"] = std::to_string(options.processes);
-  variables["GROUP_RANK"] = std::to_string(options.node_rank);
-  variables["GROUP_WORLD_SIZE"] = std::to_string(options.num_nodes);
+  variables["GROUP_RANK"] = std::to_string(place.node_rank);
+  variables["GROUP_WORLD_SIZE"] = std::to_string(place.num_nodes);
   variables["MASTER_ADDR"] = place.address;
   variables["MASTER_PORT"] = std::to_string(place.port);
   variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.restarts);
   variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options.max_restarts);
+  variables["TROIKA_ROUND"] = std::to_string(place.round);
+  if (options.elastic) {
+    variables["TROIKA_NNODES"] =
+        fmt::format("{}:{}", options.elastic->min_nodes, options.num_nodes);
+  }
   variables["TROIKA_ERROR_FILE"] = error_file.string();
   variables.emplace("TORCHELASTIC_RUN_ID", place.run_id);
   // The cores this process may use, not those the machine has.

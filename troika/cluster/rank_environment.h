@@ -9,13 +9,21 @@
 
 namespace troika::cluster {
 
-// What all ranks of one round share.
+// What the ranks of one launch share in one round.
 struct LaunchPlace {
   std::string address;
-  int port;
+  int port = 0;
   std::string run_id;
-  int restarts = 0;  // rounds before this one
+  int node_rank = 0;
+  int num_nodes = 1;
+  int round = 0;     // rounds before this one
+  int restarts = 0;  // those of them that failed
+
+  int rank(int local_rank, int processes) const { return node_rank * processes + local_rank; }
 };
+// Of this launch among all there are.
+std::string unique_run_id();
+
 // Of the first round.
 LaunchPlace decide_place(const LaunchOptions& options);
 // Of the round after that of `place`.

@@ -1,12 +1,8 @@
 #include "troika/cluster/rendezvous_server.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <limits>
-#include <list>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -14,28 +10,27 @@
 
 #include "troika/base/log.h"
 #include "troika/cluster/key_store.h"
-#include "troika/cluster/peer.h"
+#include "troika/cluster/peer_server.h"
 
 namespace troika::cluster {
 
 namespace {
 
-constexpr Milliseconds kPartingTime{1000};
-constexpr size_t kMaxHelloFrame = 1 << 16;
-
 // All state is the serving thread's own.
-class Service {
+class Service : public PeerServer {
  public:
   Service(Descriptor listener, Roster roster)
-      : listener_(std::move(listener)), roster_(std::move(roster)) {}
+      : PeerServer(std::move(listener)), roster_(std::move(roster)) {}
 
-  void run(const Waker& stop);
   void finish(bool bye);
 
  private:
-  void accept_all();
-  void read(Peer& from);
-  void handle(Peer& from, const Frame& frame);
+  void handle(Peer& from, const Frame& frame) override;
+  void part_from(Peer& gone) override;
+  void cannot_accept(const std::string& reason) override;
+  void before_flush() override { let_host_leave(); }
+  std::optional<Deadline> deadline() const override;
+  void late() override { fail_all(roster_.late()); }
   void handle_hello(Peer& from, const Frame& frame);
   void set(const std::string& key, const std::string& value);
   void get(Peer& from, const Frame& frame);
@@ -44,92 +39,27 @@ class Service {
   void pass_answer_on(const Peer& from, const Frame& frame);
   void fail_all(const Refusal& why);
   void let_host_leave();
-  void part_from(Peer& gone);
-  // Flushes everybody and mourns the ended until nothing more happens.
-  void settle();
-  void wait(const Waker* stop, Milliseconds at_most);
-  Milliseconds patience() const;
 
-  Descriptor listener_;
   Roster roster_;
   bool gathering_ = true;
   std::optional<Refusal> failed_;
-  std::list<Peer> connections_;
   KeyStore keys_;
   std::optional<Refusal> first_loss_;
   std::optional<uint64_t> host_leave_;  // rank 0's call, answered when it is the last
 };
 
-Milliseconds Service::patience() const {
-  const bool counts = gathering_ && roster_.deadline();
-  return counts ? roster_.deadline()->left() : Milliseconds::max();
+std::optional<Deadline> Service::deadline() const {
+  return gathering_ ? roster_.deadline() : std::nullopt;
 }
 
-void Service::run(const Waker& stop) {
-  while (true) {
-    wait(&stop, patience());
-    pollfd woken{stop.fd(), POLLIN, 0};
-    if (::poll(&woken, 1, 0) > 0) return;
-    if (gathering_ && roster_.deadline() && roster_.deadline()->passed()) fail_all(roster_.late());
-    settle();
-  }
-}
-
-// One round of poll(): accepts and reads whatever is there.
-void Service::wait(const Waker* stop, Milliseconds at_most) {
-  std::vector<pollfd> entries;
-  if (stop) entries.push_back({stop->fd(), POLLIN, 0});
-  if (listener_) entries.push_back({listener_.get(), POLLIN, 0});
-  const size_t first = entries.size();
-  for (const auto& connection : connections_) {
-    const bool writes = !connection.out.empty();
-    entries.push_back(
-        {connection.socket.get(), static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0});
-  }
-  constexpr int64_t kLongest = std::numeric_limits<int>::max();
-  const auto timeout =
-      at_most == Milliseconds::max() ? -1 : std::min<int64_t>(at_most.count(), kLongest);
-  if (::poll(entries.data(), entries.size(), static_cast<int>(timeout)) <= 0) return;
-  size_t i = first;
-  for (auto& connection : connections_) {
-    if (entries[i++].revents & (POLLIN | POLLHUP | POLLERR)) read(connection);
-  }
-  if (listener_ && entries[first - 1].revents) accept_all();
-}
-
-void Service::accept_all() {
-  while (true) {
-    Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      const std::string reason = system_reason(errno);
-      listener_.reset();  // it would stay readable for ever
-      if (gathering_) {
-        fail_all({ErrorKind::failure,
-                  {.what = "rank 0 cannot accept more connections",
-                   .got = reason,
-                   .hint = "raise the limit on open files (ulimit -n)"}});
-      } else {
-        log::warn("[cluster] the control connection accepts no more: {}", reason);
-      }
-      return;
-    }
-    connections_.emplace_back(std::move(socket));
-  }
-}
-
-void Service::read(Peer& from) {
-  from.read();
-  try {
-    while (from.talks()) {
-      const auto frame = from.in.next(from.admitted() ? kMaxFrame : kMaxHelloFrame);
-      if (!frame) break;
-      handle(from, *frame);
-    }
-  } catch (const Error& problem) {
-    from.ended = true;
-    from.reason = problem.what();
+void Service::cannot_accept(const std::string& reason) {
+  if (gathering_) {
+    fail_all({ErrorKind::failure,
+              {.what = "rank 0 cannot accept more connections",
+               .got = reason,
+               .hint = "raise the limit on open files (ulimit -n)"}});
+  } else {
+    log::warn("[cluster] the control connection accepts no more: {}", reason);
   }
 }
 
@@ -183,7 +113,7 @@ void Service::handle_hello(Peer& from, const Frame& frame) {
   from.rank = hello->rank;
   if (!roster_.complete()) return;
   gathering_ = false;
-  for (auto& connection : connections_) {
+  for (auto& connection : connections()) {
     if (connection.admitted()) connection.send({Message::welcome});
   }
 }
@@ -215,14 +145,14 @@ void Service::add(Peer& from, const Frame& frame) {
 }
 
 void Service::tell_others(const Peer& than, const Frame& frame) {
-  for (auto& connection : connections_) {
+  for (auto& connection : connections()) {
     const bool listens = connection.admitted() && connection.talks() && !connection.left;
     if (listens && &connection != &than) connection.send(frame);
   }
 }
 
 void Service::pass_answer_on(const Peer& from, const Frame& frame) {
-  for (auto& connection : connections_) {
+  for (auto& connection : connections()) {
     if (connection.admitted() && static_cast<uint64_t>(connection.rank) == frame.number) {
       connection.send({Message::answer, static_cast<uint64_t>(from.rank), frame.key, frame.value});
     }
@@ -232,7 +162,7 @@ void Service::pass_answer_on(const Peer& from, const Frame& frame) {
 void Service::fail_all(const Refusal& why) {
   gathering_ = false;
   failed_ = why;
-  for (auto& connection : connections_) {
+  for (auto& connection : connections()) {
     if (connection.admitted() && !connection.closing) connection.refuse(why);
   }
 }
@@ -240,7 +170,7 @@ void Service::fail_all(const Refusal& why) {
 void Service::let_host_leave() {
   if (!host_leave_) return;
   Peer* host = nullptr;
-  for (auto& connection : connections_) {
+  for (auto& connection : connections()) {
     if (connection.rank > 0 && !connection.left) return;
     if (connection.rank == 0) host = &connection;
   }
@@ -263,40 +193,18 @@ void Service::part_from(Peer& gone) {
   }
 }
 
-void Service::settle() {
-  while (true) {
-    let_host_leave();
-    for (auto& connection : connections_) connection.flush();
-    const auto gone = std::ranges::find_if(connections_, &Peer::ended);
-    if (gone == connections_.end()) return;
-    std::list<Peer> grave;
-    grave.splice(grave.begin(), connections_, gone);
-    part_from(grave.front());
-  }
-}
-
 void Service::finish(bool bye) {
-  listener_.reset();
-  std::erase_if(connections_, [](const Peer& c) { return !c.admitted() && !c.closing; });
-  for (auto& connection : connections_) {
-    if (connection.closing) continue;
-    if (bye && !connection.left) connection.send({Message::bye});
-    connection.closing = true;
-  }
-  const auto deadline = Deadline::after(kPartingTime);
-  settle();
-  while (!connections_.empty() && !deadline.passed()) {
-    wait(nullptr, deadline.left());
-    settle();
-  }
+  PeerServer::finish([bye](Peer& peer) {
+    if (bye && !peer.left) peer.send({Message::bye});
+  });
 }
 
 }  // namespace
 
 RendezvousServer::RendezvousServer(Descriptor listener, Roster roster)
-    : thread_([this, service = Service(std::move(listener), std::move(roster))]() mutable {
-        service.run(stop_);
-        service.finish(bye_);
+    : thread_([this, service = std::make_unique<Service>(std::move(listener), std::move(roster))] {
+        service->run(stop_);
+        service->finish(bye_);
       }) {}
 
 RendezvousServer::~RendezvousServer() {

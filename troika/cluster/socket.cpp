@@ -80,17 +80,27 @@ int connect_one(const Descriptor& socket, const addrinfo& address, Deadline dead
   return connected_to_itself(socket.get()) ? ECONNREFUSED : 0;
 }
 
-}  // namespace
-
-Descriptor listen_at(const std::string& address, int port) {
+Descriptor listen_at(const std::string& address, int port, int& error) {
   const bool loopback = is_loopback(address);
-  int error = 0;
   Descriptor listener;
   if (!loopback || address == "::1") listener = bind_listener(AF_INET6, loopback, port, error);
   // Machines without IPv6.
   const bool try_ipv4 =
       loopback ? address != "::1" : error == EAFNOSUPPORT || error == EADDRNOTAVAIL;
   if (!listener && try_ipv4) listener = bind_listener(AF_INET, loopback, port, error);
+  return listener;
+}
+
+}  // namespace
+
+Descriptor try_listen_at(const std::string& address, int port) {
+  int error = 0;
+  return listen_at(address, port, error);
+}
+
+Descriptor listen_at(const std::string& address, int port) {
+  int error = 0;
+  Descriptor listener = listen_at(address, port, error);
   if (!listener) {
     const PortRange ephemeral = ephemeral_range();
     const bool anybodys = port >= ephemeral.low && port <= ephemeral.high;

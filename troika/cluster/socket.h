@@ -11,6 +11,8 @@ namespace troika::cluster {
 // A nonblocking listener: on the loopback interface when `address` is one, else on all. Port 0
 // takes any. Throws Error(cluster, usage) naming the port when it is taken.
 Descriptor listen_at(const std::string& address, int port);
+// The same, with nothing in place of the error.
+Descriptor try_listen_at(const std::string& address, int port);
 int port_of(const Descriptor& listener);
 
 // One attempt to connect to any of the name's addresses; else why the last of them failed. A name

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <utility>
@@ -25,11 +24,6 @@ namespace {
 
 // For what is certain to come soon: the death of a process after SIGKILL, the rest of its output.
 constexpr Milliseconds kCertainTime{3000};
-
-void say(const std::string& text) {
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
-}
 
 }  // namespace
 
@@ -61,16 +55,25 @@ void Supervisor::prepare_log_dir() {
 }
 
 int Supervisor::run() {
+  return options_.elastic ? run_elastic() : run_alone();
+}
+
+int Supervisor::run_alone() {
   for (auto place = decide_place(options_);; place = next_place(options_, std::move(place))) {
-    if (!start_round(place)) return static_cast<int>(ExitCode::not_executable);
-    loop();
-    sweep();
-    drain();
-    const auto ends = end_round();
-    if (!may_restart(ends, place.restarts)) return conclude(ends);
-    say(report(ends, *first_failure(ends), "") +
+    const auto ends = complete_round(place);
+    if (!ends) return static_cast<int>(ExitCode::not_executable);
+    if (!may_restart(*ends, place.restarts)) return conclude(*ends);
+    say(report(*ends, *first_failure(*ends), "") +
         fmt::format("[cluster] restart {} of {}\n", place.restarts + 1, options_.max_restarts));
   }
+}
+
+std::optional<std::vector<RankEnd>> Supervisor::complete_round(const LaunchPlace& place) {
+  if (!start_round(place)) return std::nullopt;
+  loop();
+  sweep();
+  drain();
+  return end_round();
 }
 
 bool Supervisor::start_round(const LaunchPlace& place) {
@@ -97,12 +100,12 @@ std::filesystem::path Supervisor::error_file(int rank) const {
 }
 
 void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
-  const int rank = options_.node_rank * options_.processes + local_rank;
+  const int rank = place.rank(local_rank, options_.processes);
   using PassOn = RankOutput::PassOn;
   const auto pass_on = local_rank == 0 ? PassOn::bytes
                        : options_.tee  ? PassOn::lines
                                        : PassOn::nothing;
-  const auto log = place.restarts == 0 ? RankOutput::Log::fresh : RankOutput::Log::goes_on;
+  const auto log = place.round == 0 ? RankOutput::Log::fresh : RankOutput::Log::goes_on;
   auto started = std::make_unique<Rank>(Rank{
       0, RankOutput(rank, log_dir_ / fmt::format("rank-{}.log", rank), log, pass_on, out_, err_)});
   started->end.rank = rank;
@@ -121,6 +124,8 @@ bool Supervisor::all_ended() const {
 
 void Supervisor::loop() {
   while (!all_ended()) {
+    // Before the first step, too: a round may be called off as soon as it is called.
+    if (agent_ && phase_ == Phase::running) follow_others();
     const auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
     step(left);
     if (phase_end_ && phase_end_->passed()) {
@@ -141,6 +146,8 @@ void Supervisor::step(Milliseconds at_most) {
     // not.
     entries.push_back({outlet->pending() ? outlet->fd() : -1, POLLOUT, 0});
   }
+  entries.push_back({agent_ ? agent_->fd() : -1, agent_ ? agent_->events() : short{0}, 0});
+  const size_t first = entries.size();
   std::vector<Source> sources;
   for (const auto& rank : ranks_) {
     for (auto& stream : rank->output.streams()) {
@@ -155,8 +162,9 @@ void Supervisor::step(Milliseconds at_most) {
   if (::poll(entries.data(), entries.size(), static_cast<int>(timeout)) <= 0) return;
   if (entries[1].revents) out_.write_some();
   if (entries[2].revents) err_.write_some();
+  if (entries[3].revents) agent_->exchange();
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (entries[3 + i].revents) sources[i].output->read(*sources[i].stream);
+    if (entries[first + i].revents) sources[i].output->read(*sources[i].stream);
   }
   if (entries[0].revents) {
     for (const int signal : signals_.take()) handle_signal(signal);
@@ -178,8 +186,10 @@ void Supervisor::handle_signal(int signal) {
     case SIGTERM:
     case SIGHUP:
       if (std::exchange(stop_signal_, signal) != 0) {
-        kill_all();  // asked twice
+        told_twice_ = true;
+        kill_all();
       } else {
+        if (agent_ && agent_->is_connected()) agent_->depart(128 + signal);
         stop_all(signal);
       }
       return;
@@ -197,11 +207,16 @@ void Supervisor::look_for_ended() {
     rank->end.status = *status;
     rank->end.ended_ns = realtime_ns();
     if (!status->ok() && !status->saved() && phase_ == Phase::running) {
-      phase_ = Phase::settling;
-      phase_end_ = Deadline::after(options_.settle_time);
+      settle();
+      if (agent_) agent_->failing();
     }
   }
   for (const pid_t pid : strays()) ::waitpid(pid, nullptr, WNOHANG);
+}
+
+void Supervisor::settle() {
+  phase_ = Phase::settling;
+  phase_end_ = Deadline::after(options_.settle_time);
 }
 
 void Supervisor::advance() {

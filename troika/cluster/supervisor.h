@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "troika/cluster/agent.h"
 #include "troika/cluster/guardian.h"
 #include "troika/cluster/launch_report.h"
 #include "troika/cluster/launcher.h"
@@ -26,6 +27,9 @@ class Supervisor {
   int run();
 
  private:
+  int run_alone();
+  // As one of several launches that agree on rounds.
+  int run_elastic();
   // Running until the first failure; then settling, to see who fails by itself; then stopping, with
   // a signal; then killing, with SIGKILL.
   enum class Phase { running, settling, stopping, killing };
@@ -43,6 +47,13 @@ class Supervisor {
   bool start_round(const LaunchPlace& place);
   std::filesystem::path error_file(int rank) const;
   void loop();
+  // Starts a round and sees to its end. Nothing when the program cannot be executed.
+  std::optional<std::vector<RankEnd>> complete_round(const LaunchPlace& place);
+  // Nothing when there is none any more, or this launch was told to end.
+  std::optional<LaunchPlace> await_round();
+  // Ends the round when the others do.
+  void follow_others();
+  void settle();
   // One poll() and what it brought, for at most this long.
   void step(Milliseconds at_most);
   void handle_signal(int signal);
@@ -59,6 +70,7 @@ class Supervisor {
   std::vector<RankEnd> end_round();
   bool may_restart(const std::vector<RankEnd>& ends, int restarts) const;
   int conclude(const std::vector<RankEnd>& ends);
+  int conclude_elastic(const std::vector<RankEnd>& ends);
 
   const LaunchOptions options_;
   std::filesystem::path log_dir_;
@@ -68,10 +80,12 @@ class Supervisor {
   const std::vector<pid_t> children_before_;
   std::optional<Guardian> guardian_;
   Outlet out_, err_;
+  std::optional<Agent> agent_;  // of an elastic run
   std::vector<std::unique_ptr<Rank>> ranks_;
   Phase phase_ = Phase::running;
   std::optional<Deadline> phase_end_;
   int stop_signal_ = 0;  // that told the launcher itself to end
+  bool told_twice_ = false;
 };
 
 }  // namespace troika::cluster

@@ -81,7 +81,7 @@ std::optional<Frame> Decoder::next(size_t max_frame) {
   const auto body = bytes.substr(4, size);
   const size_t key_size = take<uint32_t>(body.substr(9));
   const auto message = static_cast<unsigned char>(body[0]);
-  if (key_size > size - kHead || message > static_cast<unsigned char>(Message::bye)) throw broken();
+  if (key_size > size - kHead || message > static_cast<unsigned char>(kLastMessage)) throw broken();
   Frame frame{static_cast<Message>(message), take<uint64_t>(body.substr(1)),
               std::string(body.substr(kHead, key_size)),
               std::string(body.substr(kHead + key_size))};

@@ -14,7 +14,7 @@
 namespace troika::cluster {
 
 // Raised with every change of the frames or of a hello.
-inline constexpr int kProtocolVersion = 2;
+inline constexpr int kProtocolVersion = 3;
 
 // The first bytes in each direction; anything else is a foreign program. They differ, so that
 // neither side can take an echo for an answer.
@@ -41,7 +41,17 @@ enum class Message : uint8_t {
   ask,      // client: key = inquiry, value = question; server to the others: number = who asks
   answer,   // client: number = who asked, key = inquiry; server to that one: number = who answers
   bye,      // server: rank 0 leaves, and the keys with it
+
+  // Between the launches of an elastic run ("agents") and the server of the one that hosts them.
+  join,     // agent: value = JSON of AgentHello
+  round,    // server: value = JSON of LaunchPlace; start your ranks
+  failing,  // agent: a rank has failed
+  stop,     // server: number = 1: let ranks save first; value = why; end your ranks
+  ended,    // agent: value = JSON of RoundEnd; all its ranks are gone
+  depart,   // agent: number = exit code; it was told to end, and does when its ranks have
+  over,     // server: number = exit code for the launch, value = why; the connection ends
 };
+inline constexpr Message kLastMessage = Message::over;
 
 struct Frame {
   Message message{};

@@ -2,11 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "troika/base/error.h"
 
 namespace troika::data {
+
+namespace {
+
+// So many that data which is read from a disk now and then stays with the workers.
+constexpr int kQuickLoads = 64;
+
+}  // namespace
 
 Loader::Loader(const Dataset& dataset, std::vector<std::vector<int64_t>> batches,
                std::optional<uint64_t> augmentation_seed, const LoaderOptions& options)
@@ -34,7 +42,7 @@ std::optional<Batch> Loader::next() {
   if (workers_.empty()) {
     outcome = load(taken_++);
   } else {
-    outcome = wait_for_worker();
+    outcome = take();
   }
   if (auto* problem = std::get_if<std::exception_ptr>(&outcome)) std::rethrow_exception(*problem);
   return std::get<Batch>(std::move(outcome));
@@ -55,26 +63,43 @@ void Loader::work(const std::stop_token& stop) {
                [&] { return started_ == batches_.size() || started_ < taken_ + slots_.size(); });
     if (stop.stop_requested() || started_ == batches_.size()) return;
     const size_t batch = started_++;
-    lock.unlock();
-    Outcome outcome = load(batch);
-    lock.lock();
+    Outcome outcome = load_unlocked(lock, batch);
     slots_[batch % slots_.size()] = std::move(outcome);
     ready_.notify_one();
   }
 }
 
-Loader::Outcome Loader::wait_for_worker() {
+Loader::Outcome Loader::load_unlocked(std::unique_lock<std::mutex>& lock, size_t batch) {
+  lock.unlock();
+  const auto start = Clock::now();
+  Outcome outcome = load(batch);
+  const bool quick = Clock::now() - start < options_.hand_over;
+  lock.lock();
+  quick_loads_ = quick ? std::min(quick_loads_ + 1, kQuickLoads) : 0;
+  return outcome;
+}
+
+bool Loader::is_quick() const {
+  return quick_loads_ == kQuickLoads;
+}
+
+Loader::Outcome Loader::take() {
   std::unique_lock lock(mutex_);
-  Outcome& slot = slots_[taken_ % slots_.size()];
-  if (!ready_.wait_for(lock, options_.patience, [&] { return slot.index() != 0; })) {
-    throw Error("data", ErrorKind::timeout,
-                {.what = fmt::format("batch {} of {} is not loaded", taken_, batches_.size()),
-                 .got = fmt::format("nothing in {} ms", options_.patience.count()),
-                 .hint = "is the data on a file system that hangs?"});
+  Outcome outcome;
+  if (is_quick() && started_ == taken_) {
+    outcome = load_unlocked(lock, started_++);
+  } else {
+    Outcome& slot = slots_[taken_ % slots_.size()];
+    if (!ready_.wait_for(lock, options_.patience, [&] { return slot.index() != 0; })) {
+      throw Error("data", ErrorKind::timeout,
+                  {.what = fmt::format("batch {} of {} is not loaded", taken_, batches_.size()),
+                   .got = fmt::format("nothing in {} ms", options_.patience.count()),
+                   .hint = "is the data on a file system that hangs?"});
+    }
+    outcome = std::exchange(slot, {});
   }
-  Outcome outcome = std::exchange(slot, {});
   ++taken_;
-  room_.notify_all();
+  if (!is_quick()) room_.notify_all();
   return outcome;
 }
 

@@ -18,6 +18,9 @@ struct LoaderOptions {
   int prefetch = 4;  // batches that may be loaded or loading ahead of next(); >= 1
   // How long next() waits for a worker, where data may be on a file system that hangs.
   Milliseconds patience = std::chrono::minutes(5);
+  // Waking a worker takes about this long. While all of the latest loads took less, next() itself
+  // loads what no worker has begun, without `patience` then.
+  std::chrono::nanoseconds hand_over = std::chrono::microseconds(20);
 };
 
 // One pass over a list of batches. next() is for one thread. The destructor may run at any moment;
@@ -43,7 +46,9 @@ class Loader {
 
   Outcome load(size_t batch) const;
   void work(const std::stop_token& stop);
-  Outcome wait_for_worker();
+  Outcome take();
+  Outcome load_unlocked(std::unique_lock<std::mutex>& lock, size_t batch);
+  bool is_quick() const;
 
   const Dataset& dataset_;
   const std::vector<std::vector<int64_t>> batches_;
@@ -53,8 +58,9 @@ class Loader {
   std::mutex mutex_;
   std::condition_variable_any room_;   // there is room to load another batch, or stop
   std::condition_variable_any ready_;  // a batch has been loaded
-  size_t started_ = 0;                 // batches that workers have begun
+  size_t started_ = 0;                 // batches whose load has begun
   size_t taken_ = 0;                   // batches handed out
+  int quick_loads_ = 0;                // since one that took longer than a hand-over
   std::vector<Outcome> slots_;         // batch i waits in slot i modulo prefetch
   // Last, so that they are joined before anything they use is gone.
   std::vector<std::jthread> workers_;

@@ -10,9 +10,13 @@ namespace troika::optim {
 
 namespace {
 
+bool is_half(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16;
+}
+
 void require_half(const Parameter& parameter) {
   const auto type = parameter.tensor.scalar_type();
-  if (type == at::kHalf || type == at::kBFloat16) return;
+  if (is_half(type) || !parameter.tensor.is_cpu()) return;
   throw Error("optim", ErrorKind::usage,
               {.what = "master weights are for half precision",
                .got = parameter.name + " of " + c10::toString(type),
@@ -30,7 +34,8 @@ MasterWeights::MasterWeights(std::vector<Parameter> parameters)
     size += parameter.tensor.numel();
   }
   if (parameters_.empty()) return;
-  const auto options = parameters_[0].tensor.options().dtype(at::kFloat).requires_grad(false);
+  const auto type = parameters_[0].tensor.scalar_type();
+  const auto options = at::TensorOptions().dtype(is_half(type) ? at::kFloat : type);
   const auto weights = at::empty({size}, options);
   const auto gradients = at::empty({size}, options);
   int64_t begin = 0;

@@ -17,6 +17,8 @@ class Callback : public Hooks {
   virtual std::string name() const = 0;
   // Decides by the epoch's metrics: see on_train_epoch_end. Such callbacks come after all others.
   virtual bool monitors() const { return false; }
+  // Looks at FitContext::seconds, which stands still otherwise.
+  virtual bool keeps_time() const { return false; }
 
   // What its further course depends on, between passes and without what the checkpoint being
   // written would add.

@@ -4,14 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <set>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
-#include "troika/base/random.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/trainer.h"
@@ -24,11 +22,6 @@ using cluster::StopRequest;
 
 constexpr const char* kTrainLoss = "train/loss";
 constexpr const char* kEpochLoss = "train/epoch_loss";
-
-data::LoaderOptions loader_options(const TrainOptions& options) {
-  return {.workers = static_cast<int>(options.data.workers),
-          .prefetch = static_cast<int>(options.data.prefetch)};
-}
 
 Callbacks in_order(Callbacks callbacks) {
   std::stable_partition(callbacks.begin(), callbacks.end(),
@@ -65,7 +58,8 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       limits_(
           make_limits(options, sampler_.steps_left({}), (validation.size() + batch_ - 1) / batch_)),
       stop_(group_, question,
-            std::isfinite(limits_.seconds) || std::isfinite(limits_.seconds_of_checkpoint)),
+            std::any_of(callbacks.begin(), callbacks.end(),
+                        [](const auto& callback) { return callback->keeps_time(); })),
       log_(group_, MetricLog::Stage::training),
       evaluation_log_(group_, MetricLog::Stage::evaluation),
       callbacks_(in_order(std::move(callbacks))),
@@ -74,14 +68,11 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
                .folder = folder,
                .task = task,
                .at = at_,
-               .log = &log_} {
-  for (const auto& callback : callbacks_) hooks_.push_back(callback.get());
-  hooks_.push_back(&task_.hooks());
-  if (options.trainer.deterministic) {
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  }
-  torch::manual_seed(
-      mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group_.rank()) + 1));
+               .log = &log_},
+      profile_(options.trainer.profiler.empty() ? std::nullopt
+                                                : std::optional<Profile>(std::in_place)),
+      hooks_(context_, callbacks_, profile()) {
+  settle_randomness(options, group_);
   const auto checkpoint = checkpoint_to_load();
   std::optional<RankState> state;
   if (!checkpoint.empty()) state = load_rank_state(checkpoint, group_.rank());
@@ -89,19 +80,23 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   settle_links(checkpoint, state);
   if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
   if (options.trainer.trace) timeline_.emplace(group_);
-  times_ = StepTimes(trace());
-  int64_t steps = planned_steps();
-  if (options.trainer.max_steps >= 0) steps = std::min(steps, options.trainer.max_steps);
-  training_step_.emplace(options, task_, group_, steps, batch_, trace(), [this] {
+  times_ = StepTimes(trace(), profile());
+  training_step_.emplace(options, task_, group_, planned_steps(), batch_, trace(), [this] {
     context_.learning_rate = training_step_->optimization().learning_rate();
-    call(&Hooks::on_before_optimizer_step);
+    hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
   });
+  context_.exchange = &training_step_->exchange();
+  context_.optimization = &training_step_->optimization();
+  context_.run_training_data = [this] { run_training_data(); };
+  context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(group_, options);
   if (state) restore(checkpoint, std::move(*state));
   // A checkpoint of another run does not go with this one's rows.
   std::error_code none;
-  const bool is_ours = !checkpoint.empty() &&
-                       std::filesystem::equivalent(checkpoint.parent_path(), checkpoints(), none);
+  bool is_ours = false;
+  for (auto path = checkpoint; path.has_relative_path(); path = path.parent_path()) {
+    is_ours = is_ours || std::filesystem::equivalent(path, checkpoints(), none);
+  }
   outputs_.emplace(is_main(), folder_, options, is_ours ? std::optional(at_.step) : std::nullopt);
 }
 
@@ -112,8 +107,16 @@ Fit::~Fit() {
 }
 
 int64_t Fit::planned_steps() const {
+  const auto& trainer = options_.trainer;
+  if (trainer.max_epochs < 0) return std::max<int64_t>(trainer.max_steps, 0);
   // The last step of an epoch may be of fewer passes.
-  return (limits_.passes + passes_ - 1) / passes_ * options_.trainer.max_epochs;
+  const int64_t steps = (limits_.passes + passes_ - 1) / passes_ * trainer.max_epochs;
+  return trainer.max_steps < 0 ? steps : std::min(steps, trainer.max_steps);
+}
+
+std::string Fit::epoch_text() const {
+  const int64_t all = options_.trainer.max_epochs;
+  return all < 0 ? fmt::format("{}", at_.epoch + 1) : fmt::format("{}/{}", at_.epoch + 1, all);
 }
 
 data::SamplerState Fit::sampler_state() const {
@@ -130,10 +133,10 @@ int64_t Fit::passes_left() const {
 }
 
 StopRequest Fit::run() {
-  call(&Hooks::on_fit_start);
+  hooks_.call("on_fit_start", &Hooks::on_fit_start);
   if (checkpoint_.empty() && limits_.sanity_batches > 0) check_sanity();
-  call(&Hooks::on_train_start);
-  while (at_.epoch < options_.trainer.max_epochs && !context_.is_done()) {
+  hooks_.call("on_train_start", &Hooks::on_train_start);
+  while (!context_.is_done()) {
     train_epoch();
     if (stop_.asked() != StopRequest::none) {
       if (saved_samples_ != at_.samples) save();
@@ -145,21 +148,15 @@ StopRequest Fit::run() {
   if (is_main() && !context_.stop_reason.empty()) {
     log::info("stopped at step {}: {}", at_.step, context_.stop_reason);
   }
-  call(&Hooks::on_train_end);
-  call(&Hooks::on_fit_end);
+  hooks_.call("on_train_end", &Hooks::on_train_end);
+  hooks_.call("on_fit_end", &Hooks::on_fit_end);
   if (timeline_) write_timeline();
+  if (profile_ && is_main()) profile_->report(folder_, stage_name(Stage::fit));
   return stop_.asked();
 }
 
-void Fit::tell(const std::exception& problem) {
-  try {
-    call(&Hooks::on_exception, problem);
-  } catch (const std::exception& another) {
-    log::error("in on_exception: {}", another.what());
-  }
-}
-
 void Fit::train_epoch() {
+  const Profile::Span span(profile(), "run_training_epoch");
   const auto from = sampler_state();
   int64_t count = passes_left();
   if (options_.trainer.max_steps >= 0) {
@@ -170,10 +167,9 @@ void Fit::train_epoch() {
   data::Loader loader(training_, std::move(batches), sampler_.augmentation_seed(from.epoch),
                       loader_options(options_));
   const int64_t done = at_.position / batch_;
-  outputs_->start_progress(fmt::format("epoch {}/{}", at_.epoch + 1, options_.trainer.max_epochs),
-                           done + count, done);
+  outputs_->start_progress("epoch " + epoch_text(), done + count, done);
   task_.module().train();
-  if (at_.position == 0) call(&Hooks::on_train_epoch_start);
+  if (at_.position == 0) hooks_.call("on_train_epoch_start", &Hooks::on_train_epoch_start);
   Stopwatch training;
   double seconds_before = at_.train_seconds;
   interval_.restart();
@@ -196,7 +192,6 @@ void Fit::train_epoch() {
     if (writer_ && writer_->is_done()) finish_saving();
     const bool is_asked = stop_.after_pass(seconds());
     context_.seconds = stop_.seconds();
-    if (context_.seconds > limits_.seconds) context_.ask_to_stop("trainer.max_time is over");
     if (is_asked || (at_.pass == 0 && context_.is_done())) break;
     times_.start();
   }
@@ -208,7 +203,7 @@ void Fit::train_batch(const data::Batch& batch, bool is_last) {
   const Stopwatch one;
   log_.start_batch(batch.size());
   task_.log_to(&log_, batch.size());
-  call(&Hooks::on_train_batch_start, batch);
+  hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
   const double loss =
       training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_).item<double>();
   log_.log(kTrainLoss, loss, {.sync_dist = true});
@@ -224,7 +219,7 @@ void Fit::train_batch(const data::Batch& batch, bool is_last) {
     step_milliseconds_.add(std::exchange(step_seconds_, 0) * 1e3);
     if (at_.step % options_.trainer.log_every_n_steps == 0) log_training();
   }
-  call(&Hooks::on_train_batch_end, batch, loss);
+  hooks_.call("on_train_batch_end", &Hooks::on_train_batch_end, batch, loss);
   times_.finish();
 }
 
@@ -270,19 +265,15 @@ void Fit::end_epoch() {
       limits_.validation_batches > 0 &&
       (context_.is_last_epoch() || (at_.epoch + 1) % options_.trainer.check_val_every_n_epoch == 0);
   if (validates) validate();
-  const auto call_callbacks = [&](bool that_monitor) {
-    for (const auto& callback : callbacks_) {
-      if (callback->monitors() == that_monitor) callback->on_train_epoch_end(context_);
-    }
-  };
-  call_callbacks(false);
-  task_.hooks().on_train_epoch_end(context_);
+  hooks_.call_those(false, "on_train_epoch_end", &Hooks::on_train_epoch_end);
   log_epoch();
-  call_callbacks(true);
+  hooks_.call_those(true, "on_train_epoch_end", &Hooks::on_train_epoch_end);
   if (is_main() && validates) {
-    log::info("epoch {}/{}: train loss {:.4f}, validation loss {:.4f}, accuracy {:.2f} %",
-              at_.epoch + 1, options_.trainer.max_epochs, at_.train_loss, at_.validation_loss,
-              100 * at_.validation_accuracy);
+    log::info("epoch {}: train loss {:.4f}, validation loss {:.4f}{}", epoch_text(), at_.train_loss,
+              at_.validation_loss,
+              std::isnan(at_.validation_accuracy)
+                  ? ""
+                  : fmt::format(", accuracy {:.2f} %", 100 * at_.validation_accuracy));
   }
   if (passes_left() == 0) {
     ++at_.epochs;
@@ -300,52 +291,45 @@ bool Fit::is_validation_due(int64_t passes) const {
 }
 
 void Fit::check_sanity() {
+  const Profile::Span span(profile(), "run_sanity_check");
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const auto random = generator.get_state();
   training_step_->agree();
-  task_.module().eval();
-  evaluate(limits_.sanity_batches, /*with_hooks=*/false);
-  evaluation_log_.end_epoch();
-  evaluation_log_.clear();
+  validation_loop(limits_.sanity_batches).rehearse(evaluation_log_);
   generator.set_state(random);
+}
+
+EvaluationLoop Fit::validation_loop(int64_t batches) {
+  return {Stage::validate, context_, training_step_->placement(), validation_, batches};
 }
 
 void Fit::validate() {
   const TraceSpan span(trace(), "compute", "validation");
-  context_.log = &evaluation_log_;
-  task_.module().eval();
-  call(&Hooks::on_validation_start);
-  call(&Hooks::on_validation_epoch_start);
-  const Evaluation evaluation = evaluate(limits_.validation_batches, /*with_hooks=*/true);
-  call(&Hooks::on_validation_epoch_end);
-  at_.validation_loss = evaluation.loss.value(group_, "validation loss");
-  at_.validation_accuracy = evaluation.accuracy.value(group_, "validation accuracy");
-  training_step_->judge(at_.validation_loss);
-  log_row(
-      {{"validation/loss", at_.validation_loss}, {"validation/accuracy", at_.validation_accuracy}},
-      evaluation_log_.end_epoch());
-  call(&Hooks::on_validation_end);
+  const Profile::Span profiled(profile(), "run_validation");
+  validation_loop(limits_.validation_batches)
+      .run(hooks_, evaluation_log_, [this](const EvaluationLoop::Result& result) {
+        at_.validation_loss = result.loss;
+        at_.validation_accuracy = result.accuracy;
+        training_step_->judge(result.loss);
+        log_row(result.metrics(Stage::validate), result.row);
+      });
   context_.log = &log_;
   task_.log_to(&log_, batch_ / group_.size());
   task_.module().train();
 }
 
-Evaluation Fit::evaluate(int64_t batches, bool with_hooks) {
+void Fit::run_training_data() {
+  task_.log_to(nullptr, 1);
+  const auto& placement = training_step_->placement();
   const at::NoGradGuard no_grad;
-  const nn::Autocast autocast(training_step_->precision(), at::kCPU);
-  data::Loader loader(validation_,
-                      data::evaluation_batches(std::min(validation_.size(), batches * batch_),
-                                               batch_ / group_.size(), ranks_),
-                      {}, loader_options(options_));
-  Evaluation evaluation;
-  while (const auto batch = loader.next()) {
-    evaluation_log_.start_batch(batch->size());
-    task_.log_to(&evaluation_log_, batch->size());
-    if (with_hooks) call(&Hooks::on_validation_batch_start, *batch);
-    task_.validation_step(training_step_->cast(*batch), evaluation);
-    if (with_hooks) call(&Hooks::on_validation_batch_end, *batch);
-  }
-  return evaluation;
+  const nn::Autocast autocast(placement.precision, placement.device.type());
+  const data::SamplerState start{sampler_state().epoch, 0};
+  auto batches = sampler_.batches(start);
+  batches.resize(static_cast<size_t>(limits_.passes));
+  data::Loader loader(training_, std::move(batches), sampler_.augmentation_seed(start.epoch),
+                      loader_options(options_));
+  task_.module().train();
+  while (const auto batch = loader.next()) task_.training_step(placement.place(*batch));
 }
 
 void Fit::write_timeline() {

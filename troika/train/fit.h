@@ -15,7 +15,9 @@
 #include "troika/data/sampler.h"
 #include "troika/train/callback.h"
 #include "troika/train/checkpoint_writer.h"
+#include "troika/train/evaluation_loop.h"
 #include "troika/train/fit_context.h"
+#include "troika/train/hook_calls.h"
 #include "troika/train/limits.h"
 #include "troika/train/loops.h"
 #include "troika/train/run_outputs.h"
@@ -38,7 +40,7 @@ class Fit {
   // What ended it: `none` when it is done.
   cluster::StopRequest run();
   // Tells the hooks what run() threw.
-  void tell(const std::exception& problem);
+  void tell(const std::exception& problem) const { hooks_.tell(problem); }
   RunSummary summary(const std::string& status) const;
   // Called by all ranks.
   std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
@@ -46,17 +48,17 @@ class Fit {
 
  private:
   bool is_main() const { return group_.rank() == 0; }
+  Profile* profile() { return profile_ ? &*profile_ : nullptr; }
   Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
 
-  template <typename Hook, typename... Arguments>
-  void call(Hook hook, const Arguments&... arguments) {
-    for (Hooks* hooks : hooks_) (hooks->*hook)(context_, arguments...);
-  }
-  // Of the whole run without max_steps.
+  // Of the whole run; 0: it ends by the clock.
   int64_t planned_steps() const;
+  // "2/10", counted from 1.
+  std::string epoch_text() const;
   data::SamplerState sampler_state() const;
   int64_t passes_left() const;
   double seconds() const { return seconds_before_ + since_start_.seconds(); }
+  EvaluationLoop validation_loop(int64_t batches);
   // Validates a little and forgets it; nothing of the run depends on it.
   void check_sanity();
   // After a step of so many passes.
@@ -68,10 +70,11 @@ class Fit {
   void log_training();
   void log_epoch();
   void validate();
-  Evaluation evaluate(int64_t batches, bool with_hooks);
   // Gives what the row has, and after it the other values, to the loggers; those that are the same
   // on all ranks become the latest metrics.
   void log_row(const MetricValues& common, const LoggedRow& row, const MetricValues& own = {});
+  // FitContext::run_training_data.
+  void run_training_data();
   void write_timeline();
 
   std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
@@ -83,7 +86,11 @@ class Fit {
   // The training log of a checkpoint that `saved_ranks` wrote.
   void restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
                    const std::map<std::string, at::Tensor>& rest);
+  // Called by all ranks where the strategy shares states out.
+  RankState state_at(const Loops& at);
   void save();
+  // FitContext::save_alone.
+  std::filesystem::path save_alone(const std::filesystem::path& folder);
   // Waits for a checkpoint that is being written.
   void finish_saving();
   void saved(const std::filesystem::path& checkpoint);
@@ -107,8 +114,9 @@ class Fit {
   MetricLog log_;
   MetricLog evaluation_log_;
   const Callbacks callbacks_;  // those that monitor last
-  std::vector<Hooks*> hooks_;  // of the callbacks, then of the task
   FitContext context_;
+  std::optional<Profile> profile_;
+  const HookCalls hooks_;
   std::optional<CheckpointWriter> writer_;
   std::filesystem::path former_;      // checkpoint, before the one that is being written
   std::filesystem::path checkpoint_;  // the latest

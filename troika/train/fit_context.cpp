@@ -10,7 +10,8 @@ bool FitContext::is_done_after(int64_t epochs) const {
   const auto& limits = options.trainer;
   const bool may_stop = epochs >= limits.min_epochs && at.step >= limits.min_steps;
   return (may_stop && !stop_reason.empty()) ||
-         (limits.max_steps >= 0 && at.step >= limits.max_steps);
+         (limits.max_steps >= 0 && at.step >= limits.max_steps) ||
+         (limits.max_epochs >= 0 && epochs >= limits.max_epochs);
 }
 
 }  // namespace troika::train

@@ -2,43 +2,62 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "troika/comm/group.h"
 #include "troika/train/loops.h"
 #include "troika/train/metric_log.h"
 #include "troika/train/options.h"
+#include "troika/train/stage.h"
 #include "troika/train/task.h"
+
+namespace troika::parallel {
+class Exchange;
+}
 
 namespace troika::train {
 
+class Optimization;
+
 struct FitContext {
+  Stage stage = Stage::fit;
   const TrainOptions& options;
   const comm::Group& group;
   std::filesystem::path folder;  // of the run
   Task& task;
-  // Where the run stands. `metrics` in it are the latest values of all names that are the same on
-  // all ranks: fit for decisions that ranks must make alike.
+  // Where the run stands; outside of fit() at its beginning. `metrics` in it are the latest values
+  // of all names that are the same on all ranks: fit for decisions that ranks must make alike.
   const Loops& at;
   // Where log() goes: the training's, or the evaluation's while one is on.
   MetricLog* log = nullptr;
   // Of the row that was just reduced, what is the same on all ranks: in on_validation_end the
   // validation's, in on_train_epoch_end of a callback that monitors() the epoch's.
   MetricValues row = {};
+  // How the ranks' replicas agree, and what this rank steps: they are there from on_fit_start on.
+  parallel::Exchange* exchange = nullptr;
+  Optimization* optimization = nullptr;
+  // The forward passes of an epoch in training mode, without gradients and logs: for statistics
+  // that the module keeps. Called by all ranks.
+  std::function<void()> run_training_data = {};
+  // Writes this rank's state, and nothing of others, as a checkpoint of one rank into a folder of
+  // the caller's: to go on with the optimizer step that is on. Does not communicate, where the
+  // strategy leaves each rank all states. Returns the checkpoint.
+  std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
   double learning_rate = 0;  // of the latest optimizer step
-  double seconds = 0;        // that the run has taken, as ranks agree on it about once a second
+  // That the run has taken, as ranks agree on it about once a second, where a callback
+  // keeps_time().
+  double seconds = 0;
 
   // The run ends after the optimizer step or epoch that is on, as if there were no more, but not
   // before trainer.min_epochs and min_steps. All ranks must ask at the same hook.
   void ask_to_stop(const std::string& reason);
   // One is written at the end of the pass or epoch that is on; the same on all ranks.
   void ask_for_checkpoint() { checkpoint_asked = true; }
-  // Between epochs and steps: somebody asked to stop, or max_steps are made.
+  // Between epochs and steps: somebody asked to stop, or max_steps or max_epochs are made.
   bool is_done() const { return is_done_after(at.epoch); }
   // No epoch follows the one that is on, as things stand.
-  bool is_last_epoch() const {
-    return is_done_after(at.epoch + 1) || at.epoch + 1 >= options.trainer.max_epochs;
-  }
+  bool is_last_epoch() const { return is_done_after(at.epoch + 1); }
 
   bool is_done_after(int64_t epochs) const;
 

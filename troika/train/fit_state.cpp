@@ -8,6 +8,7 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
+#include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/train/fit.h"
 #include "troika/train/resume.h"
@@ -130,12 +131,9 @@ void Fit::restore_log(const std::filesystem::path& checkpoint, int saved_ranks,
   }
 }
 
-void Fit::save() {
-  const TraceSpan span(trace(), "compute", "checkpoint");
-  finish_saving();
-  at_.seconds = seconds();
-  RankState state{.model = training_step_->model(), .rest = training_step_->state(at_.pass > 0)};
-  for (auto& item : at_.state()) state.rest.push_back(std::move(item));
+RankState Fit::state_at(const Loops& at) {
+  RankState state{.model = training_step_->model(), .rest = training_step_->state(at.pass > 0)};
+  for (auto& item : at.state()) state.rest.push_back(std::move(item));
   state.rest.emplace_back(kLog, log_.state());
   for (const auto& callback : callbacks_) {
     for (auto& [name, tensor] : callback->state()) {
@@ -143,8 +141,28 @@ void Fit::save() {
     }
   }
   state.rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
-  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
   state.rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
+  return state;
+}
+
+std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
+  // Gradients of a pass that failed are of no use: its step begins again.
+  Loops at = at_;
+  at.position -= at.pass * batch_;
+  at.samples -= at.pass * batch_;
+  at.pass = 0;
+  at.seconds = seconds();
+  return save_checkpoint(comm::local::alone(), folder, state_at(at), options_,
+                         {.epoch = at.epoch, .step = at.step});
+}
+
+void Fit::save() {
+  const TraceSpan span(trace(), "compute", "checkpoint");
+  const Profile::Span profiled(profile(), "save_checkpoint");
+  finish_saving();
+  at_.seconds = seconds();
+  RankState state = state_at(at_);
+  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
   former_ = linked_checkpoint(checkpoints(), "last");
   saved_samples_ = at_.samples;
   context_.checkpoint_asked = false;

@@ -2,6 +2,8 @@
 // those of Lightning.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <exception>
 
 namespace troika::data {
@@ -17,6 +19,9 @@ struct FitContext;
 class Hooks {
  public:
   virtual ~Hooks() = default;
+
+  // Trainer::fit() calls all but those of tests and predictions; validate(), test() and predict()
+  // call the ones of their names alone.
 
   // Once a call of Trainer::fit(), after a checkpoint to go on from was loaded.
   virtual void on_fit_start(FitContext&) {}
@@ -43,6 +48,21 @@ class Hooks {
   virtual void on_validation_epoch_end(FitContext&) {}
   // All that was logged is reduced.
   virtual void on_validation_end(FitContext&) {}
+  // As those of a validation.
+  virtual void on_test_start(FitContext&) {}
+  virtual void on_test_epoch_start(FitContext&) {}
+  virtual void on_test_batch_start(FitContext&, const data::Batch&) {}
+  virtual void on_test_batch_end(FitContext&, const data::Batch&) {}
+  virtual void on_test_epoch_end(FitContext&) {}
+  virtual void on_test_end(FitContext&) {}
+  virtual void on_predict_start(FitContext&) {}
+  virtual void on_predict_epoch_start(FitContext&) {}
+  virtual void on_predict_batch_start(FitContext&, const data::Batch&) {}
+  // What predict_step() gave for the batch, on the host.
+  virtual void on_predict_batch_end(FitContext&, const data::Batch&,
+                                    const at::Tensor& /*predictions*/) {}
+  virtual void on_predict_epoch_end(FitContext&) {}
+  virtual void on_predict_end(FitContext&) {}
   // On the rank that failed, which must not use the group any more; others may call it too, as they
   // miss that rank.
   virtual void on_exception(FitContext&, const std::exception&) {}

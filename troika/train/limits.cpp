@@ -50,6 +50,20 @@ double seconds_of(const std::string& option, const std::string& text) {
   return seconds;
 }
 
+int64_t evaluated_batches(const TrainOptions& options, Stage stage, int64_t samples,
+                          int64_t global_batch) {
+  const auto& trainer = options.trainer;
+  const int64_t available = (samples + global_batch - 1) / global_batch;
+  switch (stage) {
+    case Stage::test:
+      return batches_of("trainer.limit_test_batches", trainer.limit_test_batches, available);
+    case Stage::predict:
+      return batches_of("trainer.limit_predict_batches", trainer.limit_predict_batches, available);
+    default:
+      return batches_of("trainer.limit_val_batches", trainer.limit_val_batches, available);
+  }
+}
+
 Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches) {
   const auto& trainer = options.trainer;
   std::string training = trainer.limit_train_batches, validation = trainer.limit_val_batches;
@@ -70,9 +84,10 @@ Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validati
   const int64_t sanity = trainer.num_sanity_val_steps;
   result.sanity_batches =
       sanity < 0 ? result.validation_batches : std::min(sanity, result.validation_batches);
-  result.seconds = seconds_of("trainer.max_time", trainer.max_time);
-  result.seconds_of_checkpoint =
-      seconds_of("checkpoint.train_time_interval", options.checkpoint.train_time_interval);
+  if (trainer.max_epochs < 0 && trainer.max_steps < 0 && trainer.max_time.empty()) {
+    refuse_limit("trainer.max_epochs", "-1 without trainer.max_steps and max_time",
+                 "one of these, to end the run");
+  }
   return result;
 }
 
@@ -82,7 +97,10 @@ TrainOptions with_fast_dev_run(TrainOptions options) {
   auto& trainer = options.trainer;
   trainer.max_epochs = 1;
   trainer.max_steps = batches;
-  trainer.limit_train_batches = trainer.limit_val_batches = std::to_string(batches);
+  for (auto* limit : {&trainer.limit_train_batches, &trainer.limit_val_batches,
+                      &trainer.limit_test_batches, &trainer.limit_predict_batches}) {
+    *limit = std::to_string(batches);
+  }
   trainer.overfit_batches = "0";
   trainer.val_check_interval = "1.0";
   trainer.check_val_every_n_epoch = 1;
@@ -90,6 +108,7 @@ TrainOptions with_fast_dev_run(TrainOptions options) {
   trainer.loggers.clear();
   options.checkpoint.enabled = false;
   options.early_stopping.monitor.clear();
+  options.swa.swa_lrs = 0;
   return options;
 }
 

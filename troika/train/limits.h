@@ -1,10 +1,11 @@
-// How much of its data a run uses, how often it validates, and when it ends.
+// How much of its data a run uses, and how often it validates.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "troika/train/options.h"
+#include "troika/train/stage.h"
 
 namespace troika::train {
 
@@ -16,20 +17,23 @@ int64_t batches_of(const std::string& option, const std::string& text, int64_t a
 // Seconds of "DD:HH:MM:SS"; infinity for an empty text. Throws Error(usage) naming `option`.
 double seconds_of(const std::string& option, const std::string& text);
 
+// Of a data set of so many samples, the global batches that the option of `stage`, which is not
+// fit, asks for.
+int64_t evaluated_batches(const TrainOptions& options, Stage stage, int64_t samples,
+                          int64_t global_batch);
+
 struct Limits {
-  int64_t passes;                // of an epoch
-  int64_t validation_batches;    // of the global batch's size
-  int64_t validation_every;      // passes; those of an epoch: at its end only
-  int64_t sanity_batches;        // validated before training
-  double seconds;                // of the whole run
-  double seconds_of_checkpoint;  // between checkpoints
+  int64_t passes;              // of an epoch
+  int64_t validation_batches;  // of the global batch's size
+  int64_t validation_every;    // passes; those of an epoch: at its end only
+  int64_t sanity_batches;      // validated before training
 };
 
 // For data of so many whole global batches, and so many of validation.
 Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches);
 
 // What trainer.fast_dev_run makes of the options: as many batches of each loop as it says, in one
-// epoch, without loggers, checkpoints, early stopping and sanity check.
+// epoch, without loggers, checkpoints, early stopping, SWA and sanity check.
 TrainOptions with_fast_dev_run(TrainOptions options);
 
 }  // namespace troika::train

@@ -1,8 +1,10 @@
 #include "troika/train/optimization.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
+#include "troika/base/error.h"
 #include "troika/compat/torch.h"
 
 namespace troika::train {
@@ -15,25 +17,40 @@ const std::string kStates = "state.";
 const std::string kScaler = "scaler.";
 const std::string kMaster = ".master";
 
+bool is_on_host(const std::vector<optim::Parameter>& parameters) {
+  return std::all_of(parameters.begin(), parameters.end(),
+                     [](const auto& parameter) { return parameter.tensor.is_cpu(); });
+}
+
+// Those of room optim step pieces; see Exchange::complete_sums().
+void require_steppable(const parallel::Exchange& exchange, const OptimizerRecipe& recipe) {
+  if (exchange.shards().empty() || !recipe.make || recipe.is_element_wise) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "a strategy that shares parameters out among ranks",
+               .got = "optimizer of configure_optimizers(), which needs whole ones",
+               .expected = "one of optim.name, or one that treats each element by itself"});
+}
+
 }  // namespace
 
 Optimization::Optimization(const nn::Precision& precision, const torch::nn::Module& module,
-                           parallel::Exchange& exchange, const optim::OptimizerOptions& options)
-    : Optimization(precision, exchange.parameters(module), options,
+                           parallel::Exchange& exchange, const OptimizerRecipe& recipe)
+    : Optimization(precision, exchange.parameters(module), recipe,
                    [&exchange](bool here) { return exchange.any(here); }) {
+  require_steppable(exchange, recipe);
   optimizer_->complete_sums_by(
       [&exchange](const at::Tensor& sums) { exchange.complete_sums(sums); });
 }
 
 Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
-                           const optim::OptimizerOptions& options, optim::GradScaler::Agree agree) {
-  if (precision.needs_masters()) {
+                           const OptimizerRecipe& recipe, optim::GradScaler::Agree agree) {
+  if (precision.needs_masters() || !is_on_host(parameters)) {
     masters_.emplace(std::move(parameters));
     parameters = masters_->list();
   }
   if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(agree));
   parameters_ = parameters;
-  optimizer_ = optim::make_optimizer(std::move(parameters), options);
+  optimizer_ = make_optimizer(recipe, std::move(parameters));
 }
 
 at::Tensor Optimization::scaled(const at::Tensor& loss) const {

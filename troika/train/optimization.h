@@ -13,6 +13,7 @@
 #include "troika/optim/master_weights.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/exchange.h"
+#include "troika/train/optimizer_recipe.h"
 
 namespace torch::nn {
 class Module;
@@ -20,18 +21,24 @@ class Module;
 
 namespace troika::train {
 
-// Float32 masters of parameters in half precision; a scaled loss where gradients are in float16.
+// Float32 masters of parameters in half precision, and masters on the host of parameters on GPUs,
+// as our optimizers step host memory; a scaled loss where gradients are in float16.
 class Optimization {
  public:
   // Where ranks hold different gradients, `agree` tells of an overflow on any of them.
   Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
-               const optim::OptimizerOptions& options, optim::GradScaler::Agree agree = {});
-  // Of what the exchange, which must outlive it, has this rank step.
+               const OptimizerRecipe& recipe, optim::GradScaler::Agree agree = {});
+  // Of what the exchange, which must outlive it, has this rank step. Throws Error(usage) for an
+  // optimizer of the recipe's own that needs whole parameters where it shares them out.
   Optimization(const nn::Precision& precision, const torch::nn::Module& module,
-               parallel::Exchange& exchange, const optim::OptimizerOptions& options);
+               parallel::Exchange& exchange, const OptimizerRecipe& recipe);
 
   double learning_rate() const { return optimizer_->learning_rate(); }
   void set_learning_rate(double rate) { optimizer_->set_learning_rate(rate); }
+
+  // What is stepped: parameters of the module or float32 masters of them, whole or what this rank
+  // has of them, under the parameters' names.
+  const std::vector<optim::Parameter>& parameters() const { return parameters_; }
 
   // What to call backward() on for this loss.
   at::Tensor scaled(const at::Tensor& loss) const;

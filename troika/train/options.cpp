@@ -3,7 +3,8 @@
 #include "troika/base/error.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
-#include "troika/nn/recompute/recompute.h"
+#include "troika/nn/recompute/budget.h"
+#include "troika/train/callbacks/options.h"
 #include "troika/train/logger.h"
 #include "troika/train/strategy.h"
 
@@ -33,9 +34,11 @@ config::Rule count_or(const std::string& minus_one) {
 }
 
 config::Rule recompute_policy() {
-  return {"none, full, selective, sqrt, or every_K with K >= 1", [](const config::Value& value) {
+  return {"none, full, selective, sqrt, every_K with K >= 1, or budget:BYTES as in budget:6GiB",
+          [](const config::Value& value) {
+            const auto& policy = std::get<std::string>(value);
             try {
-              nn::recompute_plan(std::get<std::string>(value), 1);
+              if (!nn::recompute_budget(policy)) nn::recompute_plan(policy, 1);
               return true;
             } catch (const Error&) {
               return false;
@@ -46,15 +49,25 @@ config::Rule recompute_policy() {
 void add_run(config::Table& table, TrainOptions::Run& run) {
   table.add("run.name", &run.name, "name of the run: results go to folder/name");
   table.add("run.folder", &run.folder, "where runs are kept");
-  table.add("run.seed", &run.seed, "of initial weights, data order, augmentation and dropout",
-            at_least(int64_t{0}));
+  table.add(
+      "run.seed", &run.seed,
+      "of initial weights, data order, augmentation and dropout; also trainer.seed_everything",
+      at_least(int64_t{0}));
+  table.add_alias("trainer.seed_everything", "run.seed");
 }
 
 void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
+  table.add(
+      "trainer.accelerator", &trainer.accelerator,
+      "what computes; gpu and cuda: on each process's own GPU; auto: that if there is one and "
+      "the processes can use nccl, else cpu; docs/trainer.md",
+      one_of({"auto", "cpu", "gpu", "cuda"}));
   table.add("trainer.devices", &trainer.devices,
             "processes on this machine, started by train itself unless a launcher did; -1: as many "
             "as the launcher started, one without; with dp threads of one process, -1: one",
             count_or("as many as the launcher started"));
+  table.add("trainer.num_nodes", &trainer.num_nodes,
+            "machines that the run is to be on, checked; -1: any number", count_or("any number"));
   table.add("trainer.strategy", &trainer.strategy,
             "how devices work together; names after dp are Lightning's for some of those before",
             one_of(strategy_names()));
@@ -72,8 +85,12 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "which of the model's blocks drop their activations and compute them again backward: "
             "less memory, up to a forward pass more; docs/precision-and-memory.md",
             recompute_policy());
-  table.add("trainer.max_epochs", &trainer.max_epochs, "passes over the training data",
-            between(int64_t{1}, kMaxCount));
+  table.add("trainer.max_epochs", &trainer.max_epochs,
+            "passes over the training data; -1: until max_steps or max_time ends the run",
+            {"an integer from 1 to 1000000000, or -1 for no limit", [](const config::Value& value) {
+               const auto count = std::get<int64_t>(value);
+               return count == -1 || (count >= 1 && count <= kMaxCount);
+             }});
   table.add("trainer.max_steps", &trainer.max_steps,
             "stop after this many optimizer steps; -1: only max_epochs counts",
             count_or("no limit"));
@@ -90,6 +107,9 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.limit_val_batches", &trainer.limit_val_batches,
             "batches, of the size of a training step's, that are validated: a number or a share; "
             "0: no validation");
+  table.add("trainer.limit_test_batches", &trainer.limit_test_batches, "the same for troika test");
+  table.add("trainer.limit_predict_batches", &trainer.limit_predict_batches,
+            "the same for troika predict");
   table.add("trainer.overfit_batches", &trainer.overfit_batches,
             "train and validate on this number or share of batches, training the same in every "
             "epoch; 0: off");
@@ -124,9 +144,16 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.trace", &trainer.trace,
             "write what happened when on all ranks in the first 500 steps to trace.json, for "
             "Perfetto and troika report");
+  table.add("trainer.profiler", &trainer.profiler,
+            "simple: a table of the times of hooks and of the parts of steps; empty: none",
+            {"simple, or nothing", [](const config::Value& value) {
+               const auto& name = std::get<std::string>(value);
+               return name.empty() || name == "simple";
+             }});
   table.add(
       "trainer.ckpt_path", &trainer.ckpt_path,
-      "checkpoint to go on from: a folder, or last or best of the run: a new run without one");
+      "checkpoint to go on from: a folder, or last or best of the run: a new run without one; for "
+      "validate, test and predict whose weights");
 }
 
 void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) {
@@ -150,6 +177,8 @@ void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) 
             between(int64_t{-1}, kMaxCount));
   table.add("checkpoint.save_last", &checkpoint.save_last,
             "write and keep the latest too where it is not among the best");
+  table.add("checkpoint.on_exception", &checkpoint.on_exception,
+            "a rank that fails writes what it has, where it has all of it; docs/callbacks.md");
 }
 
 void add_early_stopping(config::Table& table, TrainOptions::EarlyStopping& stopping) {
@@ -348,6 +377,7 @@ config::Table make_table(TrainOptions& options) {
   add_trainer(table, options.trainer);
   add_checkpoint(table, options.checkpoint);
   add_early_stopping(table, options.early_stopping);
+  add_callbacks(table, options);
   add_model(table, options.model);
   add_data(table, options.data);
   add_optim(table, options.optimizer, options.schedule);

@@ -23,7 +23,9 @@ struct TrainOptions {
   } run;
 
   struct Trainer {
+    std::string accelerator = "auto";
     int64_t devices = -1;
+    int64_t num_nodes = -1;
     std::string strategy = "ddp";
     std::string precision = "32";
     std::string memory_format = "auto";
@@ -36,6 +38,8 @@ struct TrainOptions {
     std::string max_time = {};
     std::string limit_train_batches = "1.0";
     std::string limit_val_batches = "1.0";
+    std::string limit_test_batches = "1.0";
+    std::string limit_predict_batches = "1.0";
     std::string overfit_batches = "0";
     int64_t fast_dev_run = 0;
     std::string val_check_interval = "1.0";
@@ -50,6 +54,7 @@ struct TrainOptions {
     int64_t threads = 0;
     bool enable_progress_bar = true;
     bool trace = false;
+    std::string profiler = {};
     std::string ckpt_path;
   } trainer;
 
@@ -67,6 +72,7 @@ struct TrainOptions {
     bool save_last = true;
     std::string train_time_interval = {};
     bool async = false;
+    bool on_exception = false;
   } checkpoint;
 
   // A threshold of NaN is none.
@@ -80,6 +86,37 @@ struct TrainOptions {
     double stopping_threshold = std::numeric_limits<double>::quiet_NaN();
     double divergence_threshold = std::numeric_limits<double>::quiet_NaN();
   } early_stopping;
+
+  struct Timer {
+    std::string interval = "step";
+    bool verbose = false;
+  } timer;
+
+  struct Ema {
+    bool enabled = false;
+    double decay = 0.999;
+    int64_t update_every_n_steps = 1;
+    int64_t update_starting_at_step = 0;
+    bool use_buffers = true;
+  } ema;
+
+  struct Swa {
+    double swa_lrs = 0;
+    std::string swa_epoch_start = "0.8";
+    int64_t annealing_epochs = 10;
+    std::string annealing_strategy = "cos";
+  } swa;
+
+  struct Statistics {
+    int64_t every_n_steps = 0;
+    std::vector<std::string> of = {"gradients", "weights"};
+    std::string per = "parameter";
+  } statistics;
+
+  struct Throughput {
+    bool enabled = false;
+    double peak_tflops = 0;
+  } throughput;
 
   nn::ModelOptions model;
 

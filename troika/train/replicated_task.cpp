@@ -39,8 +39,20 @@ at::Tensor ReplicatedTask::training_step(const data::Batch& batch) {
   return replicated_.loss(batch.inputs, batch.targets);
 }
 
+OptimizerRecipe ReplicatedTask::configure_optimizers(const TrainOptions& options) {
+  return first_->configure_optimizers(options);
+}
+
 void ReplicatedTask::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   first_->validation_step(batch, evaluation);
+}
+
+void ReplicatedTask::test_step(const data::Batch& batch, Evaluation& evaluation) {
+  first_->test_step(batch, evaluation);
+}
+
+at::Tensor ReplicatedTask::predict_step(const data::Batch& batch) {
+  return first_->predict_step(batch);
 }
 
 }  // namespace troika::train

@@ -10,15 +10,18 @@
 namespace troika::train {
 
 // Trains as the first of the tasks does, on shares of each batch side by side (parallel::Replicated
-// says how far that is the same); validates by the first task, whose hooks are called. What shares
-// of a batch log is added up in the order in which they come.
+// says how far that is the same); validates, tests and predicts by the first task, whose hooks are
+// called. What shares of a batch log is added up in the order in which they come.
 class ReplicatedTask : public Task {
  public:
   // Tasks that were made by the same function, each with a module of its own; at least one.
   explicit ReplicatedTask(std::vector<std::shared_ptr<Task>> tasks);
 
   at::Tensor training_step(const data::Batch& batch) override;
+  OptimizerRecipe configure_optimizers(const TrainOptions& options) override;
   void validation_step(const data::Batch& batch, Evaluation& evaluation) override;
+  void test_step(const data::Batch& batch, Evaluation& evaluation) override;
+  at::Tensor predict_step(const data::Batch& batch) override;
   int replicas() const override { return replicated_.size(); }
   void log_to(MetricLog* log, int64_t batch_size) override;
   Hooks& hooks() override { return first_->hooks(); }

@@ -33,6 +33,7 @@ void StepTimes::end(Phase phase) {
                  .start = latest_,
                  .end = now});
   }
+  if (profile_) profile_->add("[Step]" + std::string(kPhaseNames[index]), now - latest_);
   latest_ = now;
 }
 
@@ -42,6 +43,7 @@ void StepTimes::finish() {
   if (trace_) {
     trace_->add({.track = "compute", .name = "step", .start = start_, .end = latest_});
   }
+  if (profile_) profile_->add("run_training_batch", latest_ - start_);
 }
 
 std::vector<PhaseTime> StepTimes::medians(const comm::Group& group) const {

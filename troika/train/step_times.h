@@ -6,6 +6,7 @@
 
 #include "troika/base/trace.h"
 #include "troika/comm/group.h"
+#include "troika/train/profile.h"
 #include "troika/train/summary.h"
 
 namespace troika::train {
@@ -21,7 +22,7 @@ inline constexpr std::array<const char*, kPhaseNames.size()> kSpanNames{
     "data wait", "forward", "backward", "finish_backward", "optimizer", "other"};
 
 // Keeps every phase's time (8 bytes each) for their medians, and tells a trace: the span "step" and
-// its phases on track "compute", "data wait" on track "data". For one thread:
+// its phases on track "compute", "data wait" on track "data"; and a profile. For one thread:
 //
 //   times.start(); load(batch);
 //   times.begin(step);                       // ends data_wait
@@ -29,7 +30,8 @@ inline constexpr std::array<const char*, kPhaseNames.size()> kSpanNames{
 //   times.finish();                          // ends other
 class StepTimes {
  public:
-  explicit StepTimes(Trace* trace = nullptr) : trace_(trace) {}
+  explicit StepTimes(Trace* trace = nullptr, Profile* profile = nullptr)
+      : trace_(trace), profile_(profile) {}
 
   void start();
   void begin(int64_t step);
@@ -42,6 +44,7 @@ class StepTimes {
 
  private:
   Trace* trace_;
+  Profile* profile_;
   Clock::time_point start_;
   Clock::time_point latest_;  // end of the phase before
   std::array<Median, kPhaseNames.size() + 1> times_;

@@ -33,6 +33,8 @@ const std::map<std::string, std::string>& aliases() {
   static const std::map<std::string, std::string> names{
       {"auto", "ddp"},
       {"ddp_sharded", "zero2"},
+      {"ddp_sharded_spawn", "zero2"},
+      {"ddp_fully_sharded", "zero3"},
       {"deepspeed", "zero2"},
       {"deepspeed_stage_1", "zero1"},
       {"deepspeed_stage_2", "zero2"},

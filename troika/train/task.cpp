@@ -2,7 +2,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/recompute/recompute.h"
+#include "troika/train/options.h"
 
 namespace troika::train {
 
@@ -27,16 +27,19 @@ Task::Task(const std::shared_ptr<nn::Model>& model)
       model_(model),
       forward_([model](const at::Tensor& inputs) { return model->forward(inputs); }) {}
 
-void Task::recompute(const std::string& policy) {
-  if (policy == "none") return;
-  if (!model_) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "activations can be recomputed between the blocks of a model only",
-                 .got = "recompute " + policy + " for a task of another module",
-                 .expected = "a task made of an nn::Model",
-                 .hint = "nn::from_sequential() makes one"});
-  }
-  forward_ = nn::Recompute(model_, nn::recompute_plan(policy, model_->blocks().size()));
+const nn::Model& Task::blocks() const {
+  if (model_) return *model_;
+  throw Error("train", ErrorKind::usage,
+              {.what = "activations can be recomputed between the blocks of a model only",
+               .got = "trainer.recompute for a task of another module",
+               .expected = "a task made of an nn::Model",
+               .hint = "nn::from_sequential() makes one"});
+}
+
+void Task::recompute(nn::RecomputePlan plan) {
+  if (plan.empty()) return;
+  blocks();
+  forward_ = nn::Recompute(model_, std::move(plan));
 }
 
 void Task::log_to(MetricLog* log, int64_t batch_size) {
@@ -45,16 +48,34 @@ void Task::log_to(MetricLog* log, int64_t batch_size) {
 }
 
 at::Tensor Task::training_step(const data::Batch& batch) {
-  return cross_entropy(forward(batch.inputs), batch.targets, at::Reduction::Mean);
+  const at::Tensor outputs = forward(batch.inputs);
+  return loss_ ? loss_(outputs, batch.targets)
+               : cross_entropy(outputs, batch.targets, at::Reduction::Mean);
 }
 
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   const at::Tensor logits = forward(batch.inputs);
+  if (loss_) {
+    evaluation.loss.update(loss_(logits, batch.targets), static_cast<double>(batch.size()));
+    return;
+  }
   // Of single samples, added up in float64: rounded as a mean of the batch, it would depend on how
   // samples were put into batches.
   const at::Tensor losses = cross_entropy(logits, batch.targets, at::Reduction::None);
   evaluation.loss.update(losses, batch.targets.flatten().ne(kIgnored));
   evaluation.accuracy.update(logits, batch.targets);
+}
+
+OptimizerRecipe Task::configure_optimizers(const TrainOptions& options) {
+  return {.optimizer = options.optimizer, .schedule = options.schedule};
+}
+
+void Task::test_step(const data::Batch& batch, Evaluation& evaluation) {
+  validation_step(batch, evaluation);
+}
+
+at::Tensor Task::predict_step(const data::Batch& batch) {
+  return forward(batch.inputs);
 }
 
 }  // namespace troika::train

@@ -6,24 +6,25 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "troika/data/dataset.h"
+#include "troika/nn/recompute/recompute.h"
 #include "troika/train/hooks.h"
 #include "troika/train/metric_log.h"
 #include "troika/train/metrics/mean.h"
 #include "troika/train/metrics/stat_scores.h"
+#include "troika/train/optimizer_recipe.h"
 
 namespace torch::nn {
 class Module;
 }
 
-namespace troika::nn {
-class Model;
-}
-
 namespace troika::train {
 
-// What validation adds up.
+struct TrainOptions;
+
+// What validation and tests add up.
 struct Evaluation {
   Mean loss;
   Accuracy accuracy;
@@ -35,6 +36,8 @@ struct Evaluation {
 class Task : public Hooks {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
+  // A tensor of one element, the mean over the batch.
+  using Loss = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
 
   // `forward` must run `module`: logits of shape [..., classes] for targets of shape [...].
   Task(std::shared_ptr<torch::nn::Module> module, Forward forward);
@@ -42,20 +45,34 @@ class Task : public Hooks {
   template <typename M>
   explicit Task(std::shared_ptr<M> module)
       : Task(module, [module](const at::Tensor& inputs) { return module->forward(inputs); }) {}
+  // With another loss than cross entropy, and then without accuracy.
+  template <typename M>
+  Task(std::shared_ptr<M> module, Loss loss) : Task(module) {
+    loss_ = std::move(loss);
+  }
   // The model's own forward pass, which recompute() can change.
   explicit Task(const std::shared_ptr<nn::Model>& model);
 
   torch::nn::Module& module() { return *module_; }
 
-  // From now on, activations are recomputed by this policy (nn/recompute/recompute.h). Throws
-  // Error(usage) for one it does not know, and, but for "none", unless the task was made of an
+  // From now on, activations are recomputed by this plan. Throws Error(usage), but for an empty
+  // plan, where blocks() does.
+  void recompute(nn::RecomputePlan plan);
+  // Of the model that recompute() plans for. Throws Error(usage) unless the task was made of an
   // nn::Model alone.
-  void recompute(const std::string& policy);
+  const nn::Model& blocks() const;
 
   // The mean loss of the batch, a tensor of one element to call backward() on.
   virtual at::Tensor training_step(const data::Batch& batch);
   // Adds the batch to the evaluation; called without gradients and in evaluation mode.
   virtual void validation_step(const data::Batch& batch, Evaluation& evaluation);
+  // The same for Trainer::test(): validation_step(), unless overridden.
+  virtual void test_step(const data::Batch& batch, Evaluation& evaluation);
+  // For Trainer::predict(): forward(inputs), unless overridden. One row of the result's first
+  // dimension for each sample of the batch.
+  virtual at::Tensor predict_step(const data::Batch& batch);
+  // What steps the parameters, and at which rates: what the options say, unless overridden.
+  virtual OptimizerRecipe configure_optimizers(const TrainOptions& options);
   // How many modules share the work of a training step inside this process.
   virtual int replicas() const { return 1; }
   // Whose hooks a run calls.
@@ -81,6 +98,7 @@ class Task : public Hooks {
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<nn::Model> model_;  // the same, if recompute() may change how it is run
   Forward forward_;
+  Loss loss_;  // none: cross entropy
   MetricLog* log_ = nullptr;
   int64_t batch_size_ = 1;
 };

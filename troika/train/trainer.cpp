@@ -1,10 +1,15 @@
 #include "troika/train/trainer.h"
 
+#include <fmt/format.h>
+
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"
+#include "troika/base/random.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/fit.h"
@@ -41,8 +46,42 @@ int64_t global_batch(const TrainOptions& options, int ranks) {
   return whole > 0 ? whole : options.data.batch_size * ranks;
 }
 
+data::LoaderOptions loader_options(const TrainOptions& options) {
+  return {.workers = static_cast<int>(options.data.workers),
+          .prefetch = static_cast<int>(options.data.prefetch)};
+}
+
+void settle_randomness(const TrainOptions& options, const comm::Group& group) {
+  if (options.trainer.deterministic) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  }
+  torch::manual_seed(
+      mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group.rank()) + 1));
+}
+
 Trainer::Trainer(TrainOptions options, comm::Group group)
-    : options_(with_fast_dev_run(std::move(options))), group_(std::move(group)) {}
+    : options_(with_fast_dev_run(std::move(options))), group_(std::move(group)) {
+  const auto& ranks = group_.nodes();
+  const auto nodes = static_cast<int64_t>(std::set<int>(ranks.begin(), ranks.end()).size());
+  const int64_t wanted = options_.trainer.num_nodes;
+  if (wanted == -1 || wanted == nodes) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "trainer.num_nodes and the launcher disagree",
+               .got = fmt::format("num_nodes = {}", wanted),
+               .expected = fmt::format("{}, the machines that the {} processes are on", nodes,
+                                       group_.size()),
+               .hint = fmt::format("start it on {}, with srun --nodes={} or troika launch --nnodes "
+                                   "{}, or leave it at -1",
+                                   wanted, wanted, wanted)});
+}
+
+// It must not speak for this one.
+void Trainer::forget_earlier_run() const {
+  if (group_.rank() != 0) return;
+  for (const char* file : {"summary.json", "trace.json", "report.html"}) {
+    std::filesystem::remove(folder() / file);
+  }
+}
 
 std::filesystem::path Trainer::folder() const {
   return std::filesystem::path(options_.run.folder) / options_.run.name;
@@ -54,11 +93,8 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;
   try {
+    forget_earlier_run();
     if (is_main) {
-      // An earlier run of this name must not speak for this one.
-      for (const auto& file : {summary_file, folder() / "trace.json", folder() / "report.html"}) {
-        std::filesystem::remove(file);
-      }
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
     Callbacks callbacks = make_callbacks(options_);

@@ -1,4 +1,5 @@
-// The loop around data parallelism: epochs, exact validation, logs, checkpoints, summary.
+// The loops around data parallelism: training with exact validation, logs, checkpoints and summary;
+// tests; predictions.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +9,9 @@
 
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
-#include "troika/data/sampler.h"
+#include "troika/data/loader.h"
 #include "troika/train/callback.h"
+#include "troika/train/data_module.h"
 #include "troika/train/options.h"
 #include "troika/train/stop.h"
 #include "troika/train/summary.h"
@@ -28,6 +30,7 @@ namespace troika::train {
 // Validation counts every sample once.
 class Trainer {
  public:
+  // Throws Error(usage) where trainer.num_nodes is not the number of machines of the group.
   Trainer(TrainOptions options, comm::Group group);
 
   // Blocks until done. The data sets must hold what the task's module takes; the module's
@@ -36,8 +39,32 @@ class Trainer {
   // name survives the call.
   RunSummary fit(Task& task, const data::Dataset& training, const data::Dataset& validation);
 
-  // Accompanies every fit() from now on, after those that were added before. Callbacks that the
-  // options ask for come first.
+  // One pass each over a data set, in which every sample counts once whatever the number of ranks:
+  // without gradients, in evaluation mode, and with what trainer.precision and memory_format say.
+  // Nothing is written but a profile. `ckpt` says which weights: empty for those of the module,
+  // "last" or "best" for those of the run's checkpoint, else a checkpoint's folder or a file of
+  // weights that rank 0 reads. All ranks get rank 0's, and keep them. Hooks are those of the
+  // callbacks that were added, not of those that the options make fit() use, and of the task.
+  // Throws Error(usage) where there is no such checkpoint.
+  //
+  // The metrics, as fit() names and logs them: "validation/loss" and "validation/accuracy", or
+  // "test/loss" and "test/accuracy", and then what the steps logged, of which numbers without
+  // sync_dist are each rank's own. Empty where trainer.limit_val_batches (limit_test_batches) is 0.
+  MetricValues validate(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
+  MetricValues test(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
+  // This rank's share of the predictions, on the host and one after another along dim 0: those of
+  // rank 0, of rank 1 and so on are together in the data set's order, as gather_predictions() gives
+  // them. Undefined for a rank without samples.
+  at::Tensor predict(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
+
+  // The same with the data of a module, which is prepared before and torn down after.
+  RunSummary fit(Task& task, DataModule& data);
+  MetricValues validate(Task& task, DataModule& data, const std::string& ckpt = "");
+  MetricValues test(Task& task, DataModule& data, const std::string& ckpt = "");
+  at::Tensor predict(Task& task, DataModule& data, const std::string& ckpt = "");
+
+  // Accompanies every call from now on, after those that were added before. In fit(), callbacks
+  // that the options ask for come first.
   void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
   // Asked between passes, about once a second at least. When all ranks agree to end, fit() saves
@@ -51,6 +78,20 @@ class Trainer {
   std::filesystem::path folder() const;
 
  private:
+  // What validate(), test() and predict() share: calls `body` with a loop over the data set, unless
+  // that is limited to nothing.
+  template <typename Body>
+  void evaluate(Stage stage, Task& task, const data::Dataset& dataset, const std::string& ckpt,
+                const Body& body);
+  MetricValues metrics(Stage stage, Task& task, const data::Dataset& dataset,
+                       const std::string& ckpt);
+  void load_weights(Stage stage, Task& task, const std::string& ckpt) const;
+
+  // Prepares the data, calls `body`, and tears the data down whatever `body` throws.
+  template <typename Body>
+  auto with(DataModule& data, Stage stage, const Body& body);
+  void forget_earlier_run() const;
+
   TrainOptions options_;
   comm::Group group_;
   Callbacks callbacks_;
@@ -59,11 +100,21 @@ class Trainer {
   cluster::StopRequest stopped_by_ = cluster::StopRequest::none;
 };
 
+// On rank 0 the predictions of all ranks, in the data set's order; undefined elsewhere, and where
+// there are none. Called by all ranks; blocks. Throws Error(usage) unless those of all samples have
+// one type and shape.
+at::Tensor gather_predictions(const comm::Group& group, const at::Tensor& share);
+
 // What is known of a run before it began.
 RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
                         const std::filesystem::path& folder, const std::string& status);
 
 // Samples a step over all ranks, from batch_size or global_batch_size.
 int64_t global_batch(const TrainOptions& options, int ranks);
+
+data::LoaderOptions loader_options(const TrainOptions& options);
+
+// LibTorch's algorithms as trainer.deterministic says, and this rank's random numbers by run.seed.
+void settle_randomness(const TrainOptions& options, const comm::Group& group);
 
 }  // namespace troika::train

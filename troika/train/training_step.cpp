@@ -10,6 +10,7 @@
 #include "troika/base/memory.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/recompute/budget.h"
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint.h"
 
@@ -27,12 +28,20 @@ void append(optim::NamedTensors& list, std::string_view prefix, const optim::Nam
   for (const auto& [name, tensor] : more) list.emplace_back(std::string(prefix) + name, tensor);
 }
 
-optim::Schedule make_schedule(const TrainOptions& options, int64_t steps, int64_t global_batch) {
-  const auto accumulated = accumulation(options);
+optim::Schedule make_schedule(const OptimizerRecipe& recipe, const Accumulation& accumulated,
+                              int64_t steps, int64_t global_batch) {
+  if (recipe.factor) return recipe.factor;
+  const auto& name = recipe.schedule.name;
+  if (steps == 0 && (name == "cosine" || name == "polynomial" || name == "one_cycle")) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "a run that only trainer.max_time ends has no number of steps",
+                 .got = "optim.schedule " + name + ", which needs one",
+                 .expected = "constant, step, multi_step or plateau, or trainer.max_steps"});
+  }
   // A sum of passes already is larger by their number.
   const bool is_mean = accumulated.factor < 1;
   return optim::make_schedule(
-      options.schedule,
+      recipe.schedule,
       {.steps = steps, .global_batch = is_mean ? global_batch * accumulated.passes : global_batch});
 }
 
@@ -43,16 +52,21 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
                            std::function<void()> before_step)
     : options_(options),
       task_(task),
-      precision_(nn::parse_precision(options.trainer.precision)),
-      memory_format_(nn::parse_memory_format(options.trainer.memory_format, precision_)),
+      group_(group),
+      placement_(Placement::of(options, group)),
+      recipe_(task.configure_optimizers(options)),
       accumulation_(accumulation(options)),
-      schedule_(make_schedule(options, steps, global_batch)),
+      schedule_(make_schedule(recipe_, accumulation_, steps, global_batch)),
       before_step_(std::move(before_step)) {
-  nn::require_supported(precision_, at::kCPU);
-  if (options.schedule.name == "plateau") plateau_.emplace(options.schedule);
-  task_.module().to(precision_.parameters);
-  nn::lay_out(task_.module(), memory_format_);
-  task_.recompute(options.trainer.recompute);
+  placement_.require_trainable(options);
+  if (recipe_.schedule.name == "plateau" && !recipe_.factor) plateau_.emplace(recipe_.schedule);
+  placement_.place(task_.module());
+  recompute_budget_ = nn::recompute_budget(options.trainer.recompute);
+  if (recompute_budget_) {
+    task_.blocks();
+  } else if (options.trainer.recompute != "none") {
+    task_.recompute(nn::recompute_plan(options.trainer.recompute, task_.blocks().blocks().size()));
+  }
   if (!options.offload.activations.empty()) {
     if (task_.replicas() > 1) {
       throw Error("train", ErrorKind::usage,
@@ -62,12 +76,16 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
     }
     offload_.emplace(options.offload.activations);
   }
-  exchange_ = make_exchange(options, task_, group, trace);
-  optimization_.emplace(precision_, task_.module(), *exchange_, options.optimizer);
+  TrainOptions own = options;
+  own.optimizer = recipe_.optimizer;
+  exchange_ = make_exchange(own, task_, group, trace);
+  optimization_.emplace(placement_.precision, task_.module(), *exchange_, recipe_);
 }
 
 at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
                               StepTimes& times) {
+  const data::Batch placed = placement_.place(batch);
+  if (recompute_budget_) plan_recomputation(placed.inputs);
   memory::restart_peak();
   if (is_first) task_.module().zero_grad(/*set_to_none=*/true);
   std::optional<parallel::Exchange::NoSync> no_sync;
@@ -75,8 +93,8 @@ at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_l
   const at::Tensor loss = [&] {
     std::optional<compat::SavedTensorGuard> saved;
     if (offload_) saved.emplace(*offload_);
-    const nn::Autocast autocast(precision_, at::kCPU);
-    return task_.training_step(cast(batch));
+    const nn::Autocast autocast(placement_.precision, placement_.device.type());
+    return task_.training_step(placed);
   }();
   times.end(Phase::forward);
   optimization_->scaled(accumulation_.factor == 1 ? loss : loss * accumulation_.factor).backward();
@@ -88,11 +106,38 @@ at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_l
   return loss.detach();
 }
 
+// One plan for all ranks, by their slowest: blocks may hold collectives, which must pair.
+void TrainingStep::plan_recomputation(const at::Tensor& input) {
+  const int64_t budget = *std::exchange(recompute_budget_, std::nullopt);
+  std::vector<nn::BlockCost> costs = [&] {
+    const nn::Autocast autocast(placement_.precision, placement_.device.type());
+    return nn::measure_blocks(task_.blocks(), input);
+  }();
+  const auto agreed = at::empty({static_cast<int64_t>(costs.size()), 4}, at::kDouble);
+  auto rows = agreed.accessor<double, 2>();
+  for (size_t i = 0; i < costs.size(); ++i) {
+    auto row = rows[static_cast<int64_t>(i)];
+    row[0] = costs[i].forward;
+    row[1] = costs[i].backward;
+    row[2] = static_cast<double>(costs[i].output_bytes);
+    row[3] = static_cast<double>(costs[i].saved_bytes);
+  }
+  group_.all_reduce(agreed, comm::ReduceOp::max, {.label = "costs of blocks"});
+  for (size_t i = 0; i < costs.size(); ++i) {
+    auto row = rows[static_cast<int64_t>(i)];
+    costs[i] = {.forward = row[0],
+                .backward = row[1],
+                .output_bytes = static_cast<int64_t>(row[2]),
+                .saved_bytes = static_cast<int64_t>(row[3])};
+  }
+  task_.recompute(nn::plan_for_budget(costs, budget).plan);
+}
+
 void TrainingStep::optimizer_step(int64_t step, StepTimes& times) {
   exchange_->finish_backward();
   times.end(Phase::exposed_communication);
   // A skipped step does not move the schedule on.
-  optimization_->set_learning_rate(options_.optimizer.lr *
+  optimization_->set_learning_rate(recipe_.optimizer.lr *
                                    schedule_(step - optimization_->skipped()) *
                                    (plateau_ ? plateau_->factor() : 1.0));
   before_step_();
@@ -104,14 +149,6 @@ void TrainingStep::optimizer_step(int64_t step, StepTimes& times) {
 
 void TrainingStep::judge(double validation_loss) {
   if (plateau_) plateau_->judge(validation_loss);
-}
-
-data::Batch TrainingStep::cast(data::Batch batch) const {
-  if (at::isFloatingType(batch.inputs.scalar_type())) {
-    batch.inputs = batch.inputs.to(precision_.parameters);
-  }
-  if (batch.inputs.dim() == 4) batch.inputs = batch.inputs.contiguous(memory_format_);
-  return batch;
 }
 
 optim::NamedTensors TrainingStep::model() {
@@ -137,14 +174,14 @@ optim::NamedTensors TrainingStep::state(bool in_step) const {
 }
 
 at::MemoryFormat TrainingStep::states_format() const {
-  return exchange_->shards().empty() ? memory_format_ : at::MemoryFormat::Contiguous;
+  return exchange_->shards().empty() ? placement_.memory_format : at::MemoryFormat::Contiguous;
 }
 
 // Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
 // everything else is saved by its dimensions.
 void TrainingStep::require_readable(const optim::NamedTensors& state) const {
   const bool follows_memory =
-      options_.optimizer.name == "adamw_8bit" || options_.ddp.codec.name != "none";
+      recipe_.optimizer.name == "adamw_8bit" || options_.ddp.codec.name != "none";
   const auto saved = std::find_if(state.begin(), state.end(),
                                   [](const auto& item) { return item.first == kMemoryFormat; });
   if (!follows_memory || saved == state.end()) return;

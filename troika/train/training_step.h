@@ -8,12 +8,12 @@
 #include <string>
 
 #include "troika/comm/group.h"
-#include "troika/nn/memory_format.h"
 #include "troika/nn/offload.h"
-#include "troika/nn/precision.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
 #include "troika/train/optimization.h"
+#include "troika/train/optimizer_recipe.h"
+#include "troika/train/placement.h"
 #include "troika/train/step_times.h"
 #include "troika/train/strategy.h"
 
@@ -37,10 +37,10 @@ class TrainingStep {
   // Once after each validation, on all ranks the same loss.
   void judge(double validation_loss);
 
-  // Inputs in the type of the module's parameters; images in the order of its weights.
-  data::Batch cast(data::Batch batch) const;
-  const nn::Precision& precision() const { return precision_; }
+  const Placement& placement() const { return placement_; }
   const Optimization& optimization() const { return *optimization_; }
+  Optimization& optimization() { return *optimization_; }
+  parallel::Exchange& exchange() { return *exchange_; }
   // Of all passes so far, the most that base/memory.h counted: validation and checkpoints are no
   // part of it. 0 where nothing is counted.
   int64_t peak_tensor_bytes() const { return peak_tensor_bytes_; }
@@ -54,6 +54,7 @@ class TrainingStep {
   void load(const optim::NamedTensors& model, const optim::NamedTensors& state);
 
  private:
+  void plan_recomputation(const at::Tensor& input);
   void optimizer_step(int64_t step, StepTimes& times);
   // In which states that follow memory are: shards are of contiguous weights.
   at::MemoryFormat states_format() const;
@@ -62,9 +63,11 @@ class TrainingStep {
 
   const TrainOptions& options_;
   Task& task_;
-  const nn::Precision precision_;
-  const at::MemoryFormat memory_format_;
+  const comm::Group group_;
+  const Placement placement_;
+  const OptimizerRecipe recipe_;
   const Accumulation accumulation_;
+  std::optional<int64_t> recompute_budget_;  // that is to be planned for
   std::optional<nn::ActivationOffload> offload_;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;

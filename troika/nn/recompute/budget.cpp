@@ -16,6 +16,7 @@ namespace troika::nn {
 namespace {
 
 constexpr int64_t kSlots = 500;
+constexpr int kMeasurements = 3;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Bytes of distinct memory that is saved, without parameters and buffers.
@@ -154,11 +155,27 @@ std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& inpu
       if (x.requires_grad()) sources.push_back(x);
       run(block, x, state, sources);
       auto [output, cost] = run(block, x, state, sources);
+      for (int i = 1; i < kMeasurements; ++i) {
+        const auto again = run(block, x, state, sources).second;
+        cost.forward = std::min(cost.forward, again.forward);
+        cost.backward = std::min(cost.backward, again.backward);
+      }
       costs.push_back(cost);
       x = output.requires_grad_(at::isFloatingType(output.scalar_type()));
     }
   });
   return costs;
+}
+
+std::optional<int64_t> recompute_budget(const std::string& policy) {
+  constexpr std::string_view kPrefix = "budget:";
+  if (!policy.starts_with(kPrefix)) return std::nullopt;
+  const auto bytes = parse_bytes(std::string_view(policy).substr(kPrefix.size()));
+  if (bytes && *bytes > 0) return bytes;
+  throw Error("nn", ErrorKind::usage,
+              {.what = "recomputation's budget",
+               .got = policy,
+               .expected = "budget:BYTES with BYTES >= 1, as in budget:6GiB"});
 }
 
 BudgetedPlan plan_for_budget(const std::vector<BlockCost>& blocks, int64_t budget_bytes) {

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "troika/nn/recompute/recompute.h"
@@ -19,8 +21,13 @@ struct BlockCost {
 };
 
 // By running each block of the model, after a first time, forward and backward, on its
-// predecessor's output; in seconds. Random generators and buffers are left as they were.
+// predecessor's output; in seconds, the least of three. Random generators and buffers are left as
+// they were.
 std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input);
+
+// Of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy. Throws
+// Error(usage) where BYTES is no number of bytes >= 1.
+std::optional<int64_t> recompute_budget(const std::string& policy);
 
 struct BudgetedPlan {
   RecomputePlan plan;

@@ -37,7 +37,7 @@ using RecomputePlan = std::vector<RecomputedSegment>;
 //   "sqrt": about sqrt(blocks) segments of equal length but for the last, which is kept: the
 //     activations of 2 sqrt(blocks) blocks at a time, and one more forward pass at most (Chen et
 //     al. 2016, arXiv 1604.06174, section 4.1).
-// Throws Error(usage) for others.
+// Throws Error(usage) for others. For a plan within a number of bytes, see budget.h.
 RecomputePlan recompute_plan(const std::string& policy, size_t blocks);
 
 // The forward pass of a model under a plan; a copy shares the model. Gradients have the bits of

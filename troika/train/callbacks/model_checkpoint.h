@@ -1,6 +1,7 @@
 // When a run saves, and which of its checkpoints stay: Lightning's ModelCheckpoint.
 #pragma once
 
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,7 @@ class ModelCheckpoint : public Callback {
 
   std::string name() const override { return "model_checkpoint"; }
   bool monitors() const override { return true; }
+  bool keeps_time() const override { return std::isfinite(interval_); }
   void on_fit_start(FitContext& context) override;
   void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
   // Throws Error(usage) where the monitored metric is not logged.

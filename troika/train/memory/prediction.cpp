@@ -7,6 +7,7 @@
 #include "troika/base/error.h"
 #include "troika/base/memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/recompute/budget.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
@@ -100,14 +101,25 @@ int64_t MemoryPredictor::batch_on(int ranks) const {
   return (global_batch(options_, ranks) + ranks - 1) / ranks;
 }
 
+// By a whole batch, as training does: of smaller ones, times and so plans are others.
+nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
+                                           const nn::Precision& precision) const {
+  const auto budget = nn::recompute_budget(choice.recompute);
+  if (!budget) return nn::recompute_plan(choice.recompute, model_->blocks().size());
+  auto inputs = some_batch(dataset_, batch_on(choice.ranks)).inputs;
+  if (at::isFloatingType(inputs.scalar_type())) inputs = inputs.to(precision.parameters);
+  const nn::Autocast autocast(precision, at::kCPU);
+  return nn::plan_for_budget(nn::measure_blocks(*model_, inputs), *budget).plan;
+}
+
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
-  const std::pair key(choice.precision, choice.recompute);
+  const std::tuple key(choice.precision, choice.recompute, batch_on(choice.ranks));
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
   const auto precision = nn::parse_precision(choice.precision);
   nn::require_supported(precision, at::kCPU);
   Task task(model_);
-  task.recompute(choice.recompute);
   const int64_t larger = std::min(kLargerBatch, batch_on(choice.ranks));
+  task.recompute(plan_of(choice, precision));
   const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
   return passes_
       .try_emplace(key, task, *model_, precision, some_batch(dataset_, smaller),

@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "troika/data/dataset.h"
@@ -66,13 +66,15 @@ class MemoryPredictor {
   // Among which ZeRO shares out; hybrid_shard's nodes are not known here: all are taken for one.
   int sharing_ranks(const MemoryChoice& choice) const;
   int64_t batch_on(int ranks) const;
+  nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
   double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
 
   const TrainOptions& options_;
   const data::Dataset& dataset_;
   std::shared_ptr<nn::Model> model_;
-  std::map<std::pair<std::string, std::string>, PassMemory> passes_;  // by precision, recompute
+  // By precision, recompute and batch.
+  std::map<std::tuple<std::string, std::string, int64_t>, PassMemory> passes_;
 };
 
 // Every choice of {32, bf16-mixed, bf16-true} x {none, selective, sqrt, full} x {ddp, zero1,

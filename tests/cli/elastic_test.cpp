@@ -1,0 +1,155 @@
+// `troika launch --nnodes MIN:MAX` around training: machines are lost and come, and it ends with
+// the weights of one process that nothing happened to: every sample of an epoch was used once.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tests/cluster/launch_process.h"
+#include "tests/support/subprocess.h"
+#include "troika/base/text.h"
+#include "troika/cluster/port.h"
+
+namespace troika {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::run_program;
+
+constexpr Milliseconds kLong{60'000};
+
+// Trains 64-bit weights in folder $1 until it is stopped; once $1/finish is there, 11 steps more
+// than the checkpoint it goes on from. With $2 to that many steps.
+constexpr const char* kRank = R"(
+cd $1; steps=${2:-1000000000}; last=runs/run/checkpoints/last
+if [ -e finish ]; then at=$(readlink $last); at=${at##*=}; steps=$((${at%-v*} + 11)); fi
+exec $PROGRAM train --trainer.max_steps=$steps --trainer.max_epochs=1000000 \
+  --checkpoint.every_n_train_steps=5 --checkpoint.every_n_epochs=0 --optim.schedule=constant \
+  --model.name=mlp --model.hidden_width=8 --model.dropout=0 --data.train_samples=90 \
+  --data.validation_samples=12 --data.global_batch_size=12 --data.augment=true \
+  --trainer.precision=64-true --trainer.enable_progress_bar=false --optim.name=adamw
+)";
+
+std::map<std::string, std::vector<double>> weights(const std::filesystem::path& file) {
+  const std::string text = read_file(file);
+  uint64_t header = 0;
+  std::memcpy(&header, text.data(), sizeof header);
+  const auto json = nlohmann::json::parse(text.substr(sizeof header, header));
+  std::map<std::string, std::vector<double>> result;
+  for (const auto& [name, tensor] : json.items()) {
+    if (name == "__metadata__") continue;
+    EXPECT_EQ(tensor.at("dtype"), "F64") << name;
+    const uint64_t begin = tensor.at("data_offsets").at(0), end = tensor.at("data_offsets").at(1);
+    auto& values = result[name];
+    values.resize((end - begin) / sizeof(double));
+    std::memcpy(values.data(), text.data() + sizeof header + header + begin, end - begin);
+  }
+  return result;
+}
+
+class ElasticTraining : public testing::Test {
+ protected:
+  ElasticTraining() {
+    std::filesystem::create_directories(checkpoints());
+    ::setenv("PROGRAM", TROIKA_PROGRAM, /*overwrite=*/1);
+    ::setenv("OMP_NUM_THREADS", "1", /*overwrite=*/1);
+  }
+
+  std::filesystem::path checkpoints() const { return folder_ / "runs/run/checkpoints"; }
+  // Of the latest checkpoint; 0 before there is one.
+  int64_t step() const {
+    std::error_code none;
+    const auto name = std::filesystem::read_symlink(checkpoints() / "last", none).string();
+    const auto digits = name.substr(name.rfind('=') + 1);
+    return parse_int(digits.substr(0, digits.find("-v"))).value_or(0);
+  }
+  bool trains_beyond(int64_t least) const {
+    return cluster::comes_into(
+        checkpoints(), [&] { return step() > least; }, kLong);
+  }
+
+  cluster::LaunchOptions options() const {
+    auto result = cluster::shell(kRank);
+    result.command.insert(result.command.end(), {"rank", folder_.path().string()});
+    result.num_nodes = 3;
+    result.shutdown_timeout = kLong;
+    result.elastic = {.min_nodes = 1,
+                      .endpoint = fmt::format("127.0.0.1:{}", port_),
+                      .id = "",
+                      .last_call_timeout = Milliseconds(0),
+                      .join_timeout = kLong};
+    return result;
+  }
+
+  const TemporaryFolder folder_;
+  const int port_ = cluster::free_port();
+};
+
+TEST_F(ElasticTraining, EndsAsOneProcessThatNothingHappenedTo) {
+  using cluster::Launch;
+  Launch host(options());
+  ASSERT_TRUE(trains_beyond(0)) << host.err();
+  Launch second(options());
+  Launch third(options());
+  const auto all_three = [&] { return third.err().find("of 3, ranks") != std::string::npos; };
+  for (int64_t at = step(); !all_three(); at = step())
+    ASSERT_TRUE(trains_beyond(at)) << third.err();
+  ASSERT_TRUE(trains_beyond(step() + 7)) << third.err();
+  third.signal(SIGKILL);
+  EXPECT_EQ(third.wait(), 137);
+  // At most one that the three were writing, and two of the others.
+  ASSERT_TRUE(trains_beyond(step() + 14)) << host.err();
+  write_file_atomically(folder_ / "finish", "");
+  Launch fourth(options());
+  EXPECT_EQ(fourth.wait(), 0) << fourth.err() << fourth.log(2);
+  EXPECT_EQ(host.wait(), 0) << host.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  EXPECT_THAT(host.err(), HasSubstr("was lost"));
+  EXPECT_THAT(host.log(0), HasSubstr("goes on from"));
+  EXPECT_THAT(fourth.err(), HasSubstr("of 3, ranks 2-2 of 3\n"));
+
+  const TemporaryFolder alone;
+  write_file_atomically(alone / "rank", kRank);
+  const auto whole =
+      run_program(fmt::format("PROGRAM={} sh {} {} {}", TROIKA_PROGRAM, (alone / "rank").string(),
+                              alone.path().string(), step()));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  const auto expected = weights(alone / "runs/run/checkpoints/last.safetensors");
+  const auto found = weights(checkpoints() / "last.safetensors");
+  ASSERT_EQ(found.size(), expected.size());
+  ASSERT_GE(expected.size(), 2u);
+  for (const auto& [name, values] : expected) {
+    const auto& others = found.at(name);
+    ASSERT_EQ(others.size(), values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(others[i], values[i], 1e-10 * std::max(1.0, std::abs(values[i]))) << name;
+    }
+  }
+}
+
+TEST_F(ElasticTraining, RefusesABatchThatDependsOnTheNumberOfMachines) {
+  const std::pair<std::string, std::string> rows[] = {
+      {"--data.batch_size=4",
+       "data.batch_size = 4 on each of a changing number of ranks, expected "
+       "data.global_batch_size, a multiple of 12 "},
+      {"--data.global_batch_size=16",
+       "data.global_batch_size = 16, which does not divide among the ranks of 3 machines, "
+       "expected data.global_batch_size, a multiple of 12 "},
+  };
+  for (const auto& [option, words] : rows) {
+    const auto outcome = run_program(
+        fmt::format("cd {}; exec {} launch -n 2 --nnodes 1:3 --rdzv-endpoint 127.0.0.1:{} "
+                    "--rdzv-last-call-timeout 0 {} train {}",
+                    folder_.path().string(), TROIKA_PROGRAM, port_, TROIKA_PROGRAM, option));
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("[train] the global batch must stay the same when machines "
+                                       "come and go; got " +
+                                       words + "(--nnodes 1:3 with 2 ranks each)"));
+  }
+}
+
+}  // namespace
+}  // namespace troika

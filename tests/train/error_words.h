@@ -1,0 +1,24 @@
+// The words of an error, for matchers.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "troika/base/error.h"
+
+namespace troika::train {
+
+// Of what `body` throws, which must be an error of usage; "nothing" where it does not throw.
+inline std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "nothing";
+}
+
+}  // namespace troika::train

@@ -1,0 +1,162 @@
+// Options of the trainer that concern the whole run: endless epochs, accelerator, machines,
+// profiler.
+#include <gmock/gmock.h>
+
+#include "tests/train/error_words.h"
+#include "tests/train/waves.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/base/text.h"
+#include "troika/comm/local/local.h"
+#include "troika/train/placement.h"
+#include "troika/train/profile.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+using testing::HasSubstr;
+
+class RunOptions : public testing::Test {
+ protected:
+  RunOptions() {
+    options_.run.folder = folder_.path().string();
+    options_.trainer.enable_progress_bar = false;
+    options_.trainer.loggers = {};
+    options_.data.global_batch_size = 12;  // 2 steps an epoch
+  }
+
+  RunSummary fit(const comm::Group& group = comm::local::alone()) {
+    const auto task = make_waves_task(4, 0);
+    return Trainer(options_, group).fit(*task, Waves(), Waves());
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+TEST_F(RunOptions, EpochsGoOnUntilMaxStepsOrMaxTime) {
+  options_.trainer.max_epochs = -1;
+  options_.trainer.max_steps = 7;
+  EXPECT_EQ(fit().steps, 7);
+  options_.trainer.max_steps = -1;
+  options_.trainer.max_time = "00:00:00:00";
+  options_.schedule.name = "constant";
+  EXPECT_GE(fit().steps, 1);
+}
+
+TEST_F(RunOptions, EndlessEpochsNeedAnEnd) {
+  options_.trainer.max_epochs = -1;
+  EXPECT_EQ(error_of([&] { fit(); }),
+            "[train] trainer.max_epochs makes no sense; got -1 without trainer.max_steps and "
+            "max_time, expected one of these, to end the run");
+  options_.trainer.max_time = "00:00:00:00";
+  EXPECT_EQ(error_of([&] { fit(); }),
+            "[train] a run that only trainer.max_time ends has no number of steps; got "
+            "optim.schedule cosine, which needs one, expected constant, step, multi_step or "
+            "plateau, or trainer.max_steps");
+}
+
+// As with max_steps alone, a schedule's course is that of the steps there will be.
+TEST_F(RunOptions, EndlessEpochsKeepTheCourseOfMaxSteps) {
+  options_.trainer.max_steps = 5;
+  options_.trainer.max_epochs = 100;
+  const double expected = fit().validation_loss;
+  options_.trainer.max_epochs = -1;
+  EXPECT_EQ(fit().validation_loss, expected);
+}
+
+TEST_F(RunOptions, AGpuThatIsNotThereIsRefused) {
+  const bool has_gpu = torch::cuda::is_available();
+  EXPECT_EQ(Placement::of(options_, comm::local::alone()).device.is_cpu(), !has_gpu);
+  for (const char* name : {"gpu", "cuda"}) {
+    options_.trainer.accelerator = name;
+    const auto refusal = error_of([&] { Placement::of(options_, comm::local::alone()); });
+    EXPECT_EQ(refusal,
+              has_gpu ? "nothing"
+                      : "[train] trainer.accelerator " + std::string(name) +
+                            " cannot be had; got a LibTorch that finds no CUDA device, expected at "
+                            "least one GPU (trainer.accelerator=cpu computes on processors)");
+  }
+  options_.trainer.accelerator = "cpu";
+  EXPECT_GT(fit().steps, 0);
+}
+
+TEST_F(RunOptions, OnGpusStrategiesWithoutWholeParametersAreRefused) {
+  Placement placement;
+  options_.trainer.strategy = "fsdp";
+  EXPECT_EQ(error_of([&] { placement.require_trainable(options_); }), "nothing");
+  placement.device = at::Device(at::kCUDA, 0);
+  EXPECT_EQ(error_of([&] { placement.require_trainable(options_); }),
+            "[train] strategy zero3 does not train on GPUs; got trainer.accelerator auto, expected "
+            "cpu, or strategy ddp or horovod");
+  for (const char* name : {"ddp", "ddp_spawn", "horovod"}) {
+    options_.trainer.strategy = name;
+    EXPECT_EQ(error_of([&] { placement.require_trainable(options_); }), "nothing") << name;
+  }
+}
+
+TEST_F(RunOptions, TheNumberOfMachinesIsChecked) {
+  const auto train_on = [&](const std::vector<int>& nodes) {
+    comm::local::run_ranks(comm::local::make(static_cast<int>(nodes.size()), nodes),
+                           [&](const comm::Group& group) { fit(group); });
+  };
+  options_.trainer.num_nodes = 2;
+  EXPECT_EQ(error_of([&] { train_on({0, 1, 1}); }), "nothing");
+  EXPECT_EQ(
+      error_of([&] {
+        train_on({0, 0});
+      }),
+      "[train] trainer.num_nodes and the launcher disagree; got num_nodes = 2, expected 1, the "
+      "machines that the 2 processes are on (start it on 2, with srun --nodes=2 or troika "
+      "launch --nnodes 2, or leave it at -1)");
+}
+
+TEST_F(RunOptions, TheSimpleProfilerMakesLightningsTable) {
+  EXPECT_GT(fit().steps, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/fit-profile.txt"));
+  options_.trainer.profiler = "simple";
+  options_.trainer.max_epochs = 3;
+  fit();
+  const auto text = read_file(folder_ / "run/fit-profile.txt");
+  EXPECT_THAT(text, HasSubstr("|  Mean duration (s)  |  Num calls  |  Total time (s)  |  "
+                              "Percentage %  |\n"));
+  const auto calls = [&](const std::string& action) {
+    const auto begin = text.find("|  " + action + " ");
+    EXPECT_NE(begin, std::string::npos) << action << " in\n" << text;
+    const auto cells = split(text.substr(begin, text.find('\n', begin) - begin), '|');
+    return parse_int(trim(cells.at(3))).value();
+  };
+  EXPECT_EQ(calls("run_training_epoch"), 3);
+  EXPECT_EQ(calls("run_training_batch"), 6);
+  EXPECT_EQ(calls("[Step]forward"), 6);
+  EXPECT_EQ(calls("[Step]optimizer"), 6);
+  EXPECT_EQ(calls("run_validation"), 3);
+  EXPECT_EQ(calls("run_sanity_check"), 1);
+  EXPECT_EQ(calls("save_checkpoint"), 3);
+  EXPECT_EQ(calls("[Task].on_train_epoch_end"), 3);
+  EXPECT_EQ(calls("[Callback]model_checkpoint.on_validation_end"), 3);
+}
+
+TEST_F(RunOptions, TestsAreProfiledToo) {
+  options_.trainer.profiler = "simple";
+  const auto task = make_waves_task(4, 0);
+  Trainer(options_, comm::local::alone()).test(*task, Waves());
+  EXPECT_THAT(read_file(folder_ / "run/test-profile.txt"), HasSubstr("[Task].on_test_batch_end"));
+}
+
+TEST(Profile, ActionsComeByTheirTotalTime) {
+  Profile profile;
+  using std::chrono::seconds;
+  profile.add("short", seconds(2));
+  profile.add("often", seconds(1));
+  profile.add("often", seconds(4));
+  const auto text = profile.table();
+  EXPECT_LT(text.find("often"), text.find("short"));
+  EXPECT_THAT(text,
+              HasSubstr("|  often   |  2.5                |  2          |  5               |"));
+  EXPECT_THAT(text, HasSubstr("|  Total   |  -                  |  3          |"));
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,57 @@
+#include "troika/cli/elastic_batch.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+
+namespace troika::cli {
+
+namespace {
+
+// Beyond it no batch is a multiple of all numbers of ranks.
+constexpr int64_t kLargestBatch = 1'000'000'000;
+
+// The least batch that divides among the ranks of `min` to `max` machines; 0: too large to be one.
+int64_t common_batch(int64_t min, int64_t max, int64_t ranks_each) {
+  int64_t batch = 1;
+  for (int64_t machines = min; machines <= max; ++machines) {
+    batch = std::lcm(batch, machines * ranks_each);
+    if (batch > kLargestBatch) return 0;
+  }
+  return batch;
+}
+
+}  // namespace
+
+void require_elastic_batch(const train::TrainOptions& options,
+                           const cluster::Environment& environment,
+                           const cluster::Variables& variables) {
+  const auto range = split(variables("TROIKA_NNODES").value_or(""), ':');
+  const auto min = parse_int(range.front()), max = parse_int(range.back());
+  if (range.size() != 2 || !min || !max || *min == *max) return;
+  const int64_t batch = options.data.global_batch_size;
+  std::string uneven;
+  for (int64_t machines = *min; machines <= *max; ++machines) {
+    if (batch % (machines * environment.local_world_size) == 0) continue;
+    uneven += fmt::format("{}{}", uneven.empty() ? "" : ", ", machines);
+  }
+  if (batch > 0 && uneven.empty()) return;
+  const int64_t common = common_batch(*min, *max, environment.local_world_size);
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "the global batch must stay the same when machines come and go",
+       .got = batch == 0 ? fmt::format("data.batch_size = {} on each of a changing number of ranks",
+                                       options.data.batch_size)
+                         : fmt::format("data.global_batch_size = {}, which does not divide among "
+                                       "the ranks of {} machines",
+                                       batch, uneven),
+       .expected = common > 0 ? fmt::format("data.global_batch_size, a multiple of {}", common)
+                              : fmt::format("a smaller range than --nnodes {}:{}", *min, *max),
+       .hint = fmt::format("--nnodes {}:{} with {} ranks each", *min, *max,
+                           environment.local_world_size)});
+}
+
+}  // namespace troika::cli

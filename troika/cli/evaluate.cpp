@@ -1,0 +1,102 @@
+// `troika validate`, `troika test` and `troika predict`.
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <memory>
+
+#include "troika/base/error.h"
+#include "troika/cli/commands.h"
+#include "troika/cli/configuration.h"
+#include "troika/cli/session.h"
+#include "troika/compat/torch.h"
+#include "troika/data/make_dataset.h"
+#include "troika/train/safetensors.h"
+#include "troika/train/strategy.h"
+#include "troika/train/trainer.h"
+
+namespace troika::cli {
+
+namespace {
+
+// What is done with the trainer, the task and the samples that were held out.
+using Work = std::function<void(train::Trainer&, train::Task&, const data::Dataset&,
+                                const std::string& ckpt, const comm::Group&)>;
+
+WorkHere work_here(const std::string& name, const Work& work) {
+  return [name, work](train::TrainOptions options, const cluster::Environment& environment) {
+    prepare_process(name, options, environment);
+    const auto group = join(options, environment);
+    const auto dataset = data::make_dataset(options.data, data::Split::validation);
+    options.model = fit_model(options.model, *dataset);
+    torch::manual_seed(static_cast<uint64_t>(options.run.seed));
+    const auto task = train::make_task(options);
+    train::Trainer trainer(options, group);
+    const auto& ckpt = options.trainer.ckpt_path;
+    work(trainer, *task, *dataset, ckpt.empty() ? "last" : ckpt, group);
+    return 0;
+  };
+}
+
+void print(const comm::Group& group, const train::MetricValues& metrics) {
+  if (group.rank() != 0) return;
+  for (const auto& [name, value] : metrics) fmt::print("{} {}\n", name, value);
+}
+
+Entry add(CLI::App& app, const std::string& name, const std::string& what, const Work& work) {
+  auto* command = app.add_subcommand(name, what);
+  const auto arguments = std::make_shared<ConfigArguments>();
+  add_config_arguments(*command, *arguments);
+  return {command, [=] {
+            return run_configured(name, *arguments, command->remaining(), work_here(name, work));
+          }};
+}
+
+void predict(train::Trainer& trainer, train::Task& task, const data::Dataset& dataset,
+             const std::string& ckpt, const comm::Group& group, const std::string& output) {
+  const auto predictions = train::gather_predictions(group, trainer.predict(task, dataset, ckpt));
+  if (group.rank() != 0) return;
+  if (!predictions.defined()) {
+    throw Error("predict", ErrorKind::usage,
+                {.what = "there is nothing to write to " + output,
+                 .got = "no predictions",
+                 .expected = "trainer.limit_predict_batches of at least one batch"});
+  }
+  train::save_safetensors(output, {{"predictions", predictions}});
+  fmt::print("{} predictions: {}\n", predictions.size(0), output);
+}
+
+}  // namespace
+
+Entry add_validate(CLI::App& app) {
+  return add(app, "validate", "judge a checkpoint on the validation data",
+             [](auto& trainer, auto& task, const auto& dataset, const auto& ckpt,
+                const auto& group) { print(group, trainer.validate(task, dataset, ckpt)); });
+}
+
+Entry add_test(CLI::App& app) {
+  return add(app, "test", "judge a checkpoint on the test data",
+             [](auto& trainer, auto& task, const auto& dataset, const auto& ckpt,
+                const auto& group) { print(group, trainer.test(task, dataset, ckpt)); });
+}
+
+Entry add_predict(CLI::App& app) {
+  auto* command = app.add_subcommand("predict", "write what a checkpoint's model says of data");
+  struct Arguments : ConfigArguments {
+    std::string output;
+  };
+  const auto arguments = std::make_shared<Arguments>();
+  add_config_arguments(*command, *arguments);
+  command->add_option("--output", arguments->output, "safetensors file with `predictions`")
+      ->required();
+  return {command, [=] {
+            const auto& output = arguments->output;
+            const auto work = work_here(
+                "predict",
+                [&](auto& trainer, auto& task, const auto& dataset, const auto& ckpt,
+                    const auto& group) { predict(trainer, task, dataset, ckpt, group, output); });
+            return run_configured("predict", *arguments, command->remaining(), work,
+                                  {"--output", output});
+          }};
+}
+
+}  // namespace troika::cli

@@ -1,0 +1,148 @@
+#include "troika/cli/session.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <limits>
+#include <thread>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/base/log.h"
+#include "troika/cli/configuration.h"
+#include "troika/cluster/launcher.h"
+#include "troika/comm/world.h"
+#include "troika/compat/torch.h"
+#include "troika/train/strategy.h"
+
+namespace troika::cli {
+
+namespace {
+
+// Training's own names stay free of what is tried on its results.
+std::filesystem::path file_of(const train::TrainOptions& options, const std::string& name,
+                              const std::string& file) {
+  return run_folder(options) / (name == "train" ? file : name + "-" + file);
+}
+
+// Starts this program once per device on the resolved configuration, which unlike CONFIG can be
+// read many times and does not change meanwhile, and watches over the processes.
+int launch_self(const train::TrainOptions& options, const config::Table& table,
+                const std::string& name, const std::vector<std::string>& more) {
+  const auto config = file_of(options, name, "config.toml");
+  write_file_atomically(config, table.to_toml());
+  cluster::LaunchOptions launch;
+  launch.processes =
+      static_cast<int>(std::min<int64_t>(options.trainer.devices, std::numeric_limits<int>::max()));
+  launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), name,
+                    std::filesystem::absolute(config).string()};
+  launch.command.insert(launch.command.end(), more.begin(), more.end());
+  launch.log_dir = file_of(options, name, "logs");
+  return cluster::launch(launch);
+}
+
+void check_devices(const train::TrainOptions& options, const cluster::Environment& environment) {
+  const int64_t devices = options.trainer.devices;
+  if (devices == -1 || devices == environment.local_world_size) return;
+  if (train::in_one_process(options)) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "trainer.devices and the launcher disagree",
+               .got = fmt::format("devices = {}", devices),
+               .expected = fmt::format("{}, the processes that {} started on this machine",
+                                       environment.local_world_size, environment.launcher),
+               .hint = "leave trainer.devices at -1 under a launcher"});
+}
+
+void set_threads(const train::TrainOptions& options, const cluster::Environment& environment) {
+  int64_t threads = options.trainer.threads;
+  if (threads == 0 && std::getenv("OMP_NUM_THREADS")) return;
+  if (threads == 0) {
+    threads =
+        std::max<int64_t>(1, std::thread::hardware_concurrency() / environment.local_world_size);
+  }
+  at::set_num_threads(static_cast<int>(threads));
+}
+
+// A launcher of ours already keeps this process's output in the run's folder.
+bool output_is_kept(const std::filesystem::path& folder) {
+  const char* error_file = std::getenv("TROIKA_ERROR_FILE");
+  std::error_code none;
+  return error_file &&
+         std::filesystem::equivalent(std::filesystem::path(error_file).parent_path(), folder, none);
+}
+
+void open_log(const std::filesystem::path& folder, const cluster::Environment& environment) {
+  if (environment.world_size > 1) log::set_prefix(fmt::format("rank {}", environment.rank));
+  if (!output_is_kept(folder)) {
+    log::also_to_file(folder / fmt::format("rank-{}.log", environment.rank));
+  }
+}
+
+Milliseconds milliseconds(double seconds) {
+  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+}  // namespace
+
+void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
+  command.add_option("CONFIG", arguments.file, "TOML file; without one, the defaults");
+  command.add_flag("--print-config", arguments.print_config,
+                   "print the resolved configuration and stop");
+  command.add_flag("--describe-config", arguments.describe_config,
+                   "print all options with their defaults and meanings, and stop");
+  command.allow_extras();
+  command.footer("Any option of CONFIG may follow as --section.name=value.");
+}
+
+int run_configured(const std::string& name, const ConfigArguments& arguments,
+                   const std::vector<std::string>& overrides, const WorkHere& work,
+                   const std::vector<std::string>& more,
+                   const std::function<void(train::TrainOptions&)>& change) {
+  train::TrainOptions options;
+  auto table = train::make_table(options);
+  if (arguments.describe_config) {
+    std::cout << table.to_markdown();
+    return 0;
+  }
+  read_configuration(table, arguments.file, overrides);
+  if (change) change(options);
+  if (arguments.print_config) {
+    std::cout << table.to_toml();
+    return 0;
+  }
+  const auto environment = cluster::discover();
+  if (environment.launcher == "none" && options.trainer.devices > 1 &&
+      !train::in_one_process(options)) {
+    return launch_self(options, table, name, more);
+  }
+  return work(options, environment);
+}
+
+std::filesystem::path run_folder(const train::TrainOptions& options) {
+  return std::filesystem::path(options.run.folder) / options.run.name;
+}
+
+void prepare_process(const std::string& name, const train::TrainOptions& options,
+                     const cluster::Environment& environment) {
+  check_devices(options, environment);
+  set_threads(options, environment);
+  open_log(file_of(options, name, "logs"), environment);
+}
+
+comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment) {
+  const auto& comm = options.comm;
+  auto group =
+      comm::world(environment, {.backend = comm.backend,
+                                .join_timeout = milliseconds(comm.join_timeout_seconds),
+                                .group = {.timeout = milliseconds(comm.timeout_seconds),
+                                          .stall_warning = milliseconds(comm.stall_warning_seconds),
+                                          .algorithm = comm::algorithm_from(comm.algorithm),
+                                          .flight_record = run_folder(options) / "flight-record"}});
+  log::info("{}, back end {}", cluster::describe(environment), group.backend());
+  return group;
+}
+
+}  // namespace troika::cli

@@ -1,0 +1,47 @@
+// What the subcommands that train, test and predict share: the configuration, the processes that
+// work by it, and their group.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "troika/cluster/environment.h"
+#include "troika/comm/group.h"
+#include "troika/train/options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace troika::cli {
+
+struct ConfigArguments {
+  std::string file;
+  bool print_config = false;
+  bool describe_config = false;
+};
+// CONFIG, --print-config, --describe-config, and any --section.name=value.
+void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
+
+// What one process does; the result is its exit code.
+using WorkHere = std::function<int(train::TrainOptions, const cluster::Environment&)>;
+
+// Of the subcommand `name`: prints the configuration if that is all that was asked for; starts this
+// program once per trainer.devices, with `more` arguments, if no launcher has started this process
+// yet; else does the work here. `change`, if there is one, changes the options that were read.
+int run_configured(const std::string& name, const ConfigArguments& arguments,
+                   const std::vector<std::string>& overrides, const WorkHere& work,
+                   const std::vector<std::string>& more = {},
+                   const std::function<void(train::TrainOptions&)>& change = {});
+
+std::filesystem::path run_folder(const train::TrainOptions& options);
+
+// Threads and log of this process for the subcommand `name`, after a check of trainer.devices. Then
+// connects to the others, which blocks.
+void prepare_process(const std::string& name, const train::TrainOptions& options,
+                     const cluster::Environment& environment);
+comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment);
+
+}  // namespace troika::cli

@@ -1,0 +1,72 @@
+// A launch of an elastic run as one of several: its connection to the one that hosts them, and the
+// server, if that is this one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "troika/base/error.h"
+#include "troika/cluster/agent_server.h"
+#include "troika/cluster/outbox.h"
+
+namespace troika::cluster {
+
+// Nothing here waits but connect(), for seconds; poll() on fd() tells when to call exchange().
+class Agent {
+ public:
+  struct Stop {
+    bool may_save;
+    std::string why;
+  };
+  struct Over {
+    int code;
+    std::string why;
+  };
+
+  // Hosts the others where the endpoint is this machine and no other launch on it does. Throws
+  // Error(cluster, usage) for an endpoint that is none.
+  explicit Agent(const LaunchOptions& options);
+
+  // One attempt to reach the host; false: to be repeated after a moment. Throws Error: (cluster,
+  // timeout) when the join timeout has passed.
+  bool connect();
+  bool is_connected() const { return static_cast<bool>(socket_); }
+  int fd() const { return socket_.get(); }
+  short events() const;
+  // Sends and reads what there is.
+  void exchange();
+
+  // What came, each once; a new round makes a stop of the one before void.
+  std::optional<LaunchPlace> take_round();
+  std::optional<Stop> take_stop();
+  const std::optional<Over>& over() const { return over_; }
+  // The host is lost or has refused this launch.
+  const std::optional<Error>& problem() const { return problem_; }
+
+  void failing() { send({Message::failing}); }
+  void ended(const RoundEnd& end) { send({Message::ended, 0, "", to_json(end)}); }
+  void depart(int code) { send({Message::depart, static_cast<uint64_t>(code)}); }
+  bool hosts() const { return server_ != nullptr; }
+
+ private:
+  void send(const Frame& frame);
+  void take_in(const Frame& frame);
+
+  std::string address_;
+  int port_;
+  Milliseconds patience_;
+  Deadline deadline_;
+  AgentHello hello_;
+  std::unique_ptr<AgentServer> server_;
+  Descriptor socket_;
+  Decoder in_;
+  Outbox out_;
+  bool greeted_ = false;
+  std::optional<LaunchPlace> round_;
+  std::optional<Stop> stop_;
+  std::optional<Over> over_;
+  std::optional<Error> problem_;
+};
+
+}  // namespace troika::cluster

@@ -1,0 +1,28 @@
+// The hosting launch's end of its connections to all launches of an elastic run, its own too: one
+// thread that applies Rounds.
+#pragma once
+
+#include <thread>
+
+#include "troika/cluster/descriptor.h"
+#include "troika/cluster/launcher.h"
+#include "troika/cluster/rounds.h"
+
+namespace troika::cluster {
+
+class AgentServer {
+ public:
+  // Serves on `listener` until destroyed. Rank 0 of each round gets `address`.
+  AgentServer(Descriptor listener, const LaunchOptions& options, const AgentHello& host,
+              const std::string& address);
+  // Sends what is still to be sent, waiting for launches at most a second.
+  ~AgentServer();
+  AgentServer(const AgentServer&) = delete;
+  AgentServer& operator=(const AgentServer&) = delete;
+
+ private:
+  Waker stop_;
+  std::thread thread_;
+};
+
+}  // namespace troika::cluster

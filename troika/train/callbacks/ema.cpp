@@ -1,0 +1,78 @@
+#include "troika/train/callbacks/ema.h"
+
+#include <map>
+
+#include "troika/base/error.h"
+#include "troika/train/fit_context.h"
+#include "troika/train/resume.h"
+#include "troika/train/strategy.h"
+
+namespace troika::train {
+
+Ema::Ema(const TrainOptions::Ema& options)
+    : options_(options), average_(options.decay, options.use_buffers) {}
+
+void Ema::on_fit_start(FitContext& context) {
+  const auto strategy = canonical_strategy(context.options.trainer.strategy);
+  if (strategy.ends_with("local_sgd") || strategy == "diloco") {
+    throw Error("train", ErrorKind::usage,
+                {.what = "ema averages weights that are the same on all ranks after each step",
+                 .got = "strategy " + strategy,
+                 .expected = "ddp, zero1, zero2 or zero3",
+                 .hint = "swa averages at the end of epochs"});
+  }
+  if (options_.use_buffers && !context.options.ddp.broadcast_buffers && context.group.size() > 1) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "ema averages buffers that are the same on all ranks",
+                 .got = "ddp.broadcast_buffers false",
+                 .expected = "true, or ema.use_buffers false"});
+  }
+  average_.attach(context);
+}
+
+// Steps counted from 0, as EMAWeightAveraging counts them.
+void Ema::on_train_batch_end(FitContext& context, const data::Batch&, double) {
+  const int64_t step = context.at.step - 1;
+  if (context.at.pass > 0 || step < options_.update_starting_at_step) return;
+  if (step % options_.update_every_n_steps == 0) average_.update();
+}
+
+void Ema::on_validation_start(FitContext&) {
+  average_.put_into_module();
+}
+
+void Ema::on_validation_end(FitContext&) {
+  average_.take_back();
+}
+
+void Ema::on_train_end(FitContext&) {
+  average_.put_into_module();
+}
+
+void Ema::on_exception(FitContext&, const std::exception&) {
+  average_.take_back();
+}
+
+void Ema::load_state(const NamedTensors& state, const std::filesystem::path&) {
+  average_.load_state(state);
+}
+
+NamedTensors averaged_weights(const std::filesystem::path& checkpoint) {
+  auto state = load_rank_state(checkpoint, 0);
+  const std::map<std::string, at::Tensor> rest(state.rest.begin(), state.rest.end());
+  bool found_any = false;
+  for (auto& [name, tensor] : state.model) {
+    const auto found = rest.find("callback.ema." + name + ".average");
+    if (found == rest.end()) continue;
+    tensor = found->second;
+    found_any = true;
+  }
+  if (!found_any) {
+    throw Error("train", ErrorKind::usage,
+                {.what = checkpoint.string() + " has no averaged weights",
+                 .got = "a run without ema.enabled, or with no update yet"});
+  }
+  return state.model;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,39 @@
+// An exponential moving average of the weights, which is what is validated: Lightning's
+// EMAWeightAveraging, after Polyak and Juditsky 1992.
+#pragma once
+
+#include "troika/train/callback.h"
+#include "troika/train/callbacks/weight_average.h"
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+// Validations use the average, and so does what monitors them; training goes on with the weights
+// themselves. When fit() returns, the module has the average. Checkpoints hold both: weights as
+// ever, and the average as `callback.ema.<parameter>.average`.
+class Ema : public Callback {
+ public:
+  explicit Ema(const TrainOptions::Ema& options);
+
+  std::string name() const override { return "ema"; }
+  // Throws Error(usage) for strategies whose ranks train different weights between averages, and
+  // for buffers that differ between ranks.
+  void on_fit_start(FitContext& context) override;
+  void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
+  void on_validation_start(FitContext& context) override;
+  void on_validation_end(FitContext& context) override;
+  void on_train_end(FitContext& context) override;
+  void on_exception(FitContext& context, const std::exception& problem) override;
+  NamedTensors state() const override { return average_.state(); }
+  void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
+
+ private:
+  const TrainOptions::Ema options_;
+  WeightAverage average_;
+};
+
+// The weights of a checkpoint's model.safetensors with averages in place of those that have one: of
+// the folder of a checkpoint that a run with Ema wrote. Throws Error(usage) where there are none.
+NamedTensors averaged_weights(const std::filesystem::path& checkpoint);
+
+}  // namespace troika::train

@@ -1,0 +1,70 @@
+#include "troika/train/callbacks/options.h"
+
+namespace troika::train {
+
+namespace {
+
+using config::at_least;
+using config::between;
+using config::from_to_below;
+using config::one_of;
+using config::some_of;
+
+constexpr int64_t kMost = 1'000'000'000;  // of anything
+
+void add_timer(config::Table& table, TrainOptions::Timer& timer) {
+  table.add("timer.interval", &timer.interval, "after what a run whose max_time is over ends",
+            one_of({"step", "epoch"}));
+  table.add("timer.verbose", &timer.verbose,
+            "say at the end how long training and validation took");
+}
+
+void add_averages(config::Table& table, TrainOptions::Ema& ema, TrainOptions::Swa& swa) {
+  table.add("ema.enabled", &ema.enabled,
+            "validate with an exponential moving average of the weights; docs/callbacks.md");
+  table.add("ema.decay", &ema.decay, "share that the average keeps at an update",
+            from_to_below(0.0, 1.0));
+  table.add("ema.update_every_n_steps", &ema.update_every_n_steps, "optimizer steps",
+            between(int64_t{1}, kMost));
+  table.add("ema.update_starting_at_step", &ema.update_starting_at_step,
+            "steps before the first that enters the average", between(int64_t{0}, kMost));
+  table.add("ema.use_buffers", &ema.use_buffers,
+            "average buffers (batch-norm statistics) too; else the latest are used");
+  table.add("swa.swa_lrs", &swa.swa_lrs,
+            "learning rate while weights are averaged at the end of epochs; 0: no averages",
+            at_least(0.0));
+  table.add("swa.swa_epoch_start", &swa.swa_epoch_start,
+            "epoch, counted from 0, that begins it: a number as 8, or a share of max_epochs");
+  table.add("swa.annealing_epochs", &swa.annealing_epochs, "in which the rate goes to swa_lrs",
+            between(int64_t{0}, kMost));
+  table.add("swa.annealing_strategy", &swa.annealing_strategy, "how it goes there",
+            one_of({"cos", "linear"}));
+}
+
+void add_observers(config::Table& table, TrainOptions& options) {
+  auto& statistics = options.statistics;
+  table.add("statistics.every_n_steps", &statistics.every_n_steps,
+            "optimizer steps between statistics of gradients and weights; 0: none",
+            between(int64_t{0}, kMost));
+  table.add("statistics.of", &statistics.of, "what they are of", some_of({"gradients", "weights"}));
+  table.add("statistics.per", &statistics.per,
+            "what has some of its own, beside the total: block is what stands before a name's last "
+            "dot",
+            one_of({"parameter", "block", "total"}));
+  auto& throughput = options.throughput;
+  table.add("throughput.enabled", &throughput.enabled,
+            "log steps, tokens and FLOPs a second, and their share of the peak");
+  table.add("throughput.peak_tflops", &throughput.peak_tflops,
+            "of each process, in 10^12 FLOPs a second; 0: measured by a matrix product",
+            at_least(0.0));
+}
+
+}  // namespace
+
+void add_callbacks(config::Table& table, TrainOptions& options) {
+  add_timer(table, options.timer);
+  add_averages(table, options.ema, options.swa);
+  add_observers(table, options);
+}
+
+}  // namespace troika::train

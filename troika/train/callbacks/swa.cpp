@@ -1,0 +1,164 @@
+#include "troika/train/callbacks/swa.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/batch_norm.h"
+#include "troika/train/checkpoint.h"
+#include "troika/train/fit_context.h"
+#include "troika/train/optimization.h"
+
+namespace troika::train {
+
+namespace {
+
+constexpr const char* kBaseRate = "base_rate";
+
+int64_t epoch_of(const std::string& text, int64_t max_epochs) {
+  if (const auto epoch = parse_int(text); epoch && *epoch >= 0) return *epoch;
+  const auto share = parse_double(text);
+  if (share && *share >= 0 && *share <= 1) {
+    return static_cast<int64_t>(*share * static_cast<double>(max_epochs));
+  }
+  throw Error("train", ErrorKind::usage,
+              {.what = "swa.swa_epoch_start makes no sense",
+               .got = text,
+               .expected = "an epoch as 8, or a share of trainer.max_epochs as 0.8"});
+}
+
+// LibTorch's own optional, which is another type in each version.
+using Momentum = std::decay_t<decltype(std::declval<torch::nn::BatchNormOptions&>().momentum())>;
+
+// A layer that keeps statistics, whatever its kind.
+struct RunningStatistics {
+  at::Tensor mean, variance, batches;
+  Momentum* momentum;
+};
+
+template <typename Layer>
+bool add_if(torch::nn::Module& module, std::vector<RunningStatistics>& list) {
+  auto* layer = module.as<Layer>();
+  if (!layer || !layer->running_mean.defined()) return false;
+  list.push_back({layer->running_mean, layer->running_var, layer->num_batches_tracked,
+                  &layer->options.momentum()});
+  return true;
+}
+
+std::vector<RunningStatistics> statistics_of(torch::nn::Module& module) {
+  std::vector<RunningStatistics> result;
+  for (const auto& child : module.modules()) {
+    add_if<nn::BatchNormImpl>(*child, result) ||
+        add_if<torch::nn::BatchNorm1dImpl>(*child, result) ||
+        add_if<torch::nn::BatchNorm2dImpl>(*child, result) ||
+        add_if<torch::nn::BatchNorm3dImpl>(*child, result);
+  }
+  return result;
+}
+
+}  // namespace
+
+void renew_batch_norm(torch::nn::Module& module, const comm::Group& group,
+                      const std::function<void()>& run) {
+  const auto layers = statistics_of(module);
+  if (layers.empty()) return;
+  std::vector<Momentum> momenta;
+  for (const auto& layer : layers) {
+    layer.mean.zero_();
+    layer.variance.fill_(1);
+    layer.batches.zero_();
+    // Without one, LibTorch takes the mean of all batches.
+    momenta.push_back(std::exchange(*layer.momentum, Momentum()));
+  }
+  run();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    *layers[i].momentum = momenta[i];
+    // Ranks have made as many batches each.
+    for (const auto& tensor : {layers[i].mean, layers[i].variance}) {
+      group.all_reduce(tensor, comm::ReduceOp::sum, {.label = "batch norm of averaged weights"});
+      tensor.div_(group.size());
+    }
+  }
+}
+
+Swa::Swa(const TrainOptions::Swa& options, int64_t max_epochs)
+    : options_(options),
+      first_epoch_(epoch_of(options.swa_epoch_start, max_epochs)),
+      epochs_(max_epochs) {
+  if (first_epoch_ < max_epochs) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "swa.swa_epoch_start leaves no epoch to average",
+               .got = options.swa_epoch_start,
+               .expected = fmt::format("less than trainer.max_epochs, {}", max_epochs)});
+}
+
+void Swa::on_fit_start(FitContext& context) {
+  if (context.task.replicas() > 1 && !statistics_of(context.task.module()).empty()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "swa makes the statistics of batch norms anew",
+                 .got = "strategy dp, whose threads each see a part of a batch",
+                 .expected = "a strategy of processes"});
+  }
+  average_.attach(context);
+}
+
+double Swa::rate(int64_t epoch) const {
+  const auto over = static_cast<double>(options_.annealing_epochs);
+  const auto done = static_cast<double>(epoch - first_epoch_);
+  const double t = over > 0 ? std::min(1.0, done / over) : 1.0;
+  const double share =
+      options_.annealing_strategy == "cos" ? (1 - std::cos(std::numbers::pi * t)) / 2 : t;
+  return options_.swa_lrs * share + base_rate_ * (1 - share);
+}
+
+void Swa::on_before_optimizer_step(FitContext& context) {
+  if (context.at.epoch < first_epoch_) return;
+  if (base_rate_ == 0) base_rate_ = context.learning_rate;
+  context.learning_rate = rate(context.at.epoch);
+  context.optimization->set_learning_rate(context.learning_rate);
+}
+
+// Not at the end of the epoch before: where max_steps cuts one short, a run with more steps goes on
+// in it.
+void Swa::on_train_epoch_start(FitContext& context) {
+  if (context.at.epoch > first_epoch_) average_.update();
+}
+
+void Swa::on_train_end(FitContext& context) {
+  if (context.at.epoch > first_epoch_ && context.at.position == 0) average_.update();
+  const bool is_over = context.at.epoch >= epochs_ || !context.stop_reason.empty();
+  if (average_.updates() == 0 || !is_over) return;
+  average_.put_into_module();
+  auto& module = context.task.module();
+  renew_batch_norm(module, context.group, context.run_training_data);
+  if (context.group.rank() != 0 || !context.options.checkpoint.enabled) return;
+  const auto file = context.folder / "checkpoints" / "swa.safetensors";
+  save_weights(file, model_state(module), context.options,
+               {.epoch = context.at.epoch, .step = context.at.step});
+  log::info("mean of the weights of {} epochs: {}", average_.updates(), file.string());
+}
+
+NamedTensors Swa::state() const {
+  auto result = average_.state();
+  result.emplace_back(kBaseRate, at::scalar_tensor(base_rate_, at::kDouble));
+  return result;
+}
+
+void Swa::load_state(const NamedTensors& state, const std::filesystem::path&) {
+  NamedTensors averages;
+  for (const auto& [name, tensor] : state) {
+    if (name == kBaseRate) {
+      base_rate_ = tensor.item<double>();
+    } else {
+      averages.emplace_back(name, tensor);
+    }
+  }
+  average_.load_state(averages);
+}
+
+}  // namespace troika::train

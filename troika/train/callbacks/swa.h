@@ -1,0 +1,48 @@
+// The mean of the weights of the last epochs, trained at a constant rate: stochastic weight
+// averaging (Izmailov et al. 2018, arXiv 1803.05407, algorithm 1), as Lightning's
+// StochasticWeightAveraging and PyTorch's SWALR do it.
+#pragma once
+
+#include "troika/train/callback.h"
+#include "troika/train/callbacks/weight_average.h"
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+// From epoch swa_epoch_start on, the rate goes from where its schedule is to swa_lrs, epoch by
+// epoch, and the weights that each ends with enter the mean. (Lightning takes those that each
+// begins with, so what the last epoch learned never counts.) When the epochs are over, or a
+// callback ended the run in them, the module gets the mean; the statistics of its batch norms are
+// made anew by a pass over the training data, as the mean over the batches of all ranks
+// (section 3.2); and the weights go to checkpoints/swa.safetensors.
+class Swa : public Callback {
+ public:
+  // Throws Error(usage) for an epoch that is neither a number below max_epochs nor a share.
+  Swa(const TrainOptions::Swa& options, int64_t max_epochs);
+
+  std::string name() const override { return "swa"; }
+  // Throws Error(usage) for strategy dp where there are batch norms: its threads share no
+  // statistics.
+  void on_fit_start(FitContext& context) override;
+  void on_before_optimizer_step(FitContext& context) override;
+  void on_train_epoch_start(FitContext& context) override;
+  void on_train_end(FitContext& context) override;
+  NamedTensors state() const override;
+  void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
+
+ private:
+  double rate(int64_t epoch) const;
+
+  const TrainOptions::Swa options_;
+  const int64_t first_epoch_;
+  const int64_t epochs_;
+  WeightAverage average_{std::nullopt};
+  double base_rate_ = 0;  // of the first step of first_epoch_ by the schedule; 0: not yet
+};
+
+// Makes running statistics of all batch norms anew while `run` makes forward passes: the mean over
+// all batches of all ranks, as PyTorch's update_bn. Called by all ranks; blocks.
+void renew_batch_norm(torch::nn::Module& module, const comm::Group& group,
+                      const std::function<void()>& run);
+
+}  // namespace troika::train

@@ -1,0 +1,48 @@
+// How fast a run is, and what share of its processors' peak that is: Lightning's ThroughputMonitor.
+#pragma once
+
+#include <optional>
+
+#include "troika/compat/flop_counter.h"
+#include "troika/train/callback.h"
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+// Logs with every row of steps, of the time since the row before that was spent in passes:
+// `throughput/batches_per_second` (global ones), `/tokens_per_second` where targets are sequences,
+// `/flops_per_second` and `/mfu`. FLOPs are those of the products of a forward and backward pass,
+// counted in the run's first pass and added up over ranks; what is recomputed does not count (model
+// FLOPs utilisation: Chowdhery et al. 2022, arXiv 2204.02311, appendix B). The peak is
+// throughput.peak_tflops a process, or what a matrix product of the run's precision reaches on all
+// ranks at the same time before training, which is less than a data sheet's. Not for strategy dp,
+// whose threads are not watched: no FLOPs then.
+class Throughput : public Callback {
+ public:
+  explicit Throughput(const TrainOptions::Throughput& options) : options_(options) {}
+
+  std::string name() const override { return "throughput"; }
+  void on_train_start(FitContext& context) override;
+  void on_train_batch_start(FitContext& context, const data::Batch& batch) override;
+  void on_before_optimizer_step(FitContext& context) override;
+  void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
+  void on_exception(FitContext& context, const std::exception& problem) override;
+
+ private:
+  const TrainOptions::Throughput options_;
+  double peak_ = 0;  // FLOPs a second, of this rank
+  std::optional<compat::FlopCounter> counter_;
+  // Of a pass over all ranks; those without sequences or FLOPs have none.
+  bool is_counted_ = false;
+  double flops_ = 0;
+  double tokens_ = 0;
+  double all_peaks_ = 0;
+  int64_t passes_ = 0;  // done since the latest row
+  double since_ = 0;    // seconds in passes at the latest row
+};
+
+// FLOPs a second of products of two square matrices of this type: the best of several, in about
+// 0.2 s.
+double measured_peak(at::ScalarType type);
+
+}  // namespace troika::train

@@ -1,0 +1,51 @@
+#include "troika/train/callbacks/timer.h"
+
+#include "troika/base/log.h"
+#include "troika/compat/torch.h"
+#include "troika/train/fit_context.h"
+#include "troika/train/limits.h"
+
+namespace troika::train {
+
+Timer::Timer(const std::string& duration, const TrainOptions::Timer& options)
+    : options_(options), duration_(seconds_of("trainer.max_time", duration)) {}
+
+void Timer::look(FitContext& context, bool may_stop) {
+  now_ = context.seconds;
+  training_ = context.at.train_seconds;
+  if (may_stop && now_ > duration_) context.ask_to_stop("trainer.max_time is over");
+}
+
+void Timer::on_train_batch_end(FitContext& context, const data::Batch&, double) {
+  look(context, options_.interval == "step");
+}
+
+void Timer::on_train_epoch_end(FitContext& context) {
+  look(context, true);
+}
+
+void Timer::on_validation_start(FitContext&) {
+  validating_.restart();
+}
+
+void Timer::on_validation_end(FitContext&) {
+  validation_ += validating_.seconds();
+}
+
+void Timer::on_fit_end(FitContext& context) {
+  look(context, false);
+  if (!options_.verbose || context.group.rank() != 0) return;
+  log::info("{:.1f} s of training, {:.1f} s of validation", training_, validation_);
+}
+
+NamedTensors Timer::state() const {
+  return {{"validation_seconds", at::scalar_tensor(validation_, at::kDouble)}};
+}
+
+void Timer::load_state(const NamedTensors& state, const std::filesystem::path&) {
+  for (const auto& [name, tensor] : state) {
+    if (name == "validation_seconds") validation_ = tensor.item<double>();
+  }
+}
+
+}  // namespace troika::train

@@ -1,0 +1,48 @@
+// The time a run may take and the time its stages took: Lightning's Timer.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "troika/base/clock.h"
+#include "troika/train/callback.h"
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+// Ends the run after the optimizer step, or with interval "epoch" the epoch, in which `duration`
+// (DD:HH:MM:SS, empty: endless) is over, all that was before a resume included.
+class Timer : public Callback {
+ public:
+  // Throws Error(usage) for another form of time.
+  explicit Timer(const std::string& duration, const TrainOptions::Timer& options = {});
+
+  std::string name() const override { return "timer"; }
+  bool keeps_time() const override { return std::isfinite(duration_); }
+
+  // Seconds of this rank, so far, of all resumes: of passes over batches, and of validations.
+  double training_seconds() const { return training_; }
+  double validation_seconds() const { return validation_; }
+  // Infinite without a duration; the same on all ranks.
+  double seconds_left() const { return duration_ - now_; }
+
+  void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
+  void on_train_epoch_end(FitContext& context) override;
+  void on_validation_start(FitContext& context) override;
+  void on_validation_end(FitContext& context) override;
+  void on_fit_end(FitContext& context) override;
+  NamedTensors state() const override;
+  void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
+
+ private:
+  void look(FitContext& context, bool may_stop);
+
+  const TrainOptions::Timer options_;
+  const double duration_;  // seconds
+  double now_ = 0;         // the run's time, as ranks agree on it
+  double training_ = 0;
+  double validation_ = 0;
+  Stopwatch validating_;
+};
+
+}  // namespace troika::train

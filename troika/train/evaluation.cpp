@@ -1,0 +1,216 @@
+// What class Trainer does beside training.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+#include "troika/parallel/replicas.h"
+#include "troika/train/checkpoint_index.h"
+#include "troika/train/evaluation_loop.h"
+#include "troika/train/limits.h"
+#include "troika/train/resume.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+
+namespace {
+
+// Rows, number of the type, sizes of a row; empty where there are none.
+std::vector<int64_t> layout_of(const at::Tensor& share) {
+  if (!share.defined()) return {};
+  std::vector<int64_t> layout{share.size(0), static_cast<int64_t>(share.scalar_type())};
+  for (const int64_t size : share.sizes().slice(1)) layout.push_back(size);
+  return layout;
+}
+
+// Those of all ranks.
+std::vector<std::vector<int64_t>> gather_layouts(const comm::Group& group,
+                                                 const at::Tensor& share) {
+  std::vector<std::vector<int64_t>> layouts;
+  const auto own = fmt::format("{}", fmt::join(layout_of(share), " "));
+  for (const auto& text : group.all_gather_text(own, "predictions")) {
+    auto& layout = layouts.emplace_back();
+    if (text.empty()) continue;
+    for (const auto& number : split(text, ' ')) layout.push_back(parse_int(number).value());
+  }
+  return layouts;
+}
+
+std::string describe(const std::vector<int64_t>& layout) {
+  return fmt::format("{} [{}]", c10::toString(static_cast<at::ScalarType>(layout[1])),
+                     fmt::join(layout.begin() + 2, layout.end(), ", "));
+}
+
+// What went wrong before matters more.
+void try_to_tear_down(DataModule& data, Stage stage) {
+  try {
+    data.teardown(stage);
+  } catch (const std::exception& problem) {
+    log::error("in teardown: {}", problem.what());
+  }
+}
+
+}  // namespace
+
+void Trainer::load_weights(Stage stage, Task& task, const std::string& ckpt) const {
+  if (!ckpt.empty() && group_.rank() == 0) {
+    std::filesystem::path file = ckpt;
+    if (!std::filesystem::is_regular_file(file)) {
+      file = find_checkpoint(folder() / "checkpoints", ckpt);
+      if (!file.empty()) file /= kWeightsFile;
+    }
+    if (file.empty()) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = fmt::format("cannot {} the {} checkpoint", stage_name(stage), ckpt),
+                   .got = fmt::format("none in {}", (folder() / "checkpoints").string()),
+                   .expected = "those of a run that was trained",
+                   .hint = "run.folder and run.name say which run"});
+    }
+    load_checkpoint(file, task.module());
+    log::info("weights of {}", file.string());
+  }
+  parallel::make_same(group_, task.module(), /*copy_state=*/true);
+}
+
+template <typename Body>
+void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
+                       const std::string& ckpt, const Body& body) {
+  const int64_t batches =
+      evaluated_batches(options_, stage, dataset.size(), global_batch(options_, group_.size()));
+  if (batches == 0) return;
+  const Placement placement = Placement::of(options_, group_);
+  settle_randomness(options_, group_);
+  placement.place(task.module());
+  load_weights(stage, task, ckpt);
+  const Loops beginning;
+  FitContext context{.stage = stage,
+                     .options = options_,
+                     .group = group_,
+                     .folder = folder(),
+                     .task = task,
+                     .at = beginning};
+  std::optional<Profile> profile;
+  if (!options_.trainer.profiler.empty()) profile.emplace();
+  const HookCalls hooks(context, callbacks_, profile ? &*profile : nullptr);
+  try {
+    EvaluationLoop loop(stage, context, placement, dataset, batches);
+    body(loop, hooks);
+  } catch (const std::exception& problem) {
+    task.log_to(nullptr, 1);
+    hooks.tell(problem);
+    throw;
+  }
+  task.log_to(nullptr, 1);
+  if (profile && group_.rank() == 0) profile->report(folder(), stage_name(stage));
+}
+
+MetricValues Trainer::metrics(Stage stage, Task& task, const data::Dataset& dataset,
+                              const std::string& ckpt) {
+  MetricValues result;
+  evaluate(stage, task, dataset, ckpt, [&](EvaluationLoop& loop, const HookCalls& hooks) {
+    MetricLog log(group_, MetricLog::Stage::evaluation);
+    loop.run(hooks, log, [&](const EvaluationLoop::Result& reduced) {
+      result = reduced.metrics(stage);
+      const auto& logged = reduced.row.values;
+      result.insert(result.end(), logged.begin(), logged.end());
+    });
+  });
+  return result;
+}
+
+MetricValues Trainer::validate(Task& task, const data::Dataset& dataset, const std::string& ckpt) {
+  return metrics(Stage::validate, task, dataset, ckpt);
+}
+
+MetricValues Trainer::test(Task& task, const data::Dataset& dataset, const std::string& ckpt) {
+  return metrics(Stage::test, task, dataset, ckpt);
+}
+
+at::Tensor Trainer::predict(Task& task, const data::Dataset& dataset, const std::string& ckpt) {
+  at::Tensor result;
+  evaluate(Stage::predict, task, dataset, ckpt,
+           [&](EvaluationLoop& loop, const HookCalls& hooks) { result = loop.predict(hooks); });
+  return result;
+}
+
+template <typename Body>
+auto Trainer::with(DataModule& data, Stage stage, const Body& body) {
+  const auto& nodes = group_.nodes();
+  const auto own = nodes.begin() + group_.rank();
+  const bool is_first_of_node = std::find(nodes.begin(), own, *own) == own;
+  if (is_first_of_node) data.prepare_data();
+  group_.barrier({.label = "prepare_data"});
+  const auto result = [&] {
+    try {
+      data.setup(stage);
+      return body();
+    } catch (...) {
+      try_to_tear_down(data, stage);
+      throw;
+    }
+  }();
+  data.teardown(stage);
+  return result;
+}
+
+RunSummary Trainer::fit(Task& task, DataModule& data) {
+  forget_earlier_run();
+  return with(data, Stage::fit,
+              [&] { return fit(task, data.train_dataset(), data.val_dataset()); });
+}
+
+MetricValues Trainer::validate(Task& task, DataModule& data, const std::string& ckpt) {
+  return with(data, Stage::validate, [&] { return validate(task, data.val_dataset(), ckpt); });
+}
+
+MetricValues Trainer::test(Task& task, DataModule& data, const std::string& ckpt) {
+  return with(data, Stage::test, [&] { return test(task, data.test_dataset(), ckpt); });
+}
+
+at::Tensor Trainer::predict(Task& task, DataModule& data, const std::string& ckpt) {
+  return with(data, Stage::predict, [&] { return predict(task, data.predict_dataset(), ckpt); });
+}
+
+at::Tensor gather_predictions(const comm::Group& group, const at::Tensor& share) {
+  const auto layouts = gather_layouts(group, share);
+  std::vector<int64_t> whole;
+  for (size_t rank = 0; rank < layouts.size(); ++rank) {
+    const auto& other = layouts[rank];
+    if (other.empty()) continue;
+    if (whole.empty()) {
+      whole = other;
+      continue;
+    }
+    if (!std::equal(whole.begin() + 1, whole.end(), other.begin() + 1, other.end())) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "the predictions of all samples are to have one type and shape",
+                   .got = fmt::format("{} on rank {}", describe(other), rank),
+                   .expected = describe(whole) + ", as on the ranks before"});
+    }
+    whole[0] += other[0];
+  }
+  if (group.rank() > 0) {
+    if (share.defined()) group.send(share, 0).wait();
+    return {};
+  }
+  if (whole.empty()) return {};
+  auto shape = whole;
+  shape.erase(shape.begin() + 1);
+  const auto all = at::empty(shape, static_cast<at::ScalarType>(whole[1]));
+  int64_t begin = 0;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto& layout = layouts[static_cast<size_t>(rank)];
+    if (layout.empty()) continue;
+    const auto rows = all.narrow(0, begin, layout[0]);
+    rank == 0 ? void(rows.copy_(share)) : group.receive(rows, rank).wait();
+    begin += layout[0];
+  }
+  return all;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,152 @@
+#include "troika/train/evaluation_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/data/loader.h"
+#include "troika/data/sampler.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+
+namespace {
+
+template <typename... Parameters>
+struct NamedHook {
+  const char* name;
+  void (Hooks::*function)(FitContext&, Parameters...);
+};
+using Hook = NamedHook<>;
+using BatchHook = NamedHook<const data::Batch&>;
+
+struct StageHooks {
+  Hook start, epoch_start;
+  BatchHook batch_start, batch_end;
+  Hook epoch_end, end;
+};
+
+constexpr StageHooks kValidationHooks{
+    {"on_validation_start", &Hooks::on_validation_start},
+    {"on_validation_epoch_start", &Hooks::on_validation_epoch_start},
+    {"on_validation_batch_start", &Hooks::on_validation_batch_start},
+    {"on_validation_batch_end", &Hooks::on_validation_batch_end},
+    {"on_validation_epoch_end", &Hooks::on_validation_epoch_end},
+    {"on_validation_end", &Hooks::on_validation_end}};
+constexpr StageHooks kTestHooks{{"on_test_start", &Hooks::on_test_start},
+                                {"on_test_epoch_start", &Hooks::on_test_epoch_start},
+                                {"on_test_batch_start", &Hooks::on_test_batch_start},
+                                {"on_test_batch_end", &Hooks::on_test_batch_end},
+                                {"on_test_epoch_end", &Hooks::on_test_epoch_end},
+                                {"on_test_end", &Hooks::on_test_end}};
+
+const StageHooks& hooks_of(Stage stage) {
+  return stage == Stage::test ? kTestHooks : kValidationHooks;
+}
+
+void check_prediction(const at::Tensor& prediction, int64_t samples) {
+  if (prediction.defined() && prediction.dim() > 0 && prediction.size(0) == samples) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "predict_step gives one row for each sample",
+               .got = prediction.defined() ? c10::str("shape ", prediction.sizes()) : "nothing",
+               .expected = fmt::format("{} rows", samples)});
+}
+
+}  // namespace
+
+MetricValues EvaluationLoop::Result::metrics(Stage stage) const {
+  const std::string prefix = stage == Stage::test ? "test/" : "validation/";
+  MetricValues metrics{{prefix + "loss", loss}};
+  if (!std::isnan(accuracy)) metrics.emplace_back(prefix + "accuracy", accuracy);
+  return metrics;
+}
+
+EvaluationLoop::EvaluationLoop(Stage stage, FitContext& context, const Placement& placement,
+                               const data::Dataset& dataset, int64_t batches)
+    : stage_(stage),
+      context_(context),
+      placement_(placement),
+      dataset_(dataset),
+      batches_(batches) {}
+
+void EvaluationLoop::for_each_batch(const std::function<void(const data::Batch&)>& step) const {
+  const at::NoGradGuard no_grad;
+  const nn::Autocast autocast(placement_.precision, placement_.device.type());
+  const auto& options = context_.options;
+  const auto& group = context_.group;
+  const int64_t batch = global_batch(options, group.size());
+  data::Loader loader(dataset_,
+                      data::evaluation_batches(std::min(dataset_.size(), batches_ * batch),
+                                               std::max<int64_t>(1, batch / group.size()),
+                                               {group.rank(), group.size()}),
+                      {}, loader_options(options));
+  while (const auto loaded = loader.next()) step(*loaded);
+}
+
+Evaluation EvaluationLoop::evaluate(const HookCalls* hooks, MetricLog& log) {
+  const auto& of = hooks_of(stage_);
+  const auto call = [&](const BatchHook& hook, const data::Batch& batch) {
+    if (hooks) hooks->call(hook.name, hook.function, batch);
+  };
+  Task& task = context_.task;
+  Evaluation evaluation;
+  for_each_batch([&](const data::Batch& batch) {
+    log.start_batch(batch.size());
+    task.log_to(&log, batch.size());
+    call(of.batch_start, batch);
+    const auto placed = placement_.place(batch);
+    stage_ == Stage::test ? task.test_step(placed, evaluation)
+                          : task.validation_step(placed, evaluation);
+    call(of.batch_end, batch);
+  });
+  return evaluation;
+}
+
+void EvaluationLoop::rehearse(MetricLog& log) {
+  context_.task.module().eval();
+  evaluate(nullptr, log);
+  log.end_epoch();
+  log.clear();
+}
+
+void EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
+                         const std::function<void(const Result&)>& take) {
+  const auto& of = hooks_of(stage_);
+  const auto call = [&](const Hook& hook) { hooks.call(hook.name, hook.function); };
+  context_.log = &log;
+  context_.task.module().eval();
+  call(of.start);
+  call(of.epoch_start);
+  const Evaluation evaluation = evaluate(&hooks, log);
+  call(of.epoch_end);
+  Result result{.loss = evaluation.loss.value(context_.group, "evaluation loss"),
+                .accuracy = evaluation.accuracy.value(context_.group, "evaluation accuracy"),
+                .row = {}};
+  result.row = log.end_epoch();
+  take(result);
+  call(of.end);
+}
+
+at::Tensor EvaluationLoop::predict(const HookCalls& hooks) {
+  context_.task.module().eval();
+  hooks.call("on_predict_start", &Hooks::on_predict_start);
+  hooks.call("on_predict_epoch_start", &Hooks::on_predict_epoch_start);
+  std::vector<at::Tensor> predictions;
+  for_each_batch([&](const data::Batch& batch) {
+    hooks.call("on_predict_batch_start", &Hooks::on_predict_batch_start, batch);
+    const auto prediction = context_.task.predict_step(placement_.place(batch));
+    check_prediction(prediction, batch.size());
+    predictions.push_back(prediction.to(at::kCPU));
+    hooks.call("on_predict_batch_end", &Hooks::on_predict_batch_end, batch, predictions.back());
+  });
+  hooks.call("on_predict_epoch_end", &Hooks::on_predict_epoch_end);
+  hooks.call("on_predict_end", &Hooks::on_predict_end);
+  return predictions.empty() ? at::Tensor() : at::cat(predictions);
+}
+
+}  // namespace troika::train

@@ -1,0 +1,93 @@
+#include "troika/train/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/memory_format.h"
+#include "troika/train/options.h"
+#include "troika/train/strategy.h"
+
+namespace troika::train {
+
+namespace {
+
+// Tensors of several ranks on GPUs meet by nccl alone.
+bool can_meet_on_gpus(const comm::Group& group) {
+  return group.size() == 1 || group.backend().find("nccl") != std::string_view::npos;
+}
+
+[[noreturn]] void refuse_gpu(const std::string& accelerator, std::string got, std::string expected,
+                             std::string hint = {}) {
+  throw Error("train", ErrorKind::usage,
+              {.what = "trainer.accelerator " + accelerator + " cannot be had",
+               .got = std::move(got),
+               .expected = std::move(expected),
+               .hint = std::move(hint)});
+}
+
+at::Device device_of(const std::string& accelerator, const comm::Group& group) {
+  if (accelerator == "cpu") return at::kCPU;
+  const auto gpus = static_cast<int64_t>(torch::cuda::device_count());
+  const auto& nodes = group.nodes();
+  const auto rank = static_cast<size_t>(group.rank());
+  const auto local = std::count(nodes.begin(), nodes.begin() + group.rank(), nodes[rank]);
+  if (accelerator == "auto") {
+    const bool all_have_one = std::all_of(nodes.begin(), nodes.end(), [&](int node) {
+      return std::count(nodes.begin(), nodes.end(), node) <= gpus;
+    });
+    if (!all_have_one || !can_meet_on_gpus(group)) return at::kCPU;
+  } else if (gpus == 0) {
+    refuse_gpu(accelerator, "a LibTorch that finds no CUDA device", "at least one GPU",
+               "trainer.accelerator=cpu computes on processors");
+  } else if (local >= gpus) {
+    refuse_gpu(accelerator, fmt::format("{} GPUs for rank {} of this machine", gpus, local),
+               "one for each rank", "start as many processes as there are GPUs");
+  } else if (!can_meet_on_gpus(group)) {
+    refuse_gpu(accelerator, fmt::format("back end {}", group.backend()), "one with nccl",
+               "comm.backend=auto takes it where it is built in");
+  }
+  return {at::kCUDA, static_cast<at::DeviceIndex>(local)};
+}
+
+}  // namespace
+
+Placement Placement::of(const TrainOptions& options, const comm::Group& group) {
+  Placement result;
+  result.precision = nn::parse_precision(options.trainer.precision);
+  result.memory_format = nn::parse_memory_format(options.trainer.memory_format, result.precision);
+  result.device = device_of(options.trainer.accelerator, group);
+  nn::require_supported(result.precision, result.device.type());
+  return result;
+}
+
+void Placement::require_trainable(const TrainOptions& options) const {
+  const auto strategy = canonical_strategy(options.trainer.strategy);
+  if (device.is_cpu() || strategy.starts_with("ddp") || strategy == "horovod") return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "strategy " + strategy + " does not train on GPUs",
+               .got = "trainer.accelerator " + options.trainer.accelerator,
+               .expected = "cpu, or strategy ddp or horovod"});
+}
+
+void Placement::place(torch::nn::Module& module) const {
+  module.to(device, precision.parameters);
+  nn::lay_out(module, memory_format);
+}
+
+data::Batch Placement::place(data::Batch batch) const {
+  batch.inputs = batch.inputs.to(device);
+  batch.targets = batch.targets.to(device);
+  if (at::isFloatingType(batch.inputs.scalar_type())) {
+    batch.inputs = batch.inputs.to(precision.parameters);
+  }
+  if (batch.inputs.dim() == 4) batch.inputs = batch.inputs.contiguous(memory_format);
+  return batch;
+}
+
+}  // namespace troika::train

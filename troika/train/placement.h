@@ -1,0 +1,39 @@
+// Where a run computes, in what number type and order of memory.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/MemoryFormat.h>
+
+#include "troika/comm/group.h"
+#include "troika/data/dataset.h"
+#include "troika/nn/precision.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace troika::train {
+
+struct TrainOptions;
+
+struct Placement {
+  nn::Precision precision;
+  at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
+  at::Device device = at::kCPU;
+
+  // Of trainer.accelerator, precision and memory_format; a rank's GPU is that of its number among
+  // the ranks of its node. Throws Error(usage) where there is no such device, or not for each rank,
+  // or LibTorch cannot compute so.
+  static Placement of(const TrainOptions& options, const comm::Group& group);
+
+  // Throws Error(usage) unless options.trainer.strategy can train there: on GPUs those can whose
+  // optimizer sees whole parameters and averaged gradients.
+  void require_trainable(const TrainOptions& options) const;
+
+  // Parameters and buffers; before optimizers and exchanges are made of them.
+  void place(torch::nn::Module& module) const;
+  // On the device, inputs in the type of parameters, images in the order of weights.
+  data::Batch place(data::Batch batch) const;
+};
+
+}  // namespace troika::train

@@ -1,0 +1,23 @@
+// What a trainer was called to do.
+#pragma once
+
+namespace troika::train {
+
+enum class Stage { fit, validate, test, predict };
+
+// "fit", "validate", "test", "predict".
+constexpr const char* stage_name(Stage stage) {
+  switch (stage) {
+    case Stage::fit:
+      return "fit";
+    case Stage::validate:
+      return "validate";
+    case Stage::test:
+      return "test";
+    case Stage::predict:
+      break;
+  }
+  return "predict";
+}
+
+}  // namespace troika::train
