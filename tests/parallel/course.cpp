@@ -4,9 +4,11 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <map>
 #include <mutex>
 #include <numeric>
 
+#include "troika/nn/recompute/recompute.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/norm.h"
@@ -28,6 +30,11 @@ struct Share {
   int64_t first = 0;
   int64_t count = 0;
 };
+
+nn::RecomputePlan plan_of(const Lesson& lesson, size_t blocks) {
+  if (lesson.recompute != "nested") return nn::recompute_plan(lesson.recompute, blocks);
+  return {{0, blocks, {{1, blocks}}}};
+}
 
 // The module under test, with what the lesson adds to a model of the zoo.
 class Learner : public torch::nn::Module {
@@ -60,7 +67,8 @@ class Learner : public torch::nn::Module {
   // The mean loss of a share. The sample `special` is the one that makes use of a parameter.
   at::Tensor loss(int step, int64_t batch, int64_t special, Share share) {
     const auto [inputs, targets] = make_batch(step, batch);
-    auto logits = model_->forward(inputs.narrow(0, share.first, share.count));
+    const nn::Recompute forward(model_, plan_);
+    auto logits = forward(inputs.narrow(0, share.first, share.count));
     if (sometimes_.defined() && special >= share.first && special < share.first + share.count) {
       std::vector<int64_t> shape(static_cast<size_t>(logits.dim()), 1);
       shape[0] = share.count;
@@ -73,6 +81,7 @@ class Learner : public torch::nn::Module {
   }
 
   torch::nn::Module& model() { return *model_; }
+  void recompute() { plan_ = plan_of(lesson_, model_->blocks().size()); }
 
  private:
   int64_t classes() const { return lesson_.model == "gpt" ? kTokens : kClasses; }
@@ -96,6 +105,7 @@ class Learner : public torch::nn::Module {
 
   const Lesson lesson_;
   std::shared_ptr<nn::Model> model_;
+  nn::RecomputePlan plan_;
   at::Tensor sometimes_;
 };
 
@@ -128,9 +138,11 @@ int64_t special_sample(int step, int64_t batch) {
 
 std::unique_ptr<optim::FlatOptimizer> make_optimizer(std::vector<optim::Parameter> parameters,
                                                      const Lesson& lesson) {
+  const std::map<std::string, double> rates{{"sgd", 0.05}, {"lars", 1}};
+  const auto rate = rates.find(lesson.optimizer);
   return optim::make_optimizer(std::move(parameters),
                                {.name = lesson.optimizer,
-                                .lr = lesson.optimizer == "sgd" ? 0.05 : 1e-3,
+                                .lr = rate == rates.end() ? 1e-3 : rate->second,
                                 .weight_decay = 1e-3,
                                 .decay_vectors = false});
 }
@@ -144,7 +156,11 @@ std::unique_ptr<Exchange> make_exchange(Learner& learner, const comm::Group& gro
     auto& module = lesson.stage == 3 ? learner.model() : static_cast<torch::nn::Module&>(learner);
     return std::make_unique<Sharded>(
         module, group,
-        ShardedOptions{.stage = lesson.stage, .keep_elements = 1000, .data_parallel = options});
+        ShardedOptions{.stage = lesson.stage,
+                       .group_size = lesson.group_size,
+                       .piece_multiple = optim::piece_multiple(lesson.optimizer),
+                       .keep_elements = 1000,
+                       .data_parallel = options});
   }
   auto ddp = std::make_unique<DataParallel>(learner, group, options);
   EXPECT_GT(ddp->bucket_count(), 1u);
@@ -195,11 +211,13 @@ double make_gradients(Exchange& exchange, Learner& learner, const Lesson& lesson
 
 Course train(comm::Group group, const Lesson& lesson) {
   Learner learner(lesson);
+  learner.recompute();
   if (lesson.feature == "sync_batch_norm") {
     EXPECT_EQ(convert_batch_norm(learner, group).size(), 19u);
   }
   const auto exchange = make_exchange(learner, group, lesson);
   const auto optimizer = make_optimizer(exchange->parameters(learner), lesson);
+  optimizer->complete_sums_by([&](const at::Tensor& sums) { exchange->complete_sums(sums); });
   Course course;
   for (int step = 0; step < kSteps; ++step) {
     const auto all_shares = shares(lesson, step, group.size());

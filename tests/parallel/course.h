@@ -13,7 +13,7 @@ namespace troika::parallel {
 
 struct Lesson {
   std::string model;      // "mlp", "resnet20" or "gpt"
-  std::string optimizer;  // "sgd" or "adamw"
+  std::string optimizer;  // of optim::make_optimizer()
   // "plain": each rank has an equal share of each batch.
   // "accumulation": which it takes in 3 parts, the first two under no_sync().
   // "unused": one parameter is used by one rank or by none, another is never used.
@@ -23,7 +23,10 @@ struct Lesson {
   // "clipping": of gradients to a norm less than they have.
   std::string feature;
   at::ScalarType type = at::kDouble;
-  int stage = 0;  // of Sharded; 0: DataParallel
+  int stage = 0;       // of Sharded; 0: DataParallel
+  int group_size = 0;  // of Sharded
+  // Of the ranks' activations, by nn::recompute_plan() or "nested"; the oracle recomputes none.
+  std::string recompute = "none";
 };
 
 struct Course {

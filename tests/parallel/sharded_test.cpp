@@ -26,6 +26,7 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) {
   *out << "zero" << c.lesson.stage << "_" << c.lesson.model << "_" << c.lesson.feature << "_"
        << c.lesson.optimizer << "_" << c.ranks;
+  if (c.lesson.group_size > 0) *out << "_by_" << c.lesson.group_size;
 }
 
 std::vector<Case> table() {
@@ -40,6 +41,28 @@ std::vector<Case> table() {
               {{.model = model, .optimizer = optimizer, .feature = feature, .stage = stage},
                ranks});
         }
+      }
+    }
+    for (const std::string optimizer : {"lars", "lamb", "adamw_8bit"}) {
+      // A tensor of 7680 elements, more than are kept whole.
+      const char* model = optimizer == "adamw_8bit" ? "mlp" : "gpt";
+      for (const int ranks : {1, 2, 3, 4}) {
+        cases.push_back(
+            {{.model = model, .optimizer = optimizer, .feature = "clipping", .stage = stage},
+             ranks});
+      }
+    }
+  }
+  for (const int stage : {1, 2, 3}) {
+    for (const std::string feature : {"plain", "accumulation", "unused", "uneven", "clipping"}) {
+      if (stage == 3 && (feature == "unused" || feature == "uneven")) continue;
+      for (const auto& [ranks, size] : {std::pair(2, 1), {4, 2}, {6, 2}, {6, 3}}) {
+        cases.push_back({{.model = "gpt",
+                          .optimizer = size == 2 ? "adamw" : "lamb",
+                          .feature = feature,
+                          .stage = stage,
+                          .group_size = size},
+                         ranks});
       }
     }
   }
@@ -319,6 +342,30 @@ TEST(Sharded, StageThreeHasAllParametersAfterAgree) {
   });
 }
 
+// Within a group as stage 3 does without groups; between groups, the all-reduce of a rank's shard.
+TEST(Sharded, GroupsExchangeTheirShardsOfGradientsAlone) {
+  static constexpr int kGroup = 2;
+  comm::local::run(4, [](Group group) {
+    const auto model = three_blocks();
+    Sharded sharded(*model, group, {.stage = 3, .group_size = kGroup, .keep_elements = 0});
+    EXPECT_EQ(sharded.sharing_group().size(), kGroup);
+    const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
+    const int64_t block = 64 * 64 + 64;
+    uint64_t before = 0;
+    for (int i = 0; i < 2; ++i) {
+      before = sharded.counters().bytes;
+      model->forward(torch::ones({2, 64})).sum().backward();
+      sharded.finish_backward();
+      sharded.step(*optimizer);
+    }
+    EXPECT_EQ(sharded.counters().bytes - before,
+              (3 + 2 + 3) * 4 * block * (kGroup - 1) / kGroup + 3 * 4 * block / kGroup);
+    std::vector<at::Tensor> held;
+    for (const auto& piece : sharded.parameters(*model)) held.push_back(piece.tensor);
+    EXPECT_EQ(bytes_of(held), 4 * 3 * block / kGroup);
+  });
+}
+
 TEST(Sharded, StageThreeRefusesRanksWithoutData) {
   comm::local::run(2, [](Group group) {
     const auto model = three_blocks();
@@ -343,6 +390,9 @@ TEST(Sharded, RefusesWhatItCannotDo) {
   EXPECT_ERROR(make({.stage = 3}), ErrorKind::usage,
                "[parallel] stage 3 gathers parameters block by block; got a module without blocks, "
                "expected a nn::Model (nn::from_sequential() makes one of a torch::nn::Sequential)");
+  EXPECT_ERROR(make({.group_size = 2}), ErrorKind::usage,
+               "[parallel] ranks that share a model out in groups; got groups of 2 of 1 ranks, "
+               "expected a number that divides that of ranks");
   Sharded sharded(*replica.module, group, {});
   EXPECT_ERROR(sharded.load_state({{"x", torch::ones({1})}}), ErrorKind::usage,
                "[parallel] a saved state does not fit; got x (load with the model, strategy and "

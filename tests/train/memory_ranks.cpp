@@ -2,7 +2,7 @@
 // against what was said of it.
 //   prediction: MemoryPredictor's, for models x precisions x recomputation x strategies.
 //   zero: the formulas of ZeRO (Rajbhandari et al., SC 2020, section 5 and 7, with parameters in
-//     float32) for a GPT whose states are most of all.
+//     float32) for a GPT whose states are most of all; on more than 2 ranks also in groups of 2.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -111,7 +111,7 @@ void expect_predicted(const std::string& model, const comm::Group& group) {
   }
 }
 
-void expect_formulas(const comm::Group& group) {
+void expect_formulas(const comm::Group& group, int group_size) {
   auto options = options_for("gpt");
   options.model.context = 2;
   options.model.layers = 96;
@@ -120,15 +120,21 @@ void expect_formulas(const comm::Group& group) {
   options.comm.bucket_megabytes = 0.25;
   options.comm.first_bucket_megabytes = 0.25;
   const auto psi = static_cast<double>(nn::parameter_count(*nn::make_model(options.model)));
-  const double d = group.size();
+  options.zero.group_size = group_size;
+  const double d = group_size;
+  const TrainOptions unchanged = options;
+  const Noise noise(options.model);
+  MemoryPredictor predictor(unchanged, noise);
   for (const auto& [strategy, bytes] : {std::pair("zero1", 8 * psi + 8 * psi / d),
                                         {"zero2", 4 * psi + 12 * psi / d},
                                         {"zero3", 16 * psi / d}}) {
     options.trainer.strategy = strategy;
     // At first all parameters are whole.
     const double actual = measured(options, group).second;
-    const auto what = fmt::format("{} on {} ranks: {} of {}", strategy, d, human_bytes(actual),
-                                  human_bytes(bytes));
+    const auto what = fmt::format("{} on {} ranks in groups of {}: {} of {}", strategy,
+                                  group.size(), d, human_bytes(actual), human_bytes(bytes));
+    expect_close(predictor.predict({strategy, "32", "none", group.size()}).step.sum(), actual,
+                 what);
     std::puts(what.c_str());
     EXPECT_NEAR(actual, bytes, 0.10 * bytes) << what;
   }
@@ -151,7 +157,8 @@ int main(int argc, char** argv) {
     if (what == "prediction") {
       for (const char* model : {"mlp", "resnet18", "gpt"}) train::expect_predicted(model, group);
     } else if (what == "zero") {
-      train::expect_formulas(group);
+      train::expect_formulas(group, group.size());
+      if (group.size() > 2) train::expect_formulas(group, 2);
     } else {
       std::fprintf(stderr, "memory_ranks prediction|zero\n");
       return 1;

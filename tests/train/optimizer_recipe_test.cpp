@@ -152,7 +152,8 @@ TEST_F(Recipes, AnotherOptimizerMayBeMade) {
   options_.trainer.strategy = "zero2";
   EXPECT_EQ(error_of([&] { fit([&](OptimizerRecipe& recipe) { recipe.make = momentum; }, 2); }),
             "[train] a strategy that shares parameters out among ranks; got optimizer of "
-            "configure_optimizers(), which needs whole ones, expected sgd, adam, adamw or adagrad");
+            "configure_optimizers(), which needs whole ones, expected one of optim.name, or one "
+            "that treats each element by itself");
   expect_close(fit(
                    [&](OptimizerRecipe& recipe) {
                      recipe.make = momentum;

@@ -232,10 +232,11 @@ TEST(Optimization, ClipsGradientsInTheirOwnUnits) {
 TEST(Optimization, OthersAreNotScaled) {
   for (const char* name : {"32", "64", "bf16-mixed", "bf16-true"}) {
     const auto precision = nn::parse_precision(name);
-    const auto weight = at::ones({4}, precision.parameters);
-    const Optimization optimization(precision, {{"weight", weight}}, OptimizerRecipe());
+    Ones module(precision.parameters);
+    const parallel::DataParallel ddp(module, comm::local::alone());
+    const Optimization optimization(precision, {{"weight", module.weight}}, OptimizerRecipe());
     EXPECT_FALSE(optimization.loss_scale()) << name;
-    EXPECT_EQ(optimization.masters().size(), precision.needs_masters() ? 1 : 0) << name;
+    EXPECT_EQ(optimization.masters(ddp).size(), precision.needs_masters() ? 1 : 0) << name;
   }
 }
 

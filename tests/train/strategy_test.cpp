@@ -168,18 +168,6 @@ TEST_F(Strategies, EveryNameTrains) {
   }
 }
 
-TEST_F(Strategies, SharedOutParametersAreRefusedToWhatNeedsWholeOnes) {
-  options_.trainer.strategy = "deepspeed_stage_1";
-  options_.optimizer.name = "lamb";
-  EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
-               "[train] a strategy that shares parameters out among ranks; got optimizer lamb, "
-               "which needs whole ones, expected sgd, adam, adamw or adagrad");
-  options_.trainer.precision = "bf16-true";
-  EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
-               "[train] strategy zero1 does not share out float32 masters; got precision "
-               "bf16-true, expected 32, 64, bf16-mixed or 16-mixed");
-}
-
 TEST_F(Strategies, OptionsOfTheirSectionsCount) {
   std::map<std::string, Course> courses;
   const auto train = [&](const std::string& name, const std::vector<std::string>& arguments) {

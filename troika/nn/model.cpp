@@ -84,9 +84,13 @@ const Block& owner_of(const std::vector<Block>& blocks, const std::string& name)
 
 at::Tensor Model::forward(at::Tensor input) {
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    input = run_ ? run_(i, input) : blocks_[i].forward(input);
+    input = run({.index = i, .backward_from = i}, input);
   }
   return input;
+}
+
+at::Tensor Model::run(const BlockRun& run, const at::Tensor& input) const {
+  return run_by_ ? run_by_(run, input) : blocks_[run.index].forward(input);
 }
 
 void Model::add_block(Block block) {

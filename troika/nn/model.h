@@ -41,6 +41,16 @@ struct Block {
   std::function<at::Tensor(const at::Tensor&)> forward;
 };
 
+// One run of a block of a model, for those who bring it what it computes with.
+struct BlockRun {
+  size_t index = 0;
+  // The block that is computed again first, before the backward pass of this one; itself, unless it
+  // is the last of several that are computed again together.
+  size_t backward_from = 0;
+  // Past the last block of those that are being computed again; 0 the first time.
+  size_t again_until = 0;
+};
+
 class Model : public torch::nn::Module {
  public:
   Model() = default;
@@ -53,10 +63,12 @@ class Model : public torch::nn::Module {
   // Runs the blocks in order; each activation is released as soon as autograd lets go of it.
   at::Tensor forward(at::Tensor input);
 
-  // From then on forward() calls `run(i, input)` in place of the i-th block's own forward, which
-  // `run` is to call; with an empty one, as at first, the block's. One at a time.
-  using Runner = std::function<at::Tensor(size_t index, const at::Tensor& input)>;
-  void run_blocks_by(Runner run) { run_ = std::move(run); }
+  // From then on run() calls `by(run, input)` in place of the block's own forward, which `by` is to
+  // call; with an empty one, as at first, the block's. One at a time.
+  using Runner = std::function<at::Tensor(const BlockRun& run, const at::Tensor& input)>;
+  void run_blocks_by(Runner by) { run_by_ = std::move(by); }
+  // For passes other than forward().
+  at::Tensor run(const BlockRun& run, const at::Tensor& input) const;
 
   // Registers a module under a dotted path such as "layer1.0.conv1", making plain modules for the
   // levels between, and gives it back for the blocks to use.
@@ -91,7 +103,7 @@ class Model : public torch::nn::Module {
   void place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module);
 
   std::vector<Block> blocks_;
-  Runner run_;
+  Runner run_by_;
 };
 
 }  // namespace troika::nn

@@ -8,6 +8,7 @@ namespace troika::optim {
 
 namespace {
 
+constexpr const char* kLargest = "_largest";
 // Below this a tensor's states are too few to save memory on, and often too important.
 constexpr int64_t kLeastElements = 4096;
 static_assert(kAtOnce % kernels::kBlock == 0);
@@ -37,13 +38,17 @@ class AdamW8Bit final : public FlatOptimizer {
     int64_t blocks = 0, coded = 0, whole = 0;
     for (const auto& parameter : parameters().list()) {
       const int64_t count = parameter.tensor.numel();
-      const bool is_coded = count >= kLeastElements;
+      const bool is_coded = (parameter.whole > 0 ? parameter.whole : count) >= kLeastElements;
       places_.push_back({is_coded, is_coded ? coded : whole, blocks});
       (is_coded ? coded : whole) += count;
       if (is_coded) blocks += blocks_of(count);
     }
     moments_.emplace_back("exp_avg", /*has_sign=*/true, parameters(), blocks, whole);
     moments_.emplace_back("exp_avg_sq", /*has_sign=*/false, parameters(), blocks, whole);
+  }
+
+  int64_t elements_each(std::string_view state) const override {
+    return state.ends_with(kLargest) ? kernels::kBlock : 1;
   }
 
  private:
@@ -100,7 +105,7 @@ class AdamW8Bit final : public FlatOptimizer {
     for (const Moment& moment : moments_) {
       if (place.is_coded) {
         result.emplace_back(moment.name + "_code", shaped(moment.codes));
-        result.emplace_back(moment.name + "_largest",
+        result.emplace_back(moment.name + kLargest,
                             moment.largest.narrow(0, place.block, blocks_of(tensor.numel())));
       } else {
         result.emplace_back(moment.name, shaped(moment.whole));

@@ -35,10 +35,19 @@ class FlatOptimizer {
 
   const FlatParameters& parameters() const { return parameters_; }
 
+  // For parameters that are pieces of larger ones, of which other ranks step the rest: what makes
+  // sums over this rank's pieces, float64 [parameters, n], those over all ranks'. Methods whose
+  // rates follow norms of whole parameters call it inside step(), once, on every rank. Without it
+  // parameters are whole.
+  using CompleteSums = std::function<void(const at::Tensor& sums)>;
+  void complete_sums_by(CompleteSums complete) { complete_ = std::move(complete); }
+
   // All states as `<parameter>.<state>` under PyTorch's names (exp_avg, exp_avg_sq,
   // momentum_buffer, sum, step), in the shapes of their parameters. They share memory with the
   // optimizer. They are zero before the first step.
   NamedTensors state() const;
+  // How many elements of a parameter, one after another, each number of this `<state>` is of.
+  virtual int64_t elements_each(std::string_view /*state*/) const { return 1; }
   // Copies tensors of the same names and shapes in. Throws Error(usage), naming what is missing,
   // unexpected or of another shape or kind of number, and changes nothing then.
   void load_state(const NamedTensors& state);
@@ -63,6 +72,9 @@ class FlatOptimizer {
   }
   // A piece with its flat states, the first as Span::first.
   kernels::Span span(const Piece& piece) const;
+  void complete_sums(const at::Tensor& sums) const {
+    if (complete_) complete_(sums);
+  }
   // Calls `work(i)` for each of the pieces, on LibTorch's threads.
   void share(const std::vector<Piece>& pieces, const std::function<void(size_t)>& work) const;
 
@@ -72,6 +84,7 @@ class FlatOptimizer {
 
   FlatParameters parameters_;
   double rate_;
+  CompleteSums complete_;
   // What is offloaded, of each flat state; none otherwise.
   std::vector<std::shared_ptr<const MappedFile>> files_;
   NamedTensors flat_;

@@ -1,4 +1,6 @@
 // Methods in which every tensor has a rate of its own, from norms over the tensor.
+#include <ATen/ATen.h>
+
 #include <cmath>
 
 #include "troika/optim/methods.h"
@@ -30,21 +32,25 @@ class LayerWise : public FlatOptimizer {
     const auto parts = cut(pieces, parameters().element_bytes());
     std::vector<kernels::Squares> squares(parts.size());
     share(parts, [&](size_t i) { squares[i] = prepare(span(parts[i]), parts[i].index); });
-    std::vector<kernels::Squares> sums(parameters().list().size(), kernels::Squares{});
+    const auto count = static_cast<int64_t>(parameters().list().size());
+    const auto sums = at::zeros({count, 2}, at::kDouble);
+    auto* sum = sums.data_ptr<double>();
     for (size_t i = 0; i < parts.size(); ++i) {
-      sums[parts[i].index].parameter += squares[i].parameter;
-      sums[parts[i].index].other += squares[i].other;
+      sum[2 * parts[i].index] += squares[i].parameter;
+      sum[2 * parts[i].index + 1] += squares[i].other;
     }
+    complete_sums(sums);
     share(parts, [&](size_t i) {
-      apply(span(parts[i]), parts[i].index, rate_of(parts[i].index, sums[parts[i].index]));
+      const size_t index = parts[i].index;
+      apply(span(parts[i]), index, rate_of(index, sum[2 * index], sum[2 * index + 1]));
     });
   }
 
-  // A tensor of zeros, or without a way to go, has the plain rate.
-  double rate_of(size_t index, const kernels::Squares& sums) const {
-    const bool adapts = parameters().list()[index].decay && sums.parameter > 0 && sums.other > 0;
+  // From sums of squares. A tensor of zeros, or without a way to go, has the plain rate.
+  double rate_of(size_t index, double parameter, double other) const {
+    const bool adapts = parameters().list()[index].decay && parameter > 0 && other > 0;
     if (!adapts) return learning_rate();
-    return learning_rate() * ratio(std::sqrt(sums.parameter), std::sqrt(sums.other));
+    return learning_rate() * ratio(std::sqrt(parameter), std::sqrt(other));
   }
 };
 

@@ -12,8 +12,8 @@ const std::vector<std::string>& optimizer_names() {
   return names;
 }
 
-bool is_element_wise(const std::string& name) {
-  return name != "lars" && name != "lamb" && name != "adamw_8bit";
+int64_t piece_multiple(const std::string& name) {
+  return name == "adamw_8bit" ? kernels::kBlock : 1;
 }
 
 std::unique_ptr<FlatOptimizer> make_optimizer(std::vector<Parameter> parameters,

@@ -36,9 +36,9 @@ struct OptimizerOptions {
 
 const std::vector<std::string>& optimizer_names();
 
-// Whether it does to each element what it would do if there were no others, so that any piece of a
-// parameter can be stepped alone: all but lars, lamb and adamw_8bit.
-bool is_element_wise(const std::string& name);
+// Where parameters may be cut into pieces that are stepped apart: at multiples of so many of their
+// elements. 1, but for adamw_8bit the size of its blocks. See FlatOptimizer::complete_sums_by().
+int64_t piece_multiple(const std::string& name);
 
 // Over these parameters, a tied one given once; `Parameter::decay` is narrowed by decay_vectors.
 // Throws Error(usage) for an unknown name, naming the nearest, for Nesterov without momentum, and

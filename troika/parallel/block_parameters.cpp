@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "troika/base/error.h"
@@ -39,9 +40,31 @@ std::vector<std::vector<size_t>> buckets_needed(const nn::Model& model,
   return result;
 }
 
+BlockOrder::BlockOrder(size_t blocks) : backward_from_(blocks) {
+  std::iota(backward_from_.begin(), backward_from_.end(), 0);
+}
+
+BlockOrder::Stop BlockOrder::run(const nn::BlockRun& run) {
+  const size_t after = run.index + 1;
+  if (run.again_until == 0) backward_from_[run.index] = run.backward_from;
+  const size_t end = run.again_until == 0 ? backward_from_.size() : run.again_until;
+  if (after < end) return {run.index, static_cast<int64_t>(after)};
+  return {run.index, run.again_until == 0 ? -1 : before(run.index)};
+}
+
+BlockOrder::Stop BlockOrder::backward(size_t block) const {
+  const size_t first = backward_from_[block];
+  if (first < block) return {first, static_cast<int64_t>(first) + 1};
+  return {block, before(block)};
+}
+
+int64_t BlockOrder::before(size_t block) const {
+  return block == 0 ? -1 : static_cast<int64_t>(backward_from_[block - 1]);
+}
+
 BlockParameters::BlockParameters(nn::Model& model, const std::vector<Slot>& slots,
                                  ParameterShards& shards)
-    : model_(model), shards_(shards) {
+    : model_(model), shards_(shards), order_(model.blocks().size()) {
   std::map<std::string, size_t> buckets;
   for (const Slot& slot : slots) {
     buckets.emplace(slot.name, slot.bucket);
@@ -52,32 +75,32 @@ BlockParameters::BlockParameters(nn::Model& model, const std::vector<Slot>& slot
 
 void BlockParameters::attach() {
   const std::weak_ptr<BlockParameters> weak = weak_from_this();
-  model_.run_blocks_by([weak](size_t block, const at::Tensor& input) {
+  model_.run_blocks_by([weak](const nn::BlockRun& run, const at::Tensor& input) {
     const auto self = weak.lock();
     TROIKA_CHECK(self, "the model's sharding has ended");
-    return self->run(block, input);
+    return self->run(run, input);
   });
 }
 
-at::Tensor BlockParameters::run(size_t block, const at::Tensor& input) {
+at::Tensor BlockParameters::run(const nn::BlockRun& run, const at::Tensor& input) {
   const bool keeps_graph = at::GradMode::is_enabled();
-  const auto count = static_cast<int64_t>(needs_.size());
-  const auto index = static_cast<int64_t>(block);
   if (keeps_graph) all_ = false;
-  if (!all_) enter(block, index + 1 < count ? index + 1 : -1);
-  auto output = model_.blocks()[block].forward(input);
+  const auto stop = order_.run(run);
+  if (!all_) enter(stop);
+  auto output = model_.blocks()[run.index].forward(input);
   if (keeps_graph && output.requires_grad()) {
     // Called with the gradient of the output, so before the block's own backward, and after that of
     // the block behind it: autograd takes what was made last first, and all of that was.
-    output.register_hook([self = weak_from_this(), block, index](const at::Tensor&) {
-      if (const auto alive = self.lock()) alive->enter(block, index - 1);
+    output.register_hook([self = weak_from_this(), block = run.index](const at::Tensor&) {
+      if (const auto alive = self.lock()) alive->enter(alive->order_.backward(block));
     });
   }
   return output;
 }
 
-void BlockParameters::enter(size_t block, int64_t next) {
-  const auto& now = needs_[block];
+void BlockParameters::enter(const BlockOrder::Stop& stop) {
+  const auto& now = needs_[stop.block];
+  const int64_t next = stop.next;
   const auto needed = [&](size_t bucket) {
     const auto in = [bucket](const std::vector<size_t>& list) {
       return std::find(list.begin(), list.end(), bucket) != list.end();

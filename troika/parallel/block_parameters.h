@@ -22,10 +22,33 @@ std::vector<std::vector<std::string>> buckets_of_blocks(const nn::Model& model);
 std::vector<std::vector<size_t>> buckets_needed(const nn::Model& model,
                                                 const std::map<std::string, size_t>& buckets);
 
+// In which order a pass comes to the blocks of a model, forward, backward and where they are
+// computed again.
+class BlockOrder {
+ public:
+  explicit BlockOrder(size_t blocks);
+
+  struct Stop {
+    size_t block = 0;   // whose parameters are needed now
+    int64_t next = -1;  // the block after it; -1: none
+  };
+  // As the block is about to run.
+  Stop run(const nn::BlockRun& run);
+  // As the backward pass comes to a block that has run: to it, or to the first of those that are
+  // computed again with it.
+  Stop backward(size_t block) const;
+
+ private:
+  int64_t before(size_t block) const;
+
+  std::vector<size_t> backward_from_;  // of each block, as it last ran the first time
+};
+
 // Has a model's blocks find their parameters: those of a block, borrowed ones included, are
-// gathered while the block before it runs, forward, and again while the one after it runs,
-// backward, and released once the next has begun. The last block keeps them from its forward to its
-// backward.
+// gathered while the block before it in BlockOrder runs, and released once the next has begun. So
+// they are gathered for the forward pass, where several blocks are computed again together for
+// that, and for the backward pass; once for two of these that follow each other, as for the last
+// block of all and where a block is computed again by itself.
 //
 // Passes that do not keep a graph gather and release as well, so all ranks must make the same ones,
 // but after gather_all(), until the next pass that keeps one or release_all(). Of one thread, or of
@@ -42,12 +65,13 @@ class BlockParameters : public std::enable_shared_from_this<BlockParameters> {
   void release_all();
 
  private:
-  at::Tensor run(size_t block, const at::Tensor& input);
+  at::Tensor run(const nn::BlockRun& run, const at::Tensor& input);
   // Makes this block's parameters whole and starts to gather those of the next, if there is one.
-  void enter(size_t block, int64_t next);
+  void enter(const BlockOrder::Stop& stop);
 
   nn::Model& model_;
   ParameterShards& shards_;
+  BlockOrder order_;
   std::vector<std::vector<size_t>> needs_;  // buckets, by block
   size_t bucket_count_ = 0;
   bool all_ = true;  // gather_all() holds, as at first

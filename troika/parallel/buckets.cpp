@@ -1,6 +1,7 @@
 #include "troika/parallel/buckets.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
@@ -46,6 +47,7 @@ void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& buc
   int64_t end = 0;
   for (const size_t i : bucket.members) {
     Slot& slot = slots[i];
+    flat.narrow(0, end, slot.offset - end).zero_();
     end = slot.offset + slot.parameter.numel();
     // An alias that autograd does not take for a view: LibTorch 1.13's Optimizer::zero_grad()
     // detaches gradients in place, which views refuse.
@@ -61,8 +63,27 @@ void close_bucket(std::vector<Slot>& slots, Bucket& bucket) {
   for (const size_t i : bucket.members) slots[i].view.reset();
 }
 
+namespace {
+
+int64_t round_up(int64_t count, int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+int64_t slot_offset(int64_t end, int64_t count, int64_t piece_multiple) {
+  return count < piece_multiple ? end : round_up(end, piece_multiple);
+}
+
+// In a bucket of fewer elements no slot has as many.
+int64_t padded_count(int64_t end, int ranks, int64_t piece_multiple) {
+  const int64_t multiple = end < piece_multiple ? 1 : piece_multiple;
+  return round_up(end, ranks * std::lcm(kBlockMultiple, multiple));
+}
+
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
-                                 const std::vector<std::vector<size_t>>& members, Keeps keeps) {
+                                 const std::vector<std::vector<size_t>>& members, Keeps keeps,
+                                 int64_t piece_multiple) {
   std::vector<Bucket> buckets;
   for (const auto& indices : members) {
     Bucket& bucket = buckets.emplace_back();
@@ -70,12 +91,11 @@ std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& sl
     bucket.members = indices;
     for (const size_t i : indices) {
       slots[i].bucket = buckets.size() - 1;
-      slots[i].offset = bucket.count;
-      bucket.count += slots[i].parameter.numel();
+      slots[i].offset = slot_offset(bucket.count, slots[i].parameter.numel(), piece_multiple);
+      bucket.count = slots[i].offset + slots[i].parameter.numel();
     }
     if (keeps != Keeps::all) {
-      const int64_t multiple = kBlockMultiple * group.size();
-      bucket.count = (bucket.count + multiple - 1) / multiple * multiple;
+      bucket.count = padded_count(bucket.count, group.size(), piece_multiple);
     }
     const int64_t block = bucket.count / group.size();
     if (keeps == Keeps::own_block_only) {

@@ -44,11 +44,12 @@ enum class Keeps {
 
 struct Bucket {
   comm::GradientBucket gradient;
-  int64_t count = 0;     // of elements; cut into blocks, a multiple of kBlockMultiple * ranks
-  at::Tensor own_block;  // of the mean, [count / ranks], where ranks keep a block
+  int64_t count = 0;            // of elements; cut into blocks, as padded_count() has it
+  at::Tensor own_block;         // of the mean, [count / ranks], where ranks keep a block
   std::vector<size_t> members;  // indices of slots, in the order in which they lie
   size_t pending = 0;           // of them, not ready yet
   std::optional<comm::Work> work;
+  std::optional<comm::Work> copied;  // after that, the mean over copies of own_block
 };
 
 // The indices of `slots` that share a bucket, for buckets in the order of `order`. One is open per
@@ -64,12 +65,18 @@ constexpr int64_t kBlockMultiple = 16;
 
 // Buckets of these members, in the group's memory; fills in view, bucket and offset of every slot.
 // A gradient that is defined moves into its view with its value, unless buckets start closed, as
-// they do for Keeps::own_block_only.
+// they do for Keeps::own_block_only. Blocks are cut within slots of at least `piece_multiple`
+// elements at multiples of that.
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
                                  const std::vector<std::vector<size_t>>& members,
-                                 Keeps keeps = Keeps::all);
+                                 Keeps keeps = Keeps::all, int64_t piece_multiple = 1);
 
-// Memory for a bucket that has none, and the views of its members; only what pads it is set.
+// Where in a bucket, of which `end` elements are taken, a slot of `count` elements begins.
+int64_t slot_offset(int64_t end, int64_t count, int64_t piece_multiple);
+// The elements of a bucket that is cut into a block for each of `ranks`.
+int64_t padded_count(int64_t end, int ranks, int64_t piece_multiple);
+
+// Memory for a bucket that has none, and the views of its members; only what pads these is set.
 void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& bucket);
 // Gives it up again.
 void close_bucket(std::vector<Slot>& slots, Bucket& bucket);

@@ -51,6 +51,9 @@ class Exchange {
   // Whether `here` is true on any rank, where ranks hold different gradients; else `here`, which is
   // the same on all then. Blocks.
   virtual bool any(bool here) { return here; }
+  // For FlatOptimizer::complete_sums_by(): of sums over the elements of each of parameters(), makes
+  // those over the elements of the whole parameters. Called by all ranks; blocks.
+  virtual void complete_sums(const at::Tensor& /*sums*/) {}
   // Whether only ranks together have the parameters between passes, each what parameters() gives.
   virtual bool shares_parameters() const { return false; }
   // Has the module on every rank take what ranks' parameters() hold, after these were written to.

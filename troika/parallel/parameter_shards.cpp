@@ -45,7 +45,8 @@ void ParameterShards::make_pieces() {
     std::vector<int64_t> shape(static_cast<size_t>(std::max<int64_t>(1, slot.parameter.dim())), 1);
     shape.back() = count;
     const int64_t at = count > 0 ? begin - first : 0;
-    pieces_.push_back({slot.name, flat.own.narrow(0, at, count).view(shape)});
+    pieces_.push_back({slot.name, flat.own.narrow(0, at, count).view(shape), /*decay=*/true,
+                       slot.parameter.numel()});
     shards_.push_back({slot.name, slot.parameter.sizes().vec(), begin - slot.offset, count});
   }
 }

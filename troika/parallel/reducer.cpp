@@ -67,7 +67,7 @@ Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> paramete
       options_.buckets.empty()
           ? assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes)
           : members_of(slots_, options_.buckets);
-  buckets_ = make_buckets(group_, slots_, members, options_.keeps);
+  buckets_ = make_buckets(group_, slots_, members, options_.keeps, options_.piece_multiple);
   // Where the set of gradients changes from step to step, so does their order.
   rebuilt_ = options_.keeps != Keeps::all || !options_.bucket_order.empty() ||
              (options_.find_unused_parameters && !options_.static_graph);
@@ -183,6 +183,7 @@ void Reducer::trace_average(const Bucket& bucket, const char* track,
 void Reducer::launch_full_buckets() {
   while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) {
     launch(buckets_[launched_++]);
+    average_scattered();
   }
 }
 
@@ -209,6 +210,22 @@ void Reducer::launch(Bucket& bucket) {
   if (options_.trace && bucket.work->done() && !bucket.work->times()) {
     trace_average(bucket, "compute", {start, Clock::now()});
   }
+}
+
+// In the order of buckets, like everything that ranks do together; after each launch, since groups
+// without a thread of their own carry calls out here, where another order would block for ever.
+void Reducer::average_scattered() {
+  if (!options_.copies) return;
+  while (averaged_ < launched_ && buckets_[averaged_].work->done()) {
+    average_block(buckets_[averaged_++]);
+  }
+}
+
+void Reducer::average_block(Bucket& bucket) {
+  bucket.work->wait();
+  const auto label = fmt::format("own block of gradient bucket {}", bucket.gradient.index);
+  bucket.copied = options_.copies->all_reduce(bucket.own_block, comm::ReduceOp::average,
+                                              {.label = label, .async_op = true});
 }
 
 // What got no gradient on this rank gives zeros, or what its .grad held before.
@@ -251,6 +268,9 @@ std::vector<bool> Reducer::used_anywhere() {
   auto* bits = bitmap.data_ptr<uint8_t>();
   for (size_t i = 0; i < slots_.size(); ++i) bits[i] = slots_[i].used;
   group_.all_reduce(bitmap, comm::ReduceOp::max, {.label = "used parameters"});
+  if (options_.copies) {
+    options_.copies->all_reduce(bitmap, comm::ReduceOp::max, {.label = "used parameters"});
+  }
   std::copy_n(bits, slots_.size(), used.begin());
   if (options_.static_graph) static_use_ = used;
   return used;
@@ -259,6 +279,10 @@ std::vector<bool> Reducer::used_anywhere() {
 void Reducer::take_result(Bucket& bucket) {
   if (!bucket.work) return;  // a hook has it
   bucket.work->wait();
+  if (options_.copies) {
+    const auto index = static_cast<size_t>(bucket.gradient.index);
+    while (averaged_ <= index) average_block(buckets_[averaged_++]);
+  }
   const auto times = bucket.work->times();
   if (options_.trace && times) trace_average(bucket, "communication", *times);
   bucket.work.reset();
@@ -268,6 +292,9 @@ void Reducer::take_result(Bucket& bucket) {
 void Reducer::take_results() {
   while (taken_ < launched_) take_result(buckets_[taken_++]);
   if (hook_) hook_->wait();
+  for (auto& bucket : buckets_) {
+    if (const auto copied = std::exchange(bucket.copied, std::nullopt)) copied->wait();
+  }
   const auto used = used_anywhere();
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
@@ -292,6 +319,7 @@ void Reducer::begin_step() {
     if (slot.expected > 0) ++buckets_[slot.bucket].pending;
   }
   launched_ = 0;
+  averaged_ = 0;
   taken_ = 0;
   factor_ = 1;
 }

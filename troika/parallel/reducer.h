@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,11 @@ struct ReducerOptions {
   // Unless `all`, buckets are made once, and after finish() parameters have no .grad: means are in
   // Bucket::own_block.
   Keeps keeps = Keeps::all;
+  // Unless `all`, of make_buckets().
+  int64_t piece_multiple = 1;
+  // Unless `all`: ranks of other groups that keep the same blocks, over which these are averaged
+  // too.
+  std::optional<comm::Group> copies = {};
   Trace* trace = nullptr;
 };
 
@@ -76,6 +82,8 @@ class Reducer {
   void trace_average(const Bucket& bucket, const char* track, const comm::Work::Times& times);
   void launch_full_buckets();
   void launch(Bucket& bucket);
+  void average_scattered();
+  void average_block(Bucket& bucket);
   void take_result(Bucket& bucket);
   void settle_missing();
   void take_results();
@@ -92,7 +100,8 @@ class Reducer {
   std::vector<size_t> arrival_;       // slots in the order of their first gradients, until rebuilt
   std::vector<bool> static_use_;      // static_graph: which slots got a gradient on some rank
   size_t launched_ = 0;
-  size_t taken_ = 0;  // of them, whose results are here
+  size_t averaged_ = 0;  // of them, on their way to the copies
+  size_t taken_ = 0;     // of them, whose results are here
   double factor_ = 1;
   bool syncing_ = true;
   bool failed_ = false;

@@ -9,9 +9,11 @@
 namespace troika::parallel {
 
 // What a rank with these shards has of the state `<parameter>.<state>`, whose number of dimensions
-// is `dim`: the same part as of the parameter; of a state of none (a count of steps), all, or
-// nothing where it has no element of the parameter, whose steps it does not count. Throws
-// Error(usage) for a state of none of the parameters.
-Shard shard_of_state(const std::vector<Shard>& shards, const std::string& state, int64_t dim);
+// is `dim`: the same part as of the parameter, in blocks where each of its numbers is of `block`
+// elements; of a state of no dimension (a count of steps), all, or nothing where it has no element
+// of the parameter, whose steps it does not count. Throws Error(usage) for a state of none of the
+// parameters.
+Shard shard_of_state(const std::vector<Shard>& shards, const std::string& state, int64_t dim,
+                     int64_t block = 1);
 
 }  // namespace troika::parallel

@@ -1,5 +1,7 @@
 #include "troika/parallel/sharded.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -47,7 +49,30 @@ nn::Model& model_of(torch::nn::Module& module) {
   return *model;
 }
 
-ReducerOptions reducer_options(const ShardedOptions& options, torch::nn::Module& module) {
+bool is_hybrid(const comm::Group& group, const ShardedOptions& options) {
+  return options.group_size > 0 && options.group_size < group.size();
+}
+
+comm::Group split_sharing(const comm::Group& group, const ShardedOptions& options) {
+  require_possible(options);
+  if (options.group_size < 0 ||
+      (options.group_size > 0 && group.size() % options.group_size != 0)) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "ranks that share a model out in groups",
+                 .got = fmt::format("groups of {} of {} ranks", options.group_size, group.size()),
+                 .expected = "a number that divides that of ranks"});
+  }
+  if (!is_hybrid(group, options)) return group;
+  return *group.split(group.rank() / options.group_size);
+}
+
+std::optional<comm::Group> split_copies(const comm::Group& group, const ShardedOptions& options) {
+  if (!is_hybrid(group, options)) return std::nullopt;
+  return group.split(group.rank() % options.group_size);
+}
+
+ReducerOptions reducer_options(const ShardedOptions& options, torch::nn::Module& module,
+                               const std::optional<comm::Group>& copies) {
   const auto& ddp = options.data_parallel;
   return {.bucket_bytes = ddp.bucket_bytes,
           .first_bucket_bytes = ddp.first_bucket_bytes,
@@ -56,25 +81,30 @@ ReducerOptions reducer_options(const ShardedOptions& options, torch::nn::Module&
           .buckets = options.stage == 3 ? buckets_of_blocks(model_of(module))
                                         : std::vector<std::vector<std::string>>(),
           .keeps = options.stage == 1 ? Keeps::own_block : Keeps::own_block_only,
+          .piece_multiple = options.piece_multiple,
+          .copies = copies,
           .trace = ddp.trace};
 }
 
 }  // namespace
 
 Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options)
-    : module_(module), group_(std::move(group)), options_(options) {
-  require_possible(options_);
+    : module_(module),
+      group_(std::move(group)),
+      options_(options),
+      sharing_(split_sharing(group_, options_)),
+      copies_(split_copies(group_, options_)) {
   // Shards are of elements in the order of dimensions.
   nn::lay_out(module_, at::MemoryFormat::Contiguous);
   make_same(group_, module_, options_.data_parallel.copy_state);
-  reducer_ = std::make_unique<Reducer>(group_, nn::trained_parameters(module_),
-                                       reducer_options(options_, module_), BucketHook());
+  reducer_ = std::make_unique<Reducer>(sharing_, nn::trained_parameters(module_),
+                                       reducer_options(options_, module_, copies_), BucketHook());
   std::vector<bool> releasable;
   for (const auto& bucket : reducer_->buckets()) {
     releasable.push_back(options_.stage == 3 && bucket.count >= options_.keep_elements);
   }
-  shards_ =
-      std::make_unique<ParameterShards>(group_, reducer_->slots(), reducer_->buckets(), releasable);
+  shards_ = std::make_unique<ParameterShards>(sharing_, reducer_->slots(), reducer_->buckets(),
+                                              releasable);
   if (options_.stage < 3) return;
   blocks_ = std::make_shared<BlockParameters>(model_of(module_), reducer_->slots(), *shards_);
   blocks_->attach();
@@ -102,6 +132,15 @@ void Sharded::spread_parameters() {
   if (blocks_) blocks_->release_all();
   shards_->refresh();
   if (blocks_) blocks_->gather_all();
+}
+
+void Sharded::sum_of_first_group(const at::Tensor& sums, std::string_view label) const {
+  if (group_.rank() >= sharing_.size()) sums.zero_();
+  group_.all_reduce(sums, comm::ReduceOp::sum, {.label = label});
+}
+
+void Sharded::complete_sums(const at::Tensor& sums) {
+  sum_of_first_group(sums, "norms of parameters");
 }
 
 bool Sharded::begin_step(double weight) {
@@ -147,7 +186,7 @@ double Sharded::clip_grad_norm(double max_norm) {
     if (piece.tensor.grad().defined()) gradients.push_back(piece.tensor.grad());
   }
   const auto sum = at::full({1}, sum_of_squares(gradients), at::kDouble);
-  group_.all_reduce(sum, comm::ReduceOp::sum, {.label = "norm of gradients"});
+  sum_of_first_group(sum, "norm of gradients");
   const double norm = std::sqrt(sum.item<double>());
   clip_to(gradients, norm, max_norm);
   return norm;
@@ -177,11 +216,17 @@ void Sharded::load_state(const optim::NamedTensors& state) {
 
 comm::Counters Sharded::counters() const {
   auto sum = group_.counters();
-  const auto more = shards_->counters();
-  sum.messages += more.messages;
-  sum.bytes += more.bytes;
-  sum.messages_between_nodes += more.messages_between_nodes;
-  sum.bytes_between_nodes += more.bytes_between_nodes;
+  const auto add = [&](const comm::Counters& more) {
+    sum.messages += more.messages;
+    sum.bytes += more.bytes;
+    sum.messages_between_nodes += more.messages_between_nodes;
+    sum.bytes_between_nodes += more.bytes_between_nodes;
+  };
+  add(shards_->counters());
+  if (copies_) {
+    add(sharing_.counters());
+    add(copies_->counters());
+  }
   return sum;
 }
 

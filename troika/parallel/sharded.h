@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "troika/comm/group.h"
@@ -19,6 +21,11 @@ class Reducer;
 struct ShardedOptions {
   // What is shared out: 1 the optimizer's states, 2 gradients too, 3 parameters too.
   int stage = 2;
+  // Of consecutive ranks that share it out among them; each such group has all of it. It divides
+  // the number of ranks. 0: all ranks.
+  int group_size = 0;
+  // optim::piece_multiple() of the optimizer.
+  int64_t piece_multiple = 1;
   // Stage 3: blocks of fewer elements keep their parameters, since messages of few bytes cost as
   // much as larger ones.
   int64_t keep_elements = 10'000;
@@ -47,13 +54,23 @@ struct ShardedOptions {
 // while a block runs: they are gathered before its forward and before its backward pass, while the
 // block before runs, and released after. The last block keeps its own between the two. In all, up
 // to 1.5 times the bytes of an all-reduce, and 16 psi / d held (section 7.2.2), besides two blocks.
+// Blocks that nn::Recompute computes again in segments are gathered for that as well.
 // Between agree() and the next pass that keeps a graph, as before the first, parameters are all
 // there, for validation and checkpoints; otherwise those of blocks that do not run have no memory,
 // and reading them is undefined. All ranks must make the same passes then, with empty batches where
 // they have no data. The model must not be used after this object, but after agree().
 //
-// An optimizer must do to each element what it would do if there were no others: LARS and LAMB need
-// norms of whole parameters, adamw_8bit whole blocks.
+// In groups of g ranks (hybrid sharding: FSDP's HYBRID_SHARD; Zhao et al., VLDB 2023, arXiv
+// 2304.11277, section 3.2.2), d is g for what a rank holds, and parameters are gathered within the
+// group alone. Gradients are averaged within it first, then each rank's own block with those of the
+// ranks in the same place of other groups: 2 (n - 1) / (n g) of the model's bytes for n groups, the
+// only ones that go between groups.
+//
+// LARS and LAMB need norms of whole parameters, by complete_sums(), as
+//
+//   optimizer->complete_sums_by([&](const at::Tensor& sums) { sharded.complete_sums(sums); });
+//
+// and adamw_8bit needs whole blocks of elements, by ShardedOptions::piece_multiple.
 class Sharded : public Exchange {
  public:
   // As DataParallel's. Parameters move to other memory. Throws Error(usage) for stage 3 of anything
@@ -67,6 +84,7 @@ class Sharded : public Exchange {
   // In stage 3.
   bool shares_parameters() const override { return blocks_ != nullptr; }
   void spread_parameters() override;
+  void complete_sums(const at::Tensor& sums) override;
 
   // Throws Error(usage) in stage 3 where a rank has no weight.
   bool begin_step(double weight) override;
@@ -81,13 +99,22 @@ class Sharded : public Exchange {
   void load_state(const optim::NamedTensors& state) override;
   bool set_syncing(bool syncing) override;
 
+  // The ranks that share the model out among them, this one included.
+  const comm::Group& sharing_group() const { return sharing_; }
+
   // Sent for gradients, parameters and all else.
   comm::Counters counters() const;
 
  private:
+  // Over the ranks of the first sharing group, on all ranks: each group has the same to add up, but
+  // might do it in another order.
+  void sum_of_first_group(const at::Tensor& sums, std::string_view label) const;
+
   torch::nn::Module& module_;
   comm::Group group_;
   const ShardedOptions options_;
+  comm::Group sharing_;                // of group_size ranks, or group_
+  std::optional<comm::Group> copies_;  // of ranks that have the same shards; none if this one alone
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<ParameterShards> shards_;
   std::shared_ptr<BlockParameters> blocks_;  // of stage 3

@@ -21,24 +21,18 @@ const std::string kRate = "rate";
 const std::string kStates = "state.";
 const std::string kScaler = "scaler.";
 
-bool is_element_wise(const OptimizerRecipe& recipe) {
-  return recipe.make ? recipe.is_element_wise : optim::is_element_wise(recipe.optimizer.name);
-}
-
 bool is_on_host(const std::vector<optim::Parameter>& parameters) {
   return std::all_of(parameters.begin(), parameters.end(),
                      [](const auto& parameter) { return parameter.tensor.is_cpu(); });
 }
 
+// Those of room optim step pieces; see Exchange::complete_sums().
 void require_steppable(const parallel::Exchange& exchange, const OptimizerRecipe& recipe) {
-  if (!exchange.shards().empty() && !is_element_wise(recipe)) {
-    throw Error(
-        "train", ErrorKind::usage,
-        {.what = "a strategy that shares parameters out among ranks",
-         .got = "optimizer " + (recipe.make ? "of configure_optimizers()" : recipe.optimizer.name) +
-                ", which needs whole ones",
-         .expected = "sgd, adam, adamw or adagrad"});
-  }
+  if (exchange.shards().empty() || !recipe.make || recipe.is_element_wise) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "a strategy that shares parameters out among ranks",
+               .got = "optimizer of configure_optimizers(), which needs whole ones",
+               .expected = "one of optim.name, or one that treats each element by itself"});
 }
 
 }  // namespace
@@ -48,6 +42,8 @@ Optimization::Optimization(const nn::Precision& precision, const torch::nn::Modu
     : Optimization(precision, exchange.parameters(module), recipe,
                    [&exchange](bool here) { return exchange.any(here); }) {
   require_steppable(exchange, recipe);
+  optimizer_->complete_sums_by(
+      [&exchange](const at::Tensor& sums) { exchange.complete_sums(sums); });
 }
 
 Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
@@ -129,10 +125,14 @@ std::vector<parallel::Shard> Optimization::shards(const parallel::Exchange& exch
   if (shards.empty()) return {};
   std::vector<parallel::Shard> result;
   for (const auto& [name, tensor] : optimizer_->state()) {
-    result.push_back(parallel::shard_of_state(shards, name, tensor.dim()));
+    result.push_back(parallel::shard_of_state(shards, name, tensor.dim(), elements_each(name)));
     result.back().name = kStates + name;
   }
   return result;
+}
+
+int64_t Optimization::elements_each(const std::string& state) const {
+  return optimizer_->elements_each(std::string_view(state).substr(state.rfind('.') + 1));
 }
 
 optim::NamedTensors Optimization::saved_states(const parallel::Exchange& exchange,
@@ -149,7 +149,8 @@ optim::NamedTensors Optimization::saved_states(const parallel::Exchange& exchang
       result.emplace_back(state, saved.read(name));
       continue;
     }
-    const auto shard = parallel::shard_of_state(shards, state, static_cast<int64_t>(shape.size()));
+    const auto shard = parallel::shard_of_state(shards, state, static_cast<int64_t>(shape.size()),
+                                                elements_each(state));
     if (shard.shape != shape) {
       throw Error("train", ErrorKind::usage,
                   {.what = "state " + state + " of " + saved.path().string() + " does not fit",

@@ -30,8 +30,8 @@ class Optimization {
   // Where ranks hold different gradients, `agree` tells of an overflow on any of them.
   Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
                const OptimizerRecipe& recipe, optim::GradScaler::Agree agree = {});
-  // Of what the exchange, which must outlive it, has this rank step. Throws Error(usage) for
-  // optimizers that need whole parameters where it shares them out.
+  // Of what the exchange, which must outlive it, has this rank step. Throws Error(usage) for an
+  // optimizer of the recipe's own that needs whole parameters where it shares them out.
   Optimization(const nn::Precision& precision, const torch::nn::Module& module,
                parallel::Exchange& exchange, const OptimizerRecipe& recipe);
 
@@ -54,8 +54,7 @@ class Optimization {
   int64_t skipped() const { return skipped_; }
   // Nothing without loss scaling.
   std::optional<double> loss_scale() const;
-  // Float32 under the names of the parameters they are of; none where those are not in half
-  // precision.
+  // Those of parameters() that are masters, under the names of the parameters they are of.
   optim::NamedTensors masters() const;
 
   // What the next step depends on beside gradients and parameters(). Tensors may share memory with
@@ -73,6 +72,8 @@ class Optimization {
   // Gradients to where the optimizer finds them, in its units; once a step.
   void take_gradients();
   void update();
+  // Of `<parameter>.<state>`.
+  int64_t elements_each(const std::string& state) const;
   optim::NamedTensors saved_states(const parallel::Exchange& exchange,
                                    const CheckpointReader& saved, const std::string& prefix) const;
 

@@ -28,11 +28,16 @@ class GroupedOptimizer : public optim::FlatOptimizer {
     }
     states_.resize(indices.size());
     for (const auto& member : members_) {
+      member.optimizer->complete_sums_by([this](const at::Tensor& sums) { complete_sums(sums); });
       for (const auto& [name, tensor] : member.optimizer->state()) {
         const auto dot = name.rfind('.');
         states_[indices.at(name.substr(0, dot))].emplace_back(name.substr(dot + 1), tensor);
       }
     }
+  }
+
+  int64_t elements_each(std::string_view state) const override {
+    return members_.front().optimizer->elements_each(state);
   }
 
  private:

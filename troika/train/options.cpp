@@ -354,6 +354,11 @@ void add_strategies(config::Table& table, TrainOptions& options) {
             between(int64_t{1}, kMaxCount));
   table.add("horovod.average_aggregated_gradients", &options.horovod.average_aggregated_gradients,
             "of strategy horovod: their mean instead of their sum");
+  table.add(
+      "zero.group_size", &options.zero.group_size,
+      "of zero1, zero2 and zero3: consecutive ranks that share the model out among them, each "
+      "group all of it; 0: all ranks, with hybrid_shard those of a node",
+      between(int64_t{0}, kMaxCount));
   table.add("local_sgd.period", &options.local_sgd.period,
             "of local_sgd and post_local_sgd: steps between averages of the parameters",
             between(int64_t{1}, kMaxCount));

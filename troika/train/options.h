@@ -149,6 +149,10 @@ struct TrainOptions {
     bool average_aggregated_gradients = false;
   } horovod;
 
+  struct Zero {
+    int64_t group_size = 0;
+  } zero;
+
   struct LocalSgd {
     int64_t period = 4;
     int64_t warmup_steps = 100;

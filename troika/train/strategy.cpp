@@ -23,6 +23,9 @@ parallel::DataParallelOptions data_parallel_options(const TrainOptions& options)
   return result;
 }
 
+// FSDP's name for stage 3 within nodes.
+constexpr const char* kHybrid = "hybrid_shard";
+
 // Lightning's deepspeed is stage 2 by default, its sharded (fairscale's) shares out states and
 // gradients, and its ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu start processes in other ways,
 // which is the launcher's business here.
@@ -38,6 +41,7 @@ const std::map<std::string, std::string>& aliases() {
       {"deepspeed_stage_3", "zero3"},
       {"fsdp", "zero3"},
       {"fsdp_native", "zero3"},
+      {kHybrid, "zero3"},
       {"sharded", "zero2"},
       {"ddp_cpu", "ddp"},
       {"ddp_find_unused_parameters_false", "ddp"},
@@ -48,6 +52,29 @@ const std::map<std::string, std::string>& aliases() {
       {"ddp_spawn", "ddp"},
       {"ddp_spawn_find_unused_parameters_true", "ddp_find_unused_parameters_true"}};
   return names;
+}
+
+// The ranks of a node, if all nodes have as many, and they are consecutive.
+int ranks_of_node(const comm::Group& group) {
+  const auto& nodes = group.nodes();
+  const auto first = std::count(nodes.begin(), nodes.end(), nodes.front());
+  for (size_t r = 0; r < nodes.size(); ++r) {
+    const size_t begin = r / static_cast<size_t>(first) * static_cast<size_t>(first);
+    if (std::count(nodes.begin(), nodes.end(), nodes[r]) == first && nodes[r] == nodes[begin]) {
+      continue;
+    }
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy hybrid_shard shares out within nodes",
+                 .got = "nodes of different numbers of ranks, or ranks in turns",
+                 .expected = "consecutive ranks, equally many on each node",
+                 .hint = "set zero.group_size"});
+  }
+  return static_cast<int>(first);
+}
+
+int sharing_ranks(const TrainOptions& options, const comm::Group& group) {
+  const bool by_node = options.trainer.strategy == kHybrid && options.zero.group_size == 0;
+  return by_node ? ranks_of_node(group) : static_cast<int>(options.zero.group_size);
 }
 
 }  // namespace
@@ -108,21 +135,12 @@ std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, T
   }
   const auto precision = nn::parse_precision(options.trainer.precision);
   if (name.starts_with("zero")) {
-    if (precision.needs_masters()) {
-      throw Error("train", ErrorKind::usage,
-                  {.what = "strategy " + name + " does not share out float32 masters",
-                   .got = "precision " + precision.name,
-                   .expected = "32, 64, bf16-mixed or 16-mixed"});
-    }
-    if (name == "zero3" && options.trainer.recompute != "none") {
-      throw Error("train", ErrorKind::usage,
-                  {.what = "zero3 gathers the parameters of a block for its own forward pass only",
-                   .got = "trainer.recompute " + options.trainer.recompute,
-                   .expected = "none, or strategy zero2"});
-    }
     return std::make_unique<parallel::Sharded>(
         task.module(), group,
-        parallel::ShardedOptions{.stage = name.back() - '0', .data_parallel = ddp});
+        parallel::ShardedOptions{.stage = name.back() - '0',
+                                 .group_size = sharing_ranks(options, group),
+                                 .piece_multiple = optim::piece_multiple(options.optimizer.name),
+                                 .data_parallel = ddp});
   }
   if (precision.needs_masters() || precision.needs_scaler()) {
     throw Error("train", ErrorKind::usage,

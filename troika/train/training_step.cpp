@@ -91,7 +91,9 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
     }
     offload_.emplace(options.offload.activations);
   }
-  exchange_ = make_exchange(options, task_, group, trace);
+  TrainOptions own = options;
+  own.optimizer = recipe_.optimizer;
+  exchange_ = make_exchange(own, task_, group, trace);
   optimization_.emplace(placement_.precision, task_.module(), *exchange_, recipe_);
 }
 
@@ -176,8 +178,8 @@ RankState TrainingStep::state(bool in_step) const {
   add_shards(result, kOptimizer, optimization_->shards(*exchange_));
   append(result.rest, kExchange, exchange_->state());
   if (plateau_) result.rest.emplace_back(kPlateau, plateau_->state());
-  result.rest.emplace_back(
-      kMemoryFormat, at::scalar_tensor(static_cast<int64_t>(placement_.memory_format), at::kLong));
+  result.rest.emplace_back(kMemoryFormat,
+                           at::scalar_tensor(static_cast<int64_t>(states_format()), at::kLong));
   if (!in_step) return result;
   for (const auto& parameter : nn::trained_parameters(task_.module())) {
     // A gradient that this rank lacks must not be taken from rank 0.
@@ -188,6 +190,10 @@ RankState TrainingStep::state(bool in_step) const {
   return result;
 }
 
+at::MemoryFormat TrainingStep::states_format() const {
+  return exchange_->shards().empty() ? placement_.memory_format : at::MemoryFormat::Contiguous;
+}
+
 // Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
 // everything else is saved by its dimensions.
 void TrainingStep::require_readable(const CheckpointReader& saved) const {
@@ -195,14 +201,16 @@ void TrainingStep::require_readable(const CheckpointReader& saved) const {
       recipe_.optimizer.name == "adamw_8bit" || options_.ddp.codec.name != "none";
   if (!follows_memory || !saved.has(kMemoryFormat)) return;
   const auto format = saved.read(kMemoryFormat).item<int64_t>();
-  if (format == static_cast<int64_t>(placement_.memory_format)) return;
+  if (format == static_cast<int64_t>(states_format())) return;
   const auto name = [](bool is_last) { return is_last ? "channels_last" : "contiguous"; };
-  const bool is_last = placement_.memory_format == at::MemoryFormat::ChannelsLast;
+  const bool is_last = states_format() == at::MemoryFormat::ChannelsLast;
   throw Error("train", ErrorKind::usage,
               {.what = "states of adamw_8bit and of ddp.hook follow the order of weights in memory",
                .got = fmt::format("a checkpoint of {} for {}", name(!is_last), name(is_last)),
                .expected = "the same order",
-               .hint = fmt::format("set trainer.memory_format to {}", name(!is_last))});
+               .hint = exchange_->shards().empty()
+                           ? fmt::format("set trainer.memory_format to {}", name(!is_last))
+                           : "ZeRO keeps weights contiguous: go on with ddp"});
 }
 
 void TrainingStep::load_model(const CheckpointReader& saved) {

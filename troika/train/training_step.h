@@ -64,6 +64,8 @@ class TrainingStep {
  private:
   void plan_recomputation(const at::Tensor& input);
   void optimizer_step(int64_t step, StepTimes& times);
+  // In which states that follow memory are: shards are of contiguous weights.
+  at::MemoryFormat states_format() const;
   void require_readable(const CheckpointReader& saved) const;
   void load_model(const CheckpointReader& saved);
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);

@@ -63,12 +63,12 @@ ExchangeMemory::ExchangeMemory(const nn::Model& model, const ExchangeShape& shap
     bucket.members = indices.size();
     for (const size_t i : indices) {
       bucket_of_[i] = buckets_.size() - 1;
-      bucket.count += slots[i].parameter.numel();
+      const int64_t count = slots[i].parameter.numel();
+      bucket.count = parallel::slot_offset(bucket.count, count, shape_.piece_multiple) + count;
       bucket.element_bytes = static_cast<int64_t>(slots[i].parameter.element_size());
     }
     if (shape_.stage == 0) continue;
-    const int64_t multiple = parallel::kBlockMultiple * shape_.ranks;
-    bucket.count = (bucket.count + multiple - 1) / multiple * multiple;
+    bucket.count = parallel::padded_count(bucket.count, shape_.ranks, shape_.piece_multiple);
     bucket.shared = shape_.stage == 3 && bucket.count >= parallel::ShardedOptions().keep_elements;
   }
   if (shape_.stage == 3) {

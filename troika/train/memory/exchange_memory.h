@@ -12,11 +12,12 @@ namespace troika::train {
 
 struct ExchangeShape {
   int stage = 0;  // of parallel::Sharded; 0: parallel::DataParallel
-  int ranks = 1;
+  int ranks = 1;  // that share out among them
   int64_t bucket_bytes = 0;
   int64_t first_bucket_bytes = 0;
   bool reorders_buckets = true;  // after the first step, of stage 0
   bool accumulates = false;      // several passes make a step
+  int64_t piece_multiple = 1;    // as ShardedOptions have it
 };
 
 // Bytes of one rank.

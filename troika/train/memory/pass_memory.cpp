@@ -10,6 +10,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/model.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/block_parameters.h"
 
 namespace troika::train {
 
@@ -39,27 +40,28 @@ class Watch {
 
 // As parallel::BlockParameters has them run, whose moments these are.
 void watch_blocks(nn::Model& model, Watch& watch) {
-  const auto count = static_cast<int64_t>(model.blocks().size());
-  model.run_blocks_by([&model, &watch, count](size_t block, const at::Tensor& input) {
-    const auto index = static_cast<int64_t>(block);
-    watch.note({PassEvent::Kind::block, block, index + 1 < count ? index + 1 : -1});
-    auto output = model.blocks()[block].forward(input);
+  const auto order = std::make_shared<parallel::BlockOrder>(model.blocks().size());
+  const auto note = [&watch](const parallel::BlockOrder::Stop& stop) {
+    watch.note({PassEvent::Kind::block, stop.block, stop.next});
+  };
+  model.run_blocks_by([&model, order, note](const nn::BlockRun& run, const at::Tensor& input) {
+    note(order->run(run));
+    auto output = model.blocks()[run.index].forward(input);
     if (output.requires_grad()) {
-      output.register_hook([&watch, block, index](const at::Tensor&) {
-        watch.note({PassEvent::Kind::block, block, index - 1});
-      });
+      output.register_hook(
+          [order, note, block = run.index](const at::Tensor&) { note(order->backward(block)); });
     }
     return output;
   });
 }
 
-std::vector<PassPart> run(Task& task, nn::Model* model, const nn::Precision& precision,
+std::vector<PassPart> run(Task& task, nn::Model& model, const nn::Precision& precision,
                           data::Batch batch) {
   auto parameters = nn::trained_parameters(task.module());
   task.module().train();
   task.module().zero_grad(/*set_to_none=*/true);
   Watch watch;
-  if (model) watch_blocks(*model, watch);
+  watch_blocks(model, watch);
   std::vector<std::unique_ptr<compat::GradientHook>> hooks;
   for (size_t i = 0; i < parameters.size(); ++i) {
     hooks.push_back(std::make_unique<compat::GradientHook>(
@@ -76,13 +78,13 @@ std::vector<PassPart> run(Task& task, nn::Model* model, const nn::Precision& pre
   watch.note({PassEvent::Kind::forward_done});
   loss.backward();
   watch.note({});
-  if (model) model->run_blocks_by({});
+  model.run_blocks_by({});
   return std::move(watch).parts();
 }
 
 }  // namespace
 
-PassMemory::PassMemory(Task& task, nn::Model* model, const nn::Precision& precision,
+PassMemory::PassMemory(Task& task, nn::Model& model, const nn::Precision& precision,
                        const data::Batch& smaller, const data::Batch& larger)
     : smaller_(smaller.size()), larger_(larger.size()) {
   TROIKA_CHECK(compat::counts_tensor_memory(), "tensors are not counted");

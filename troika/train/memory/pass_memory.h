@@ -40,8 +40,8 @@ class PassMemory {
   // From passes of the task on `smaller` and on `larger` batches, which may be equal. Needs
   // compat::count_tensor_memory(), and a thread that no other disturbs. The task's module is in the
   // precision's type and is not spared: batch norms take the statistics of the batches. `model` is
-  // what the task runs block by block, for events of blocks; null: none are noted.
-  PassMemory(Task& task, nn::Model* model, const nn::Precision& precision,
+  // what the task runs block by block.
+  PassMemory(Task& task, nn::Model& model, const nn::Precision& precision,
              const data::Batch& smaller, const data::Batch& larger);
 
   std::vector<PassPart> parts(int64_t batch) const;

@@ -1,5 +1,7 @@
 #include "troika/train/memory/prediction.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "troika/base/error.h"
@@ -77,7 +79,6 @@ MemoryChoice MemoryPredictor::configured(int ranks) const {
 
 std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   const int stage = stage_of(choice.strategy);
-  const auto precision = nn::parse_precision(choice.precision);
   if (stage == 0 && choice.strategy != "ddp" && choice.strategy != "horovod" &&
       choice.strategy != "ddp_find_unused_parameters_true") {
     return "strategy " + choice.strategy;
@@ -85,16 +86,15 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   if (stage == 0 && options_.ddp.codec.name != "none") return "ddp.hook " + options_.ddp.codec.name;
   // Small tensors stay in memory, so what is there does not grow evenly with the batch.
   if (!options_.offload.activations.empty()) return "offload.activations";
-  if (stage > 0 && precision.needs_masters()) {
-    return choice.strategy + " with precision " + precision.name;
-  }
-  if (stage > 0 && !optim::is_element_wise(options_.optimizer.name)) {
-    return choice.strategy + " with optimizer " + options_.optimizer.name;
-  }
-  if (stage == 3 && choice.recompute != "none") {
-    return "zero3 with recompute " + choice.recompute;
+  if (stage > 0 && choice.ranks % sharing_ranks(choice) != 0) {
+    return fmt::format("zero.group_size {} of {} ranks", sharing_ranks(choice), choice.ranks);
   }
   return {};
+}
+
+int MemoryPredictor::sharing_ranks(const MemoryChoice& choice) const {
+  const auto size = static_cast<int>(options_.zero.group_size);
+  return size > 0 ? size : choice.ranks;
 }
 
 int64_t MemoryPredictor::batch_on(int ranks) const {
@@ -121,9 +121,8 @@ const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   const int64_t larger = std::min(kLargerBatch, batch_on(choice.ranks));
   task.recompute(plan_of(choice, precision));
   const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
-  auto* blocks = choice.recompute == "none" ? model_.get() : nullptr;
   return passes_
-      .try_emplace(key, task, blocks, precision, some_batch(dataset_, smaller),
+      .try_emplace(key, task, *model_, precision, some_batch(dataset_, smaller),
                    some_batch(dataset_, larger))
       .first->second;
 }
@@ -151,12 +150,14 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   ExchangeMemory exchange(
       *model_,
       {.stage = stage_of(choice.strategy),
-       .ranks = choice.ranks,
+       .ranks = sharing_ranks(choice),
        .bucket_bytes = mebibytes(options_.comm.bucket_megabytes),
        .first_bucket_bytes = mebibytes(options_.comm.first_bucket_megabytes),
        .reorders_buckets = choice.strategy != "ddp_find_unused_parameters_true" &&
                            !options_.ddp.find_unused_parameters,
-       .accumulates = accumulation(options_).passes > 1},
+       .accumulates = accumulation(options_).passes > 1,
+       .piece_multiple =
+           stage_of(choice.strategy) > 0 ? optim::piece_multiple(options_.optimizer.name) : 1},
       order_of_gradients(parts));
   MemoryParts steady;
   steady.optimizer = optimizer_bytes(precision, exchange.stepped());

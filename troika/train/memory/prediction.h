@@ -63,6 +63,8 @@ class MemoryPredictor {
   MemoryPrediction predict(const MemoryChoice& choice);
 
  private:
+  // Among which ZeRO shares out; hybrid_shard's nodes are not known here: all are taken for one.
+  int sharing_ranks(const MemoryChoice& choice) const;
   int64_t batch_on(int ranks) const;
   nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);

@@ -1,0 +1,214 @@
+// Training steps of ZeRO with what surrounds them, against those of data parallelism.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "tests/support/errors.h"
+#include "tests/train/saved_state.h"
+#include "tests/train/waves.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/parallel/sharded.h"
+#include "troika/train/resume.h"
+#include "troika/train/strategy.h"
+#include "troika/train/training_step.h"
+
+namespace troika::train {
+namespace {
+
+constexpr int64_t kGlobalBatch = 12;
+constexpr int64_t kWidth = 120;  // a block of more than 10000 parameters, which zero3 shares out
+constexpr int64_t kSteps = 4;
+
+std::shared_ptr<Task> make_wide_task() {
+  torch::nn::Sequential net(torch::nn::Linear(3, kWidth), torch::nn::Tanh(),
+                            torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
+                            torch::nn::Linear(kWidth, 2));
+  const torch::NoGradGuard no_grad;
+  double phase = 0;
+  for (auto& parameter : net->parameters()) {
+    const auto values = torch::sin(torch::arange(parameter.numel()) + ++phase) / 10;
+    parameter.copy_(values.view_as(parameter));
+  }
+  return std::make_shared<Task>(nn::from_sequential(net));
+}
+
+// A checkpoint, and what it has for all strategies.
+struct Saved {
+  std::shared_ptr<TemporaryFolder> folder = std::make_shared<TemporaryFolder>();
+  std::filesystem::path checkpoint = {};
+  NamedTensors model = {};
+  NamedTensors state = {};
+
+  void read() {
+    auto whole = load_rank_state(checkpoint, 0);
+    model = std::move(whole.model);
+    for (auto& item : whole.rest) {
+      if (!item.first.starts_with("exchange.")) state.push_back(std::move(item));
+    }
+  }
+};
+
+// After some steps on batches that depend on their numbers alone.
+Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
+            int64_t steps = kSteps) {
+  Saved result;
+  comm::local::run(ranks, [&](const comm::Group& group) {
+    const auto task = make_wide_task();
+    TrainingStep step(options, *task, group, kSteps, kGlobalBatch, nullptr, [] {});
+    if (from) step.load(CheckpointReader(from->checkpoint, group.rank()), {});
+    const int64_t share = kGlobalBatch / group.size();
+    for (int64_t i = 0; i < steps; ++i) {
+      std::vector<int64_t> samples;
+      for (int64_t s = 0; s < share; ++s) samples.push_back(7 * i + group.rank() * share + s);
+      StepTimes times;
+      times.begin(i);
+      step.pass(Waves().load(samples, {}), true, true, i, times);
+      times.finish();
+    }
+    const auto checkpoint =
+        save_checkpoint(group, result.folder->path(), step.state(/*in_step=*/false), options, {});
+    if (group.rank() == 0) result.checkpoint = checkpoint;
+  });
+  result.read();
+  return result;
+}
+
+// The largest difference of any state, relative to its largest value.
+double distance(const optim::NamedTensors& one, const optim::NamedTensors& other) {
+  EXPECT_EQ(one.size(), other.size());
+  const std::map<std::string, at::Tensor> others(other.begin(), other.end());
+  double largest = 0;
+  for (const auto& [name, tensor] : one) {
+    const auto a = tensor.to(at::kDouble);
+    const auto b = others.at(name).to(at::kDouble);
+    EXPECT_EQ(tensor.scalar_type(), others.at(name).scalar_type()) << name;
+    if (a.numel() == 0 || a.equal(b)) continue;
+    largest = std::max(largest, ((a - b).abs().max() / b.abs().max()).item<double>());
+  }
+  return largest;
+}
+
+double distance(const Saved& one, const Saved& other) {
+  return std::max(distance(one.model, other.model), distance(one.state, other.state));
+}
+
+class ShardedRun : public testing::Test {
+ protected:
+  ShardedRun() {
+    options_.optimizer = {.name = "adamw", .lr = 0.01, .weight_decay = 0.1};
+    options_.comm.bucket_megabytes = 1e-2;
+    options_.trainer.memory_format = "contiguous";
+  }
+  TrainOptions with(const std::string& strategy) const {
+    auto options = options_;
+    options.trainer.strategy = strategy;
+    return options;
+  }
+
+  TrainOptions options_;
+};
+
+TEST_F(ShardedRun, RecomputedAndOffloadedActivationsChangeNoBit) {
+  const TemporaryFolder folder;
+  const auto plain = learn(with("zero3"), 2);
+  for (const char* policy : {"none", "full", "selective", "sqrt"}) {
+    for (const auto& offload : {std::string(), folder.path().string()}) {
+      auto options = with("zero3");
+      options.trainer.recompute = policy;
+      options.offload.activations = offload;
+      EXPECT_EQ(distance(learn(options, 2), plain), 0) << policy << " " << offload;
+    }
+  }
+}
+
+// Gradients are rounded to 8 bits when they have been averaged, by ranks in other places.
+TEST_F(ShardedRun, MastersOfHalfPrecisionAreSharedOut) {
+  options_.trainer.precision = "bf16-true";
+  for (const int ranks : {1, 2, 3, 4}) {
+    const auto oracle = learn(with("ddp"), ranks);
+    for (const auto& [name, tensor] : oracle.model) EXPECT_EQ(tensor.scalar_type(), at::kFloat);
+    EXPECT_GT(distance(oracle, learn(with("ddp"), ranks, nullptr, kSteps - 1)), 1e-3);
+    for (const char* strategy : {"zero1", "zero2", "zero3"}) {
+      EXPECT_EQ(distance(learn(with(strategy), ranks), oracle), 0) << strategy << " " << ranks;
+    }
+  }
+}
+
+TEST_F(ShardedRun, MastersGoIntoAnyOtherStrategy) {
+  options_.trainer.precision = "bf16-true";
+  for (const auto& [before, after] :
+       {std::pair("zero1", "ddp"), {"ddp", "zero2"}, {"zero2", "zero3"}, {"zero3", "ddp"}}) {
+    const auto saved = learn(with(before), 3);
+    EXPECT_EQ(distance(learn(with(after), 2, &saved, 0), saved), 0) << before << " " << after;
+    EXPECT_LT(distance(learn(with(after), 3, &saved), learn(with(before), 3, &saved)), 1e-6)
+        << before << " " << after;
+  }
+}
+
+TEST_F(ShardedRun, NormsAndBlocksAreOfWholeParameters) {
+  options_.trainer.precision = "64";
+  for (const char* optimizer : {"lars", "lamb", "adamw_8bit"}) {
+    options_.optimizer.name = optimizer;
+    const auto oracle = learn(with("ddp"), 1);
+    EXPECT_GT(distance(oracle, learn(with("ddp"), 1, nullptr, kSteps - 1)), 1e-6);
+    for (const char* strategy : {"zero1", "zero2", "zero3"}) {
+      for (const int ranks : {1, 2, 3, 4}) {
+        EXPECT_LT(distance(learn(with(strategy), ranks), oracle), 1e-10)
+            << optimizer << " " << strategy << " " << ranks;
+      }
+    }
+  }
+}
+
+TEST_F(ShardedRun, StatesInEightBitsGoIntoAnyOtherStrategy) {
+  options_.optimizer.name = "adamw_8bit";
+  for (const auto& [before, after] :
+       {std::pair("zero1", "ddp"), {"ddp", "zero2"}, {"zero2", "zero3"}, {"zero3", "ddp"}}) {
+    const auto saved = learn(with(before), 3);
+    EXPECT_EQ(distance(learn(with(after), 4, &saved, 0), saved), 0) << before << " " << after;
+    EXPECT_LT(distance(learn(with(after), 3, &saved).model, learn(with(before), 3, &saved).model),
+              1e-5)
+        << before << " " << after;
+  }
+}
+
+// Blocks of states in 8 bits run over weights as they lie in memory.
+TEST_F(ShardedRun, ShardsOfStatesAreContiguous) {
+  options_.optimizer.name = "adamw_8bit";
+  const auto saved = learn(with("zero2"), 3);
+  options_.trainer.memory_format = "channels_last";
+  EXPECT_EQ(distance(learn(with("zero2"), 2, &saved, 0), saved), 0);
+  EXPECT_EQ(distance(learn(with("zero2"), 3), saved), 0);
+  const auto other = learn(with("ddp"), 1);
+  EXPECT_ERROR(learn(with("zero2"), 1, &other), ErrorKind::usage,
+               "[train] states of adamw_8bit and of ddp.hook follow the order of weights in "
+               "memory; got a checkpoint of channels_last for contiguous, expected the same "
+               "order (ZeRO keeps weights contiguous: go on with ddp)");
+}
+
+TEST_F(ShardedRun, GroupsOfRanksShareOutAmongThem) {
+  options_.trainer.precision = "64";
+  const auto oracle = learn(with("ddp"), 1);
+  for (const auto& [ranks, size] : {std::pair(4, 2), {4, 1}, {6, 3}, {6, 2}}) {
+    options_.zero.group_size = size;
+    for (const char* strategy : {"zero1", "zero2", "zero3", "hybrid_shard"}) {
+      const auto found = learn(with(strategy), ranks);
+      EXPECT_LT(distance(found, oracle), 1e-10) << strategy << " " << ranks << " " << size;
+      EXPECT_EQ(distance(learn(with("ddp"), 3, &found, 0), found), 0) << strategy;
+      EXPECT_EQ(distance(learn(with(strategy), ranks, &oracle, 0), oracle), 0) << strategy;
+    }
+  }
+}
+
+TEST_F(ShardedRun, HybridShardIsWithinNodes) {
+  comm::local::run(2, [&](const comm::Group& group) {
+    const auto task = make_wide_task();
+    const auto exchange = make_exchange(with("hybrid_shard"), *task, group, nullptr);
+    EXPECT_EQ(dynamic_cast<parallel::Sharded&>(*exchange).sharing_group().size(), 2);
+  });
+}
+
+}  // namespace
+}  // namespace troika::train
