@@ -236,7 +236,7 @@ TEST(Optimization, OthersAreNotScaled) {
     const parallel::DataParallel ddp(module, comm::local::alone());
     const Optimization optimization(precision, {{"weight", module.weight}}, OptimizerRecipe());
     EXPECT_FALSE(optimization.loss_scale()) << name;
-    EXPECT_EQ(optimization.masters(ddp).size(), precision.needs_masters() ? 1 : 0) << name;
+    EXPECT_EQ(optimization.masters().size(), precision.needs_masters() ? 1 : 0) << name;
   }
 }
 

@@ -37,7 +37,7 @@ void add_shards(RankState& state, const char* prefix, std::vector<parallel::Shar
 
 NamedTensors stepped(const Optimization& optimization) {
   NamedTensors result;
-  for (const auto& [name, tensor, decay] : optimization.parameters()) {
+  for (const auto& [name, tensor, decay, whole] : optimization.parameters()) {
     result.emplace_back(name, tensor);
   }
   return result;
