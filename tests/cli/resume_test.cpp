@@ -64,7 +64,7 @@ class ResumeRun : public testing::Test {
     return text.substr(sizeof header + header);
   }
 
-  // By name, without the times that the rank has measured.
+  // By name, without what was measured.
   static std::map<std::string, std::string> named_tensors(const std::filesystem::path& file) {
     const std::string text = read_file(file), bytes = tensors(file);
     const auto header =
@@ -72,7 +72,7 @@ class ResumeRun : public testing::Test {
     const auto entries = nlohmann::json::parse(header);
     std::map<std::string, std::string> result;
     for (const auto& [name, entry] : entries.items()) {
-      if (name == "loops.seconds" || name == "loops.train_seconds") continue;
+      if (name == "loops.seconds" || name == "loops.train_seconds" || name == "links") continue;
       const auto offsets = entry["data_offsets"].get<std::vector<size_t>>();
       result[name] = bytes.substr(offsets[0], offsets[1] - offsets[0]);
     }
@@ -95,7 +95,7 @@ TEST_F(ResumeRun, NewProcessesGoOnToTheBit) {
   EXPECT_EQ(tensors(last("run") / "model.safetensors"),
             tensors(last("whole") / "model.safetensors"));
   const auto found = named_tensors(last("run") / "rank-1.safetensors");
-  EXPECT_EQ(found, named_tensors(last("whole") / "rank-1.safetensors"));
+  EXPECT_TRUE(found == named_tensors(last("whole") / "rank-1.safetensors"));
   EXPECT_TRUE(found.contains("random.cpu") && found.contains("log.training"));
 }
 
