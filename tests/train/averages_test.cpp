@@ -92,8 +92,8 @@ class Averages : public testing::Test {
     return result;
   }
   State saved(const TrainOptions& options) const {
-    const auto list = load_safetensors(std::filesystem::path(options.run.folder) / "run" /
-                                       "checkpoints/last.safetensors");
+    const auto list = load_weights(std::filesystem::path(options.run.folder) / "run" /
+                                   "checkpoints/last.safetensors");
     return {list.begin(), list.end()};
   }
 
