@@ -113,7 +113,7 @@ class ShardedRun : public testing::Test {
 TEST_F(ShardedRun, RecomputedAndOffloadedActivationsChangeNoBit) {
   const TemporaryFolder folder;
   const auto plain = learn(with("zero3"), 2);
-  for (const char* policy : {"none", "full", "selective", "sqrt"}) {
+  for (const char* policy : {"none", "full", "selective", "sqrt", "budget:1MiB", "budget:12KiB"}) {
     for (const auto& offload : {std::string(), folder.path().string()}) {
       auto options = with("zero3");
       options.trainer.recompute = policy;
