@@ -221,6 +221,19 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
+// What a rank's optimizer steps: weights, gradients, and states of their elements.
+std::vector<at::Tensor> stepped(const Sharded& sharded, const torch::nn::Module& module,
+                                const optim::FlatOptimizer& optimizer) {
+  std::vector<at::Tensor> result;
+  for (const auto& piece : sharded.parameters(module)) {
+    result.insert(result.end(), {piece.tensor, piece.tensor.grad()});
+  }
+  for (const auto& [name, state] : optimizer.state()) {
+    if (state.dim() > 0) result.push_back(state);
+  }
+  return result;
+}
+
 // Rajbhandari et al., section 3, with 4 bytes a parameter and a gradient and 8 of states.
 TEST(Sharded, HoldsWhatThePaperSays) {
   for (const int ranks : {2, 4}) {
@@ -233,15 +246,9 @@ TEST(Sharded, HoldsWhatThePaperSays) {
         for (int i = 0; i < 2; ++i) {
           net->forward(torch::ones({2, 100})).sum().backward();
           sharded.finish_backward();
-          std::vector<at::Tensor> held;
+          auto held = stepped(sharded, *net, *optimizer);
           for (const auto& parameter : net->parameters()) {
             held.insert(held.end(), {parameter, parameter.grad()});
-          }
-          for (const auto& piece : sharded.parameters(*net)) {
-            held.insert(held.end(), {piece.tensor, piece.tensor.grad()});
-          }
-          for (const auto& [name, state] : optimizer->state()) {
-            if (state.dim() > 0) held.push_back(state);
           }
           const double expected =
               stage == 1 ? 8 * psi + 8 * psi / ranks : 4 * psi + 12 * psi / ranks;
@@ -258,6 +265,12 @@ std::shared_ptr<nn::Model> three_blocks() {
       torch::nn::Linear(64, 64), torch::nn::Linear(64, 64), torch::nn::Linear(64, 64)));
 }
 
+void make_step(nn::Model& model, Sharded& sharded, optim::FlatOptimizer& optimizer) {
+  model.forward(torch::ones({2, 64})).sum().backward();
+  sharded.finish_backward();
+  sharded.step(optimizer);
+}
+
 // Rajbhandari et al., section 7.2.2: gathered for each pass (but the last block, once) and
 // averaged.
 TEST(Sharded, StageThreeMovesHalfAsMuchAgainAndHoldsAShare) {
@@ -266,28 +279,18 @@ TEST(Sharded, StageThreeMovesHalfAsMuchAgainAndHoldsAShare) {
       const auto model = three_blocks();
       Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
       const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
-      const auto make_step = [&] {
-        model->forward(torch::ones({2, 64})).sum().backward();
-        sharded.finish_backward();
-        sharded.step(*optimizer);
-      };
-      make_step();
-      const auto before = sharded.counters().bytes;
-      make_step();
+      uint64_t before = 0;
+      for (int i = 0; i < 2; ++i) {
+        before = sharded.counters().bytes;
+        make_step(*model, sharded, *optimizer);
+      }
       const int64_t block = 64 * 64 + 64;
       EXPECT_EQ(sharded.counters().bytes - before, (3 + 2 + 3) * 4 * block * (ranks - 1) / ranks);
-      std::vector<at::Tensor> held;
       for (const auto& parameter : model->parameters()) {
         EXPECT_EQ(parameter.storage().nbytes(), 0u);
         EXPECT_FALSE(parameter.grad().defined());
       }
-      for (const auto& piece : sharded.parameters(*model)) {
-        held.insert(held.end(), {piece.tensor, piece.tensor.grad()});
-      }
-      for (const auto& [name, state] : optimizer->state()) {
-        if (state.dim() > 0) held.push_back(state);
-      }
-      EXPECT_EQ(bytes_of(held), 16 * 3 * block / ranks);
+      EXPECT_EQ(bytes_of(stepped(sharded, *model, *optimizer)), 16 * 3 * block / ranks);
     });
   }
 }
@@ -300,18 +303,14 @@ TEST(Sharded, TheModuleTakesWhatWasWrittenToPieces) {
       Sharded sharded(*model, group, {.stage = stage, .keep_elements = 0});
       EXPECT_EQ(sharded.shares_parameters(), stage == 3);
       const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
-      model->forward(input).sum().backward();
-      sharded.finish_backward();
-      sharded.step(*optimizer);
+      make_step(*model, sharded, *optimizer);
       for (const auto& piece : sharded.parameters(*model)) piece.tensor.detach().fill_(0.5);
       sharded.spread_parameters();
       for (const auto& parameter : model->parameters()) {
         EXPECT_TRUE(parameter.eq(0.5).all().item<bool>()) << stage;
       }
       // It goes on from them.
-      model->forward(input).sum().backward();
-      sharded.finish_backward();
-      sharded.step(*optimizer);
+      make_step(*model, sharded, *optimizer);
       sharded.agree();
       EXPECT_NEAR(model->parameters()[0][0][0].item<double>(), 0.48, 0.01);
     });
@@ -326,9 +325,7 @@ TEST(Sharded, StageThreeHasAllParametersAfterAgree) {
     Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
     const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
     for (int i = 0; i < 2; ++i) {
-      model->forward(input).sum().backward();
-      sharded.finish_backward();
-      sharded.step(*optimizer);
+      make_step(*model, sharded, *optimizer);
       const torch::NoGradGuard no_grad;
       const auto together = model->forward(input);
       sharded.agree();
@@ -354,15 +351,11 @@ TEST(Sharded, GroupsExchangeTheirShardsOfGradientsAlone) {
     uint64_t before = 0;
     for (int i = 0; i < 2; ++i) {
       before = sharded.counters().bytes;
-      model->forward(torch::ones({2, 64})).sum().backward();
-      sharded.finish_backward();
-      sharded.step(*optimizer);
+      make_step(*model, sharded, *optimizer);
     }
     EXPECT_EQ(sharded.counters().bytes - before,
               (3 + 2 + 3) * 4 * block * (kGroup - 1) / kGroup + 3 * 4 * block / kGroup);
-    std::vector<at::Tensor> held;
-    for (const auto& piece : sharded.parameters(*model)) held.push_back(piece.tensor);
-    EXPECT_EQ(bytes_of(held), 4 * 3 * block / kGroup);
+    EXPECT_EQ(bytes_of(stepped(sharded, *model, *optimizer)), 16 * 3 * block / kGroup);
   });
 }
 

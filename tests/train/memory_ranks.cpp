@@ -1,6 +1,6 @@
 // memory_ranks WHAT: on the ranks that a launcher started, what training takes of memory, counted,
 // against what was said of it.
-//   prediction: MemoryPredictor's, for models x precisions x recomputation x strategies.
+//   prediction MODEL: MemoryPredictor's, for precisions x recomputation x strategies.
 //   zero: the formulas of ZeRO (Rajbhandari et al., SC 2020, section 5 and 7, with parameters in
 //     float32) for a GPT whose states are most of all; on more than 2 ranks also in groups of 2.
 #include <fmt/format.h>
@@ -154,13 +154,13 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "expected several ranks\n");
       return 1;
     }
-    if (what == "prediction") {
-      for (const char* model : {"mlp", "resnet18", "gpt"}) train::expect_predicted(model, group);
+    if (what == "prediction" && argc == 3) {
+      train::expect_predicted(argv[2], group);
     } else if (what == "zero") {
       train::expect_formulas(group, group.size());
       if (group.size() > 2) train::expect_formulas(group, 2);
     } else {
-      std::fprintf(stderr, "memory_ranks prediction|zero\n");
+      std::fprintf(stderr, "memory_ranks prediction MODEL|zero\n");
       return 1;
     }
   } catch (const std::exception& error) {

@@ -15,9 +15,9 @@ namespace troika::cluster {
 namespace {
 
 // To a machine that is not up yet.
-constexpr Milliseconds kAttemptTime{1000};
+constexpr Milliseconds kJoinAttemptTime{1000};
 // The host greets as soon as it accepts.
-constexpr Milliseconds kGreetingTime{5000};
+constexpr Milliseconds kAgentGreetingTime{5000};
 
 std::string show_seconds(Milliseconds span) {
   return fmt::format("{}", static_cast<double>(span.count()) / 1e3);
@@ -53,7 +53,7 @@ Agent::Agent(const LaunchOptions& options)
 
 bool Agent::connect() {
   auto attempt =
-      try_connect(address_, port_, Deadline::after(std::min(deadline_.left(), kAttemptTime)));
+      try_connect(address_, port_, Deadline::after(std::min(deadline_.left(), kJoinAttemptTime)));
   if (!attempt.socket) {
     if (!deadline_.passed()) return false;
     throw Error("cluster", ErrorKind::timeout,
@@ -67,10 +67,10 @@ bool Agent::connect() {
   tune(socket_.get());
   out_.add(std::string(kClientGreeting));
   send({Message::join, 0, "", to_json(hello_)});
-  if (!wait_for(socket_.get(), POLLIN, Deadline::after(kGreetingTime))) {
+  if (!wait_for(socket_.get(), POLLIN, Deadline::after(kAgentGreetingTime))) {
     throw Error("cluster", ErrorKind::timeout,
                 {.what = fmt::format("no greeting from {}:{} within {}", address_, port_,
-                                     show_span(kGreetingTime.count())),
+                                     show_span(kAgentGreetingTime.count())),
                  .got = "a connection that stays silent",
                  .expected = "the launch on that machine",
                  .hint = "another program may have the port, or that launch is stopped"});

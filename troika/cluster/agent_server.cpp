@@ -27,10 +27,10 @@ RoundRules rules_of(const LaunchOptions& options) {
 }
 
 // A peer's `rank` is the agent's number here.
-class Service : public PeerServer {
+class RoundService : public PeerServer {
  public:
-  Service(Descriptor listener, const LaunchOptions& options, const AgentHello& host,
-          const std::string& address)
+  RoundService(Descriptor listener, const LaunchOptions& options, const AgentHello& host,
+               const std::string& address)
       : PeerServer(std::move(listener)),
         rounds_(
             rules_of(options), host,
@@ -102,11 +102,11 @@ class Service : public PeerServer {
 
 AgentServer::AgentServer(Descriptor listener, const LaunchOptions& options, const AgentHello& host,
                          const std::string& address)
-    : thread_(
-          [this, service = std::make_unique<Service>(std::move(listener), options, host, address)] {
-            service->run(stop_);
-            service->finish([](Peer&) {});
-          }) {}
+    : thread_([this, service = std::make_unique<RoundService>(std::move(listener), options, host,
+                                                              address)] {
+        service->run(stop_);
+        service->finish([](Peer&) {});
+      }) {}
 
 AgentServer::~AgentServer() {
   stop_.wake();

@@ -6,10 +6,6 @@ namespace troika::cluster {
 
 namespace {
 
-std::string dump(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 template <typename Read>
 auto parsed(const std::string& text, const Read& read)
     -> std::optional<decltype(read(nlohmann::json()))> {
@@ -23,11 +19,11 @@ auto parsed(const std::string& text, const Read& read)
 }  // namespace
 
 std::string to_json(const AgentHello& hello) {
-  return dump({{"protocol", hello.protocol},
-               {"host", hello.host},
-               {"pid", hello.pid},
-               {"hosts", hello.hosts},
-               {"options", hello.options}});
+  return to_text({{"protocol", hello.protocol},
+                  {"host", hello.host},
+                  {"pid", hello.pid},
+                  {"hosts", hello.hosts},
+                  {"options", hello.options}});
 }
 
 std::optional<AgentHello> agent_hello_from_json(const std::string& text) {
@@ -38,7 +34,7 @@ std::optional<AgentHello> agent_hello_from_json(const std::string& text) {
 }
 
 std::string to_json(const RoundEnd& end) {
-  return dump({{"kind", static_cast<int>(end.kind)}, {"code", end.code}});
+  return to_text({{"kind", static_cast<int>(end.kind)}, {"code", end.code}});
 }
 
 std::optional<RoundEnd> round_end_from_json(const std::string& text) {
@@ -48,13 +44,13 @@ std::optional<RoundEnd> round_end_from_json(const std::string& text) {
 }
 
 std::string to_json(const LaunchPlace& place) {
-  return dump({{"address", place.address},
-               {"port", place.port},
-               {"run_id", place.run_id},
-               {"node_rank", place.node_rank},
-               {"num_nodes", place.num_nodes},
-               {"round", place.round},
-               {"restarts", place.restarts}});
+  return to_text({{"address", place.address},
+                  {"port", place.port},
+                  {"run_id", place.run_id},
+                  {"node_rank", place.node_rank},
+                  {"num_nodes", place.num_nodes},
+                  {"round", place.round},
+                  {"restarts", place.restarts}});
 }
 
 std::optional<LaunchPlace> launch_place_from_json(const std::string& text) {

@@ -7,6 +7,7 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/cluster/environment.h"
+#include "troika/cluster/wire.h"
 
 namespace troika::cluster {
 
@@ -19,8 +20,7 @@ void report_failure(const std::exception& failure) noexcept {
     const nlohmann::json note = {{"message", text.substr(0, text.find('\n'))},
                                  {"time_ns", realtime_ns()},
                                  {"exit_code", exit_code(failure)}};
-    write_file_atomically(
-        *file, note.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    write_file_atomically(*file, to_text(note) + "\n");
   } catch (const std::exception& problem) {
     log::warn("[cluster] the launcher cannot be told of the failure: {}", problem.what());
   }

@@ -8,10 +8,6 @@ namespace troika::cluster {
 
 namespace {
 
-std::string dump(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 constexpr size_t kHead = 1 + 8 + 4;  // message, number, length of the key
 
 template <typename Number>
@@ -31,6 +27,10 @@ Number take(std::string_view bytes) {
 }
 
 }  // namespace
+
+std::string to_text(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 std::string encode(const Frame& frame) {
   const size_t size = kHead + frame.key.size() + frame.value.size();
@@ -90,14 +90,14 @@ std::optional<Frame> Decoder::next(size_t max_frame) {
 }
 
 std::string to_json(const Hello& hello) {
-  return dump({{"protocol", hello.protocol},
-               {"rank", hello.rank},
-               {"world_size", hello.world_size},
-               {"run_id", hello.run_id},
-               {"host", hello.host},
-               {"pid", hello.pid},
-               {"patience_ms", hello.patience_ms},
-               {"left_ms", hello.left_ms}});
+  return to_text({{"protocol", hello.protocol},
+                  {"rank", hello.rank},
+                  {"world_size", hello.world_size},
+                  {"run_id", hello.run_id},
+                  {"host", hello.host},
+                  {"pid", hello.pid},
+                  {"patience_ms", hello.patience_ms},
+                  {"left_ms", hello.left_ms}});
 }
 
 std::optional<Hello> hello_from_json(const std::string& text) {
@@ -111,11 +111,11 @@ std::optional<Hello> hello_from_json(const std::string& text) {
 }
 
 std::string to_json(const Refusal& refusal) {
-  return dump({{"kind", static_cast<int>(refusal.kind)},
-               {"what", refusal.text.what},
-               {"got", refusal.text.got},
-               {"expected", refusal.text.expected},
-               {"hint", refusal.text.hint}});
+  return to_text({{"kind", static_cast<int>(refusal.kind)},
+                  {"what", refusal.text.what},
+                  {"got", refusal.text.got},
+                  {"expected", refusal.text.expected},
+                  {"hint", refusal.text.hint}});
 }
 
 Error to_error(const std::string& refusal_json, const std::string& purpose) {

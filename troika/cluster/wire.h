@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,9 @@
 #include "troika/base/error.h"
 
 namespace troika::cluster {
+
+// On one line; bytes that are no UTF-8 are replaced.
+std::string to_text(const nlohmann::json& json);
 
 // Raised with every change of the frames or of a hello.
 inline constexpr int kProtocolVersion = 3;
