@@ -173,6 +173,13 @@ TEST_F(PrecisionOfARun, OnlyAModelsActivationsAreRecomputed) {
       "(nn::from_sequential() makes one)");
 }
 
+TEST_F(PrecisionOfARun, OnlyAGpusActivationsGoToTheHost) {
+  options_.offload.activations = "host";
+  EXPECT_ERROR(fit("32"), ErrorKind::usage,
+               "[train] offload.activations does not go with where the run computes; got host for "
+               "cpu, expected a folder for files");
+}
+
 TEST_F(PrecisionOfARun, ABudgetMustSuffice) {
   prepare("32");
   options_.trainer.recompute = "budget:100";

@@ -19,8 +19,8 @@ bool is_parameter(const at::Tensor& tensor) {
   return base.is_leaf() && base.requires_grad();
 }
 
-bool stays(const at::Tensor& tensor) {
-  return !tensor.device().is_cpu() || tensor.layout() != at::kStrided ||
+bool stays(const at::Tensor& tensor, c10::DeviceType leaves) {
+  return tensor.device().type() != leaves || tensor.layout() != at::kStrided ||
          static_cast<int64_t>(tensor.nbytes()) < ActivationOffload::kLeastBytes ||
          !tensor.is_non_overlapping_and_dense() || is_parameter(tensor);
 }
@@ -140,12 +140,23 @@ std::shared_ptr<ActivationOffload::Slot> ActivationOffload::slot_for(const at::T
 }
 
 std::function<at::Tensor()> ActivationOffload::pack(const at::Tensor& tensor) {
-  if (stays(tensor)) return [kept = tensor.detach()] { return kept; };
+  if (stays(tensor, at::kCPU)) return [kept = tensor.detach()] { return kept; };
   return [slot = slot_for(tensor)] {
     if (const auto next = slot->before.lock())
       next->place.file->prefetch(next->place.data, next->bytes);
     return at::from_blob(
         slot->place.data, slot->sizes, slot->strides, [slot](void*) {}, slot->type);
+  };
+}
+
+std::function<at::Tensor()> HostOffload::pack(const at::Tensor& tensor) {
+  if (stays(tensor, at::kCUDA)) return [kept = tensor.detach()] { return kept; };
+  const auto host =
+      at::empty_strided(tensor.sizes(), tensor.strides(),
+                        tensor.options().requires_grad(false).device(at::kCPU).pinned_memory(true));
+  host.copy_(tensor.detach(), /*non_blocking=*/true);
+  return [host, device = tensor.device()] {
+    return host.to(device, host.scalar_type(), /*non_blocking=*/true);
   };
 }
 

@@ -1,5 +1,5 @@
-// Activations in a file between the forward and the backward pass, where there is more disk than
-// memory.
+// Activations out of a device's memory between the forward and the backward pass: those of a CPU in
+// files, where there is more disk than memory, those of a GPU in host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -52,6 +52,14 @@ class ActivationOffload : public compat::SavedTensorHooks {
   // By the memory of tensors that were saved, so that what two operators save is written once.
   std::map<const void*, Known> known_;
   std::weak_ptr<Slot> last_;
+};
+
+// What operators save on a GPU goes to page-locked host memory, and comes back when it is needed,
+// with the same bits (PyTorch's torch.autograd.graph.save_on_cpu). Copies are in the order of the
+// stream that computes. What stays is as above, but for CPUs in place of GPUs. From any thread.
+class HostOffload : public compat::SavedTensorHooks {
+ public:
+  std::function<at::Tensor()> pack(const at::Tensor& tensor) override;
 };
 
 }  // namespace troika::nn

@@ -296,9 +296,10 @@ void add_schedule(config::Table& table, optim::ScheduleOptions& schedule) {
 }
 
 void add_offload(config::Table& table, TrainOptions& options) {
-  table.add("offload.activations", &options.offload.activations,
-            "folder for files that hold activations between forward and backward pass; empty: "
-            "memory; docs/precision-and-memory.md");
+  table.add(
+      "offload.activations", &options.offload.activations,
+      "folder for files that hold activations between forward and backward pass; host: those "
+      "of a GPU are in host memory; empty: where they are made; docs/precision-and-memory.md");
   table.add("offload.optimizer", &options.optimizer.offload,
             "folder for files that hold the optimizer's states; empty: memory");
 }

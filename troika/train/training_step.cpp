@@ -60,6 +60,20 @@ optim::Schedule make_schedule(const OptimizerRecipe& recipe, const Accumulation&
       {.steps = steps, .global_batch = is_mean ? global_batch * accumulated.passes : global_batch});
 }
 
+// To a folder, or from a GPU to "host".
+std::unique_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
+                                                       const at::Device& device) {
+  const bool to_host = to == "host";
+  if (to_host == device.is_cpu()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "offload.activations does not go with where the run computes",
+                 .got = to + " for " + device.str(),
+                 .expected = device.is_cpu() ? "a folder for files" : "host"});
+  }
+  if (to_host) return std::make_unique<nn::HostOffload>();
+  return std::make_unique<nn::ActivationOffload>(to);
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::Group& group,
@@ -89,7 +103,7 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
                    .got = "strategy " + options.trainer.strategy,
                    .expected = "ddp, or another strategy of processes"});
     }
-    offload_.emplace(options.offload.activations);
+    offload_ = make_offload(options.offload.activations, placement_.device);
   }
   TrainOptions own = options;
   own.optimizer = recipe_.optimizer;

@@ -77,7 +77,7 @@ class TrainingStep {
   const OptimizerRecipe recipe_;
   const Accumulation accumulation_;
   std::optional<int64_t> recompute_budget_;  // that is to be planned for
-  std::optional<nn::ActivationOffload> offload_;
+  std::unique_ptr<compat::SavedTensorHooks> offload_;
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;
   std::unique_ptr<parallel::Exchange> exchange_;
