@@ -52,6 +52,19 @@ TEST(Config, ReadsEveryTypeFromToml) {
   EXPECT_EQ(options.files, (std::vector<std::string>{"a", "b"}));
 }
 
+TEST(Config, ATextWithAnArgumentMayBeATable) {
+  std::string policy = "none";
+  Table table;
+  table.add("trainer.recompute", &policy, "policy");
+  table.parse("[trainer]\nrecompute = {budget = \"6GiB\"}\n", "x.toml");
+  EXPECT_EQ(policy, "budget:6GiB");
+  EXPECT_ERROR(
+      table.parse("[trainer]\nrecompute = {budget = \"6GiB\", every = \"2\"}\n", "x.toml"),
+      ErrorKind::usage,
+      "[config] trainer.recompute (x.toml:2); got { budget = '6GiB', every = '2' }, expected a "
+      "string");
+}
+
 TEST(Config, ArgumentsOverrideFiles) {
   Options options;
   auto table = options.table();

@@ -121,6 +121,13 @@ std::optional<T> from_toml(const toml::node& node) {
     return items;
   } else {
     auto value = node.value_exact<T>();
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (const auto* table = node.as_table(); table && table->size() == 1) {
+        const auto entry = table->begin();
+        if (const auto argument = entry->second.value_exact<std::string>())
+          value = fmt::format("{}:{}", entry->first.str(), *argument);
+      }
+    }
     if constexpr (std::is_same_v<T, double>) {
       if (!value) {
         if (const auto integer = node.value_exact<int64_t>()) value = static_cast<double>(*integer);

@@ -2,7 +2,7 @@
 //
 // A row binds a key `section.name` to a variable of the caller, whose value at that moment is the
 // default. Files are TOML with one level of sections; the command line overrides them with
-// `--section.name=value`.
+// `--section.name=value`. A text `name:argument` may stand in a file as `{name = "argument"}` too.
 #pragma once
 
 #include <cstdint>

@@ -156,52 +156,6 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
       "validate, test and predict whose weights");
 }
 
-void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) {
-  table.add("checkpoint.enabled", &checkpoint.enabled,
-            "write any; when asked to stop, one is written all the same");
-  table.add("checkpoint.every_n_epochs", &checkpoint.every_n_epochs,
-            "epochs between checkpoints; 0: none at the end of epochs",
-            between(int64_t{0}, kMaxCount));
-  table.add("checkpoint.every_n_train_steps", &checkpoint.every_n_train_steps,
-            "optimizer steps between further checkpoints; 0: none", between(int64_t{0}, kMaxCount));
-  table.add("checkpoint.async", &checkpoint.async,
-            "write beside training, from a copy in memory; one at a time");
-  table.add("checkpoint.weights_only", &checkpoint.weights_only,
-            "write weights alone, which no run goes on from; when asked to stop, all is written");
-  table.add("checkpoint.train_time_interval", &checkpoint.train_time_interval,
-            "time between further checkpoints, DD:HH:MM:SS; empty: none");
-  table.add("checkpoint.monitor", &checkpoint.monitor,
-            "metric that says which checkpoints are the best, as validation/loss; empty: the "
-            "latest are");
-  table.add("checkpoint.mode", &checkpoint.mode, "whether less or more of it is better",
-            one_of({"min", "max"}));
-  table.add("checkpoint.save_top_k", &checkpoint.save_top_k, "how many of the best stay; -1: all",
-            between(int64_t{-1}, kMaxCount));
-  table.add("checkpoint.save_last", &checkpoint.save_last,
-            "write and keep the latest too where it is not among the best");
-  table.add("checkpoint.on_exception", &checkpoint.on_exception,
-            "a rank that fails writes what it has, where it has all of it; docs/callbacks.md");
-}
-
-void add_early_stopping(config::Table& table, TrainOptions::EarlyStopping& stopping) {
-  table.add("early_stopping.monitor", &stopping.monitor,
-            "metric without whose improvement the run ends, as validation/loss; empty: none");
-  table.add("early_stopping.mode", &stopping.mode, "whether less or more of it is better",
-            one_of({"min", "max"}));
-  table.add("early_stopping.patience", &stopping.patience,
-            "values in a row without improvement that end the run", between(int64_t{1}, kMaxCount));
-  table.add("early_stopping.min_delta", &stopping.min_delta,
-            "an improvement must be larger than this", at_least(0.0));
-  table.add("early_stopping.strict", &stopping.strict,
-            "a metric that is not logged is an error, instead of no reason to end");
-  table.add("early_stopping.check_finite", &stopping.check_finite,
-            "a value that is NaN or infinite ends the run");
-  table.add("early_stopping.stopping_threshold", &stopping.stopping_threshold,
-            "a better value ends the run; nan: none does");
-  table.add("early_stopping.divergence_threshold", &stopping.divergence_threshold,
-            "a worse value ends the run; nan: none does");
-}
-
 void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weights& weights) {
   table.add("model.name", &model.name, "which model", one_of(nn::model_names()));
   table.add("model.weights", &weights.path,
@@ -383,8 +337,6 @@ config::Table make_table(TrainOptions& options) {
   config::Table table;
   add_run(table, options.run);
   add_trainer(table, options.trainer);
-  add_checkpoint(table, options.checkpoint);
-  add_early_stopping(table, options.early_stopping);
   add_callbacks(table, options);
   add_model(table, options.model, options.weights);
   add_data(table, options.data);

@@ -6,7 +6,8 @@
 
 namespace troika::train {
 
-// A part of make_table(): [timer], [ema], [swa], [statistics] and [throughput].
+// A part of make_table(): sections [checkpoint], [early_stopping], [timer], [ema], [swa],
+// [statistics] and [throughput].
 void add_callbacks(config::Table& table, TrainOptions& options);
 
 }  // namespace troika::train
