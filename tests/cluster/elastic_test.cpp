@@ -2,12 +2,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <array>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "tests/cluster/launch_process.h"
 #include "troika/base/error.h"
 #include "troika/cluster/port.h"
 #include "troika/cluster/rendezvous.h"
+#include "troika/cluster/socket.h"
 
 namespace troika::cluster {
 namespace {
@@ -41,8 +45,9 @@ class Elastic : public testing::Test {
     return result;
   }
 
-  Launch& add(const LaunchOptions& options) {
-    return *launches_.emplace_back(std::make_unique<Launch>(options));
+  using Prepare = std::function<void(LaunchOptions&)>;
+  Launch& add(const LaunchOptions& options, const Prepare& prepare = {}) {
+    return *launches_.emplace_back(std::make_unique<Launch>(options, prepare));
   }
   // Of machines that all wait for each other.
   void add(const LaunchOptions& options, int count) {
@@ -138,6 +143,41 @@ TEST_F(Elastic, WhatAnotherTryCannotHelpEndsAll) {
   missing.command = {"/no/such/program"};
   add(missing, 2);
   for (const auto& launch : launches_) EXPECT_EQ(launch->wait(), 127) << launch->err();
+  launches_.clear();
+  add(options(kForEver, 2, 2, 3));
+  add(missing);
+  for (const auto& launch : launches_) EXPECT_EQ(launch->wait(), 127) << launch->err();
+}
+
+TEST_F(Elastic, TemporaryLogsStayWithAFailureOnly) {
+  const std::pair<std::string, int> rows[] = {
+      {"exit 0", 0}, {"exit 6", 6}, {"exit 9", 9}, {"", 127}};
+  for (const auto& [script, code] : rows) {
+    const TemporaryFolder temporary;
+    auto own = options(script, 1, 1);
+    if (script.empty()) own.command = {"/no/such/program"};
+    auto& launch = add(own, [&](LaunchOptions& options) {
+      options.log_dir.clear();
+      ::setenv("TMPDIR", temporary.path().c_str(), 1);
+    });
+    EXPECT_EQ(launch.wait(), code) << launch.err();
+    EXPECT_EQ(std::filesystem::is_empty(temporary.path()), code != 9) << code;
+  }
+}
+
+TEST_F(Elastic, AChildOfBeforeMayEndBeforeTheFirstRound) {
+  auto alone = options(kForEver, 2, 2);
+  alone.elastic->join_timeout = Milliseconds(1000);
+  auto& launch = add(alone, [this](LaunchOptions&) {
+    if (::fork() != 0) return;
+    // Until the launch is up.
+    const auto deadline = Deadline::after(kPatience);
+    while (!deadline.passed() && !try_connect("127.0.0.1", port_, deadline).socket) {
+    }
+    ::_exit(0);
+  });
+  EXPECT_EQ(launch.wait(), 99);
+  EXPECT_THAT(launch.err(), HasSubstr("too few machines within 1 s"));
 }
 
 TEST_F(Elastic, TheOthersGoOnWithoutALostMachine) {
@@ -200,6 +240,31 @@ TEST_F(Elastic, WhenTheHostIsToldToEndAllSaveAndEnd) {
     EXPECT_EQ(launch->wait(), 6);
     EXPECT_THAT(launch->err(), HasSubstr("the launch that hosts it was told to end\n"));
   }
+}
+
+TEST_F(Elastic, ARoundThatCrossesTheSignalToTheHostEnds) {
+  // More than a pipe takes: the launch comes to a halt in its report of the first round, which ends
+  // after that.
+  auto failing = options("[ $TROIKA_ROUND = 0 ] || { " + kForEver +
+                             "; }; printf '{\"message\": \"%0200000d\", \"time_ns\": 1}' 0 > "
+                             "$TROIKA_ERROR_FILE; exit 7",
+                         1, 1, 1);
+  Pipe pipe = make_pipe();
+  auto& host = add(failing, [&](LaunchOptions&) { ::dup2(pipe.write.get(), STDERR_FILENO); });
+  pipe.write.reset();
+  std::string said;
+  const auto read_some = [&] {
+    std::array<char, 4096> bytes;
+    const ssize_t got = ::read(pipe.read.get(), bytes.data(), bytes.size());
+    if (got > 0) said.append(bytes.data(), static_cast<size_t>(got));
+    return got > 0;
+  };
+  while (said.find("failed first") == std::string::npos) ASSERT_TRUE(read_some());
+  host.signal(SIGTERM);
+  while (read_some()) {
+  }
+  EXPECT_EQ(host.wait(), 143);
+  EXPECT_THAT(said, HasSubstr("the launch that hosts it was told to end\n"));
 }
 
 TEST_F(Elastic, WhenTheHostIsLostAllEnd) {

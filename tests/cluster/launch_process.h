@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -49,7 +50,9 @@ inline LaunchOptions shell(const std::string& script, int processes = 1) {
 // Its outputs go to files.
 class Launch {
  public:
-  explicit Launch(LaunchOptions options) : out_(folder_ / "out"), err_(folder_ / "err") {
+  // `prepare` is called in the process that is about to become the launch.
+  explicit Launch(LaunchOptions options, const std::function<void(LaunchOptions&)>& prepare = {})
+      : out_(folder_ / "out"), err_(folder_ / "err") {
     if (options.log_dir.empty()) options.log_dir = logs();
     for (const auto& path : {out_, err_}) write_file_atomically(path, "");
     pid_ = ::fork();
@@ -62,6 +65,7 @@ class Launch {
     for (const auto& [path, fd] : {std::pair(out_, 1), std::pair(err_, 2)}) {
       ::dup2(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644), fd);
     }
+    if (prepare) prepare(options);
     int code = 99;
     try {
       code = launch(options);

@@ -85,5 +85,21 @@ TEST(LauncherRestart, NotWhenToldToEnd) {
   EXPECT_THAT(ended.err, HasSubstr("rank 1 failed first: exit code 7\n"));
 }
 
+TEST(LauncherRestart, LogsOfAFailureStayWhenTheProgramIsGone) {
+  const TemporaryFolder temporary, work;
+  const auto program = work / "program";
+  write_file_atomically(program, "#!/bin/sh\nrm $0; exit 9\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  auto options = restarting("", 1, 1);
+  options.command = {program.string()};
+  Launch launch(options, [&](LaunchOptions& own) {
+    own.log_dir.clear();
+    ::setenv("TMPDIR", temporary.path().c_str(), 1);
+  });
+  EXPECT_EQ(launch.wait(), 127);
+  EXPECT_THAT(launch.err(), HasSubstr("rank 0 failed first: exit code 9\n"));
+  EXPECT_FALSE(std::filesystem::is_empty(temporary.path()));
+}
+
 }  // namespace
 }  // namespace troika::cluster

@@ -61,6 +61,16 @@ TEST_F(RoundsTest, ALaunchThatDoesNotEndItsRanksIsLeftBehind) {
   EXPECT_THAT(said(), ElementsAre("0: machine 0 of 1 in 1"));
 }
 
+TEST_F(RoundsTest, ALaunchWhoseRanksNeverStartedStopsTheOthers) {
+  join(1);
+  join(kHost);
+  said();
+  rounds_.ended(1, {Kind::failed, 127});
+  EXPECT_THAT(said(), ElementsAre("0: stop"));
+  rounds_.ended(kHost, {Kind::stopped, 143});
+  EXPECT_THAT(said(), ElementsAre("0: over 127", "1: over 127"));
+}
+
 TEST_F(RoundsTest, AMachineThatComesDoesNotKeepTheRunFromItsEnd) {
   join(kHost);
   rounds_.late();

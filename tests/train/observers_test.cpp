@@ -10,9 +10,9 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
 #include "troika/comm/local/local.h"
-#include "troika/compat/flop_counter.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/train/callbacks/statistics.h"
 #include "troika/train/callbacks/throughput.h"
 #include "troika/train/checkpoint.h"
 #include "troika/train/fit_context.h"
@@ -107,10 +107,16 @@ TEST_F(Observed, StatisticsAreThoseOfAllRanksUnderEveryStrategy) {
   const auto hand = std::make_shared<HandStatistics>();
   fit(1, hand);
   ASSERT_EQ(hand->steps.size(), 4u);
-  for (const auto& [strategy, ranks] :
-       {std::pair{"ddp", 1}, {"ddp", 2}, {"zero1", 3}, {"zero2", 2}, {"zero3", 3}}) {
+  for (const auto& [strategy, ranks] : {std::pair{"ddp", 1},
+                                        {"ddp", 2},
+                                        {"zero1", 3},
+                                        {"zero2", 2},
+                                        {"zero3", 3},
+                                        {"zero1", 6},
+                                        {"hybrid_shard", 6}}) {
     SCOPED_TRACE(fmt::format("{} on {}", strategy, ranks));
     options_.trainer.strategy = strategy;
+    options_.zero.group_size = ranks == 6 ? 3 : 0;
     for (const std::string per : {"parameter", "block", "total"}) {
       options_.statistics.per = per;
       fit(ranks);
@@ -132,6 +138,35 @@ TEST_F(Observed, StatisticsAreThoseOfAllRanksUnderEveryStrategy) {
   }
 }
 
+TEST_F(Observed, ACallbackStartsAnewWithEachRun) {
+  options_.statistics.every_n_steps = 2;
+  options_.throughput.peak_tflops = 1e-6;
+  using Added = std::vector<std::shared_ptr<Callback>>;
+  const auto make = [statistics = options_.statistics, throughput = options_.throughput] {
+    return Added{std::make_shared<StatisticsMonitor>(statistics),
+                 std::make_shared<Throughput>(throughput)};
+  };
+  options_.statistics.every_n_steps = 0;
+  const auto last_row = [&](const Added& added, const std::shared_ptr<Task>& task) {
+    comm::local::run(1, [&](comm::Group group) {
+      Trainer trainer(options_, group);
+      for (const auto& callback : added) trainer.add(callback);
+      trainer.fit(*task, Waves(), Waves());
+    });
+    const auto row = rows().at(1);
+    Row result{{"flops", std::round(row.at("throughput/flops_per_second") /
+                                    row.at("throughput/batches_per_second"))}};
+    for (const auto& [name, value] : row) {
+      if (name.starts_with("gradient_") || name.starts_with("weight_")) result[name] = value;
+    }
+    return result;
+  };
+  const auto used = make();
+  const auto linear = torch::nn::Sequential(torch::nn::Linear(3, 2));
+  last_row(used, std::make_shared<Task>(nn::from_sequential(linear)));
+  EXPECT_EQ(last_row(used, make_waves_task(8, 0)), last_row(make(), make_waves_task(8, 0)));
+}
+
 TEST_F(Observed, StatisticsMayBeOfGradientsAlone) {
   options_.statistics = {.every_n_steps = 4, .of = {"gradients"}, .per = "total"};
   fit(2);
@@ -140,58 +175,12 @@ TEST_F(Observed, StatisticsMayBeOfGradientsAlone) {
   EXPECT_FALSE(rows().at(1).contains("weight_norm"));
 }
 
-int64_t flops_of(const std::function<void()>& work) {
-  const compat::FlopCounter counter;
-  work();
-  return counter.flops();
-}
-
-TEST(Flops, OfProductsAreTwoForEachMultiplication) {
-  const auto a = at::ones({2, 3, 4}), b = at::ones({2, 4, 5});
-  EXPECT_EQ(flops_of([&] { at::matmul(a, b); }), 2 * 2 * 3 * 4 * 5);
-  EXPECT_EQ(flops_of([&] { at::baddbmm(at::ones({1}), a, b); }), 2 * 2 * 3 * 4 * 5);
-  EXPECT_EQ(flops_of([&] { at::linear(a, at::ones({7, 4}), at::ones({7})); }), 2 * 2 * 3 * 4 * 7);
-  EXPECT_EQ(flops_of([&] { at::sin(a); }), 0);
-}
-
-TEST(Flops, OfConvolutionsCountPlacesAndGradientsThatAreAsked) {
-  const auto input = at::ones({2, 4, 8, 9});
-  const auto weight = at::ones({6, 2, 3, 2}).requires_grad_();  // in two groups
-  at::Tensor output;
-  const int64_t forward = 2 * 2 * (4 * 5) * (6 * 2 * 3 * 2);
-  EXPECT_EQ(flops_of([&] { output = at::conv2d(input, weight, {}, 2, 1, 1, 2); }), forward);
-  EXPECT_EQ(output.sizes(), at::IntArrayRef({2, 6, 4, 5}));
-  EXPECT_EQ(flops_of([&] { output.sum().backward(); }), forward);
-  const auto wide = at::ones({2, 4, 8, 9}).requires_grad_();
-  EXPECT_EQ(flops_of([&] { at::conv2d(wide, weight, {}, 2, 1, 1, 2).sum().backward(); }),
-            3 * forward);
-  EXPECT_EQ(flops_of([&] {
-              at::conv1d(at::ones({1, 1, 10}), at::ones({1, 1, 3}), {}, 1, at::IntArrayRef({0}), 4);
-            }),
-            2 * 2 * 3);
-  const auto kernel = at::ones({4, 3, 2, 2}).requires_grad_();
-  EXPECT_EQ(flops_of([&] { at::conv_transpose2d(input, kernel, {}, 2).sum().backward(); }),
-            2 * 2 * (2 * 72) * (4 * 3 * 2 * 2));
-}
-
-TEST(Flops, OfABackwardPassLeaveOutWhatItRecomputes) {
-  const auto task = make_waves_task(8, 0);
-  const auto batch = Waves().load(std::vector<int64_t>{0, 1, 2, 3, 4}, {});
-  // Linear layers of 3 to 8 and 8 to 2; nobody asks for the gradient of the input.
-  const int64_t first = 2 * 5 * 3 * 8, second = 2 * 5 * 8 * 2;
-  const auto step = [&] { task->training_step(batch).backward(); };
-  EXPECT_EQ(flops_of(step), 2 * first + 3 * second);
-  task->recompute(nn::recompute_plan("full", task->blocks().blocks().size()));
-  const compat::FlopCounter counter;
-  step();
-  EXPECT_EQ(counter.flops(), 2 * first + 3 * second);
-  EXPECT_GE(counter.recomputed(), first);
-}
-
 TEST_F(Observed, ThroughputIsOfAllRanksAndAShareOfTheirPeaks) {
   options_.throughput = {.enabled = true, .peak_tflops = 1e-6};
   options_.trainer.max_epochs = 2;
-  for (const int ranks : {1, 2, 3}) {
+  for (const auto& [ranks, recompute] :
+       {std::pair{1, "none"}, {2, "none"}, {3, "none"}, {2, "budget:1MiB"}}) {
+    options_.trainer.recompute = recompute;
     fit(ranks);
     const auto last = rows().at(3);
     const double flops = last.at("throughput/flops_per_second");

@@ -37,7 +37,7 @@ struct LaunchOptions {
   int master_port = 0;         // 0: a free one, with several nodes kDefaultPort
   // Holds rank-N.log with both outputs of rank N, where of a line with carriage returns (a progress
   // bar) only the last state is kept. Empty: a fresh folder under the temporary directory, which is
-  // removed when all ranks succeed.
+  // removed unless a rank failed or a signal ended the launch.
   std::filesystem::path log_dir;
   bool tee = false;  // show the other ranks' lines too, with "[rank N] " before each
   Milliseconds shutdown_timeout{5000};  // from SIGTERM (or a forwarded SIGINT) to SIGKILL

@@ -70,13 +70,19 @@ std::optional<Refusal> Rounds::admit(int agent, const AgentHello& hello) {
 }
 
 void Rounds::failing(int agent) {
-  if (phase_ != Phase::running || !open_.contains(agent)) return;
+  if (phase_ == Phase::running && open_.contains(agent)) stop_after_failure(agent);
+}
+
+void Rounds::stop_after_failure(int agent) {
   stop(/*may_save=*/false, fmt::format("a rank of {} failed", who(agent)));
 }
 
 void Rounds::ended(int agent, const RoundEnd& end) {
   if (open_.erase(agent) == 0) return;
   ends_.push_back(end);
+  // A launch that cannot execute the program has no rank whose failure it could tell of before.
+  const bool has_failed = end.kind == Kind::failed || end.kind == Kind::bereaved;
+  if (phase_ == Phase::running && has_failed) stop_after_failure(agent);
   conclude_if_ended();
 }
 

@@ -56,6 +56,7 @@ class Rounds {
   void consider();
   void start();
   void stop(bool may_save, const std::string& why);
+  void stop_after_failure(int agent);
   void remove(int agent);
   void conclude_if_ended();
   void conclude();

@@ -43,6 +43,12 @@ Supervisor::~Supervisor() {
     signal_group(rank->pid, SIGKILL);
     reap(rank->pid);
   }
+  if (!have_ranks_run_) remove_own_logs();
+}
+
+void Supervisor::remove_own_logs() const {
+  std::error_code ignored;  // they are temporary
+  if (own_log_dir_) std::filesystem::remove_all(log_dir_, ignored);
 }
 
 void Supervisor::prepare_log_dir() {
@@ -90,7 +96,6 @@ bool Supervisor::start_round(const LaunchPlace& place) {
     loop();
     sweep();
     ranks_.clear();
-    if (own_log_dir_) std::filesystem::remove_all(log_dir_);
     return false;
   }
 }
@@ -113,6 +118,7 @@ void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
   Child child =
       spawn(options_.command, rank_environment(options_, place, local_rank, error_file(rank)));
   guardian_->watch(child.pid);
+  have_ranks_run_ = true;
   started->pid = child.pid;
   started->output.attach(std::move(child.out), std::move(child.err));
   ranks_.push_back(std::move(started));
@@ -253,7 +259,8 @@ std::vector<pid_t> Supervisor::strays() const {
   std::vector<pid_t> found;
   for (const pid_t pid : children()) {
     const bool rank = std::ranges::any_of(ranks_, [&](const auto& r) { return r->pid == pid; });
-    if (!rank && pid != guardian_->pid() && !std::ranges::count(children_before_, pid)) {
+    if (!rank && !(guardian_ && pid == guardian_->pid()) &&
+        !std::ranges::count(children_before_, pid)) {
       found.push_back(pid);
     }
   }
@@ -312,16 +319,20 @@ bool Supervisor::may_restart(const std::vector<RankEnd>& ends, int restarts) con
          first->status.as_exit_code() != static_cast<int>(ExitCode::usage);
 }
 
+void Supervisor::say_stopped() const {
+  const auto logs = have_ranks_run_ ? fmt::format(", logs are in {}", log_dir_.string()) : "";
+  say(fmt::format("[cluster] stopped by {}{}\n", signal_name(stop_signal_), logs));
+}
+
 int Supervisor::conclude(const std::vector<RankEnd>& ends) {
   const RankEnd* first = first_failure(ends);
   const auto saved = saved_code(ends);
   if (first) say(report(ends, *first, options_.num_nodes > 1 ? host_name() : ""));
   if (stop_signal_ != 0) {
-    say(fmt::format("[cluster] stopped by {}, logs are in {}\n", signal_name(stop_signal_),
-                    log_dir_.string()));
+    say_stopped();
     return saved.value_or(128 + stop_signal_);
   }
-  if (!first && own_log_dir_) std::filesystem::remove_all(log_dir_);
+  if (!first) remove_own_logs();
   return first ? first->status.as_exit_code() : saved.value_or(0);
 }
 

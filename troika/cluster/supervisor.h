@@ -42,6 +42,7 @@ class Supervisor {
   };
 
   void prepare_log_dir();
+  void remove_own_logs() const;
   void start_rank(int local_rank, const LaunchPlace& place);
   // All ranks; false, and said why, when the program cannot be executed: then none is left.
   bool start_round(const LaunchPlace& place);
@@ -69,12 +70,14 @@ class Supervisor {
   // How the ranks of the round ended; after it there are none.
   std::vector<RankEnd> end_round();
   bool may_restart(const std::vector<RankEnd>& ends, int restarts) const;
+  void say_stopped() const;
   int conclude(const std::vector<RankEnd>& ends);
   int conclude_elastic(const std::vector<RankEnd>& ends);
 
   const LaunchOptions options_;
   std::filesystem::path log_dir_;
   bool own_log_dir_ = false;
+  bool have_ranks_run_ = false;  // in any round: then there are logs
   SignalPipe signals_;
   Subreaper subreaper_;
   const std::vector<pid_t> children_before_;

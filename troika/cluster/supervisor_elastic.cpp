@@ -71,7 +71,11 @@ std::optional<LaunchPlace> Supervisor::await_round() {
     if (agent_->problem()) throw Error(*agent_->problem());
     // The host sees to it that the others end, too; a second signal says not to wait for them.
     if (stop_signal_ != 0 && (!agent_->hosts() || told_twice_)) return std::nullopt;
-    if (const auto place = agent_->take_round(); place && stop_signal_ == 0) return place;
+    if (const auto place = agent_->take_round()) {
+      if (stop_signal_ == 0) return place;
+      // It was on its way when the signal came; the others' ranks wait for ours.
+      agent_->ended({RoundEnd::Kind::stopped, 128 + stop_signal_});
+    }
     step(Milliseconds::max());
   }
 }
@@ -88,13 +92,13 @@ int Supervisor::conclude_elastic(const std::vector<RankEnd>& ends) {
   const auto& over = agent_->over();
   const auto saved = saved_code(ends);
   if (over && !over->why.empty()) say(fmt::format("[cluster] the run ends: {}\n", over->why));
-  int code = over ? over->code : static_cast<int>(ExitCode::failure);
+  const int code = over ? over->code : static_cast<int>(ExitCode::failure);
   if (stop_signal_ != 0) {
-    say(fmt::format("[cluster] stopped by {}, logs are in {}\n", signal_name(stop_signal_),
-                    log_dir_.string()));
-    code = saved.value_or(over ? over->code : 128 + stop_signal_);
+    say_stopped();
+    return saved.value_or(over ? over->code : 128 + stop_signal_);
   }
-  if (code == 0 && own_log_dir_) std::filesystem::remove_all(log_dir_);
+  const bool all_went_well = code == 0 || ExitStatus{code}.saved();
+  if (over && all_went_well && !first_failure(ends)) remove_own_logs();
   return code;
 }
 

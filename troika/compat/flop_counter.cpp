@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace troika::compat {
 
@@ -107,6 +108,12 @@ FlopCounter::FlopCounter() {
 FlopCounter::~FlopCounter() {
   at::removeCallback(handle_);
   counter = nullptr;
+}
+
+FlopCounter::Pause::Pause() : paused_(std::exchange(counter, nullptr)) {}
+
+FlopCounter::Pause::~Pause() {
+  counter = paused_;
 }
 
 }  // namespace troika::compat

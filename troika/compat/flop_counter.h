@@ -16,6 +16,18 @@ class [[nodiscard]] FlopCounter {
   FlopCounter(const FlopCounter&) = delete;
   FlopCounter& operator=(const FlopCounter&) = delete;
 
+  // While it lives, nothing of this thread counts: for trials that are no part of the step.
+  class [[nodiscard]] Pause {
+   public:
+    Pause();
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    FlopCounter* const paused_;
+  };
+
   int64_t flops() const { return flops_; }
   // What a backward pass made again of the forward pass, which flops() leaves out.
   int64_t recomputed() const { return recomputed_; }

@@ -7,6 +7,7 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/compat/flop_counter.h"
 #include "troika/compat/saved_tensors.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/recompute/surroundings.h"
@@ -140,6 +141,7 @@ class Table {
 }  // namespace
 
 std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input) {
+  const compat::FlopCounter::Pause pause;
   std::set<const void*> state;
   std::vector<at::Tensor> buffers, model_parameters;
   for (const auto& entry : named_state(model)) {

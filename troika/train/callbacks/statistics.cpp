@@ -33,6 +33,7 @@ StatisticsMonitor::StatisticsMonitor(const TrainOptions::Statistics& options)
 void StatisticsMonitor::on_fit_start(FitContext& context) {
   parameters_ = context.exchange->parameters(context.task.module());
   names_ = {""};
+  groups_.clear();
   for (const auto& parameter : parameters_) {
     size_t group = 0;
     if (options_.per != "total") {
@@ -84,7 +85,7 @@ void StatisticsMonitor::log(FitContext& context, const std::string& what,
     }
   }
   if (!context.exchange->shards().empty()) {
-    context.group.all_reduce(sums, comm::ReduceOp::sum, {.label = "statistics"});
+    context.exchange->complete_sums(sums);
     context.group.all_reduce(extremes, comm::ReduceOp::max, {.label = "statistics"});
   }
   const LogOptions options{.sync_dist = true};

@@ -27,6 +27,8 @@ double measured_peak(at::ScalarType type) {
 
 void Throughput::on_train_start(FitContext& context) {
   since_ = context.at.train_seconds;
+  passes_ = 0;
+  is_counted_ = false;
   peak_ = options_.peak_tflops * 1e12;
   if (peak_ > 0 || context.task.replicas() > 1) return;
   context.group.barrier({.label = "measurement of the peak"});
