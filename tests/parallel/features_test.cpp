@@ -2,9 +2,14 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <map>
+#include <memory>
+
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
+#include "troika/nn/sequential.h"
 #include "troika/parallel/data_parallel.h"
+#include "troika/parallel/sharded.h"
 
 namespace troika::parallel {
 namespace {
@@ -59,6 +64,44 @@ TEST(DataParallelFeatures, UnusedParametersCountAsZeroOrStayUndefined) {
       EXPECT_FALSE(layer(2)->weight.grad().defined());
     }
   });
+}
+
+// As after a checkpoint in the middle of a step: gradients of passes before it are loaded, and no
+// pass after it uses the second layer on any rank.
+TEST(DataParallelFeatures, LoadedGradientsCountWhereLaterPassesMakeNone) {
+  const DataParallelOptions options{.find_unused_parameters = true};
+  for (const int stage : {0, 1, 2, 3}) {
+    comm::local::run(2, [&](Group group) {
+      const auto module =
+          nn::from_sequential(torch::nn::Sequential(one_by_one(), one_by_one(), one_by_one()));
+      std::unique_ptr<Exchange> exchange;
+      if (stage == 0) {
+        exchange = std::make_unique<DataParallel>(*module, group, options);
+      } else {
+        exchange = std::make_unique<Sharded>(
+            *module, group, ShardedOptions{.stage = stage, .data_parallel = options});
+      }
+      auto parameters = module->parameters();
+      if (group.rank() == 1) parameters[1].mutable_grad() = at::full({1, 1}, 6.0);
+      parameters[0].sum().backward();
+      exchange->finish_backward();
+      std::map<std::string, std::vector<float>> means;
+      for (const auto& own : exchange->parameters(*module)) {
+        if (!own.tensor.grad().defined()) continue;
+        for (int64_t i = 0; i < own.tensor.numel(); ++i) {
+          means[own.name].push_back(own.tensor.grad().view(-1)[i].item<float>());
+        }
+      }
+      // What is shared out lies on rank 0.
+      const bool has_any = stage == 0 || group.rank() == 0;
+      const auto expected = [&](float value) {
+        return has_any ? std::vector{value} : std::vector<float>();
+      };
+      EXPECT_EQ(means["0.weight"], expected(1)) << "stage " << stage;
+      EXPECT_EQ(means["1.weight"], expected(3)) << "stage " << stage;
+      EXPECT_FALSE(means.contains("2.weight")) << "stage " << stage;
+    });
+  }
 }
 
 TEST(DataParallelFeatures, StaticGraphTakesGradientsInParts) {

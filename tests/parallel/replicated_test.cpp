@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <optional>
 
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
+#include "troika/nn/precision.h"
 #include "troika/parallel/data_parallel.h"
 
 namespace troika::parallel {
@@ -112,6 +114,51 @@ TEST(Replicated, BuffersAndModeComeFromTheFirst) {
   replicated.loss(samples(4, 3, 0.1), samples(4, 2, 0.1));
   EXPECT_FALSE(nets[1]->norm->is_training());
   EXPECT_TRUE(nets[1]->norm->running_mean.equal(nets[0]->norm->running_mean));
+}
+
+// Over several steps: what autocast keeps of weights is a thread's own, and must not outlive a
+// step.
+TEST(Replicated, ComputesUnderAutocastAsOneProcessDoes) {
+  const auto precision = nn::parse_precision("bf16-mixed");
+  for (const int count : {1, 2, 3}) {
+    auto nets = make_nets(count + 1);
+    for (const auto& net : nets) net->to(torch::kFloat);
+    const auto alone = nets.back();
+    nets.pop_back();
+    auto replicas = replicas_of(nets);
+    std::atomic<int> autocast_backward = 0;
+    for (auto& replica : replicas) {
+      replica.loss = [&, inner = replica.loss](const at::Tensor& inputs, const at::Tensor& t) {
+        const auto loss = inner(inputs, t);
+        loss.register_hook([&](const at::Tensor&) {
+          autocast_backward += compat::autocast_state(at::kCPU).enabled;
+        });
+        return loss;
+      };
+    }
+    Replicated replicated(replicas);
+    const auto step = [&](const auto& loss_of, const Net& net) {
+      for (auto& parameter : net.parameters()) parameter.mutable_grad().reset();
+      const at::Tensor loss = [&] {
+        const nn::Autocast autocast(precision, at::kCPU);
+        return loss_of(samples(6, 3, 0.7).to(at::kFloat), samples(6, 2, 1.9).to(at::kFloat));
+      }();
+      loss.backward();
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : net.parameters()) {
+        if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.1);
+      }
+      return loss.item<double>();
+    };
+    for (int i = 0; i < 8; ++i) {
+      const double expected = step(replica_of(alone).loss, *alone);
+      const double got =
+          step([&](const auto& x, const auto& t) { return replicated.loss(x, t); }, *nets[0]);
+      // Shares of a batch are rounded to bfloat16 each by itself.
+      EXPECT_NEAR(got, expected, count == 1 ? 0 : 0.01 * expected) << count << " in step " << i;
+    }
+    EXPECT_EQ(autocast_backward, 0) << "backward passes are outside of it";
+  }
 }
 
 TEST(Replicated, StandsInEachRankOfDataParallel) {

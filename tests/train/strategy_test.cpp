@@ -41,6 +41,12 @@ std::shared_ptr<Task> make_points_task() {
   return std::make_shared<Task>(nn::from_sequential(net));
 }
 
+std::shared_ptr<Task> make_replicas(int64_t count) {
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (int64_t i = 0; i < count; ++i) tasks.push_back(make_points_task());
+  return std::make_shared<ReplicatedTask>(tasks);
+}
+
 struct Course {
   RunSummary summary;
   std::vector<at::Tensor> weights;
@@ -217,16 +223,37 @@ TEST_F(Strategies, DpIsOneProcess) {
   options_.trainer.strategy = "dp";
   for (const int64_t devices : {1, 2, 3, 7}) {
     options_.trainer.devices = devices;
-    const auto make = [&] {
-      std::vector<std::shared_ptr<Task>> tasks;
-      for (int64_t i = 0; i < devices; ++i) tasks.push_back(make_points_task());
-      return std::make_shared<ReplicatedTask>(tasks);
-    };
-    EXPECT_LT(distance(fit(options_, 1, make), oracle), 1e-10) << devices;
+    const auto course = fit(options_, 1, [&] { return make_replicas(devices); });
+    EXPECT_LT(distance(course, oracle), 1e-10) << devices;
   }
   EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
                "[train] strategy dp and the task disagree; got 1 replicas, expected 7 (dp trains a "
                "ReplicatedTask of trainer.devices replicas)");
+}
+
+TEST_F(Strategies, DpIsOneProcessInMixedPrecision) {
+  options_.trainer.precision = "bf16-mixed";
+  const auto oracle = fit(options_, 1);
+  options_.trainer.strategy = "dp";
+  for (const int64_t devices : {1, 2, 3}) {
+    options_.trainer.devices = devices;
+    // Shares of a batch are rounded to bfloat16 each by itself.
+    EXPECT_LE(distance(fit(options_, 1, [&] { return make_replicas(devices); }), oracle),
+              devices == 1 ? 0 : 0.01)
+        << devices;
+  }
+}
+
+TEST_F(Strategies, DpRefusesToScaleTheLoss) {
+  options_.trainer.strategy = "dp";
+  options_.trainer.devices = 2;
+  const auto task = make_replicas(2);
+  for (const std::string precision : {"16-mixed", "16-true"}) {
+    options_.trainer.precision = precision;
+    EXPECT_ERROR(make_exchange(options_, *task, comm::local::alone(), nullptr), ErrorKind::usage,
+                 "[train] strategy dp makes gradients before the loss is scaled; got precision " +
+                     precision + ", expected 32, 64, bf16-mixed or bf16-true (ddp takes it)");
+  }
 }
 
 }  // namespace

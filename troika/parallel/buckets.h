@@ -28,10 +28,9 @@ struct Slot {
   int64_t offset = 0;   // of its first element in the bucket
   int expected = 1;     // gradients a backward pass makes for it, until it is ready
   int fired = 0;        // that this one has made so far
-  bool used = false;    // has got a gradient since the last finish, no_sync() included
+  bool used = false;    // has got a gradient since the last finish, no_sync() included, or had one
   bool filled = false;  // `view` holds what this rank gives to the step
   bool averaged = false;  // some rank had one for it, by the last finish
-  at::Tensor kept;        // what `view` held where nothing was added, for the case that no rank did
   std::unique_ptr<compat::GradientHook> hook;
 };
 

@@ -228,7 +228,8 @@ void Reducer::average_block(Bucket& bucket) {
                                               {.label = label, .async_op = true});
 }
 
-// What got no gradient on this rank gives zeros, or what its .grad held before.
+// What got no gradient on this rank gives zeros, or what its .grad holds: that is of passes before
+// a checkpoint in the middle of the step.
 void Reducer::settle_missing() {
   const bool counting = options_.static_graph && !counted_ && factor_ != 0;
   std::vector<std::string> missing;
@@ -239,7 +240,7 @@ void Reducer::settle_missing() {
     if (slot.filled || slot.bucket < launched_) continue;
     if (slot.parameter.grad().defined()) {
       fill(slot);
-      if (!slot.used) slot.kept = slot.view.clone();
+      slot.used = true;
     } else {
       open(buckets_[slot.bucket]);
       slot.view.zero_();
@@ -300,11 +301,9 @@ void Reducer::take_results() {
     Slot& slot = slots_[i];
     slot.averaged = used[i];
     if (options_.keeps != Keeps::all) {
-      slot.parameter.mutable_grad() = used[i] ? at::Tensor() : slot.kept;
+      slot.parameter.mutable_grad().reset();
     } else if (used[i]) {
       slot.parameter.mutable_grad() = slot.view;
-    } else if (slot.kept.defined()) {
-      slot.view.copy_(slot.kept);
     }
   }
 }
@@ -315,7 +314,6 @@ void Reducer::begin_step() {
     slot.fired = 0;
     slot.used = false;
     slot.filled = false;
-    slot.kept.reset();
     if (slot.expected > 0) ++buckets_[slot.bucket].pending;
   }
   launched_ = 0;

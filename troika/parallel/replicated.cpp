@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/compat/autocast.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/thread_team.h"
@@ -120,12 +121,20 @@ at::Tensor Replicated::loss(const at::Tensor& inputs, const at::Tensor& targets)
   const auto parameters = tensors_of(nn::trained_parameters(*replicas_[0].module));
   std::vector<std::vector<at::Tensor>> gradients(replicas_.size());
   std::vector<at::Tensor> losses(replicas_.size());
+  // Each thread has an autocast of its own for its forward pass: the casts of weights that it keeps
+  // are then dropped before the weights change. Backward passes are outside of it.
+  const auto device = inputs.device().type();
+  const auto autocast = compat::autocast_state(device);
+  const compat::AutocastGuard without(device, {});
   team_->run([&](int index) {
     const auto r = static_cast<size_t>(index);
     const auto share = static_cast<double>(input_shares[r].size(0)) / samples;
     if (share == 0) return;
     const auto own = tensors_of(nn::trained_parameters(*replicas_[r].module));
-    const auto loss = replicas_[r].loss(input_shares[r], target_shares[r]) * share;
+    const auto loss = [&] {
+      const compat::AutocastGuard guard(device, autocast);
+      return replicas_[r].loss(input_shares[r], target_shares[r]) * share;
+    }();
     gradients[r] = torch::autograd::grad({loss}, own, {}, /*retain_graph=*/{},
                                          /*create_graph=*/false, /*allow_unused=*/true);
     losses[r] = loss.detach();

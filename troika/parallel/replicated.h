@@ -44,8 +44,9 @@ class Replicated {
   Replicated& operator=(const Replicated&) = delete;
 
   // The mean loss over the samples, cut along the first dimension; forward and backward pass are
-  // done when it returns. backward() on the result, once, adds to the gradients of the first
-  // replica. Throws what a replica's loss throws.
+  // done when it returns, the forward pass under the caller's autocast. backward() on the result,
+  // once, adds to the gradients of the first replica; a factor of the loss multiplies them only
+  // then, which is too late against underflow in float16. Throws what a replica's loss throws.
   at::Tensor loss(const at::Tensor& inputs, const at::Tensor& targets);
 
   int size() const { return static_cast<int>(replicas_.size()); }

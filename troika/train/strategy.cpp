@@ -129,11 +129,19 @@ std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, T
   auto ddp = data_parallel_options(options);
   ddp.trace = trace;
   if (name == "ddp_find_unused_parameters_true") ddp.find_unused_parameters = true;
+  const auto precision = nn::parse_precision(options.trainer.precision);
+  if (name == "dp" && precision.needs_scaler()) {
+    // What underflowed stays zero.
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy dp makes gradients before the loss is scaled",
+                 .got = "precision " + precision.name,
+                 .expected = "32, 64, bf16-mixed or bf16-true",
+                 .hint = "ddp takes it"});
+  }
   if (name == "ddp" || name == "ddp_find_unused_parameters_true" || name == "horovod" ||
       name == "dp") {
     return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);
   }
-  const auto precision = nn::parse_precision(options.trainer.precision);
   if (name.starts_with("zero")) {
     return std::make_unique<parallel::Sharded>(
         task.module(), group,
