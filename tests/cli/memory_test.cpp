@@ -74,7 +74,8 @@ TEST_F(Memory, RefusesWhatItCannotPredict) {
 
 TEST_F(Memory, TrainingTakesWhatIsPredicted) {
   const auto outcome = troika(
-      "train --trainer.devices=2 --trainer.strategy=zero2 --data.train_samples=64 "
+      "train --trainer.devices=2 --trainer.max_epochs=1 --trainer.strategy=zero2 "
+      "--data.train_samples=64 "
       "--data.validation_samples=8 --run.name=here" +
       kModel);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -31,7 +31,8 @@ class TimelineOfARun : public testing::Test {
 
 // Buckets of 1 KiB, so that there are several.
 const std::string kTrain =
-    "train --trainer.devices=2 --model.name=mlp --model.hidden_width=16 --data.train_samples=96 "
+    "train --trainer.devices=2 --trainer.max_epochs=1 --model.name=mlp --model.hidden_width=16 "
+    "--data.train_samples=96 "
     "--data.validation_samples=12 --data.global_batch_size=12 --comm.bucket_megabytes=0.001 "
     "--comm.first_bucket_megabytes=0.001 --run.name=t";
 

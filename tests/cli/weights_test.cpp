@@ -42,7 +42,7 @@ class Weights : public testing::Test {
 TEST_F(Weights, GoOutAndComeBack) {
   const auto trained = troika(
       "train --model.name=mlp --model.hidden_width=6 --data.train_samples=32 "
-      "--data.validation_samples=8 --trainer.enable_progress_bar=false");
+      "--data.validation_samples=8 --trainer.max_epochs=1 --trainer.enable_progress_bar=false");
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const auto out = troika("export runs/run/checkpoints/last out.safetensors");
   ASSERT_EQ(out.exit_code, 0) << out.err;
@@ -81,7 +81,8 @@ TEST_F(Weights, GoOutAndComeBack) {
 TEST_F(Weights, MayBeTheMovingAverage) {
   const std::string run =
       "train --model.name=mlp --model.hidden_width=6 --data.train_samples=64 "
-      "--data.validation_samples=8 --trainer.enable_progress_bar=false --ema.enabled=";
+      "--data.validation_samples=8 --trainer.max_epochs=1 --trainer.enable_progress_bar=false "
+      "--ema.enabled=";
   ASSERT_EQ(troika(run + "true").exit_code, 0);
   ASSERT_EQ(troika("export runs/run/checkpoints/last out.safetensors").exit_code, 0);
   const auto averaged = troika("export runs/run/checkpoints/last average.safetensors --ema");

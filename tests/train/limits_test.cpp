@@ -252,6 +252,8 @@ TEST_F(LimitedRun, TimesItsStagesOverResumes) {
   EXPECT_EQ(again->validation_seconds(), timer->validation_seconds());
   options_.trainer.ckpt_path = "";
   EXPECT_EQ(fit(1, std::make_shared<Timer>("00:00:00:00")).steps, 2);
+  options_.trainer.ckpt_path = "last";
+  EXPECT_EQ(fit(1, std::make_shared<Timer>("00:00:00:00")).steps, 2) << "its time was over";
 }
 
 TEST_F(LimitedRun, MaySaveByTheClock) {
@@ -267,7 +269,42 @@ TEST_F(LimitedRun, MayInsistOnDeterministicAlgorithms) {
   options_.trainer.deterministic = true;
   fit();
   EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
-  at::globalContext().setDeterministicAlgorithms(false, false);
+  options_.trainer.deterministic = false;
+  fit();
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+}
+
+TEST_F(LimitedRun, WithoutMaxEpochsGoesOnUntilAnotherLimit) {
+  options_.trainer.max_epochs = TrainOptions().trainer.max_epochs;
+  options_.trainer.max_steps = 14;
+  EXPECT_EQ(fit().steps, 14);
+  EXPECT_EQ(with_default_epochs(options_).trainer.max_epochs, -1);
+  options_.trainer.max_steps = -1;
+  EXPECT_EQ(with_default_epochs(options_).trainer.max_epochs, 1000);
+  options_.trainer.max_time = "00:00:00:01";
+  EXPECT_EQ(with_default_epochs(options_).trainer.max_epochs, -1);
+  options_.trainer.max_epochs = 3;
+  EXPECT_EQ(with_default_epochs(options_).trainer.max_epochs, 3);
+}
+
+// As Lightning's are written.
+TEST(LimitOptions, MayBeNumbersInFiles) {
+  TrainOptions options;
+  auto table = make_table(options);
+  table.parse(
+      "[trainer]\nlimit_train_batches = 0.1\nlimit_val_batches = 1.0\nlimit_test_batches = 1\n"
+      "val_check_interval = 100\noverfit_batches = 0.0\n[swa]\nswa_epoch_start = 0.7\n",
+      "x.toml");
+  EXPECT_EQ(options.trainer.limit_train_batches, "0.1");
+  EXPECT_EQ(options.trainer.limit_val_batches, "1.0");
+  EXPECT_EQ(options.trainer.limit_test_batches, "1");
+  EXPECT_EQ(options.trainer.val_check_interval, "100");
+  EXPECT_EQ(options.swa.swa_epoch_start, "0.7");
+  EXPECT_FALSE(overfits(options));
+  options.trainer.overfit_batches = "0.5";
+  EXPECT_TRUE(overfits(options));
+  EXPECT_ERROR(table.parse("[run]\nname = 1\n", "x.toml"), ErrorKind::usage,
+               "[config] run.name (x.toml:2); got 1, expected a string");
 }
 
 }  // namespace

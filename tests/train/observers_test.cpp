@@ -34,6 +34,7 @@ class Observed : public testing::Test {
     options_.trainer.precision = "64";
     options_.trainer.sync_batchnorm = true;
     options_.trainer.enable_progress_bar = false;
+    options_.trainer.max_epochs = 1;
     options_.trainer.loggers = {"csv"};
     options_.trainer.log_every_n_steps = 2;
     options_.data.global_batch_size = 6;  // 4 steps an epoch

@@ -22,6 +22,7 @@ class RunOptions : public testing::Test {
   RunOptions() {
     options_.run.folder = folder_.path().string();
     options_.trainer.enable_progress_bar = false;
+    options_.trainer.max_epochs = 1;
     options_.trainer.loggers = {};
     options_.data.global_batch_size = 12;  // 2 steps an epoch
   }

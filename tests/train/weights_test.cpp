@@ -20,6 +20,7 @@ class Weights : public testing::Test {
   Weights() {
     options_.run.folder = folder_.path().string();
     options_.trainer.enable_progress_bar = false;
+    options_.trainer.max_epochs = 1;
     options_.data.global_batch_size = 6;
     options_.optimizer.name = "adamw";
     options_.optimizer.lr = 0.05;

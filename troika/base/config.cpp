@@ -137,6 +137,13 @@ std::optional<T> from_toml(const toml::node& node) {
   }
 }
 
+// 1 and 1.0 stay apart.
+std::optional<std::string> number_as_text(const toml::node& node) {
+  if (const auto integer = node.value_exact<int64_t>()) return show(Value(*integer));
+  if (const auto real = node.value_exact<double>()) return show(Value(*real));
+  return std::nullopt;
+}
+
 std::string show_node(const toml::node& node) {
   std::ostringstream out;
   node.visit([&](const auto& n) { out << n; });
@@ -277,6 +284,9 @@ void Table::parse(std::string_view text, std::string_view name) {
           [&, &value_node = item](auto* target) {
             using T = std::remove_pointer_t<decltype(target)>;
             auto value = from_toml<T>(value_node);
+            if constexpr (std::is_same_v<T, std::string>) {
+              if (!value && row.rule.takes_numbers) value = number_as_text(value_node);
+            }
             if (!value) {
               fail(row.key + where, show_node(value_node), std::string(type_name<T>()));
             }

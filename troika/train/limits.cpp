@@ -64,18 +64,23 @@ int64_t evaluated_batches(const TrainOptions& options, Stage stage, int64_t samp
   }
 }
 
+bool overfits(const TrainOptions& options) {
+  return parse_double(options.trainer.overfit_batches) != 0;
+}
+
 Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches) {
   const auto& trainer = options.trainer;
   std::string training = trainer.limit_train_batches, validation = trainer.limit_val_batches;
-  const bool overfits = trainer.overfit_batches != "0";
-  if (overfits) training = validation = trainer.overfit_batches;
-  const std::string by = overfits ? "trainer.overfit_batches" : "";
+  const auto name = [&](const char* limit) {
+    return overfits(options) ? "trainer.overfit_batches" : limit;
+  };
+  if (overfits(options)) training = validation = trainer.overfit_batches;
   Limits result;
-  result.passes = batches_of(overfits ? by : "trainer.limit_train_batches", training, passes);
+  result.passes = batches_of(name("trainer.limit_train_batches"), training, passes);
   if (result.passes == 0)
-    refuse_limit("trainer.limit_train_batches", training, "at least one batch");
+    refuse_limit(name("trainer.limit_train_batches"), training, "at least one batch");
   result.validation_batches =
-      batches_of(overfits ? by : "trainer.limit_val_batches", validation, validation_batches);
+      batches_of(name("trainer.limit_val_batches"), validation, validation_batches);
   result.validation_every =
       batches_of("trainer.val_check_interval", trainer.val_check_interval, result.passes);
   if (result.validation_every == 0) {
@@ -89,6 +94,15 @@ Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validati
                  "one of these, to end the run");
   }
   return result;
+}
+
+TrainOptions with_default_epochs(TrainOptions options) {
+  constexpr int64_t kEpochs = 1000;
+  auto& trainer = options.trainer;
+  if (trainer.max_epochs != 0) return options;
+  const bool ends = trainer.max_steps >= 0 || !trainer.max_time.empty();
+  trainer.max_epochs = ends ? -1 : kEpochs;
+  return options;
 }
 
 TrainOptions with_fast_dev_run(TrainOptions options) {

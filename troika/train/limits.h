@@ -29,8 +29,14 @@ struct Limits {
   int64_t sanity_batches;      // validated before training
 };
 
+// Whether trainer.overfit_batches is on.
+bool overfits(const TrainOptions& options);
+
 // For data of so many whole global batches, and so many of validation.
 Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches);
+
+// What trainer.max_epochs = 0 means, in place of it.
+TrainOptions with_default_epochs(TrainOptions options);
 
 // What trainer.fast_dev_run makes of the options: as many batches of each loop as it says, in one
 // epoch, without loggers, checkpoints, early stopping, SWA and sanity check.

@@ -33,6 +33,11 @@ config::Rule count_or(const std::string& minus_one) {
           }};
 }
 
+// Of batches. What is in the text is looked at where their number is known.
+config::Rule number_or_share() {
+  return {"a number as 10, or a share as 0.1", {}, {}, /*takes_numbers=*/true};
+}
+
 config::Rule recompute_policy() {
   return {"none, full, selective, sqrt, every_K with K >= 1, or budget:BYTES as in budget:6GiB",
           [](const config::Value& value) {
@@ -86,11 +91,9 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "less memory, up to a forward pass more; docs/precision-and-memory.md",
             recompute_policy());
   table.add("trainer.max_epochs", &trainer.max_epochs,
-            "passes over the training data; -1: until max_steps or max_time ends the run",
-            {"an integer from 1 to 1000000000, or -1 for no limit", [](const config::Value& value) {
-               const auto count = std::get<int64_t>(value);
-               return count == -1 || (count >= 1 && count <= kMaxCount);
-             }});
+            "passes over the training data; 0: 1000, but no limit where max_steps or max_time is "
+            "set; -1: no limit, one of them must end the run",
+            between(int64_t{-1}, kMaxCount));
   table.add("trainer.max_steps", &trainer.max_steps,
             "stop after this many optimizer steps; -1: only max_epochs counts",
             count_or("no limit"));
@@ -103,30 +106,36 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "the run ends after this time, DD:HH:MM:SS, that of before a resume included; empty: "
             "no limit");
   table.add("trainer.limit_train_batches", &trainer.limit_train_batches,
-            "batches of an epoch: a number as 10, or a share as 0.1; 1.0: all");
+            "batches of an epoch: a number as 10, or a share as 0.1; 1.0: all", number_or_share());
   table.add("trainer.limit_val_batches", &trainer.limit_val_batches,
             "batches, of the size of a training step's, that are validated: a number or a share; "
-            "0: no validation");
-  table.add("trainer.limit_test_batches", &trainer.limit_test_batches, "the same for troika test");
+            "0: no validation",
+            number_or_share());
+  table.add("trainer.limit_test_batches", &trainer.limit_test_batches, "the same for troika test",
+            number_or_share());
   table.add("trainer.limit_predict_batches", &trainer.limit_predict_batches,
-            "the same for troika predict");
+            "the same for troika predict", number_or_share());
   table.add("trainer.overfit_batches", &trainer.overfit_batches,
             "train and validate on this number or share of batches, training the same in every "
-            "epoch; 0: off");
+            "epoch; 0: off",
+            number_or_share());
   table.add("trainer.fast_dev_run", &trainer.fast_dev_run,
             "try everything on so many batches, without loggers and checkpoints; 0: off",
             between(int64_t{0}, kMaxCount));
   table.add("trainer.val_check_interval", &trainer.val_check_interval,
             "batches between validations inside of an epoch: a number or a share; 1.0: only at its "
-            "end");
+            "end",
+            number_or_share());
   table.add("trainer.num_sanity_val_steps", &trainer.num_sanity_val_steps,
             "batches to validate before training, so that errors show early; -1: all",
             between(int64_t{-1}, kMaxCount));
   table.add("trainer.deterministic", &trainer.deterministic,
             "only algorithms that give the same bits each time; an error where there is none");
-  table.add("trainer.accumulate_grad_batches", &trainer.accumulate_grad_batches,
-            "batches whose mean gradient makes one optimizer step, fewer at the end of an epoch",
-            between(int64_t{1}, kMaxCount));
+  table.add(
+      "trainer.accumulate_grad_batches", &trainer.accumulate_grad_batches,
+      "batches whose gradients, added up and divided by this number, make one optimizer step; "
+      "perhaps fewer at the end of an epoch",
+      between(int64_t{1}, kMaxCount));
   table.add("trainer.gradient_clip_val", &trainer.gradient_clip_val,
             "bound on gradients before each step; 0: none", at_least(0.0));
   table.add("trainer.gradient_clip_algorithm", &trainer.gradient_clip_algorithm,

@@ -31,7 +31,7 @@ struct TrainOptions {
     std::string memory_format = "auto";
     bool sync_batchnorm = false;
     std::string recompute = "none";
-    int64_t max_epochs = 1;
+    int64_t max_epochs = 0;
     int64_t max_steps = -1;
     int64_t min_epochs = 0;
     int64_t min_steps = 0;

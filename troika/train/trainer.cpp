@@ -52,15 +52,15 @@ data::LoaderOptions loader_options(const TrainOptions& options) {
 }
 
 void settle_randomness(const TrainOptions& options, const comm::Group& group) {
-  if (options.trainer.deterministic) {
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  }
+  at::globalContext().setDeterministicAlgorithms(options.trainer.deterministic,
+                                                 /*warn_only=*/false);
   torch::manual_seed(
       mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group.rank()) + 1));
 }
 
 Trainer::Trainer(TrainOptions options, comm::Group group)
-    : options_(with_fast_dev_run(std::move(options))), group_(std::move(group)) {
+    : options_(with_fast_dev_run(with_default_epochs(std::move(options)))),
+      group_(std::move(group)) {
   const auto& ranks = group_.nodes();
   const auto nodes = static_cast<int64_t>(std::set<int>(ranks.begin(), ranks.end()).size());
   const int64_t wanted = options_.trainer.num_nodes;

@@ -79,7 +79,8 @@ void add_averages(config::Table& table, TrainOptions::Ema& ema, TrainOptions::Sw
             "learning rate while weights are averaged at the end of epochs; 0: no averages",
             at_least(0.0));
   table.add("swa.swa_epoch_start", &swa.swa_epoch_start,
-            "epoch, counted from 0, that begins it: a number as 8, or a share of max_epochs");
+            "epoch, counted from 0, that begins it: a number as 8, or a share of max_epochs",
+            {"a number as 8, or a share as 0.8", {}, {}, /*takes_numbers=*/true});
   table.add("swa.annealing_epochs", &swa.annealing_epochs, "in which the rate goes to swa_lrs",
             between(int64_t{0}, kMost));
   table.add("swa.annealing_strategy", &swa.annealing_strategy, "how it goes there",
