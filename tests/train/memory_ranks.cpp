@@ -1,6 +1,7 @@
 // memory_ranks WHAT: on the ranks that a launcher started, what training takes of memory, counted,
 // against what was said of it.
-//   prediction MODEL: MemoryPredictor's, for precisions x recomputation x strategies.
+//   prediction MODEL: MemoryPredictor's, for precisions x recomputation x strategies, then with an
+//     average of the weights.
 //   zero: the formulas of ZeRO (Rajbhandari et al., SC 2020, section 5 and 7, with parameters in
 //     float32) for a GPT whose states are most of all; on more than 2 ranks also in groups of 2.
 #include <fmt/format.h>
@@ -15,6 +16,8 @@
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/train/callbacks/weight_average.h"
+#include "troika/train/fit_context.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/strategy.h"
 #include "troika/train/training_step.h"
@@ -51,6 +54,12 @@ std::pair<double, double> measured(const TrainOptions& options, const comm::Grou
   task->module().train();
   TrainingStep step(options, *task, group, 2, options.data.batch_size * group.size(), nullptr,
                     [] {});
+  const Loops start;
+  FitContext context{.options = options, .group = group, .folder = {}, .task = *task, .at = start};
+  context.exchange = &step.exchange();
+  context.optimization = &step.optimization();
+  WeightAverage average(options.ema.decay, options.ema.use_buffers);
+  if (options.ema.enabled) average.attach(context);
   const auto batch = batch_of(noise, options.data.batch_size);
   StepTimes times;
   const auto one = [&](int64_t i) {
@@ -88,13 +97,15 @@ void expect_close(double predicted, double actual, const std::string& what) {
   EXPECT_GE(predicted, 0.97 * actual) << text;
 }
 
-void expect_predicted(const std::string& model, const comm::Group& group) {
+void expect_predicted(const std::string& model, const comm::Group& group, bool averages) {
   auto options = options_for(model);
+  options.ema.enabled = averages;
   const TrainOptions unchanged = options;
   const Noise noise(options.model);
   MemoryPredictor predictor(unchanged, noise);
   for (const char* precision : {"32", "bf16-mixed", "bf16-true"}) {
     for (const char* recompute : {"none", "selective", "sqrt", "full"}) {
+      if (averages && recompute != std::string_view("none")) continue;
       for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
         const MemoryChoice choice{strategy, precision, recompute, group.size()};
         if (!predictor.why_not(choice).empty()) continue;
@@ -155,7 +166,8 @@ int main(int argc, char** argv) {
       return 1;
     }
     if (what == "prediction" && argc == 3) {
-      train::expect_predicted(argv[2], group);
+      train::expect_predicted(argv[2], group, false);
+      train::expect_predicted(argv[2], group, true);
     } else if (what == "zero") {
       train::expect_formulas(group, group.size());
       if (group.size() > 2) train::expect_formulas(group, 2);

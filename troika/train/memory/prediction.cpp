@@ -139,6 +139,17 @@ double MemoryPredictor::optimizer_bytes(const nn::Precision& precision, int64_t 
   return each * static_cast<double>(elements);
 }
 
+double MemoryPredictor::average_bytes(const nn::Precision& precision, int64_t elements) const {
+  const auto type = precision.needs_masters() ? at::kFloat : precision.parameters;
+  const auto one = static_cast<double>(elements) * static_cast<double>(at::elementSize(type));
+  double bytes = options_.swa.swa_lrs > 0 ? one : 0;
+  if (!options_.ema.enabled) return bytes;
+  bytes += one;
+  if (!options_.ema.use_buffers) return bytes;
+  for (const auto& buffer : model_->buffers()) bytes += static_cast<double>(buffer.nbytes());
+  return bytes;
+}
+
 MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   if (const auto reason = why_not(choice); !reason.empty()) {
     throw Error("train", ErrorKind::usage,
@@ -160,7 +171,8 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
            stage_of(choice.strategy) > 0 ? optim::piece_multiple(options_.optimizer.name) : 1},
       order_of_gradients(parts));
   MemoryParts steady;
-  steady.optimizer = optimizer_bytes(precision, exchange.stepped());
+  steady.optimizer =
+      optimizer_bytes(precision, exchange.stepped()) + average_bytes(precision, exchange.stepped());
   const int64_t loaded = options_.data.workers > 0 ? options_.data.prefetch + 1 : 1;
   steady.batches =
       bytes_of(some_batch(dataset_, 1)) * static_cast<double>(batch_on(choice.ranks) * loaded);

@@ -29,7 +29,7 @@ struct MemoryChoice {
 struct MemoryParts {
   double parameters = 0;   // and buffers
   double gradients = 0;    // their means
-  double optimizer = 0;    // states, and float32 masters with their gradients
+  double optimizer = 0;    // states, float32 masters with their gradients, averages of weights
   double activations = 0;  // what the forward pass leaves for the backward pass
   double buckets = 0;      // gradients and parameters on their way between ranks
   double workspace = 0;    // of the operators at work; what is recomputed
@@ -69,6 +69,7 @@ class MemoryPredictor {
   nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
   double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
+  double average_bytes(const nn::Precision& precision, int64_t elements) const;
 
   const TrainOptions& options_;
   const data::Dataset& dataset_;
