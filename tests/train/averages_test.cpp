@@ -210,6 +210,23 @@ TEST_F(Averages, EmaGoesOnOnOtherRanksAndStrategies) {
   expect_close({averaged.begin(), averaged.end()}, expected);
 }
 
+TEST_F(Averages, AnEmaMayAccompanySeveralRuns) {
+  const auto ema = std::make_shared<Ema>(TrainOptions::Ema{.enabled = true, .decay = 0.8});
+  const auto first = fit(options_, 1, ema);
+  expect_same(fit(options_, 1, ema), first);
+}
+
+TEST_F(Averages, AreExportedByTheNameOfAFileToo) {
+  options_.ema.enabled = true;
+  fit(options_, 1);
+  const auto checkpoints = folder_ / "run/checkpoints";
+  const auto expected = averaged_weights(checkpoints / "last");
+  for (const char* name : {"last.safetensors", "last/model.safetensors"}) {
+    const auto found = averaged_weights(checkpoints / name);
+    expect_same({found.begin(), found.end()}, {expected.begin(), expected.end()});
+  }
+}
+
 TEST_F(Averages, EmaRefusesWeightsThatDifferBetweenRanks) {
   options_.ema.enabled = true;
   options_.trainer.strategy = "post_local_sgd";

@@ -12,6 +12,8 @@
 
 namespace troika::train {
 
+class CheckpointReader;
+
 class Callback : public Hooks {
  public:
   // Unlike that of any other callback of the run: its state is saved under it.
@@ -27,9 +29,9 @@ class Callback : public Hooks {
   // Of those in state() that are this rank's part of a tensor, which part; all ranks' make it
   // whole.
   virtual std::vector<parallel::Shard> shards() const { return {}; }
-  // What state() gave before `checkpoint` was written, in whole; not called where that has nothing
-  // of this callback.
-  virtual void load_state(const NamedTensors&, const std::filesystem::path& /*checkpoint*/) {}
+  // Takes what state() gave, which `saved` has in whole under the names with `prefix` before them;
+  // not called where it has nothing of this callback.
+  virtual void load_state(const CheckpointReader& /*saved*/, const std::string& /*prefix*/) {}
   // All states of a checkpoint were taken, whoever asked for it.
   virtual void on_save_checkpoint(FitContext&) {}
   // It was written; `former` was the latest before it, or is empty. With checkpoint.async that is

@@ -51,14 +51,17 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
   return save_safetensors(file, model, metadata);
 }
 
-NamedTensors load_weights(const std::filesystem::path& path) {
+std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
   std::error_code none;
   auto folder = std::filesystem::canonical(path, none);
   if (!none && folder.filename() == kWeightsFile) folder = folder.parent_path();
-  if (!none && std::filesystem::exists(folder / kIndexFile)) {
-    return CheckpointReader(folder, 0).read_all(kModelPrefix);
-  }
-  return load_safetensors(path);
+  return !none && std::filesystem::exists(folder / kIndexFile) ? folder : std::filesystem::path();
+}
+
+NamedTensors load_weights(const std::filesystem::path& path) {
+  const auto folder = checkpoint_of(path);
+  return folder.empty() ? load_safetensors(path)
+                        : CheckpointReader(folder, 0).read_all(kModelPrefix);
 }
 
 TrainOptions read_checkpoint_options(const std::filesystem::path& path) {

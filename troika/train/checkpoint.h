@@ -51,6 +51,9 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
 // safetensors file.
 NamedTensors load_weights(const std::filesystem::path& path);
 
+// The folder of the checkpoint that such a path means; empty for a file that is in none.
+std::filesystem::path checkpoint_of(const std::filesystem::path& path);
+
 // The options a checkpoint (its folder, or weights) was trained with: enough to make its model
 // again, if that is one of the zoo's.
 TrainOptions read_checkpoint_options(const std::filesystem::path& path);

@@ -24,6 +24,7 @@ class CheckpointReader {
   CheckpointReader(CheckpointReader&&) noexcept;
 
   const std::filesystem::path& path() const { return checkpoint_; }
+  int rank() const { return rank_; }
   int ranks() const { return index_->ranks; }  // that wrote it
   // The same checkpoint for another rank.
   CheckpointReader of(int rank) const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/fit_context.h"
 
 namespace troika::train {
@@ -64,13 +65,11 @@ NamedTensors EarlyStopping::state() const {
           {"found", at::scalar_tensor(int64_t{found_}, at::kLong)}};
 }
 
-void EarlyStopping::load_state(const NamedTensors& state, const std::filesystem::path&) {
-  for (const auto& [name, tensor] : state) {
-    if (name == "best") best_ = tensor.item<double>();
-    if (name == "waited") waited_ = tensor.item<int64_t>();
-    if (name == "validated") validated_ = tensor.item<int64_t>() != 0;
-    if (name == "found") found_ = tensor.item<int64_t>() != 0;
-  }
+void EarlyStopping::load_state(const CheckpointReader& saved, const std::string& prefix) {
+  best_ = saved.read(prefix + "best").item<double>();
+  waited_ = saved.read(prefix + "waited").item<int64_t>();
+  validated_ = saved.read(prefix + "validated").item<int64_t>() != 0;
+  found_ = saved.read(prefix + "found").item<int64_t>() != 0;
 }
 
 }  // namespace troika::train

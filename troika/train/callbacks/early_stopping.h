@@ -19,7 +19,7 @@ class EarlyStopping : public Callback {
   void on_train_epoch_end(FitContext& context) override;
   void on_validation_end(FitContext& context) override;
   NamedTensors state() const override;
-  void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
+  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   void look_at(FitContext& context);

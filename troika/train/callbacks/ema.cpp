@@ -52,15 +52,15 @@ void Ema::on_exception(FitContext&, const std::exception&) {
   average_.take_back_alone();
 }
 
-void Ema::load_state(const NamedTensors& state, const std::filesystem::path&) {
-  average_.load_state(state);
+void Ema::load_state(const CheckpointReader& saved, const std::string& prefix) {
+  average_.load_state(saved, prefix);
 }
 
 NamedTensors averaged_weights(const std::filesystem::path& checkpoint) {
   auto weights = load_weights(checkpoint);
   bool found_any = false;
-  if (std::filesystem::is_directory(checkpoint)) {
-    const CheckpointReader saved(checkpoint, 0);
+  if (const auto folder = checkpoint_of(checkpoint); !folder.empty()) {
+    const CheckpointReader saved(folder, 0);
     for (auto& [name, tensor] : weights) {
       const auto average = "callback.ema." + name + ".average";
       if (!saved.has(average)) continue;

@@ -26,15 +26,15 @@ class Ema : public Callback {
   void on_exception(FitContext& context, const std::exception& problem) override;
   NamedTensors state() const override { return average_.state(); }
   std::vector<parallel::Shard> shards() const override { return average_.shards(); }
-  void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
+  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   const TrainOptions::Ema options_;
   WeightAverage average_;
 };
 
-// The weights of a checkpoint with averages in place of those that have one: of
-// the folder of a checkpoint that a run with Ema wrote. Throws Error(usage) where there are none.
+// The weights of a checkpoint that a run with Ema wrote, with averages in place of those that have
+// one; paths as for load_weights(). Throws Error(usage) where there are none.
 NamedTensors averaged_weights(const std::filesystem::path& checkpoint);
 
 }  // namespace troika::train

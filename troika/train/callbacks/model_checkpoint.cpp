@@ -7,6 +7,7 @@
 #include "troika/base/file.h"
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
 #include "troika/train/resume.h"
@@ -133,23 +134,18 @@ NamedTensors ModelCheckpoint::state() const {
   return {{"names", bytes}, {"scores", at::tensor(scores, at::kDouble)}};
 }
 
-void ModelCheckpoint::load_state(const NamedTensors& state,
-                                 const std::filesystem::path& checkpoint) {
-  std::vector<std::string> names;
-  at::Tensor scores;
-  for (const auto& [name, tensor] : state) {
-    if (name == "scores") scores = tensor;
-    if (name != "names") continue;
-    const auto* bytes = reinterpret_cast<const char*>(tensor.data_ptr<uint8_t>());
-    names = split({bytes, static_cast<size_t>(tensor.numel())}, '\n');  // the last one is empty
-  }
+void ModelCheckpoint::load_state(const CheckpointReader& saved, const std::string& prefix) {
+  const auto text = saved.read(prefix + "names");
+  const auto scores = saved.read(prefix + "scores");
+  const auto* bytes = reinterpret_cast<const char*>(text.data_ptr<uint8_t>());
+  const auto names = split({bytes, static_cast<size_t>(text.numel())}, '\n');  // the last is empty
   best_.clear();
   for (int64_t i = 0; i < scores.numel(); ++i) {
     const auto& name = names.at(static_cast<size_t>(i));
     best_.push_back(
-        {name.empty() ? checkpoint.filename().string() : name, scores[i].item<double>()});
+        {name.empty() ? saved.path().filename().string() : name, scores[i].item<double>()});
   }
-  loaded_folder_ = checkpoint.parent_path();
+  loaded_folder_ = saved.path().parent_path();
 }
 
 }  // namespace troika::train

@@ -29,7 +29,7 @@ class ModelCheckpoint : public Callback {
   void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint,
                      const std::filesystem::path& former) override;
   NamedTensors state() const override;
-  void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
+  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   struct Kept {

@@ -11,6 +11,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/batch_norm.h"
 #include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
 
@@ -149,16 +150,9 @@ NamedTensors Swa::state() const {
   return result;
 }
 
-void Swa::load_state(const NamedTensors& state, const std::filesystem::path&) {
-  NamedTensors averages;
-  for (const auto& [name, tensor] : state) {
-    if (name == kBaseRate) {
-      base_rate_ = tensor.item<double>();
-    } else {
-      averages.emplace_back(name, tensor);
-    }
-  }
-  average_.load_state(averages);
+void Swa::load_state(const CheckpointReader& saved, const std::string& prefix) {
+  base_rate_ = saved.read(prefix + kBaseRate).item<double>();
+  average_.load_state(saved, prefix);
 }
 
 }  // namespace troika::train

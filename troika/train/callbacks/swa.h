@@ -29,7 +29,7 @@ class Swa : public Callback {
   void on_train_end(FitContext& context) override;
   NamedTensors state() const override;
   std::vector<parallel::Shard> shards() const override { return average_.shards(); }
-  void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
+  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   double rate(int64_t epoch) const;

@@ -2,6 +2,7 @@
 
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint_reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
 
@@ -14,6 +15,11 @@ void Timer::look(FitContext& context, bool may_stop) {
   now_ = context.seconds;
   training_ = context.at.train_seconds;
   if (may_stop && now_ > duration_) context.ask_to_stop("trainer.max_time is over");
+}
+
+// So that a run whose time was over does not go on for a step.
+void Timer::on_fit_start(FitContext& context) {
+  look(context, true);
 }
 
 void Timer::on_train_batch_end(FitContext& context, const data::Batch&, double) {
@@ -42,10 +48,8 @@ NamedTensors Timer::state() const {
   return {{"validation_seconds", at::scalar_tensor(validation_, at::kDouble)}};
 }
 
-void Timer::load_state(const NamedTensors& state, const std::filesystem::path&) {
-  for (const auto& [name, tensor] : state) {
-    if (name == "validation_seconds") validation_ = tensor.item<double>();
-  }
+void Timer::load_state(const CheckpointReader& saved, const std::string& prefix) {
+  validation_ = saved.read(prefix + "validation_seconds").item<double>();
 }
 
 }  // namespace troika::train

@@ -26,13 +26,14 @@ class Timer : public Callback {
   // Infinite without a duration; the same on all ranks.
   double seconds_left() const { return duration_ - now_; }
 
+  void on_fit_start(FitContext& context) override;
   void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
   void on_train_epoch_end(FitContext& context) override;
   void on_validation_start(FitContext& context) override;
   void on_validation_end(FitContext& context) override;
   void on_fit_end(FitContext& context) override;
   NamedTensors state() const override;
-  void load_state(const NamedTensors& state, const std::filesystem::path& checkpoint) override;
+  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   void look(FitContext& context, bool may_stop);

@@ -1,7 +1,5 @@
 #include "troika/train/callbacks/weight_average.h"
 
-#include <map>
-
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/exchange.h"
@@ -19,6 +17,10 @@ constexpr const char* kAverage = ".average";
 
 void WeightAverage::attach(const FitContext& context) {
   exchange_ = context.exchange;
+  weights_.clear();
+  buffers_.clear();
+  replaced_.clear();
+  updates_ = 0;
   const auto in_module = exchange_->parameters(context.task.module());
   const auto& stepped = context.optimization->parameters();
   for (size_t i = 0; i < stepped.size(); ++i) {
@@ -31,30 +33,32 @@ void WeightAverage::attach(const FitContext& context) {
       buffers_.push_back({item.name, item.tensor, at::empty_like(item.tensor), item.tensor});
     }
   }
-  if (!loaded_.empty()) take_loaded();
+  if (loaded_) take_loaded(*loaded_);
+  loaded_.reset();
 }
 
-void WeightAverage::take_loaded() {
-  std::map<std::string, at::Tensor> loaded(loaded_.begin(), loaded_.end());
-  loaded_.clear();
-  updates_ = loaded.at(kUpdates).item<int64_t>();
+void WeightAverage::load_state(const CheckpointReader& saved, const std::string& prefix) {
+  loaded_.emplace(saved.of(saved.rank()));
+  prefix_ = prefix;
+}
+
+void WeightAverage::take_loaded(const CheckpointReader& saved) {
+  updates_ = saved.read(prefix_ + kUpdates).item<int64_t>();
   if (updates_ == 0) return;
-  const auto whole = [&](const std::string& name) {
-    const auto found = loaded.find(name + kAverage);
-    if (found != loaded.end()) return found->second;
+  const auto key = [&](const std::string& name) {
+    const auto whole = prefix_ + name + kAverage;
+    if (saved.has(whole)) return whole;
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot go on averaging weights",
                  .got = "a checkpoint without an average of " + name});
   };
-  for (auto& entry : buffers_) entry.average.copy_(whole(entry.name));
+  for (auto& entry : buffers_) entry.average.copy_(saved.read(key(entry.name)));
   const auto shards = exchange_->shards();
   for (size_t i = 0; i < weights_.size(); ++i) {
-    auto& average = weights_[i].average;
-    auto saved = whole(weights_[i].name);
-    if (!shards.empty()) {
-      saved = saved.flatten().narrow(0, shards[i].offset, shards[i].count).view(average.sizes());
-    }
-    average.copy_(saved);
+    auto& [name, source, average, in_module] = weights_[i];
+    average.copy_(shards.empty()
+                      ? saved.read(key(name))
+                      : saved.read(key(name), shards[i].offset, shards[i].count).view_as(average));
   }
 }
 

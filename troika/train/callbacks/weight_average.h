@@ -7,7 +7,7 @@
 
 #include "troika/nn/state.h"
 #include "troika/parallel/exchange.h"
-#include "troika/train/safetensors.h"
+#include "troika/train/checkpoint_reader.h"
 
 namespace troika::train {
 
@@ -24,8 +24,8 @@ class WeightAverage {
   explicit WeightAverage(std::optional<double> decay, bool buffers = false)
       : decay_(decay), uses_buffers_(buffers) {}
 
-  // Before the functions below; takes up what load_state() gave. The context's exchange and module
-  // must outlive their use. Called by all ranks.
+  // Before the functions below; begins anew, or with what load_state() has. The context's exchange
+  // and module must outlive their use. Called by all ranks.
   void attach(const FitContext& context);
 
   void update();
@@ -44,8 +44,8 @@ class WeightAverage {
   NamedTensors state() const;
   // Which parts of whole averages those are; empty where they are whole.
   std::vector<parallel::Shard> shards() const;
-  // In whole.
-  void load_state(const NamedTensors& state) { loaded_ = state; }
+  // Of these, attach() reads what this rank steps.
+  void load_state(const CheckpointReader& saved, const std::string& prefix);
 
  private:
   // Average, what it is of, and the part of the module that it may replace.
@@ -55,7 +55,7 @@ class WeightAverage {
     at::Tensor average;
     at::Tensor in_module;
   };
-  void take_loaded();
+  void take_loaded(const CheckpointReader& saved);
 
   const std::optional<double> decay_;
   const bool uses_buffers_;
@@ -63,7 +63,8 @@ class WeightAverage {
   std::vector<Entry> weights_;
   std::vector<Entry> buffers_;
   int64_t updates_ = 0;
-  NamedTensors loaded_;
+  std::optional<CheckpointReader> loaded_;
+  std::string prefix_;                                       // in it
   std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;  // in the module, what it was
 };
 
