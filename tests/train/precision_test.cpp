@@ -164,6 +164,22 @@ TEST_F(PrecisionOfARun, RecomputedActivationsGiveTheSameRun) {
   EXPECT_GE(tight_calls, 2 * calls);
 }
 
+TEST_F(PrecisionOfARun, ARunRecomputesByItsOwnOptions) {
+  prepare("32");
+  const auto tanh = std::make_shared<CountingTanh>();
+  Task task(nn::from_sequential(
+      torch::nn::Sequential(torch::nn::Linear(8, 32), tanh, torch::nn::Linear(32, 4))));
+  const auto calls_of = [&](const std::string& policy) {
+    options_.trainer.recompute = policy;
+    const int before = tanh->calls;
+    fit_task(task);
+    return tanh->calls - before;
+  };
+  const int calls = calls_of("none");
+  EXPECT_EQ(calls_of("full"), 2 * calls);
+  EXPECT_EQ(calls_of("none"), calls);
+}
+
 TEST_F(PrecisionOfARun, OnlyAModelsActivationsAreRecomputed) {
   options_.trainer.recompute = "full";
   EXPECT_ERROR(

@@ -35,6 +35,7 @@ class TrainerCalls : public testing::Test {
   TrainerCalls() {
     options_.run.folder = folder_.path().string();
     options_.trainer.enable_progress_bar = false;
+    options_.trainer.max_epochs = 1;
     options_.trainer.precision = "64";
     options_.trainer.loggers = {};
     options_.data.global_batch_size = 12;
@@ -303,6 +304,35 @@ TEST_F(TrainerCalls, HooksHaveLightningsOrderCallbacksFirst) {
   task.fails = true;
   EXPECT_THROW(trainer.predict(task, FewWaves(3)), std::runtime_error);
   EXPECT_EQ(notes.back(), "predict nothing to say");
+}
+
+// Logs wherever it may, and fails.
+class LoggingAlways : public Callback {
+ public:
+  std::string name() const override { return "logging"; }
+  void on_predict_batch_end(FitContext& c, const data::Batch&, const at::Tensor&) override {
+    c.log->log("x", 1);
+  }
+  void on_test_epoch_end(FitContext& c) override {
+    c.log->log("x", 1);
+    throw std::runtime_error("enough");
+  }
+  void on_exception(FitContext& c, const std::exception&) override {
+    c.log->log("y", 1);
+    was_told = true;
+  }
+
+  bool was_told = false;
+};
+
+TEST_F(TrainerCalls, HooksMayLogThroughoutThem) {
+  const auto logging = std::make_shared<LoggingAlways>();
+  const auto task = make_waves_task(6, 0.5);
+  Trainer trainer(options_, comm::local::alone());
+  trainer.add(logging);
+  EXPECT_EQ(trainer.predict(*task, Waves()).size(0), 26);
+  EXPECT_THROW(trainer.test(*task, Waves()), std::runtime_error);
+  EXPECT_TRUE(logging->was_told);
 }
 
 TEST_F(TrainerCalls, PredictionsMustHaveARowForEachSample) {

@@ -19,6 +19,8 @@
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/train/memory/prediction.h"
+#include "troika/train/placement.h"
+#include "troika/train/resume.h"
 #include "troika/train/strategy.h"
 #include "troika/train/trainer.h"
 
@@ -55,11 +57,11 @@ void print_summary(const train::RunSummary& summary) {
       summary.run_folder);
 }
 
-// Of the run's peak, on rank 0; 0 where that is not predicted. Before the run's own tensors are
-// made and random numbers are drawn: it leaves no trace in either.
+// Of the run's peak, on rank 0; 0 where that is not predicted, as on GPUs. Before the run's own
+// tensors are made and random numbers are drawn: it leaves no trace in either.
 int64_t predicted_bytes(const train::TrainOptions& options, const data::Dataset& dataset,
                         const comm::Group& group) {
-  if (group.rank() != 0) return 0;
+  if (group.rank() != 0 || !train::Placement::of(options, group).device.is_cpu()) return 0;
   train::MemoryPredictor predictor(options, dataset);
   const auto choice = predictor.configured(group.size());
   if (!predictor.why_not(choice).empty()) return 0;
@@ -94,7 +96,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   prepare_process("train", options, environment);
   require_elastic_batch(options, environment);
   const cluster::StopSignals signals(cluster::slurm::may_requeue());
-  if (started_again() && std::filesystem::exists(run_folder(options) / "checkpoints/last")) {
+  if (started_again() && train::has_last_of_course(run_folder(options) / "checkpoints")) {
     options.trainer.ckpt_path = "last";
   }
   const auto group = join(options, environment);

@@ -87,18 +87,20 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
   placement.place(task.module());
   load_weights(stage, task, ckpt);
   const Loops beginning;
+  MetricLog log(group_, MetricLog::Stage::evaluation);
   FitContext context{.stage = stage,
                      .options = options_,
                      .group = group_,
                      .folder = folder(),
                      .task = task,
-                     .at = beginning};
+                     .at = beginning,
+                     .log = &log};
   std::optional<Profile> profile;
   if (!options_.trainer.profiler.empty()) profile.emplace();
   const HookCalls hooks(context, callbacks_, profile ? &*profile : nullptr);
   try {
     EvaluationLoop loop(stage, context, placement, dataset, batches);
-    body(loop, hooks);
+    body(loop, hooks, log);
   } catch (const std::exception& problem) {
     task.log_to(nullptr, 1);
     hooks.tell(problem);
@@ -111,14 +113,14 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
 MetricValues Trainer::metrics(Stage stage, Task& task, const data::Dataset& dataset,
                               const std::string& ckpt) {
   MetricValues result;
-  evaluate(stage, task, dataset, ckpt, [&](EvaluationLoop& loop, const HookCalls& hooks) {
-    MetricLog log(group_, MetricLog::Stage::evaluation);
-    loop.run(hooks, log, [&](const EvaluationLoop::Result& reduced) {
-      result = reduced.metrics(stage);
-      const auto& logged = reduced.row.values;
-      result.insert(result.end(), logged.begin(), logged.end());
-    });
-  });
+  evaluate(stage, task, dataset, ckpt,
+           [&](EvaluationLoop& loop, const HookCalls& hooks, MetricLog& log) {
+             loop.run(hooks, log, [&](const EvaluationLoop::Result& reduced) {
+               result = reduced.metrics(stage);
+               const auto& logged = reduced.row.values;
+               result.insert(result.end(), logged.begin(), logged.end());
+             });
+           });
   return result;
 }
 
@@ -133,7 +135,9 @@ MetricValues Trainer::test(Task& task, const data::Dataset& dataset, const std::
 at::Tensor Trainer::predict(Task& task, const data::Dataset& dataset, const std::string& ckpt) {
   at::Tensor result;
   evaluate(Stage::predict, task, dataset, ckpt,
-           [&](EvaluationLoop& loop, const HookCalls& hooks) { result = loop.predict(hooks); });
+           [&](EvaluationLoop& loop, const HookCalls& hooks, MetricLog&) {
+             result = loop.predict(hooks);
+           });
   return result;
 }
 

@@ -126,8 +126,7 @@ std::string Fit::epoch_text() const {
 }
 
 data::SamplerState Fit::sampler_state() const {
-  const bool overfits = options_.trainer.overfit_batches != "0";
-  return {overfits ? 0 : at_.epoch, at_.position};
+  return {overfits(options_) ? 0 : at_.epoch, at_.position};
 }
 
 int64_t Fit::passes_left() const {
@@ -142,10 +141,13 @@ StopRequest Fit::run() {
   hooks_.call("on_fit_start", &Hooks::on_fit_start);
   if (checkpoint_.empty() && limits_.sanity_batches > 0) check_sanity();
   hooks_.call("on_train_start", &Hooks::on_train_start);
+  // Saved with all its steps made, but not yet validated.
+  if (context_.is_done() && at_.ended_step != at_.step) end_epoch();
   while (!context_.is_done()) {
     train_epoch();
     if (stop_.asked() != StopRequest::none) {
       if (saved_samples_ != at_.samples) save(/*to_go_on=*/true);
+      training_step_->agree();
       break;
     }
     end_epoch();
@@ -166,7 +168,8 @@ void Fit::train_epoch() {
   const auto from = sampler_state();
   int64_t count = passes_left();
   if (options_.trainer.max_steps >= 0) {
-    count = std::min(count, (options_.trainer.max_steps - at_.step) * passes_ - at_.pass);
+    const int64_t steps = options_.trainer.max_steps - at_.step;
+    count = std::min(count, std::max<int64_t>(steps * passes_ - at_.pass, 1));
   }
   auto batches = sampler_.batches(from);
   batches.resize(static_cast<size_t>(count));
@@ -184,7 +187,8 @@ void Fit::train_epoch() {
   times_.start();
   for (int64_t i = 0; const auto batch = loader.next(); ++i) {
     const int64_t passes = at_.pass + 1;
-    train_batch(*batch, passes == passes_ || i + 1 == count);
+    // A checkpoint of more passes a step may be beyond.
+    train_batch(*batch, passes >= passes_ || i + 1 == count);
     at_.train_seconds = seconds_before + training.seconds();
     if (i + 1 < count && is_validation_due(passes)) {
       training_step_->agree();
@@ -267,10 +271,12 @@ void Fit::log_epoch() {
 
 void Fit::end_epoch() {
   training_step_->agree();
+  at_.ended_step = at_.step;
   const bool validates =
       limits_.validation_batches > 0 &&
       (context_.is_last_epoch() || (at_.epoch + 1) % options_.trainer.check_val_every_n_epoch == 0);
-  if (validates) validate();
+  // Where a validation has ended the run there is no second of the same weights.
+  if (validates && validated_samples_ != at_.samples) validate();
   hooks_.call_those(false, "on_train_epoch_end", &Hooks::on_train_epoch_end);
   log_epoch();
   hooks_.call_those(true, "on_train_epoch_end", &Hooks::on_train_epoch_end);
@@ -282,7 +288,6 @@ void Fit::end_epoch() {
                   : fmt::format(", accuracy {:.2f} %", 100 * at_.validation_accuracy));
   }
   if (passes_left() == 0) {
-    ++at_.epochs;
     ++at_.epoch;
     at_.position = 0;
   }
@@ -312,6 +317,7 @@ EvaluationLoop Fit::validation_loop(int64_t batches) {
 void Fit::validate() {
   const TraceSpan span(trace(), "compute", "validation");
   const Profile::Span profiled(profile(), "run_validation");
+  validated_samples_ = at_.samples;
   validation_loop(limits_.validation_batches)
       .run(hooks_, evaluation_log_, [this](const EvaluationLoop::Result& result) {
         at_.validation_loss = result.loss;
@@ -350,7 +356,7 @@ RunSummary Fit::summary(const std::string& status) const {
   RunSummary summary = bare_summary(options_, group_, folder_, status);
   summary.steps = at_.step;
   summary.samples = at_.samples;
-  summary.epochs = at_.epochs;
+  summary.epochs = at_.epoch;
   summary.train_loss = at_.train_loss;
   summary.validation_loss = at_.validation_loss;
   summary.validation_accuracy = at_.validation_accuracy;

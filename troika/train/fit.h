@@ -123,6 +123,7 @@ class Fit {
   std::filesystem::path former_;      // checkpoint, before the one that is being written
   std::filesystem::path checkpoint_;  // the latest
   int64_t saved_samples_ = -1;        // trained on when one to go on from was written
+  int64_t validated_samples_ = -1;    // trained on at the latest validation
   std::optional<RunOutputs> outputs_;
   const Stopwatch since_start_;
   double seconds_before_ = 0;  // that the run took before

@@ -53,6 +53,7 @@ std::filesystem::path Fit::checkpoint_to_load() const {
     if (found.empty() && !options_.trainer.ckpt_path.empty()) {
       log::info("no checkpoint in {} yet: starts anew", checkpoints().string());
     }
+    if (options_.trainer.ckpt_path != "last") begin_course(checkpoints());
   }
   return group_.broadcast_text(found, 0, "checkpoint");
 }
@@ -78,7 +79,9 @@ void Fit::require_resumable(const CheckpointReader& saved) {
 void Fit::restore(const CheckpointReader& saved) {
   const auto& checkpoint = saved.path();
   std::map<std::string, at::Tensor> loops;
-  for (const auto& name : saved.names(kLoopsPrefix)) loops.emplace(name, saved.read(name));
+  // Those of one rank for all: each has its own clock, but they must decide by it alike.
+  const auto first = saved.of(0);
+  for (const auto& name : first.names(kLoopsPrefix)) loops.emplace(name, first.read(name));
   at_.load_state(loops);
   seconds_before_ = context_.seconds = at_.seconds;
   const auto seed = saved.read(kSeed).item<int64_t>();
@@ -97,8 +100,8 @@ void Fit::restore(const CheckpointReader& saved) {
   restore_log(saved);
   training_step_->load(saved, gradients_of(saved, group_.size()));
   for (const auto& callback : callbacks_) {
-    const auto own = saved.read_all(callback_prefix(*callback));
-    if (!own.empty()) callback->load_state(own, checkpoint);
+    const auto prefix = callback_prefix(*callback);
+    if (!saved.names(prefix).empty()) callback->load_state(saved, prefix);
   }
   if (group_.rank() < saved.ranks()) {
     at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -152,7 +155,10 @@ void Fit::save(bool to_go_on) {
     state.rest.clear();
     std::erase_if(state.shards, [](const auto& s) { return !s.name.starts_with(kModelPrefix); });
   }
-  former_ = linked_checkpoint(checkpoints(), "last");
+  // Checkpoints of other runs are not this one's to remove.
+  std::error_code none;
+  const bool is_ours = std::filesystem::equivalent(checkpoint_.parent_path(), checkpoints(), none);
+  former_ = is_ours ? checkpoint_ : std::filesystem::path();
   context_.checkpoint_asked = false;
   for (const auto& callback : callbacks_) callback->on_save_checkpoint(context_);
   const CheckpointInfo info{.epoch = at_.epoch, .step = at_.step};

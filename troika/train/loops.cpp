@@ -19,7 +19,7 @@ void for_each_field(L& loops, Integer integer, Number number) {
   integer("loops.pass", loops.pass);
   integer("loops.step", loops.step);
   integer("loops.samples", loops.samples);
-  integer("loops.epochs", loops.epochs);
+  integer("loops.ended_step", loops.ended_step);
   number("loops.train_seconds", loops.train_seconds);
   number("loops.seconds", loops.seconds);
   number("loops.train_loss", loops.train_loss);

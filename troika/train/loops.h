@@ -12,11 +12,11 @@ namespace troika::train {
 
 struct Loops {
   int64_t epoch = 0;
-  int64_t position = 0;  // samples of the epoch that are trained on, by all ranks
-  int64_t pass = 0;      // passes since the last optimizer step
-  int64_t step = 0;      // optimizer steps
-  int64_t samples = 0;   // trained on, by all ranks
-  int64_t epochs = 0;    // complete ones
+  int64_t position = 0;    // samples of the epoch that are trained on, by all ranks
+  int64_t pass = 0;        // passes since the last optimizer step
+  int64_t step = 0;        // optimizer steps
+  int64_t samples = 0;     // trained on, by all ranks
+  int64_t ended_step = 0;  // step at which the latest end of an epoch was gone through
   double train_seconds = 0;
   double seconds = 0;       // wall time of all that belongs to the run, when it was saved
   double train_loss = NAN;  // of the epoch before

@@ -32,8 +32,13 @@ void rank_zero_first(const comm::Group& group, const Body& body) {
     }
   }
   message = group.broadcast_text(message, 0, "rank 0 first");
-  if (problem) std::rethrow_exception(problem);
   if (!message.empty()) {
+    // Before all know, the end of rank 0 would be what they hear of.
+    try {
+      group.barrier({.label = "rank 0 first"});
+    } catch (const Error&) {
+    }
+    if (problem) std::rethrow_exception(problem);
     throw Error("train", ErrorKind::peer,
                 {.what = "rank 0, which goes first, failed", .got = message.substr(1)});
   }

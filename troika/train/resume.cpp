@@ -19,6 +19,8 @@ namespace {
 constexpr const char* kUnfinished = ".unfinished-";
 // A link to what is being published.
 constexpr const char* kPublishing = ".publishing";
+// A link to what was the last checkpoint when a course began.
+constexpr const char* kBefore = ".before";
 
 // What the standard library's functions on files throw is said as the others say it.
 template <typename Body>
@@ -123,7 +125,24 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
                  .got = std::string("no ") + kIndexFile + " in it",
                  .expected = "the folder of a checkpoint, last, or best"});
   }
-  return path;
+  // The link `last`, say, will point to another one, which must not be taken for this.
+  return std::filesystem::canonical(path);
+}
+
+bool has_last_of_course(const std::filesystem::path& folder) {
+  const auto last = linked_checkpoint(folder, "last");
+  return !last.empty() && last != linked_checkpoint(folder, kBefore);
+}
+
+void begin_course(const std::filesystem::path& folder) {
+  on_disk("begin in " + folder.string(), [&] {
+    const auto last = linked_checkpoint(folder, "last");
+    if (last.empty()) {
+      std::filesystem::remove(folder / kBefore);
+    } else {
+      move_link(folder / kBefore, last.filename());
+    }
+  });
 }
 
 void remove_checkpoint(const std::filesystem::path& checkpoint) {
@@ -146,9 +165,44 @@ void move_link(const std::filesystem::path& link, const std::filesystem::path& t
   sync_path(link.parent_path());
 }
 
+namespace {
+
+bool is_checkpoint_name(const std::filesystem::path& name) {
+  return ::fnmatch("epoch=*-step=*", name.c_str(), FNM_PATHNAME) == 0;
+}
+
+// The checkpoint in `folder` that `copy` is one of, by the checksums in its index; else empty.
+std::filesystem::path original_of(const std::filesystem::path& folder,
+                                  const std::filesystem::path& copy) {
+  const auto index = read_file(copy / kIndexFile);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto name = entry.path().filename();
+    if (is_checkpoint_name(name) && std::filesystem::exists(entry.path() / kIndexFile) &&
+        read_file(entry.path() / kIndexFile) == index) {
+      return name;
+    }
+  }
+  return {};
+}
+
+void link_again(const std::filesystem::path& folder, const std::string& name) {
+  const auto copy = folder / name;
+  if (std::filesystem::is_symlink(copy) || !std::filesystem::exists(copy / kIndexFile)) return;
+  auto target = original_of(folder, copy);
+  const bool has_original = !target.empty();
+  if (!has_original) target = free_name(folder, read_index(copy).info);
+  // A kill from here on leaves what the next start makes `last` of.
+  if (name == "last") move_link(folder / kPublishing, target);
+  std::filesystem::rename(copy, folder / (has_original ? kUnfinished + name : target.string()));
+  move_link(copy, target);
+}
+
+}  // namespace
+
 void settle_unfinished(const std::filesystem::path& folder) {
   on_disk("settle unfinished checkpoints in " + folder.string(), [&] {
     if (!std::filesystem::exists(folder)) return;
+    for (const char* name : {"best", "last"}) link_again(folder, name);
     const auto published = linked_checkpoint(folder, kPublishing);
     if (!published.empty() && std::filesystem::exists(published)) {
       link_last(folder, published.filename());
@@ -166,8 +220,7 @@ std::filesystem::path linked_checkpoint(const std::filesystem::path& folder,
                                         const std::string& name) {
   std::error_code none;
   const auto target = std::filesystem::read_symlink(folder / name, none);
-  const bool is_ours = ::fnmatch("epoch=*-step=*", target.c_str(), FNM_PATHNAME) == 0;
-  return !none && is_ours ? folder / target : std::filesystem::path();
+  return !none && is_checkpoint_name(target) ? folder / target : std::filesystem::path();
 }
 
 }  // namespace troika::train

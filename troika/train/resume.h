@@ -25,6 +25,11 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
                                       const std::string& ckpt_path);
 
+// Whether `folder`/last is of the course that begin_course() began, so of what a run that is
+// started again goes on from. Another run of that name may have left one before.
+bool has_last_of_course(const std::filesystem::path& folder);
+void begin_course(const std::filesystem::path& folder);
+
 // Removes a folder that save_checkpoint() wrote; a kill meanwhile leaves what settle_unfinished()
 // removes.
 void remove_checkpoint(const std::filesystem::path& checkpoint);
@@ -32,7 +37,8 @@ void remove_checkpoint(const std::filesystem::path& checkpoint);
 // Makes `link` a symbolic link to `target`, in one step where there is a link already.
 void move_link(const std::filesystem::path& link, const std::filesystem::path& target);
 
-// Removes what killed runs left half-written, and moves `last` to what they had published already.
+// Removes what killed runs left half-written, moves `last` to what they had published already, and
+// makes `last` and `best` links again where a copy of the folder has made them folders.
 void settle_unfinished(const std::filesystem::path& folder);
 
 // The checkpoint that the link `folder`/`name` points to, if save_checkpoint() may have written it;

@@ -22,10 +22,9 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
 Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
     : module_(std::move(module)), forward_(std::move(forward)) {}
 
-Task::Task(const std::shared_ptr<nn::Model>& model)
-    : module_(model),
-      model_(model),
-      forward_([model](const at::Tensor& inputs) { return model->forward(inputs); }) {}
+Task::Task(const std::shared_ptr<nn::Model>& model) : module_(model), model_(model) {
+  recompute({});
+}
 
 const nn::Model& Task::blocks() const {
   if (model_) return *model_;
@@ -37,7 +36,11 @@ const nn::Model& Task::blocks() const {
 }
 
 void Task::recompute(nn::RecomputePlan plan) {
-  if (plan.empty()) return;
+  if (plan.empty()) {
+    if (model_)
+      forward_ = [model = model_](const at::Tensor& inputs) { return model->forward(inputs); };
+    return;
+  }
   blocks();
   forward_ = nn::Recompute(model_, std::move(plan));
 }

@@ -93,7 +93,9 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   recompute_budget_ = nn::recompute_budget(options.trainer.recompute);
   if (recompute_budget_) {
     task_.blocks();
-  } else if (options.trainer.recompute != "none") {
+  } else if (options.trainer.recompute == "none") {
+    task_.recompute({});
+  } else {
     task_.recompute(nn::recompute_plan(options.trainer.recompute, task_.blocks().blocks().size()));
   }
   if (!options.offload.activations.empty()) {

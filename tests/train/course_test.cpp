@@ -1,0 +1,216 @@
+// The turns of a run's course: what a start goes on from, what it leaves alone, and how runs end.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <stdexcept>
+#include <vector>
+
+#include "tests/train/saved_state.h"
+#include "tests/train/waves.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/train/fit_context.h"
+#include "troika/train/resume.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+
+// Sees when it starts and validates, and can end that.
+class Turns : public Callback {
+ public:
+  std::string name() const override { return "turns"; }
+  bool keeps_time() const override { return true; }
+  void on_train_start(FitContext& c) override {
+    if (seconds) *seconds = c.seconds;
+  }
+  void on_validation_start(FitContext& c) override {
+    validated.push_back(c.at.step);
+    if (c.at.step == fails_at) throw std::runtime_error("no validation");
+    if (c.at.step == stops_at) c.ask_to_stop("enough");
+  }
+
+  double* seconds = nullptr;  // the time at the start goes here
+  std::vector<int64_t> validated;
+  int64_t fails_at = -1;
+  int64_t stops_at = -1;
+};
+
+class Course : public testing::Test {
+ protected:
+  Course() {
+    options_.run.folder = folder_.path().string();
+    options_.trainer.max_epochs = 2;
+    options_.trainer.enable_progress_bar = false;
+    options_.trainer.num_sanity_val_steps = 0;
+    options_.data.global_batch_size = 4;  // 6 passes an epoch
+    options_.optimizer.name = "adamw";
+    options_.schedule.name = "constant";
+  }
+
+  RunSummary fit(int ranks = 1, int64_t stop_after = -1,
+                 const std::function<void(Turns&, int rank)>& prepare = {}) {
+    RunSummary result;
+    comm::local::run(ranks, [&](comm::Group group) {
+      const auto task = make_waves_task(width_, 0);
+      Trainer trainer(options_, group);
+      if (stop_after >= 0) {
+        trainer.ask_to_stop([passes = int64_t{0}, stop_after]() mutable {
+          return ++passes >= stop_after ? cluster::StopRequest::save_and_stop
+                                        : cluster::StopRequest::none;
+        });
+      }
+      const auto turns = std::make_shared<Turns>();
+      if (prepare) prepare(*turns, group.rank());
+      trainer.add(turns);
+      const auto summary = trainer.fit(*task, Waves(), Waves());
+      const at::NoGradGuard no_grad;
+      for (const auto& parameter : task->module().parameters()) {
+        EXPECT_TRUE(at::isfinite(parameter).all().item<bool>());
+      }
+      if (group.rank() != 0) return;
+      result = summary;
+      turns_ = *turns;
+    });
+    return result;
+  }
+
+  std::filesystem::path checkpoints() const { return folder_ / "run" / "checkpoints"; }
+  std::string last() const { return linked_checkpoint(checkpoints(), "last").filename(); }
+  std::vector<std::string> folders() const {
+    std::vector<std::string> result;
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoints())) {
+      if (entry.is_directory() && !entry.is_symlink()) result.push_back(entry.path().filename());
+    }
+    std::sort(result.begin(), result.end());
+    return result;
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+  int64_t width_ = 4;
+  Turns turns_;
+};
+
+// They decide by it when to save and stop.
+TEST_F(Course, ARunThatGoesOnHasOneTimeOnAllRanks) {
+  fit(2, 1);
+  options_.trainer.ckpt_path = "last";
+  std::array<double, 2> seconds{};
+  fit(2, -1, [&](Turns& turns, int rank) { turns.seconds = &seconds[static_cast<size_t>(rank)]; });
+  EXPECT_GT(seconds[0], 0);
+  EXPECT_THAT(seconds, Each(seconds[0]));
+}
+
+TEST_F(Course, WhatIsStartedAgainGoesOnFromItsOwnCheckpointsOnly) {
+  EXPECT_FALSE(has_last_of_course(checkpoints()));
+  fit(1, 1);
+  EXPECT_TRUE(has_last_of_course(checkpoints()));
+  // Another run of the name that fails before it saves.
+  EXPECT_THROW(fit(1, -1, [](Turns& turns, int) { turns.fails_at = 6; }), std::runtime_error);
+  EXPECT_EQ(last(), "epoch=0-step=1");
+  EXPECT_FALSE(has_last_of_course(checkpoints()));
+  options_.trainer.ckpt_path = "last";
+  fit(1, 1);
+  EXPECT_TRUE(has_last_of_course(checkpoints()));
+}
+
+TEST_F(Course, CheckpointsOfEarlierRunsStay) {
+  options_.checkpoint.save_top_k = -1;
+  fit();
+  const auto before = folders();
+  fit(1, 1);
+  EXPECT_THAT(before, testing::IsSubsetOf(folders()));
+  // Nor do later ones of the run, where it goes on from an earlier one.
+  options_.checkpoint.save_top_k = 1;
+  options_.trainer.ckpt_path = (checkpoints() / before.front()).string();
+  options_.trainer.max_epochs = 3;
+  fit(1, 7);
+  EXPECT_TRUE(std::filesystem::exists(checkpoints() / before.back()));
+}
+
+TEST_F(Course, APathThroughALinkMeansWhatItPointsTo) {
+  fit(1, 1);
+  options_.trainer.ckpt_path = (checkpoints() / "last/").string();
+  fit();
+  EXPECT_EQ(last(), "epoch=2-step=12");
+  EXPECT_THAT(folders(), ElementsAre("epoch=2-step=12"));
+  EXPECT_EQ(linked_checkpoint(checkpoints(), "best").filename(), "epoch=2-step=12");
+}
+
+// As scp -r makes one.
+TEST_F(Course, ACopyThatFollowedLinksGoesOn) {
+  fit(1, 6);
+  for (const bool keeps_original : {true, false}) {
+    const auto from = folder_ / "run";
+    options_.run.name = keeps_original ? "with" : "without";
+    const auto copy = folder_ / options_.run.name / "checkpoints";
+    std::filesystem::create_directories(copy);
+    std::filesystem::copy(from, folder_ / options_.run.name,
+                          std::filesystem::copy_options::recursive);
+    ASSERT_FALSE(std::filesystem::is_symlink(copy / "last"));
+    if (!keeps_original) std::filesystem::remove_all(copy / "epoch=0-step=6");
+    options_.trainer.ckpt_path = "last";
+    EXPECT_EQ(fit().steps, 12);
+    EXPECT_EQ(linked_checkpoint(copy, "last").filename(), "epoch=2-step=12");
+    EXPECT_TRUE(std::filesystem::exists(copy / "last.safetensors"));
+    EXPECT_EQ(std::filesystem::is_symlink(copy / "best"), true);
+    options_.run.name = "run";
+    options_.trainer.ckpt_path.clear();
+  }
+}
+
+TEST_F(Course, FewerPassesAStepMayFollowMore) {
+  options_.trainer.accumulate_grad_batches = 5;
+  fit(1, 3);
+  options_.trainer.accumulate_grad_batches = 1;
+  options_.trainer.ckpt_path = "last";
+  options_.run.name = "run";
+  // 3 passes are left of the epoch, and 6 of the next.
+  EXPECT_EQ(fit().steps, 9);
+}
+
+TEST_F(Course, FewerPassesAStepMayFollowMoreUpToMaxSteps) {
+  options_.trainer.accumulate_grad_batches = 5;
+  fit(1, 3);
+  options_.trainer.accumulate_grad_batches = 2;
+  options_.trainer.ckpt_path = "last";
+  options_.trainer.max_steps = 1;
+  EXPECT_EQ(fit().steps, 1);
+}
+
+TEST_F(Course, ARunKilledInItsLastValidationMakesIt) {
+  options_.trainer.max_steps = 8;
+  options_.checkpoint.every_n_train_steps = 8;
+  options_.trainer.ckpt_path = "last";
+  for (const int ranks : {1, 2}) {
+    options_.run.name = "killed-" + std::to_string(ranks);
+    EXPECT_ANY_THROW(fit(ranks, -1, [](Turns& turns, int) { turns.fails_at = 8; }));
+    const auto summary = fit(ranks);
+    EXPECT_THAT(turns_.validated, ElementsAre(8));
+    EXPECT_GT(summary.validation_loss, 0);
+    fit(ranks);
+    EXPECT_THAT(turns_.validated, ElementsAre()) << "once is enough";
+  }
+}
+
+TEST_F(Course, AValidationThatEndsTheRunIsItsLast) {
+  options_.trainer.val_check_interval = "2";
+  fit(1, -1, [](Turns& turns, int) { turns.stops_at = 4; });
+  EXPECT_THAT(turns_.validated, ElementsAre(2, 4));
+}
+
+// fit() checks them.
+TEST_F(Course, AStoppedRunLeavesAWholeModule) {
+  width_ = 2600;  // of which zero3 releases what it shares out
+  options_.trainer.strategy = "zero3";
+  EXPECT_EQ(fit(2, 1).status, "stopped");
+}
+
+}  // namespace
+}  // namespace troika::train
