@@ -41,6 +41,37 @@ std::filesystem::path free_name(const std::filesystem::path& folder, const Check
   return name;
 }
 
+bool is_checkpoint_name(const std::filesystem::path& name) {
+  return ::fnmatch("epoch=*-step=*", name.c_str(), FNM_PATHNAME) == 0;
+}
+
+// The checkpoint in `folder` that `copy` is one of, by the checksums in its index; else empty.
+std::filesystem::path original_of(const std::filesystem::path& folder,
+                                  const std::filesystem::path& copy) {
+  const auto index = read_file(copy / kIndexFile);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto name = entry.path().filename();
+    if (is_checkpoint_name(name) && std::filesystem::exists(entry.path() / kIndexFile) &&
+        read_file(entry.path() / kIndexFile) == index) {
+      return name;
+    }
+  }
+  return {};
+}
+
+// Where a copy of the folder that followed links has made the link `name` a folder.
+void link_again(const std::filesystem::path& folder, const std::string& name) {
+  const auto copy = folder / name;
+  if (std::filesystem::is_symlink(copy) || !std::filesystem::exists(copy / kIndexFile)) return;
+  auto target = original_of(folder, copy);
+  const bool has_original = !target.empty();
+  if (!has_original) target = free_name(folder, read_index(copy).info);
+  // A kill from here on leaves what the next start makes `last` of.
+  if (name == "last") move_link(folder / kPublishing, target);
+  std::filesystem::rename(copy, folder / (has_original ? kUnfinished + name : target.string()));
+  move_link(copy, target);
+}
+
 void link_last(const std::filesystem::path& folder, const std::filesystem::path& name) {
   move_link(folder / "last", name);
   move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
@@ -164,40 +195,6 @@ void move_link(const std::filesystem::path& link, const std::filesystem::path& t
   std::filesystem::rename(temporary, link);
   sync_path(link.parent_path());
 }
-
-namespace {
-
-bool is_checkpoint_name(const std::filesystem::path& name) {
-  return ::fnmatch("epoch=*-step=*", name.c_str(), FNM_PATHNAME) == 0;
-}
-
-// The checkpoint in `folder` that `copy` is one of, by the checksums in its index; else empty.
-std::filesystem::path original_of(const std::filesystem::path& folder,
-                                  const std::filesystem::path& copy) {
-  const auto index = read_file(copy / kIndexFile);
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const auto name = entry.path().filename();
-    if (is_checkpoint_name(name) && std::filesystem::exists(entry.path() / kIndexFile) &&
-        read_file(entry.path() / kIndexFile) == index) {
-      return name;
-    }
-  }
-  return {};
-}
-
-void link_again(const std::filesystem::path& folder, const std::string& name) {
-  const auto copy = folder / name;
-  if (std::filesystem::is_symlink(copy) || !std::filesystem::exists(copy / kIndexFile)) return;
-  auto target = original_of(folder, copy);
-  const bool has_original = !target.empty();
-  if (!has_original) target = free_name(folder, read_index(copy).info);
-  // A kill from here on leaves what the next start makes `last` of.
-  if (name == "last") move_link(folder / kPublishing, target);
-  std::filesystem::rename(copy, folder / (has_original ? kUnfinished + name : target.string()));
-  move_link(copy, target);
-}
-
-}  // namespace
 
 void settle_unfinished(const std::filesystem::path& folder) {
   on_disk("settle unfinished checkpoints in " + folder.string(), [&] {
