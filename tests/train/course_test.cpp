@@ -135,6 +135,7 @@ TEST_F(Course, CheckpointsOfEarlierRunsStay) {
 }
 
 TEST_F(Course, APathThroughALinkMeansWhatItPointsTo) {
+  options_.checkpoint.every_n_train_steps = 1;
   fit(1, 1);
   for (const auto& [path, expected] :
        {std::pair("last", "epoch=0-step=2"), {"last/", "epoch=0-step=3"}}) {
