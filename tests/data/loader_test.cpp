@@ -108,6 +108,27 @@ TEST(Loader, LoadsWhatIsQuickerThanAHandOverWithoutWorkers) {
   EXPECT_GT(loads_by_caller(std::chrono::hours(1)), 0);
 }
 
+TEST(Loader, ALoadThatIsSlowNowAndThenIsQuickAllTheSame) {
+  constexpr int64_t kBatches = 400;
+  constexpr Milliseconds kHandOver(2);
+  const auto loads_by_caller = [&](int64_t slow_every) {
+    std::atomic<int64_t> result = 0;
+    const auto caller = std::this_thread::get_id();
+    const Scripted dataset([&](int64_t index) {
+      result += std::this_thread::get_id() == caller;
+      const Stopwatch since_start;
+      while (index % slow_every == 0 && since_start.seconds() < 0.010) {
+      }
+    });
+    Loader loader(dataset, singles(kBatches), {}, {.prefetch = 2, .hand_over = kHandOver});
+    while (loader.next()) {
+    }
+    return result.load();
+  };
+  EXPECT_GT(loads_by_caller(20), 0);
+  EXPECT_EQ(loads_by_caller(4), 0) << "more than it saves";
+}
+
 TEST(Loader, CanBeDestroyedAtAnyMoment) {
   const auto dataset = images(200, {});
   for (const int workers : {0, 1, 3}) {

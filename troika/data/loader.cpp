@@ -11,8 +11,8 @@ namespace troika::data {
 
 namespace {
 
-// So many that data which is read from a disk now and then stays with the workers.
-constexpr int kQuickLoads = 64;
+// In hand-overs. So many that data which is read from a disk now and then stays with the workers.
+constexpr double kEnough = 64;
 
 }  // namespace
 
@@ -73,14 +73,15 @@ Loader::Outcome Loader::load_unlocked(std::unique_lock<std::mutex>& lock, size_t
   lock.unlock();
   const auto start = Clock::now();
   Outcome outcome = load(batch);
-  const bool quick = Clock::now() - start < options_.hand_over;
+  const std::chrono::duration<double> taken = Clock::now() - start;
   lock.lock();
-  quick_loads_ = quick ? std::min(quick_loads_ + 1, kQuickLoads) : 0;
+  const std::chrono::duration<double> hand_over = options_.hand_over;
+  saved_ = std::clamp(saved_ + 1 - taken / hand_over, 0.0, 2 * kEnough);
   return outcome;
 }
 
 bool Loader::is_quick() const {
-  return quick_loads_ == kQuickLoads;
+  return saved_ >= kEnough;
 }
 
 Loader::Outcome Loader::take() {

@@ -18,8 +18,8 @@ struct LoaderOptions {
   int prefetch = 4;  // batches that may be loaded or loading ahead of next(); >= 1
   // How long next() waits for a worker, where data may be on a file system that hangs.
   Milliseconds patience = std::chrono::minutes(5);
-  // Waking a worker takes about this long. While all of the latest loads took less, next() itself
-  // loads what no worker has begun, without `patience` then.
+  // Waking a worker takes about this long. While the latest loads took less on the whole, next()
+  // itself loads what no worker has begun, without `patience` then.
   std::chrono::nanoseconds hand_over = std::chrono::microseconds(20);
 };
 
@@ -60,7 +60,7 @@ class Loader {
   std::condition_variable_any ready_;  // a batch has been loaded
   size_t started_ = 0;                 // batches whose load has begun
   size_t taken_ = 0;                   // batches handed out
-  int quick_loads_ = 0;                // since one that took longer than a hand-over
+  double saved_ = 0;                   // hand-overs, if next() had loaded all of late
   std::vector<Outcome> slots_;         // batch i waits in slot i modulo prefetch
   // Last, so that they are joined before anything they use is gone.
   std::vector<std::jthread> workers_;
