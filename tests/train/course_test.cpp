@@ -174,7 +174,6 @@ TEST_F(Course, FewerPassesAStepMayFollowMore) {
   fit(1, 3);
   options_.trainer.accumulate_grad_batches = 1;
   options_.trainer.ckpt_path = "last";
-  options_.run.name = "run";
   // 3 passes are left of the epoch, and 6 of the next.
   EXPECT_EQ(fit().steps, 9);
 }

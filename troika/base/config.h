@@ -24,8 +24,8 @@ struct Rule {
   std::string text;
   std::function<bool(const Value&)> holds;
   std::vector<std::string> names = {};  // of a text or a list: all there are, to name the nearest
-  bool takes_numbers =
-      false;  // of a text: files may give it as a number, too, which keeps its form
+  // Of a text: files may give it as a number too, which keeps its form (1 or 1.0).
+  bool takes_numbers = false;
 };
 
 Rule at_least(int64_t low);
