@@ -83,15 +83,21 @@ TEST_F(RunOptions, AGpuThatIsNotThereIsRefused) {
   EXPECT_GT(fit().steps, 0);
 }
 
-TEST_F(RunOptions, OnGpusStrategiesWithoutWholeParametersAreRefused) {
+TEST_F(RunOptions, OnGpusReplicasOfOneProcessAndLocalStepsAreRefused) {
   Placement placement;
-  options_.trainer.strategy = "fsdp";
+  options_.trainer.strategy = "diloco";
   EXPECT_EQ(error_of([&] { placement.require_trainable(options_); }), "nothing");
   placement.device = at::Device(at::kCUDA, 0);
-  EXPECT_EQ(error_of([&] { placement.require_trainable(options_); }),
-            "[train] strategy zero3 does not train on GPUs; got trainer.accelerator auto, expected "
-            "cpu, or strategy ddp or horovod");
-  for (const char* name : {"ddp", "ddp_spawn", "horovod"}) {
+  EXPECT_EQ(
+      error_of([&] { placement.require_trainable(options_); }),
+      "[train] strategy diloco does not train on GPUs; got trainer.accelerator auto, expected "
+      "cpu, or one of the strategies ddp, ddp_find_unused_parameters_true, horovod, zero1, "
+      "zero2, zero3");
+  for (const char* name : {"dp", "local_sgd", "post_local_sgd"}) {
+    options_.trainer.strategy = name;
+    EXPECT_NE(error_of([&] { placement.require_trainable(options_); }), "nothing") << name;
+  }
+  for (const char* name : {"ddp", "ddp_spawn", "horovod", "deepspeed_stage_1", "sharded", "fsdp"}) {
     options_.trainer.strategy = name;
     EXPECT_EQ(error_of([&] { placement.require_trainable(options_); }), "nothing") << name;
   }

@@ -1,8 +1,10 @@
 #include "troika/train/placement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,12 +69,15 @@ Placement Placement::of(const TrainOptions& options, const comm::Group& group) {
 }
 
 void Placement::require_trainable(const TrainOptions& options) const {
+  constexpr std::array kOnGpus{
+      "ddp", "ddp_find_unused_parameters_true", "horovod", "zero1", "zero2", "zero3"};
   const auto strategy = canonical_strategy(options.trainer.strategy);
-  if (device.is_cpu() || strategy.starts_with("ddp") || strategy == "horovod") return;
-  throw Error("train", ErrorKind::usage,
-              {.what = "strategy " + strategy + " does not train on GPUs",
-               .got = "trainer.accelerator " + options.trainer.accelerator,
-               .expected = "cpu, or strategy ddp or horovod"});
+  if (device.is_cpu() || std::ranges::find(kOnGpus, strategy) != kOnGpus.end()) return;
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "strategy " + strategy + " does not train on GPUs",
+       .got = "trainer.accelerator " + options.trainer.accelerator,
+       .expected = "cpu, or one of the strategies " + fmt::format("{}", fmt::join(kOnGpus, ", "))});
 }
 
 void Placement::place(torch::nn::Module& module) const {

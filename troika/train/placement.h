@@ -27,7 +27,7 @@ struct Placement {
   static Placement of(const TrainOptions& options, const comm::Group& group);
 
   // Throws Error(usage) unless options.trainer.strategy can train there: on GPUs those can whose
-  // optimizer sees whole parameters and averaged gradients.
+  // ranks have one replica each and average its gradients in every step.
   void require_trainable(const TrainOptions& options) const;
 
   // Parameters and buffers; before optimizers and exchanges are made of them.
