@@ -1,6 +1,5 @@
 #include "troika/train/fit.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "troika/compat/torch.h"
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/foreign_weights.h"
+#include "troika/train/random_state.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -303,11 +303,10 @@ bool Fit::is_validation_due(int64_t passes) const {
 
 void Fit::check_sanity() {
   const Profile::Span span(profile(), "run_sanity_check");
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const auto random = generator.get_state();
+  const auto random = random_state(device());
   training_step_->agree();
   validation_loop(limits_.sanity_batches).rehearse(evaluation_log_);
-  generator.set_state(random);
+  load_random_state(device(), random);
 }
 
 EvaluationLoop Fit::validation_loop(int64_t batches) {

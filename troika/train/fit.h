@@ -48,6 +48,7 @@ class Fit {
 
  private:
   bool is_main() const { return group_.rank() == 0; }
+  at::Device device() const { return training_step_->placement().device; }
   Profile* profile() { return profile_ ? &*profile_ : nullptr; }
   Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
 

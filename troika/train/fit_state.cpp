@@ -1,5 +1,4 @@
 // What class Fit writes into a checkpoint, and takes from it.
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include <map>
@@ -11,13 +10,14 @@
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint_reader.h"
 #include "troika/train/fit.h"
+#include "troika/train/random_state.h"
 #include "troika/train/resume.h"
 
 namespace troika::train {
 
 namespace {
 
-constexpr const char* kRandom = "random.cpu";
+constexpr const char* kRandomPrefix = "random.";
 constexpr const char* kSeed = "seed";
 constexpr const char* kLinks = "links";
 constexpr const char* kLoopsPrefix = "loops.";
@@ -104,8 +104,7 @@ void Fit::restore(const CheckpointReader& saved) {
     if (!saved.names(prefix).empty()) callback->load_state(saved, prefix);
   }
   if (group_.rank() < saved.ranks()) {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    generator.set_state(saved.read(kRandom));
+    load_random_state(device(), saved.read_all(kRandomPrefix));
   } else {
     torch::manual_seed(mix(static_cast<uint64_t>(options_.run.seed),
                            static_cast<uint64_t>(group_.rank()) + 1,
@@ -183,7 +182,9 @@ void Fit::add_course(const Loops& at, RankState& state) const {
       state.shards.push_back(std::move(shard));
     }
   }
-  rest.emplace_back(kRandom, at::detail::getDefaultCPUGenerator().get_state());
+  for (auto& [name, numbers] : random_state(device())) {
+    rest.emplace_back(kRandomPrefix + name, std::move(numbers));
+  }
   rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
 }
 

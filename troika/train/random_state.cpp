@@ -1,0 +1,45 @@
+#include "troika/train/random_state.h"
+
+#include <ATen/Context.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troika::train {
+
+namespace {
+
+std::vector<std::pair<std::string, at::Generator>> generators(at::Device device) {
+  std::vector<std::pair<std::string, at::Generator>> result;
+  const auto add = [&](at::Device of) {
+    result.emplace_back(c10::DeviceTypeName(of.type(), /*lower_case=*/true),
+                        at::globalContext().defaultGenerator(of));
+  };
+  add(at::kCPU);
+  if (!device.is_cpu()) add(device);
+  return result;
+}
+
+}  // namespace
+
+NamedTensors random_state(at::Device device) {
+  NamedTensors result;
+  for (auto& [name, generator] : generators(device)) {
+    const std::lock_guard lock(generator.mutex());
+    result.emplace_back(name, generator.get_state());
+  }
+  return result;
+}
+
+void load_random_state(at::Device device, const NamedTensors& state) {
+  for (auto& [name, generator] : generators(device)) {
+    const std::lock_guard lock(generator.mutex());
+    for (const auto& [saved, tensor] : state) {
+      if (saved == name) generator.set_state(tensor);
+    }
+  }
+}
+
+}  // namespace troika::train
