@@ -3,8 +3,8 @@
 // of microseconds a step, from one step's start to a later one's, so of all that lies between; what
 // the trainer adds, also in processor time of the thread that trains, which other work on the
 // machine disturbs less; and, for the GPT, what a checkpoint every 10 steps, written beside
-// training, adds to that. The bars:
-// 20 microseconds a step on the tiny MLP; on the small GPT 1 % and, for checkpoints, 3.5 %.
+// training, adds to that. The bars: 20 microseconds a step on the tiny MLP; on the small GPT 1 %
+// and, for checkpoints, 3.5 %.
 //
 // trainer [ROUNDS [MLP_STEPS [GPT_STEPS]]]; checkpoints go to TMPDIR, the log to standard error.
 #include <time.h>
