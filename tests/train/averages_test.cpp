@@ -12,10 +12,10 @@
 #include "troika/nn/state.h"
 #include "troika/train/callbacks/ema.h"
 #include "troika/train/callbacks/swa.h"
-#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/replicated_task.h"
-#include "troika/train/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -1,4 +1,4 @@
-#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>
 
@@ -9,9 +9,9 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/options.h"
-#include "troika/train/resume.h"
-#include "troika/train/safetensors.h"
 
 namespace troika::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "troika/train/checkpoint_writer.h"
+#include "troika/train/checkpoint/writer.h"
 
 #include <gmock/gmock.h>
 

@@ -11,8 +11,8 @@
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit_context.h"
-#include "troika/train/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -1,11 +1,11 @@
-#include "troika/train/foreign_weights.h"
+#include "troika/train/checkpoint/foreign_weights.h"
 
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint/checkpoint.h"
 
 namespace troika::train {
 namespace {

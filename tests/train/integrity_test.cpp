@@ -15,10 +15,10 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint_reader.h"
-#include "troika/train/crc32c.h"
+#include "troika/train/checkpoint/crc32c.h"
+#include "troika/train/checkpoint/reader.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/options.h"
-#include "troika/train/resume.h"
 
 namespace troika::train {
 namespace {

@@ -22,8 +22,8 @@
 #include "troika/cluster/environment.h"
 #include "troika/cluster/port.h"
 #include "troika/comm/world.h"
-#include "troika/train/checkpoint_index.h"
-#include "troika/train/resume.h"
+#include "troika/train/checkpoint/index.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

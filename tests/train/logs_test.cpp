@@ -13,10 +13,10 @@
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
-#include "troika/train/jsonl_logger.h"
-#include "troika/train/logger.h"
+#include "troika/train/loggers/jsonl.h"
+#include "troika/train/loggers/logger.h"
+#include "troika/train/loggers/prometheus.h"
 #include "troika/train/options.h"
-#include "troika/train/prometheus_logger.h"
 
 namespace troika::train {
 namespace {

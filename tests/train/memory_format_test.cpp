@@ -8,8 +8,8 @@
 #include "troika/nn/batch_norm.h"
 #include "troika/nn/sequential.h"
 #include "troika/nn/state.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/replicated_task.h"
-#include "troika/train/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -14,10 +14,10 @@
 #include "troika/nn/state.h"
 #include "troika/train/callbacks/statistics.h"
 #include "troika/train/callbacks/throughput.h"
-#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/rank_zero.h"
-#include "troika/train/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

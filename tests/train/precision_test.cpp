@@ -13,9 +13,9 @@
 #include "troika/nn/sequential.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/data_parallel.h"
-#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/optimization.h"
-#include "troika/train/safetensors.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

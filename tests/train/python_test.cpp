@@ -10,9 +10,9 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/loggers/tensorboard.h"
 #include "troika/train/options.h"
-#include "troika/train/tensorboard_logger.h"
 
 namespace troika::train {
 namespace {

@@ -6,7 +6,7 @@
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/resume.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/trainer.h"
 #include "troika/train/training_step.h"
 

@@ -1,5 +1,5 @@
 // A run that is stopped and goes on from its checkpoint is, to the bit, the run that never stopped.
-#include "troika/train/resume.h"
+#include "troika/train/checkpoint/resume.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -13,10 +13,10 @@
 #include "tests/support/errors.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/train/crc32c.h"
-#include "troika/train/csv_logger.h"
+#include "troika/train/checkpoint/crc32c.h"
+#include "troika/train/loggers/csv.h"
+#include "troika/train/loggers/tensorboard.h"
 #include "troika/train/summary.h"
-#include "troika/train/tensorboard_logger.h"
 
 namespace troika::train {
 namespace {

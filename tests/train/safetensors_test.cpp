@@ -1,4 +1,4 @@
-#include "troika/train/safetensors.h"
+#include "troika/train/checkpoint/safetensors.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/reader.h"
 
 namespace troika::train {
 

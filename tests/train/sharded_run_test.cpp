@@ -10,7 +10,7 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/parallel/sharded.h"
-#include "troika/train/resume.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/strategy.h"
 #include "troika/train/training_step.h"
 

@@ -1,6 +1,6 @@
 // Every rank writes its own share of a checkpoint, of about the same size, and gathers nothing for
 // it.
-#include "troika/train/checkpoint_share.h"
+#include "troika/train/checkpoint/share.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/resume.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/training_step.h"
 
 namespace troika::train {

@@ -8,8 +8,8 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/foreign_weights.h"
-#include "troika/train/resume.h"
+#include "troika/train/checkpoint/foreign_weights.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

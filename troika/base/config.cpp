@@ -199,6 +199,14 @@ Rule between(double low, double high) {
           [=](const Value& v) { return number(v) >= low && number(v) <= high; }};
 }
 
+Rule count_from(int64_t low) {
+  return between(low, int64_t{1'000'000'000});
+}
+
+Rule number_or_share() {
+  return {.text = "a number as 10, or a share as 0.1", .holds = {}, .takes_numbers = true};
+}
+
 Rule from_to_below(double low, double high) {
   return {fmt::format("a number >= {} and < {}", low, high),
           [=](const Value& v) { return number(v) >= low && number(v) < high; }};

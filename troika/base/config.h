@@ -35,6 +35,11 @@ Rule between(int64_t low, int64_t high);      // low <= value <= high
 Rule between(double low, double high);        // low <= value <= high
 Rule from_to_below(double low, double high);  // low <= value < high
 Rule above_to(double low, double high);       // low < value <= high
+// From `low` to a thousand million. Beyond that a slip is likelier than a wish, and sums of counts
+// would overflow.
+Rule count_from(int64_t low);
+// For a text, which is looked at where what it is a share of is known.
+Rule number_or_share();
 Rule one_of(std::vector<std::string> names);
 // For a list: of these names any number, each at most once.
 Rule some_of(std::vector<std::string> names);

@@ -10,7 +10,7 @@
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
-#include "troika/train/safetensors.h"
+#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/strategy.h"
 #include "troika/train/trainer.h"
 

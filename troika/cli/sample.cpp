@@ -6,7 +6,7 @@
 #include "troika/base/error.h"
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint.h"
+#include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/options.h"
 
 namespace troika::cli {

@@ -18,9 +18,9 @@
 #include "troika/cluster/stop_signals.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/placement.h"
-#include "troika/train/resume.h"
 #include "troika/train/strategy.h"
 #include "troika/train/trainer.h"
 

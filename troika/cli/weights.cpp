@@ -10,8 +10,8 @@
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/ema.h"
-#include "troika/train/checkpoint.h"
-#include "troika/train/foreign_weights.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint/foreign_weights.h"
 #include "troika/train/options.h"
 
 namespace troika::cli {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "troika/parallel/exchange.h"
+#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/hooks.h"
-#include "troika/train/safetensors.h"
 
 namespace troika::train {
 

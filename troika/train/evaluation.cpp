@@ -10,10 +10,10 @@
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/replicas.h"
-#include "troika/train/checkpoint_index.h"
+#include "troika/train/checkpoint/index.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/evaluation_loop.h"
 #include "troika/train/limits.h"
-#include "troika/train/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

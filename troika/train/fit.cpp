@@ -11,7 +11,7 @@
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/sync_batch_norm.h"
-#include "troika/train/foreign_weights.h"
+#include "troika/train/checkpoint/foreign_weights.h"
 #include "troika/train/random_state.h"
 #include "troika/train/trainer.h"
 

@@ -8,10 +8,10 @@
 #include "troika/base/random.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/reader.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit.h"
 #include "troika/train/random_state.h"
-#include "troika/train/resume.h"
 
 namespace troika::train {
 

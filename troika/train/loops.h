@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "troika/train/safetensors.h"
+#include "troika/train/checkpoint/safetensors.h"
 
 namespace troika::train {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "troika/comm/group.h"
-#include "troika/train/logger.h"
+#include "troika/train/loggers/logger.h"
 
 namespace troika::train {
 

@@ -10,7 +10,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/shard_states.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/reader.h"
 
 namespace troika::train {
 

@@ -5,7 +5,7 @@
 #include "troika/nn/precision.h"
 #include "troika/nn/recompute/budget.h"
 #include "troika/train/callbacks/options.h"
-#include "troika/train/logger.h"
+#include "troika/train/loggers/logger.h"
 #include "troika/train/strategy.h"
 
 namespace troika::train {
@@ -16,12 +16,13 @@ using config::above;
 using config::above_to;
 using config::at_least;
 using config::between;
+using config::count_from;
 using config::from_to_below;
+using config::number_or_share;
 using config::one_of;
 using config::some_of;
 
-// Beyond these a slip is likelier than a wish, and sums and milliseconds would overflow.
-constexpr int64_t kMaxCount = 1'000'000'000;
+// Beyond these a slip is likelier than a wish, and milliseconds would overflow.
 constexpr double kWeekSeconds = 7 * 24 * 3600;
 constexpr double kMaxMegabytes = 1e6;
 
@@ -31,11 +32,6 @@ config::Rule count_or(const std::string& minus_one) {
             const auto count = std::get<int64_t>(value);
             return count >= 1 || count == -1;
           }};
-}
-
-// Of batches. What is in the text is looked at where their number is known.
-config::Rule number_or_share() {
-  return {"a number as 10, or a share as 0.1", {}, {}, /*takes_numbers=*/true};
 }
 
 config::Rule recompute_policy() {
@@ -93,15 +89,14 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.max_epochs", &trainer.max_epochs,
             "passes over the training data; 0: 1000, but no limit where max_steps or max_time is "
             "set; -1: no limit, one of them must end the run",
-            between(int64_t{-1}, kMaxCount));
+            count_from(-1));
   table.add("trainer.max_steps", &trainer.max_steps,
             "stop after this many optimizer steps; -1: only max_epochs counts",
             count_or("no limit"));
   table.add("trainer.min_epochs", &trainer.min_epochs,
-            "epochs that callbacks and max_time cannot cut short", between(int64_t{0}, kMaxCount));
+            "epochs that callbacks and max_time cannot cut short", count_from(0));
   table.add("trainer.min_steps", &trainer.min_steps,
-            "optimizer steps that callbacks and max_time cannot cut short",
-            between(int64_t{0}, kMaxCount));
+            "optimizer steps that callbacks and max_time cannot cut short", count_from(0));
   table.add("trainer.max_time", &trainer.max_time,
             "the run ends after this time, DD:HH:MM:SS, that of before a resume included; empty: "
             "no limit");
@@ -121,21 +116,21 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             number_or_share());
   table.add("trainer.fast_dev_run", &trainer.fast_dev_run,
             "try everything on so many batches, without loggers and checkpoints; 0: off",
-            between(int64_t{0}, kMaxCount));
+            count_from(0));
   table.add("trainer.val_check_interval", &trainer.val_check_interval,
             "batches between validations inside of an epoch: a number or a share; 1.0: only at its "
             "end",
             number_or_share());
   table.add("trainer.num_sanity_val_steps", &trainer.num_sanity_val_steps,
             "batches to validate before training, so that errors show early; -1: all",
-            between(int64_t{-1}, kMaxCount));
+            count_from(-1));
   table.add("trainer.deterministic", &trainer.deterministic,
             "only algorithms that give the same bits each time; an error where there is none");
   table.add(
       "trainer.accumulate_grad_batches", &trainer.accumulate_grad_batches,
       "batches whose gradients, added up and divided by this number, make one optimizer step; "
       "perhaps fewer at the end of an epoch",
-      between(int64_t{1}, kMaxCount));
+      count_from(1));
   table.add("trainer.gradient_clip_val", &trainer.gradient_clip_val,
             "bound on gradients before each step; 0: none", at_least(0.0));
   table.add("trainer.gradient_clip_algorithm", &trainer.gradient_clip_algorithm,
@@ -194,11 +189,10 @@ void add_data(config::Table& table, TrainOptions::Data& data) {
   table.add("data.validation_fraction", &data.validation_fraction,
             "of text: share of its end that is held out", between(0.0, 1.0));
   table.add("data.augment", &data.augment, "random crops and flips of training images");
-  table.add("data.batch_size", &data.batch_size, "samples a step on each process",
-            between(int64_t{1}, kMaxCount));
+  table.add("data.batch_size", &data.batch_size, "samples a step on each process", count_from(1));
   table.add("data.global_batch_size", &data.global_batch_size,
             "samples a step over all processes, instead of batch_size; 0: batch_size counts",
-            between(int64_t{0}, kMaxCount));
+            count_from(0));
   table.add("data.workers", &data.workers, "threads that load ahead",
             between(int64_t{0}, int64_t{1024}));
   table.add("data.prefetch", &data.prefetch, "batches loaded ahead",
@@ -228,7 +222,7 @@ void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
             "of lr with the global batch over reference_batch; the warm-up then starts at lr",
             one_of(optim::scaling_names()));
   table.add("optim.reference_batch", &schedule.reference_batch, "global batch that lr is meant for",
-            between(int64_t{1}, kMaxCount));
+            count_from(1));
 }
 
 void add_schedule(config::Table& table, optim::ScheduleOptions& schedule) {
@@ -243,7 +237,7 @@ void add_schedule(config::Table& table, optim::ScheduleOptions& schedule) {
   table.add("optim.gamma", &schedule.gamma, "of step, multi_step and plateau: factor of a fall",
             above_to(0.0, 1.0));
   table.add("optim.step_size", &schedule.step_size, "of step: optimizer steps between falls",
-            between(int64_t{1}, kMaxCount));
+            count_from(1));
   table.add("optim.milestones", &schedule.milestones,
             "of multi_step: optimizer steps at which the rate falls, ascending");
   table.add("optim.power", &schedule.power, "of polynomial", above(0.0));
@@ -253,7 +247,7 @@ void add_schedule(config::Table& table, optim::ScheduleOptions& schedule) {
             "of one_cycle: share of the steps in which the rate rises", between(0.0, 1.0));
   table.add("optim.patience", &schedule.patience,
             "of plateau: validations in a row without a lower loss that are put up with",
-            between(int64_t{0}, kMaxCount));
+            count_from(0));
   table.add("optim.threshold", &schedule.threshold,
             "of plateau: how much lower counts, relative to the best loss", between(0.0, 1.0));
 }
@@ -301,40 +295,37 @@ void add_ddp(config::Table& table, parallel::DataParallelOptions& ddp) {
   table.add("ddp.error_feedback", &codec.error_feedback,
             "of powersgd, topk and int8: what compression left out is added to the next gradient");
   table.add("ddp.powersgd_rank", &codec.rank, "of powersgd: rank of the approximation",
-            between(int64_t{1}, kMaxCount));
+            count_from(1));
   table.add("ddp.powersgd_start_step", &codec.start_step,
-            "of powersgd: steps without compression first", between(int64_t{0}, kMaxCount));
+            "of powersgd: steps without compression first", count_from(0));
   table.add("ddp.powersgd_warm_start", &codec.warm_start,
             "of powersgd: begin from the factors of the step before");
   table.add("ddp.topk_density", &codec.density, "of topk: share of the numbers that is sent",
             above_to(0.0, 1.0));
-  table.add("ddp.int8_block", &codec.block, "of int8: numbers that share a scale",
-            between(int64_t{1}, kMaxCount));
+  table.add("ddp.int8_block", &codec.block, "of int8: numbers that share a scale", count_from(1));
 }
 
 void add_strategies(config::Table& table, TrainOptions& options) {
   table.add("horovod.backward_passes_per_step", &options.horovod.backward_passes_per_step,
             "of strategy horovod: batches whose summed gradients make one optimizer step",
-            between(int64_t{1}, kMaxCount));
+            count_from(1));
   table.add("horovod.average_aggregated_gradients", &options.horovod.average_aggregated_gradients,
             "of strategy horovod: their mean instead of their sum");
   table.add(
       "zero.group_size", &options.zero.group_size,
       "of zero1, zero2 and zero3: consecutive ranks that share the model out among them, each "
       "group all of it; 0: all ranks, with hybrid_shard those of a node",
-      between(int64_t{0}, kMaxCount));
+      count_from(0));
   table.add("local_sgd.period", &options.local_sgd.period,
             "of local_sgd and post_local_sgd: steps between averages of the parameters",
-            between(int64_t{1}, kMaxCount));
+            count_from(1));
   table.add("local_sgd.warmup_steps", &options.local_sgd.warmup_steps,
-            "of post_local_sgd: steps that average gradients first",
-            between(int64_t{0}, kMaxCount));
+            "of post_local_sgd: steps that average gradients first", count_from(0));
   auto& diloco = options.diloco;
   table.add("diloco.period", &diloco.period,
-            "of diloco: steps between steps of the outer optimizer",
-            between(int64_t{1}, kMaxCount));
+            "of diloco: steps between steps of the outer optimizer", count_from(1));
   table.add("diloco.warmup_steps", &diloco.warmup_steps,
-            "of diloco: steps that average gradients first", between(int64_t{0}, kMaxCount));
+            "of diloco: steps that average gradients first", count_from(0));
   table.add("diloco.outer_lr", &diloco.outer_lr, "of diloco: rate of the outer SGD", above(0.0));
   table.add("diloco.outer_momentum", &diloco.outer_momentum,
             "of diloco: Nesterov momentum of the outer SGD", from_to_below(0.0, 1.0));

@@ -3,7 +3,7 @@
 
 #include <c10/core/Device.h>
 
-#include "troika/train/safetensors.h"
+#include "troika/train/checkpoint/safetensors.h"
 
 namespace troika::train {
 

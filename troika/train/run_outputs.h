@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/train/logger.h"
+#include "troika/train/loggers/logger.h"
 #include "troika/train/progress.h"
 
 namespace troika::train {

@@ -13,7 +13,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/recompute/budget.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/reader.h"
 
 namespace troika::train {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
 
 namespace troika::train {

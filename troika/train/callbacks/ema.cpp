@@ -1,8 +1,8 @@
 #include "troika/train/callbacks/ema.h"
 
 #include "troika/base/error.h"
-#include "troika/train/checkpoint.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/strategy.h"
 

@@ -4,8 +4,8 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit_context.h"
-#include "troika/train/resume.h"
 #include "troika/train/strategy.h"
 
 namespace troika::train {

@@ -7,10 +7,10 @@
 #include "troika/base/file.h"
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/reader.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
-#include "troika/train/resume.h"
 
 namespace troika::train {
 

@@ -5,20 +5,19 @@ namespace troika::train {
 namespace {
 
 using config::at_least;
-using config::between;
+using config::count_from;
 using config::from_to_below;
+using config::number_or_share;
 using config::one_of;
 using config::some_of;
-
-constexpr int64_t kMost = 1'000'000'000;  // of anything
 
 void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) {
   table.add("checkpoint.enabled", &checkpoint.enabled,
             "write any; when asked to stop, one is written all the same");
   table.add("checkpoint.every_n_epochs", &checkpoint.every_n_epochs,
-            "epochs between checkpoints; 0: none at the end of epochs", between(int64_t{0}, kMost));
+            "epochs between checkpoints; 0: none at the end of epochs", count_from(0));
   table.add("checkpoint.every_n_train_steps", &checkpoint.every_n_train_steps,
-            "optimizer steps between further checkpoints; 0: none", between(int64_t{0}, kMost));
+            "optimizer steps between further checkpoints; 0: none", count_from(0));
   table.add("checkpoint.async", &checkpoint.async,
             "write beside training, from a copy in memory; one at a time");
   table.add("checkpoint.weights_only", &checkpoint.weights_only,
@@ -31,7 +30,7 @@ void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) 
   table.add("checkpoint.mode", &checkpoint.mode, "whether less or more of it is better",
             one_of({"min", "max"}));
   table.add("checkpoint.save_top_k", &checkpoint.save_top_k, "how many of the best stay; -1: all",
-            between(int64_t{-1}, kMost));
+            count_from(-1));
   table.add("checkpoint.save_last", &checkpoint.save_last,
             "write and keep the latest too where it is not among the best");
   table.add("checkpoint.on_exception", &checkpoint.on_exception,
@@ -44,7 +43,7 @@ void add_early_stopping(config::Table& table, TrainOptions::EarlyStopping& stopp
   table.add("early_stopping.mode", &stopping.mode, "whether less or more of it is better",
             one_of({"min", "max"}));
   table.add("early_stopping.patience", &stopping.patience,
-            "values in a row without improvement that end the run", between(int64_t{1}, kMost));
+            "values in a row without improvement that end the run", count_from(1));
   table.add("early_stopping.min_delta", &stopping.min_delta,
             "an improvement must be larger than this", at_least(0.0));
   table.add("early_stopping.strict", &stopping.strict,
@@ -70,9 +69,9 @@ void add_averages(config::Table& table, TrainOptions::Ema& ema, TrainOptions::Sw
   table.add("ema.decay", &ema.decay, "share that the average keeps at an update",
             from_to_below(0.0, 1.0));
   table.add("ema.update_every_n_steps", &ema.update_every_n_steps, "optimizer steps",
-            between(int64_t{1}, kMost));
+            count_from(1));
   table.add("ema.update_starting_at_step", &ema.update_starting_at_step,
-            "steps before the first that enters the average", between(int64_t{0}, kMost));
+            "steps before the first that enters the average", count_from(0));
   table.add("ema.use_buffers", &ema.use_buffers,
             "average buffers (batch-norm statistics) too; else the latest are used");
   table.add("swa.swa_lrs", &swa.swa_lrs,
@@ -80,9 +79,9 @@ void add_averages(config::Table& table, TrainOptions::Ema& ema, TrainOptions::Sw
             at_least(0.0));
   table.add("swa.swa_epoch_start", &swa.swa_epoch_start,
             "epoch, counted from 0, that begins it: a number as 8, or a share of max_epochs",
-            {"a number as 8, or a share as 0.8", {}, {}, /*takes_numbers=*/true});
+            number_or_share());
   table.add("swa.annealing_epochs", &swa.annealing_epochs, "in which the rate goes to swa_lrs",
-            between(int64_t{0}, kMost));
+            count_from(0));
   table.add("swa.annealing_strategy", &swa.annealing_strategy, "how it goes there",
             one_of({"cos", "linear"}));
 }
@@ -90,8 +89,7 @@ void add_averages(config::Table& table, TrainOptions::Ema& ema, TrainOptions::Sw
 void add_observers(config::Table& table, TrainOptions& options) {
   auto& statistics = options.statistics;
   table.add("statistics.every_n_steps", &statistics.every_n_steps,
-            "optimizer steps between statistics of gradients and weights; 0: none",
-            between(int64_t{0}, kMost));
+            "optimizer steps between statistics of gradients and weights; 0: none", count_from(0));
   table.add("statistics.of", &statistics.of, "what they are of", some_of({"gradients", "weights"}));
   table.add("statistics.per", &statistics.per,
             "what has some of its own, beside the total: block is what stands before a name's last "

@@ -10,8 +10,8 @@
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/batch_norm.h"
-#include "troika/train/checkpoint.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
 

@@ -2,7 +2,7 @@
 
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
 

@@ -7,7 +7,7 @@
 
 #include "troika/nn/state.h"
 #include "troika/parallel/exchange.h"
-#include "troika/train/checkpoint_reader.h"
+#include "troika/train/checkpoint/reader.h"
 
 namespace troika::train {
 

@@ -1,0 +1,102 @@
+#include "troika/train/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/train/checkpoint/reader.h"
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+namespace {
+
+constexpr const char* kOptionsKey = "troika.options";
+
+// What the model takes from its data set, so that it is none of the options.
+constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
+    {"troika.num_classes", &nn::ModelOptions::num_classes},
+    {"troika.in_channels", &nn::ModelOptions::in_channels},
+    {"troika.image_size", &nn::ModelOptions::image_size},
+    {"troika.vocab_size", &nn::ModelOptions::vocab_size},
+    {"troika.context", &nn::ModelOptions::context}};
+
+}  // namespace
+
+NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others) {
+  NamedTensors state;
+  for (auto& item : nn::named_state(module)) {
+    state.emplace_back(std::move(item.name), std::move(item.tensor));
+  }
+  for (const auto& [other, tensor] : others) {
+    const auto found = std::find_if(state.begin(), state.end(),
+                                    [&](const auto& item) { return item.first == other; });
+    TROIKA_CHECK(found != state.end(), other + " is not a tensor of the module");
+    found->second = tensor;
+  }
+  return state;
+}
+
+FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& model,
+                        const TrainOptions& options, const CheckpointInfo& info) {
+  TrainOptions copy = options;
+  Metadata metadata{{"format", "pt"},
+                    {"epoch", std::to_string(info.epoch)},
+                    {"step", std::to_string(info.step)},
+                    {kOptionsKey, make_table(copy).to_toml()}};
+  for (const auto& [key, size] : kSizes) metadata[key] = std::to_string(copy.model.*size);
+  return save_safetensors(file, model, metadata);
+}
+
+std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
+  std::error_code none;
+  auto folder = std::filesystem::canonical(path, none);
+  if (!none && folder.filename() == kWeightsFile) folder = folder.parent_path();
+  return !none && std::filesystem::exists(folder / kIndexFile) ? folder : std::filesystem::path();
+}
+
+NamedTensors load_weights(const std::filesystem::path& path) {
+  const auto folder = checkpoint_of(path);
+  return folder.empty() ? load_safetensors(path)
+                        : CheckpointReader(folder, 0).read_all(kModelPrefix);
+}
+
+TrainOptions read_checkpoint_options(const std::filesystem::path& path) {
+  const auto file = std::filesystem::is_directory(path) ? path / kWeightsFile : path;
+  const Metadata metadata = read_safetensors_metadata(file);
+  const auto text = metadata.find(kOptionsKey);
+  if (text == metadata.end()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = file.string() + " does not say which model it is of",
+                 .got = "no " + std::string(kOptionsKey) + " in its metadata",
+                 .expected = "a checkpoint that troika train wrote"});
+  }
+  TrainOptions options;
+  make_table(options).parse(text->second, file.string());
+  for (const auto& [key, size] : kSizes) {
+    const auto found = metadata.find(key);
+    if (found == metadata.end()) continue;
+    const std::string& number = found->second;
+    const auto end = number.data() + number.size();
+    if (std::from_chars(number.data(), end, options.model.*size).ptr != end) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = file.string() + ": bad " + key, .got = number, .expected = "a number"});
+    }
+  }
+  return options;
+}
+
+std::shared_ptr<nn::Model> load_from_checkpoint(const std::filesystem::path& path) {
+  auto model = nn::make_model(read_checkpoint_options(path).model);
+  load_checkpoint(path, *model);
+  return model;
+}
+
+void load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module) {
+  load_into(model_state(module), load_weights(path), path.string());
+}
+
+}  // namespace troika::train

@@ -1,0 +1,67 @@
+// The weights of a run on disk, under PyTorch's parameter names. They are for using a model;
+// resume.h has what a run goes on from.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troika/parallel/exchange.h"
+#include "troika/train/checkpoint/safetensors.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace troika::nn {
+class Model;
+}
+
+namespace troika::train {
+
+struct TrainOptions;
+
+// Where the run stood.
+struct CheckpointInfo {
+  int64_t epoch = 0;  // complete ones
+  int64_t step = 0;
+};
+
+// What the course of one rank depends on.
+struct RankState {
+  NamedTensors model;  // under the module's own names
+  NamedTensors rest;   // optimizer, loops, random numbers...: names as optimizer.fc.weight.exp_avg
+  // Of those that are a part of a tensor of their name, which part. Parts of all ranks make it
+  // whole; names are those of `rest`, and those of `model` behind "model.".
+  std::vector<parallel::Shard> shards = {};
+};
+
+// The module's parameters and buffers, which the tensors share memory with. Those of `others` stand
+// in place of those of their names: masters, of which parameters are roundings, or parts of them.
+NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others = {});
+
+// Writes the file whole or not at all. The options that made the model travel in its metadata.
+FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& model,
+                        const TrainOptions& options, const CheckpointInfo& info);
+
+// Weights under PyTorch's names: of the folder of a checkpoint or of model.safetensors in it (or a
+// link to one of them), put together from the files of all ranks and checked; or those of any other
+// safetensors file.
+NamedTensors load_weights(const std::filesystem::path& path);
+
+// The folder of the checkpoint that such a path means; empty for a file that is in none.
+std::filesystem::path checkpoint_of(const std::filesystem::path& path);
+
+// The options a checkpoint (its folder, or weights) was trained with: enough to make its model
+// again, if that is one of the zoo's.
+TrainOptions read_checkpoint_options(const std::filesystem::path& path);
+
+// The model of a checkpoint of one of the zoo's, in training mode, with its weights in float32.
+std::shared_ptr<nn::Model> load_from_checkpoint(const std::filesystem::path& path);
+
+// Copies load_weights() into the module; names and shapes must be the same.
+void load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module);
+
+}  // namespace troika::train

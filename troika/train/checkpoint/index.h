@@ -1,0 +1,66 @@
+// index.json of a checkpoint: who wrote it, what its files are, and where in them the tensors lie.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/train/checkpoint/checkpoint.h"
+
+namespace troika::train {
+
+// Where the elements [offset, offset + count) of a tensor, in the order of its dimensions, are.
+struct SavedSlice {
+  std::string file;  // in the checkpoint's folder
+  std::string key;   // of the tensor in the file
+  int64_t offset = 0;
+  int64_t count = 0;
+  uint32_t crc32c = 0;
+};
+
+struct SavedTensor {
+  std::string dtype;  // as safetensors name it
+  std::vector<int64_t> shape;
+  std::vector<SavedSlice> slices;  // by offset, each element in one of them
+};
+
+struct SavedFile {
+  int64_t bytes = 0;
+  uint32_t header = 0;  // CRC-32C
+};
+
+struct CheckpointIndex {
+  int ranks = 1;
+  CheckpointInfo info;
+  std::map<std::string, SavedFile> files;      // by name in the checkpoint's folder
+  std::map<std::string, SavedTensor> tensors;  // by name among all of the checkpoint's
+};
+
+constexpr const char* kIndexFile = "index.json";
+constexpr const char* kWeightsFile = "model.safetensors";
+std::string rank_file(int rank);
+
+// Tensors are `model.` and the module's own name for it, or what the run gave them; of those in
+// which rank N differs from rank 0, its own are named so.
+constexpr const char* kModelPrefix = "model.";
+std::string own_name(int rank, const std::string& name);
+bool is_own_name(const std::string& name);
+
+// The files and tensors that one rank has written, for rank 0, which adds them to the index.
+std::string to_text(const CheckpointIndex& share);
+void add_share(CheckpointIndex& index, const std::string& text);
+
+// The file carries a checksum of itself. Throws Error(failure) naming the tensor and the file where
+// elements lie in no slice, or in two.
+void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index);
+
+// Throws Error(usage) naming the file, and the tensor, where the index is damaged, of another
+// version of the format, or has elements in no slice or in two.
+CheckpointIndex read_index(const std::filesystem::path& checkpoint);
+
+Error damaged_checkpoint(const std::filesystem::path& checkpoint, std::string got,
+                         std::string expected);
+
+}  // namespace troika::train

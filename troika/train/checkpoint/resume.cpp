@@ -1,0 +1,223 @@
+#include "troika/train/checkpoint/resume.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+#include <unistd.h>
+
+#include <string_view>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/train/checkpoint/index.h"
+#include "troika/train/checkpoint/share.h"
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+namespace {
+
+constexpr const char* kUnfinished = ".unfinished-";
+// A link to what is being published.
+constexpr const char* kPublishing = ".publishing";
+// A link to what was the last checkpoint when a course began.
+constexpr const char* kBefore = ".before";
+
+// What the standard library's functions on files throw is said as the others say it.
+template <typename Body>
+auto on_disk(const std::string& what, const Body& body) {
+  try {
+    return body();
+  } catch (const std::filesystem::filesystem_error& problem) {
+    throw Error("train", ErrorKind::failure, {.what = "cannot " + what, .got = problem.what()});
+  }
+}
+
+std::filesystem::path free_name(const std::filesystem::path& folder, const CheckpointInfo& info) {
+  const auto plain = fmt::format("epoch={}-step={}", info.epoch, info.step);
+  std::filesystem::path name = plain;
+  for (int i = 1; std::filesystem::exists(folder / name); ++i) {
+    name = fmt::format("{}-v{}", plain, i);
+  }
+  return name;
+}
+
+bool is_checkpoint_name(const std::filesystem::path& name) {
+  return ::fnmatch("epoch=*-step=*", name.c_str(), FNM_PATHNAME) == 0;
+}
+
+// The checkpoint in `folder` that `copy` is one of, by the checksums in its index; else empty.
+std::filesystem::path original_of(const std::filesystem::path& folder,
+                                  const std::filesystem::path& copy) {
+  const auto index = read_file(copy / kIndexFile);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto name = entry.path().filename();
+    if (is_checkpoint_name(name) && std::filesystem::exists(entry.path() / kIndexFile) &&
+        read_file(entry.path() / kIndexFile) == index) {
+      return name;
+    }
+  }
+  return {};
+}
+
+// Where a copy of the folder that followed links has made the link `name` a folder.
+void link_again(const std::filesystem::path& folder, const std::string& name) {
+  const auto copy = folder / name;
+  if (std::filesystem::is_symlink(copy) || !std::filesystem::exists(copy / kIndexFile)) return;
+  auto target = original_of(folder, copy);
+  const bool has_original = !target.empty();
+  if (!has_original) target = free_name(folder, read_index(copy).info);
+  // A kill from here on leaves what the next start makes `last` of.
+  if (name == "last") move_link(folder / kPublishing, target);
+  std::filesystem::rename(copy, folder / (has_original ? kUnfinished + name : target.string()));
+  move_link(copy, target);
+}
+
+void link_last(const std::filesystem::path& folder, const std::filesystem::path& name) {
+  move_link(folder / "last", name);
+  move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
+  std::filesystem::remove(folder / kPublishing);
+}
+
+void publish(const comm::Group& group, const std::filesystem::path& folder,
+             const std::filesystem::path& unfinished, const std::filesystem::path& name,
+             const CheckpointIndex& index) {
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (std::filesystem::exists(unfinished / rank_file(rank))) continue;
+    throw Error("train", ErrorKind::usage,
+                {.what = folder.string() + " is not one folder for all ranks",
+                 .got = fmt::format("nothing of rank {}", rank),
+                 .expected = "run.folder on a file system that all machines share"});
+  }
+  write_index(unfinished, index);
+  sync_path(unfinished);
+  move_link(folder / kPublishing, name);
+  std::filesystem::rename(unfinished, folder / name);
+  sync_path(folder);
+  link_last(folder, name);
+}
+
+std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,
+                           const RankState& state, const TrainOptions& options,
+                           const CheckpointInfo& info) {
+  const bool is_main = group.rank() == 0;
+  const std::filesystem::path name =
+      group.broadcast_text(is_main ? free_name(folder, info).string() : "", 0, "checkpoint");
+  const auto unfinished = folder / (kUnfinished + name.string());
+  if (is_main) {
+    std::filesystem::remove_all(unfinished);
+    make_folder(unfinished);
+  }
+  group.barrier({.label = "checkpoint"});
+  make_folder(unfinished);
+  CheckpointIndex own;
+  for (const ShareFile& file : share_of(group, state)) {
+    NamedTensors tensors;
+    for (const auto& part : file.parts) tensors.emplace_back(part.key, part.tensor);
+    const auto path = unfinished / file.name;
+    const auto digest = file.name == kWeightsFile ? save_weights(path, tensors, options, info)
+                                                  : save_safetensors(path, tensors);
+    add_written(own, file, digest);
+  }
+  CheckpointIndex index{.ranks = group.size(), .info = info, .files = {}, .tensors = {}};
+  for (const auto& text : group.all_gather_text(to_text(own), "checkpoint")) {
+    add_share(index, text);
+  }
+  if (is_main) publish(group, folder, unfinished, name, index);
+  group.barrier({.label = "checkpoint"});
+  return folder / name;
+}
+
+}  // namespace
+
+std::filesystem::path save_checkpoint(const comm::Group& group, const std::filesystem::path& folder,
+                                      const RankState& state, const TrainOptions& options,
+                                      const CheckpointInfo& info) {
+  return on_disk("save a checkpoint in " + folder.string(),
+                 [&] { return save(group, folder, state, options, info); });
+}
+
+std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
+                                      const std::string& ckpt_path) {
+  if (ckpt_path.empty()) return {};
+  std::error_code none;
+  if (ckpt_path == "last" || ckpt_path == "best") {
+    const auto link = folder / ckpt_path;
+    // A copy of the folder may have made the link a folder.
+    if (!std::filesystem::is_symlink(link, none)) {
+      return std::filesystem::exists(link, none) ? link : std::filesystem::path();
+    }
+    const auto target = std::filesystem::read_symlink(link);
+    return target.is_absolute() ? target : folder / target;
+  }
+  const std::filesystem::path path(ckpt_path);
+  if (!std::filesystem::exists(path / kIndexFile)) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "cannot resume from " + path.string(),
+                 .got = std::string("no ") + kIndexFile + " in it",
+                 .expected = "the folder of a checkpoint, last, or best"});
+  }
+  // The link `last`, say, will point to another one, which must not be taken for this.
+  return std::filesystem::canonical(path);
+}
+
+bool has_last_of_course(const std::filesystem::path& folder) {
+  const auto last = linked_checkpoint(folder, "last");
+  return !last.empty() && last != linked_checkpoint(folder, kBefore);
+}
+
+void begin_course(const std::filesystem::path& folder) {
+  on_disk("begin in " + folder.string(), [&] {
+    const auto last = linked_checkpoint(folder, "last");
+    if (last.empty()) {
+      std::filesystem::remove(folder / kBefore);
+    } else {
+      move_link(folder / kBefore, last.filename());
+    }
+  });
+}
+
+void remove_checkpoint(const std::filesystem::path& checkpoint) {
+  on_disk("remove checkpoint " + checkpoint.string(), [&] {
+    if (!std::filesystem::exists(checkpoint)) return;
+    const auto unfinished =
+        checkpoint.parent_path() / (kUnfinished + checkpoint.filename().string());
+    std::filesystem::remove_all(unfinished);
+    std::filesystem::rename(checkpoint, unfinished);
+    std::filesystem::remove_all(unfinished);
+  });
+}
+
+// rename() replaces a link in one step; symlink() cannot.
+void move_link(const std::filesystem::path& link, const std::filesystem::path& target) {
+  const std::filesystem::path temporary = fmt::format("{}.tmp-{}", link.string(), ::getpid());
+  std::filesystem::remove(temporary);
+  std::filesystem::create_symlink(target, temporary);
+  std::filesystem::rename(temporary, link);
+  sync_path(link.parent_path());
+}
+
+void settle_unfinished(const std::filesystem::path& folder) {
+  on_disk("settle unfinished checkpoints in " + folder.string(), [&] {
+    if (!std::filesystem::exists(folder)) return;
+    for (const char* name : {"best", "last"}) link_again(folder, name);
+    const auto published = linked_checkpoint(folder, kPublishing);
+    if (!published.empty() && std::filesystem::exists(published)) {
+      link_last(folder, published.filename());
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const auto name = entry.path().filename().string();
+      if (name.starts_with(kUnfinished) || name.starts_with(kPublishing)) {
+        std::filesystem::remove_all(entry.path());
+      }
+    }
+  });
+}
+
+std::filesystem::path linked_checkpoint(const std::filesystem::path& folder,
+                                        const std::string& name) {
+  std::error_code none;
+  const auto target = std::filesystem::read_symlink(folder / name, none);
+  return !none && is_checkpoint_name(target) ? folder / target : std::filesystem::path();
+}
+
+}  // namespace troika::train

@@ -1,0 +1,49 @@
+// Checkpoints that a run goes on from, on any number of ranks: a folder each, in which every rank
+// writes its own share. docs/trainer.md has the format.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "troika/comm/group.h"
+#include "troika/train/checkpoint/checkpoint.h"
+
+namespace troika::train {
+
+// Writes `folder`/epoch=E-step=S (with -v1, -v2... where that is taken), then moves the links
+// `folder`/last and `folder`/last.safetensors (its weights) to it. A kill at any instant leaves the
+// former `last` or the new one. What several ranks have is written by one of them, so that all
+// write about as many bytes; but rank 0 writes the whole tensors of its model, into one file.
+// Called by all ranks, which must share the folder; blocks. Returns the new folder's path.
+std::filesystem::path save_checkpoint(const comm::Group& group, const std::filesystem::path& folder,
+                                      const RankState& state, const TrainOptions& options,
+                                      const CheckpointInfo& info);
+
+// The checkpoint that trainer.ckpt_path means: empty for none, which is also what "last" and
+// "best" mean before the first one was written. `folder` holds the run's checkpoints. Throws
+// Error(usage) for another path that is no checkpoint.
+std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
+                                      const std::string& ckpt_path);
+
+// Whether `folder`/last is of the course that begin_course() began, so of what a run that is
+// started again goes on from. Another run of that name may have left one before.
+bool has_last_of_course(const std::filesystem::path& folder);
+void begin_course(const std::filesystem::path& folder);
+
+// Removes a folder that save_checkpoint() wrote; a kill meanwhile leaves what settle_unfinished()
+// removes.
+void remove_checkpoint(const std::filesystem::path& checkpoint);
+
+// Makes `link` a symbolic link to `target`, in one step where there is a link already.
+void move_link(const std::filesystem::path& link, const std::filesystem::path& target);
+
+// Removes what killed runs left half-written, moves `last` to what they had published already, and
+// makes `last` and `best` links again where a copy of the folder has made them folders.
+void settle_unfinished(const std::filesystem::path& folder);
+
+// The checkpoint that the link `folder`/`name` points to, if save_checkpoint() may have written it;
+// else empty.
+std::filesystem::path linked_checkpoint(const std::filesystem::path& folder,
+                                        const std::string& name);
+
+}  // namespace troika::train

@@ -1,0 +1,44 @@
+// The JSON header of a safetensors file, apart from the tensors it describes.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troika/train/checkpoint/safetensors.h"
+
+namespace troika::train {
+
+// One tensor; its bytes are [begin, end) of what follows the header.
+struct TensorEntry {
+  std::string name;
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  int64_t begin;
+  int64_t end;
+};
+
+struct SafetensorsHeader {
+  std::vector<TensorEntry> entries;
+  Metadata metadata;
+};
+
+// The format's own limit, which keeps a flipped length from asking for memory.
+constexpr int64_t kMaxHeaderBytes = 100'000'000;
+
+// The format's name of a dtype ("BF16"), or nothing where it has none.
+std::optional<std::string_view> dtype_name(at::ScalarType dtype);
+std::optional<at::ScalarType> dtype_named(std::string_view name);
+
+// Padded with spaces to a multiple of 8 bytes. `file` is for messages.
+std::string write_header(const SafetensorsHeader& header, const std::string& file);
+
+// Throws Error for anything but a complete header whose entries cover `data_bytes` exactly, without
+// gap or overlap.
+SafetensorsHeader parse_header(std::string_view json, int64_t data_bytes, const std::string& file);
+
+}  // namespace troika::train

@@ -1,0 +1,179 @@
+#include "troika/train/checkpoint/share.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "troika/base/random.h"
+#include "troika/compat/torch.h"
+#include "troika/train/checkpoint/safetensors_header.h"
+
+namespace troika::train {
+
+namespace {
+
+enum class Kind : uint64_t {
+  weights,  // a whole tensor of rank 0's model
+  whole,    // another whole tensor
+  part,
+};
+
+// What ranks tell each other of a tensor.
+struct Item {
+  uint64_t hash = 0;
+  uint64_t bytes = 0;
+  Kind kind = Kind::whole;
+};
+
+struct Candidate {
+  SharePart part;
+  Item item;
+};
+
+uint64_t hash_of(std::string_view bytes) {
+  uint64_t hash = bytes.size();
+  for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, std::min(sizeof word, bytes.size() - i));
+    hash = mix(hash, word);
+  }
+  return hash;
+}
+
+uint64_t hash_of(const SharePart& part) {
+  const auto host = part.tensor.detach().to(at::kCPU).contiguous();
+  const std::string place = fmt::format("{} {} {} {}", part.name, c10::toString(host.scalar_type()),
+                                        part.offset, host.numel());
+  return mix(hash_of(place), hash_of({static_cast<const char*>(host.data_ptr()), host.nbytes()}));
+}
+
+std::vector<Candidate> candidates(const RankState& state, bool is_main) {
+  std::map<std::string, const parallel::Shard*> shards;
+  for (const auto& shard : state.shards) shards.emplace(shard.name, &shard);
+  std::vector<Candidate> result;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor, bool is_model) {
+    const auto found = shards.find(name);
+    Candidate next{.part = {name, name, tensor, tensor.sizes().vec(), 0}, .item = {}};
+    if (found != shards.end()) {
+      const auto& shard = *found->second;
+      if (shard.count == 0) return;
+      next.part.tensor = shard.shape.empty() ? tensor : tensor.reshape({-1});
+      next.part.shape = shard.shape;
+      next.part.offset = shard.offset;
+      next.item.kind = Kind::part;
+    } else if (is_model && is_main) {
+      next.part.key = name.substr(std::string_view(kModelPrefix).size());
+      next.item.kind = Kind::weights;
+    }
+    next.item.bytes = tensor.nbytes();
+    result.push_back(std::move(next));
+  };
+  for (const auto& [name, tensor] : state.model) add(kModelPrefix + name, tensor, true);
+  for (const auto& [name, tensor] : state.rest) add(name, tensor, false);
+  return result;
+}
+
+// Of every rank.
+std::vector<std::vector<Item>> items_of_ranks(const comm::Group& group,
+                                              const std::vector<Candidate>& own) {
+  std::vector<Item> items;
+  for (const auto& candidate : own) items.push_back(candidate.item);
+  const std::string text(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
+  std::vector<std::vector<Item>> result;
+  for (const auto& each : group.all_gather_text(text, "checkpoint")) {
+    auto& list = result.emplace_back(each.size() / sizeof(Item));
+    std::memcpy(list.data(), each.data(), each.size());
+  }
+  return result;
+}
+
+// Who writes what several ranks may have: the same on all ranks, by hash.
+std::map<uint64_t, int> writers(const std::vector<std::vector<Item>>& items) {
+  struct Shared {
+    Item item;
+    std::vector<int> ranks;
+  };
+  std::set<uint64_t> of_main;
+  for (const Item& item : items[0]) of_main.insert(item.hash);
+  std::vector<Shared> shared;
+  std::map<uint64_t, size_t> places;
+  std::vector<uint64_t> load(items.size());
+  for (size_t rank = 0; rank < items.size(); ++rank) {
+    for (const Item& item : items[rank]) {
+      if (item.kind != Kind::part && !of_main.contains(item.hash)) {
+        load[rank] += item.bytes;
+        continue;
+      }
+      const auto [place, is_new] = places.emplace(item.hash, shared.size());
+      if (is_new) shared.push_back({item, {}});
+      if (shared[place->second].item.kind != Kind::weights || rank == 0) {
+        shared[place->second].ranks.push_back(static_cast<int>(rank));
+      }
+    }
+  }
+  // The largest first leaves the least difference (Graham 1969), after what has no choice.
+  std::stable_sort(shared.begin(), shared.end(), [](const Shared& a, const Shared& b) {
+    const bool a_is_fixed = a.item.kind == Kind::weights;
+    const bool b_is_fixed = b.item.kind == Kind::weights;
+    return std::pair(a_is_fixed, a.item.bytes) > std::pair(b_is_fixed, b.item.bytes);
+  });
+  std::map<uint64_t, int> result;
+  for (const auto& [item, ranks] : shared) {
+    const int writer = *std::min_element(ranks.begin(), ranks.end(), [&](int a, int b) {
+      return load[static_cast<size_t>(a)] < load[static_cast<size_t>(b)];
+    });
+    result[item.hash] = writer;
+    load[static_cast<size_t>(writer)] += item.bytes;
+  }
+  return result;
+}
+
+// Keeps what this rank is to write; what is its alone gets a name of its own.
+void keep_share(const comm::Group& group, std::vector<Candidate>& own) {
+  for (auto& [part, item] : own) item.hash = hash_of(part);
+  const auto by_hash = writers(items_of_ranks(group, own));
+  std::erase_if(own, [&](const Candidate& candidate) {
+    const auto writer = by_hash.find(candidate.item.hash);
+    return writer != by_hash.end() && writer->second != group.rank();
+  });
+  for (auto& [part, item] : own) {
+    if (!by_hash.contains(item.hash)) part.name = own_name(group.rank(), part.name);
+  }
+}
+
+}  // namespace
+
+std::vector<ShareFile> share_of(const comm::Group& group, const RankState& state) {
+  const bool is_main = group.rank() == 0;
+  auto own = candidates(state, is_main);
+  if (group.size() > 1) keep_share(group, own);
+  ShareFile weights{.name = kWeightsFile, .parts = {}};
+  ShareFile rest{.name = rank_file(group.rank()), .parts = {}};
+  for (auto& [part, item] : own) {
+    (item.kind == Kind::weights ? weights : rest).parts.push_back(std::move(part));
+  }
+  if (!is_main) return {rest};
+  return {weights, rest};
+}
+
+void add_written(CheckpointIndex& index, const ShareFile& file, const FileDigest& digest) {
+  index.files[file.name] = {digest.bytes, digest.header};
+  for (size_t i = 0; i < file.parts.size(); ++i) {
+    const SharePart& part = file.parts[i];
+    auto& tensor = index.tensors[part.name];
+    tensor.dtype = *dtype_name(part.tensor.scalar_type());
+    tensor.shape = part.shape;
+    tensor.slices.push_back({.file = file.name,
+                             .key = part.key,
+                             .offset = part.offset,
+                             .count = part.tensor.numel(),
+                             .crc32c = digest.tensors[i]});
+  }
+}
+
+}  // namespace troika::train

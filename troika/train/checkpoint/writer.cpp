@@ -1,0 +1,48 @@
+#include "troika/train/checkpoint/writer.h"
+
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+
+namespace troika::train {
+
+namespace {
+
+// Into the memory of the copy before, where that fits: new memory costs several times the copying,
+// for its pages.
+void copy_into(NamedTensors& copy, const NamedTensors& tensors) {
+  copy.resize(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, tensor] = tensors[i];
+    auto& [copied_name, copied] = copy[i];
+    copied_name = name;
+    const bool fits = copied.defined() && copied.sizes() == tensor.sizes() &&
+                      copied.scalar_type() == tensor.scalar_type();
+    if (!fits) copied = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
+    copied.copy_(tensor);
+  }
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(const comm::Group& group, const TrainOptions& options)
+    : options_(options), group_(group.split(0).value()) {}
+
+void CheckpointWriter::start(const std::filesystem::path& folder, const RankState& state,
+                             const CheckpointInfo& info) {
+  TROIKA_CHECK(!is_writing(), "a checkpoint is being written");
+  const at::NoGradGuard no_grad;
+  copy_into(copy_.model, state.model);
+  copy_into(copy_.rest, state.rest);
+  copy_.shards = state.shards;
+  writing_ = std::async(std::launch::async, [this, folder, info] {
+    return save_checkpoint(group_, folder, copy_, options_, info);
+  });
+}
+
+bool CheckpointWriter::is_done() const {
+  return is_writing() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+}  // namespace troika::train

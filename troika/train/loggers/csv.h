@@ -1,0 +1,42 @@
+// `metrics.csv`: a column `step`, then one column per metric in the order they first appeared.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troika/base/file.h"
+#include "troika/train/loggers/logger.h"
+
+namespace troika::train {
+
+// Values logged in succession for one step share a row; a metric not logged at a step is an empty
+// cell. A new metric rewrites the file with one more column, atomically.
+class CsvLogger : public Logger {
+ public:
+  // Starts the file anew.
+  explicit CsvLogger(std::filesystem::path path);
+
+  // Throws Error for a name that cannot head a column: empty, `step`, or with a comma, quote or
+  // control character.
+  void log(int64_t step, const MetricValues& values) override;
+  void flush() override;
+
+ private:
+  void add_columns(const MetricValues& values);
+  std::string row_text() const;
+  void replace_content(const std::string& content);
+
+  std::filesystem::path path_;
+  std::unique_ptr<File> file_;
+  std::vector<std::string> columns_;  // without `step`
+  int64_t row_start_ = 0;             // where the row of `step_` begins in the file
+  int64_t end_ = 0;
+  bool has_row_ = false;
+  int64_t step_ = 0;
+  std::map<std::string, double> row_;
+};
+
+}  // namespace troika::train
