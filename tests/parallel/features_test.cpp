@@ -66,41 +66,64 @@ TEST(DataParallelFeatures, UnusedParametersCountAsZeroOrStayUndefined) {
   });
 }
 
+std::unique_ptr<Exchange> make_exchange(nn::Model& module, const Group& group, int stage,
+                                        const DataParallelOptions& options) {
+  if (stage == 0) return std::make_unique<DataParallel>(module, group, options);
+  return std::make_unique<Sharded>(module, group,
+                                   ShardedOptions{.stage = stage, .data_parallel = options});
+}
+
+// Of what this rank steps.
+std::map<std::string, std::vector<float>> gradients_of(const Exchange& exchange,
+                                                       const nn::Model& module) {
+  std::map<std::string, std::vector<float>> result;
+  for (const auto& own : exchange.parameters(module)) {
+    if (!own.tensor.grad().defined()) continue;
+    for (int64_t i = 0; i < own.tensor.numel(); ++i) {
+      result[own.name].push_back(own.tensor.grad().view(-1)[i].item<float>());
+    }
+  }
+  return result;
+}
+
 // As after a checkpoint in the middle of a step: gradients of passes before it are loaded, and no
 // pass after it uses the second layer on any rank.
-TEST(DataParallelFeatures, LoadedGradientsCountWhereLaterPassesMakeNone) {
-  const DataParallelOptions options{.find_unused_parameters = true};
+TEST(DataParallelFeatures, AStepGoesOnWithGradientsThatLaterPassesDoNotMake) {
   for (const int stage : {0, 1, 2, 3}) {
-    comm::local::run(2, [&](Group group) {
-      const auto module =
-          nn::from_sequential(torch::nn::Sequential(one_by_one(), one_by_one(), one_by_one()));
-      std::unique_ptr<Exchange> exchange;
-      if (stage == 0) {
-        exchange = std::make_unique<DataParallel>(*module, group, options);
-      } else {
-        exchange = std::make_unique<Sharded>(
-            *module, group, ShardedOptions{.stage = stage, .data_parallel = options});
-      }
-      auto parameters = module->parameters();
-      if (group.rank() == 1) parameters[1].mutable_grad() = at::full({1, 1}, 6.0);
-      parameters[0].sum().backward();
-      exchange->finish_backward();
-      std::map<std::string, std::vector<float>> means;
-      for (const auto& own : exchange->parameters(*module)) {
-        if (!own.tensor.grad().defined()) continue;
-        for (int64_t i = 0; i < own.tensor.numel(); ++i) {
-          means[own.name].push_back(own.tensor.grad().view(-1)[i].item<float>());
+    for (const bool strict : {false, true}) {
+      comm::local::run(2, [&](Group group) {
+        const auto module =
+            nn::from_sequential(torch::nn::Sequential(one_by_one(), one_by_one(), one_by_one()));
+        const auto exchange =
+            make_exchange(*module, group, stage, {.find_unused_parameters = !strict});
+        auto parameters = module->parameters();
+        if (strict || group.rank() == 1) {
+          parameters[1].mutable_grad() = at::full({1, 1}, 6.0 * group.rank());
         }
-      }
-      // What is shared out lies on rank 0.
-      const bool has_any = stage == 0 || group.rank() == 0;
-      const auto expected = [&](float value) {
-        return has_any ? std::vector{value} : std::vector<float>();
-      };
-      EXPECT_EQ(means["0.weight"], expected(1)) << "stage " << stage;
-      EXPECT_EQ(means["1.weight"], expected(3)) << "stage " << stage;
-      EXPECT_FALSE(means.contains("2.weight")) << "stage " << stage;
-    });
+        exchange->continue_step();
+        auto loss = parameters[0].sum();
+        if (strict) loss = loss + 2 * parameters[2].sum();
+        loss.backward();
+        exchange->finish_backward();
+        auto means = gradients_of(*exchange, *module);
+        // What is shared out lies on rank 0.
+        const bool has_any = stage == 0 || group.rank() == 0;
+        const auto expected = [&](float value) {
+          return has_any ? std::vector{value} : std::vector<float>();
+        };
+        EXPECT_EQ(means["0.weight"], expected(1)) << "stage " << stage;
+        EXPECT_EQ(means["1.weight"], expected(3)) << "stage " << stage;
+        EXPECT_EQ(means["2.weight"], strict ? expected(2) : std::vector<float>())
+            << "stage " << stage;
+        // Of this step alone.
+        parameters[0].sum().backward();
+        if (strict) {
+          EXPECT_THROW(exchange->finish_backward(), Error) << "stage " << stage;
+        } else {
+          exchange->finish_backward();
+        }
+      });
+    }
   }
 }
 

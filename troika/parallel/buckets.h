@@ -28,7 +28,7 @@ struct Slot {
   int64_t offset = 0;   // of its first element in the bucket
   int expected = 1;     // gradients a backward pass makes for it, until it is ready
   int fired = 0;        // that this one has made so far
-  bool used = false;    // has got a gradient since the last finish, no_sync() included, or had one
+  bool used = false;    // has got a gradient in this step, no_sync() included
   bool filled = false;  // `view` holds what this rank gives to the step
   bool averaged = false;  // some rank had one for it, by the last finish
   std::unique_ptr<compat::GradientHook> hook;

@@ -79,6 +79,10 @@ void DataParallel::finish_backward() {
   }
 }
 
+void DataParallel::continue_step() {
+  reducer_->continue_step();
+}
+
 bool DataParallel::set_syncing(bool syncing) {
   const bool before = reducer_->syncing();
   reducer_->set_syncing(syncing);

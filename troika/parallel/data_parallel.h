@@ -108,6 +108,7 @@ class DataParallel : public Exchange {
   optim::NamedTensors state() const override;
   // Outside of a step. Makes new buckets.
   void load_state(const optim::NamedTensors& state) override;
+  void continue_step() override;
   bool set_syncing(bool syncing) override;
 
   // After parameters were frozen, unfrozen, added or cast, the same on all ranks, outside of a

@@ -121,6 +121,10 @@ class Exchange {
   };
   NoSync no_sync() { return NoSync(*this); }
 
+  // Before the first pass: .grad holds the sum of passes that another process made under no_sync(),
+  // before a checkpoint. They are part of the step that begins.
+  virtual void continue_step() {}
+
   // What no_sync() sets to false, and back. Returns what was set before.
   virtual bool set_syncing(bool syncing) = 0;
 

@@ -76,6 +76,10 @@ void LocalSteps::finish_backward() {
   if (synchronous_) synchronous_->finish_backward();
 }
 
+void LocalSteps::continue_step() {
+  if (synchronous_) synchronous_->continue_step();
+}
+
 bool LocalSteps::set_syncing(bool syncing) {
   return synchronous_ ? synchronous_->set_syncing(syncing) : true;
 }

@@ -65,6 +65,7 @@ class LocalSteps : public Exchange {
   // warm-up DataParallel's state as "synchronous.*".
   optim::NamedTensors state() const override;
   void load_state(const optim::NamedTensors& state) override;
+  void continue_step() override;
   bool set_syncing(bool syncing) override;
 
  private:

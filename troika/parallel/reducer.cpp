@@ -101,6 +101,10 @@ void Reducer::set_factor(double factor) {
   factor_ = factor;
 }
 
+void Reducer::continue_step() {
+  for (Slot& slot : slots_) slot.used = slot.parameter.grad().defined();
+}
+
 size_t Reducer::launched() const {
   const std::lock_guard lock(mutex_);
   return launched_;
@@ -228,8 +232,7 @@ void Reducer::average_block(Bucket& bucket) {
                                               {.label = label, .async_op = true});
 }
 
-// What got no gradient on this rank gives zeros, or what its .grad holds: that is of passes before
-// a checkpoint in the middle of the step.
+// What got no gradient on this rank gives zeros, or what its .grad holds.
 void Reducer::settle_missing() {
   const bool counting = options_.static_graph && !counted_ && factor_ != 0;
   std::vector<std::string> missing;
@@ -240,7 +243,6 @@ void Reducer::settle_missing() {
     if (slot.filled || slot.bucket < launched_) continue;
     if (slot.parameter.grad().defined()) {
       fill(slot);
-      slot.used = true;
     } else {
       open(buckets_[slot.bucket]);
       slot.view.zero_();

@@ -54,6 +54,8 @@ class Reducer {
   // While off, gradients are only added up.
   void set_syncing(bool syncing) { syncing_ = syncing; }
   bool syncing() const { return syncing_; }
+  // Parameters that have a gradient got it in earlier passes of this step.
+  void continue_step();
   // Of the step that begins: what this rank's gradients are multiplied by before the mean over
   // ranks. A rank with factor 0 gives zeros, and needs no backward pass. Throws Error(usage) once
   // buckets of the step are on their way.

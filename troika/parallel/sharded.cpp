@@ -174,6 +174,10 @@ void Sharded::finish_backward() {
   }
 }
 
+void Sharded::continue_step() {
+  reducer_->continue_step();
+}
+
 bool Sharded::set_syncing(bool syncing) {
   const bool before = reducer_->syncing();
   reducer_->set_syncing(syncing);

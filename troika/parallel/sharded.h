@@ -97,6 +97,7 @@ class Sharded : public Exchange {
   optim::NamedTensors state() const override { return {}; }
   // Of a DataParallel without codec, too: the order of its buckets is of no use here.
   void load_state(const optim::NamedTensors& state) override;
+  void continue_step() override;
   bool set_syncing(bool syncing) override;
 
   // The ranks that share the model out among them, this one included.

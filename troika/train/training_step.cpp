@@ -279,6 +279,7 @@ void TrainingStep::load_gradients(const std::map<std::string, at::Tensor>& gradi
     const at::NoGradGuard no_grad;
     parameter.tensor.mutable_grad() = at::empty_like(parameter.tensor).copy_(found->second);
   }
+  exchange_->continue_step();
 }
 
 }  // namespace troika::train
