@@ -59,8 +59,10 @@ Loader::Outcome Loader::load(size_t batch) const {
 void Loader::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (true) {
-    room_.wait(lock, stop,
-               [&] { return started_ == batches_.size() || started_ < taken_ + slots_.size(); });
+    // While loads are quick, what is next is the caller's, who would else meet a worker at each.
+    room_.wait(lock, stop, [&] {
+      return started_ == batches_.size() || (!is_quick() && started_ < taken_ + slots_.size());
+    });
     if (stop.stop_requested() || started_ == batches_.size()) return;
     const size_t batch = started_++;
     Outcome outcome = load_unlocked(lock, batch);

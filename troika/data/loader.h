@@ -18,8 +18,8 @@ struct LoaderOptions {
   int prefetch = 4;  // batches that may be loaded or loading ahead of next(); >= 1
   // How long next() waits for a worker, where data may be on a file system that hangs.
   Milliseconds patience = std::chrono::minutes(5);
-  // Waking a worker takes about this long. While the latest loads took less on the whole, next()
-  // itself loads what no worker has begun, without `patience` then.
+  // Waking a worker takes about this long. While the latest loads took less on the whole, workers
+  // begin none, and next() itself loads, without `patience` then.
   std::chrono::nanoseconds hand_over = std::chrono::microseconds(20);
 };
 
