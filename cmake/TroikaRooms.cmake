@@ -87,8 +87,9 @@ function(troika_ranks_test name)
     if(RANKS_BACKEND STREQUAL "gloo" AND NOT TROIKA_WITH_GLOO)
       return()
     endif()
+    # CMake puts the emulator before the first program alone.
     add_test(NAME ${name} COMMAND troika launch -n ${RANKS_RANKS}
-             $<TARGET_FILE:${program}> ${RANKS_COMMAND})
+             ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:${program}> ${RANKS_COMMAND})
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2
     ENVIRONMENT "OMP_NUM_THREADS=1;TROIKA_FLIGHT_RECORD=${PROJECT_BINARY_DIR}/flight-record")
