@@ -17,6 +17,11 @@ inline c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, in
   options.isServer = is_server;
   options.waitWorkers = false;
   options.timeout = timeout;
+  // The default of LibTorch 2.4 and later, though many are built without it.
+  const auto without_libuv = [](auto& of) {
+    if constexpr (requires { of.useLibUV; }) of.useLibUV = false;
+  };
+  without_libuv(options);
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
