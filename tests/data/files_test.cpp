@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <zlib.h>
 
+#include <fstream>
+
 #include "tests/support/errors.h"
 #include "troika/base/file.h"
 #include "troika/base/random.h"
@@ -275,6 +277,46 @@ TEST_F(Text, BytesAreUnsigned) {
   put(folder_ / "high", std::string(8, '\xff'));
   const ByteText text({folder_ / "high"}, Split::train, {.context = 2, .validation_fraction = 0});
   EXPECT_EQ(text.load(std::vector<int64_t>{0}, {}).inputs.min().item<int64_t>(), 255);
+}
+
+TEST_F(Text, WindowsGoOnFromFileToFile) {
+  put(folder_ / "empty", "");
+  put(folder_ / "c", counting(100, 101));
+  put(folder_ / "d", counting(101, 120));
+  const ByteText text(
+      {folder_ / "a", folder_ / "empty", folder_ / "b", folder_ / "c", folder_ / "d"}, Split::train,
+      {.context = 40, .validation_fraction = 0});
+  const auto batch = text.load(std::vector<int64_t>{0, 1}, {});
+  EXPECT_TRUE(torch::equal(batch.inputs.flatten(), torch::arange(80, torch::kLong)));
+  const ByteText end({folder_ / "b", folder_ / "c", folder_ / "d"}, Split::validation,
+                     {.context = 21, .validation_fraction = 0.25});
+  EXPECT_TRUE(torch::equal(end.load(std::vector<int64_t>{0}, {}).targets[0],
+                           torch::arange(99, 120, torch::kLong)));
+}
+
+// Bytes of memory that this process shares with no other and no file (RssAnon of proc(5)).
+int64_t private_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key; status >> key;) {
+    int64_t kibibytes = 0;
+    if (key == "RssAnon:" && status >> kibibytes) return kibibytes * 1024;
+  }
+  return -1;
+}
+
+TEST_F(Text, TakesNoMemoryForTheFiles) {
+  const std::string part(32 << 20, 'x');
+  put(folder_ / "large", part);
+  put(folder_ / "larger", part);
+  const int64_t before = private_bytes();
+  ASSERT_GT(before, 0);
+  const ByteText text({folder_ / "large", folder_ / "larger"}, Split::train, {.context = 1024});
+  int64_t sum = 0;
+  for (int64_t i = 0; i < text.size(); ++i) {
+    sum += text.load(std::vector<int64_t>{i}, {}).inputs[0][0].item<int64_t>();
+  }
+  EXPECT_EQ(sum, text.size() * 'x');
+  EXPECT_LT(private_bytes() - before, 4 << 20) << "of 64 MiB of text";
 }
 
 TEST_F(Text, RefusesWhatGivesNoWindow) {

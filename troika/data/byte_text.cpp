@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "troika/base/error.h"
-#include "troika/base/file.h"
 #include "troika/base/random.h"
 
 namespace troika::data {
@@ -33,17 +33,16 @@ ByteText::ByteText(const std::vector<std::filesystem::path>& files, Split split,
     fail("validation fraction", fmt::format("{}", options.validation_fraction),
          "a number from 0 to below 1");
   }
-  for (const auto& file : files) text_ += read_file(file);
-
-  const auto all = static_cast<int64_t>(text_.size());
+  int64_t all = 0;
+  for (const auto& file : files) {
+    files_.emplace_back(file);
+    all += static_cast<int64_t>(files_.back().content().size());
+    ends_.push_back(all);
+  }
   const auto held_out =
       static_cast<int64_t>(static_cast<double>(all) * options.validation_fraction);
-  if (split == Split::train) {
-    text_.resize(static_cast<size_t>(all - held_out));
-  } else {
-    text_.erase(0, static_cast<size_t>(all - held_out));
-  }
-  const auto bytes = static_cast<int64_t>(text_.size());
+  if (split == Split::validation) first_ = all - held_out;
+  const int64_t bytes = split == Split::train ? all - held_out : held_out;
   // A training window may be shifted by up to context - 1 bytes and needs one byte more to predict.
   windows_ = split == Split::train ? bytes / context_ - 1 : (bytes - 1) / context_;
   if (windows_ < 1) {
@@ -68,13 +67,27 @@ Batch ByteText::load(std::span<const int64_t> indices,
   if (shift_ && augmentation_seed) {
     shift = Random(mix(*augmentation_seed)).below(static_cast<uint64_t>(context_));
   }
+  std::vector<uint8_t> window(static_cast<size_t>(context_) + 1);
   for (const int64_t index : indices) {
     TROIKA_CHECK(index >= 0 && index < size(), fmt::format("window {} of {}", index, size()));
-    const auto* bytes = reinterpret_cast<const uint8_t*>(text_.data()) + shift + index * context_;
-    input = std::copy_n(bytes, context_, input);
-    target = std::copy_n(bytes + 1, context_, target);
+    copy(first_ + static_cast<int64_t>(shift) + index * context_, context_ + 1, window.data());
+    input = std::copy_n(window.data(), context_, input);
+    target = std::copy_n(window.data() + 1, context_, target);
   }
   return batch;
+}
+
+void ByteText::copy(int64_t offset, int64_t count, uint8_t* into) const {
+  auto file = static_cast<size_t>(std::ranges::upper_bound(ends_, offset) - ends_.begin());
+  for (; count > 0; ++file) {
+    const auto content = files_[file].content();
+    const auto size = static_cast<int64_t>(content.size());
+    const int64_t begin = offset - (ends_[file] - size);
+    const int64_t here = std::min(count, size - begin);
+    into = std::copy_n(content.data() + begin, here, into);
+    offset += here;
+    count -= here;
+  }
 }
 
 }  // namespace troika::data

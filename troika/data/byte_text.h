@@ -1,9 +1,11 @@
 // Text for language models: every byte is a token, so any file will do and no vocabulary is needed.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <string>
+#include <vector>
 
+#include "troika/base/file_view.h"
 #include "troika/data/dataset.h"
 
 namespace troika::data {
@@ -22,8 +24,9 @@ struct ByteTextOptions {
 // and of the validation text only what does not fill a window.
 class ByteText final : public Dataset {
  public:
-  // The files one after the other. Throws Error(usage) for a file it cannot read, an option out of
-  // range and a text too short for one window.
+  // The files one after the other. They are mapped, not read into memory, and must not become
+  // shorter meanwhile. Throws Error(usage) for a file it cannot map, an option out of range and a
+  // text too short for one window.
   ByteText(const std::vector<std::filesystem::path>& files, Split split,
            const ByteTextOptions& options);
 
@@ -34,7 +37,12 @@ class ByteText final : public Dataset {
   std::vector<int64_t> input_shape() const override { return {context_}; }
 
  private:
-  std::string text_;
+  // Copies `count` bytes of all files' text from `offset` on.
+  void copy(int64_t offset, int64_t count, uint8_t* into) const;
+
+  std::vector<FileView> files_;
+  std::vector<int64_t> ends_;  // of each file in the text of all
+  int64_t first_ = 0;          // byte of this split in the text of all
   int64_t context_;
   bool shift_;
   int64_t windows_ = 0;
