@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <stdexcept>
 
@@ -59,6 +61,96 @@ TEST(File, ReadsAndWritesAtOffsets) {
   EXPECT_ERROR(
       file.read_at(4, part), ErrorKind::usage,
       "[base] cannot read " + path.string() + "; got its end at byte 5, expected 2 more bytes");
+}
+
+// A folder that every user can write into, with a file elsewhere that must stay as it is.
+class SharedFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::permissions(folder_.path(), std::filesystem::perms::all);
+    write_file_atomically(victim_, "precious");
+  }
+  void TearDown() override { EXPECT_EQ(read_file(victim_), "precious"); }
+
+  void expect_refusal(const std::string& name, const std::string& got) const {
+    for (const int flags : {O_WRONLY | O_CREAT | O_TRUNC, O_WRONLY | O_CREAT | O_APPEND, O_RDWR}) {
+      EXPECT_ERROR(File(folder_ / name, flags), ErrorKind::usage,
+                   "[base] cannot write " + (folder_ / name).string() +
+                       " where other users can write; got " + got +
+                       ", expected no file, or a regular one of this user (remove it, or choose a "
+                       "folder that only you can write into)");
+    }
+  }
+
+  const TemporaryFolder folder_, home_;
+  const std::filesystem::path victim_ = home_ / "victim";
+};
+
+TEST_F(SharedFolder, LinksAreRefused) {
+  std::filesystem::create_symlink(victim_, folder_ / "link");
+  std::filesystem::create_symlink(home_ / "new", folder_ / "dangling");
+  std::filesystem::create_hard_link(victim_, folder_ / "second name");
+  expect_refusal("link", "a symbolic link");
+  expect_refusal("dangling", "a symbolic link");
+  expect_refusal("second name", "a file with 2 names");
+  EXPECT_FALSE(std::filesystem::exists(home_ / "new"));
+}
+
+TEST_F(SharedFolder, PipesAreRefusedAtOnce) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0666), 0);
+  const File reader(folder_ / "pipe", O_RDONLY | O_NONBLOCK);
+  expect_refusal("pipe", "no regular file");
+}
+
+TEST_F(SharedFolder, FilesOfOthersAreRefused) {
+  File(folder_ / "planted", O_WRONLY | O_CREAT).write("theirs");
+  // Only root can give a file away; for others the folder's other tests stand.
+  if (::geteuid() != 0) return;
+  ASSERT_EQ(::chown((folder_ / "planted").c_str(), 65534, 65534), 0);
+  expect_refusal("planted", "a file of user 65534");
+  EXPECT_EQ(read_file(folder_ / "planted"), "theirs");
+}
+
+TEST_F(SharedFolder, FilesOfThisUserAreWritten) {
+  File(folder_ / "own", O_WRONLY | O_CREAT | O_TRUNC).write("one");
+  File(folder_ / "own", O_WRONLY | O_CREAT | O_APPEND).write(" two");
+  EXPECT_EQ(read_file(folder_ / "own"), "one two");
+  File(folder_ / "own", O_WRONLY | O_CREAT | O_TRUNC).write("three");
+  EXPECT_EQ(read_file(folder_ / "own"), "three");
+  EXPECT_THROW(File(folder_ / "own", O_WRONLY | O_CREAT | O_EXCL), Error);
+}
+
+TEST_F(SharedFolder, AtomicWriteReplacesALink) {
+  const auto path = folder_ / "target";
+  std::filesystem::create_symlink(victim_, path);
+  // The name of the temporary file that a program could guess.
+  std::filesystem::create_symlink(victim_, path.string() + ".tmp-" + std::to_string(::getpid()));
+  write_file_atomically(path, "mine");
+  EXPECT_EQ(read_file(path), "mine");
+  EXPECT_FALSE(std::filesystem::is_symlink(path));
+}
+
+TEST(File, FollowsLinksInAFolderOfThisUserAlone) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink(folder / "log", folder / "latest");
+  File(folder / "latest", O_WRONLY | O_CREAT).write("x");
+  EXPECT_EQ(read_file(folder / "log"), "x");
+}
+
+std::filesystem::perms mode_of(const std::filesystem::path& path) {
+  return std::filesystem::status(path).permissions();
+}
+
+TEST(File, OwnFoldersAreClosedWhereOthersCanWrite) {
+  const TemporaryFolder folder;
+  const mode_t before = ::umask(022);
+  make_own_folder(folder / "deep/records");
+  EXPECT_EQ(mode_of(folder / "deep/records"), std::filesystem::perms(0755));
+  std::filesystem::permissions(folder / "deep", std::filesystem::perms::all);
+  make_own_folder(folder / "deep/closed");
+  EXPECT_EQ(mode_of(folder / "deep/closed"), std::filesystem::perms(0700));
+  make_own_folder(folder / "deep/closed");
+  ::umask(before);
 }
 
 TEST(File, NamesWhatItCannotRead) {

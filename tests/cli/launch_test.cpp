@@ -1,7 +1,11 @@
 // `troika launch`: which words are its own and which the program's.
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <vector>
+
 #include "tests/support/subprocess.h"
+#include "troika/base/temporary_folder.h"
 
 namespace troika {
 namespace {
@@ -87,6 +91,22 @@ TEST(Launch, RefusesNoProgramAndUnknownOptions) {
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_EQ(outcome.err, message);
     EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST(Launch, RanksLeaveFlightRecordsBesideTheirLogs) {
+  const TemporaryFolder temporary;
+  const auto outcome =
+      run_program("exec env -u TROIKA_FLIGHT_RECORD TMPDIR=" + temporary.path().string() +
+                  " " TROIKA_PROGRAM " launch -n 5 " TROIKA_FAILING_RANK " throw");
+  EXPECT_NE(outcome.exit_code, 0);
+  const auto entries = std::filesystem::directory_iterator(temporary.path());
+  const std::vector<std::filesystem::path> folders(begin(entries), end(entries));
+  ASSERT_EQ(folders.size(), 1U);
+  EXPECT_EQ(std::filesystem::status(folders[0]).permissions(), std::filesystem::perms::owner_all);
+  for (const int rank : {0, 2, 3, 4}) {
+    const auto name = "world-rank" + std::to_string(rank) + ".json";
+    EXPECT_TRUE(std::filesystem::exists(folders[0] / "flight-record" / name)) << name;
   }
 }
 

@@ -29,20 +29,22 @@ TEST(Launcher, GivesEveryRankItsPlace) {
   auto options = shell(
       "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE "
       "$MASTER_ADDR $MASTER_PORT $OMP_NUM_THREADS $TORCHELASTIC_RUN_ID $TROIKA_ERROR_FILE "
-      "tty=$TROIKA_TTY; cat",
+      "$TROIKA_FLIGHT_RECORD tty=$TROIKA_TTY; cat",
       2);
   options.num_nodes = 3;
   options.node_rank = 1;
   options.master_address = "node0";
   ::unsetenv("OMP_NUM_THREADS");
+  ::unsetenv("TROIKA_FLIGHT_RECORD");
   Launch launch(options);
   EXPECT_EQ(launch.wait(), 0);
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2);
   for (const int local : {0, 1}) {
     const int rank = 2 + local;
     EXPECT_EQ(launch.log(rank), fmt::format("{} 6 {} 2 1 3 node0 29400 {} troika-node0-29400 "
-                                            "{}/rank-{}.error.json tty=\n",
-                                            rank, local, threads, launch.logs().string(), rank));
+                                            "{}/rank-{}.error.json {}/flight-record tty=\n",
+                                            rank, local, threads, launch.logs().string(), rank,
+                                            launch.logs().string()));
   }
   EXPECT_EQ(launch.out(), launch.log(2));
 }
@@ -194,6 +196,35 @@ TEST(Launcher, FreshLogFolderGoesWithSuccessAndStaysWithFailure) {
     EXPECT_EQ(std::to_string(WEXITSTATUS(status)), code);
     EXPECT_EQ(std::filesystem::is_empty(temporary.path()), code == "0");
   }
+}
+
+TEST(Launcher, FlightRecordsOfASuccessStay) {
+  const TemporaryFolder temporary;
+  Launch launch(shell("mkdir $TROIKA_FLIGHT_RECORD; echo record > $TROIKA_FLIGHT_RECORD/rank0"),
+                [&](LaunchOptions& own) {
+                  own.log_dir.clear();
+                  ::unsetenv("TROIKA_FLIGHT_RECORD");
+                  ::setenv("TMPDIR", temporary.path().c_str(), 1);
+                });
+  EXPECT_EQ(launch.wait(), 0);
+  int records = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(temporary.path())) {
+    if (entry.path().filename() == "rank0") records += read_file(entry.path()) == "record\n";
+  }
+  EXPECT_EQ(records, 1);
+}
+
+TEST(Launcher, LogsAreNotWrittenThroughPlantedLinks) {
+  const TemporaryFolder logs, home;
+  std::filesystem::permissions(logs.path(), std::filesystem::perms::all);
+  write_file_atomically(home / "victim", "precious");
+  std::filesystem::create_symlink(home / "victim", logs / "rank-0.log");
+  auto options = shell("echo x");
+  options.log_dir = logs.path();
+  const auto ended = run(options);
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.err, HasSubstr("rank-0.log where other users can write; got a symbolic link"));
+  EXPECT_EQ(read_file(home / "victim"), "precious");
 }
 
 TEST(Launcher, RefusesOneOfSeveralLaunchersThatSrunStarted) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <utility>
 
@@ -23,20 +24,101 @@ namespace {
       {.what = fmt::format("cannot {} {}", action, path.string()), .got = std::strerror(error)});
 }
 
+constexpr mode_t kFileMode = 0644;
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+// Whether users other than this one and root can put names into the folder.
+bool is_open_to_others(const struct stat& folder) {
+  const bool is_others = folder.st_uid != ::geteuid() && folder.st_uid != 0;
+  return is_others || (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+}
+
+struct stat status_of(int fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail("read", path, errno);
+  return status;
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& path, std::string got) {
+  throw Error("base", ErrorKind::usage,
+              {.what = fmt::format("cannot write {} where other users can write", path.string()),
+               .got = std::move(got),
+               .expected = "no file, or a regular one of this user",
+               .hint = "remove it, or choose a folder that only you can write into"});
+}
+
+// Throws Error where another user may have chosen which file this is.
+void require_own(const struct stat& file, const std::filesystem::path& path) {
+  if (!S_ISREG(file.st_mode)) refuse(path, "no regular file");
+  if (file.st_uid != ::geteuid()) refuse(path, fmt::format("a file of user {}", file.st_uid));
+  if (file.st_nlink != 1) refuse(path, fmt::format("a file with {} names", file.st_nlink));
+}
+
+// A descriptor that an exception closes.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+// For a folder that other users can write into, as File's constructor says; -1 with errno.
+int open_among_others(int folder, const std::filesystem::path& path, int flags) {
+  const auto name = path.filename();
+  if (flags & O_CREAT) {
+    const int created = ::openat(folder, name.c_str(), flags | O_EXCL, kFileMode);
+    if (created >= 0 || errno != EEXIST || (flags & O_EXCL)) return created;
+  }
+  // O_NONBLOCK: opening a pipe must not wait for its other end.
+  const int kept = (flags & ~(O_CREAT | O_TRUNC)) | O_NOFOLLOW | O_NONBLOCK;
+  Descriptor file(::openat(folder, name.c_str(), kept));
+  if (file.get() < 0 && errno == ELOOP) refuse(path, "a symbolic link");
+  if (file.get() < 0) return -1;
+  require_own(status_of(file.get(), path), path);
+  if ((flags & O_TRUNC) && ::ftruncate(file.get(), 0) != 0) fail("truncate", path, errno);
+  return file.release();
+}
+
+int open_file(const std::filesystem::path& path, int flags) {
+  flags |= O_CLOEXEC;
+  if ((flags & (O_ACCMODE | O_CREAT)) == O_RDONLY) return ::open(path.c_str(), flags);
+  // The folder that is checked is the one written into, even if its path is renamed meanwhile.
+  const Descriptor folder(::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) return -1;
+  if (is_open_to_others(status_of(folder.get(), path))) {
+    return open_among_others(folder.get(), path, flags);
+  }
+  return ::openat(folder.get(), path.filename().c_str(), flags, kFileMode);
+}
+
 }  // namespace
 
 File::File(std::filesystem::path path, int flags)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), flags | O_CLOEXEC, 0644)) {
+    : path_(std::move(path)), fd_(open_file(path_, flags)) {
   if (fd_ < 0) fail("open", path_, errno);
 }
 
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
 File::~File() {
-  ::close(fd_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 int64_t File::size() const {
-  struct stat status {};
-  if (::fstat(fd_, &status) != 0) fail("read", path_, errno);
+  const auto status = status_of(fd_, path_);
   if (S_ISDIR(status.st_mode)) fail("read", path_, EISDIR);
   return status.st_size;
 }
@@ -101,15 +183,14 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const File&)>& produce) {
-  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  const auto folder = folder_of(path);
   make_folder(folder);
-  const std::filesystem::path temporary = fmt::format("{}.tmp-{}", path.string(), ::getpid());
+  const File file(fmt::format("{}.tmp-{}", path.string(), random_name()),
+                  O_WRONLY | O_CREAT | O_EXCL);
+  const auto& temporary = file.path();
   try {
-    {
-      const File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-      produce(file);
-      file.sync();
-    }
+    produce(file);
+    file.sync();
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename onto", path, errno);
   } catch (...) {
     ::unlink(temporary.c_str());
@@ -122,6 +203,21 @@ void make_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) fail("create folder", path, error.value());
+}
+
+void make_own_folder(const std::filesystem::path& path) {
+  const auto parent = folder_of(path);
+  make_folder(parent);
+  struct stat status {};
+  if (::stat(parent.c_str(), &status) != 0) fail("read", parent, errno);
+  const mode_t mode = is_open_to_others(status) ? 0700 : 0777;
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) fail("create folder", path, errno);
+}
+
+std::string random_name() {
+  std::random_device source;
+  const auto digits = [&] { return fmt::format("{:08x}", source()); };
+  return digits() + digits() + digits() + digits();
 }
 
 void sync_path(const std::filesystem::path& path) {

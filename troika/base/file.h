@@ -14,10 +14,13 @@ namespace troika {
 // what write() was given is with the system when it returns, so it survives a kill of this process.
 class File {
  public:
-  // `flags` as open(2) takes them.
+  // `flags` as open(2) takes them. In a folder that other users can write into (its owner is
+  // neither this user nor root, or its group or everybody may write), a file is opened for writing
+  // only if it is new, or a regular file of this user with one name: a link, or a file that
+  // somebody else put there, is an Error(usage), and what it leads to is not touched.
   File(std::filesystem::path path, int flags);
   ~File();
-  File(const File&) = delete;
+  File(File&& other) noexcept;
   File& operator=(const File&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
@@ -39,9 +42,9 @@ class File {
 // Throws Error(room `base`) naming the path and the system's reason.
 std::string read_file(const std::filesystem::path& path);
 
-// Writes under a temporary name beside `path`, syncs, renames over `path` and syncs the folder: a
-// reader or a crash at any instant finds the old content or the new one, never a part. Creates
-// missing parent folders.
+// Creates a file with a random name beside `path`, writes and syncs it, renames it over `path` and
+// syncs the folder: a reader or a crash at any instant finds the old content or the new one, never
+// a part. A link at `path` is replaced, not followed. Creates missing parent folders.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 // The same for content made in pieces, which need not fit in memory together: `produce` writes
@@ -51,6 +54,13 @@ void write_file_atomically(const std::filesystem::path& path,
 
 // Makes the folder and its parents; throws Error when it cannot.
 void make_folder(const std::filesystem::path& path);
+
+// The same, but where other users can write into the parent folder (see File), a folder that is
+// made gets mode 0700.
+void make_own_folder(const std::filesystem::path& path);
+
+// 32 hexadecimal digits from the system's source of random numbers, for a name nobody can guess.
+std::string random_name();
 
 // Flushes what was written under `path` (a file or a folder) to the disk.
 void sync_path(const std::filesystem::path& path);

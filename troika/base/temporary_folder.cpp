@@ -9,14 +9,16 @@
 
 namespace troika {
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "troika-XXXXXX").string();
+std::filesystem::path make_temporary_folder(const std::string& prefix) {
+  std::string name = (std::filesystem::temp_directory_path() / (prefix + "XXXXXX")).string();
   if (!::mkdtemp(name.data())) {
     throw Error("base", ErrorKind::failure,
                 {.what = "cannot make the folder " + name, .got = std::strerror(errno)});
   }
-  path_ = name;
+  return name;
 }
+
+TemporaryFolder::TemporaryFolder() : path_(make_temporary_folder("troika-")) {}
 
 TemporaryFolder::~TemporaryFolder() {
   std::error_code ignored;

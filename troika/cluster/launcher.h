@@ -37,7 +37,7 @@ struct LaunchOptions {
   int master_port = 0;         // 0: a free one, with several nodes kDefaultPort
   // Holds rank-N.log with both outputs of rank N, where of a line with carriage returns (a progress
   // bar) only the last state is kept. Empty: a fresh folder under the temporary directory, which is
-  // removed unless a rank failed or a signal ended the launch.
+  // removed unless a rank failed, left a flight record, or a signal ended the launch.
   std::filesystem::path log_dir;
   bool tee = false;  // show the other ranks' lines too, with "[rank N] " before each
   Milliseconds shutdown_timeout{5000};  // from SIGTERM (or a forwarded SIGINT) to SIGKILL
@@ -70,9 +70,10 @@ struct LaunchOptions {
 // MASTER_ADDR, MASTER_PORT (a fresh one each round where the launcher chooses it),
 // TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, TROIKA_ROUND (of an elastic run, also
 // those that ended because machines came or went), TROIKA_NNODES=MIN:MAX in an elastic run,
-// TROIKA_ERROR_FILE (see failure.h); where not set yet TORCHELASTIC_RUN_ID and OMP_NUM_THREADS =
-// cores / processes; and TROIKA_TTY=1 and its COLUMNS when standard error here is a terminal.
-// Standard input is empty. The outputs of local rank 0 are passed on byte for byte.
+// TROIKA_ERROR_FILE (see failure.h); where not set yet TORCHELASTIC_RUN_ID, OMP_NUM_THREADS =
+// cores / processes and TROIKA_FLIGHT_RECORD (a folder beside the logs); and TROIKA_TTY=1 and its
+// COLUMNS when standard error here is a terminal. Standard input is empty. The outputs of local
+// rank 0 are passed on byte for byte.
 //
 // Takes over signal handling and child processes while it runs: one launch per process at a time.
 // Throws Error(cluster, usage) for options that make no sense, also beside what srun started.

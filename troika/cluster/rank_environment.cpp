@@ -40,7 +40,7 @@ LaunchPlace next_place(const LaunchOptions& options, LaunchPlace place) {
 }
 
 std::vector<std::string> rank_environment(const LaunchOptions& options, const LaunchPlace& place,
-                                          int local_rank, const std::filesystem::path& error_file) {
+                                          int local_rank, const FailureFiles& files) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
@@ -62,7 +62,8 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const La
     variables["TROIKA_NNODES"] =
         fmt::format("{}:{}", options.elastic->min_nodes, options.num_nodes);
   }
-  variables["TROIKA_ERROR_FILE"] = error_file.string();
+  variables["TROIKA_ERROR_FILE"] = files.error_file.string();
+  variables.emplace("TROIKA_FLIGHT_RECORD", files.flight_record.string());
   variables.emplace("TORCHELASTIC_RUN_ID", place.run_id);
   // The cores this process may use, not those the machine has.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -29,8 +29,14 @@ LaunchPlace decide_place(const LaunchOptions& options);
 // Of the round after that of `place`.
 LaunchPlace next_place(const LaunchOptions& options, LaunchPlace place);
 
+// Where a rank that fails writes.
+struct FailureFiles {
+  std::filesystem::path error_file;
+  std::filesystem::path flight_record;  // a folder
+};
+
 // NAME=VALUE entries: those of this process with the rank's own in place.
 std::vector<std::string> rank_environment(const LaunchOptions& options, const LaunchPlace& place,
-                                          int local_rank, const std::filesystem::path& error_file);
+                                          int local_rank, const FailureFiles& files);
 
 }  // namespace troika::cluster

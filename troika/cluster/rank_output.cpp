@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <utility>
 
+#include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
 
@@ -19,15 +19,10 @@ constexpr size_t kLongestErrorLine = 2000;
 RankOutput::RankOutput(int rank, std::filesystem::path path, Log log, PassOn pass_on, Outlet& out,
                        Outlet& err)
     : rank_(rank),
-      log_path_(std::move(path)),
-      log_(::open(log_path_.c_str(),
-                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (log == Log::fresh ? O_TRUNC : 0),
-                  0644)),
+      log_(std::move(path), O_WRONLY | O_CREAT | O_APPEND | (log == Log::fresh ? O_TRUNC : 0)),
       pass_on_(pass_on),
       streams_{Stream{{}, pass_on == PassOn::nothing ? nullptr : &out, {}, false},
-               Stream{{}, pass_on == PassOn::nothing ? nullptr : &err, {}, true}} {
-  if (!log_) fail_system("write " + log_path_.string(), errno);
-}
+               Stream{{}, pass_on == PassOn::nothing ? nullptr : &err, {}, true}} {}
 
 void RankOutput::attach(Descriptor out, Descriptor err) {
   streams_[0].pipe = std::move(out);
@@ -61,15 +56,11 @@ void RankOutput::read(Stream& stream) {
 }
 
 void RankOutput::write_log(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(log_.get(), bytes.data(), bytes.size());
-    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
-    if (written >= 0 || errno == EINTR) continue;
+  try {
+    log_.write(bytes);
+  } catch (const Error& error) {
     // A full disk must not end the training; say it once.
-    if (!std::exchange(log_failed_, true)) {
-      log::warn("[cluster] cannot write {}: {}", log_path_.string(), system_reason(errno));
-    }
-    return;
+    if (!std::exchange(log_failed_, true)) log::warn("[cluster] {}", error.what());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "troika/base/file.h"
 #include "troika/cluster/descriptor.h"
 #include "troika/cluster/output.h"
 
@@ -35,7 +36,7 @@ class RankOutput {
   void read(Stream& stream);
   bool open() const { return streams_[0].pipe || streams_[1].pipe; }
 
-  const std::filesystem::path& log() const { return log_path_; }
+  const std::filesystem::path& log() const { return log_.path(); }
   // The last non-empty line on standard error, without blanks around it.
   const std::string& last_error_line() const { return last_error_line_; }
 
@@ -43,8 +44,7 @@ class RankOutput {
   void write_log(std::string_view bytes);
 
   int rank_;
-  std::filesystem::path log_path_;
-  Descriptor log_;
+  File log_;
   bool log_failed_ = false;
   PassOn pass_on_;
   std::array<Stream, 2> streams_;

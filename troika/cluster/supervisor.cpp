@@ -1,6 +1,5 @@
 #include "troika/cluster/supervisor.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -9,13 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <limits>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/exit_code.h"
 #include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/cluster/socket.h"
 
 namespace troika::cluster {
@@ -48,15 +47,14 @@ Supervisor::~Supervisor() {
 
 void Supervisor::remove_own_logs() const {
   std::error_code ignored;  // they are temporary
-  if (own_log_dir_) std::filesystem::remove_all(log_dir_, ignored);
+  if (!own_log_dir_ || std::filesystem::exists(flight_record(), ignored)) return;
+  std::filesystem::remove_all(log_dir_, ignored);
 }
 
 void Supervisor::prepare_log_dir() {
   log_dir_ = options_.log_dir;
   if (!log_dir_.empty()) return make_folder(log_dir_);
-  std::string name = (std::filesystem::temp_directory_path() / "troika-launch-XXXXXX").string();
-  if (!::mkdtemp(name.data())) fail_system("make the folder " + name, errno);
-  log_dir_ = name;
+  log_dir_ = make_temporary_folder("troika-launch-");
   own_log_dir_ = true;
 }
 
@@ -104,6 +102,10 @@ std::filesystem::path Supervisor::error_file(int rank) const {
   return log_dir_ / fmt::format("rank-{}.error.json", rank);
 }
 
+std::filesystem::path Supervisor::flight_record() const {
+  return log_dir_ / "flight-record";
+}
+
 void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
   const int rank = place.rank(local_rank, options_.processes);
   using PassOn = RankOutput::PassOn;
@@ -116,7 +118,9 @@ void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
   started->end.rank = rank;
   std::filesystem::remove(error_file(rank));  // of an earlier launch
   Child child =
-      spawn(options_.command, rank_environment(options_, place, local_rank, error_file(rank)));
+      spawn(options_.command,
+            rank_environment(options_, place, local_rank,
+                             {.error_file = error_file(rank), .flight_record = flight_record()}));
   guardian_->watch(child.pid);
   have_ranks_run_ = true;
   started->pid = child.pid;

@@ -47,6 +47,8 @@ class Supervisor {
   // All ranks; false, and said why, when the program cannot be executed: then none is left.
   bool start_round(const LaunchPlace& place);
   std::filesystem::path error_file(int rank) const;
+  // Where ranks that fail leave their flight records.
+  std::filesystem::path flight_record() const;
   void loop();
   // Starts a round and sees to its end. Nothing when the program cannot be executed.
   std::optional<std::vector<RankEnd>> complete_round(const LaunchPlace& place);

@@ -352,6 +352,7 @@ void Lifeline::write_flight_records(const std::string& cause) {
     const auto path =
         group.flight_record / fmt::format("{}-rank{}.json", group.owner.group, group.owner.rank);
     try {
+      make_own_folder(group.flight_record);
       write_file_atomically(path, group.recorder->to_json(group.owner, cause, known));
       log::warn("[comm] flight record: {}", path.string());
     } catch (const Error& error) {

@@ -1,10 +1,8 @@
 #include "troika/comm/world.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 
+#include "troika/base/file.h"
 #include "troika/comm/backend.h"
 #include "troika/comm/local/local.h"
 #include "troika/comm/nccl/nccl.h"
@@ -35,18 +33,23 @@ std::shared_ptr<GroupImpl> connect(const Meeting& meeting, const std::string& na
   return backend(between_nodes(meeting.environment)).make(meeting, deadline);
 }
 
+// Other users cannot guess the name, so none of them can make the folder before the first rank that
+// fails does. Called by all ranks; rank 0 draws the name also where only others need it.
+std::filesystem::path flight_record_folder(const Meeting& meeting, Deadline deadline) {
+  constexpr const char* kKey = "comm/flight-record";
+  auto& rendezvous = *meeting.rendezvous;
+  if (meeting.environment.rank == 0) {
+    rendezvous.set(kKey, "troika-flight-record-" + random_name(), deadline);
+  }
+  if (const auto folder = cluster::process_variable("TROIKA_FLIGHT_RECORD")) return *folder;
+  return std::filesystem::temp_directory_path() / rendezvous.get(kKey, deadline);
+}
+
 }  // namespace
 
 std::string choose_backend(const cluster::Environment& environment) {
   if (environment.world_size == 1) return "local";
   return environment.num_nodes == 1 ? "shm" : "shm+" + between_nodes(environment);
-}
-
-std::filesystem::path flight_record_folder(const cluster::Environment& environment) {
-  if (const char* folder = std::getenv("TROIKA_FLIGHT_RECORD")) return folder;
-  std::string run = environment.run_id.empty() ? std::to_string(::getppid()) : environment.run_id;
-  std::ranges::replace(run, '/', '-');
-  return std::filesystem::temp_directory_path() / ("troika-flight-record-" + run);
 }
 
 Group world(const WorldOptions& options) {
@@ -63,7 +66,7 @@ Group world(const cluster::Environment& environment, const WorldOptions& options
   const auto meeting =
       meet(by_mpi ? mpi::place_to_meet(environment, deadline) : environment, deadline);
   GroupOptions group = options.group;
-  if (group.flight_record.empty()) group.flight_record = flight_record_folder(environment);
+  if (group.flight_record.empty()) group.flight_record = flight_record_folder(meeting, deadline);
   // A rank that fails alone must not seem to leave in peace.
   try {
     return Group(nccl::beside(connect(meeting, name, deadline)), group);

@@ -15,7 +15,9 @@ struct WorldOptions {
   std::string backend = "auto";
   // How long to wait for all ranks to arrive.
   Milliseconds join_timeout = std::chrono::seconds(60);
-  // Where flight_record is empty, a failing group writes into flight_record_folder().
+  // Where flight_record is empty, a failing group writes into TROIKA_FLIGHT_RECORD, which
+  // `troika launch` hands down; where that is not set, into a fresh folder of mode 0700 in the
+  // system's folder for temporary files, which has the same name on all ranks and is in the log.
   GroupOptions group = {};
 };
 
@@ -29,9 +31,5 @@ Group world(const cluster::Environment& environment, const WorldOptions& options
 // What "auto" stands for here if the ranks of a node can share memory, as it can be told before
 // they have met: "local" when the process is alone, "shm", "shm+gloo" or "shm+mpi".
 std::string choose_backend(const cluster::Environment& environment);
-
-// Where the ranks of this run leave their flight records: TROIKA_FLIGHT_RECORD if set, else
-// troika-flight-record-<run id> in the system's folder for temporary files.
-std::filesystem::path flight_record_folder(const cluster::Environment& environment);
 
 }  // namespace troika::comm
