@@ -1,0 +1,58 @@
+# How tests are built and what ctest runs.
+
+# Every rank and every test gets one thread.
+set(TROIKA_TEST_ENVIRONMENT OMP_NUM_THREADS=1)
+
+# troika_test(ROOM [TORCH] SOURCES ... [DEPENDS ...] [ALONE suites ...]): one test program test_ROOM.
+function(troika_test room)
+  cmake_parse_arguments(TEST "TORCH" "" "SOURCES;DEPENDS;ALONE" ${ARGN})
+  set(target test_${room})
+  add_executable(${target} ${TEST_SOURCES})
+  target_link_libraries(${target} PRIVATE troika_options troika::${room} ${TEST_DEPENDS}
+                        GTest::gmock GTest::gtest_main)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  if(TEST_TORCH)
+    target_precompile_headers(${target} REUSE_FROM troika_compat)
+    troika_add_tests(${target} PREFIX ${room}. ALONE ${TEST_ALONE} PROPERTIES TIMEOUT 300)
+  else()
+    troika_add_tests(${target} PREFIX ${room}. ALONE .+ PROPERTIES TIMEOUT 120)
+  endif()
+endfunction()
+
+# troika_add_tests(TARGET PREFIX prefix [ALONE suites ...] [PROPERTIES ...]): each suite of GoogleTest in
+# a test program becomes one test of ctest, because loading LibTorch takes longer than most cases. The
+# output names the case that failed. The suites in ALONE, which are regular expressions, become one
+# test for each case, and with it a process: where cases need that, and where programs load fast.
+function(troika_add_tests target)
+  cmake_parse_arguments(ADD "" "PREFIX" "ALONE;PROPERTIES" ${ARGN})
+  set(program ${CMAKE_CURRENT_BINARY_DIR}/${target})
+  list(JOIN ADD_ALONE "|" alone)
+  list(JOIN ADD_PROPERTIES " " properties)
+  set(script ${CMAKE_CURRENT_BINARY_DIR}/${target}-tests.cmake)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/tests.cmake.in ${script} @ONLY)
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
+endfunction()
+
+# troika_ranks_test(NAME BACKEND shm|gloo|mpi RANKS n COMMAND target args ...): a ctest that runs a
+# program as n processes, started by mpirun for mpi and by `troika launch` for the others. A back end
+# that is not built has no such test.
+function(troika_ranks_test name)
+  cmake_parse_arguments(RANKS "" "BACKEND;RANKS" "COMMAND" ${ARGN})
+  list(POP_FRONT RANKS_COMMAND program)
+  if(RANKS_BACKEND STREQUAL "mpi")
+    if(NOT MPI_CXX_FOUND)
+      return()
+    endif()
+    # As root, in a container, and with more ranks than cores: all usual in tests.
+    add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe
+             -n ${RANKS_RANKS} $<TARGET_FILE:${program}> ${RANKS_COMMAND})
+  else()
+    if(RANKS_BACKEND STREQUAL "gloo" AND NOT TROIKA_WITH_GLOO)
+      return()
+    endif()
+    add_test(NAME ${name} COMMAND troika launch -n ${RANKS_RANKS}
+             $<TARGET_FILE:${program}> ${RANKS_COMMAND})
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2
+    ENVIRONMENT "${TROIKA_TEST_ENVIRONMENT};TROIKA_FLIGHT_RECORD=${PROJECT_BINARY_DIR}/flight-record")
+endfunction()
