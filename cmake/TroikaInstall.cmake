@@ -13,5 +13,5 @@ install(EXPORT troika-targets NAMESPACE troika:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/troika-config.cmake.in troika-config.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(troika-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/troika-config.cmake
+install(FILES cmake/TroikaTorchPackage.cmake ${CMAKE_CURRENT_BINARY_DIR}/troika-config.cmake
               ${CMAKE_CURRENT_BINARY_DIR}/troika-config-version.cmake DESTINATION ${package_dir})

@@ -2,7 +2,11 @@
 # are here, in GLOO_INCLUDE_DIR; TROIKA_WITH_NCCL where its c10d has NCCL and NCCL's header is here, in
 # NCCL_INCLUDE_DIR.
 include(CheckCXXSourceCompiles)
+include(TroikaTorchPackage)
+troika_before_torch()
 find_package(Torch 1.13 REQUIRED)
+find_package(fmt REQUIRED)
+troika_after_torch()
 
 if("${TORCH_CXX_FLAGS}" MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
   message(FATAL_ERROR
@@ -40,16 +44,17 @@ troika_libtorch_has(TROIKA_WITH_GLOO
   SOURCE "#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
     c10d::ProcessGroupGloo* group;")
 
-# A LibTorch with CUDA has found its toolkit by now.
 set(cuda_definitions "")
+set(cuda_includes "")
 if(TARGET torch_cuda)
   get_target_property(cuda_definitions torch_cuda INTERFACE_COMPILE_DEFINITIONS)
-  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  set(cuda_includes ${TROIKA_CUDA_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TROIKA_CUDA_PREFIXES} PATH_SUFFIXES include)
 endif()
 troika_libtorch_has(TROIKA_WITH_NCCL
   WITH USE_C10D_NCCL AMONG ${cuda_definitions}
   HEADERS ${NCCL_INCLUDE_DIR}
-  INCLUDES ${PROJECT_SOURCE_DIR} ${CUDAToolkit_INCLUDE_DIRS}
+  INCLUDES ${PROJECT_SOURCE_DIR} ${cuda_includes}
   SOURCE "#include <troika/compat/c10d_nccl.h>
     troika::compat::NcclProcessGroup* group;")
 if(TARGET torch_cuda AND NOT TROIKA_WITH_NCCL)

@@ -1,0 +1,107 @@
+# What find_package(Torch) needs before and after it, so that any LibTorch can be used: that of a
+# distribution, of an archive, or of the wheel of PyPI's `torch`. Troika's build and its installed
+# package (troika-config.cmake) do both.
+
+# Where LibTorch has CUDA, its package looks for a whole CUDA toolkit with nvcc, enables the language
+# CUDA, and asks for the architectures to compile for. It does none of this when torch::cudart is a
+# target. Troika compiles no CUDA code, so it provides the CUDA runtime itself, after the search.
+# A project that has enabled CUDA has the toolkit, and keeps what LibTorch's package makes of it.
+function(troika_before_torch)
+  get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  if(CUDA IN_LIST languages OR TARGET torch::cudart)
+    return()
+  endif()
+  foreach(target torch::cudart torch::nvtoolsext)
+    add_library(${target} INTERFACE IMPORTED)
+  endforeach()
+  set_target_properties(torch::cudart PROPERTIES TROIKA_PROVIDES TRUE)
+endfunction()
+
+# Needs the targets of fmt, too. Sets TROIKA_CUDA_PREFIXES, where headers and libraries of CUDA lie in
+# `include` and `lib`.
+function(troika_after_torch)
+  get_target_property(library torch LOCATION)
+  get_filename_component(folder "${library}" DIRECTORY)
+  if(TARGET torch_cuda)
+    # PyPI's CUDA packages lie beside the package `torch`. A toolkit comes second, because LibTorch
+    # may need newer libraries than the toolkit has.
+    get_filename_component(site_packages "${folder}/../.." ABSOLUTE)
+    file(GLOB packages "${site_packages}/nvidia/*")
+    set(TROIKA_CUDA_PREFIXES ${packages} $ENV{CUDA_HOME} $ENV{CUDA_PATH} ${CUDAToolkit_ROOT} /usr/local/cuda)
+    set(TROIKA_CUDA_PREFIXES ${TROIKA_CUDA_PREFIXES} PARENT_SCOPE)
+    troika_cuda_runtime("${folder}" "${packages}")
+  endif()
+  troika_fmt_before_torch()
+  troika_links_with_torch("${library}")
+endfunction()
+
+# Gives torch::cudart headers and library, where troika_before_torch made that target.
+function(troika_cuda_runtime torch_folder packages)
+  get_target_property(provides torch::cudart TROIKA_PROVIDES)
+  if(NOT provides)
+    return()
+  endif()
+  # The linker looks here before any folder of a toolkit.
+  list(TRANSFORM packages APPEND /lib OUTPUT_VARIABLE package_folders)
+  list(TRANSFORM package_folders PREPEND -Wl,-rpath-link, OUTPUT_VARIABLE options)
+  set_target_properties(torch::cudart PROPERTIES INTERFACE_LINK_OPTIONS "${options}")
+
+  find_path(TROIKA_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${TROIKA_CUDA_PREFIXES} PATH_SUFFIXES include)
+  # Packages and archives have the library under a versioned name alone.
+  set(libraries "")
+  foreach(folder ${torch_folder} ${package_folders})
+    file(GLOB found "${folder}/libcudart.so*" "${folder}/libcudart-*.so*")
+    list(APPEND libraries ${found})
+  endforeach()
+  if(NOT libraries)
+    find_library(TROIKA_CUDART_LIBRARY cudart HINTS ${TROIKA_CUDA_PREFIXES} PATH_SUFFIXES lib64 lib)
+    set(libraries ${TROIKA_CUDART_LIBRARY})
+  endif()
+  if(TROIKA_CUDA_INCLUDE_DIR AND libraries)
+    list(GET libraries 0 cudart)
+    set_target_properties(torch::cudart PROPERTIES
+      INTERFACE_INCLUDE_DIRECTORIES "${TROIKA_CUDA_INCLUDE_DIR}" INTERFACE_LINK_LIBRARIES "${cudart}")
+  endif()
+endfunction()
+
+# The wheel has headers of its own fmt among LibTorch's. Those of the fmt that Troika and spdlog are
+# linked with must be found first: a folder that holds only them is put before LibTorch's.
+function(troika_fmt_before_torch)
+  get_target_property(torch_folders torch INTERFACE_INCLUDE_DIRECTORIES)
+  get_target_property(fmt_folders fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+  foreach(folder ${torch_folders})
+    if(EXISTS "${folder}/fmt/core.h" AND NOT folder IN_LIST fmt_folders)
+      find_path(TROIKA_FMT_INCLUDE_DIR fmt/core.h PATHS ${fmt_folders} NO_DEFAULT_PATH REQUIRED)
+      set(first "${CMAKE_BINARY_DIR}/troika-fmt")
+      file(MAKE_DIRECTORY "${first}")
+      file(CREATE_LINK "${TROIKA_FMT_INCLUDE_DIR}/fmt" "${first}/fmt" SYMBOLIC)
+      set_target_properties(torch PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${first};${torch_folders}")
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# Refuses a LibTorch that lacks libraries it needs, before anything is compiled.
+function(troika_links_with_torch library)
+  if(TROIKA_LINKS_WITH STREQUAL library)
+    return()
+  endif()
+  set(options "")
+  if(TARGET torch_cuda)
+    get_target_property(options torch::cudart INTERFACE_LINK_OPTIONS)
+    if(NOT options)
+      set(options "")
+    endif()
+  endif()
+  set(folder "${CMAKE_BINARY_DIR}/troika-links")
+  file(WRITE "${folder}/main.cpp" "int main() {}\n")
+  try_compile(links "${folder}" "${folder}/main.cpp"
+              LINK_LIBRARIES -Wl,--no-as-needed ${options} "${library}" OUTPUT_VARIABLE output)
+  if(NOT links)
+    message(FATAL_ERROR
+      "[cmake] programs cannot be linked with LibTorch ${Torch_VERSION}; got\n${output}\n"
+      "expected all libraries that ${library} needs beside it or on this system "
+      "(PyPI's torch: install the nvidia packages that it requires, too)")
+  endif()
+  set(TROIKA_LINKS_WITH "${library}" CACHE INTERNAL "The LibTorch that a program was linked with")
+endfunction()
