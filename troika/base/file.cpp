@@ -58,14 +58,14 @@ void require_own(const struct stat& file, const std::filesystem::path& path) {
 }
 
 // A descriptor that an exception closes.
-class Descriptor {
+class OpenDescriptor {
  public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
+  explicit OpenDescriptor(int fd) : fd_(fd) {}
+  ~OpenDescriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  OpenDescriptor(const OpenDescriptor&) = delete;
+  OpenDescriptor& operator=(const OpenDescriptor&) = delete;
 
   int get() const { return fd_; }
   int release() { return std::exchange(fd_, -1); }
@@ -83,7 +83,7 @@ int open_among_others(int folder, const std::filesystem::path& path, int flags) 
   }
   // O_NONBLOCK: opening a pipe must not wait for its other end.
   const int kept = (flags & ~(O_CREAT | O_TRUNC)) | O_NOFOLLOW | O_NONBLOCK;
-  Descriptor file(::openat(folder, name.c_str(), kept));
+  OpenDescriptor file(::openat(folder, name.c_str(), kept));
   if (file.get() < 0 && errno == ELOOP) refuse(path, "a symbolic link");
   if (file.get() < 0) return -1;
   require_own(status_of(file.get(), path), path);
@@ -95,7 +95,7 @@ int open_file(const std::filesystem::path& path, int flags) {
   flags |= O_CLOEXEC;
   if ((flags & (O_ACCMODE | O_CREAT)) == O_RDONLY) return ::open(path.c_str(), flags);
   // The folder that is checked is the one written into, even if its path is renamed meanwhile.
-  const Descriptor folder(::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const OpenDescriptor folder(::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) return -1;
   if (is_open_to_others(status_of(folder.get(), path))) {
     return open_among_others(folder.get(), path, flags);
