@@ -1,7 +1,7 @@
 # How tests are built and what ctest runs.
 
 # Every rank and every test gets one thread.
-set(TROIKA_TEST_ENVIRONMENT OMP_NUM_THREADS=1)
+set(TROIKA_TEST_ENVIRONMENT OMP_NUM_THREADS=1 XDG_CONFIG_HOME=${PROJECT_BINARY_DIR}/config)
 
 # troika_test(ROOM [TORCH] SOURCES ... [DEPENDS ...] [ALONE suites ...]): one test program test_ROOM.
 function(troika_test room)

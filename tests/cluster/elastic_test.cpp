@@ -11,7 +11,8 @@
 #include "troika/base/error.h"
 #include "troika/cluster/port.h"
 #include "troika/cluster/rendezvous.h"
-#include "troika/cluster/socket.h"
+#include "troika/cluster/run_secret.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 namespace {
@@ -172,7 +173,7 @@ TEST_F(Elastic, AChildOfBeforeMayEndBeforeTheFirstRound) {
     if (::fork() != 0) return;
     // Until the launch is up.
     const auto deadline = Deadline::after(kPatience);
-    while (!deadline.passed() && !try_connect("127.0.0.1", port_, deadline).socket) {
+    while (!deadline.passed() && !net::try_connect("127.0.0.1", port_, deadline).socket) {
     }
     ::_exit(0);
   });
@@ -249,7 +250,7 @@ TEST_F(Elastic, ARoundThatCrossesTheSignalToTheHostEnds) {
                              "; }; printf '{\"message\": \"%0200000d\", \"time_ns\": 1}' 0 > "
                              "$TROIKA_ERROR_FILE; exit 7",
                          1, 1, 1);
-  Pipe pipe = make_pipe();
+  net::Pipe pipe = net::make_pipe();
   auto& host = add(failing, [&](LaunchOptions&) { ::dup2(pipe.write.get(), STDERR_FILENO); });
   pipe.write.reset();
   std::string said;
@@ -317,7 +318,7 @@ TEST_F(Elastic, LaunchesThatDisagreeAreRefusedByTheOption) {
   EXPECT_THAT(host.err(), Not(HasSubstr("ends the round")));
 }
 
-TEST_F(Elastic, RanksThatMeetThereAreSentAway) {
+TEST_F(Elastic, RanksThatMeetThereAreToldThatItIsNoRankZero) {
   add(options(kForEver, 1, 3));
   ASSERT_EQ(begins(1), 0);
   Environment rank;
@@ -328,8 +329,52 @@ TEST_F(Elastic, RanksThatMeetThereAreSentAway) {
     Rendezvous::join(rank, Deadline::after(kPatience));
     ADD_FAILURE() << "joined";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("launches of an elastic run meet here"));
+    EXPECT_THAT(error.what(), HasSubstr("[cluster] could not authenticate with rank 0 at "));
   }
+}
+
+TEST_F(Elastic, AMachineWithAnotherSecretIsToldWhy) {
+  auto impatient = options(kForEver, 2, 2);
+  impatient.elastic->join_timeout = Milliseconds(6000);
+  auto& host = add(impatient);
+  const std::string other(64, 'e');
+  auto& stranger = add(impatient, [&](LaunchOptions&) {
+    // The first on this machine hosts.
+    while (!net::try_connect("127.0.0.1", port_, Deadline::after(kPatience)).socket) {
+    }
+    ::setenv(kSecretVariable, other.c_str(), 1);
+  });
+  EXPECT_EQ(stranger.wait(), 99);
+  EXPECT_THAT(stranger.err(),
+              HasSubstr(fmt::format("[cluster] could not authenticate with the launch at "
+                                    "127.0.0.1:{}; got no answer to our proof (its connection "
+                                    "closed), expected the same run secret and version of Troika "
+                                    "there (ours is from TROIKA_RUN_SECRET; ",
+                                    port_)));
+  EXPECT_EQ(host.wait(), 99);
+  EXPECT_THAT(host.err(), HasSubstr("too few machines within 6 s; got 1 (process "));
+  EXPECT_THAT(host.err(), HasSubstr("connections failed authentication there: do all have the "
+                                    "same run secret?)"));
+  EXPECT_THAT(stranger.err() + host.err(), Not(HasSubstr(other)));
+}
+
+TEST_F(Elastic, RanksGetTheSecretOfTheirRoundAndNobodyShowsIt) {
+  const std::string shared(64, 'd');
+  const auto prepare = [&](LaunchOptions&) { ::setenv(kSecretVariable, shared.c_str(), 1); };
+  const auto two = options(
+      "echo ${#TROIKA_RUN_SECRET} > secret-$RANK; echo $TROIKA_RUN_SECRET >> "
+      "secret-$RANK; [ $TROIKA_ROUND = 0 ] && exit 7; exit 0",
+      2, 2, 1);
+  add(two, prepare);
+  add(two, prepare);
+  for (const auto& launch : launches_) {
+    EXPECT_EQ(launch->wait(), 0) << launch->err();
+    EXPECT_THAT(launch->err() + launch->out(), Not(HasSubstr(shared)));
+  }
+  const std::string first = read_file(folder_ / "secret-0");
+  EXPECT_EQ(first, read_file(folder_ / "secret-1"));
+  EXPECT_THAT(first, testing::MatchesRegex("64\n[0-9a-f]*\n"));
+  EXPECT_THAT(first, Not(HasSubstr(shared)));
 }
 
 }  // namespace

@@ -16,8 +16,8 @@
 
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/launcher.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 
@@ -27,11 +27,11 @@ inline constexpr Milliseconds kPatience{8000};
 template <typename Condition>
 bool comes_into(const std::filesystem::path& folder, const Condition& condition,
                 Milliseconds patience = kPatience) {
-  const Descriptor watch(::inotify_init1(IN_CLOEXEC));
+  const net::Descriptor watch(::inotify_init1(IN_CLOEXEC));
   EXPECT_GE(::inotify_add_watch(watch.get(), folder.c_str(), IN_CREATE | IN_MOVED_TO), 0);
   const auto deadline = Deadline::after(patience);
   while (!condition()) {
-    if (!wait_for(watch.get(), POLLIN, deadline)) return false;
+    if (!net::wait_for(watch.get(), POLLIN, deadline)) return false;
     std::array<char, 4096> events;
     EXPECT_GT(::read(watch.get(), events.data(), events.size()), 0);
   }

@@ -8,12 +8,12 @@
 #include "tests/cluster/launch_process.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/exit_status.h"
 #include "troika/cluster/failure.h"
 #include "troika/cluster/guardian.h"
 #include "troika/cluster/launch_report.h"
 #include "troika/cluster/output.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 namespace {
@@ -22,9 +22,9 @@ using testing::HasSubstr;
 
 // A zombie that waits for a parent that is not ours counts as ended.
 bool ends(pid_t pid) {
-  const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const net::Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!process) return errno == ESRCH;
-  return wait_for(process.get(), POLLIN, Deadline::after(kPatience));
+  return net::wait_for(process.get(), POLLIN, Deadline::after(kPatience));
 }
 
 // Process ids that scripts wrote, one each, into files of this folder.
@@ -105,10 +105,10 @@ TEST(Launcher, SecondInterruptDoesNotWait) {
 }
 
 TEST(Guardian, KeepsNothingOpenThatEndsWithTheLauncher) {
-  Pipe pipe = make_pipe();
+  net::Pipe pipe = net::make_pipe();
   const Guardian guardian(1);
   pipe.write.reset();
-  EXPECT_TRUE(wait_for(pipe.read.get(), POLLIN, Deadline::after(kPatience)));
+  EXPECT_TRUE(net::wait_for(pipe.read.get(), POLLIN, Deadline::after(kPatience)));
 }
 
 TEST(Launcher, SigkillOfTheLauncherLeavesNoProcess) {

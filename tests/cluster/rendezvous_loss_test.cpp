@@ -8,8 +8,12 @@
 
 #include "tests/cluster/rendezvous_world.h"
 #include "troika/cluster/connect.h"
+#include "troika/cluster/listen.h"
 #include "troika/cluster/port.h"
+#include "troika/cluster/run_secret.h"
 #include "troika/cluster/wire.h"
+#include "troika/net/client.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 namespace {
@@ -32,7 +36,7 @@ TEST(Rendezvous, KilledPeerIsReportedAndEndsWaits) {
     const News losses = losses_of(meeting);
     meeting.get("joined", Deadline::after(kLong));
     if (meeting.add("ready", 1) == 2) ::kill(victim, SIGKILL);
-    const std::string who = "(process " + std::to_string(victim) + " on " + host_name() + ")";
+    const std::string who = "(process " + std::to_string(victim) + " on " + net::host_name() + ")";
     try {
       meeting.get("missing", Deadline::after(kLong));
       ADD_FAILURE() << "must not wait for a lost rank";
@@ -87,18 +91,20 @@ TEST(Rendezvous, PeerThatDiesBeforeAllArrivedEndsTheGathering) {
   ASSERT_EQ(::pipe(fds), 0);
   const pid_t victim = in_child([&] {
     // Says hello by hand and then hangs, to be killed in the middle of the gathering.
-    Attempt attempt;
-    while (!attempt.socket) attempt = try_connect("127.0.0.1", port, Deadline::after(kLong));
+    net::Attempt attempt;
+    while (!attempt.socket) attempt = net::try_connect("127.0.0.1", port, Deadline::after(kLong));
     const Hello hello{.rank = 1,
                       .world_size = 3,
                       .host = "here",
                       .pid = 7,
                       .patience_ms = 20'000,
                       .left_ms = 20'000};
-    send_all(attempt.socket.get(),
-             std::string(kClientGreeting) + encode({Message::hello, 0, "", to_json(hello)}),
+    const auto greeting =
+        net::greet(attempt.socket.get(), secret_of_ranks(member(1, 3, port)).secret,
+                   listener_name("ranks", port), Deadline::after(kLong));
+    net::Sealer sealer(greeting.keys.value().send);
+    send_all(attempt.socket.get(), sealer.seal(encode({Message::hello, 0, "", to_json(hello)})),
              Deadline::after(kLong));
-    wait_for(attempt.socket.get(), POLLIN, Deadline::after(kLong));
     [[maybe_unused]] const auto told = ::write(fds[1], "x", 1);
     ::pause();
   });

@@ -16,7 +16,8 @@
 
 #include "troika/base/error.h"
 #include "troika/cluster/rendezvous.h"
-#include "troika/cluster/socket.h"
+#include "troika/cluster/run_secret.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 
@@ -35,16 +36,18 @@ inline std::shared_ptr<Rendezvous> join(const Environment& e, Milliseconds patie
   return Rendezvous::join(e, Deadline::after(patience));
 }
 
+using Join = std::function<std::shared_ptr<Rendezvous>(const Environment&)>;
+using Body = std::function<void(Rendezvous&, int)>;
+
 // Runs each environment on a thread of its own; what each threw, "" for nothing.
-inline std::vector<std::string> run_all(const std::vector<Environment>& members,
-                                        const std::function<void(Rendezvous&, int)>& body,
-                                        Milliseconds patience = kLong) {
+inline std::vector<std::string> run_all(const std::vector<Environment>& members, const Join& join,
+                                        const Body& body) {
   std::vector<std::string> errors(members.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < members.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
-        body(*join(members[i], patience), members[i].rank);
+        body(*join(members[i]), members[i].rank);
       } catch (const Error& error) {
         errors[i] = error.what();
       }
@@ -52,6 +55,19 @@ inline std::vector<std::string> run_all(const std::vector<Environment>& members,
   }
   for (auto& thread : threads) thread.join();
   return errors;
+}
+
+inline std::vector<std::string> run_all(const std::vector<Environment>& members, const Body& body,
+                                        Milliseconds patience = kLong) {
+  return run_all(
+      members, [&](const auto& e) { return join(e, patience); }, body);
+}
+inline std::vector<std::string> run_all(const std::vector<Environment>& members,
+                                        const RunSecret& secret, const Body& body,
+                                        Milliseconds patience = kLong) {
+  return run_all(
+      members,
+      [&](const auto& e) { return Rendezvous::join(e, secret, Deadline::after(patience)); }, body);
 }
 
 inline std::vector<Environment> world(int size, int port) {
@@ -137,7 +153,7 @@ inline std::string place(int port) {
 }
 
 inline std::string this_process() {
-  return "process " + std::to_string(::getpid()) + " on " + host_name();
+  return "process " + std::to_string(::getpid()) + " on " + net::host_name();
 }
 
 }  // namespace troika::cluster

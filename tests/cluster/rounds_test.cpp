@@ -55,9 +55,9 @@ TEST_F(RoundsTest, ALaunchThatDoesNotEndItsRanksIsLeftBehind) {
   rounds_.ended(kHost, {Kind::failed, 7});
   EXPECT_THAT(said(), ElementsAre("0: stop", "1: stop"));
   ASSERT_TRUE(rounds_.deadline() && rounds_.deadline()->passed());
-  rounds_.late();
+  rounds_.late("");
   EXPECT_THAT(said(), ElementsAre("1: refused"));
-  rounds_.late();  // the last call
+  rounds_.late("");  // the last call
   EXPECT_THAT(said(), ElementsAre("0: machine 0 of 1 in 1"));
 }
 
@@ -73,7 +73,7 @@ TEST_F(RoundsTest, ALaunchWhoseRanksNeverStartedStopsTheOthers) {
 
 TEST_F(RoundsTest, AMachineThatComesDoesNotKeepTheRunFromItsEnd) {
   join(kHost);
-  rounds_.late();
+  rounds_.late("");
   join(1);
   EXPECT_THAT(said(), ElementsAre("0: machine 0 of 1 in 0", "0: stop"));
   rounds_.ended(kHost, {Kind::finished, 0});
@@ -82,11 +82,37 @@ TEST_F(RoundsTest, AMachineThatComesDoesNotKeepTheRunFromItsEnd) {
 
 TEST_F(RoundsTest, NorAJobFromTheQueue) {
   join(kHost);
-  rounds_.late();
+  rounds_.late("");
   join(1);
   said();
   rounds_.ended(kHost, {Kind::saved, 5});
   EXPECT_THAT(said(), ElementsAre("0: over 5", "1: over 5"));
+}
+
+TEST_F(RoundsTest, ALaunchWithoutTheOptionsOfTheOthersIsRefused) {
+  join(kHost);
+  auto without = hello(1, false);
+  without.options.clear();
+  const auto refusal = rounds_.admit(1, without);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->text.what, "launches of one run disagree on which options there are");
+  EXPECT_EQ(refusal->text.got, "fewer options from process 1 on here");
+  auto more = hello(2, false);
+  more.options.emplace_back("--more", "1");
+  EXPECT_TRUE(rounds_.admit(2, more));
+  auto renamed = hello(3, false);
+  renamed.options[0].first = "--other";
+  EXPECT_TRUE(rounds_.admit(3, renamed));
+  EXPECT_THAT(said(), ElementsAre());
+}
+
+TEST_F(RoundsTest, ThereIsOneHost) {
+  join(kHost);
+  const auto refusal = rounds_.admit(1, hello(1, true));
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->text.what, "two launches host one run");
+  rounds_.depart(1, 0);  // of one that was refused
+  EXPECT_THAT(said(), ElementsAre());
 }
 
 }  // namespace

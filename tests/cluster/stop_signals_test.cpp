@@ -6,8 +6,8 @@
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/stop_signals.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 namespace {
@@ -93,7 +93,7 @@ void wait_until_settled(pid_t pid) {
 
 // A step that waits for another rank is not torn by the signal.
 TEST(StopSignals, ASignalFromOutsideDoesNotInterruptAStep) {
-  Pipe to_child = make_pipe(), from_child = make_pipe();
+  net::Pipe to_child = net::make_pipe(), from_child = net::make_pipe();
   const pid_t child = ::fork();
   if (child == 0) {
     StopSignals signals(true);

@@ -91,7 +91,7 @@ int run(Arguments arguments, std::vector<std::string> command) {
 void add_elastic_options(CLI::App& command, Arguments& arguments, CLI::Option* endpoint) {
   command
       .add_option("--rdzv-id", arguments.elastic.id,
-                  "name of the run; launches of others are refused")
+                  "name of the run, no secret; launches of others are refused")
       ->needs(endpoint);
   command
       .add_option("--rdzv-last-call-timeout", arguments.last_call_seconds,
@@ -135,6 +135,9 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       ->excludes(endpoint);
   command->add_option("--master-port", options.master_port, "where rank 0 listens; 0: any free one")
       ->capture_default_str();
+  command->add_option("--interface", options.interface,
+                      "network interface or address that this launch and rank 0 listen on; "
+                      "default: $TROIKA_SOCKET_IFNAME, else all");
   command->add_option("--log-dir", arguments->log_dir,
                       "folder of rank-N.log; default: a temporary one, kept on failure");
   command->add_flag("--tee", options.tee, "show the lines of all ranks, not of rank 0 alone");

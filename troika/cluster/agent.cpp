@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "troika/cluster/endpoint.h"
+#include "troika/cluster/listen.h"
 #include "troika/cluster/roster.h"
-#include "troika/cluster/socket.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 
@@ -16,7 +16,7 @@ namespace {
 
 // To a machine that is not up yet.
 constexpr Milliseconds kJoinAttemptTime{1000};
-// The host greets as soon as it accepts.
+// The host answers as soon as it has read.
 constexpr Milliseconds kAgentGreetingTime{5000};
 
 std::string show_seconds(Milliseconds span) {
@@ -37,45 +37,77 @@ std::vector<std::pair<std::string, std::string>> common_options(const LaunchOpti
 
 }  // namespace
 
-Agent::Agent(const LaunchOptions& options)
+Agent::Agent(const LaunchOptions& options, const RunSecret& secret)
     : patience_(options.elastic->join_timeout),
-      deadline_(Deadline::after(options.elastic->join_timeout)) {
+      deadline_(Deadline::after(options.elastic->join_timeout)),
+      secret_(secret) {
   const auto endpoint = parse_endpoint(options.elastic->endpoint);
-  address_ = endpoint.address;
-  port_ = endpoint.port;
-  hello_ = {.host = host_name(), .pid = ::getpid(), .options = common_options(options)};
-  if (!is_this_machine(address_)) return;
-  if (auto listener = try_listen_at(address_, port_)) {
-    hello_.hosts = true;
-    server_ = std::make_unique<AgentServer>(std::move(listener), options, hello_, address_);
-  }
+  endpoint_ = endpoint;
+  hello_ = {.host = net::host_name(), .pid = ::getpid(), .options = common_options(options)};
+  if (!is_this_machine(endpoint.address)) return;
+  auto here = try_listen_for(endpoint.address, endpoint.port, [&](const std::string& name) {
+    const bool is_chosen = name == kInterfaceVariable && !options.interface.empty();
+    return is_chosen ? std::optional(options.interface) : process_variable(name);
+  });
+  // Another launch on this machine may host, or another program have the port.
+  if (!here.socket) return;
+  endpoint_.address = here.address;
+  hello_.hosts = true;
+  server_ = std::make_unique<AgentServer>(
+      std::move(here.socket),
+      net::ServerHandshake(secret.secret, listener_name("launches", endpoint.port)), options,
+      hello_, endpoint.address);
+}
+
+std::string Agent::place() const {
+  return fmt::format("{}:{}", endpoint_.address, endpoint_.port);
 }
 
 bool Agent::connect() {
-  auto attempt =
-      try_connect(address_, port_, Deadline::after(std::min(deadline_.left(), kJoinAttemptTime)));
-  if (!attempt.socket) {
-    if (!deadline_.passed()) return false;
-    throw Error("cluster", ErrorKind::timeout,
-                {.what = fmt::format("no launch is reachable at {}:{} within {}", address_, port_,
-                                     show_span(patience_.count())),
-                 .got = attempt.problem,
-                 .expected = "the launch on that machine",
-                 .hint = "--rdzv-endpoint must name a machine of the run, and its port be open"});
+  auto attempt = net::try_connect(endpoint_.address, endpoint_.port,
+                                  Deadline::after(std::min(deadline_.left(), kJoinAttemptTime)));
+  if (!attempt.socket) return wait_for_host(attempt.problem);
+  net::tune(attempt.socket.get());
+  auto greeting =
+      net::greet(attempt.socket.get(), secret_.secret, listener_name("launches", endpoint_.port),
+                 Deadline::after(kAgentGreetingTime));
+  switch (greeting.proof) {
+    case net::Proof::given:
+      break;
+    case net::Proof::foreign:
+      throw Error("cluster", ErrorKind::usage,
+                  {.what = fmt::format("another program answers at {}", place()),
+                   .got = fmt::format("\"{}\"", greeting.detail),
+                   .expected = "a launch of Troika",
+                   .hint = "take another port for --rdzv-endpoint, on all machines"});
+    case net::Proof::silent:
+      throw Error("cluster", ErrorKind::timeout,
+                  {.what = fmt::format("no answer from {} within {}", place(),
+                                       show_span(kAgentGreetingTime.count())),
+                   .got = "a connection that stays silent",
+                   .expected = "the launch on that machine",
+                   .hint = "another program may have the port, or that launch is stopped"});
+    case net::Proof::refused:
+      if (!refusals_.add()) return wait_for_host(greeting.detail);
+      [[fallthrough]];
+    case net::Proof::wrong:
+      throw not_authenticated("the launch at " + place(), greeting, secret_);
   }
   socket_ = std::move(attempt.socket);
-  tune(socket_.get());
-  out_.add(std::string(kClientGreeting));
+  session_.emplace(*greeting.keys);
   send({Message::join, 0, "", to_json(hello_)});
-  if (!wait_for(socket_.get(), POLLIN, Deadline::after(kAgentGreetingTime))) {
-    throw Error("cluster", ErrorKind::timeout,
-                {.what = fmt::format("no greeting from {}:{} within {}", address_, port_,
-                                     show_span(kAgentGreetingTime.count())),
-                 .got = "a connection that stays silent",
-                 .expected = "the launch on that machine",
-                 .hint = "another program may have the port, or that launch is stopped"});
-  }
   return true;
+}
+
+// False while there is time for another attempt.
+bool Agent::wait_for_host(const std::string& problem) const {
+  if (!deadline_.passed()) return false;
+  throw Error("cluster", ErrorKind::timeout,
+              {.what = fmt::format("no launch is reachable at {} within {}", place(),
+                                   show_span(patience_.count())),
+               .got = problem,
+               .expected = "the launch on that machine",
+               .hint = "--rdzv-endpoint must name a machine of the run, and its port be open"});
 }
 
 short Agent::events() const {
@@ -83,31 +115,18 @@ short Agent::events() const {
 }
 
 void Agent::send(const Frame& frame) {
-  out_.add(encode(frame));
+  out_.add(session_->sealer.seal(encode(frame)));
   std::string reason;
   out_.flush(socket_.get(), reason);  // an end is seen by exchange(), after what came before it
 }
 
 void Agent::exchange() {
-  std::string bytes, reason, unsent;
-  const bool open = receive(socket_.get(), bytes, reason);
-  in_.feed(bytes);
+  std::string bytes, text, reason, unsent;
+  const bool open = net::receive(socket_.get(), bytes, reason);
   try {
-    if (!greeted_) {
-      const auto start = in_.peek().substr(0, kServerGreeting.size());
-      if (start != kServerGreeting.substr(0, start.size())) {
-        throw Error("cluster", ErrorKind::usage,
-                    {.what = fmt::format("another program answers at {}:{}", address_, port_),
-                     .expected = "a launch of Troika",
-                     .hint = "take another port for --rdzv-endpoint, on all machines"});
-      }
-      greeted_ = in_.raw(kServerGreeting.size()).has_value();
-    }
-    while (greeted_) {
-      const auto frame = in_.next();
-      if (!frame) break;
-      take_in(*frame);
-    }
+    session_->opener.open(bytes, text);
+    in_.feed(text);
+    while (const auto frame = in_.next()) take_in(*frame);
   } catch (const Error& error) {
     problem_ = error;
   }
@@ -116,7 +135,7 @@ void Agent::exchange() {
   if (!problem_ && !over_) {
     problem_ = Error(
         "cluster", ErrorKind::peer,
-        {.what = fmt::format("the launch that hosts the run, at {}:{}, was lost", address_, port_),
+        {.what = fmt::format("the launch that hosts the run, at {}, was lost", place()),
          .got = reason,
          .expected = "one that outlives the others",
          .hint = "launch all again; trainer.ckpt_path=last goes on from the latest checkpoint"});
@@ -140,10 +159,8 @@ void Agent::take_in(const Frame& frame) {
       problem_ = to_error(frame.value);
       return;
     default:
-      throw Error("cluster", ErrorKind::usage,
-                  {.what = fmt::format("no launch answers at {}:{}", address_, port_),
-                   .got = "what rank 0 says to ranks",
-                   .hint = "MASTER_PORT must not be the port of --rdzv-endpoint"});
+      throw Error("cluster", ErrorKind::failure,
+                  {.what = fmt::format("the launch at {} sent what no launch sends", place())});
   }
 }
 

@@ -8,7 +8,10 @@
 
 #include "troika/base/error.h"
 #include "troika/cluster/agent_server.h"
+#include "troika/cluster/endpoint.h"
 #include "troika/cluster/outbox.h"
+#include "troika/cluster/run_secret.h"
+#include "troika/net/record.h"
 
 namespace troika::cluster {
 
@@ -26,10 +29,11 @@ class Agent {
 
   // Hosts the others where the endpoint is this machine and no other launch on it does. Throws
   // Error(cluster, usage) for an endpoint that is none.
-  explicit Agent(const LaunchOptions& options);
+  Agent(const LaunchOptions& options, const RunSecret& secret);
 
   // One attempt to reach the host; false: to be repeated after a moment. Throws Error: (cluster,
-  // timeout) when the join timeout has passed.
+  // timeout) when the join timeout has passed, (cluster, usage) for a host that does not hold the
+  // secret.
   bool connect();
   bool is_connected() const { return static_cast<bool>(socket_); }
   int fd() const { return socket_.get(); }
@@ -53,16 +57,20 @@ class Agent {
   void send(const Frame& frame);
   void take_in(const Frame& frame);
 
-  std::string address_;
-  int port_;
+  std::string place() const;
+  bool wait_for_host(const std::string& problem) const;
+
+  Endpoint endpoint_;
   Milliseconds patience_;
   Deadline deadline_;
+  RunSecret secret_;
+  Refusals refusals_;
   AgentHello hello_;
   std::unique_ptr<AgentServer> server_;
-  Descriptor socket_;
+  net::Descriptor socket_;
+  std::optional<net::Session> session_;
   Decoder in_;
   Outbox out_;
-  bool greeted_ = false;
   std::optional<LaunchPlace> round_;
   std::optional<Stop> stop_;
   std::optional<Over> over_;

@@ -14,7 +14,7 @@ namespace troika::cluster {
 namespace {
 
 // A launch that was told to stop may also wait for the kernel; and a machine that has lost its
-// power is noticed after half a minute (tune() in socket.h), better than by this.
+// power is noticed after half a minute (net::tune() in socket.h), better than by this.
 constexpr Milliseconds kStopSlack{40'000};
 
 RoundRules rules_of(const LaunchOptions& options) {
@@ -29,9 +29,9 @@ RoundRules rules_of(const LaunchOptions& options) {
 // A peer's `rank` is the agent's number here.
 class RoundService : public PeerServer {
  public:
-  RoundService(Descriptor listener, const LaunchOptions& options, const AgentHello& host,
-               const std::string& address)
-      : PeerServer(std::move(listener)),
+  RoundService(net::Descriptor listener, net::ServerHandshake handshake,
+               const LaunchOptions& options, const AgentHello& host, const std::string& address)
+      : PeerServer(std::move(listener), std::move(handshake)),
         rounds_(
             rules_of(options), host,
             [address, port = options.master_port,
@@ -46,7 +46,7 @@ class RoundService : public PeerServer {
     const auto peer = std::ranges::find(connections(), agent, &Peer::rank);
     if (peer == connections().end() || peer->closing) return;
     peer->send(frame);
-    peer->closing = frame.message == Message::refused || frame.message == Message::over;
+    if (frame.message == Message::refused || frame.message == Message::over) peer->close();
   }
 
   void handle(Peer& from, const Frame& frame) override {
@@ -73,9 +73,8 @@ class RoundService : public PeerServer {
     if (!hello) {
       return from.refuse({ErrorKind::usage,
                           {.what = "launches of an elastic run meet here",
-                           .got = "a rank, or another version of Troika",
-                           .expected = "a launch",
-                           .hint = "MASTER_PORT must not be the port of --rdzv-endpoint"}});
+                           .got = "another version of Troika",
+                           .expected = "a launch"}});
     }
     // Rounds may have something to say to it.
     from.rank = agents_++;
@@ -85,14 +84,8 @@ class RoundService : public PeerServer {
   void part_from(Peer& gone) override {
     if (gone.admitted()) rounds_.lost(gone.rank, gone.reason);
   }
-  void cannot_accept(const std::string& reason) override {
-    rounds_.end_all({ErrorKind::failure,
-                     {.what = "the server of the launches cannot accept more connections",
-                      .got = reason,
-                      .hint = "raise the limit on open files (ulimit -n)"}});
-  }
   std::optional<Deadline> deadline() const override { return rounds_.deadline(); }
-  void late() override { rounds_.late(); }
+  void late() override { rounds_.late(unwelcome()); }
 
   Rounds rounds_;
   int agents_ = 0;
@@ -100,10 +93,11 @@ class RoundService : public PeerServer {
 
 }  // namespace
 
-AgentServer::AgentServer(Descriptor listener, const LaunchOptions& options, const AgentHello& host,
+AgentServer::AgentServer(net::Descriptor listener, net::ServerHandshake handshake,
+                         const LaunchOptions& options, const AgentHello& host,
                          const std::string& address)
-    : thread_([this, service = std::make_unique<RoundService>(std::move(listener), options, host,
-                                                              address)] {
+    : thread_([this, service = std::make_unique<RoundService>(
+                         std::move(listener), std::move(handshake), options, host, address)] {
         service->run(stop_);
         service->finish([](Peer&) {});
       }) {}

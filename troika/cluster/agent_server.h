@@ -4,24 +4,25 @@
 
 #include <thread>
 
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/launcher.h"
 #include "troika/cluster/rounds.h"
+#include "troika/net/descriptor.h"
+#include "troika/net/handshake.h"
 
 namespace troika::cluster {
 
 class AgentServer {
  public:
   // Serves on `listener` until destroyed. Rank 0 of each round gets `address`.
-  AgentServer(Descriptor listener, const LaunchOptions& options, const AgentHello& host,
-              const std::string& address);
+  AgentServer(net::Descriptor listener, net::ServerHandshake handshake,
+              const LaunchOptions& options, const AgentHello& host, const std::string& address);
   // Sends what is still to be sent, waiting for launches at most a second.
   ~AgentServer();
   AgentServer(const AgentServer&) = delete;
   AgentServer& operator=(const AgentServer&) = delete;
 
  private:
-  Waker stop_;
+  net::Waker stop_;
   std::thread thread_;
 };
 

@@ -7,8 +7,8 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/port.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 
@@ -46,7 +46,7 @@ bool is_this_machine(const std::string& address) {
   if (::getaddrinfo(address.c_str(), nullptr, &hints, &raw) != 0) return false;
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
   for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
-    const Descriptor socket(
+    const net::Descriptor socket(
         ::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, entry->ai_protocol));
     // The kernel binds, to any free port, only addresses that are its own.
     if (socket && ::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0) return true;

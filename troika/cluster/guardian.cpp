@@ -44,7 +44,7 @@ constexpr int kDescriptors = 4096;
 
 Guardian::Guardian(int max_groups) {
   std::vector<pid_t> groups(static_cast<size_t>(max_groups));
-  Pipe pipe = make_pipe();
+  net::Pipe pipe = net::make_pipe();
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -52,7 +52,7 @@ Guardian::Guardian(int max_groups) {
   const int error = errno;
   if (pid_ == 0) stand_guard(pipe.read.get(), groups.data(), groups.size());
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (pid_ < 0) fail_system("start a process", error);
+  if (pid_ < 0) net::fail_system("cluster", "start a process", error);
   ::setpgid(pid_, pid_);  // out of reach of the terminal's Ctrl-C
   pipe_ = std::move(pipe.write);
 }

@@ -6,7 +6,7 @@
 
 #include <sys/types.h>
 
-#include "troika/cluster/descriptor.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 
@@ -23,7 +23,7 @@ class Guardian {
   pid_t pid() const { return pid_; }
 
  private:
-  Descriptor pipe_;
+  net::Descriptor pipe_;
   pid_t pid_ = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace troika::cluster {
 
-struct Peer;
+class Peer;
 
 class KeyStore {
  public:

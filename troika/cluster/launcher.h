@@ -35,6 +35,8 @@ struct LaunchOptions {
   int node_rank = 0;
   std::string master_address;  // of node 0; "" only with one node: 127.0.0.1
   int master_port = 0;         // 0: a free one, with several nodes kDefaultPort
+  // That this launch and rank 0 listen on, by its name or address; "": see kInterfaceVariable.
+  std::string interface;
   // Holds rank-N.log with both outputs of rank N, where of a line with carriage returns (a progress
   // bar) only the last state is kept. Empty: a fresh folder under the temporary directory, which is
   // removed unless a rank failed, left a flight record, or a signal ended the launch.
@@ -70,10 +72,11 @@ struct LaunchOptions {
 // MASTER_ADDR, MASTER_PORT (a fresh one each round where the launcher chooses it),
 // TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, TROIKA_ROUND (of an elastic run, also
 // those that ended because machines came or went), TROIKA_NNODES=MIN:MAX in an elastic run,
-// TROIKA_ERROR_FILE (see failure.h); where not set yet TORCHELASTIC_RUN_ID, OMP_NUM_THREADS =
-// cores / processes and TROIKA_FLIGHT_RECORD (a folder beside the logs); and TROIKA_TTY=1 and its
-// COLUMNS when standard error here is a terminal. Standard input is empty. The outputs of local
-// rank 0 are passed on byte for byte.
+// TROIKA_RUN_SECRET (a fresh one each round; see docs/security.md), TROIKA_SOCKET_IFNAME where
+// `interface` is set, TROIKA_ERROR_FILE (see failure.h); where not set yet TORCHELASTIC_RUN_ID,
+// OMP_NUM_THREADS = cores / processes and TROIKA_FLIGHT_RECORD (a folder beside the logs); and
+// TROIKA_TTY=1 and its COLUMNS when standard error here is a terminal. Standard input is empty. The
+// outputs of local rank 0 are passed on byte for byte.
 //
 // Takes over signal handling and child processes while it runs: one launch per process at a time.
 // Throws Error(cluster, usage) for options that make no sense, also beside what srun started.

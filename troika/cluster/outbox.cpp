@@ -1,11 +1,9 @@
 #include "troika/cluster/outbox.h"
 
-#include <sys/socket.h>
-
-#include <cerrno>
+#include <string_view>
 #include <utility>
 
-#include "troika/cluster/descriptor.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 
@@ -18,21 +16,14 @@ void Outbox::add(std::string bytes) {
 }
 
 bool Outbox::flush(int socket, std::string& reason) {
-  while (!bytes_.empty()) {
-    const ssize_t sent = ::send(socket, bytes_.data() + sent_, bytes_.size() - sent_, MSG_NOSIGNAL);
-    if (sent >= 0) {
-      sent_ += static_cast<size_t>(sent);
-      if (sent_ < bytes_.size()) continue;
-      bytes_.clear();
-      sent_ = 0;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return true;
-    } else if (errno != EINTR) {
-      reason = system_reason(errno);
-      return false;
-    }
+  auto unsent = std::string_view(bytes_).substr(sent_);
+  const bool open = net::send_some(socket, unsent, reason);
+  sent_ = bytes_.size() - unsent.size();
+  if (unsent.empty()) {
+    bytes_.clear();
+    sent_ = 0;
   }
-  return true;
+  return open;
 }
 
 }  // namespace troika::cluster

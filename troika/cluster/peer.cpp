@@ -4,42 +4,91 @@
 
 #include <utility>
 
-#include "troika/cluster/socket.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 
-Peer::Peer(Descriptor connection) : socket(std::move(connection)) {
-  out.add(std::string(kServerGreeting));
-  tune(socket.get());
+namespace {
+
+// A client sends its first message as soon as it is connected.
+constexpr Milliseconds kProofTime{2000};
+// For what follows: its hello, and at the end that it closes its side.
+constexpr Milliseconds kHelloTime{20'000};
+// Of the first frame; the room's own are far smaller.
+constexpr size_t kMaxHelloFrame = size_t{1} << 16;
+
+}  // namespace
+
+Peer::Peer(net::Descriptor connection)
+    : socket_(std::move(connection)), patience_(Deadline::after(kProofTime)) {
+  net::tune(socket_.get());
 }
 
 void Peer::refuse(const Refusal& why) {
   send({Message::refused, 0, "", to_json(why)});
+  close();
+}
+
+void Peer::close() {
   closing = true;
+  patience_ = Deadline::after(kHelloTime);
+}
+
+void Peer::end(const std::string& why) {
+  ended = true;
+  reason = why;
+}
+
+std::optional<Deadline> Peer::patience() const {
+  return admitted() && !closing ? std::nullopt : std::optional(patience_);
 }
 
 void Peer::flush() {
   if (ended) return;
-  ended = !out.flush(socket.get(), reason);
-  if (closing && !ended && out.empty() && !std::exchange(shut_, true)) {
+  ended = !out_.flush(socket_.get(), reason);
+  if (closing && !ended && out_.empty() && !std::exchange(shut_, true)) {
     // Half closed: a full close could destroy the refusal on its way.
-    ::shutdown(socket.get(), SHUT_WR);
+    ::shutdown(socket_.get(), SHUT_WR);
   }
 }
 
-void Peer::read() {
+void Peer::read(net::ServerHandshake& handshake) {
   std::string bytes, why;
-  if (!receive(socket.get(), bytes, why)) {
-    ended = true;
-    reason = why;
+  if (!net::receive(socket_.get(), bytes, why)) end(why);
+  if (closing || bytes.empty()) return;
+  if (!session_) take_first_message(handshake, bytes);
+  if (!session_ || bytes.empty()) return;
+  std::string text;
+  try {
+    session_->opener.open(bytes, text);
+  } catch (const Error& broken) {
+    failed_proof |= !session_->opener.has_opened();
+    end(broken.what());
   }
-  if (closing) return;
-  in.feed(bytes);
-  if (greeted_) return;
-  const auto greeting = in.raw(kClientGreeting.size());
-  greeted_ = greeting.has_value();
-  // A stranger, say a port scanner.
-  if (greeted_ && *greeting != kClientGreeting) ended = true;
+  in_.feed(text);
+}
+
+// Leaves in `bytes` what follows it.
+void Peer::take_first_message(net::ServerHandshake& handshake, std::string& bytes) {
+  first_ += bytes;
+  bytes.clear();
+  if (!net::may_begin(first_, net::kClientMagic)) return end("it is no client of Troika's");
+  if (first_.size() < net::kHandshakeSize) return;
+  bytes = first_.substr(net::kHandshakeSize);
+  first_.resize(net::kHandshakeSize);
+  auto answer = handshake.answer(first_);
+  if (!answer) {
+    failed_proof = true;
+    return end("it does not hold the run's secret");
+  }
+  first_.clear();
+  session_.emplace(answer->keys);
+  out_.add(std::move(answer->message));
+  patience_ = Deadline::after(kHelloTime);
+}
+
+std::optional<Frame> Peer::next() {
+  return in_.next(admitted() ? kMaxFrame : kMaxHelloFrame);
 }
 
 }  // namespace troika::cluster

@@ -1,5 +1,6 @@
 #include "troika/cluster/peer_server.h"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -9,39 +10,54 @@
 #include <vector>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/cluster/run_secret.h"
 
 namespace troika::cluster {
 
 namespace {
 
 constexpr Milliseconds kLastWordTime{1000};
-constexpr size_t kMaxHelloFrame = 1 << 16;
+// Until a descriptor may be free.
+constexpr Milliseconds kRestTime{100};
 
 }  // namespace
 
-PeerServer::PeerServer(Descriptor listener) : listener_(std::move(listener)) {}
+PeerServer::PeerServer(net::Descriptor listener, net::ServerHandshake handshake)
+    : listener_(std::move(listener)), handshake_(std::move(handshake)) {}
 
-void PeerServer::run(const Waker& stop) {
+void PeerServer::run(const net::Waker& stop) {
   while (true) {
-    const auto until = deadline();
-    wait(&stop, until ? until->left() : Milliseconds::max());
+    wait(&stop, time_to_wait());
     pollfd woken{stop.fd(), POLLIN, 0};
     if (::poll(&woken, 1, 0) > 0) return;
-    const auto now_until = deadline();
-    if (now_until && now_until->passed()) late();
+    const auto until = deadline();
+    if (until && until->passed()) late();
+    end_the_silent();
     settle();
   }
 }
 
-void PeerServer::wait(const Waker* stop, Milliseconds at_most) {
+Milliseconds PeerServer::time_to_wait() const {
+  auto until = deadline();
+  const auto consider = [&](const std::optional<Deadline>& other) {
+    if (other && (!until || *other < *until)) until = other;
+  };
+  consider(rests_);
+  for (const auto& connection : connections_) consider(connection.patience());
+  return until ? until->left() : Milliseconds::max();
+}
+
+void PeerServer::wait(const net::Waker* stop, Milliseconds at_most) {
+  if (rests_ && rests_->passed()) rests_.reset();
+  const bool accepts = listener_ && !rests_;
   std::vector<pollfd> entries;
   if (stop) entries.push_back({stop->fd(), POLLIN, 0});
-  if (listener_) entries.push_back({listener_.get(), POLLIN, 0});
+  if (accepts) entries.push_back({listener_.get(), POLLIN, 0});
   const size_t first = entries.size();
   for (const auto& connection : connections_) {
-    const bool writes = !connection.out.empty();
     entries.push_back(
-        {connection.socket.get(), static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0});
+        {connection.socket(), static_cast<short>(POLLIN | (connection.writes() ? POLLOUT : 0)), 0});
   }
   constexpr int64_t kLongest = std::numeric_limits<int>::max();
   const auto timeout =
@@ -51,34 +67,64 @@ void PeerServer::wait(const Waker* stop, Milliseconds at_most) {
   for (auto& connection : connections_) {
     if (entries[i++].revents & (POLLIN | POLLHUP | POLLERR)) read(connection);
   }
-  if (listener_ && entries[first - 1].revents) accept_all();
+  if (accepts && entries[first - 1].revents) accept_all();
 }
 
 void PeerServer::accept_all() {
   while (true) {
-    Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    net::Descriptor socket(
+        ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      const std::string reason = system_reason(errno);
-      listener_.reset();  // it would stay readable for ever
-      return cannot_accept(reason);
+      const int error = errno;
+      if (error == EAGAIN || error == EWOULDBLOCK) return;
+      const bool is_short =
+          error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+      // The others concern the one connection alone, accept(2).
+      if (!is_short || keep_strangers(0)) continue;
+      if (accept_problem_.empty()) {
+        log::warn("[cluster] cannot accept connections at the moment: {}",
+                  net::system_reason(error));
+      }
+      accept_problem_ = net::system_reason(error);
+      rests_ = Deadline::after(kRestTime);
+      return;
     }
-    connections_.emplace_back(std::move(socket));
+    // What a client of ours says first is mostly there: then it is no stranger any more.
+    read(connections_.emplace_back(std::move(socket)));
+    keep_strangers(kMaxStrangers);
+  }
+}
+
+bool PeerServer::keep_strangers(size_t most) {
+  const auto counts = [](const Peer& peer) { return peer.is_stranger() && !peer.ended; };
+  auto there = static_cast<size_t>(std::ranges::count_if(connections_, counts));
+  const bool any = there > most;
+  for (auto peer = connections_.begin(); there > most;) {
+    const auto current = peer++;
+    if (!counts(*current)) continue;
+    connections_.erase(current);
+    --there;
+  }
+  return any;
+}
+
+void PeerServer::end_the_silent() {
+  for (auto& connection : connections_) {
+    const auto patience = connection.patience();
+    if (patience && patience->passed()) connection.end("it stayed silent");
   }
 }
 
 void PeerServer::read(Peer& from) {
-  from.read();
+  from.read(handshake_);
   try {
     while (from.talks()) {
-      const auto frame = from.in.next(from.admitted() ? kMaxFrame : kMaxHelloFrame);
+      const auto frame = from.next();
       if (!frame) break;
       handle(from, *frame);
     }
   } catch (const Error& problem) {
-    from.ended = true;
-    from.reason = problem.what();
+    from.end(problem.what());
   }
 }
 
@@ -90,8 +136,17 @@ void PeerServer::settle() {
     if (gone == connections_.end()) return;
     std::list<Peer> grave;
     grave.splice(grave.begin(), connections_, gone);
+    unproven_ += grave.front().failed_proof;
     part_from(grave.front());
   }
+}
+
+std::string PeerServer::unwelcome() const {
+  std::string text = show_unproven(unproven_);
+  if (!accept_problem_.empty()) {
+    text += fmt::format("; some were not accepted: {} (raise ulimit -n)", accept_problem_);
+  }
+  return text;
 }
 
 void PeerServer::finish(const std::function<void(Peer&)>& last_word) {
@@ -100,7 +155,7 @@ void PeerServer::finish(const std::function<void(Peer&)>& last_word) {
   for (auto& connection : connections_) {
     if (connection.closing) continue;
     last_word(connection);
-    connection.closing = true;
+    connection.close();
   }
   const auto deadline = Deadline::after(kLastWordTime);
   settle();

@@ -1,5 +1,9 @@
-// The poll() loop of a server: accepts connections, reads whole frames from them, writes to them
-// and parts from those that end. What frames mean is the derived class's affair.
+// The poll() loop of a server: accepts connections, lets them prove that they hold the run's
+// secret, reads whole frames from those that did, writes to them and parts from those that end.
+// What frames mean is the derived class's affair.
+//
+// Strangers get no byte. They hold at most kMaxStrangers descriptors, for seconds: the oldest goes
+// when one more comes, and when this process has no descriptor left.
 #pragma once
 
 #include <functional>
@@ -8,48 +12,62 @@
 #include <string>
 
 #include "troika/base/clock.h"
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/peer.h"
+#include "troika/net/descriptor.h"
+#include "troika/net/handshake.h"
 
 namespace troika::cluster {
 
 // All state belongs to the thread that serves; everything below is called on it.
 class PeerServer {
  public:
-  explicit PeerServer(Descriptor listener);
+  static constexpr size_t kMaxStrangers = 64;
+
+  PeerServer(net::Descriptor listener, net::ServerHandshake handshake);
   virtual ~PeerServer() = default;
   PeerServer(const PeerServer&) = delete;
   PeerServer& operator=(const PeerServer&) = delete;
 
   // Serves until `stop` is woken.
-  void run(const Waker& stop);
+  void run(const net::Waker& stop);
   // Says the last word to every admitted peer, sends what is still to be sent, and waits for the
   // peers to end, at most a second.
   void finish(const std::function<void(Peer&)>& last_word);
 
  protected:
+  // Of a peer that has proved that it holds the secret.
   virtual void handle(Peer& from, const Frame& frame) = 0;
   // Already out of the connections.
   virtual void part_from(Peer& gone) = 0;
-  // The listener is closed.
-  virtual void cannot_accept(const std::string& reason) = 0;
   virtual void before_flush() {}
   // When late() is to be called; nothing: never.
   virtual std::optional<Deadline> deadline() const = 0;
   virtual void late() = 0;
 
   std::list<Peer>& connections() { return connections_; }
+  // What an error of those who waited in vain adds: connections that failed to authenticate, or
+  // that this process had no descriptors for. "" for none.
+  std::string unwelcome() const;
 
  private:
   void accept_all();
+  // Parts from strangers beyond `most`, the oldest first; whether there were any.
+  bool keep_strangers(size_t most);
   void read(Peer& from);
   // Flushes everybody and parts from the ended until nothing more happens.
   void settle();
   // One round of poll(): accepts and reads whatever is there.
-  void wait(const Waker* stop, Milliseconds at_most);
+  void wait(const net::Waker* stop, Milliseconds at_most);
+  // How long poll() may wait.
+  Milliseconds time_to_wait() const;
+  void end_the_silent();
 
-  Descriptor listener_;
+  net::Descriptor listener_;
+  net::ServerHandshake handshake_;
   std::list<Peer> connections_;
+  int unproven_ = 0;
+  std::string accept_problem_;     // the last reason not to accept
+  std::optional<Deadline> rests_;  // accepts nobody until then
 };
 
 }  // namespace troika::cluster

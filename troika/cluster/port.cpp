@@ -10,7 +10,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/random.h"
-#include "troika/cluster/descriptor.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 
@@ -37,7 +37,7 @@ int port_outside(PortRange ephemeral, uint64_t i) {
 }
 
 bool can_bind(int port) {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const net::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));

@@ -70,9 +70,9 @@ struct Prepared {
 Child spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment) {
   const auto argv = pointers(command);
   const auto envp = pointers(environment);
-  const Descriptor in(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!in) fail_system("open /dev/null", errno);
-  Pipe out = make_pipe(), err = make_pipe(), problem = make_pipe();
+  const net::Descriptor in(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!in) net::fail_system("cluster", "open /dev/null", errno);
+  net::Pipe out = net::make_pipe(), err = net::make_pipe(), problem = net::make_pipe();
   const Prepared prepared{const_cast<char**>(argv.data()),
                           const_cast<char**>(envp.data()),
                           in.get(),
@@ -88,7 +88,7 @@ Child spawn(const std::vector<std::string>& command, const std::vector<std::stri
   const int fork_error = errno;
   if (pid == 0) become(prepared);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (pid < 0) fail_system("start a process", fork_error);
+  if (pid < 0) net::fail_system("cluster", "start a process", fork_error);
   ::setpgid(pid, pid);  // here too: whoever runs first makes the group
 
   // Closed without a word by a successful exec.
@@ -101,11 +101,11 @@ Child spawn(const std::vector<std::string>& command, const std::vector<std::stri
     reap(pid);
     throw Error("cluster", ErrorKind::usage,
                 {.what = fmt::format("cannot execute \"{}\"", command[0]),
-                 .got = system_reason(error),
+                 .got = net::system_reason(error),
                  .expected = "a program in PATH or the path of one"});
   }
-  set_nonblocking(out.read.get());
-  set_nonblocking(err.read.get());
+  net::set_nonblocking(out.read.get());
+  net::set_nonblocking(err.read.get());
   return {pid, std::move(out.read), std::move(err.read)};
 }
 

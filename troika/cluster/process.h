@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/exit_status.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 
 struct Child {
-  pid_t pid = 0;        // also its process group
-  Descriptor out, err;  // nonblocking ends of its outputs
+  pid_t pid = 0;             // also its process group
+  net::Descriptor out, err;  // nonblocking ends of its outputs
 };
 
 // Runs the command with standard input from /dev/null, all signals at their default and the group

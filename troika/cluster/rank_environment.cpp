@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "troika/cluster/environment.h"
+#include "troika/cluster/listen.h"
 #include "troika/cluster/port.h"
 
 namespace troika::cluster {
@@ -39,8 +40,19 @@ LaunchPlace next_place(const LaunchOptions& options, LaunchPlace place) {
   return place;
 }
 
+RunSecret secret_of_launch(const LaunchOptions& options) {
+  if (options.elastic) return find_secret("launches");
+  if (options.num_nodes == 1) return {net::Secret::random(), "troika launch"};
+  return find_secret(decide_place(options).run_id);
+}
+
+net::Secret secret_of_round(const net::Secret& launch, const LaunchPlace& place) {
+  return launch.derive("ranks", fmt::format("{} {}", place.round, place.run_id));
+}
+
 std::vector<std::string> rank_environment(const LaunchOptions& options, const LaunchPlace& place,
-                                          int local_rank, const FailureFiles& files) {
+                                          const net::Secret& secret, int local_rank,
+                                          const FailureFiles& files) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
@@ -64,6 +76,8 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const La
   }
   variables["TROIKA_ERROR_FILE"] = files.error_file.string();
   variables.emplace("TROIKA_FLIGHT_RECORD", files.flight_record.string());
+  variables[kSecretVariable] = secret.to_hex();
+  if (!options.interface.empty()) variables[kInterfaceVariable] = options.interface;
   variables.emplace("TORCHELASTIC_RUN_ID", place.run_id);
   // The cores this process may use, not those the machine has.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

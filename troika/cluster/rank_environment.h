@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "troika/cluster/launcher.h"
+#include "troika/cluster/run_secret.h"
+#include "troika/net/secret.h"
 
 namespace troika::cluster {
 
@@ -24,6 +26,10 @@ struct LaunchPlace {
 // Of this launch among all there are.
 std::string unique_run_id();
 
+// The secret of the launch from which those of its rounds' ranks come; the same on all machines.
+RunSecret secret_of_launch(const LaunchOptions& options);
+net::Secret secret_of_round(const net::Secret& launch, const LaunchPlace& place);
+
 // Of the first round.
 LaunchPlace decide_place(const LaunchOptions& options);
 // Of the round after that of `place`.
@@ -37,6 +43,7 @@ struct FailureFiles {
 
 // NAME=VALUE entries: those of this process with the rank's own in place.
 std::vector<std::string> rank_environment(const LaunchOptions& options, const LaunchPlace& place,
-                                          int local_rank, const FailureFiles& files);
+                                          const net::Secret& secret, int local_rank,
+                                          const FailureFiles& files);
 
 }  // namespace troika::cluster

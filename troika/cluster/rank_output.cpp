@@ -24,7 +24,7 @@ RankOutput::RankOutput(int rank, std::filesystem::path path, Log log, PassOn pas
       streams_{Stream{{}, pass_on == PassOn::nothing ? nullptr : &out, {}, false},
                Stream{{}, pass_on == PassOn::nothing ? nullptr : &err, {}, true}} {}
 
-void RankOutput::attach(Descriptor out, Descriptor err) {
+void RankOutput::attach(net::Descriptor out, net::Descriptor err) {
   streams_[0].pipe = std::move(out);
   streams_[1].pipe = std::move(err);
 }

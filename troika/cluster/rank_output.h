@@ -6,8 +6,8 @@
 #include <string>
 
 #include "troika/base/file.h"
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/output.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 
@@ -16,8 +16,8 @@ class RankOutput {
   enum class PassOn { nothing, bytes, lines };  // lines: with "[rank N] " before each
 
   struct Stream {
-    Descriptor pipe;  // closed at its end
-    Outlet* outlet;   // null: not passed on
+    net::Descriptor pipe;  // closed at its end
+    Outlet* outlet;        // null: not passed on
     LineCutter lines;
     bool is_error;
 
@@ -30,7 +30,7 @@ class RankOutput {
   // Throws Error when the log cannot be written.
   RankOutput(int rank, std::filesystem::path path, Log log, PassOn pass_on, Outlet& out,
              Outlet& err);
-  void attach(Descriptor out, Descriptor err);
+  void attach(net::Descriptor out, net::Descriptor err);
 
   std::array<Stream, 2>& streams() { return streams_; }
   void read(Stream& stream);

@@ -7,9 +7,10 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/cluster/connect.h"
+#include "troika/cluster/listen.h"
 #include "troika/cluster/rendezvous_server.h"
+#include "troika/cluster/run_secret.h"
 #include "troika/cluster/server_connection.h"
-#include "troika/cluster/socket.h"
 
 namespace troika::cluster {
 
@@ -18,6 +19,11 @@ Rendezvous::Rendezvous(std::unique_ptr<ServerConnection> connection)
 Rendezvous::~Rendezvous() = default;
 
 std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment, Deadline deadline) {
+  return join(environment, secret_of_ranks(environment), deadline);
+}
+
+std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment,
+                                             const RunSecret& secret, Deadline deadline) {
   const bool alone = environment.world_size == 1;
   if (!alone && (environment.master_address.empty() || environment.master_port == 0)) {
     throw Error(
@@ -27,20 +33,19 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment, Dea
          .expected = "MASTER_ADDR and MASTER_PORT",
          .hint = "set both, the same on all ranks, to the machine of rank 0 and a free port"});
   }
-  // Rank 0 need not reach itself by the name that the others know it by.
-  const bool by_name = environment.rank != 0 || environment.master_address == "::1";
-  const std::string address = by_name ? environment.master_address : "127.0.0.1";
+  const std::string& name = environment.master_address;
+  std::string address = name;
   int port = environment.master_port;
   std::unique_ptr<RendezvousServer> server;
   if (environment.rank == 0) {
-    const auto& name = alone ? address : environment.master_address;
-    Descriptor listener = listen_at(name, port);
-    port = port_of(listener);
+    Listening here = listen_for(alone ? "127.0.0.1" : name, port);
+    address = here.address;
+    port = here.port;
     server = std::make_unique<RendezvousServer>(
-        std::move(listener),
+        std::move(here.socket), net::ServerHandshake(secret.secret, listener_name("ranks", port)),
         Roster(environment.world_size, environment.run_id, fmt::format("{}:{}", name, port)));
   }
-  Connected connected = connect_to_server(environment, address, port, deadline);
+  Connected connected = connect_to_server(environment, secret, address, port, deadline);
   return std::shared_ptr<Rendezvous>(new Rendezvous(std::make_unique<ServerConnection>(
       std::move(server), environment, port, std::move(connected))));
 }

@@ -1,8 +1,9 @@
 // The control connection between the ranks of a run: it gathers them, keeps small keys and values
 // for them, and tells the others at once when one is lost. Not for tensors.
 //
-// Rank 0 runs a server thread; every rank, rank 0 too, keeps one TCP connection to it. The network
-// inside a cluster is trusted: there is no encryption here.
+// Rank 0 runs a server thread; every rank, rank 0 too, keeps one TCP connection to it. Each proves
+// to the other that it holds the run's secret before either believes a byte (troika/net); what they
+// say is encrypted. See docs/security.md.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 
 namespace troika::cluster {
 
+struct RunSecret;
 class ServerConnection;
 
 class Rendezvous {
@@ -27,10 +29,13 @@ class Rendezvous {
 
   // Returns on every rank when all have joined; else throws on every rank that is present, with the
   // same cause: Error(cluster, usage) for a port taken, a foreign program on it, two processes of
-  // one rank, disagreement on the number of ranks or the run; (cluster, timeout) naming the missing
-  // ranks, as soon as the first deadline of any rank passes, or a rank 0 that nobody hears of,
-  // after seconds where even its machine does not answer; (cluster, peer) for a rank that ended
-  // meanwhile. With master_port 0 a world of one takes any free port.
+  // one rank, disagreement on the number of ranks or the run, or, after seconds, a rank 0 that does
+  // not hold this secret; (cluster, timeout) naming the missing ranks, as soon as the first
+  // deadline of any rank passes, or a rank 0 that nobody hears of; (cluster, peer) for a rank that
+  // ended meanwhile. With master_port 0 a world of one takes any free port.
+  static std::shared_ptr<Rendezvous> join(const Environment& environment, const RunSecret& secret,
+                                          Deadline deadline);
+  // With the secret that the launcher handed down, or this user's (secret_of_ranks()).
   static std::shared_ptr<Rendezvous> join(const Environment& environment, Deadline deadline);
 
   // Without leave() before, the other ranks see this one as lost: so does an exception that

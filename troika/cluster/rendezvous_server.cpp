@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include "troika/base/log.h"
 #include "troika/cluster/key_store.h"
 #include "troika/cluster/peer_server.h"
 
@@ -19,18 +18,17 @@ namespace {
 // All state is the serving thread's own.
 class Service : public PeerServer {
  public:
-  Service(Descriptor listener, Roster roster)
-      : PeerServer(std::move(listener)), roster_(std::move(roster)) {}
+  Service(net::Descriptor listener, net::ServerHandshake handshake, Roster roster)
+      : PeerServer(std::move(listener), std::move(handshake)), roster_(std::move(roster)) {}
 
   void finish(bool bye);
 
  private:
   void handle(Peer& from, const Frame& frame) override;
   void part_from(Peer& gone) override;
-  void cannot_accept(const std::string& reason) override;
   void before_flush() override { let_host_leave(); }
   std::optional<Deadline> deadline() const override;
-  void late() override { fail_all(roster_.late()); }
+  void late() override { fail_all(roster_.late(unwelcome())); }
   void handle_hello(Peer& from, const Frame& frame);
   void set(const std::string& key, const std::string& value);
   void get(Peer& from, const Frame& frame);
@@ -50,17 +48,6 @@ class Service : public PeerServer {
 
 std::optional<Deadline> Service::deadline() const {
   return gathering_ ? roster_.deadline() : std::nullopt;
-}
-
-void Service::cannot_accept(const std::string& reason) {
-  if (gathering_) {
-    fail_all({ErrorKind::failure,
-              {.what = "rank 0 cannot accept more connections",
-               .got = reason,
-               .hint = "raise the limit on open files (ulimit -n)"}});
-  } else {
-    log::warn("[cluster] the control connection accepts no more: {}", reason);
-  }
 }
 
 void Service::handle(Peer& from, const Frame& frame) {
@@ -201,8 +188,10 @@ void Service::finish(bool bye) {
 
 }  // namespace
 
-RendezvousServer::RendezvousServer(Descriptor listener, Roster roster)
-    : thread_([this, service = std::make_unique<Service>(std::move(listener), std::move(roster))] {
+RendezvousServer::RendezvousServer(net::Descriptor listener, net::ServerHandshake handshake,
+                                   Roster roster)
+    : thread_([this, service = std::make_unique<Service>(std::move(listener), std::move(handshake),
+                                                         std::move(roster))] {
         service->run(stop_);
         service->finish(bye_);
       }) {}

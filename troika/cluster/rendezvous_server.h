@@ -6,15 +6,16 @@
 #include <string>
 #include <thread>
 
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/roster.h"
+#include "troika/net/descriptor.h"
+#include "troika/net/handshake.h"
 
 namespace troika::cluster {
 
 class RendezvousServer {
  public:
   // Serves on `listener` until destroyed.
-  RendezvousServer(Descriptor listener, Roster roster);
+  RendezvousServer(net::Descriptor listener, net::ServerHandshake handshake, Roster roster);
   // Sends what is still to be sent, waiting for peers at most a second; those still there see rank
   // 0 as lost unless say_bye() came before.
   ~RendezvousServer();
@@ -24,7 +25,7 @@ class RendezvousServer {
   void say_bye() { bye_ = true; }
 
  private:
-  Waker stop_;
+  net::Waker stop_;
   std::atomic<bool> bye_ = false;
   std::thread thread_;
 };

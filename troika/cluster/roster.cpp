@@ -101,7 +101,7 @@ std::string Roster::who(int rank) const {
   return show(arrived_.at(rank));
 }
 
-Refusal Roster::late() const {
+Refusal Roster::late(const std::string& note) const {
   std::vector<int> here, missing;
   for (int rank = 0; rank < world_size_; ++rank) {
     (arrived_.contains(rank) ? here : missing).push_back(rank);
@@ -110,7 +110,7 @@ Refusal Roster::late() const {
           {.what = fmt::format("ranks did not arrive within {}", show_span(patience_ms_)),
            .got = show_ranks(here),
            .expected = fmt::format("also {}", show_ranks(missing)),
-           .hint = fmt::format("they must reach rank 0 at {}", place_)}};
+           .hint = fmt::format("they must reach rank 0 at {}{}", place_, note)}};
 }
 
 Refusal Roster::gone(int rank, const std::string& reason) const {

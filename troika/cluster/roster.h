@@ -31,7 +31,8 @@ class Roster {
 
   // When the first of the arrived ranks will have lost its patience; nothing before any arrived.
   std::optional<Deadline> deadline() const { return deadline_; }
-  Refusal late() const;
+  // `note` follows the hint.
+  Refusal late(const std::string& note) const;
   // A rank that had arrived is gone before all were there.
   Refusal gone(int rank, const std::string& reason) const;
 

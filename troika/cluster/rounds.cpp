@@ -46,12 +46,25 @@ std::optional<Refusal> Rounds::admit(int agent, const AgentHello& hello) {
          .expected = fmt::format("protocol {} as {} speaks", kProtocolVersion, show(host_))}};
   }
   const auto [own, others] = std::ranges::mismatch(hello.options, host_.options);
-  if (own != hello.options.end() && others != host_.options.end()) {
-    return Refusal{
-        ErrorKind::usage,
-        {.what = fmt::format("launches of one run disagree on {}", own->first),
-         .got = fmt::format("{} from {}", own->second, show(hello)),
-         .expected = fmt::format("{} as {} has, which hosts them", others->second, show(host_))}};
+  if (own != hello.options.end() || others != host_.options.end()) {
+    const bool is_same =
+        own != hello.options.end() && others != host_.options.end() && own->first == others->first;
+    const auto value = [&](const auto& it, const auto& of) {
+      return it == of.end() ? "fewer options" : is_same ? it->second : it->first;
+    };
+    return Refusal{ErrorKind::usage,
+                   {.what = fmt::format("launches of one run disagree on {}",
+                                        is_same ? own->first : "which options there are"),
+                    .got = fmt::format("{} from {}", value(own, hello.options), show(hello)),
+                    .expected = fmt::format("{} as {} has, which hosts them",
+                                            value(others, host_.options), show(host_))}};
+  }
+  const auto hosts = [](const auto& entry) { return entry.second.hello.hosts; };
+  if (hello.hosts && std::ranges::any_of(agents_, hosts)) {
+    return Refusal{ErrorKind::usage,
+                   {.what = "two launches host one run",
+                    .got = show(hello),
+                    .expected = fmt::format("{} alone", show(host_))}};
   }
   if (phase_ == Phase::over || host_code_) {
     return Refusal{ErrorKind::peer,
@@ -226,7 +239,7 @@ std::optional<Deadline> Rounds::deadline() const {
   return last_call_ ? last_call_ : join_deadline_;
 }
 
-void Rounds::late() {
+void Rounds::late(const std::string& note) {
   if (phase_ == Phase::stopping) {
     const Refusal why{ErrorKind::timeout,
                       {.what = fmt::format("a launch did not end its ranks within {}",
@@ -246,7 +259,7 @@ void Rounds::late() {
        {.what = fmt::format("too few machines within {}", show_span(rules_.join_timeout.count())),
         .got = there.empty() ? "none" : fmt::format("{} ({})", ready().size(), there),
         .expected = fmt::format("at least {}", rules_.min_nodes),
-        .hint = "MIN of --nnodes, and --rdzv-join-timeout"}});
+        .hint = "MIN of --nnodes, and --rdzv-join-timeout" + note}});
 }
 
 }  // namespace troika::cluster

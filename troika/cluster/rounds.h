@@ -42,7 +42,8 @@ class Rounds {
 
   std::optional<Deadline> deadline() const;
   // The deadline has passed.
-  void late();
+  // `note` follows the hint of an error.
+  void late(const std::string& note);
 
  private:
   enum class Phase { gathering, running, stopping, over };

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
-#include "troika/cluster/socket.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 
@@ -18,7 +18,9 @@ ServerConnection::ServerConnection(std::unique_ptr<RendezvousServer> server,
       world_size_(environment.world_size),
       port_(port),
       socket_(std::move(connected.socket)),
+      opener_(std::move(connected.session.opener)),
       in_(std::move(connected.in)),
+      sealer_(std::move(connected.session.sealer)),
       reader_([this] { read_until_stopped(); }) {}
 
 ServerConnection::~ServerConnection() {
@@ -59,12 +61,12 @@ std::string ServerConnection::request(Message message, const std::string& key,
                                       const std::string& value, Deadline deadline,
                                       const std::string& purpose) {
   const uint64_t number = next_call_++;
-  std::string bytes = encode({message, number, key, value});
+  const std::string bytes = encode({message, number, key, value});
   std::unique_lock lock(mutex_);
   if (cut_) throw gone_error(purpose);
   calls_[number];
   lock.unlock();
-  post(std::move(bytes));
+  post(bytes);
   lock.lock();
   const auto done = [&] { return calls_[number].has_value() || cut_; };
   const bool in_time = answered_.wait_until(lock, deadline.at(), done);
@@ -113,7 +115,7 @@ void ServerConnection::on_asked(Answerer answerer) {
 std::vector<std::optional<std::string>> ServerConnection::ask_all(const std::string& question,
                                                                   Deadline deadline) {
   const std::string name = std::to_string(next_call_++);
-  std::string bytes = encode({Message::ask, 0, name, question});
+  const std::string bytes = encode({Message::ask, 0, name, question});
   std::unique_lock lock(mutex_);
   require_usable();
   const Answerer answerer = answerer_;
@@ -124,7 +126,7 @@ std::vector<std::optional<std::string>> ServerConnection::ask_all(const std::str
   }
   const bool any_open = !inquiry.open.empty();
   lock.unlock();
-  if (any_open) post(std::move(bytes));
+  if (any_open) post(bytes);
   std::string own = answerer ? answerer(question) : "";
   lock.lock();
   answered_.wait_until(lock, deadline.at(), [&] { return inquiry.open.empty() || cut_; });
@@ -134,10 +136,10 @@ std::vector<std::optional<std::string>> ServerConnection::ask_all(const std::str
 }
 
 // Never blocks: what the socket does not take now, the reading thread sends when it can.
-void ServerConnection::post(std::string bytes) {
+void ServerConnection::post(std::string_view bytes) {
   {
     const std::lock_guard lock(out_mutex_);
-    out_.add(std::move(bytes));
+    out_.add(sealer_.seal(bytes));
   }
   if (!flush()) wake_.wake();
 }
@@ -152,13 +154,18 @@ bool ServerConnection::flush() {
 }
 
 void ServerConnection::read_until_stopped() {
-  std::string bytes, reason;
+  std::string bytes, text, reason;
   bool open = true;
   while (true) {
     try {
+      opener_.open(bytes, text);
+      bytes.clear();
+      in_.feed(text);
+      text.clear();
       while (const auto frame = in_.next()) take_in(*frame);
       if (!open) cut(reason, true);
     } catch (const Error& broken) {
+      bytes.clear();
       cut(broken.what(), true);
       open = false;
     }
@@ -173,9 +180,7 @@ void ServerConnection::read_until_stopped() {
       if (stopping_) return;
     }
     if (entries[1].revents) {
-      bytes.clear();
-      open = receive(socket_.get(), bytes, reason);
-      in_.feed(bytes);
+      open = net::receive(socket_.get(), bytes, reason);
       // The server waits for our end before it is gone.
       if (!open) ::shutdown(socket_.get(), SHUT_RDWR);
     }

@@ -66,7 +66,7 @@ class ServerConnection {
   void require_usable() const;
   void note(const News& news);
 
-  void post(std::string bytes);
+  void post(std::string_view bytes);
   bool flush();
   void read_until_stopped();
   void take_in(const Frame& frame);
@@ -78,13 +78,15 @@ class ServerConnection {
   const std::unique_ptr<RendezvousServer> server_;  // rank 0 only
   const int rank_, world_size_;
   const int port_;
-  const Descriptor socket_;
-  Decoder in_;  // the reading thread's own
-  Waker wake_;
+  const net::Descriptor socket_;
+  net::Opener opener_;  // the reading thread's own, and in_
+  Decoder in_;
+  net::Waker wake_;
 
   std::atomic<uint64_t> next_call_ = 0;  // and inquiry
 
   std::mutex out_mutex_;
+  net::Sealer sealer_;
   Outbox out_;
 
   std::mutex mutex_;  // guards all below

@@ -31,10 +31,10 @@ struct SignalPipe::Former {
   struct sigaction action;
 };
 
-SignalPipe::SignalPipe(const std::vector<int>& signals) : pipe_(make_pipe()) {
+SignalPipe::SignalPipe(const std::vector<int>& signals) : pipe_(net::make_pipe()) {
   TROIKA_CHECK(pipe_end == -1, "two launches in one process at a time");
-  set_nonblocking(pipe_.read.get());
-  set_nonblocking(pipe_.write.get());
+  net::set_nonblocking(pipe_.read.get());
+  net::set_nonblocking(pipe_.write.get());
   pipe_end = pipe_.write.get();
   for (const int signal : signals) {
     struct sigaction action {};

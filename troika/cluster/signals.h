@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "troika/cluster/descriptor.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
 
@@ -23,7 +23,7 @@ class SignalPipe {
 
  private:
   struct Former;
-  Pipe pipe_;
+  net::Pipe pipe_;
   std::vector<Former> former_;
 };
 

@@ -15,7 +15,7 @@
 #include "troika/base/exit_code.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/cluster/socket.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 
@@ -28,6 +28,7 @@ constexpr Milliseconds kCertainTime{3000};
 
 Supervisor::Supervisor(const LaunchOptions& options)
     : options_(options),
+      secret_(secret_of_launch(options)),
       signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}),
       children_before_(children()),
       out_(STDOUT_FILENO),
@@ -119,7 +120,7 @@ void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
   std::filesystem::remove(error_file(rank));  // of an earlier launch
   Child child =
       spawn(options_.command,
-            rank_environment(options_, place, local_rank,
+            rank_environment(options_, place, secret_of_round(secret_.secret, place), local_rank,
                              {.error_file = error_file(rank), .flight_record = flight_record()}));
   guardian_->watch(child.pid);
   have_ranks_run_ = true;
@@ -331,7 +332,7 @@ void Supervisor::say_stopped() const {
 int Supervisor::conclude(const std::vector<RankEnd>& ends) {
   const RankEnd* first = first_failure(ends);
   const auto saved = saved_code(ends);
-  if (first) say(report(ends, *first, options_.num_nodes > 1 ? host_name() : ""));
+  if (first) say(report(ends, *first, options_.num_nodes > 1 ? net::host_name() : ""));
   if (stop_signal_ != 0) {
     say_stopped();
     return saved.value_or(128 + stop_signal_);

@@ -77,6 +77,7 @@ class Supervisor {
   int conclude_elastic(const std::vector<RankEnd>& ends);
 
   const LaunchOptions options_;
+  const RunSecret secret_;
   std::filesystem::path log_dir_;
   bool own_log_dir_ = false;
   bool have_ranks_run_ = false;  // in any round: then there are logs

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "troika/base/exit_code.h"
-#include "troika/cluster/socket.h"
 #include "troika/cluster/supervisor.h"
+#include "troika/net/socket.h"
 
 namespace troika::cluster {
 
@@ -36,7 +36,7 @@ RoundEnd as_round_end(const std::vector<RankEnd>& ends) {
 }  // namespace
 
 int Supervisor::run_elastic() {
-  agent_.emplace(options_);
+  agent_.emplace(options_, secret_);
   while (!agent_->connect()) {
     step(kPause);
     if (stop_signal_ != 0) return conclude_elastic({});
@@ -57,7 +57,7 @@ int Supervisor::run_elastic() {
       continue;
     }
     ends = std::move(*completed);
-    if (const auto* failure = first_failure(ends)) say(report(ends, *failure, host_name()));
+    if (const auto* failure = first_failure(ends)) say(report(ends, *failure, net::host_name()));
     agent_->ended(as_round_end(ends));
     // What the kernel does not get rid of has what the next round needs.
     if (!are_gone(ends)) return conclude_elastic(ends);

@@ -62,15 +62,8 @@ void Decoder::drop(size_t size) {
   }
 }
 
-std::optional<std::string> Decoder::raw(size_t size) {
-  if (pending() < size) return std::nullopt;
-  std::string bytes(peek().substr(0, size));
-  drop(size);
-  return bytes;
-}
-
 std::optional<Frame> Decoder::next(size_t max_frame) {
-  const auto bytes = peek();
+  const auto bytes = std::string_view(buffer_).substr(start_);
   if (bytes.size() < 4) return std::nullopt;
   const size_t size = take<uint32_t>(bytes);
   const auto broken = [] {

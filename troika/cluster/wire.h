@@ -1,4 +1,5 @@
-// What the ranks and rank 0's server say to each other: length-prefixed frames after a greeting.
+// What the ranks and rank 0's server say to each other: length-prefixed frames inside the records
+// of an authenticated session (troika/net/record.h).
 //
 // All numbers are little-endian. A frame is u32 length of the rest, u8 message, u64 number, u32
 // length of the key, key, value. Keys and values are any bytes.
@@ -18,13 +19,7 @@ namespace troika::cluster {
 std::string to_text(const nlohmann::json& json);
 
 // Raised with every change of the frames or of a hello.
-inline constexpr int kProtocolVersion = 3;
-
-// The first bytes in each direction; anything else is a foreign program. They differ, so that
-// neither side can take an echo for an answer.
-inline constexpr std::string_view kServerGreeting = "TROIKA-S";
-inline constexpr std::string_view kClientGreeting = "TROIKA-C";
-static_assert(kServerGreeting.size() == kClientGreeting.size());
+inline constexpr int kProtocolVersion = 4;
 
 // No value may be longer; a longer length is a broken stream.
 inline constexpr size_t kMaxFrame = size_t{256} << 20;
@@ -70,14 +65,8 @@ std::string encode(const Frame& frame);
 class Decoder {
  public:
   void feed(std::string_view bytes) { buffer_.append(bytes); }
-  size_t pending() const { return buffer_.size() - start_; }
-
-  // The next `size` raw bytes once they are there.
-  std::optional<std::string> raw(size_t size);
   // The next whole frame. Throws Error(cluster, failure) for a length no frame can have.
   std::optional<Frame> next(size_t max_frame = kMaxFrame);
-  // The bytes so far, for a message about a foreign program.
-  std::string_view peek() const { return std::string_view(buffer_).substr(start_); }
 
  private:
   void drop(size_t size);

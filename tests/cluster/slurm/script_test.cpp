@@ -42,6 +42,8 @@ TEST(SlurmScript, OnJeanZay) {
 module purge
 module load gcc/12.2.0 || exit 2
 export OMP_NUM_THREADS=10
+TROIKA_RUN_SECRET=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n')
+export TROIKA_RUN_SECRET
 export GLOO_SOCKET_IFNAME=ib0
 export GREETING='two words'
 exec srun --kill-on-bad-exit=0 --cpus-per-task=10 troika train run.toml '--run.name=it'\''s $HOME'
@@ -71,6 +73,8 @@ TEST(SlurmScript, OfAnArrayThatMayNotStartAgain) {
 module purge
 module load arch/h100 || exit 2
 export OMP_NUM_THREADS=24
+TROIKA_RUN_SECRET=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n')
+export TROIKA_RUN_SECRET
 export TROIKA_REQUEUE=0
 exec srun --kill-on-bad-exit=0 --cpus-per-task=24 troika train run.toml
 )");
@@ -95,6 +99,8 @@ TEST(SlurmScript, OnNodesWithoutGpusAndASiteWithoutATable) {
 #SBATCH --requeue
 
 export OMP_NUM_THREADS=3
+TROIKA_RUN_SECRET=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n')
+export TROIKA_RUN_SECRET
 exec srun --kill-on-bad-exit=0 --cpus-per-task=3 troika train run.toml
 )");
 }
@@ -109,7 +115,8 @@ TEST(SlurmScript, BashGivesSrunTheWordsAsTheyWere) {
   const TemporaryFolder folder;
   make_fake(folder / "srun", "printf '%s\\0' \"$@\" > " + (folder / "words").string() +
                                  "; printf %s \"$ODD\" > " + (folder / "odd").string() +
-                                 "; exit 6");
+                                 "; printf %s \"$TROIKA_RUN_SECRET\" > " +
+                                 (folder / "secret").string() + "; exit 6");
   const std::string odd = "'\"\\ $HOME `id` $(id)\n*?[a]{b,c}~#!;|&<>\t\xc3\xa9";
   auto job = job_on("p", 0);
   job.cpus_per_task = 1;
@@ -127,6 +134,7 @@ TEST(SlurmScript, BashGivesSrunTheWordsAsTheyWere) {
   for (const auto& word : job.command) expected += word + '\0';
   EXPECT_EQ(read_file(folder / "words"), expected);
   EXPECT_EQ(read_file(folder / "odd"), odd);
+  EXPECT_THAT(read_file(folder / "secret"), testing::MatchesRegex("[0-9a-f]{64}"));
 }
 
 TEST(SlurmScript, WithoutItsModulesAJobDoesNotStart) {

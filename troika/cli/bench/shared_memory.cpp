@@ -15,7 +15,7 @@
 
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
-#include "troika/cluster/descriptor.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cli::bench {
 
@@ -25,10 +25,10 @@ constexpr auto kBarrierTime = std::chrono::minutes(1);
 
 [[noreturn]] void fail(const std::string& action) {
   throw Error("bench", ErrorKind::failure,
-              {.what = "cannot " + action, .got = cluster::system_reason(errno)});
+              {.what = "cannot " + action, .got = net::system_reason(errno)});
 }
 
-void* map(const cluster::Descriptor& file, size_t bytes) {
+void* map(const net::Descriptor& file, size_t bytes) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) fail(fmt::format("map {} bytes of shared memory", bytes));
   // Where the system has no huge pages for shared memory this changes nothing.
@@ -50,7 +50,7 @@ SharedMemory::SharedMemory(const comm::Group& group, size_t bytes)
     : bytes_(bytes), parts_(static_cast<size_t>(group.size()), nullptr) {
   try {
     // A name in /dev/shm would outlive a killed process, and that folder is often small.
-    const cluster::Descriptor own(::memfd_create("troika-bench", MFD_CLOEXEC));
+    const net::Descriptor own(::memfd_create("troika-bench", MFD_CLOEXEC));
     if (!own || ::ftruncate(own.get(), static_cast<off_t>(bytes)) != 0) {
       fail(fmt::format("make {} bytes of shared memory", bytes));
     }
@@ -61,7 +61,7 @@ SharedMemory::SharedMemory(const comm::Group& group, size_t bytes)
         group.all_gather_text(fmt::format("/proc/{}/fd/{}", ::getpid(), own.get()), "memory");
     for (size_t rank = 0; rank < parts_.size(); ++rank) {
       if (parts_[rank]) continue;
-      const cluster::Descriptor file(::open(paths[rank].c_str(), O_RDWR | O_CLOEXEC));
+      const net::Descriptor file(::open(paths[rank].c_str(), O_RDWR | O_CLOEXEC));
       if (!file) fail(fmt::format("open the memory of rank {}", rank));
       parts_[rank] = map(file, bytes);
     }

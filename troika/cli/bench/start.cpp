@@ -12,10 +12,10 @@
 #include <thread>
 
 #include "troika/base/error.h"
-#include "troika/cluster/descriptor.h"
 #include "troika/cluster/exit_status.h"
 #include "troika/cluster/launcher.h"
 #include "troika/cluster/port.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cli::bench {
 
@@ -61,7 +61,7 @@ void prepare_environment(int ranks) {
 int wait_for_exit(pid_t child) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) cluster::fail_system("wait for mpirun", errno);
+    if (errno != EINTR) net::fail_system("bench", "wait for mpirun", errno);
   }
   return WIFSIGNALED(status) ? cluster::ExitStatus{0, WTERMSIG(status)}.as_exit_code()
                              : WEXITSTATUS(status);
@@ -77,7 +77,7 @@ int run_mpirun(const std::vector<std::string>& command, int ranks) {
 
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  if (child < 0) cluster::fail_system("start mpirun", errno);
+  if (child < 0) net::fail_system("bench", "start mpirun", errno);
   if (child == 0) {
     // It ends its ranks, and they do not outlive this process.
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);

@@ -55,6 +55,10 @@ std::string modules(const Job& job, const Site& site) {
 
 std::string environment(const Job& job) {
   std::string out = fmt::format("export OMP_NUM_THREADS={}\n", job.cpus_per_task);
+  // Made where the job runs: neither in this file nor in a command line.
+  out +=
+      "TROIKA_RUN_SECRET=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \\n')\n"
+      "export TROIKA_RUN_SECRET\n";
   if (!job.requeue) out += "export TROIKA_REQUEUE=0\n";
   for (const auto& entry : job.environment) {
     const size_t equals = entry.find('=');

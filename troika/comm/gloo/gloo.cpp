@@ -18,6 +18,7 @@
 #include "troika/base/error.h"
 #include "troika/comm/backend.h"
 #include "troika/compat/c10d.h"
+#include "troika/net/socket.h"
 
 namespace troika::comm::gloo {
 
@@ -160,8 +161,8 @@ class GlooGroup : public GroupImpl {
   c10::intrusive_ptr<GlooProcessGroup> group_;
 };
 
-// The network device: the named interface, loopback on a single node (a hostname may resolve to an
-// address no peer can reach), else whatever the hostname resolves to.
+// The network device: the named interface, loopback where all ranks are on this machine (a hostname
+// may resolve to an address no peer can reach), else whatever the hostname resolves to.
 std::shared_ptr<::gloo::transport::Device> make_device(const cluster::Environment& environment) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {
     try {
@@ -173,7 +174,8 @@ std::shared_ptr<::gloo::transport::Device> make_device(const cluster::Environmen
                    .expected = "the name of an interface of this machine, as ip address shows"});
     }
   }
-  if (environment.num_nodes == 1) return GlooProcessGroup::createDeviceForHostname("127.0.0.1");
+  const bool is_local = environment.num_nodes == 1 || net::is_loopback(environment.master_address);
+  if (is_local) return GlooProcessGroup::createDeviceForHostname("127.0.0.1");
   return GlooProcessGroup::createDefaultDevice();
 }
 

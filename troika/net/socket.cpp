@@ -1,4 +1,4 @@
-#include "troika/cluster/socket.h"
+#include "troika/net/socket.h"
 
 #include <fmt/format.h>
 #include <netdb.h>
@@ -11,45 +11,55 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 
-#include "troika/base/error.h"
-#include "troika/cluster/port.h"
-
-namespace troika::cluster {
+namespace troika::net {
 
 namespace {
-
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.starts_with("127.");
-}
 
 void set_option(int socket, int level, int option, int value) {
   ::setsockopt(socket, level, option, &value, sizeof(value));
 }
 
-// A socket bound to any address of the family or its loopback; an errno instead on failure.
-Descriptor bind_listener(int family, bool loopback, int port, int& error) {
-  Descriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+struct Place {
+  sockaddr_storage address{};
+  socklen_t size = 0;
+  int family() const { return address.ss_family; }
+};
+
+// All addresses of this machine in a family.
+Place any_address(int family, int port) {
+  Place place;
+  place.address.ss_family = static_cast<sa_family_t>(family);
+  if (family == AF_INET) {
+    place.size = sizeof(sockaddr_in);
+    reinterpret_cast<sockaddr_in&>(place.address).sin_port = htons(static_cast<uint16_t>(port));
+  } else {
+    place.size = sizeof(sockaddr_in6);
+    reinterpret_cast<sockaddr_in6&>(place.address).sin6_port = htons(static_cast<uint16_t>(port));
+  }
+  return place;
+}
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+AddressList resolve(const std::string& address, int port, int flags, int& code) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* raw = nullptr;
+  code = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &raw);
+  return {code == 0 ? raw : nullptr, &::freeaddrinfo};
+}
+
+Descriptor bind_listener(const Place& place, int& error) {
+  Descriptor socket(::socket(place.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   error = errno;
   if (!socket) return socket;
-  sockaddr_storage storage{};
-  socklen_t size = sizeof(sockaddr_in);
-  if (family == AF_INET) {
-    auto& address = reinterpret_cast<sockaddr_in&>(storage);
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
-  } else {
-    auto& address = reinterpret_cast<sockaddr_in6&>(storage);
-    address.sin6_family = AF_INET6;
-    address.sin6_port = htons(static_cast<uint16_t>(port));
-    address.sin6_addr = loopback ? in6addr_loopback : in6addr_any;
-    size = sizeof(sockaddr_in6);
-    set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  }
+  if (place.family() == AF_INET6) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   // Without it the port of a run that just ended stays taken for a minute.
   set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&storage), size) != 0 ||
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&place.address), place.size) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
     error = errno;
     socket.reset();
@@ -80,42 +90,30 @@ int connect_one(const Descriptor& socket, const addrinfo& address, Deadline dead
   return connected_to_itself(socket.get()) ? ECONNREFUSED : 0;
 }
 
-Descriptor listen_at(const std::string& address, int port, int& error) {
-  const bool loopback = is_loopback(address);
-  Descriptor listener;
-  if (!loopback || address == "::1") listener = bind_listener(AF_INET6, loopback, port, error);
-  // Machines without IPv6.
-  const bool try_ipv4 =
-      loopback ? address != "::1" : error == EAFNOSUPPORT || error == EADDRNOTAVAIL;
-  if (!listener && try_ipv4) listener = bind_listener(AF_INET, loopback, port, error);
-  return listener;
-}
-
 }  // namespace
 
-Descriptor try_listen_at(const std::string& address, int port) {
-  int error = 0;
-  return listen_at(address, port, error);
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
-Descriptor listen_at(const std::string& address, int port) {
-  int error = 0;
-  Descriptor listener = listen_at(address, port, error);
-  if (!listener) {
-    const PortRange ephemeral = ephemeral_range();
-    const bool anybodys = port >= ephemeral.low && port <= ephemeral.high;
-    throw Error(
-        "cluster", ErrorKind::usage,
-        {.what = fmt::format("cannot listen on port {}", port),
-         .got = system_reason(error),
-         .expected = "a free port",
-         .hint = anybodys ? fmt::format("set MASTER_PORT, the same on all ranks, outside {}-{}, "
-                                        "where any connection of any program may take a port",
-                                        ephemeral.low, ephemeral.high)
-                          : "set MASTER_PORT, the same on all ranks, or end the program that has "
-                            "it"});
+Descriptor listen_at(const std::string& address, int port, int& error) {
+  if (address.empty()) {
+    Descriptor listener = bind_listener(any_address(AF_INET6, port), error);
+    // Machines without IPv6.
+    const bool no_ipv6 = error == EAFNOSUPPORT || error == EADDRNOTAVAIL;
+    return listener || !no_ipv6 ? std::move(listener)
+                                : bind_listener(any_address(AF_INET, port), error);
   }
-  return listener;
+  int code = 0;
+  const auto list = resolve(address, port, AI_NUMERICHOST | AI_PASSIVE, code);
+  if (!list) {
+    error = EADDRNOTAVAIL;
+    return {};
+  }
+  Place place;
+  place.size = list->ai_addrlen;
+  std::memcpy(&place.address, list->ai_addr, list->ai_addrlen);
+  return bind_listener(place, error);
 }
 
 int port_of(const Descriptor& listener) {
@@ -127,24 +125,18 @@ int port_of(const Descriptor& listener) {
 }
 
 Attempt try_connect(const std::string& address, int port, Deadline deadline) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* raw = nullptr;
-  // The server of a loopback name listens on IPv4, whatever the name resolves to first.
-  const std::string name = address == "localhost" ? "127.0.0.1" : address;
-  const int code = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &raw);
   Attempt attempt;
-  if (code != 0) {
+  int code = 0;
+  // The server of a loopback name listens on IPv4, whatever the name resolves to first.
+  const auto list = resolve(address == "localhost" ? "127.0.0.1" : address, port, 0, code);
+  if (!list) {
     attempt.problem = code == EAI_SYSTEM ? system_reason(errno) : ::gai_strerror(code);
     return attempt;
   }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
   for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
     attempt.socket = Descriptor(
         ::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, entry->ai_protocol));
     const int error = connect_one(attempt.socket, *entry, deadline);
-    attempt.heard |= error == 0 || error == ECONNREFUSED || error == ECONNRESET;
     if (error == 0) return attempt;
     attempt.socket.reset();
     attempt.problem = system_reason(error);
@@ -177,9 +169,24 @@ bool receive(int socket, std::string& bytes, std::string& reason) {
   }
 }
 
+bool send_some(int socket, std::string_view& bytes, std::string& reason) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return true;
+    } else if (errno != EINTR) {
+      reason = system_reason(errno);
+      return false;
+    }
+  }
+  return true;
+}
+
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
-}  // namespace troika::cluster
+}  // namespace troika::net

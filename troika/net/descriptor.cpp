@@ -1,4 +1,4 @@
-#include "troika/cluster/descriptor.h"
+#include "troika/net/descriptor.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 
 #include "troika/base/error.h"
 
-namespace troika::cluster {
+namespace troika::net {
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (this != &other) {
@@ -29,12 +29,12 @@ void Descriptor::reset() {
 
 Pipe make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail_system("make a pipe", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail_system("net", "make a pipe", errno);
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 Waker::Waker() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!event_) fail_system("make an event descriptor", errno);
+  if (!event_) fail_system("net", "make an event descriptor", errno);
 }
 
 void Waker::wake() const {
@@ -59,7 +59,7 @@ bool wait_for(int fd, short events, Deadline deadline) {
         std::min<int64_t>(deadline.left().count(), std::numeric_limits<int>::max());
     const int ready = ::poll(&entry, 1, static_cast<int>(left));
     if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) fail_system("wait for a descriptor", errno);
+    if (ready < 0 && errno != EINTR) fail_system("net", "wait for a descriptor", errno);
     if (deadline.passed()) return false;
   }
 }
@@ -70,9 +70,9 @@ std::string system_reason(int error) {
   return text;
 }
 
-void fail_system(const std::string& action, int error) {
-  throw Error("cluster", ErrorKind::failure,
+void fail_system(const std::string& room, const std::string& action, int error) {
+  throw Error(room, ErrorKind::failure,
               {.what = fmt::format("cannot {}", action), .got = system_reason(error)});
 }
 
-}  // namespace troika::cluster
+}  // namespace troika::net

@@ -8,7 +8,7 @@
 
 #include "troika/base/clock.h"
 
-namespace troika::cluster {
+namespace troika::net {
 
 class Descriptor {
  public:
@@ -51,7 +51,7 @@ bool wait_for(int fd, short events, Deadline deadline);
 // "connection refused": the system's words for an errno, to stand inside a sentence.
 std::string system_reason(int error);
 
-// Throws Error(cluster, failure): `cannot <action>; got <the system's reason>`.
-[[noreturn]] void fail_system(const std::string& action, int error);
+// Throws Error(room, failure): `cannot <action>; got <the system's reason>`.
+[[noreturn]] void fail_system(const std::string& room, const std::string& action, int error);
 
-}  // namespace troika::cluster
+}  // namespace troika::net

@@ -1,0 +1,330 @@
+// Connections of others to the ports of a run, from before its first rank to its end.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <future>
+
+#include "tests/cluster/launch_process.h"
+#include "tests/cluster/rendezvous_world.h"
+#include "troika/base/random.h"
+#include "troika/cluster/agent_wire.h"
+#include "troika/cluster/connect.h"
+#include "troika/cluster/listen.h"
+#include "troika/cluster/port.h"
+#include "troika/net/client.h"
+
+namespace troika::cluster {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr int kSize = 5;
+
+std::string random_bytes(Random& random, size_t size) {
+  std::string bytes(size, '\0');
+  for (auto& c : bytes) c = static_cast<char>(random());
+  return bytes;
+}
+
+// What strangers say: none of it may earn a byte.
+std::vector<std::string> what_strangers_say(const std::string& recorded) {
+  Random random(11);
+  const Hello hello{.rank = 1, .world_size = kSize, .host = "h", .patience_ms = 1, .left_ms = 1};
+  const std::string frame = encode({Message::hello, 0, "", to_json(hello)});
+  const net::ClientHandshake other(net::Secret::random(), "ranks:1");
+  return {"",
+          "G",
+          "GET / HTTP/1.0\r\n\r\n",
+          random_bytes(random, 10),
+          random_bytes(random, 100'000),
+          std::string(net::kClientMagic),
+          std::string(net::kClientMagic) + random_bytes(random, 64),
+          std::string(net::kClientMagic) + std::string(1 << 20, '\xff'),
+          std::string(net::kServerMagic) + random_bytes(random, 64),
+          "TROIKA-C" + frame,
+          frame,
+          other.first_message(),
+          other.first_message().substr(0, 40),
+          other.first_message() + frame,
+          recorded,
+          recorded.substr(0, net::kHandshakeSize),
+          recorded.substr(0, net::kHandshakeSize + 30)};
+}
+
+// Says what strangers say to a port, from before anybody listens there until it is destroyed.
+class Strangers {
+ public:
+  Strangers(int port, const std::string& recorded)
+      : thread_([this, port, sayings = what_strangers_say(recorded)] {
+          while (!over_) {
+            for (const auto& saying : sayings) say(port, saying);
+          }
+        }) {}
+  ~Strangers() {
+    over_ = true;
+    thread_.join();
+  }
+  void wait_for_more() const {
+    const int before = said_;
+    while (said_ < before + 40) std::this_thread::yield();
+  }
+
+ private:
+  void say(int port, const std::string& bytes) {
+    const auto deadline = Deadline::after(kLong);
+    auto attempt = net::try_connect("127.0.0.1", port, deadline);
+    if (!attempt.socket) return std::this_thread::yield();
+    std::string reason, answer;
+    std::string_view left = bytes;
+    while (!left.empty() && net::send_some(attempt.socket.get(), left, reason)) {
+      if (!left.empty() && !net::wait_for(attempt.socket.get(), POLLOUT, deadline)) break;
+    }
+    net::receive(attempt.socket.get(), answer, reason);
+    EXPECT_EQ(answer, "");
+    ++said_;
+    // Some stay.
+    open_.push_back(std::move(attempt.socket));
+    if (open_.size() > 40) {
+      net::receive(open_.front().get(), answer, reason);
+      EXPECT_EQ(answer, "") << "to a stranger that waited";
+      open_.erase(open_.begin());
+    }
+  }
+
+  std::atomic<bool> over_ = false;
+  std::atomic<int> said_ = 0;
+  std::vector<net::Descriptor> open_;
+  std::thread thread_;
+};
+
+// All that a client with the secret sends to join, as it could be recorded, and is heard by nobody.
+std::string recording(const net::Secret& secret, const std::string& listener) {
+  net::ServerHandshake server(secret, listener);
+  const net::ClientHandshake client(secret, listener);
+  const auto answer = server.answer(client.first_message());
+  net::Session session(*client.finish(answer->message));
+  const Hello hello{.rank = 1, .world_size = kSize, .host = "h", .patience_ms = 1, .left_ms = 1};
+  return client.first_message() +
+         session.sealer.seal(encode({Message::hello, 0, "", to_json(hello)}));
+}
+
+TEST(Strangers, DoNotDisturbTheGathering) {
+  const int port = free_port();
+  const RunSecret secret{net::Secret::random(), "a test"};
+  // Of another session of the same run: the listener would answer its first message.
+  const Strangers strangers(port, recording(secret.secret, "ranks:1"));
+  auto early = world(kSize, port);
+  early.pop_back();
+  auto others = std::async(std::launch::async, [&] {
+    return run_all(early, secret, [&](Rendezvous& meeting, int rank) {
+      meeting.set("from " + std::to_string(rank), "x");
+      strangers.wait_for_more();
+      all_meet(meeting, "talked", kSize);
+      meeting.leave();
+    });
+  });
+  strangers.wait_for_more();  // while one is still to come
+  const auto errors =
+      run_all({member(kSize - 1, kSize, port)}, secret, [&](Rendezvous& meeting, int) {
+        for (int rank = 0; rank < kSize - 1; ++rank) {
+          meeting.get("from " + std::to_string(rank), Deadline::after(kLong));
+        }
+        all_meet(meeting, "talked", kSize);
+        meeting.leave();
+      });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(others.get(), Each(""));
+}
+
+TEST(Strangers, AReplayedHandshakeEarnsNothing) {
+  const int port = free_port();
+  const RunSecret secret{net::Secret::random(), "a test"};
+  auto members = world(kSize, port);
+  members.pop_back();
+  auto run = std::async(std::launch::async, [&] {
+    return run_all(members, secret, [&](Rendezvous& meeting, int) {
+      all_meet(meeting, "here", kSize);
+      meeting.leave();
+    });
+  });
+  // Rank 4 joins by hand, so that what it sends can be sent again, word for word.
+  const auto deadline = Deadline::after(kLong);
+  const auto dial = [&] {
+    net::Attempt attempt;
+    while (!attempt.socket) attempt = net::try_connect("127.0.0.1", port, deadline);
+    return std::move(attempt.socket);
+  };
+  const auto all_of = [&](const net::Descriptor& socket) {
+    std::string bytes, reason;
+    while (net::wait_for(socket.get(), POLLIN, deadline) &&
+           net::receive(socket.get(), bytes, reason)) {
+    }
+    return bytes;
+  };
+  const net::ClientHandshake client(secret.secret, listener_name("ranks", port));
+  const auto socket = dial();
+  send_all(socket.get(), client.first_message(), deadline);
+  std::string answer, reason;
+  while (answer.size() < net::kHandshakeSize) {
+    ASSERT_TRUE(net::wait_for(socket.get(), POLLIN, deadline));
+    ASSERT_TRUE(net::receive(socket.get(), answer, reason));
+  }
+  net::Session session(client.finish(answer).value());
+  const Hello hello{.rank = kSize - 1,
+                    .world_size = kSize,
+                    .host = "here",
+                    .patience_ms = 20'000,
+                    .left_ms = 20'000};
+  const std::string sealed = session.sealer.seal(encode({Message::hello, 0, "", to_json(hello)}));
+  for (const std::string& replay :
+       {client.first_message(), client.first_message() + sealed, sealed}) {
+    const auto again = dial();
+    send_all(again.get(), replay, deadline);
+    EXPECT_EQ(all_of(again), "") << replay.size();
+  }
+  send_all(socket.get(), sealed, deadline);
+  std::string bytes, text;
+  Decoder in;
+  std::optional<Frame> welcome;
+  while (!(welcome = in.next())) {
+    bytes.clear();
+    text.clear();
+    ASSERT_TRUE(net::wait_for(socket.get(), POLLIN, deadline));
+    ASSERT_TRUE(net::receive(socket.get(), bytes, reason));
+    session.opener.open(bytes, text);
+    in.feed(text);
+  }
+  EXPECT_EQ(welcome->message, Message::welcome);
+  send_all(socket.get(),
+           session.sealer.seal(encode({Message::set, 1, "here all", ""}) +
+                               encode({Message::leave, 2, "", ""})),
+           deadline);
+  EXPECT_THAT(run.get(), Each(""));
+}
+
+TEST(Strangers, ARankWithAnotherSecretIsToldAndSoAreThoseWhoWaitForIt) {
+  const int port = free_port();
+  const RunSecret secret{net::Secret::random(), "a test"};
+  const RunSecret other{net::Secret::random(), "another test"};
+  auto members = world(kSize, port);
+  const Environment last = members.back();
+  members.pop_back();
+  auto waiting = std::async(std::launch::async,
+                            [&] { return run_all(members, secret, nothing, Milliseconds(6000)); });
+  const auto errors = run_all({last}, other, nothing);
+  EXPECT_THAT(errors[0],
+              StartsWith("[cluster] could not authenticate with rank 0 at " + place(port) +
+                         "; got no answer to our proof (its connection closed), "
+                         "expected the same run secret and version of Troika there "
+                         "(ours is from another test; "));
+  for (const auto& error : waiting.get()) {
+    EXPECT_THAT(error, StartsWith("[cluster] ranks did not arrive within 6 s; got 0-3, expected "
+                                  "also 4 (they must reach rank 0 at " +
+                                  place(port) + "; "));
+    EXPECT_THAT(error, HasSubstr(" connections failed authentication there: do all have the same "
+                                 "run secret?)"));
+    for (const auto& own : {secret, other}) EXPECT_THAT(error, Not(HasSubstr(own.secret.to_hex())));
+  }
+}
+
+TEST(Strangers, AServerWithAnotherSecretIsNotBelieved) {
+  const RunSecret secret{net::Secret::random(), "a test"};
+  const Listening here = listen_for("127.0.0.1", 0);
+  std::thread server([&] {
+    EXPECT_TRUE(net::wait_for(here.socket.get(), POLLIN, Deadline::after(kLong)));
+    const net::Descriptor peer(::accept(here.socket.get(), nullptr, nullptr));
+    // It saw the first message and knows the form of the answer.
+    const std::string answer = std::string(net::kServerMagic) + std::string(64, 'x');
+    send_all(peer.get(), answer, Deadline::after(kLong));
+  });
+  EXPECT_THAT(run_all({member(1, kSize, here.port)}, secret, nothing)[0],
+              StartsWith("[cluster] could not authenticate with rank 0 at " + place(here.port) +
+                         "; got an answer made with another run secret"));
+  server.join();
+}
+
+TEST(Strangers, ManySilentOnesLeaveRoomForTheRanks) {
+  constexpr int kSilent = 300;
+  const int port = free_port();
+  // Rank 0 is a process of its own, which has descriptors for fewer.
+  const pid_t rank_0 = in_child([&] {
+    const rlimit few{128, 128};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    const auto meeting = join(member(0, kSize, port));
+    all_meet(*meeting, "here", kSize);
+    all_meet(*meeting, "more strangers", kSize);
+    meeting->leave();
+  });
+  std::vector<net::Descriptor> silent;
+  const auto flood = [&] {
+    const auto deadline = Deadline::after(kLong);
+    for (int i = 0; i < kSilent && !deadline.passed();) {
+      auto attempt = net::try_connect("127.0.0.1", port, deadline);
+      if (!attempt.socket) continue;
+      silent.push_back(std::move(attempt.socket));
+      ++i;
+    }
+  };
+  flood();
+  auto members = world(kSize, port);
+  members.erase(members.begin());
+  const auto errors = run_all(members, [&](Rendezvous& meeting, int rank) {
+    all_meet(meeting, "here", kSize);
+    if (rank == 1) flood();
+    all_meet(meeting, "more strangers", kSize);
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, Each(""));
+  int status = -1;
+  ::waitpid(rank_0, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+// The launch's own end of an elastic run is the same server: what is its own is what a stranger
+// who speaks its protocol could do.
+TEST(Strangers, DoNotDisturbAnElasticRun) {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  const AgentHello hello{.host = "stranger", .pid = 1, .hosts = true, .options = {}};
+  const std::string takeover =
+      encode({Message::join, 0, "", to_json(hello)}) + encode({Message::depart, 0});
+  auto options = shell(fmt::format("cd {}; : > $RANK.tmp; mv $RANK.tmp $RANK; until [ -e finish ]; "
+                                   "do sleep 0.05; done; echo done",
+                                   folder.path().string()),
+                       2);
+  options.num_nodes = 2;
+  options.elastic = {.min_nodes = 2,
+                     .endpoint = fmt::format("127.0.0.1:{}", port),
+                     .id = "a name",
+                     .last_call_timeout = Milliseconds(0),
+                     .join_timeout = kLong};
+  const auto exists = [&](const char* name) { return std::filesystem::exists(folder / name); };
+  // Processes are made before any thread is, and begin when the strangers have.
+  net::Pipe gate = net::make_pipe();
+  const auto wait = [&](LaunchOptions&) {
+    char byte;
+    if (::read(gate.read.get(), &byte, 1) != 1) ::_exit(97);
+  };
+  Launch first(options, wait), second(options, wait);
+  const Strangers strangers(port, "TROIKA-C" + takeover);
+  EXPECT_EQ(::write(gate.write.get(), "ab", 2), 2);
+  EXPECT_TRUE(comes_into(folder.path(), [&] { return exists("0") && exists("3"); }));
+  strangers.wait_for_more();
+  write_file_atomically(folder / "finish", "");
+  for (auto* launch : {&first, &second}) {
+    EXPECT_EQ(launch->wait(), 0) << launch->err();
+    EXPECT_THAT(launch->err(), Not(HasSubstr("stranger")));
+    EXPECT_THAT(launch->err(), Not(HasSubstr("round 1")));
+  }
+}
+
+}  // namespace
+}  // namespace troika::cluster

@@ -1,0 +1,42 @@
+#include "troika/net/interface.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "troika/base/error.h"
+#include "troika/net/socket.h"
+
+namespace troika::net {
+namespace {
+
+TEST(Interface, ByNameOrByAddress) {
+  EXPECT_EQ(interface_address("lo", "TEST"), "127.0.0.1");
+  EXPECT_EQ(interface_address("127.0.0.1", "TEST"), "127.0.0.1");
+  for (const char* wrong : {"no-such-interface", "192.0.2.1", ""}) {
+    try {
+      interface_address(wrong, "TEST");
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("[net] TEST names no network "
+                                                                  "interface with an address"),
+                                               testing::HasSubstr("lo")));
+    }
+  }
+}
+
+TEST(Listener, OfOneAddressIsNotReachedAtAnother) {
+  int error = 0;
+  const Descriptor listener = listen_at("127.0.0.2", 0, error);
+  ASSERT_TRUE(listener) << error;
+  const auto deadline = Deadline::after(Milliseconds(5000));
+  EXPECT_TRUE(try_connect("127.0.0.2", port_of(listener), deadline).socket);
+  EXPECT_FALSE(try_connect("127.0.0.1", port_of(listener), deadline).socket);
+  EXPECT_FALSE(listen_at("192.0.2.1", 0, error));
+  EXPECT_NE(error, 0);
+  const Descriptor open = listen_at("", 0, error);
+  EXPECT_TRUE(try_connect("127.0.0.2", port_of(open), deadline).socket);
+}
+
+}  // namespace
+}  // namespace troika::net

@@ -1,0 +1,33 @@
+// Where the servers of this room listen.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "troika/cluster/environment.h"
+#include "troika/net/descriptor.h"
+
+namespace troika::cluster {
+
+// The interface that servers bind to, by its name or one of its addresses; all when it is not set.
+inline constexpr const char* kInterfaceVariable = "TROIKA_SOCKET_IFNAME";
+
+struct Listening {
+  net::Descriptor socket;  // nonblocking
+  std::string address;     // by which this process reaches it
+  int port = 0;
+};
+
+// Listens for those who know this machine as `address`: on it alone where it is of the loopback
+// interface, else on kInterfaceVariable's interface if set, else on all. Port 0 takes any. Throws
+// Error(cluster, usage) naming the port when it is taken.
+Listening listen_for(const std::string& address, int port,
+                     const Variables& variables = process_variable);
+// The same, with an invalid socket in place of that error.
+Listening try_listen_for(const std::string& address, int port,
+                         const Variables& variables = process_variable);
+
+// What both ends of a handshake call the listener for "ranks" or "launches" at a port.
+std::string listener_name(std::string_view service, int port);
+
+}  // namespace troika::cluster

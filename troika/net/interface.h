@@ -1,0 +1,14 @@
+// Network interfaces of this machine.
+#pragma once
+
+#include <string>
+
+namespace troika::net {
+
+// The numeric address that a listener binds to for `choice`, the name of an interface ("eth0") or a
+// numeric address of this machine; of an interface's addresses the first IPv4 one, else the first
+// IPv6 one that other machines can reach. Throws Error(net, usage) naming `source`, where the
+// choice comes from, and the interfaces there are.
+std::string interface_address(const std::string& choice, const std::string& source);
+
+}  // namespace troika::net
