@@ -1,7 +1,9 @@
 // How long one step of each optimizer takes on ResNet-50's parameters (25.6 million, float32), ours
-// and LibTorch's of the same name, in one thread. Prints one JSON object: per optimizer the medians
-// of interleaved repeats in milliseconds, and the median of the repeats' ratios. The bar: a ratio
-// of at least 2. `repeats` is the only argument (default 15).
+// and LibTorch's of the same name, in one thread; adamw_8bit, which LibTorch lacks, beside our
+// adamw. Prints one JSON object: per optimizer the medians of interleaved repeats in milliseconds,
+// the bytes of its states, and of the repeats' ratios the median, the least and the greatest. Bars:
+// LibTorch takes at least 2 times as long; adamw_8bit at most 3 times as long as adamw. `repeats`
+// is the only argument (default 15).
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -63,23 +65,56 @@ std::unique_ptr<torch::optim::Optimizer> make_theirs(const std::vector<at::Tenso
   return nullptr;
 }
 
-nlohmann::json measure(const OptimizerOptions& options, int repeats) {
-  const auto ours = make_parameters(), theirs = make_parameters();
-  const auto our_optimizer = troika::optim::make_optimizer(ours, options);
-  const auto their_optimizer = make_theirs(theirs, options);
-  our_optimizer->step();
-  if (their_optimizer) their_optimizer->step();
-  std::vector<double> our_times, their_times, ratios;
+int64_t state_bytes(const troika::optim::FlatOptimizer& optimizer) {
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : optimizer.state()) bytes += tensor.nbytes();
+  return static_cast<int64_t>(bytes);
+}
+
+// Two steps that take turns; `ratios` are of the second's times to the first's.
+struct Turns {
+  std::vector<double> first, second, ratios;
+};
+
+Turns take_turns(int repeats, const std::function<void()>& first,
+                 const std::function<void()>& second) {
+  Turns turns;
+  first();
+  second();
   for (int i = 0; i < repeats; ++i) {
-    our_times.push_back(milliseconds([&] { our_optimizer->step(); }));
-    if (!their_optimizer) continue;
-    their_times.push_back(milliseconds([&] { their_optimizer->step(); }));
-    ratios.push_back(their_times.back() / our_times.back());
+    turns.first.push_back(milliseconds(first));
+    turns.second.push_back(milliseconds(second));
+    turns.ratios.push_back(turns.second.back() / turns.first.back());
   }
-  nlohmann::json row{{"troika_milliseconds", median(our_times)}};
-  if (their_optimizer) {
-    row["libtorch_milliseconds"] = median(their_times);
-    row["ratio"] = median(ratios);
+  return turns;
+}
+
+nlohmann::json ratios_of(const Turns& turns) {
+  const auto [least, greatest] = std::minmax_element(turns.ratios.begin(), turns.ratios.end());
+  return {{"median", median(turns.ratios)}, {"least", *least}, {"greatest", *greatest}};
+}
+
+nlohmann::json measure(const OptimizerOptions& options, int repeats) {
+  const auto ours = make_parameters(), others = make_parameters();
+  const auto optimizer = troika::optim::make_optimizer(ours, options);
+  nlohmann::json row{{"state_bytes", state_bytes(*optimizer)}};
+  const auto step = [&] { optimizer->step(); };
+  if (const auto theirs = make_theirs(others, options)) {
+    const auto turns = take_turns(repeats, step, [&] { theirs->step(); });
+    row["troika_milliseconds"] = median(turns.first);
+    row["libtorch_milliseconds"] = median(turns.second);
+    row["libtorch_to_troika"] = ratios_of(turns);
+  } else if (options.name == "adamw_8bit") {
+    OptimizerOptions plain = options;
+    plain.name = "adamw";
+    const auto adamw = troika::optim::make_optimizer(others, plain);
+    const auto turns = take_turns(
+        repeats, [&] { adamw->step(); }, step);
+    row["troika_milliseconds"] = median(turns.second);
+    row["adamw_milliseconds"] = median(turns.first);
+    row["adamw_8bit_to_adamw"] = ratios_of(turns);
+  } else {
+    row["troika_milliseconds"] = median(take_turns(repeats, step, [] {}).first);
   }
   return row;
 }

@@ -1,6 +1,5 @@
 #include <ATen/ATen.h>
 
-#include "troika/optim/dynamic_code.h"
 #include "troika/optim/methods.h"
 #include "troika/optim/optimizer.h"
 
@@ -16,16 +15,14 @@ static_assert(kAtOnce % kernels::kBlock == 0);
 // One moment of all parameters. Blocks do not cross tensors, so that a tensor's codes mean the same
 // in any company.
 struct Moment {
-  Moment(const std::string& state_name, bool has_sign, const FlatParameters& parameters,
-         int64_t blocks, int64_t whole_elements)
+  Moment(const std::string& state_name, const FlatParameters& parameters, int64_t blocks,
+         int64_t whole_elements)
       : name(state_name),
-        code(dynamic_code(has_sign)),
-        codes(at::full({parameters.size() - whole_elements}, code.zero, at::kByte)),
+        codes(at::zeros({parameters.size() - whole_elements}, at::kByte)),
         largest(at::zeros({blocks}, at::kFloat)),
         whole(at::zeros({whole_elements}, parameters.type())) {}
 
   std::string name;
-  kernels::Code code;
   at::Tensor codes;    // of the large tensors
   at::Tensor largest;  // [blocks] magnitude
   at::Tensor whole;    // of the small tensors
@@ -43,8 +40,8 @@ class AdamW8Bit final : public FlatOptimizer {
       (is_coded ? coded : whole) += count;
       if (is_coded) blocks += blocks_of(count);
     }
-    moments_.emplace_back("exp_avg", /*has_sign=*/true, parameters(), blocks, whole);
-    moments_.emplace_back("exp_avg_sq", /*has_sign=*/false, parameters(), blocks, whole);
+    moments_.emplace_back("exp_avg", parameters(), blocks, whole);
+    moments_.emplace_back("exp_avg_sq", parameters(), blocks, whole);
   }
 
   int64_t elements_each(std::string_view state) const override {
@@ -81,10 +78,10 @@ class AdamW8Bit final : public FlatOptimizer {
       const auto largest = [&](size_t k) {
         return moments_[k].largest.data_ptr<float>() + place.block + within / kernels::kBlock;
       };
-      kernels_.adam_8bit(
-          kernel_type(),
-          {part.parameter, part.gradient, codes(0), largest(0), codes(1), largest(1), count},
-          factors, moments_[0].code, moments_[1].code);
+      kernels_.adam_8bit(kernel_type(),
+                         {part.parameter, part.gradient, codes(0), largest(0), codes(1), largest(1),
+                          count, static_cast<unsigned>(steps(part.index))},
+                         factors);
     } else {
       const auto whole = [&](size_t k) {
         return static_cast<char*>(moments_[k].whole.data_ptr()) +

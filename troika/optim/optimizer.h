@@ -15,8 +15,9 @@ struct OptimizerOptions {
   // "lars": You, Gitman and Ginsburg 2017 (arXiv 1708.03888), algorithm 1. Weight decay is part of
   // the gradient, and the momentum holds the rate it was made with.
   // "lamb": You et al. 2020 (arXiv 1904.00962), algorithm 2, the scaling function the identity.
-  // "adamw_8bit": adamw with both moments in 8 bits, block by block (Dettmers et al. 2022, arXiv
-  // 2110.02861): 2 bytes a parameter in place of 8; tensors under 4096 elements keep theirs whole.
+  // "adamw_8bit": adamw with both moments in 8 bits, block by block (after Dettmers et al. 2022,
+  // arXiv 2110.02861; codes of our own, see kernels.h): 2 bytes a parameter in place of 8; tensors
+  // under 4096 elements keep theirs whole.
   std::string name = "sgd";
   double lr = 0.1;
   double weight_decay = 0.0;

@@ -54,19 +54,21 @@ struct Squares {
   double parameter, other;
 };
 
-// Moments in 8 bits: an element is levels[code] of its sign times the largest magnitude of its
-// block. `place` maps the upper 16 bits of a float in [2^-24, 1], less kFirstPlace, to the least
-// level that is nearest to one of the floats with these bits; at most one more can be, the one
-// above, beyond `middle[level]`.
-constexpr int kBlock = 2048;
-constexpr unsigned kFirstPlace = 103u << 7;  // the upper bits of 2^-24
-constexpr int kPlaces = 24 * 128 + 1;
-struct Code {
-  float decode[256];
-  float middle[257];  // between level i and i + 1; never reached above the last
-  int place[kPlaces];
-  int zero;  // the code of level 0; negative levels lie below it
-};
+// Moments of Adam in 8 bits, in blocks of kBlock elements. A code counts positions on a grid of
+// floats with 3 bits of mantissa (8 levels an octave; the upper 12 bits of a float32), down from
+// the level of the block, `largest`, which is the block's largest magnitude rounded up to the grid:
+// - Second moment: code 255 is `largest`, and each code below it is the next smaller level, over
+//   31.75 octaves (a factor of 3.6e9). Code 0 is zero and nothing else: smaller moments take
+//   code 1.
+// - First moment: bit 7 is the sign. Code 127 is `largest`, over 15.75 octaves (5.5e4). Code 0 is
+//   zero. Smaller moments become zero or code 1 at random, with their mean kept.
+// Rounding is up or down at random, with the mean kept: rounding to the nearest would hold a moving
+// average where it is, since one step moves it by less than half of a level. The random numbers
+// follow from the number of the step and the place in the block alone (a golden-ratio sequence over
+// steps), so they depend neither on threads nor on how a tensor is cut into shards at blocks.
+// A moment that is not a number makes its whole block so (`largest` is NaN); so does an infinite
+// first moment. A second moment beyond the range of float32 stays at its largest number.
+constexpr int kBlock = 256;
 struct Span8 {
   void* parameter;
   const void* gradient;
@@ -75,6 +77,7 @@ struct Span8 {
   unsigned char* second;
   float* second_largest;
   size_t count;
+  unsigned step;  // the lower bits of the number of steps made, with this one
 };
 
 struct Kernels {
@@ -85,7 +88,7 @@ struct Kernels {
   void (*lars)(Type, const Span&, const Lars&);
   Squares (*lamb_moments)(Type, const Span&, const Lamb&);  // of parameter and direction
   void (*lamb_apply)(Type, const Span&, const Lamb&, double rate);
-  void (*adam_8bit)(Type, const Span8&, const Adam&, const Code& first, const Code& second);
+  void (*adam_8bit)(Type, const Span8&, const Adam&);
 };
 
 extern const Kernels kBaseline;

@@ -1,4 +1,5 @@
 // Included by one source per instruction set, which defines TROIKA_KERNELS, the table's name.
+#include "troika/optim/kernels/codes_8bit.h"
 #include "troika/optim/kernels/kernels.h"
 
 namespace troika::optim::kernels {
@@ -215,52 +216,27 @@ void lamb_apply_of(const Span& span, const Lamb& how, double rate) {
   }
 }
 
-// x relative to the block's largest magnitude, in [-1, 1], to the nearest code.
-inline int encode(const Code& code, float x) {
-  const float size = magnitude(x);
-  const unsigned upper = __builtin_bit_cast(unsigned, size) >> 16;
-  const int place = static_cast<int>(upper) - static_cast<int>(kFirstPlace);
-  // Not `place < kPlaces`: whatever x is (NaN), memory is not left.
-  int level = code.place[place < 0 ? 0 : place >= kPlaces ? kPlaces - 1 : place];
-  level += size > code.middle[level] ? 1 : 0;
-  // Of a code with negative levels (zero > 0) the largest has no negative twin.
-  const int lowest = level > code.zero ? code.zero : level;
-  return x < 0 ? code.zero - lowest : code.zero + level;
-}
-
-// Rewrites a block's moments as codes.
 template <typename T>
-void encode_block(const Code& code, const T* x, size_t count, unsigned char* codes,
-                  float* largest) {
-  T most = 0;
-  for (size_t i = 0; i < count; ++i) most = magnitude(x[i]) > most ? magnitude(x[i]) : most;
-  *largest = static_cast<float>(most);
-  const T scale = most > 0 ? 1 / most : 0;
-  for (size_t i = 0; i < count; ++i) {
-    const T relative = x[i] * scale;
-    codes[i] = static_cast<unsigned char>(encode(code, static_cast<float>(relative)));
-  }
-}
-
-template <typename T>
-void adam_8bit_of(const Span8& span, const Adam& how, const Code& first, const Code& second) {
+void adam_8bit_of(const Span8& span, const Adam& how) {
   const AdamFactors<T> step(how);
-  T* const all_p = static_cast<T*>(span.parameter);
-  const T* const all_g = static_cast<const T*>(span.gradient);
   T m[kBlock], v[kBlock];
   for (size_t begin = 0, block = 0; begin < span.count; begin += kBlock, ++block) {
     const size_t length = span.count - begin < kBlock ? span.count - begin : kBlock;
-    T* const p = all_p + begin;
-    const T* const g = all_g + begin;
-    const T first_largest = span.first_largest[block], second_largest = span.second_largest[block];
-    for (size_t i = 0; i < length; ++i) {
-      m[i] = static_cast<T>(first.decode[span.first[begin + i]]) * first_largest;
-      v[i] = static_cast<T>(second.decode[span.second[begin + i]]) * second_largest;
+    T* const p = static_cast<T*>(span.parameter) + begin;
+    const T* const g = static_cast<const T*>(span.gradient) + begin;
+    unsigned char* const first = span.first + begin;
+    unsigned char* const second = span.second + begin;
+    float* const first_largest = span.first_largest + block;
+    float* const second_largest = span.second_largest + block;
+    decode_first(first, *first_largest, length, m);
+    decode_second(second, *second_largest, length, v);
+    if (!is_level(*first_largest) || !is_level(*second_largest)) {
+      for (size_t i = 0; i < length; ++i) m[i] = v[i] = static_cast<T>(__builtin_nanf(""));
     }
 #pragma GCC ivdep
     for (size_t i = 0; i < length; ++i) step(p[i], g[i], m[i], v[i]);
-    encode_block(first, m, length, span.first + begin, span.first_largest + block);
-    encode_block(second, v, length, span.second + begin, span.second_largest + block);
+    encode_first(m, length, span.step, first, first_largest);
+    encode_second(v, length, span.step, second, second_largest);
   }
 }
 
@@ -286,10 +262,8 @@ void lamb_apply(Type type, const Span& span, const Lamb& how, double rate) {
   return type == Type::f32 ? lamb_apply_of<float>(span, how, rate)
                            : lamb_apply_of<double>(span, how, rate);
 }
-void adam_8bit(Type type, const Span8& span, const Adam& how, const Code& first,
-               const Code& second) {
-  return type == Type::f32 ? adam_8bit_of<float>(span, how, first, second)
-                           : adam_8bit_of<double>(span, how, first, second);
+void adam_8bit(Type type, const Span8& span, const Adam& how) {
+  return type == Type::f32 ? adam_8bit_of<float>(span, how) : adam_8bit_of<double>(span, how);
 }
 
 }  // namespace
