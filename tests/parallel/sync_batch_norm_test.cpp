@@ -137,13 +137,26 @@ TEST(SyncBatchNorm, ConvertsEveryModelOfTheZoo) {
   EXPECT_EQ(count("mlp", 32), 0u);
 }
 
+// Each rank then does what LibTorch's layer does on its share alone, and calls no collective.
 TEST(SyncBatchNorm, CanBeUndone) {
-  comm::local::run(2, [](Group group) {
+  comm::local::run(4, [](Group group) {
     BatchNorm layer(3);
-    layer->to(torch::kDouble);
+    torch::nn::BatchNorm2d reference(3);
+    prepare(layer);
+    prepare(reference);
     convert_batch_norm(*layer, group);
     localize_batch_norm(*layer);
-    if (group.rank() == 0) pass(layer, 0, 0, 2);  // alone
+    const auto calls = group.counters().messages;
+    const int64_t first = group.rank(), count = 4 - group.rank();
+    for (int step = 0; step < kSteps; ++step) {
+      const auto got = pass(layer, step, first, count);
+      const auto expected = pass(reference, step, first, count);
+      expect_close(got.output, expected.output);
+      expect_close(got.gradient, expected.gradient);
+    }
+    expect_close(layer->running_mean, reference->running_mean);
+    expect_close(layer->running_var, reference->running_var);
+    EXPECT_EQ(group.counters().messages, calls);
   });
 }
 

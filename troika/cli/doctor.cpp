@@ -88,7 +88,7 @@ std::vector<std::string> warnings(const Json& found) {
   std::vector<std::string> list;
   if (found["blas"]["name"] == "reference") {
     list.push_back(
-        "LibTorch uses the reference BLAS, which is about 25 times slower than OpenBLAS: "
+        "LibTorch uses the reference BLAS, which is many times slower than OpenBLAS: "
         "apt-get install libopenblas0-openmp");
   }
   if (!found["onednn"]) {

@@ -81,7 +81,7 @@ struct DataParallelOptions {
 //
 // Gradients are views into the buckets. Optimizers may zero or undefine them. At the end of the
 // first step, buckets are made anew in the order in which gradients arrived on rank 0 (not with
-// find_unused_parameters), and gradients move; a codec or hook starts with the second step.
+// find_unused_parameters), and gradients move. Where that is due, codecs and hooks begin after it.
 //
 // The module must outlive this object; use from one thread. After an error this object must not be
 // used again. Other collectives on `group` during backward must come in the same order between the
