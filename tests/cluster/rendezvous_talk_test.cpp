@@ -176,6 +176,21 @@ TEST(RendezvousAsk, AllMayAskAtOnceFromSeveralThreads) {
   EXPECT_THAT(errors, Each(""));
 }
 
+TEST(RendezvousAsk, AllOfManyMayAskTheSameAtOnce) {
+  constexpr int kSize = 64;
+  const auto errors = run_all(world(kSize, free_port()), [&](Rendezvous& meeting, int rank) {
+    meeting.on_asked([rank](const std::string&) { return std::to_string(rank / 2); });
+    all_meet(meeting, "ready", kSize);
+    const auto answers = meeting.ask_all("?", Deadline::after(kLong));
+    for (int peer = 0; peer < kSize; ++peer) {
+      EXPECT_EQ(answers[static_cast<size_t>(peer)], some(std::to_string(peer / 2)));
+    }
+    all_meet(meeting, "done", kSize);
+    meeting.leave();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(RendezvousAsk, StoppedProcessHasNoAnswerAndALostOneNoneAtOnce) {
   const int port = free_port();
   const pid_t child = answering_child(1, 3, port);

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <future>
@@ -255,6 +257,35 @@ TEST(Rendezvous, GetEndsAtItsDeadlineNamingTheKey) {
                "[cluster] cannot add to key \"big\"; got a sum beyond 64 bits, expected a 64-bit "
                "integer");
   EXPECT_EQ(meeting->get("text", Deadline::after(kLong)), "word") << "the connection lives on";
+}
+
+TEST(Rendezvous, RankZeroSaysAtOnceThatItHasTooFewDescriptors) {
+  const pid_t child = in_child([] {
+    const rlimit few{64, 64};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    EXPECT_ERROR(
+        join(member(0, 100, free_port())), ErrorKind::usage,
+        "[cluster] rank 0 cannot hold the connections of 100 ranks; got a limit of 64 open "
+        "files, expected at least 132 (raise the hard limit (ulimit -Hn) where rank 0 "
+        "starts)");
+    if (testing::Test::HasFailure()) ::_exit(1);
+  });
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Rendezvous, RankZeroRaisesItsOwnLimitOfDescriptors) {
+  const pid_t child = in_child([] {
+    const rlimit few{64, 512};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    EXPECT_THAT(run_all(world(60, free_port()), [](Rendezvous& meeting, int) { meeting.leave(); }),
+                Each(""));
+    if (testing::Test::HasFailure()) ::_exit(1);
+  });
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Rendezvous, ManyRanks) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "troika/base/clock.h"
 #include "troika/cluster/outbox.h"
@@ -18,7 +19,9 @@ class Peer {
   explicit Peer(net::Descriptor connection);
 
   // To one that talks.
-  void send(const Frame& frame) { out_.add(session_->sealer.seal(encode(frame))); }
+  void send(const Frame& frame) { send_encoded(encode(frame)); }
+  // One frame or several.
+  void send_encoded(std::string_view frames) { out_.add(session_->sealer.seal(frames)); }
   // The last frame it gets: what it says from now on counts no more.
   void refuse(const Refusal& why);
   void close();

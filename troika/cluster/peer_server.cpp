@@ -131,13 +131,17 @@ void PeerServer::read(Peer& from) {
 void PeerServer::settle() {
   while (true) {
     before_flush();
-    for (auto& connection : connections_) connection.flush();
-    const auto gone = std::ranges::find_if(connections_, &Peer::ended);
-    if (gone == connections_.end()) return;
     std::list<Peer> grave;
-    grave.splice(grave.begin(), connections_, gone);
-    unproven_ += grave.front().failed_proof;
-    part_from(grave.front());
+    for (auto peer = connections_.begin(); peer != connections_.end();) {
+      const auto current = peer++;
+      current->flush();
+      if (current->ended) grave.splice(grave.end(), connections_, current);
+    }
+    if (grave.empty()) return;
+    for (auto& gone : grave) {
+      unproven_ += gone.failed_proof;
+      part_from(gone);
+    }
   }
 }
 

@@ -11,8 +11,26 @@
 #include "troika/cluster/rendezvous_server.h"
 #include "troika/cluster/run_secret.h"
 #include "troika/cluster/server_connection.h"
+#include "troika/net/descriptor.h"
 
 namespace troika::cluster {
+
+namespace {
+
+// Each rank holds a connection to rank 0, and back ends of `comm` may add some each.
+void require_descriptors(int world_size) {
+  constexpr int kOther = 32;
+  const int64_t needed = world_size + kOther;
+  const int64_t limit = net::allow_descriptors(4 * int64_t{world_size} + 256);
+  if (limit >= needed) return;
+  throw Error("cluster", ErrorKind::usage,
+              {.what = fmt::format("rank 0 cannot hold the connections of {} ranks", world_size),
+               .got = fmt::format("a limit of {} open files", limit),
+               .expected = fmt::format("at least {}", needed),
+               .hint = "raise the hard limit (ulimit -Hn) where rank 0 starts"});
+}
+
+}  // namespace
 
 Rendezvous::Rendezvous(std::unique_ptr<ServerConnection> connection)
     : connection_(std::move(connection)) {}
@@ -38,6 +56,7 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment,
   int port = environment.master_port;
   std::unique_ptr<RendezvousServer> server;
   if (environment.rank == 0) {
+    require_descriptors(environment.world_size);
     Listening here = listen_for(alone ? "127.0.0.1" : name, port);
     address = here.address;
     port = here.port;

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "troika/cluster/inquiries.h"
 #include "troika/cluster/key_store.h"
 #include "troika/cluster/peer_server.h"
 
@@ -15,28 +17,39 @@ namespace troika::cluster {
 
 namespace {
 
+// Ranks mostly leave together: those that have left by then are not told of the others.
+constexpr Milliseconds kDepartureTime{10};
+// Longer than anybody waits for answers.
+constexpr uint64_t kLongestInquiry = 3'600'000;
+
 // All state is the serving thread's own.
 class Service : public PeerServer {
  public:
   Service(net::Descriptor listener, net::ServerHandshake handshake, Roster roster)
-      : PeerServer(std::move(listener), std::move(handshake)), roster_(std::move(roster)) {}
+      : PeerServer(std::move(listener), std::move(handshake)),
+        roster_(std::move(roster)),
+        inquiries_([this](int rank, const Frame& frame) {
+          if (Peer* peer = peer_of(rank)) peer->send(frame);
+        }) {}
 
   void finish(bool bye);
 
  private:
   void handle(Peer& from, const Frame& frame) override;
   void part_from(Peer& gone) override;
-  void before_flush() override { let_host_leave(); }
+  void before_flush() override;
   std::optional<Deadline> deadline() const override;
-  void late() override { fail_all(roster_.late(unwelcome())); }
+  void late() override;
   void handle_hello(Peer& from, const Frame& frame);
   void set(const std::string& key, const std::string& value);
   void get(Peer& from, const Frame& frame);
   void add(Peer& from, const Frame& frame);
-  void tell_others(const Peer& than, const Frame& frame);
-  void pass_answer_on(const Peer& from, const Frame& frame);
+  // Tells all that are there, at the latest when this much time has passed.
+  void announce(const Frame& news, Milliseconds within);
+  void send_news();
+  Peer* peer_of(int rank) const;
   void fail_all(const Refusal& why);
-  void let_host_leave();
+  void leave(Peer& from, const Frame& frame);
 
   Roster roster_;
   bool gathering_ = true;
@@ -44,10 +57,22 @@ class Service : public PeerServer {
   KeyStore keys_;
   std::optional<Refusal> first_loss_;
   std::optional<uint64_t> host_leave_;  // rank 0's call, answered when it is the last
+  std::vector<Peer*> peers_;            // by rank; null for one that is not there
+  int others_ = 0;                      // of them without rank 0, that have not left
+  std::string news_;                    // frames for all that are there
+  Deadline news_due_ = Deadline::after(Milliseconds(0));
+  Inquiries inquiries_;
 };
 
 std::optional<Deadline> Service::deadline() const {
-  return gathering_ ? roster_.deadline() : std::nullopt;
+  auto first = gathering_ ? roster_.deadline() : inquiries_.deadline();
+  if (!news_.empty() && (!first || news_due_ < *first)) first = news_due_;
+  return first;
+}
+
+void Service::late() {
+  if (gathering_) return fail_all(roster_.late(unwelcome()));
+  inquiries_.proceed();
 }
 
 void Service::handle(Peer& from, const Frame& frame) {
@@ -65,16 +90,13 @@ void Service::handle(Peer& from, const Frame& frame) {
     case Message::add:
       return add(from, frame);
     case Message::leave:
-      from.left = true;
-      tell_others(from, {Message::left, static_cast<uint64_t>(from.rank), "", frame.value});
-      if (from.rank != 0) return from.send({Message::value, frame.number});
-      host_leave_ = frame.number;
-      return;
+      return leave(from, frame);
     case Message::ask:
-      return tell_others(from,
-                         {Message::ask, static_cast<uint64_t>(from.rank), frame.key, frame.value});
+      return inquiries_.ask(
+          from.rank, frame.key, frame.value,
+          Milliseconds(static_cast<int64_t>(std::min<uint64_t>(frame.number, kLongestInquiry))));
     case Message::answer:
-      return pass_answer_on(from, frame);
+      return inquiries_.answer(from.rank, frame.number, frame.value);
     case Message::fail:
       from.ended = true;
       from.reason = frame.value;
@@ -98,6 +120,10 @@ void Service::handle_hello(Peer& from, const Frame& frame) {
     return;
   }
   from.rank = hello->rank;
+  peers_.resize(static_cast<size_t>(hello->world_size));
+  peers_[static_cast<size_t>(from.rank)] = &from;
+  inquiries_.arrived(from.rank);
+  if (from.rank != 0) ++others_;
   if (!roster_.complete()) return;
   gathering_ = false;
   for (auto& connection : connections()) {
@@ -131,19 +157,40 @@ void Service::add(Peer& from, const Frame& frame) {
   from.send({Message::value, frame.number, "", text});
 }
 
-void Service::tell_others(const Peer& than, const Frame& frame) {
-  for (auto& connection : connections()) {
-    const bool listens = connection.admitted() && connection.talks() && !connection.left;
-    if (listens && &connection != &than) connection.send(frame);
+Peer* Service::peer_of(int rank) const {
+  return peers_[static_cast<size_t>(rank)];
+}
+
+void Service::leave(Peer& from, const Frame& frame) {
+  if (std::exchange(from.left, true)) return;
+  inquiries_.gone(from.rank);
+  announce({Message::left, static_cast<uint64_t>(from.rank), "", frame.value}, kDepartureTime);
+  if (from.rank == 0) {
+    host_leave_ = frame.number;
+  } else {
+    --others_;
+    from.send({Message::value, frame.number});
   }
 }
 
-void Service::pass_answer_on(const Peer& from, const Frame& frame) {
-  for (auto& connection : connections()) {
-    if (connection.admitted() && static_cast<uint64_t>(connection.rank) == frame.number) {
-      connection.send({Message::answer, static_cast<uint64_t>(from.rank), frame.key, frame.value});
-    }
+void Service::announce(const Frame& news, Milliseconds within) {
+  const auto due = Deadline::after(within);
+  if (news_.empty() || due < news_due_) news_due_ = due;
+  news_ += encode(news);
+}
+
+void Service::send_news() {
+  for (Peer* peer : peers_) {
+    if (peer && peer->talks() && !peer->left) peer->send_encoded(news_);
   }
+  news_.clear();
+}
+
+void Service::before_flush() {
+  if (!news_.empty() && news_due_.passed()) send_news();
+  if (!host_leave_ || others_ > 0) return;
+  if (Peer* host = peer_of(0)) host->send({Message::value, *host_leave_});
+  host_leave_.reset();
 }
 
 void Service::fail_all(const Refusal& why) {
@@ -154,33 +201,28 @@ void Service::fail_all(const Refusal& why) {
   }
 }
 
-void Service::let_host_leave() {
-  if (!host_leave_) return;
-  Peer* host = nullptr;
-  for (auto& connection : connections()) {
-    if (connection.rank > 0 && !connection.left) return;
-    if (connection.rank == 0) host = &connection;
-  }
-  if (host) host->send({Message::value, *host_leave_});
-  host_leave_.reset();
-}
-
 void Service::part_from(Peer& gone) {
   keys_.forget(&gone);
-  if (!gone.admitted() || gone.left || gone.closing) return;
+  if (!gone.admitted()) return;
+  peers_[static_cast<size_t>(gone.rank)] = nullptr;
+  inquiries_.gone(gone.rank);
+  if (gone.left) return;
+  if (gone.rank != 0) --others_;
+  if (gone.closing) return;
   if (gathering_) return fail_all(roster_.gone(gone.rank, gone.reason));
   const std::string why = fmt::format("{} ({})", gone.reason, roster_.who(gone.rank));
   if (!first_loss_) {
     first_loss_ =
         Refusal{ErrorKind::peer, {.what = fmt::format("rank {} was lost", gone.rank), .got = why}};
   }
-  tell_others(gone, {Message::lost, static_cast<uint64_t>(gone.rank), "", why});
+  announce({Message::lost, static_cast<uint64_t>(gone.rank), "", why}, Milliseconds(0));
   for (const auto& [peer, call] : keys_.take_waiting()) {
     peer->send({Message::failed, call, "", to_json(*first_loss_)});
   }
 }
 
 void Service::finish(bool bye) {
+  send_news();
   PeerServer::finish([bye](Peer& peer) {
     if (bye && !peer.left) peer.send({Message::bye});
   });

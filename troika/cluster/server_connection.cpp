@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/cluster/inquiries.h"
 #include "troika/net/socket.h"
 
 namespace troika::cluster {
@@ -115,7 +116,8 @@ void ServerConnection::on_asked(Answerer answerer) {
 std::vector<std::optional<std::string>> ServerConnection::ask_all(const std::string& question,
                                                                   Deadline deadline) {
   const std::string name = std::to_string(next_call_++);
-  const std::string bytes = encode({Message::ask, 0, name, question});
+  const std::string bytes =
+      encode({Message::ask, static_cast<uint64_t>(deadline.left().count()), name, question});
   std::unique_lock lock(mutex_);
   require_usable();
   const Answerer answerer = answerer_;
@@ -196,10 +198,12 @@ void ServerConnection::take_in(const Frame& frame) {
   }
   // Calls and inquiries that ran out of time are no longer here.
   if (frame.message == Message::answer) {
-    const auto inquiry = inquiries_.find(frame.key);
-    const int rank = static_cast<int>(frame.number);
-    if (inquiry == inquiries_.end() || inquiry->second.open.erase(rank) == 0) return;
-    inquiry->second.answers[frame.number] = frame.value;
+    const auto found = inquiries_.find(frame.key);
+    if (found == inquiries_.end()) return;
+    auto& inquiry = found->second;
+    unpack_answers(frame.value, world_size_, [&](int rank, const std::string& text) {
+      if (inquiry.open.erase(rank) != 0) inquiry.answers[static_cast<size_t>(rank)] = text;
+    });
     answered_.notify_all();
   } else if (const auto call = calls_.find(frame.number); call != calls_.end()) {
     call->second = frame;
@@ -215,12 +219,12 @@ void ServerConnection::answer(const Frame& question) noexcept {
     answerer = answerer_;
   }
   const std::string text = answerer ? answerer(question.value) : "";
-  post(encode({Message::answer, question.number, question.key, text}));
+  post(encode({Message::answer, question.number, "", text}));
 }
 
 void ServerConnection::note(const News& news) {
   const auto same = [&](const News& old) { return old.kind == news.kind && old.rank == news.rank; };
-  if (std::ranges::any_of(news_, same)) return;
+  if (gone_.contains(news.rank) && std::ranges::any_of(news_, same)) return;
   news_.push_back(news);
   gone_.insert(news.rank);
   for (auto& [name, inquiry] : inquiries_) inquiry.open.erase(news.rank);

@@ -37,8 +37,8 @@ enum class Message : uint8_t {
   failed,   // server: number = call, value = JSON of Refusal
   lost,     // server: number = rank, value = why
   left,     // server: number = rank, value = farewell
-  ask,      // client: key = inquiry, value = question; server to the others: number = who asks
-  answer,   // client: number = who asked, key = inquiry; server to that one: number = who answers
+  ask,      // client: number = ms it waits, key = inquiry, value = question; server: number = wave
+  answer,   // client: number = wave; server: key = inquiry, value = answers (inquiries.h)
   bye,      // server: rank 0 leaves, and the keys with it
 
   // Between the launches of an elastic run ("agents") and the server of the one that hosts them.
@@ -65,6 +65,8 @@ std::string encode(const Frame& frame);
 class Decoder {
  public:
   void feed(std::string_view bytes) { buffer_.append(bytes); }
+  // Whether no part of a frame is left.
+  bool is_empty() const { return start_ == buffer_.size(); }
   // The next whole frame. Throws Error(cluster, failure) for a length no frame can have.
   std::optional<Frame> next(size_t max_frame = kMaxFrame);
 

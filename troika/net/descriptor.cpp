@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +63,19 @@ bool wait_for(int fd, short events, Deadline deadline) {
     if (ready < 0 && errno != EINTR) fail_system("net", "wait for a descriptor", errno);
     if (deadline.passed()) return false;
   }
+}
+
+int64_t allow_descriptors(int64_t wanted) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const auto enough = static_cast<rlim_t>(wanted);
+  if (limit.rlim_cur < enough && limit.rlim_cur < limit.rlim_max) {
+    rlimit raised = limit;
+    raised.rlim_cur = std::min(enough, limit.rlim_max);
+    if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  constexpr rlim_t kLargest = std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(std::min(limit.rlim_cur, kLargest));
 }
 
 std::string system_reason(int error) {

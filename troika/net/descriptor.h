@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -47,6 +48,9 @@ void set_nonblocking(int fd);
 
 // poll() on one descriptor until an event or the deadline; false when the deadline came first.
 bool wait_for(int fd, short events, Deadline deadline);
+
+// Raises this process's limit on open files to `wanted`, or as far as it may; what it is then.
+int64_t allow_descriptors(int64_t wanted);
 
 // "connection refused": the system's words for an errno, to stand inside a sentence.
 std::string system_reason(int error);

@@ -1,0 +1,176 @@
+// What the control connection costs when many ranks do the same at once: gathering, a diagnosis
+// that all ask for, and leaving. Rank 0 is a process of its own, all other ranks are threads of
+// this one. Prints one JSON object: for each phase rank 0's processor time, that of all other ranks
+// together and the seconds it took; and how many descriptors rank 0 holds. `ranks` is the only
+// argument (default 1024).
+//
+// The bar: rank 0 needs less than 2 s of processor time for each phase with 1024 ranks.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "troika/cluster/port.h"
+#include "troika/cluster/rendezvous.h"
+#include "troika/cluster/run_secret.h"
+#include "troika/net/descriptor.h"
+
+namespace {
+
+using namespace troika;
+using cluster::Rendezvous;
+
+constexpr Milliseconds kPatience{120'000};
+// What `comm` waits for a diagnosis.
+constexpr Milliseconds kAnswerTime{800};
+constexpr size_t kAnswerSize = 180;
+
+double processor_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+int64_t open_descriptors() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return std::distance(begin(files), end(files)) - 1;  // without the one that lists them
+}
+
+struct Phase {
+  double processor = 0, seconds = 0;
+};
+
+class Meter {
+ public:
+  Phase lap() {
+    const double now = processor_seconds();
+    const Phase phase{now - start_, watch_.seconds()};
+    start_ = now;
+    watch_.restart();
+    return phase;
+  }
+
+ private:
+  double start_ = processor_seconds();
+  Stopwatch watch_;
+};
+
+cluster::Environment member(int rank, int ranks, int port) {
+  cluster::Environment environment;
+  environment.rank = environment.local_rank = rank;
+  environment.world_size = environment.local_world_size = ranks;
+  environment.master_port = port;
+  return environment;
+}
+
+int64_t ask(Rendezvous& meeting) {
+  const auto answers = meeting.ask_all("1", Deadline::after(kAnswerTime));
+  return std::ranges::count_if(answers, [](const auto& answer) { return answer.has_value(); });
+}
+
+// In step with the other process, through the keys.
+void meet(Rendezvous& meeting, const std::string& own, const std::string& other) {
+  meeting.set(own, "");
+  meeting.get(other, Deadline::after(kPatience));
+}
+
+struct Report {
+  Phase gather, diagnose, leave;
+  int64_t descriptors = 0, answers = 0;
+};
+
+Report run_rank_0(int ranks, int port, const cluster::RunSecret& secret) {
+  Report report;
+  Meter meter;
+  const auto meeting = Rendezvous::join(member(0, ranks, port), secret, Deadline::after(kPatience));
+  meeting->on_asked([](const std::string&) { return std::string(kAnswerSize, 'x'); });
+  report.gather = meter.lap();
+  report.descriptors = open_descriptors();
+  meet(*meeting, "ready 0", "ready 1");
+  meter.lap();
+  report.answers = ask(*meeting);
+  meet(*meeting, "asked 0", "asked 1");
+  report.diagnose = meter.lap();
+  meeting->leave("x", Deadline::after(kPatience));
+  report.leave = meter.lap();
+  return report;
+}
+
+Report run_others(int ranks, int port, const cluster::RunSecret& secret) {
+  Report report;
+  Meter meter;
+  std::atomic<int64_t> answers = 0;
+  std::barrier all(ranks - 1);
+  std::vector<std::thread> threads;
+  const auto act = [&](int rank) {
+    const bool is_first = rank == 1;
+    const auto meeting =
+        Rendezvous::join(member(rank, ranks, port), secret, Deadline::after(kPatience));
+    meeting->on_asked([](const std::string&) { return std::string(kAnswerSize, 'x'); });
+    all.arrive_and_wait();
+    if (is_first) report.gather = meter.lap();
+    if (is_first) meet(*meeting, "ready 1", "ready 0");
+    if (is_first) meter.lap();
+    all.arrive_and_wait();
+    answers += ask(*meeting);
+    all.arrive_and_wait();
+    if (is_first) meet(*meeting, "asked 1", "asked 0");
+    if (is_first) report.diagnose = meter.lap();
+    all.arrive_and_wait();
+    meeting->leave(std::string(kAnswerSize, 'x'), Deadline::after(kPatience));
+    all.arrive_and_wait();
+    if (is_first) report.leave = meter.lap();
+  };
+  for (int rank = 1; rank < ranks; ++rank) threads.emplace_back(act, rank);
+  for (auto& thread : threads) thread.join();
+  report.answers = answers;
+  return report;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::atoi(argv[1]) : 1024;
+  // Each rank of this process has two: its connection and what wakes its thread.
+  net::allow_descriptors(2 * ranks + 64);
+  const int port = cluster::free_port();
+  const cluster::RunSecret secret{net::Secret::random(), "this benchmark"};
+  const net::Pipe pipe = net::make_pipe();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Report report = run_rank_0(ranks, port, secret);
+    const auto size = static_cast<ssize_t>(sizeof(report));
+    ::_exit(::write(pipe.write.get(), &report, sizeof(report)) == size ? 0 : 1);
+  }
+  const Report others = run_others(ranks, port, secret);
+  Report host;
+  if (::read(pipe.read.get(), &host, sizeof(host)) != static_cast<ssize_t>(sizeof(host))) return 1;
+  ::waitpid(child, nullptr, 0);
+  const auto phase = [](const Phase& host_phase, const Phase& others_phase) {
+    return nlohmann::json{{"rank_0_processor_seconds", host_phase.processor},
+                          {"other_ranks_processor_seconds", others_phase.processor},
+                          {"seconds", std::max(host_phase.seconds, others_phase.seconds)}};
+  };
+  const double wanted = static_cast<double>(ranks) * ranks;
+  std::cout << nlohmann::json{{"ranks", ranks},
+                              {"rank_0_descriptors", host.descriptors},
+                              {"gather", phase(host.gather, others.gather)},
+                              {"diagnose", phase(host.diagnose, others.diagnose)},
+                              {"answers_that_came",
+                               static_cast<double>(host.answers + others.answers) / wanted},
+                              {"leave", phase(host.leave, others.leave)}}
+                   .dump(2)
+            << "\n";
+}

@@ -1,0 +1,160 @@
+#include "troika/cluster/inquiries.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "troika/base/text.h"
+
+namespace troika::cluster {
+
+namespace {
+
+// Between two waves of one question, and until answers are passed on though some have yet to come.
+constexpr Milliseconds kWaveTime{50};
+
+Deadline next_due() {
+  return Deadline::after(kWaveTime);
+}
+
+// {0, 1, 4} -> "0-1,4-4"; ascending.
+std::string show_ranges(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text += fmt::format("{}{}-{}", i == 0 ? "" : ",", ranks[i], ranks[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+[[noreturn]] void fail_broken() {
+  throw Error("cluster", ErrorKind::failure, {.what = "broken answers from rank 0's server"});
+}
+
+}  // namespace
+
+void Inquiries::ask(int rank, const std::string& name, const std::string& question,
+                    Milliseconds patience) {
+  Asker asker{rank, name, Deadline::after(patience)};
+  if (is_under_way(question)) {
+    waiting_[question].push_back(std::move(asker));
+  } else {
+    begin(question, {std::move(asker)});
+  }
+}
+
+bool Inquiries::is_under_way(const std::string& question) const {
+  return std::ranges::any_of(waves_, [&](const auto& entry) {
+    return entry.second.question == question && !entry.second.due.passed();
+  });
+}
+
+void Inquiries::begin(const std::string& question, std::vector<Asker> askers) {
+  const uint64_t number = next_wave_++;
+  auto& wave =
+      waves_.emplace(number, Wave{question, std::move(askers), next_due(), there_}).first->second;
+  // It knows its own answer.
+  if (wave.askers.size() == 1) wave.open.erase(wave.askers[0].rank);
+  for (const int rank : wave.open) send_(rank, {Message::ask, number, "", question});
+}
+
+void Inquiries::begin_waiting(const std::string& question) {
+  auto waiting = waiting_.extract(question);
+  if (!waiting.empty()) begin(question, std::move(waiting.mapped()));
+}
+
+void Inquiries::answer(int rank, uint64_t number, const std::string& text) {
+  const auto wave = waves_.find(number);
+  if (wave == waves_.end() || wave->second.open.erase(rank) == 0) return;
+  wave->second.fresh[text].push_back(rank);
+  end_if_complete(number);
+}
+
+void Inquiries::gone(int rank) {
+  there_.erase(rank);
+  const auto is_its = [&](const Asker& asker) { return asker.rank == rank; };
+  for (auto& [question, askers] : waiting_) std::erase_if(askers, is_its);
+  std::vector<uint64_t> numbers;
+  for (auto& [number, wave] : waves_) {
+    std::erase_if(wave.askers, is_its);
+    wave.open.erase(rank);
+    numbers.push_back(number);
+  }
+  for (const uint64_t number : numbers) end_if_complete(number);
+}
+
+void Inquiries::pass_on(Wave& wave) {
+  if (wave.fresh.empty()) return;
+  for (auto& [text, ranks] : wave.fresh) std::ranges::sort(ranks);
+  const std::string packed = pack_answers(wave.fresh);
+  wave.fresh.clear();
+  for (const auto& asker : wave.askers) {
+    send_(asker.rank, {Message::answer, 0, asker.name, packed});
+  }
+}
+
+void Inquiries::end_if_complete(uint64_t number) {
+  const auto found = waves_.find(number);
+  if (found == waves_.end()) return;
+  if (!found->second.open.empty() && !found->second.askers.empty()) return;
+  pass_on(found->second);
+  const std::string question = found->second.question;
+  waves_.erase(found);
+  if (!is_under_way(question)) begin_waiting(question);
+}
+
+std::optional<Deadline> Inquiries::deadline() const {
+  std::optional<Deadline> first;
+  const auto consider = [&](Deadline deadline) {
+    if (!first || deadline < *first) first = deadline;
+  };
+  for (const auto& [number, wave] : waves_) {
+    if (!wave.fresh.empty() || waiting_.contains(wave.question)) consider(wave.due);
+    for (const auto& asker : wave.askers) consider(asker.until);
+  }
+  return first;
+}
+
+void Inquiries::proceed() {
+  std::vector<std::string> over;
+  for (auto entry = waves_.begin(); entry != waves_.end();) {
+    auto& wave = entry->second;
+    if (wave.due.passed()) {
+      over.push_back(wave.question);
+      pass_on(wave);
+      wave.due = next_due();
+    }
+    std::erase_if(wave.askers, [](const Asker& asker) { return asker.until.passed(); });
+    entry = wave.askers.empty() ? waves_.erase(entry) : std::next(entry);
+  }
+  for (const auto& question : over) begin_waiting(question);
+}
+
+std::string pack_answers(const std::map<std::string, std::vector<int>>& answers) {
+  std::string packed;
+  for (const auto& [text, ranks] : answers) {
+    packed += encode({Message::answer, 0, show_ranges(ranks), text});
+  }
+  return packed;
+}
+
+void unpack_answers(const std::string& packed, int world_size,
+                    const std::function<void(int rank, const std::string& answer)>& take) {
+  Decoder decoder;
+  decoder.feed(packed);
+  while (const auto frame = decoder.next()) {
+    for (const auto& range : split(frame->key, ',')) {
+      const auto ends = split(range, '-');
+      const auto first = parse_int(ends.front()), last = parse_int(ends.back());
+      if (ends.size() != 2 || !first || !last || *first < 0 || *last >= world_size) fail_broken();
+      for (int64_t rank = *first; rank <= *last; ++rank) {
+        take(static_cast<int>(rank), frame->value);
+      }
+    }
+  }
+  if (!decoder.is_empty()) fail_broken();
+}
+
+}  // namespace troika::cluster
