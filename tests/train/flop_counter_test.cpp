@@ -1,11 +1,16 @@
 // FLOPs as they are counted, by hand.
 #include "troika/compat/flop_counter.h"
 
+#include <ATen/ThreadLocalState.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
+
+#include <thread>
 
 #include "tests/train/waves.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/recompute/recompute.h"
+#include "troika/train/callbacks/peak.h"
 
 namespace troika::train {
 namespace {
@@ -58,6 +63,77 @@ TEST(Flops, OfABackwardPassLeaveOutWhatItRecomputes) {
   EXPECT_GE(counter.recomputed(), first);
 }
 
+// As autograd runs backward passes on GPUs: on a thread of its own, with the state of the caller's.
+TEST(Flops, OfABackwardPassOnAnotherThreadCount) {
+  const auto a = at::ones({3, 4}).requires_grad_(), b = at::ones({4, 5}).requires_grad_();
+  const auto on_a_thread = [](const std::function<void()>& work) {
+    std::thread([&, state = at::ThreadLocalState()] {
+      const at::ThreadLocalStateGuard guard(state);
+      work();
+    }).join();
+  };
+  EXPECT_EQ(flops_of([&] {
+              const auto loss = at::mm(a, b).sum();
+              on_a_thread([&] { loss.backward(); });
+            }),
+            3 * 2 * 3 * 4 * 5);
+  EXPECT_EQ(flops_of([&] {
+              const compat::FlopCounter::Pause pause;
+              on_a_thread([&] { at::mm(a, b); });
+            }),
+            0);
+  const auto leave = [&] {
+    const compat::FlopCounter counter;
+    at::mm(a, b);
+    return std::make_pair(at::ThreadLocalState(), counter.flops());
+  };
+  const auto [state, flops] = leave();
+  std::thread([&, &state = state] {
+    const at::ThreadLocalStateGuard guard(state);
+    at::mm(a, b);  // its counter is gone
+  }).join();
+  EXPECT_EQ(flops, 2 * 3 * 4 * 5);
+}
+
+// Calls an operator as far as observers see it.
+void observe(const char* name, std::vector<c10::IValue> inputs) {
+  at::RecordFunction call(at::RecordScope::FUNCTION);
+  call.before(name, &inputs);
+}
+
+TEST(Flops, OfFusedAttentionAreThoseOfItsProducts) {
+  const auto q = at::ones({2, 6, 10, 4}), k = at::ones({2, 3, 7, 4}), v = at::ones({2, 3, 7, 5});
+  const int64_t scores = 2 * (2 * 6) * 10 * 4 * 7, values = 2 * (2 * 6) * 10 * 7 * 5;
+  for (const std::string kernel :
+       {"flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention",
+        "fused_attention_overrideable"}) {
+    const std::string name = "aten::_scaled_dot_product_" + kernel;
+    EXPECT_EQ(flops_of([&] {
+                observe(name.c_str(), {q, k, v, 0.0, false});
+              }),
+              scores + values)
+        << name;
+    const compat::FlopCounter counter;
+    observe((name + "_backward").c_str(), {at::ones({2, 6, 10, 5}), q, k, v});
+    EXPECT_EQ(counter.flops(), 2 * (scores + values)) << name;
+    EXPECT_EQ(counter.recomputed(), scores) << name;
+  }
+  EXPECT_EQ(flops_of([&] {
+              observe("aten::_scaled_dot_product_attention_math", {q, k, v});
+            }),
+            0)
+      << "its products count by themselves";
+}
+
+// LibTorch 2 fuses it, also on processors.
+TEST(Flops, OfAttentionAreTheSameInEveryLibTorch) {
+  const auto q = at::randn({2, 3, 6, 4}).requires_grad_(), k = at::randn({2, 3, 6, 4}),
+             v = at::randn({2, 3, 6, 4}).requires_grad_();
+  k.requires_grad_();
+  EXPECT_EQ(flops_of([&] { compat::causal_attention(q, k, v, 0).sum().backward(); }),
+            6 * 2 * (2 * 3) * 6 * 6 * 4);
+}
+
 TEST(Flops, DoNotCountInAPause) {
   const auto a = at::ones({3, 4}), b = at::ones({4, 5}).requires_grad_();
   EXPECT_EQ(flops_of([&] {
@@ -68,6 +144,28 @@ TEST(Flops, DoNotCountInAPause) {
               at::mm(a, b);
             }),
             2 * 3 * 4 * 5);
+}
+
+TEST(Peak, OfKnownGpusIsTheirDataSheets) {
+  EXPECT_EQ(published_peak("NVIDIA H100 80GB HBM3", at::kBFloat16, false), 989.4e12);
+  EXPECT_EQ(published_peak("NVIDIA H100 PCIe", at::kBFloat16, false), 756e12);
+  EXPECT_EQ(published_peak("NVIDIA A100-SXM4-80GB", at::kFloat, false), 19.5e12);
+  EXPECT_EQ(published_peak("NVIDIA A100-SXM4-80GB", at::kFloat, true), 156e12);
+  EXPECT_EQ(published_peak("NVIDIA A10", at::kHalf, false), 125e12);
+  EXPECT_EQ(published_peak("NVIDIA L40S", at::kHalf, false), 362e12);
+  EXPECT_EQ(published_peak("Tesla V100-SXM2-32GB", at::kHalf, false), 125e12);
+  EXPECT_EQ(published_peak("Tesla V100-PCIE-16GB", at::kHalf, false), 112e12);
+  EXPECT_EQ(published_peak("Tesla V100-SXM2-32GB", at::kBFloat16, false), std::nullopt);
+  EXPECT_EQ(published_peak("NVIDIA GH200 480GB", at::kHalf, false), std::nullopt);
+  EXPECT_EQ(published_peak("", at::kFloat, false), std::nullopt);
+}
+
+TEST(Peak, OfAProcessorIsMeasured) {
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const auto peak = peak_of(type, at::kCPU);
+    EXPECT_GT(peak.flops, 1e6);
+    EXPECT_EQ(peak.source, "measured by matrix products");
+  }
 }
 
 }  // namespace

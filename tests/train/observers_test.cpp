@@ -141,7 +141,7 @@ TEST_F(Observed, StatisticsAreThoseOfAllRanksUnderEveryStrategy) {
 
 TEST_F(Observed, ACallbackStartsAnewWithEachRun) {
   options_.statistics.every_n_steps = 2;
-  options_.throughput.peak_tflops = 1e-6;
+  options_.throughput.available_flops = 1e6;
   using Added = std::vector<std::shared_ptr<Callback>>;
   const auto make = [statistics = options_.statistics, throughput = options_.throughput] {
     return Added{std::make_shared<StatisticsMonitor>(statistics),
@@ -177,7 +177,7 @@ TEST_F(Observed, StatisticsMayBeOfGradientsAlone) {
 }
 
 TEST_F(Observed, ThroughputIsOfAllRanksAndAShareOfTheirPeaks) {
-  options_.throughput = {.enabled = true, .peak_tflops = 1e-6};
+  options_.throughput = {.enabled = true, .available_flops = 1e6};
   options_.trainer.max_epochs = 2;
   for (const auto& [ranks, recompute] :
        {std::pair{1, "none"}, {2, "none"}, {3, "none"}, {2, "budget:1MiB"}}) {

@@ -4,8 +4,9 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <string_view>
-#include <utility>
 
 namespace troika::compat {
 
@@ -13,7 +14,12 @@ namespace {
 
 using Inputs = c10::ArrayRef<const c10::IValue>;
 
-thread_local FlopCounter* counter = nullptr;
+// LibTorch has a closed list of kinds; this one is for programs of its own interpreter on phones.
+constexpr auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
+
+// On this thread, one in another:
+thread_local int inside = 0;    // operators that count
+thread_local int backward = 0;  // nodes of a backward pass
 
 // Of [..., m, k] and [..., k, n].
 int64_t product(const c10::IValue& a, const c10::IValue& b) {
@@ -60,18 +66,85 @@ int64_t product_added(Inputs in) {
   return product(in[1], in[2]);
 }
 
-using Count = int64_t (*)(Inputs);
+// The two products of attention over [..., queries or keys, width], also with fewer heads of keys
+// than of queries.
+struct Attention {
+  int64_t scores;  // [queries, width] x [width, keys]
+  int64_t values;  // [queries, keys] x [keys, width of values]
+};
+Attention attention(const c10::IValue& query, const c10::IValue& key, const c10::IValue& value) {
+  const auto q = query.toTensor(), k = key.toTensor(), v = value.toTensor();
+  const int64_t width = std::max<int64_t>(1, q.size(-1));
+  const int64_t pairs = q.numel() / width * k.size(-2);
+  return {2 * pairs * width, 2 * pairs * v.size(-1)};
+}
+
+struct Flops {
+  int64_t once = 0;
+  int64_t again = 0;  // of the forward pass, by an operator of the backward pass
+};
+
+Flops attention_forward(Inputs in) {
+  const auto one = attention(in[0], in[1], in[2]);
+  return {one.scores + one.values};
+}
+
+// Gradients of weights and values, queries and keys; the scores are not kept but made again.
+Flops attention_backward(Inputs in) {
+  const auto one = attention(in[1], in[2], in[3]);
+  return {2 * one.scores + 2 * one.values, one.scores};
+}
+
+template <int64_t (*count)(Inputs)>
+Flops plain(Inputs in) {
+  return {count(in)};
+}
+
+struct Row {
+  std::string_view name;
+  Flops (*count)(Inputs);
+};
+
+// Fused attention has query, key and value first, and in its backward pass the gradient before
+// them. Names of all versions of LibTorch.
+constexpr std::array kRows{
+    Row{"aten::mm", &plain<product_of_first>},
+    Row{"aten::bmm", &plain<product_of_first>},
+    Row{"aten::addmm", &plain<product_added>},
+    Row{"aten::baddbmm", &plain<product_added>},
+    Row{"aten::convolution", &plain<convolution_forward>},
+    Row{"aten::convolution_backward", &plain<convolution_backward>},
+    Row{"aten::_scaled_dot_product_flash_attention", &attention_forward},
+    Row{"aten::_scaled_dot_product_flash_attention_for_cpu", &attention_forward},
+    Row{"aten::_scaled_dot_product_efficient_attention", &attention_forward},
+    Row{"aten::_scaled_dot_product_cudnn_attention", &attention_forward},
+    Row{"aten::_scaled_dot_product_fused_attention_overrideable", &attention_forward},
+    Row{"aten::_scaled_dot_product_flash_attention_backward", &attention_backward},
+    Row{"aten::_scaled_dot_product_flash_attention_for_cpu_backward", &attention_backward},
+    Row{"aten::_scaled_dot_product_efficient_attention_backward", &attention_backward},
+    Row{"aten::_scaled_dot_product_cudnn_attention_backward", &attention_backward},
+    Row{"aten::_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward},
+};
 
 // Null for what does not count; of such an operator the inputs may not be there.
-Count count_of(std::string_view name) {
-  if (name == "aten::mm" || name == "aten::bmm") return &product_of_first;
-  if (name == "aten::addmm" || name == "aten::baddbmm") return &product_added;
-  if (name == "aten::convolution") return &convolution_forward;
-  if (name == "aten::convolution_backward") return &convolution_backward;
-  return nullptr;
+const Row* row_of(std::string_view name) {
+  const auto* found =
+      std::find_if(kRows.begin(), kRows.end(), [&](const Row& row) { return row.name == name; });
+  return found == kRows.end() ? nullptr : found;
 }
 
 }  // namespace
+
+struct FlopCounter::Counts {
+  std::atomic<int64_t> flops = 0;
+  std::atomic<int64_t> recomputed = 0;
+};
+
+// Where products of a thread count; null: nowhere.
+struct FlopCounter::Target : c10::DebugInfoBase {
+  explicit Target(std::shared_ptr<Counts> of) : counts(std::move(of)) {}
+  const std::shared_ptr<Counts> counts;
+};
 
 // Each operator or node that it returns one of these for is left again.
 struct FlopCounter::Observer : at::ObserverContext {
@@ -79,41 +152,46 @@ struct FlopCounter::Observer : at::ObserverContext {
   int& depth;
 
   static std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& call) {
-    if (!counter) return nullptr;
+    const auto* target = static_cast<Target*>(c10::ThreadLocalDebugInfo::get(kKind));
+    if (!target || !target->counts) return nullptr;
     if (call.scope() == at::RecordScope::BACKWARD_FUNCTION) {
-      return std::make_unique<Observer>(counter->backward_);
+      return std::make_unique<Observer>(backward);
     }
-    const Count count = count_of(call.name());
-    if (!count) return nullptr;
-    if (counter->inside_ == 0) {
-      const int64_t flops = count(call.inputs());
-      const bool again = counter->backward_ > 0 && at::GradMode::is_enabled();
-      (again ? counter->recomputed_ : counter->flops_) += flops;
+    const Row* row = row_of(call.name());
+    if (!row) return nullptr;
+    if (inside == 0) {
+      const Flops flops = row->count(call.inputs());
+      const bool again = backward > 0 && at::GradMode::is_enabled();
+      (again ? target->counts->recomputed : target->counts->flops) += flops.once;
+      target->counts->recomputed += flops.again;
     }
-    return std::make_unique<Observer>(counter->inside_);
+    return std::make_unique<Observer>(inside);
   }
   static void end(const at::RecordFunction&, at::ObserverContext* context) {
     if (context) --static_cast<Observer*>(context)->depth;
   }
 };
 
-FlopCounter::FlopCounter() {
-  counter = this;
-  handle_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&Observer::start, &Observer::end)
-          .needsInputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
-}
+FlopCounter::FlopCounter()
+    : counts_(std::make_shared<Counts>()),
+      guard_(kKind, std::make_shared<Target>(counts_)),
+      handle_(at::addThreadLocalCallback(
+          at::RecordFunctionCallback(&Observer::start, &Observer::end)
+              .needsInputs(true)
+              .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}))) {}
 
 FlopCounter::~FlopCounter() {
   at::removeCallback(handle_);
-  counter = nullptr;
 }
 
-FlopCounter::Pause::Pause() : paused_(std::exchange(counter, nullptr)) {}
+FlopCounter::Pause::Pause() : guard_(kKind, std::make_shared<Target>(nullptr)) {}
 
-FlopCounter::Pause::~Pause() {
-  counter = paused_;
+int64_t FlopCounter::flops() const {
+  return counts_->flops;
+}
+
+int64_t FlopCounter::recomputed() const {
+  return counts_->recomputed;
 }
 
 }  // namespace troika::compat

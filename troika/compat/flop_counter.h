@@ -1,14 +1,21 @@
-// How many floating-point operations the matrix products and convolutions of a training step are:
-// what PyTorch's FlopCounterMode counts, by observing the dispatcher.
+// How many floating-point operations the matrix products, convolutions and fused attention of a
+// training step are: what PyTorch's FlopCounterMode counts, by observing the dispatcher.
 #pragma once
 
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <cstdint>
+#include <memory>
 
 namespace troika::compat {
 
-// While it lives, products of this thread count, those of its backward passes included: 2 m n k for
-// [m, k] x [k, n] in mm, addmm, bmm and baddbmm; for a convolution 2 for each weight and each place
-// it is put at; as much for each gradient that is asked of it. One at a time in a thread.
+// While it lives, products of this thread count, and those of its backward passes on whatever
+// thread autograd runs them: 2 m n k for [m, k] x [k, n] in mm, addmm, bmm and baddbmm; for a
+// convolution 2 for each weight and each place it is put at; as much for each gradient that is
+// asked of it. Fused attention (scaled_dot_product_attention's kernels) counts as its products
+// would: 2 forward, 4 backward, and the one that the backward kernel makes again as recomputed. One
+// at a time in a thread. Counters and pauses of a thread end in the reverse order of their
+// beginning.
 class [[nodiscard]] FlopCounter {
  public:
   FlopCounter();
@@ -20,26 +27,27 @@ class [[nodiscard]] FlopCounter {
   class [[nodiscard]] Pause {
    public:
     Pause();
-    ~Pause();
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
 
    private:
-    FlopCounter* const paused_;
+    const c10::DebugInfoGuard guard_;
   };
 
-  int64_t flops() const { return flops_; }
+  int64_t flops() const;
   // What a backward pass made again of the forward pass, which flops() leaves out.
-  int64_t recomputed() const { return recomputed_; }
+  int64_t recomputed() const;
 
  private:
+  struct Counts;
+  struct Target;
   struct Observer;
 
+  const std::shared_ptr<Counts> counts_;
+  // Autograd hands what a thread's guards set to the threads of its backward pass, as it does with
+  // callbacks.
+  const c10::DebugInfoGuard guard_;
   uint64_t handle_;
-  int64_t flops_ = 0;
-  int64_t recomputed_ = 0;
-  int inside_ = 0;    // of operators that count, one in another
-  int backward_ = 0;  // nodes of a backward pass, one in another
 };
 
 }  // namespace troika::compat

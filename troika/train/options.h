@@ -116,7 +116,7 @@ struct TrainOptions {
 
   struct Throughput {
     bool enabled = false;
-    double peak_tflops = 0;
+    double available_flops = 0;
   } throughput;
 
   nn::ModelOptions model;

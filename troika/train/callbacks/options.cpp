@@ -98,8 +98,9 @@ void add_observers(config::Table& table, TrainOptions& options) {
   auto& throughput = options.throughput;
   table.add("throughput.enabled", &throughput.enabled,
             "log steps, tokens and FLOPs a second, and their share of the peak");
-  table.add("throughput.peak_tflops", &throughput.peak_tflops,
-            "of each process, in 10^12 FLOPs a second; 0: measured by a matrix product",
+  table.add("throughput.available_flops", &throughput.available_flops,
+            "peak of each process's device in FLOPs a second; 0: its data sheet's if it is a known "
+            "GPU, else measured by matrix products",
             at_least(0.0));
 }
 

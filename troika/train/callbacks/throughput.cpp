@@ -1,38 +1,36 @@
 #include "troika/train/callbacks/throughput.h"
 
-#include <algorithm>
-
-#include "troika/base/clock.h"
+#include "troika/base/log.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/precision.h"
+#include "troika/train/callbacks/peak.h"
 #include "troika/train/fit_context.h"
 
 namespace troika::train {
 
-double measured_peak(at::ScalarType type) {
-  constexpr int64_t kSize = 1024;
-  constexpr double kSeconds = 0.2;
-  const at::NoGradGuard no_grad;
-  const auto a = at::ones({kSize, kSize}, type), b = at::ones({kSize, kSize}, type);
-  auto result = at::mm(a, b);
-  double best = 0;
-  const Stopwatch all;
-  while (best == 0 || all.seconds() < kSeconds) {
-    const Stopwatch one;
-    at::mm_out(result, a, b);
-    best = std::max(best, 2.0 * kSize * kSize * kSize / one.seconds());
-  }
-  return best;
+namespace {
+
+at::Device device_of(Task& task) {
+  const auto parameters = task.module().parameters();
+  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
 }
+
+}  // namespace
 
 void Throughput::on_train_start(FitContext& context) {
   since_ = context.at.train_seconds;
   passes_ = 0;
   is_counted_ = false;
-  peak_ = options_.peak_tflops * 1e12;
+  peak_ = options_.available_flops;
   if (peak_ > 0 || context.task.replicas() > 1) return;
   context.group.barrier({.label = "measurement of the peak"});
-  peak_ = measured_peak(nn::parse_precision(context.options.trainer.precision).compute);
+  const auto type = nn::parse_precision(context.options.trainer.precision).compute;
+  const Peak peak = peak_of(type, device_of(context.task));
+  peak_ = peak.flops;
+  if (context.group.rank() == 0) {
+    log::info("throughput: {:.4g} available FLOPs a second a process ({})", peak.flops,
+              peak.source);
+  }
 }
 
 void Throughput::on_train_batch_start(FitContext& context, const data::Batch&) {

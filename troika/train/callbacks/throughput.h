@@ -13,10 +13,10 @@ namespace troika::train {
 // `throughput/batches_per_second` (global ones), `/tokens_per_second` where targets are sequences,
 // `/flops_per_second` and `/mfu`. FLOPs are those of the products of a forward and backward pass,
 // counted in the run's first pass and added up over ranks; what is recomputed does not count (model
-// FLOPs utilisation: Chowdhery et al. 2022, arXiv 2204.02311, appendix B). The peak is
-// throughput.peak_tflops a process, or what a matrix product of the run's precision reaches on all
-// ranks at the same time before training, which is less than a data sheet's. Not for strategy dp,
-// whose threads are not watched: no FLOPs then.
+// FLOPs utilisation: Chowdhery et al. 2022, arXiv 2204.02311, appendix B). The peak of a process is
+// throughput.available_flops, or peak_of() its device, which all ranks measure at the same time
+// before training where it is not published. Not for strategy dp, whose threads are not watched: no
+// FLOPs then.
 class Throughput : public Callback {
  public:
   explicit Throughput(const TrainOptions::Throughput& options) : options_(options) {}
@@ -40,9 +40,5 @@ class Throughput : public Callback {
   int64_t passes_ = 0;  // done since the latest row
   double since_ = 0;    // seconds in passes at the latest row
 };
-
-// FLOPs a second of products of two square matrices of this type: the best of several, in about
-// 0.2 s.
-double measured_peak(at::ScalarType type);
 
 }  // namespace troika::train

@@ -1,0 +1,97 @@
+#include "troika/train/callbacks/peak.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "troika/base/clock.h"
+#include "troika/compat/gpu.h"
+#include "troika/compat/torch.h"
+
+namespace troika::train {
+
+namespace {
+
+// In 10^12 FLOPs a second, dense, of tensor cores where there are some for the type; 0: none.
+struct Gpu {
+  std::string_view name;  // part of the driver's name
+  double float64, float32, tf32, float16, bfloat16;
+};
+
+// A name that has another one as its part stands before that.
+constexpr std::array kGpus{
+    Gpu{"H200 NVL", 60, 60, 417.7, 835.5, 835.5},
+    Gpu{"H200", 67, 67, 494.7, 989.4, 989.4},
+    Gpu{"H100 NVL", 60, 60, 417.7, 835.5, 835.5},
+    Gpu{"H100 PCIe", 51, 51, 378, 756, 756},
+    Gpu{"H100", 67, 67, 494.7, 989.4, 989.4},
+    Gpu{"A100", 19.5, 19.5, 156, 312, 312},
+    Gpu{"A40", 0.58, 37.4, 74.8, 149.7, 149.7},
+    Gpu{"A30", 10.3, 10.3, 82, 165, 165},
+    Gpu{"A10G", 0.49, 31.5, 35, 70, 70},
+    Gpu{"A10", 0.49, 31.2, 62.5, 125, 125},
+    Gpu{"L40S", 1.4, 91.6, 183, 362, 362},
+    Gpu{"L40", 1.4, 90.5, 90.5, 181, 181},
+    Gpu{"L4", 0.47, 30.3, 60, 121, 121},
+    Gpu{"V100S", 8.2, 16.4, 16.4, 130, 0},
+    Gpu{"V100-PCIE", 7, 14, 14, 112, 0},
+    Gpu{"V100", 7.8, 15.7, 15.7, 125, 0},
+    Gpu{"T4", 0.25, 8.1, 8.1, 65, 0},
+};
+
+// Whether `part` stands in `name` as a word: not followed by a letter or a digit.
+bool has_word(std::string_view name, std::string_view part) {
+  const auto at = name.find(part);
+  if (at == std::string_view::npos) return false;
+  const auto end = at + part.size();
+  const auto is_word = [&](size_t i) { return std::isalnum(static_cast<unsigned char>(name[i])); };
+  return (at == 0 || !is_word(at - 1)) && (end == name.size() || !is_word(end));
+}
+
+}  // namespace
+
+std::optional<double> published_peak(std::string_view gpu_name, at::ScalarType type, bool tf32) {
+  const auto* gpu = std::find_if(kGpus.begin(), kGpus.end(), [&](const Gpu& candidate) {
+    return has_word(gpu_name, candidate.name);
+  });
+  if (gpu == kGpus.end()) return std::nullopt;
+  const double peak = type == at::kDouble     ? gpu->float64
+                      : type == at::kFloat    ? (tf32 ? gpu->tf32 : gpu->float32)
+                      : type == at::kHalf     ? gpu->float16
+                      : type == at::kBFloat16 ? gpu->bfloat16
+                                              : 0;
+  if (peak == 0) return std::nullopt;
+  return peak * 1e12;
+}
+
+double measured_peak(at::ScalarType type, at::Device device) {
+  // A GPU needs larger products than a processor to be busy, and is waited for only once for
+  // several of them.
+  const int64_t size = device.is_cpu() ? 1024 : 4096, products = device.is_cpu() ? 1 : 16;
+  constexpr double kSeconds = 0.2;
+  const at::NoGradGuard no_grad;
+  const auto options = at::TensorOptions().dtype(type).device(device);
+  const auto a = at::ones({size, size}, options), b = at::ones({size, size}, options);
+  auto result = at::mm(a, b);
+  const auto wait = [&] { return result[0][0].item<double>(); };
+  wait();
+  const double work = 2.0 * static_cast<double>(size * size * size * products);
+  double best = 0;
+  const Stopwatch all;
+  while (best == 0 || all.seconds() < kSeconds) {
+    const Stopwatch one;
+    for (int64_t i = 0; i < products; ++i) at::mm_out(result, a, b);
+    wait();
+    best = std::max(best, work / one.seconds());
+  }
+  return best;
+}
+
+Peak peak_of(at::ScalarType type, at::Device device) {
+  const auto name = compat::gpu_name(device);
+  const auto published = published_peak(name, type, at::globalContext().allowTF32CuBLAS());
+  if (published) return {*published, "data sheet of " + name};
+  return {measured_peak(type, device), "measured by matrix products"};
+}
+
+}  // namespace troika::train
