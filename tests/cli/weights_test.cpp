@@ -56,14 +56,14 @@ TEST_F(Weights, GoOutAndComeBack) {
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(read_file(folder_ / "same.safetensors"), read_file(folder_ / "out.safetensors"));
 
-  const auto in =
-      troika("import out.safetensors in.safetensors --model mlp --model.hidden_width=6");
+  const auto in = troika("import out.safetensors in.safetensors --model mlp");
   ASSERT_EQ(in.exit_code, 0) << in.err;
   const auto imported = parts("in.safetensors");
   EXPECT_EQ(imported.second, bytes);
   EXPECT_THAT(imported.first["troika.options"].get<std::string>(), HasSubstr("hidden_width = 6"));
 
-  const auto wrong = troika("import out.safetensors wrong.safetensors --model mlp");
+  const auto wrong =
+      troika("import out.safetensors wrong.safetensors --model mlp --model.hidden_width=7");
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("the tensors of out.safetensors do not fit the model"));
   EXPECT_THAT(wrong.err, HasSubstr("`layers.0.weight` of shape"));
@@ -103,7 +103,17 @@ TEST_F(Weights, AnImportedGptSpeaksAsBefore) {
                               "--data.context=16 --trainer.max_steps=2");
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   ASSERT_EQ(troika("export runs/run/checkpoints/last out.safetensors").exit_code, 0);
-  const auto in = troika("import out.safetensors in.safetensors --model gpt" + sizes);
+  const auto no_heads = troika("import out.safetensors in.safetensors --model gpt");
+  EXPECT_EQ(no_heads.exit_code, 2);
+  EXPECT_EQ(no_heads.err,
+            "error: [train] weights of gpt do not tell the number of attention heads; got no "
+            "config.json beside out.safetensors, expected one with n_head (give --model.heads)\n");
+  write_file_atomically(folder_ / "config.json", R"({"n_head": 2, "activation_function": "relu"})");
+  EXPECT_THAT(troika("import out.safetensors in.safetensors --model gpt").err,
+              HasSubstr("config.json describes a GPT-2 that gpt is not: activation_function; got "
+                        "\"relu\", expected \"gelu_new\""));
+  write_file_atomically(folder_ / "config.json", R"({"n_head": 2, "n_layer": 1})");
+  const auto in = troika("import out.safetensors in.safetensors --model gpt");
   ASSERT_EQ(in.exit_code, 0) << in.err;
   const std::string say = "sample --temperature 0 --length 8 ";
   const auto ours = troika(say + "runs/run/checkpoints/last.safetensors");

@@ -66,9 +66,15 @@ class Strategies : public testing::Test {
 
   // Of rank 0; every rank must have the same weights.
   static Course fit(const TrainOptions& options, int ranks,
-                    std::function<std::shared_ptr<Task>()> make = make_points_task) {
+                    const std::function<std::shared_ptr<Task>()>& make = make_points_task) {
+    return fit(options, std::vector<int>(static_cast<size_t>(ranks), 0), make);
+  }
+  // With the machine of each rank.
+  static Course fit(const TrainOptions& options, const std::vector<int>& machines,
+                    const std::function<std::shared_ptr<Task>()>& make) {
     Course course;
-    comm::local::run(ranks, [&](comm::Group group) {
+    const auto ranks = static_cast<int>(machines.size());
+    comm::local::run_ranks(comm::local::make(ranks, machines), [&](const comm::Group& group) {
       const auto task = make();
       const Points points;
       const auto summary = Trainer(options, group).fit(*task, points, points);
@@ -229,6 +235,19 @@ TEST_F(Strategies, DpIsOneProcess) {
   EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
                "[train] strategy dp and the task disagree; got 1 replicas, expected 7 (dp trains a "
                "ReplicatedTask of trainer.devices replicas)");
+}
+
+// A process on each of four machines, each with its own threads.
+TEST_F(Strategies, Ddp2IsDpInEachMachineAndDdpBetweenThem) {
+  options_.data.global_batch_size = 8;
+  const auto oracle = fit(options_, 1);
+  options_.trainer.strategy = "ddp2";
+  options_.trainer.devices = 2;
+  const std::vector<int> machines{0, 1, 2, 3};
+  EXPECT_LT(distance(fit(options_, machines, [&] { return make_replicas(2); }), oracle), 1e-10);
+  EXPECT_ERROR(fit(options_, {0, 1, 2, 2}, [&] { return make_replicas(2); }), ErrorKind::usage,
+               "[train] strategy ddp2 has one process on each machine; got 2 on machine 2, "
+               "expected one of trainer.devices threads (ddp takes several processes a machine)");
 }
 
 TEST_F(Strategies, DpIsOneProcessInMixedPrecision) {

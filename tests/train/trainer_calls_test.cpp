@@ -117,6 +117,48 @@ TEST_F(TrainerCalls, PredictionsComeInTheOrderOfTheDataSet) {
   }
 }
 
+// As docs/trainer.md shows it.
+class GatheringTask : public Task {
+ public:
+  static constexpr int64_t kWidth = 2;
+  explicit GatheringTask(const std::shared_ptr<Task>& task)
+      : Task(dynamic_cast<const LoggingTask&>(*task)) {}
+  void test_step(const data::Batch& batch, Evaluation& evaluation) override {
+    Task::test_step(batch, evaluation);
+    outputs_.push_back(forward(batch.inputs));
+  }
+  void on_test_epoch_end(FitContext& context) override {
+    const at::Tensor own =
+        outputs_.empty() ? at::empty({0, kWidth}, at::kDouble) : at::cat(outputs_);
+    const auto counts = at::empty({context.group.size()}, at::kLong);
+    context.group.all_gather(counts, at::tensor({own.size(0)}));
+    const auto* first = counts.data_ptr<int64_t>();
+    const std::vector<int64_t> rows(first, first + counts.numel());
+    all = at::empty({counts.sum().item<int64_t>(), kWidth}, at::kDouble);
+    context.group.all_gather(all, own, rows);
+  }
+
+  at::Tensor all;
+
+ private:
+  std::vector<at::Tensor> outputs_;
+};
+
+TEST_F(TrainerCalls, AHookGathersTheOutputsOfAllRanksInTheOrderOfTheDataSet) {
+  for (const int64_t size : {26, 5, 1}) {
+    const FewWaves data(size);
+    const auto expected = forward_all(data);
+    for (const int ranks : {1, 4, 6}) {
+      comm::local::run(ranks, [&](comm::Group group) {
+        GatheringTask task(make_waves_task(6, 0.5));
+        Trainer(options_, group).test(task, data);
+        ASSERT_EQ(task.all.sizes(), expected.sizes()) << ranks;
+        EXPECT_TRUE(task.all.allclose(expected, 1e-12, 1e-12)) << size << " on " << ranks;
+      });
+    }
+  }
+}
+
 TEST_F(TrainerCalls, AllRanksUseTheWeightsOfRank0) {
   const auto alone = test_on(1, Waves());
   expect_near(on_ranks(3,

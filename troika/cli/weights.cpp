@@ -12,6 +12,7 @@
 #include "troika/train/callbacks/ema.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/foreign_weights.h"
+#include "troika/train/checkpoint/model_sizes.h"
 #include "troika/train/options.h"
 
 namespace troika::cli {
@@ -38,26 +39,19 @@ int export_weights(const Files& files, bool averaged) {
   return 0;
 }
 
-// The sizes that training takes from its data set.
-void take_sizes(nn::ModelOptions& options, const train::NamedTensors& tensors) {
-  const auto own = train::model_state(*nn::make_model(options));
-  const std::string& output = own.back().first;  // "fc.bias"
-  for (const auto& [name, tensor] : tensors) {
-    if (tensor.dim() == 0) continue;
-    if (name.ends_with("wte.weight")) options.vocab_size = tensor.size(0);
-    if (name.ends_with("wpe.weight")) options.context = tensor.size(0);
-    if (options.name != "gpt" && name.ends_with(output)) options.num_classes = tensor.size(0);
-  }
-}
-
 int import_weights(const Files& files, const std::string& model_name,
                    const std::vector<std::string>& more) {
   train::TrainOptions options;
   auto table = train::make_table(options);
+  auto& model_options = options.model;
+  for (auto* size : {&model_options.hidden_layers, &model_options.hidden_width,
+                     &model_options.layers, &model_options.heads, &model_options.width}) {
+    *size = train::kFromFile;
+  }
   for (const auto& argument : more) table.set_argument(argument);
-  options.model.name = model_name;
+  model_options.name = model_name;
   const auto given = train::load_safetensors(files.from);
-  take_sizes(options.model, given);
+  train::take_sizes(model_options, given, files.from);
   options.data.context = options.model.context;
   const auto model = nn::make_model(options.model);
   const auto own = train::model_state(*model);
@@ -95,9 +89,9 @@ Entry add_import(CLI::App& app) {
   command->add_option("--model", *model, "which model they are of, as model.name")->required();
   command->allow_extras();
   command->footer(
-      "Options of the model may follow, as --model.layers=12; the numbers of classes, of tokens "
-      "and of "
-      "positions are the file's.");
+      "Sizes are the file's; config.json beside it tells the heads of a GPT-2. Options of the "
+      "model "
+      "may follow, as --model.heads=12.");
   return {command,
           [command, files, model] { return import_weights(*files, *model, command->remaining()); }};
 }

@@ -25,6 +25,8 @@ parallel::DataParallelOptions data_parallel_options(const TrainOptions& options)
 
 // FSDP's name for stage 3 within nodes.
 constexpr const char* kHybrid = "hybrid_shard";
+// Lightning's name (before 1.9) for dp in each node and ddp between them.
+constexpr const char* kDdp2 = "ddp2";
 
 // Lightning's deepspeed is stage 2 by default, its sharded (fairscale's) shares out states and
 // gradients, and its ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu start processes in other ways,
@@ -32,6 +34,7 @@ constexpr const char* kHybrid = "hybrid_shard";
 const std::map<std::string, std::string>& aliases() {
   static const std::map<std::string, std::string> names{
       {"auto", "ddp"},
+      {kDdp2, "dp"},
       {"ddp_sharded", "zero2"},
       {"ddp_sharded_spawn", "zero2"},
       {"ddp_fully_sharded", "zero3"},
@@ -72,6 +75,19 @@ int ranks_of_node(const comm::Group& group) {
   return static_cast<int>(first);
 }
 
+void require_one_rank_a_node(const comm::Group& group) {
+  const auto& nodes = group.nodes();
+  for (const int node : nodes) {
+    const auto count = std::count(nodes.begin(), nodes.end(), node);
+    if (count == 1) continue;
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy ddp2 has one process on each machine",
+                 .got = std::to_string(count) + " on machine " + std::to_string(node),
+                 .expected = "one of trainer.devices threads",
+                 .hint = "ddp takes several processes a machine"});
+  }
+}
+
 int sharing_ranks(const TrainOptions& options, const comm::Group& group) {
   const bool by_node = options.trainer.strategy == kHybrid && options.zero.group_size == 0;
   return by_node ? ranks_of_node(group) : static_cast<int>(options.zero.group_size);
@@ -102,7 +118,7 @@ int64_t mebibytes(double count) {
 }
 
 bool in_one_process(const TrainOptions& options) {
-  return options.trainer.strategy == "dp";
+  return canonical_strategy(options.trainer.strategy) == "dp";
 }
 
 std::unique_ptr<Task> make_task(const TrainOptions& options) {
@@ -126,6 +142,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, T
                  .expected = std::to_string(replicas),
                  .hint = "dp trains a ReplicatedTask of trainer.devices replicas"});
   }
+  if (options.trainer.strategy == kDdp2) require_one_rank_a_node(group);
   auto ddp = data_parallel_options(options);
   ddp.trace = trace;
   if (name == "ddp_find_unused_parameters_true") ddp.find_unused_parameters = true;

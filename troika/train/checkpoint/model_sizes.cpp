@@ -36,8 +36,8 @@ int64_t count_of(const NamedTensors& tensors, const std::string& list) {
   return count;
 }
 
-[[noreturn]] void refuse(const std::filesystem::path& file, const std::string& what,
-                         const std::string& got, const std::string& expected) {
+[[noreturn]] void refuse_model(const std::filesystem::path& file, const std::string& what,
+                               const std::string& got, const std::string& expected) {
   throw Error("train", ErrorKind::usage,
               {.what = file.string() + " " + what, .got = got, .expected = expected});
 }
@@ -55,8 +55,8 @@ int64_t configured_heads(const std::filesystem::path& file) {
   const auto text = read_file(config);
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("n_head") || !json["n_head"].is_number_unsigned()) {
-    refuse(config, "has no number of attention heads", "another n_head, or no JSON",
-           "an object with a number n_head");
+    refuse_model(config, "has no number of attention heads", "another n_head, or no JSON",
+                 "an object with a number n_head");
   }
   const auto require = [&](const char* key, const nlohmann::json& other,
                            const std::vector<nlohmann::json>& known) {
@@ -64,8 +64,8 @@ int64_t configured_heads(const std::filesystem::path& file) {
     for (const auto& value : known) {
       if (found == value) return;
     }
-    refuse(config, std::string("describes a GPT-2 that gpt is not: ") + key, found.dump(),
-           known.front().dump());
+    refuse_model(config, std::string("describes a GPT-2 that gpt is not: ") + key, found.dump(),
+                 known.front().dump());
   };
   require("activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh"});
   require("layer_norm_epsilon", 1e-5, {1e-5});
@@ -78,8 +78,8 @@ void take_gpt(nn::ModelOptions& options, const NamedTensors& tensors,
               const std::filesystem::path& file) {
   const auto tokens = tensor_of(tensors, "wte.weight"), places = tensor_of(tensors, "wpe.weight");
   if (!tokens.defined() || !places.defined() || tokens.dim() != 2 || places.dim() != 2) {
-    refuse(file, "has no weights of GPT-2", "no wte.weight and wpe.weight of two dimensions",
-           "names of Hugging Face's GPT-2");
+    refuse_model(file, "has no weights of GPT-2", "no wte.weight and wpe.weight of two dimensions",
+                 "names of Hugging Face's GPT-2");
   }
   options.vocab_size = tokens.size(0);
   options.context = places.size(0);
