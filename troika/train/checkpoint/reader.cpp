@@ -115,7 +115,10 @@ const SafetensorsFile& CheckpointReader::file(const std::string& name) const {
   auto& file = files_[name];
   if (file) return *file;
   const auto written = index_->files.find(name);
-  TROIKA_CHECK(written != index_->files.end(), name + " is not a file of the checkpoint");
+  if (written == index_->files.end()) {
+    throw damaged_checkpoint(checkpoint_, fmt::format("{} without file {}", kIndexFile, name),
+                             "every file that has a tensor's elements");
+  }
   const auto& expected = written->second;
   const auto path = checkpoint_ / name;
   if (!std::filesystem::exists(path)) {
