@@ -1,0 +1,33 @@
+// Files of weights: a header of JSON and the bytes of tensors.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/input_file.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/train/checkpoint/safetensors.h"
+
+namespace troika::fuzz {
+
+std::vector<std::string> seeds() {
+  const TemporaryFolder folder;
+  const auto saved = [&](const train::NamedTensors& tensors, const train::Metadata& metadata) {
+    train::save_safetensors(folder / "seed", tensors, metadata);
+    return read_file(folder / "seed");
+  };
+  return {
+      saved({{"a", at::arange(6).view({2, 3})}, {"b", at::ones({4}, at::kBFloat16)}}, {{"k", "v"}}),
+      saved({{"scalar", at::ones({})}, {"empty", at::ones({0, 3})}}, {}), saved({}, {})};
+}
+
+void run(std::string_view input) {
+  static const TemporaryFolder folder;
+  write_input(folder / "input", input);
+  const auto tensors = train::load_safetensors(folder / "input");
+  // What is accepted is whole: it is written and read again.
+  train::save_safetensors(folder / "again", tensors);
+  train::load_safetensors(folder / "again");
+}
+
+}  // namespace troika::fuzz
