@@ -8,7 +8,7 @@
 #include "tests/fuzz/input_file.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/train/checkpoint/crc32c.h"
+#include "troika/base/checksum.h"
 #include "troika/train/checkpoint/index.h"
 #include "troika/train/checkpoint/reader.h"
 

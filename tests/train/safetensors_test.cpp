@@ -1,7 +1,9 @@
 #include "troika/train/checkpoint/safetensors.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <string_view>
 
@@ -9,6 +11,7 @@
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint/safetensors_header.h"
 
 namespace troika::train {
 namespace {
@@ -124,7 +127,14 @@ TEST(Safetensors, RefusesEveryCorruptHeader) {
   const Corruption table[] = {
       {"[]", "", "bad header; got [], expected a JSON object"},
       {R"({"a":1})", "", "bad entry of tensor `a`; got 1, expected a JSON object"},
-      {R"({"a":{},"a":{}})", "", "`a` is in the header twice"},
+      {R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}})", "",
+       "`a` is in the header twice"},
+      {a(R"("dtype":"U8","shape":[0],"dtype":"U8","data_offsets":[0,0])"), "",
+       "`dtype` is in the entry of `a` twice"},
+      {R"({"__metadata__":{"k":"1","k":"2"}})", "", "`k` is in the `__metadata__` twice"},
+      {R"({"__metadata__":{},"__metadata__":{}})", "", "`__metadata__` is in the header twice"},
+      {R"({"__metadata__":{"k":{"l":"m"}}})", "",
+       R"(bad `__metadata__` value of `k`; got {"l":"m"}, expected a string)"},
       {"[[[[[[[[[[]]]]]]]]]]", "", "the header is nested too deeply"},
       {R"({"__metadata__":[]})", "", "bad `__metadata__`; got [], expected a JSON object"},
       {R"({"__metadata__":{"k":1}})", "",
@@ -209,6 +219,67 @@ TEST(Safetensors, RefusesImpossibleLengths) {
       load_safetensors(folder / "absent"), ErrorKind::usage,
       "[base] cannot open " + (folder / "absent").string() + "; got No such file or directory");
   EXPECT_THROW(load_safetensors(folder.path()), Error);
+}
+
+// With a quadratic step anywhere this would take minutes.
+TEST(Safetensors, TimeIsInProportionToTheTensors) {
+  constexpr int kTensors = 200'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    header += fmt::format(R"({}"t{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, i, i + 1);
+  }
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "x", with_length(header + "}", std::string(kTensors, '\1')));
+  const SafetensorsFile file(folder / "x");
+  ASSERT_EQ(file.header().entries.size(), size_t{kTensors});
+  for (int i = 0; i < kTensors; ++i) {
+    const auto* entry = file.find(fmt::format("t{}", i));
+    ASSERT_TRUE(entry && entry->begin == i) << i;
+  }
+  EXPECT_EQ(file.find("t"), nullptr);
+}
+
+int64_t peak_resident_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return 1024 * usage.ru_maxrss;
+}
+
+// Headers of 60 MB that hold far more than tensors need.
+TEST(Safetensors, MemoryIsBounded) {
+  constexpr size_t kBytes = 60'000'000;
+  constexpr int64_t kMebibyte = 1 << 20;
+  const auto repeated = [](const std::string& begin, const std::string& word) {
+    std::string text = begin;
+    text.reserve(kBytes + word.size());
+    while (text.size() < kBytes) text += word;
+    return text;
+  };
+  struct Case {
+    std::string begin, word, message;
+  };
+  for (const auto& [begin, word, message] :
+       {Case{R"({"a":{"shape":[0)", ",0", "too many values in the entry of `a`"},
+        Case{R"({"a":)", "[", "the header is nested too deeply"},
+        Case{"[0", ",0", "too many values in the header"},
+        Case{R"({"a":{"b":0)", R"(,"b":0)", "`b` is in the entry of `a` twice"}}) {
+    const std::string text = repeated(begin, word);
+    const int64_t before = peak_resident_bytes();
+    try {
+      parse_header(text, 0, "x");
+      ADD_FAILURE() << message;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("x: " + message));
+    }
+    EXPECT_LT(peak_resident_bytes() - before, 4 * kMebibyte) << message;
+  }
+  std::string names = R"({"__metadata__":{"":"")";
+  for (size_t i = 0; i < kMaxNames; ++i) names += fmt::format(R"(,"{:x}":"")", i);
+  const int64_t before = peak_resident_bytes();
+  EXPECT_ERROR(parse_header(names + "}}", 0, "x"), ErrorKind::usage,
+               "[train] x: too many names in the header; expected at most 1048576");
+  EXPECT_LT(peak_resident_bytes() - before, 512 * kMebibyte);
 }
 
 // A file with a 0-dim, an empty and two plain tensors, without padding that could absorb damage.

@@ -163,6 +163,11 @@ void File::truncate(int64_t size) const {
   if (::ftruncate(fd_, size) != 0) fail("truncate", path_, errno);
 }
 
+void File::reserve(int64_t bytes) const {
+  // A file system that cannot is no fault, and one that is full says so when it is written to.
+  if (bytes > 0) ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes);
+}
+
 void File::sync() const {
   if (::fsync(fd_) != 0) fail("sync", path_, errno);
 }
@@ -185,18 +190,26 @@ void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const File&)>& produce) {
   const auto folder = folder_of(path);
   make_folder(folder);
-  const File file(fmt::format("{}.tmp-{}", path.string(), random_name()),
-                  O_WRONLY | O_CREAT | O_EXCL);
-  const auto& temporary = file.path();
+  const std::filesystem::path temporary = fmt::format("{}.tmp-{}", path.string(), random_name());
+  write_new_file(temporary, produce);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    fail("rename onto", path, error);
+  }
+  sync_path(folder);
+}
+
+void write_new_file(const std::filesystem::path& path,
+                    const std::function<void(const File&)>& produce) {
+  const File file(path, O_WRONLY | O_CREAT | O_EXCL);
   try {
     produce(file);
     file.sync();
-    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename onto", path, errno);
   } catch (...) {
-    ::unlink(temporary.c_str());
+    ::unlink(path.c_str());
     throw;
   }
-  sync_path(folder);
 }
 
 void make_folder(const std::filesystem::path& path) {

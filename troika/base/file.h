@@ -31,6 +31,8 @@ class File {
   // Fills the whole buffer; a file that ends earlier is an Error.
   void read_at(int64_t offset, std::span<char> buffer) const;
   void truncate(int64_t size) const;
+  // Has the file system set this many bytes aside at once, where it can: they are written faster.
+  void reserve(int64_t bytes) const;
   // Waits until all that was written is on the disk.
   void sync() const;
 
@@ -51,6 +53,11 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 // them. When it throws, nothing has changed.
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const File&)>& produce);
+
+// The same for a file of a folder that is made as a whole: creates `path`, which must not exist,
+// and syncs it. The caller makes the folder, syncs it, and renames it when all its files are there.
+void write_new_file(const std::filesystem::path& path,
+                    const std::function<void(const File&)>& produce);
 
 // Makes the folder and its parents; throws Error when it cannot.
 void make_folder(const std::filesystem::path& path);

@@ -1,13 +1,12 @@
 #include "troika/train/checkpoint/checkpoint.h"
 
-#include <algorithm>
 #include <charconv>
+#include <unordered_map>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint/index.h"
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/options.h"
 
@@ -27,34 +26,30 @@ constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
 
 }  // namespace
 
-void keep_weights(RankState& state) {
-  state.rest.clear();
-  std::erase_if(state.shards, [](const auto& s) { return !s.name.starts_with(kModelPrefix); });
-}
-
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others) {
   NamedTensors state;
+  std::unordered_map<std::string, size_t> places;
   for (auto& item : nn::named_state(module)) {
+    places.emplace(item.name, state.size());
     state.emplace_back(std::move(item.name), std::move(item.tensor));
   }
   for (const auto& [other, tensor] : others) {
-    const auto found = std::find_if(state.begin(), state.end(),
-                                    [&](const auto& item) { return item.first == other; });
-    TROIKA_CHECK(found != state.end(), other + " is not a tensor of the module");
-    found->second = tensor;
+    const auto found = places.find(other);
+    TROIKA_CHECK(found != places.end(), other + " is not a tensor of the module");
+    state[found->second].second = tensor;
   }
   return state;
 }
 
 FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& model,
-                        const TrainOptions& options, const CheckpointInfo& info) {
+                        const TrainOptions& options, const CheckpointInfo& info, Publish publish) {
   TrainOptions copy = options;
   Metadata metadata{{"format", "pt"},
                     {"epoch", std::to_string(info.epoch)},
                     {"step", std::to_string(info.step)},
                     {kOptionsKey, make_table(copy).to_toml()}};
   for (const auto& [key, size] : kSizes) metadata[key] = std::to_string(copy.model.*size);
-  return save_safetensors(file, model, metadata);
+  return save_safetensors(file, model, metadata, publish);
 }
 
 std::filesystem::path checkpoint_of(const std::filesystem::path& path) {

@@ -38,16 +38,14 @@ struct RankState {
   std::vector<parallel::Shard> shards = {};
 };
 
-// Leaves what a checkpoint of weights alone holds.
-void keep_weights(RankState& state);
-
 // The module's parameters and buffers, which the tensors share memory with. Those of `others` stand
 // in place of those of their names: masters, of which parameters are roundings, or parts of them.
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others = {});
 
 // Writes the file whole or not at all. The options that made the model travel in its metadata.
 FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& model,
-                        const TrainOptions& options, const CheckpointInfo& info);
+                        const TrainOptions& options, const CheckpointInfo& info,
+                        Publish publish = Publish::at_once);
 
 // Weights under PyTorch's names: of the folder of a checkpoint or of model.safetensors in it (or a
 // link to one of them), put together from the files of all ranks and checked; or those of any other

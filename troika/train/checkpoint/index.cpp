@@ -4,23 +4,31 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 #include <utility>
 
+#include "troika/base/checksum.h"
 #include "troika/base/file.h"
-#include "troika/compat/torch.h"
-#include "troika/train/checkpoint/crc32c.h"
 
 namespace troika::train {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+// Members keep the order in which they are added; adding one by its name looks for it first.
+using Ordered = nlohmann::ordered_json;
+using nlohmann::json;
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
+// The last format with one checksum for a whole slice.
+constexpr int kWholeSlices = 3;
 constexpr const char* kChecksum = "crc32c";
+// An index nests four deep.
+constexpr int kMaxIndexNesting = 8;
 
-Json slice_json(const SavedSlice& slice) {
+Ordered slice_json(const SavedSlice& slice) {
   return {{"file", slice.file},
           {"name", slice.key},
           {"offset", slice.offset},
@@ -28,26 +36,37 @@ Json slice_json(const SavedSlice& slice) {
           {kChecksum, slice.crc32c}};
 }
 
-Json to_json(const CheckpointIndex& index) {
-  Json json{{"files", Json::object()}, {"tensors", Json::object()}};
-  for (const auto& [name, file] : index.files) {
-    json["files"][name] = {{"bytes", file.bytes}, {"header", file.header}};
+// Adds `files` and `tensors`.
+void add_members(Ordered& index, const CheckpointIndex& from) {
+  Ordered files = Ordered::object(), tensors = Ordered::object();
+  for (const auto& [name, file] : from.files) {
+    files.get_ref<Ordered::object_t&>().emplace_back(
+        name, Ordered{{"bytes", file.bytes}, {"header", file.header}});
   }
-  for (const auto& [name, tensor] : index.tensors) {
-    Json slices = Json::array();
+  for (const auto& [name, tensor] : from.tensors) {
+    Ordered slices = Ordered::array();
     for (const auto& slice : tensor.slices) slices.push_back(slice_json(slice));
-    json["tensors"][name] = {
-        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"slices", std::move(slices)}};
+    tensors.get_ref<Ordered::object_t&>().emplace_back(
+        name,
+        Ordered{{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"slices", std::move(slices)}});
   }
-  return json;
+  index["files"] = std::move(files);
+  index["tensors"] = std::move(tensors);
+}
+
+std::vector<uint32_t> checksums_of(const json& slice) {
+  const json& value = slice.at(kChecksum);
+  if (value.is_array()) return value.get<std::vector<uint32_t>>();
+  if (slice.at("count") == 0) return {};
+  return {value.get<uint32_t>()};
 }
 
 // Slices of a tensor that is there already become those of one.
-void add_json(CheckpointIndex& index, const Json& json) {
-  for (const auto& [name, entry] : json.at("files").items()) {
+void add_json(CheckpointIndex& index, const json& share) {
+  for (const auto& [name, entry] : share.at("files").items()) {
     index.files[name] = {entry.at("bytes").get<int64_t>(), entry.at("header").get<uint32_t>()};
   }
-  for (const auto& [name, entry] : json.at("tensors").items()) {
+  for (const auto& [name, entry] : share.at("tensors").items()) {
     auto& tensor = index.tensors[name];
     auto dtype = entry.at("dtype").get<std::string>();
     auto shape = entry.at("shape").get<std::vector<int64_t>>();
@@ -65,15 +84,76 @@ void add_json(CheckpointIndex& index, const Json& json) {
                                .key = slice.at("name").get<std::string>(),
                                .offset = slice.at("offset").get<int64_t>(),
                                .count = slice.at("count").get<int64_t>(),
-                               .crc32c = slice.at(kChecksum).get<uint32_t>()});
+                               .crc32c = checksums_of(slice)});
     }
   }
 }
 
-// The text of an index, which ends with the checksum of what it says before.
-std::string sealed(Json index) {
+// The text of an index, which ends with the checksum of what it says before, written without
+// blanks.
+std::string sealed(Ordered index) {
   index[kChecksum] = crc32c(index.dump());
   return index.dump(1) + "\n";
+}
+
+// The JSON text without blanks between its words; nothing where it nests too deeply.
+std::optional<std::string> without_blanks(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') {
+      const size_t begin = i++;
+      while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
+      result += text.substr(begin, i + 1 - begin);
+    } else if (c != ' ' && c != '\n') {
+      depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+      if (depth > kMaxIndexNesting) return std::nullopt;
+      result += c;
+    }
+  }
+  return result;
+}
+
+// Whether the text ends with its own checksum, as sealed() has it. In one pass over the text.
+bool is_sealed(std::string_view text) {
+  const std::string before = fmt::format(",\n \"{}\": ", kChecksum);
+  const size_t end = text.rfind(before);
+  if (end == std::string_view::npos) return false;
+  auto content = without_blanks(text.substr(0, end));
+  if (!content) return false;
+  *content += '}';
+  return text.substr(end) == fmt::format("{}{}\n}}\n", before, crc32c(*content));
+}
+
+// Whether the name is one of the folder itself.
+bool is_plain(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+// A file that the index names and that may lie elsewhere; or nothing.
+std::optional<std::string> foreign_file(const CheckpointIndex& index) {
+  for (const auto& [name, file] : index.files) {
+    if (!is_plain(name)) return name;
+  }
+  for (const auto& [name, tensor] : index.tensors) {
+    for (const auto& slice : tensor.slices) {
+      if (!index.files.contains(slice.file)) return slice.file;
+    }
+  }
+  return std::nullopt;
+}
+
+// Elements of the shape; nothing where their bytes, or twice as many elements, overflow 64 bits.
+std::optional<int64_t> elements_of(const std::vector<int64_t>& shape) {
+  int64_t elements = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(elements, size, &elements)) return std::nullopt;
+  }
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 8;
+  return elements <= kMost ? std::optional(elements) : std::nullopt;
 }
 
 // What is wrong with the slices of a tensor, or nothing.
@@ -81,9 +161,16 @@ std::string fault_of(const std::string& name, const SavedTensor& tensor) {
   const auto elements = [&](int64_t begin, int64_t end) {
     return fmt::format("elements {} to {} of `{}`", begin, end - 1, name);
   };
+  const auto elements_there = elements_of(tensor.shape);
+  if (!elements_there)
+    return fmt::format("`{}` of shape [{}]", name, fmt::join(tensor.shape, ", "));
   int64_t end = 0;
   std::string before = kIndexFile;
   for (const auto& slice : tensor.slices) {
+    if (slice.offset < 0 || slice.count < 0 || slice.count > *elements_there) {
+      return fmt::format("{} elements of `{}` from {} on in {}", slice.count, name, slice.offset,
+                         slice.file);
+    }
     if (slice.offset > end) {
       return fmt::format("{}, before those of {}, in no file", elements(end, slice.offset),
                          slice.file);
@@ -95,8 +182,9 @@ std::string fault_of(const std::string& name, const SavedTensor& tensor) {
     }
     end = slice.offset + slice.count;
     before = slice.file;
+    if (end > *elements_there) break;
   }
-  const int64_t count = c10::multiply_integers(tensor.shape);
+  const int64_t count = *elements_there;
   if (end < count)
     return fmt::format("{}, after those of {}, in no file", elements(end, count), before);
   if (end > count) return fmt::format("`{}` of {} elements in {}", name, end, before);
@@ -142,11 +230,13 @@ bool is_own_name(const std::string& name) {
 }
 
 std::string to_text(const CheckpointIndex& share) {
-  return to_json(share).dump();
+  Ordered index;
+  add_members(index, share);
+  return index.dump();
 }
 
 void add_share(CheckpointIndex& index, const std::string& text) {
-  add_json(index, Json::parse(text));
+  add_json(index, json::parse(text));
 }
 
 void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index) {
@@ -157,46 +247,56 @@ void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index)
                  .got = fault,
                  .expected = kOnce});
   }
-  Json json{{"format", kFormat},
-            {"ranks", index.ranks},
-            {"epoch", index.info.epoch},
-            {"step", index.info.step}};
-  json.update(to_json(index));
-  write_file_atomically(checkpoint / kIndexFile, sealed(std::move(json)));
+  Ordered root{{"format", kFormat},
+               {"ranks", index.ranks},
+               {"epoch", index.info.epoch},
+               {"step", index.info.step},
+               {"chunk_bytes", index.chunk_bytes}};
+  add_members(root, index);
+  const std::string text = sealed(std::move(root));
+  write_new_file(checkpoint / kIndexFile, [&](const File& file) { file.write(text); });
 }
 
 CheckpointIndex read_index(const std::filesystem::path& checkpoint) {
   const std::string text = read_file(checkpoint / kIndexFile);
+  const auto another = damaged_checkpoint(checkpoint, std::string("another ") + kIndexFile,
+                                          "the one that was written");
   try {
-    auto json = Json::parse(text);
-    const auto format = json.at("format").get<int64_t>();
-    if (format != kFormat) {
+    if (!without_blanks(text)) throw another;
+    const auto root = json::parse(text);
+    const auto format = root.at("format").get<int64_t>();
+    if (format != kFormat && format != kWholeSlices) {
       throw Error("train", ErrorKind::usage,
                   {.what = "cannot read checkpoint " + checkpoint.string(),
                    .got = fmt::format("format {}", format),
-                   .expected = fmt::format("format {}, which this version writes", kFormat),
-                   .hint = format < kFormat
-                               ? "a copy of its model.safetensors elsewhere serves model.weights"
-                               : ""});
+                   .expected = fmt::format("format {}, which this version writes, or {}", kFormat,
+                                           kWholeSlices),
+                   .hint = format < kFormat ? "a copy of its model.safetensors "
+                                              "elsewhere serves model.weights"
+                                            : ""});
     }
-    json.erase(kChecksum);
-    if (sealed(json) == text) {
-      CheckpointIndex index{
-          .ranks = json.at("ranks").get<int>(),
-          .info = {json.at("epoch").get<int64_t>(), json.at("step").get<int64_t>()},
-          .files = {},
-          .tensors = {}};
-      add_json(index, json);
-      auto fault = sort_slices(index);
-      if (!fault.empty()) {
-        throw damaged_checkpoint(checkpoint, std::string(kIndexFile) + " with " + fault, kOnce);
-      }
-      return index;
+    if (!is_sealed(text)) throw another;
+    CheckpointIndex index{.ranks = root.at("ranks").get<int>(),
+                          .info = {root.at("epoch").get<int64_t>(), root.at("step").get<int64_t>()},
+                          .chunk_bytes = format == kWholeSlices
+                                             ? std::numeric_limits<int64_t>::max()
+                                             : root.at("chunk_bytes").get<int64_t>(),
+                          .files = {},
+                          .tensors = {}};
+    if (index.chunk_bytes < 1) throw another;
+    add_json(index, root);
+    if (const auto file = foreign_file(index)) {
+      throw damaged_checkpoint(checkpoint, fmt::format("{} that names `{}`", kIndexFile, *file),
+                               "names of files in its folder");
     }
-  } catch (const nlohmann::json::exception&) {
+    auto fault = sort_slices(index);
+    if (!fault.empty()) {
+      throw damaged_checkpoint(checkpoint, std::string(kIndexFile) + " with " + fault, kOnce);
+    }
+    return index;
+  } catch (const json::exception&) {
+    throw another;
   }
-  throw damaged_checkpoint(checkpoint, std::string("another ") + kIndexFile,
-                           "the one that was written");
 }
 
 }  // namespace troika::train

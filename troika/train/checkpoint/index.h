@@ -17,7 +17,7 @@ struct SavedSlice {
   std::string key;   // of the tensor in the file
   int64_t offset = 0;
   int64_t count = 0;
-  uint32_t crc32c = 0;
+  std::vector<uint32_t> crc32c;  // of every CheckpointIndex::chunk_bytes of its bytes
 };
 
 struct SavedTensor {
@@ -34,6 +34,7 @@ struct SavedFile {
 struct CheckpointIndex {
   int ranks = 1;
   CheckpointInfo info;
+  int64_t chunk_bytes = kChunkBytes;
   std::map<std::string, SavedFile> files;      // by name in the checkpoint's folder
   std::map<std::string, SavedTensor> tensors;  // by name among all of the checkpoint's
 };
@@ -56,8 +57,9 @@ void add_share(CheckpointIndex& index, const std::string& text);
 // elements lie in no slice, or in two.
 void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index);
 
-// Throws Error(usage) naming the file, and the tensor, where the index is damaged, of another
-// version of the format, or has elements in no slice or in two.
+// Reads formats 3 (one checksum for a slice) and 4 (one for each chunk). Throws Error(usage) naming
+// the file, and the tensor, where the index is damaged, of another format, names a file outside the
+// checkpoint's folder, or has elements in no slice or in two.
 CheckpointIndex read_index(const std::filesystem::path& checkpoint);
 
 Error damaged_checkpoint(const std::filesystem::path& checkpoint, std::string got,

@@ -94,14 +94,21 @@ at::Tensor CheckpointReader::read(const std::string& name, const SavedTensor& te
               : fmt::format("no `{}` in {}", slice.key, slice.file),
         fmt::format("{} elements of {}", slice.count, tensor.dtype));
   }
-  uint32_t crc = 0;
-  const auto result = from.read(*entry, offset, count, &crc);
-  if (crc != slice.crc32c) {
+  const int64_t bytes = entry->end - entry->begin;
+  const int64_t chunks = bytes == 0 ? 0 : (bytes - 1) / index_->chunk_bytes + 1;
+  if (static_cast<int64_t>(slice.crc32c.size()) != chunks) {
+    throw damaged_checkpoint(
+        checkpoint_,
+        fmt::format("`{}` in {} with {} checksums", name, slice.file, slice.crc32c.size()),
+        std::to_string(chunks));
+  }
+  return from.read(*entry, offset, count, index_->chunk_bytes, [&](int64_t chunk, uint32_t crc) {
+    const uint32_t expected = slice.crc32c[static_cast<size_t>(chunk)];
+    if (crc == expected) return;
     throw damaged_checkpoint(checkpoint_,
                              fmt::format("`{}` in {} with checksum {:08x}", name, slice.file, crc),
-                             fmt::format("{:08x}", slice.crc32c));
-  }
-  return result;
+                             fmt::format("{:08x}", expected));
+  });
 }
 
 NamedTensors CheckpointReader::read_all(const std::string& prefix) const {
@@ -120,10 +127,16 @@ const SafetensorsFile& CheckpointReader::file(const std::string& name) const {
                              "every file that has a tensor's elements");
   }
   const auto& expected = written->second;
-  const auto path = checkpoint_ / name;
+  auto path = checkpoint_ / name;
   if (!std::filesystem::exists(path)) {
     throw damaged_checkpoint(checkpoint_, "no " + name,
                              fmt::format("one of {} bytes", expected.bytes));
+  }
+  // A link may lead to another file of the folder only.
+  path = std::filesystem::canonical(path);
+  if (path.parent_path() != std::filesystem::canonical(checkpoint_)) {
+    throw damaged_checkpoint(checkpoint_, fmt::format("{}, which leads to {}", name, path.string()),
+                             "a file in its folder");
   }
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path));
   if (bytes != expected.bytes) {

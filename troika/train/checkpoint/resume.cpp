@@ -1,9 +1,7 @@
 #include "troika/train/checkpoint/resume.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fnmatch.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <string_view>
@@ -74,29 +72,46 @@ void link_again(const std::filesystem::path& folder, const std::string& name) {
   move_link(copy, target);
 }
 
-void link_last(const std::filesystem::path& folder, const std::filesystem::path& name) {
-  move_link(folder / "last", name);
-  move_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
-  std::filesystem::remove(folder / kPublishing);
+// rename() replaces a link in one step; symlink() cannot. The folder is not synced.
+void set_link(const std::filesystem::path& link, const std::filesystem::path& target) {
+  const std::filesystem::path temporary = fmt::format("{}.tmp-{}", link.string(), ::getpid());
+  std::filesystem::remove(temporary);
+  std::filesystem::create_symlink(target, temporary);
+  std::filesystem::rename(temporary, link);
 }
 
-void finish_folder(const comm::Group& group, const std::filesystem::path& unfinished,
-                   const CheckpointIndex& index) {
+void link_last(const std::filesystem::path& folder, const std::filesystem::path& name) {
+  set_link(folder / "last", name);
+  set_link(folder / "last.safetensors", std::filesystem::path("last") / kWeightsFile);
+  std::filesystem::remove(folder / kPublishing);
+  sync_path(folder);
+}
+
+void publish(const comm::Group& group, const std::filesystem::path& folder,
+             const std::filesystem::path& unfinished, const std::filesystem::path& name,
+             const CheckpointIndex& index) {
   for (int rank = 0; rank < group.size(); ++rank) {
     if (std::filesystem::exists(unfinished / rank_file(rank))) continue;
     throw Error("train", ErrorKind::usage,
-                {.what = unfinished.parent_path().string() + " is not one folder for all ranks",
+                {.what = folder.string() + " is not one folder for all ranks",
                  .got = fmt::format("nothing of rank {}", rank),
                  .expected = "run.folder on a file system that all machines share"});
   }
   write_index(unfinished, index);
   sync_path(unfinished);
+  set_link(folder / kPublishing, name);
+  std::filesystem::rename(unfinished, folder / name);
+  sync_path(folder);
+  link_last(folder, name);
 }
 
-// Each rank its share, and rank 0 the index when it has seen all of them.
-void write_folder(const comm::Group& group, const std::filesystem::path& unfinished,
-                  const RankState& state, const TrainOptions& options, const CheckpointInfo& info) {
+std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,
+                           const RankState& state, const TrainOptions& options,
+                           const CheckpointInfo& info) {
   const bool is_main = group.rank() == 0;
+  const std::filesystem::path name =
+      group.broadcast_text(is_main ? free_name(folder, info).string() : "", 0, "checkpoint");
+  const auto unfinished = folder / (kUnfinished + name.string());
   if (is_main) {
     std::filesystem::remove_all(unfinished);
     make_folder(unfinished);
@@ -108,80 +123,18 @@ void write_folder(const comm::Group& group, const std::filesystem::path& unfinis
     NamedTensors tensors;
     for (const auto& part : file.parts) tensors.emplace_back(part.key, part.tensor);
     const auto path = unfinished / file.name;
-    const auto digest = file.name == kWeightsFile ? save_weights(path, tensors, options, info)
-                                                  : save_safetensors(path, tensors);
+    const auto digest = file.name == kWeightsFile
+                            ? save_weights(path, tensors, options, info, Publish::with_folder)
+                            : save_safetensors(path, tensors, {}, Publish::with_folder);
     add_written(own, file, digest);
   }
   CheckpointIndex index{.ranks = group.size(), .info = info, .files = {}, .tensors = {}};
   for (const auto& text : group.all_gather_text(to_text(own), "checkpoint")) {
     add_share(index, text);
   }
-  if (is_main) finish_folder(group, unfinished, index);
-}
-
-std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,
-                           const RankState& state, const TrainOptions& options,
-                           const CheckpointInfo& info) {
-  const bool is_main = group.rank() == 0;
-  const std::filesystem::path name =
-      group.broadcast_text(is_main ? free_name(folder, info).string() : "", 0, "checkpoint");
-  const auto unfinished = folder / (kUnfinished + name.string());
-  write_folder(group, unfinished, state, options, info);
-  if (is_main) {
-    move_link(folder / kPublishing, name);
-    std::filesystem::rename(unfinished, folder / name);
-    sync_path(folder);
-    link_last(folder, name);
-  }
+  if (is_main) publish(group, folder, unfinished, name, index);
   group.barrier({.label = "checkpoint"});
   return folder / name;
-}
-
-// Whether a checkpoint may be written there: to a new path, or over a checkpoint.
-bool is_free(const std::filesystem::path& path) {
-  return path.has_filename() &&
-         (!std::filesystem::exists(std::filesystem::symlink_status(path)) ||
-          (!std::filesystem::is_symlink(path) && std::filesystem::exists(path / kIndexFile)));
-}
-
-void replace(const std::filesystem::path& unfinished, const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) {
-    std::filesystem::rename(unfinished, path);
-  } else {
-    // Where the file system cannot exchange them, a kill between the two renames leaves both
-    // checkpoints, and the former one under the name of what is unfinished.
-    const auto former = unfinished.string() + "-former";
-    if (::renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
-      std::filesystem::rename(path, former);
-      std::filesystem::rename(unfinished, path);
-    }
-    sync_path(path.parent_path());
-    std::filesystem::remove_all(unfinished);
-    std::filesystem::remove_all(former);
-  }
-  sync_path(path.parent_path());
-}
-
-std::filesystem::path write(const comm::Group& group, const std::filesystem::path& given,
-                            const RankState& state, const TrainOptions& options,
-                            const CheckpointInfo& info) {
-  const bool is_main = group.rank() == 0;
-  const auto normal = std::filesystem::absolute(given).lexically_normal();
-  const auto own = normal.has_filename() ? normal : normal.parent_path();
-  const auto answer = group.broadcast_text(is_main ? (is_free(own) ? "+" : "-") + own.string() : "",
-                                           0, "checkpoint");
-  const std::filesystem::path path = answer.substr(1);
-  if (answer.front() == '-') {
-    throw Error("train", ErrorKind::usage,
-                {.what = "cannot save a checkpoint as " + path.string(),
-                 .got = "something else there",
-                 .expected = "a new path, or the folder of a checkpoint to replace"});
-  }
-  const auto unfinished = path.parent_path() / (kUnfinished + path.filename().string());
-  write_folder(group, unfinished, state, options, info);
-  if (is_main) replace(unfinished, path);
-  group.barrier({.label = "checkpoint"});
-  return path;
 }
 
 }  // namespace
@@ -191,13 +144,6 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
                                       const CheckpointInfo& info) {
   return on_disk("save a checkpoint in " + folder.string(),
                  [&] { return save(group, folder, state, options, info); });
-}
-
-std::filesystem::path write_checkpoint(const comm::Group& group, const std::filesystem::path& path,
-                                       const RankState& state, const TrainOptions& options,
-                                       const CheckpointInfo& info) {
-  return on_disk("save a checkpoint as " + path.string(),
-                 [&] { return write(group, path, state, options, info); });
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
@@ -251,12 +197,8 @@ void remove_checkpoint(const std::filesystem::path& checkpoint) {
   });
 }
 
-// rename() replaces a link in one step; symlink() cannot.
 void move_link(const std::filesystem::path& link, const std::filesystem::path& target) {
-  const std::filesystem::path temporary = fmt::format("{}.tmp-{}", link.string(), ::getpid());
-  std::filesystem::remove(temporary);
-  std::filesystem::create_symlink(target, temporary);
-  std::filesystem::rename(temporary, link);
+  set_link(link, target);
   sync_path(link.parent_path());
 }
 

@@ -9,10 +9,10 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "troika/base/checksum.h"
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/crc32c.h"
 #include "troika/train/checkpoint/safetensors_header.h"
 
 namespace troika::train {
@@ -23,6 +23,8 @@ static_assert(std::endian::native == std::endian::little,
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
+// What fits into a processor's second cache beside what copies it: bytes are hashed there.
+constexpr int64_t kPieceBytes = 256 << 10;
 
 Error refusal(const std::filesystem::path& path, const std::string& what, std::string got,
               std::string expected) {
@@ -58,13 +60,44 @@ std::string little_endian(uint64_t value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
+// Calls `body` with the bounds of [begin, end) cut at multiples of `size`.
+template <typename Body>
+void in_pieces(int64_t begin, int64_t end, int64_t size, const Body& body) {
+  while (begin < end) {
+    const int64_t next = end - begin > size - begin % size ? begin - begin % size + size : end;
+    body(begin, next);
+    begin = next;
+  }
+}
+
+// Returns the CRC-32C of each chunk. Each piece is written while hashing has it in the cache.
+std::vector<uint32_t> write_chunks(const File& file, std::string_view bytes) {
+  std::vector<uint32_t> checksums;
+  const auto size = static_cast<int64_t>(bytes.size());
+  in_pieces(0, size, kChunkBytes, [&](int64_t begin, int64_t end) {
+    uint32_t crc = 0;
+    in_pieces(begin, end, kPieceBytes, [&](int64_t from, int64_t to) {
+      const auto piece = bytes.substr(static_cast<size_t>(from), static_cast<size_t>(to - from));
+      crc = crc32c(piece, crc);
+      file.write(piece);
+    });
+    checksums.push_back(crc);
+  });
+  return checksums;
+}
+
+std::span<char> span_of(const at::Tensor& tensor) {
+  return {static_cast<char*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
 // A bool of any other byte than 0 and 1 is undefined behaviour to read.
-void check_bool(const std::filesystem::path& path, const std::string& name,
-                std::string_view bytes) {
+void check_bools(const std::filesystem::path& path, const TensorEntry& tensor,
+                 std::span<const char> bytes) {
+  if (tensor.dtype != at::kBool) return;
   const auto bad =
       std::find_if(bytes.begin(), bytes.end(), [](char byte) { return byte != 0 && byte != 1; });
   if (bad != bytes.end()) {
-    throw refusal(path, fmt::format("bad value in BOOL tensor `{}`", name),
+    throw refusal(path, fmt::format("bad value in BOOL tensor `{}`", tensor.name),
                   fmt::format("byte {:#04x}", static_cast<unsigned char>(*bad)), "0 or 1");
   }
 }
@@ -81,7 +114,7 @@ std::string listed(const std::vector<std::string>& names) {
 }  // namespace
 
 FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                            const Metadata& metadata) {
+                            const Metadata& metadata, Publish publish) {
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
   for (const auto& [name, tensor] : tensors) {
     check_can_save(path, name, tensor);
@@ -95,19 +128,24 @@ FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensor
     header.entries[i].end = offset;
   }
   const std::string json = write_header(header, path.string());
-  FileDigest digest{.tensors = std::vector<uint32_t>(tensors.size())};
-  write_file_atomically(path, [&](const File& file) {
-    const std::string front = little_endian(json.size()) + json;
+  const std::string front = little_endian(json.size()) + json;
+  FileDigest digest{.bytes = static_cast<int64_t>(front.size()) + offset,
+                    .header = crc32c(front),
+                    .tensors = std::vector<std::vector<uint32_t>>(tensors.size())};
+  const auto produce = [&](const File& file) {
+    file.reserve(digest.bytes);
     file.write(front);
-    digest.bytes = static_cast<int64_t>(front.size()) + offset;
-    digest.header = crc32c(front);
     for (const size_t i : order) {
       const at::Tensor host = tensors[i].second.detach().to(at::kCPU).resolve_neg().contiguous();
-      const std::string_view bytes(static_cast<const char*>(host.data_ptr()), host.nbytes());
-      file.write(bytes);
-      digest.tensors[i] = crc32c(bytes);
+      digest.tensors[i] =
+          write_chunks(file, {static_cast<const char*>(host.data_ptr()), host.nbytes()});
     }
-  });
+  };
+  if (publish == Publish::at_once) {
+    write_file_atomically(path, produce);
+  } else {
+    write_new_file(path, produce);
+  }
   return digest;
 }
 
@@ -130,42 +168,62 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   header_crc32c_ = crc32c(json, crc32c(little_endian(length)));
   header_ = std::make_unique<const SafetensorsHeader>(
       parse_header(json, file_.size() - data_start_, path.string()));
+  for (const TensorEntry& entry : header_->entries) by_name_.emplace(entry.name, &entry);
 }
 
 SafetensorsFile::~SafetensorsFile() = default;
 
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {
-  const auto& entries = header_->entries;
-  const auto found = std::find_if(entries.begin(), entries.end(),
-                                  [&](const TensorEntry& entry) { return entry.name == name; });
-  return found == entries.end() ? nullptr : &*found;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
-at::Tensor SafetensorsFile::read(const TensorEntry& tensor, int64_t offset, int64_t count,
-                                 uint32_t* crc) const {
+at::Tensor SafetensorsFile::read(const TensorEntry& tensor, int64_t offset, int64_t count) const {
   const at::Tensor result = at::empty({count}, at::TensorOptions(tensor.dtype));
-  const std::span<char> bytes(static_cast<char*>(result.data_ptr()), result.nbytes());
-  const auto size = static_cast<int64_t>(c10::elementSize(tensor.dtype));
-  const int64_t begin = tensor.begin + offset * size;
-  file_.read_at(data_start_ + begin, bytes);
-  if (tensor.dtype == at::kBool) {
-    check_bool(file_.path(), tensor.name, {bytes.data(), bytes.size()});
-  }
-  if (!crc) return result;
-  *crc = crc32c_of(tensor.begin, begin, 0);
-  *crc = crc32c({bytes.data(), bytes.size()}, *crc);
-  *crc = crc32c_of(begin + count * size, tensor.end, *crc);
+  const auto bytes = span_of(result);
+  const auto size = static_cast<int64_t>(result.element_size());
+  file_.read_at(data_start_ + tensor.begin + offset * size, bytes);
+  check_bools(file_.path(), tensor, bytes);
   return result;
 }
 
-uint32_t SafetensorsFile::crc32c_of(int64_t begin, int64_t end, uint32_t before) const {
-  constexpr int64_t kPiece = 1 << 20;
-  std::vector<char> piece(static_cast<size_t>(std::min(kPiece, end - begin)));
-  for (; begin < end; begin += kPiece) {
-    piece.resize(static_cast<size_t>(std::min(kPiece, end - begin)));
-    file_.read_at(data_start_ + begin, piece);
+at::Tensor SafetensorsFile::read(const TensorEntry& tensor, int64_t offset, int64_t count,
+                                 int64_t chunk_bytes, const CheckChunk& check) const {
+  const at::Tensor result = at::empty({count}, at::TensorOptions(tensor.dtype));
+  const auto bytes = span_of(result);
+  const int64_t first = offset * static_cast<int64_t>(result.element_size());
+  const int64_t last = first + static_cast<int64_t>(bytes.size());
+  // Positions among the tensor's bytes.
+  in_pieces(first, last, chunk_bytes, [&](int64_t begin, int64_t end) {
+    const int64_t chunk = begin / chunk_bytes;
+    const int64_t chunk_begin = chunk * chunk_bytes;
+    const int64_t left = tensor.end - tensor.begin - chunk_begin;
+    const int64_t chunk_end = chunk_begin + std::min(left, chunk_bytes);
+    const auto part =
+        bytes.subspan(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
+    uint32_t crc = skip_bytes(tensor.begin + chunk_begin, tensor.begin + begin, 0);
+    crc = read_bytes(tensor.begin + begin, part, crc);
+    check(chunk, skip_bytes(tensor.begin + end, tensor.begin + chunk_end, crc));
+  });
+  check_bools(file_.path(), tensor, bytes);
+  return result;
+}
+
+uint32_t SafetensorsFile::read_bytes(int64_t begin, std::span<char> bytes, uint32_t before) const {
+  in_pieces(0, static_cast<int64_t>(bytes.size()), kPieceBytes, [&](int64_t from, int64_t to) {
+    const auto piece = bytes.subspan(static_cast<size_t>(from), static_cast<size_t>(to - from));
+    file_.read_at(data_start_ + begin + from, piece);
     before = crc32c({piece.data(), piece.size()}, before);
-  }
+  });
+  return before;
+}
+
+uint32_t SafetensorsFile::skip_bytes(int64_t begin, int64_t end, uint32_t before) const {
+  std::vector<char> piece;
+  in_pieces(begin, end, kPieceBytes, [&](int64_t from, int64_t to) {
+    piece.resize(static_cast<size_t>(to - from));
+    before = read_bytes(from, piece, before);
+  });
   return before;
 }
 

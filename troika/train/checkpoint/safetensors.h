@@ -6,10 +6,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -22,11 +25,20 @@ using Metadata = std::map<std::string, std::string>;
 struct SafetensorsHeader;
 struct TensorEntry;
 
+// The bytes of a tensor that share a checksum. The last chunk of a tensor may be shorter.
+inline constexpr int64_t kChunkBytes = 4 << 20;
+
 // What tells a file from a damaged one.
 struct FileDigest {
   int64_t bytes = 0;
-  uint32_t header = 0;            // CRC-32C of all that comes before the tensors
-  std::vector<uint32_t> tensors;  // of each, in the order they were given
+  uint32_t header = 0;                         // CRC-32C of all that comes before the tensors
+  std::vector<std::vector<uint32_t>> tensors;  // CRC-32C of the chunks of each, in the order given
+};
+
+// How a file appears under its name.
+enum class Publish {
+  at_once,      // as of write_file_atomically()
+  with_folder,  // as of write_new_file()
 };
 
 // Writes the file whole or not at all. The header keeps the order given; the data is laid out by
@@ -35,7 +47,7 @@ struct FileDigest {
 // name, and for a tensor the format cannot hold (a dtype it lacks, sparse, undefined). Returns what
 // the file is.
 FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                            const Metadata& metadata = {});
+                            const Metadata& metadata = {}, Publish publish = Publish::at_once);
 
 // A file open for reading, whose header was read and validated, every byte of it, before any tensor
 // is made; an Error names the file and the tensor.
@@ -51,16 +63,25 @@ class SafetensorsFile {
   const TensorEntry* find(std::string_view name) const;
 
   // The elements [offset, offset + count) of a tensor of the file, in the order of its dimensions:
-  // [count], on the host. With `crc32c` the whole tensor is read, piece by piece, for its checksum.
-  at::Tensor read(const TensorEntry& tensor, int64_t offset, int64_t count,
-                  uint32_t* crc32c = nullptr) const;
+  // [count], on the host.
+  at::Tensor read(const TensorEntry& tensor, int64_t offset, int64_t count) const;
+
+  // The same, and tells the CRC-32C of every chunk of `chunk_bytes` of the tensor's bytes that
+  // holds some of these elements. The rest of those chunks is read too, and no other.
+  using CheckChunk = std::function<void(int64_t chunk, uint32_t crc32c)>;
+  at::Tensor read(const TensorEntry& tensor, int64_t offset, int64_t count, int64_t chunk_bytes,
+                  const CheckChunk& check) const;
 
  private:
-  // Of the bytes [begin, end) of the tensors, after those that `before` is the checksum of.
-  uint32_t crc32c_of(int64_t begin, int64_t end, uint32_t before) const;
+  // Reads the bytes that begin at `begin` of the tensors' bytes. Returns their CRC-32C after those
+  // that `before` is the checksum of.
+  uint32_t read_bytes(int64_t begin, std::span<char> bytes, uint32_t before) const;
+  // The same for [begin, end), which nobody needs.
+  uint32_t skip_bytes(int64_t begin, int64_t end, uint32_t before) const;
 
   const File file_;
   std::unique_ptr<const SafetensorsHeader> header_;
+  std::unordered_map<std::string_view, const TensorEntry*> by_name_;
   int64_t data_start_ = 0;
   uint32_t header_crc32c_ = 0;
 };

@@ -30,7 +30,9 @@ constexpr std::string_view kMetadata = "__metadata__";
 // LibTorch's operators take no tensor of more dimensions.
 constexpr size_t kMaxDimensions = 64;
 // A header nests three deep; far deeper ones would exhaust the stack when printed or freed.
-constexpr int kMaxNesting = 8;
+constexpr size_t kMaxNesting = 8;
+// A tensor's entry has 4 and one for each dimension.
+constexpr int kMaxValues = 256;
 
 [[noreturn]] void refuse(const std::string& file, const std::string& what, std::string got = {},
                          std::string expected = {}) {
@@ -45,45 +47,6 @@ std::string shown(const json& value) {
   std::string text = value.dump(-1, ' ', true);
   if (text.size() > 80) text = text.substr(0, 80) + "...";
   return text;
-}
-
-// The parsed header and its tensor names in the order written; duplicates are refused, because
-// a JSON object would keep only one of them.
-std::pair<json, std::vector<std::string>> parse_json(std::string_view text,
-                                                     const std::string& file) {
-  std::vector<std::string> names;
-  std::unordered_set<std::string> seen;
-  const auto on_event = [&](int depth, json::parse_event_t event, const json& value) {
-    if (depth > kMaxNesting) refuse(file, "the header is nested too deeply");
-    if (event == json::parse_event_t::key && depth == 1) {
-      if (!seen.insert(value.get<std::string>()).second) {
-        refuse(file, fmt::format("`{}` is in the header twice", value.get<std::string>()));
-      }
-      if (value != kMetadata) names.push_back(value.get<std::string>());
-    }
-    return true;
-  };
-  try {
-    json header = json::parse(text, on_event);
-    if (!header.is_object()) refuse(file, "bad header", shown(header), "a JSON object");
-    return {std::move(header), std::move(names)};
-  } catch (const json::exception& problem) {
-    refuse(file, "the header is not valid JSON", problem.what());
-  }
-}
-
-Metadata parse_metadata(const json& header, const std::string& file) {
-  Metadata metadata;
-  const auto found = header.find(kMetadata);
-  if (found == header.end()) return metadata;
-  if (!found->is_object()) refuse(file, "bad `__metadata__`", shown(*found), "a JSON object");
-  for (const auto& [key, value] : found->items()) {
-    if (!value.is_string()) {
-      refuse(file, fmt::format("bad `__metadata__` value of `{}`", key), shown(value), "a string");
-    }
-    metadata[key] = value.get<std::string>();
-  }
-  return metadata;
 }
 
 // The field as a list of non-negative 64-bit integers.
@@ -142,6 +105,131 @@ TensorEntry parse_entry(const std::string& name, const json& entry, int64_t data
   }
   return {name, row->dtype, std::move(shape), offsets[0], offsets[1]};
 }
+
+// Takes the header as it is parsed, so that time and memory are proportional to what it holds: the
+// parser's own trees with a callback look at all members again after each.
+class HeaderReader : public nlohmann::json_sax<json> {
+ public:
+  HeaderReader(int64_t data_bytes, const std::string& file)
+      : data_bytes_(data_bytes), file_(file) {}
+
+  SafetensorsHeader take() { return std::move(header_); }
+
+  bool null() override { return leaf(nullptr); }
+  bool boolean(bool value) override { return leaf(value); }
+  bool number_integer(int64_t value) override { return leaf(value); }
+  bool number_unsigned(uint64_t value) override { return leaf(value); }
+  bool number_float(double value, const std::string&) override { return leaf(value); }
+  bool string(std::string& value) override { return leaf(std::move(value)); }
+  bool binary(json::binary_t& value) override { return leaf(std::move(value)); }
+
+  bool start_object(size_t) override {
+    if (open_.empty() && where_ == Where::start) {
+      where_ = Where::header;
+    } else if (open_.empty() && where_ == Where::header && name_ == kMetadata) {
+      where_ = Where::metadata;
+    } else {
+      open(json::object());
+    }
+    return true;
+  }
+  bool end_object() override {
+    if (!open_.empty()) return close();
+    where_ = where_ == Where::metadata ? Where::header : Where::start;
+    return true;
+  }
+  bool start_array(size_t) override {
+    open(json::array());
+    return true;
+  }
+  bool end_array() override { return close(); }
+
+  bool key(std::string& name) override {
+    if (!open_.empty()) {
+      key_ = std::move(name);
+      if (open_.back()->contains(key_)) {
+        refuse(file_, fmt::format("`{}` is in the entry of `{}` twice", key_, name_));
+      }
+      return true;
+    }
+    name_ = std::move(name);
+    values_ = 0;
+    auto& seen = where_ == Where::header ? names_ : metadata_names_;
+    if (!seen.insert(name_).second) {
+      refuse(file_, fmt::format("`{}` is in the {} twice", name_,
+                                where_ == Where::header ? "header" : "`__metadata__`"));
+    }
+    if (names_.size() + metadata_names_.size() > kMaxNames) {
+      refuse(file_, "too many names in the header", {}, fmt::format("at most {}", kMaxNames));
+    }
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string&, const json::exception& problem) override {
+    refuse(file_, "the header is not valid JSON", problem.what());
+  }
+
+ private:
+  // Of the members that are being read.
+  enum class Where { start, header, metadata };
+
+  // Puts a value into the innermost open list or object of the value that is being read.
+  json* add(json value) {
+    if (++values_ > kMaxValues) {
+      const auto where = name_.empty() ? "header" : fmt::format("entry of `{}`", name_);
+      refuse(file_, fmt::format("too many values in the {}", where), {},
+             fmt::format("at most {}", kMaxValues));
+    }
+    if (open_.empty()) return &(value_ = std::move(value));
+    json& into = *open_.back();
+    if (into.is_array()) return &into.emplace_back(std::move(value));
+    return &(into[key_] = std::move(value));
+  }
+
+  bool leaf(json value) {
+    add(std::move(value));
+    if (open_.empty()) finish();
+    return true;
+  }
+
+  void open(json value) {
+    open_.push_back(add(std::move(value)));
+    if (open_.size() > kMaxNesting) refuse(file_, "the header is nested too deeply");
+  }
+
+  bool close() {
+    open_.pop_back();
+    if (open_.empty()) finish();
+    return true;
+  }
+
+  // `value_` is whole.
+  void finish() {
+    if (where_ == Where::start) refuse(file_, "bad header", shown(value_), "a JSON object");
+    if (where_ == Where::metadata) {
+      if (!value_.is_string()) {
+        refuse(file_, fmt::format("bad `__metadata__` value of `{}`", name_), shown(value_),
+               "a string");
+      }
+      header_.metadata[name_] = value_.get<std::string>();
+    } else if (name_ == kMetadata) {
+      refuse(file_, "bad `__metadata__`", shown(value_), "a JSON object");
+    } else {
+      header_.entries.push_back(parse_entry(name_, value_, data_bytes_, file_));
+    }
+  }
+
+  const int64_t data_bytes_;
+  const std::string& file_;
+  SafetensorsHeader header_;
+  Where where_ = Where::start;
+  std::unordered_set<std::string> names_, metadata_names_;
+  std::string name_;         // of the tensor, or the metadata, that is being read
+  json value_;               // its value, as far as it was read
+  std::vector<json*> open_;  // the lists and objects in it that have not ended, inwards
+  std::string key_;          // of the next value in the innermost object
+  int values_ = 0;           // in value_
+};
 
 void check_coverage(const std::vector<TensorEntry>& entries, int64_t data_bytes,
                     const std::string& file) {
@@ -207,12 +295,9 @@ std::string write_header(const SafetensorsHeader& header, const std::string& fil
 }
 
 SafetensorsHeader parse_header(std::string_view text, int64_t data_bytes, const std::string& file) {
-  const auto [object, names] = parse_json(text, file);
-  SafetensorsHeader header{.entries = {}, .metadata = parse_metadata(object, file)};
-  header.entries.reserve(names.size());
-  for (const std::string& name : names) {
-    header.entries.push_back(parse_entry(name, object.at(name), data_bytes, file));
-  }
+  HeaderReader reader(data_bytes, file);
+  json::sax_parse(text, &reader);
+  SafetensorsHeader header = reader.take();
   check_coverage(header.entries, data_bytes, file);
   return header;
 }

@@ -29,6 +29,9 @@ struct SafetensorsHeader {
 
 // The format's own limit, which keeps a flipped length from asking for memory.
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
+// Of tensors and metadata together. A header takes memory for its text and at most 512 bytes for
+// each name.
+constexpr size_t kMaxNames = size_t{1} << 20;
 
 // The format's name of a dtype ("BF16"), or nothing where it has none.
 std::optional<std::string_view> dtype_name(at::ScalarType dtype);
@@ -38,7 +41,8 @@ std::optional<at::ScalarType> dtype_named(std::string_view name);
 std::string write_header(const SafetensorsHeader& header, const std::string& file);
 
 // Throws Error for anything but a complete header whose entries cover `data_bytes` exactly, without
-// gap or overlap.
+// gap or overlap, and for a name or a field that is there twice. Takes time in proportion to the
+// header's length.
 SafetensorsHeader parse_header(std::string_view json, int64_t data_bytes, const std::string& file);
 
 }  // namespace troika::train

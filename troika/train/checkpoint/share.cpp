@@ -7,8 +7,10 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
+#include "troika/base/checksum.h"
 #include "troika/base/random.h"
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint/safetensors_header.h"
@@ -35,21 +37,15 @@ struct Candidate {
   Item item;
 };
 
-uint64_t hash_of(std::string_view bytes) {
-  uint64_t hash = bytes.size();
-  for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + i, std::min(sizeof word, bytes.size() - i));
-    hash = mix(hash, word);
-  }
-  return hash;
+// What the part is of the checkpoint, whatever its content.
+uint64_t place_of(const SharePart& part) {
+  return fingerprint(fmt::format("{} {} {} {}", part.name, c10::toString(part.tensor.scalar_type()),
+                                 part.offset, part.tensor.numel()));
 }
 
-uint64_t hash_of(const SharePart& part) {
+uint64_t content_of(const SharePart& part) {
   const auto host = part.tensor.detach().to(at::kCPU).contiguous();
-  const std::string place = fmt::format("{} {} {} {}", part.name, c10::toString(host.scalar_type()),
-                                        part.offset, host.numel());
-  return mix(hash_of(place), hash_of({static_cast<const char*>(host.data_ptr()), host.nbytes()}));
+  return fingerprint({static_cast<const char*>(host.data_ptr()), host.nbytes()});
 }
 
 std::vector<Candidate> candidates(const RankState& state, bool is_main) {
@@ -78,18 +74,30 @@ std::vector<Candidate> candidates(const RankState& state, bool is_main) {
   return result;
 }
 
-// Of every rank.
-std::vector<std::vector<Item>> items_of_ranks(const comm::Group& group,
-                                              const std::vector<Candidate>& own) {
-  std::vector<Item> items;
-  for (const auto& candidate : own) items.push_back(candidate.item);
-  const std::string text(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
-  std::vector<std::vector<Item>> result;
+// Every rank's list.
+template <typename T>
+std::vector<std::vector<T>> gather_lists(const comm::Group& group, const std::vector<T>& own) {
+  const std::string text(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(T));
+  std::vector<std::vector<T>> result;
   for (const auto& each : group.all_gather_text(text, "checkpoint")) {
-    auto& list = result.emplace_back(each.size() / sizeof(Item));
+    auto& list = result.emplace_back(each.size() / sizeof(T));
     std::memcpy(list.data(), each.data(), each.size());
   }
   return result;
+}
+
+// Gives each item its hash. Only what several ranks have at the same place is read for it.
+void hash_items(const comm::Group& group, std::vector<Candidate>& own) {
+  std::vector<uint64_t> places;
+  for (const auto& candidate : own) places.push_back(place_of(candidate.part));
+  std::unordered_map<uint64_t, int> ranks;
+  for (const auto& list : gather_lists(group, places)) {
+    for (const uint64_t place : list) ++ranks[place];
+  }
+  for (size_t i = 0; i < own.size(); ++i) {
+    const bool is_shared = ranks.at(places[i]) > 1;
+    own[i].item.hash = is_shared ? mix(places[i], content_of(own[i].part)) : places[i];
+  }
 }
 
 // Who writes what several ranks may have: the same on all ranks, by hash.
@@ -135,8 +143,10 @@ std::map<uint64_t, int> writers(const std::vector<std::vector<Item>>& items) {
 
 // Keeps what this rank is to write; what is its alone gets a name of its own.
 void keep_share(const comm::Group& group, std::vector<Candidate>& own) {
-  for (auto& [part, item] : own) item.hash = hash_of(part);
-  const auto by_hash = writers(items_of_ranks(group, own));
+  hash_items(group, own);
+  std::vector<Item> items;
+  for (const auto& candidate : own) items.push_back(candidate.item);
+  const auto by_hash = writers(gather_lists(group, items));
   std::erase_if(own, [&](const Candidate& candidate) {
     const auto writer = by_hash.find(candidate.item.hash);
     return writer != by_hash.end() && writer->second != group.rank();

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <string>
 
-#include "troika/train/checkpoint/crc32c.h"
+#include "troika/base/checksum.h"
 
 namespace troika::train {
 

@@ -1,0 +1,114 @@
+// The loops behind crc32c(). They work on the CRC's register, which is the complement of the
+// checksum.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace troika::crc {
+
+// Each returns the register after `size` bytes.
+uint32_t by_table(uint32_t state, const char* bytes, size_t size);
+// Where the processor has SSE4.2, or ARMv8's CRC32 extension.
+uint32_t by_sse42(uint32_t state, const char* bytes, size_t size);
+uint32_t by_armv8(uint32_t state, const char* bytes, size_t size);
+
+inline constexpr uint32_t kReversedPolynomial = 0x82f63b78;
+
+using Table = std::array<uint32_t, 256>;
+
+// Row k is the effect of a byte that k others follow.
+constexpr std::array<Table, 8> make_byte_tables() {
+  std::array<Table, 8> tables{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? kReversedPolynomial : 0);
+    tables[0][byte] = crc;
+  }
+  for (size_t row = 1; row < tables.size(); ++row) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const uint32_t crc = tables[row - 1][byte];
+      tables[row][byte] = (crc >> 8) ^ tables[0][crc & 0xff];
+    }
+  }
+  return tables;
+}
+
+// The instruction takes three cycles but may begin in each: three independent streams of this many
+// bytes, a power of two, keep it busy.
+inline constexpr size_t kStreamBytes = 1024;
+inline constexpr size_t kCacheLine = 64;
+
+// Row k is the effect of byte k of the register, from the lowest, after kStreamBytes zeros. A
+// register's change over zeros is linear over GF(2), so 2n zeros are the square of n zeros.
+constexpr std::array<Table, 4> make_stream_tables() {
+  using Matrix = std::array<uint32_t, 32>;  // the register after each single bit
+  const auto times = [](const Matrix& matrix, uint32_t state) {
+    uint32_t sum = 0;
+    for (size_t bit = 0; state != 0; ++bit, state >>= 1) sum ^= state & 1 ? matrix[bit] : 0;
+    return sum;
+  };
+  const Table byte = make_byte_tables()[0];
+  Matrix zeros{};
+  for (size_t bit = 0; bit < 32; ++bit) {
+    const uint32_t state = uint32_t{1} << bit;
+    zeros[bit] = (state >> 8) ^ byte[state & 0xff];
+  }
+  for (size_t count = 1; count < kStreamBytes; count *= 2) {
+    Matrix square{};
+    for (size_t bit = 0; bit < 32; ++bit) square[bit] = times(zeros, zeros[bit]);
+    zeros = square;
+  }
+  std::array<Table, 4> tables{};
+  for (size_t row = 0; row < tables.size(); ++row) {
+    for (uint32_t value = 0; value < 256; ++value) {
+      tables[row][value] = times(zeros, value << (8 * row));
+    }
+  }
+  return tables;
+}
+
+inline constexpr auto kStreamTables = make_stream_tables();
+
+inline uint32_t after_stream(uint32_t state) {
+  return kStreamTables[0][state & 0xff] ^ kStreamTables[1][(state >> 8) & 0xff] ^
+         kStreamTables[2][(state >> 16) & 0xff] ^ kStreamTables[3][state >> 24];
+}
+
+inline uint64_t load_word(const char* bytes) {
+  uint64_t word = 0;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
+}
+
+// With an instruction that takes a word of 8 bytes, or one byte: Instruction::add(state, value).
+template <typename Instruction>
+uint32_t by_instruction(uint32_t state, const char* bytes, size_t size) {
+  constexpr size_t kWord = sizeof(uint64_t);
+  for (; size >= 3 * kStreamBytes; bytes += 3 * kStreamBytes, size -= 3 * kStreamBytes) {
+    uint32_t second = 0, third = 0;
+    for (size_t i = 0; i < kStreamBytes; i += kWord) {
+      // The processor's own prefetcher does not follow three streams to the next ones.
+      if (i % kCacheLine == 0) {
+        for (const size_t stream : {6, 7, 8}) {
+          __builtin_prefetch(bytes + stream * kStreamBytes + i);
+        }
+      }
+      state = Instruction::add(state, load_word(bytes + i));
+      second = Instruction::add(second, load_word(bytes + kStreamBytes + i));
+      third = Instruction::add(third, load_word(bytes + 2 * kStreamBytes + i));
+    }
+    state = after_stream(after_stream(state) ^ second) ^ third;
+  }
+  for (; size >= kWord; bytes += kWord, size -= kWord) {
+    state = Instruction::add(state, load_word(bytes));
+  }
+  for (; size > 0; ++bytes, --size) {
+    state = Instruction::add(state, static_cast<unsigned char>(*bytes));
+  }
+  return state;
+}
+
+}  // namespace troika::crc
