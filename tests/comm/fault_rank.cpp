@@ -1,31 +1,35 @@
-// fault_rank BACKEND FAULT WHEN FOLDER: one rank of a job in which rank 1 misbehaves.
+// fault_rank BACKEND FAULT WHEN FOLDER VICTIM: one rank of a job in which rank VICTIM misbehaves.
 //
-// Every rank calls a barrier "start" and two sums, "step" and "next". FAULT says what rank 1 does,
-// WHEN at which of them: before "step", during it, or after it. What each rank got to know goes as
-// one line into FOLDER/news, a pipe: rank, pid, milliseconds of the last call, kind of the error
-// (0: none), message.
+// Every rank calls a barrier "start" and two sums, "step" and "next". FAULT says what the victim
+// does, WHEN at which of them: before "step", during it, or after it. With WHEN "halves", FAULT is
+// an operation that the lower half of the ranks calls in one way and the upper half in another, in
+// place of "step"; VICTIM is its root. What each rank got to know goes as one line into
+// FOLDER/news, a pipe: rank, pid, milliseconds of the last call, kind of the error (0: none),
+// message.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
+#include "troika/base/text.h"
 #include "troika/comm/world.h"
 
 namespace troika::comm {
 namespace {
 
-constexpr int kVictim = 1;
-
 struct Plan {
   std::string fault;
   std::string when;
   std::filesystem::path folder;
+  int victim;
 };
 
 class News {
@@ -63,8 +67,42 @@ void misbehave(const Plan& plan, const News& news) {
   }
 }
 
+// Elements of the lower and of the upper half.
+constexpr int64_t kFew = 8;
+constexpr int64_t kMany = 4096;
+
+void call_halves(const Group& group, const Plan& plan) {
+  const bool low = group.rank() < group.size() / 2;
+  const bool reversed = plan.fault == "gather_reversed";
+  const int64_t count = low != reversed ? kFew : kMany;
+  const int root = plan.victim;
+  const CallOptions how{.label = "step"};
+  const auto tensor = at::ones({count});
+  if (plan.fault == "broadcast") group.broadcast(tensor, root, how);
+  if (plan.fault == "reduce") group.reduce(tensor, root, ReduceOp::sum, how);
+  if (plan.fault == "root") group.broadcast(at::ones({kFew}), low ? root : group.size() - 1, how);
+  if (plan.fault == "gather" || reversed) {
+    const auto whole = group.rank() == root ? at::zeros({count * group.size()}) : at::Tensor();
+    group.gather(whole, tensor, root, how);
+  }
+  if (plan.fault == "scatter") {
+    const auto whole = group.rank() == root ? at::zeros({count * group.size()}) : at::Tensor();
+    group.scatter(tensor, whole, root, how);
+  }
+  if (plan.fault == "rabenseifner") {
+    group.all_reduce(tensor, ReduceOp::sum,
+                     {.label = "step", .algorithm = Algorithm::rabenseifner});
+  }
+  if (plan.fault == "algorithm") {
+    const auto algorithm = low ? Algorithm::ring : Algorithm::recursive_doubling;
+    group.all_reduce(at::ones({kFew}), ReduceOp::sum, {.label = "step", .algorithm = algorithm});
+  }
+  if (plan.fault == "empty") group.all_reduce(at::ones({low ? 0 : kFew}), ReduceOp::sum, how);
+}
+
 void call_step(const Group& group, const Plan& plan) {
-  const bool odd = group.rank() == kVictim;
+  const bool odd = group.rank() == plan.victim;
+  if (plan.when == "halves") return call_halves(group, plan);
   if (odd && plan.fault == "operation") return (void)group.broadcast(at::ones({8}));
   const int64_t count = odd && plan.fault == "count" ? 9 : 8;
   const auto type = odd && plan.fault == "dtype" ? at::kDouble : at::kFloat;
@@ -72,7 +110,7 @@ void call_step(const Group& group, const Plan& plan) {
 }
 
 void work(const Group& group, const Plan& plan, const News& news, Stopwatch& watch) {
-  const bool victim = group.rank() == kVictim;
+  const bool victim = group.rank() == plan.victim;
   if (victim && plan.when == "before") misbehave(plan, news);
   if (plan.when == "during") {
     const auto tensor = at::ones({16 << 20});
@@ -86,8 +124,44 @@ void work(const Group& group, const Plan& plan, const News& news, Stopwatch& wat
   call_step(group, plan);
   if (plan.fault == "leave" && victim) return;
   if (victim && plan.when == "after") misbehave(plan, news);
-  watch.restart();
+  if (plan.when != "halves") watch.restart();
   group.all_reduce(at::ones({200'000}), ReduceOp::sum, {.label = "next"});
+}
+
+// Descriptors and mappings of shared memory that this process still has.
+std::vector<std::string> shared_memory_left() {
+  std::vector<std::string> left;
+  for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const auto target = std::filesystem::read_symlink(file.path(), gone).string();
+    if (target.find("memfd:troika") != std::string::npos) left.push_back(target);
+  }
+  for (const auto& line : split(read_file("/proc/self/maps"), '\n')) {
+    if (line.find("memfd:troika") != std::string::npos) left.push_back(line);
+  }
+  return left;
+}
+
+struct Outcome {
+  double milliseconds = 0;
+  int kind = 0;
+  std::string what = "done";
+};
+
+Outcome run(const std::string& backend, const Plan& plan, const News& news) {
+  Stopwatch watch;
+  try {
+    const bool waits_long = plan.fault != "stop" && plan.fault != "delay";
+    const Group group =
+        world({.backend = backend,
+               .group = {.timeout = waits_long ? Milliseconds(60'000) : Milliseconds(1500),
+                         .flight_record = plan.folder / "record"}});
+    group.barrier({.label = "start"});
+    work(group, plan, news, watch);
+    return {watch.seconds() * 1000};
+  } catch (const Error& error) {
+    return {watch.seconds() * 1000, static_cast<int>(error.kind()), error.what()};
+  }
 }
 
 }  // namespace
@@ -96,22 +170,11 @@ void work(const Group& group, const Plan& plan, const News& news, Stopwatch& wat
 int main(int, char** argv) {
   using namespace troika;
   using namespace troika::comm;
-  const Plan plan{argv[2], argv[3], argv[4]};
+  const Plan plan{argv[2], argv[3], argv[4], std::atoi(argv[5])};
   const auto environment = cluster::discover();
   const News news(plan.folder, environment.rank);
-  Stopwatch watch;
-  try {
-    const bool waits_long = plan.fault != "stop" && plan.fault != "delay";
-    const Group group =
-        world({.backend = argv[1],
-               .group = {.timeout = waits_long ? Milliseconds(60'000) : Milliseconds(1500),
-                         .flight_record = plan.folder / "record"}});
-    group.barrier({.label = "start"});
-    work(group, plan, news, watch);
-    news.tell(watch.seconds() * 1000, 0, "done");
-  } catch (const Error& error) {
-    news.tell(watch.seconds() * 1000, static_cast<int>(error.kind()), error.what());
-    return exit_code(error);
-  }
-  return 0;
+  auto outcome = run(argv[1], plan, news);
+  for (const auto& left : shared_memory_left()) outcome.what += " left behind: " + left;
+  news.tell(outcome.milliseconds, outcome.kind, outcome.what);
+  return outcome.kind == 0 ? 0 : 1;
 }

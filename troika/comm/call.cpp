@@ -13,9 +13,9 @@ namespace troika::comm {
 
 namespace {
 
-constexpr std::array<std::string_view, 9> kOperations{
+constexpr std::array<std::string_view, 10> kOperations{
     "all_reduce", "reduce",  "reduce_scatter", "all_gather", "broadcast",
-    "gather",     "scatter", "all_to_all",     "barrier",
+    "gather",     "scatter", "all_to_all",     "barrier",    "measure_links",
 };
 constexpr std::array<std::string_view, 6> kAlgorithms{
     "auto", "ring", "recursive_doubling", "rabenseifner", "double_tree", "hierarchical",

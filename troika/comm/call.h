@@ -23,6 +23,7 @@ enum class Operation : int32_t {
   scatter,
   all_to_all,
   barrier,
+  measure_links,
 };
 std::string_view name(Operation operation);
 

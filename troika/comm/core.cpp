@@ -15,8 +15,9 @@ namespace troika::comm {
 
 namespace {
 
-// For the last questions about who is missing, within the second after a time-out.
-constexpr Milliseconds kAskTime{800};
+// For the last questions about who is missing, within the second after a time-out; the rest is for
+// telling the others.
+constexpr Milliseconds kAskTime{500};
 
 // Precedes the data of a message between two ranks.
 struct MessageHead {
@@ -76,10 +77,7 @@ struct Group::Core::Message {
 };
 
 Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
-    : impl_(std::move(impl)),
-      options_(options),
-      recorder_(std::make_shared<Recorder>()),
-      collectives_(*impl_) {
+    : impl_(std::move(impl)), options_(options), recorder_(std::make_shared<Recorder>()) {
   const auto& station = impl_->station();
   const std::string name =
       station.id == 0 ? "world"
@@ -242,16 +240,19 @@ void Group::Core::run(Job& job) {
 }
 
 void Group::Core::carry_out(Call& call, Deadline deadline) {
+  Channel channel(*impl_, call.print);
   if (impl_->size() > 1) {
-    impl_->agree(call, deadline);
+    impl_->agree(channel, call, deadline);
     if (impl_->shortcut(call, deadline)) return;
   }
-  if (!on_cuda(call.input) && !on_cuda(call.output)) return collectives_.run(call, deadline);
+  if (!on_cuda(call.input) && !on_cuda(call.output)) {
+    return collectives_.run(channel, call, deadline);
+  }
   // The back end has no way of its own for this one: over the host.
   Call host = call;
   host.input = packed(call.input, c10::kCPU, true);
   host.output = packed(call.output, c10::kCPU, true);
-  collectives_.run(host, deadline);
+  collectives_.run(channel, host, deadline);
   if (call.output.defined()) call.output.copy_(host.output);
 }
 

@@ -151,8 +151,8 @@ Counters Group::counters() const {
           traffic.bytes_between_nodes};
 }
 
-at::Tensor Group::links() const {
-  core_->guarded([&] { core_->collectives().links(core_->deadline()); });
+at::Tensor Group::links(Site site) const {
+  core_->submit(make_job(Operation::measure_links, {}, {}, site), false);
   const Links& links = *core_->collectives().known_links();
   return at::tensor({links.inside.latency, links.inside.per_byte, links.between.latency,
                      links.between.per_byte, links.reduce_per_byte},

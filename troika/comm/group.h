@@ -170,7 +170,7 @@ class Group {
   // that is to give the same bits again must choose alike, so this belongs into its checkpoint.
   // Collective, blocking, with no call under way; as is assume_links(). Groups of all ranks that
   // are split off later take it over.
-  at::Tensor links() const;
+  at::Tensor links(Site site = Site::current()) const;
   // Throws Error(usage) for another shape or type.
   void assume_links(const at::Tensor& links) const;
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/comm/channel.h"
 
 namespace troika::comm {
 
@@ -63,18 +64,12 @@ void throw_disagreement(int world_rank, const Print& mine, int other_world_rank,
                .expected = "the same calls in the same order on every rank"});
 }
 
-void GroupImpl::agree(const Call& call, Deadline deadline) {
+void GroupImpl::agree(Channel& channel, const Call&, Deadline deadline) {
   const int n = size();
-  const int next = (rank() + 1) % n;
-  const int previous = (rank() + n - 1) % n;
-  Print theirs;
-  const auto sending = send(next, kCollectiveTag, &call.print, sizeof(Print));
-  receive(previous, kCollectiveTag, &theirs, sizeof(Print))->wait(deadline);
+  const auto arriving = channel.receive((rank() + n - 1) % n, 0, nullptr, 0);
+  const auto sending = channel.send((rank() + 1) % n, 0, nullptr, 0);
+  arriving->wait(deadline);
   sending->wait(deadline);
-  if (call.print.agrees_with(theirs)) return;
-  const auto& world = station_.world_ranks;
-  throw_disagreement(world[static_cast<size_t>(rank())], call.print,
-                     world[static_cast<size_t>(previous)], theirs);
 }
 
 bool GroupImpl::shortcut(const Call&, Deadline) {

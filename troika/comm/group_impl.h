@@ -18,6 +18,8 @@
 
 namespace troika::comm {
 
+class Channel;
+
 // One message under way. The buffer it was started with must stay alive until wait() has returned.
 class Transfer {
  public:
@@ -58,7 +60,8 @@ struct Station {
 Station world_on_one_node(std::string backend, int rank, int size);
 
 // Messages between the ranks of one group. Messages of one (sender, receiver, tag) arrive in the
-// order they were sent; a receive must name exactly the size that was sent. Peers are ranks of the
+// order they were sent. A receive must have room for what is sent: a longer message may end the
+// process, so collectives go through a Channel, which makes sure of it. Peers are ranks of the
 // group, tags are kinds of messages and what may be added to them, and the number of a part of the
 // group in the bits from 16 on. Calls may come from several threads (see Station::any_thread).
 // When the lifeline is cut, waits under way fail with its cause.
@@ -79,8 +82,10 @@ class GroupImpl {
   virtual std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
 
   // Returns once every rank has come with a call that agrees with this one, or at least the
-  // neighbour has; throws Error(usage) for a difference. By default neighbours in a ring compare.
-  virtual void agree(const Call& call, Deadline deadline);
+  // neighbour has; throws Error(usage) for a difference. By default neighbours in a ring compare
+  // over `channel`, which is this call's: where ranks differ, some neighbours do, and find out even
+  // if no other message is due between ranks that differ.
+  virtual void agree(Channel& channel, const Call& call, Deadline deadline);
   // After agree(): carries out the whole call and returns true, or returns false, the same on every
   // rank, having moved nothing.
   virtual bool shortcut(const Call& call, Deadline deadline);
@@ -98,8 +103,9 @@ class GroupImpl {
   const std::shared_ptr<Lifeline> lifeline_;
 };
 
-// Kinds of messages, which do not meet: of collectives; of two ranks, the heads and the data, to
-// which the caller's tag is added.
+// Kinds of messages, which do not meet: of collectives, the frames and the payloads, to which a
+// lane is added; of two ranks, the heads and the data, to which the caller's tag is added.
+inline constexpr uint32_t kPayloadTag = 0xc000;
 inline constexpr uint32_t kCollectiveTag = 0x8000;
 inline constexpr uint32_t kHeadTag = 0x4000;
 inline constexpr uint32_t kMessageTag = 0;

@@ -152,8 +152,8 @@ void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& ele
 void hierarchical_all_reduce(const Party& party, Span whole, const Elements& elements) {
   std::vector<std::vector<int>> nodes;  // members by node
   for (int member = 0; member < party.size(); ++member) {
-    const auto rank = static_cast<size_t>(party.ranks[static_cast<size_t>(member)]);
-    const auto node = static_cast<size_t>(party.impl.station().nodes[rank]);
+    const auto rank = static_cast<size_t>(party.rank_of(member));
+    const auto node = static_cast<size_t>(party.channel.station().nodes[rank]);
     if (nodes.size() <= node) nodes.resize(node + 1);
     nodes[node].push_back(member);
   }

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
 
 #include "troika/base/error.h"
 #include "troika/comm/algorithms/all_reduce.h"
@@ -21,6 +23,12 @@ Span span_of(const at::Tensor& tensor) {
 
 bool is_half(c10::ScalarType type) {
   return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16;
+}
+
+// Their sum may not fit into their type, so it is made and divided in one step: see reduce().
+bool is_integer_average(const Call& call) {
+  return call.reduce_op == ReduceOp::average &&
+         c10::isIntegralType(call.type, /*includeBool=*/false);
 }
 
 Elements elements_of(const Call& call, int n) {
@@ -58,6 +66,11 @@ void reduce_to_root(const Party& party, Call call) {
   const auto elements = elements_of(call, party.size());
   // All but the root's values are used up.
   if (party.me != call.root) call.output = call.output.clone();
+  if (is_integer_average(call)) {
+    const auto blocks = even_blocks(span_of(call.output), elements.size(), party.size());
+    direct_reduce_scatter(party, blocks, elements);
+    return linear_gather(party, blocks[static_cast<size_t>(party.me)], blocks, call.root);
+  }
   const auto body = [&](Span whole, const Elements& wide) {
     tree_reduce(party, whole, call.root, wide);
   };
@@ -69,7 +82,7 @@ void reduce_scatter(const Party& party, const Call& call) {
   const auto elements = elements_of(call, party.size());
   const auto used_up = call.input.clone();
   const auto blocks = blocks_of(span_of(used_up), elements.size(), call.input_counts);
-  if (is_half(call.type)) {
+  if (is_half(call.type) || is_integer_average(call)) {
     direct_reduce_scatter(party, blocks, elements);
   } else {
     ring_reduce_scatter(party, blocks, elements);
@@ -88,13 +101,13 @@ void all_gather(const Party& party, const Call& call) {
 
 Algorithm MessageCollectives::algorithm_for(const Party& party, const Call& call, Span whole) {
   if (call.algorithm != Algorithm::automatic) return call.algorithm;
-  return choose(links(party.deadline), impl_.station().nodes, whole.bytes);
+  return choose(links(party), party.channel.station().nodes, whole.bytes);
 }
 
-const Links& MessageCollectives::links(Deadline deadline) {
+const Links& MessageCollectives::links(const Party& party) {
   if (!links_) {
     Traffic uncounted;
-    links_ = measure_links(everyone(impl_, deadline, uncounted));
+    links_ = measure_links(everyone(party.channel, party.deadline, uncounted));
   }
   return *links_;
 }
@@ -102,7 +115,8 @@ const Links& MessageCollectives::links(Deadline deadline) {
 void MessageCollectives::all_reduce(const Party& party, const Call& call) {
   const Span whole = span_of(call.output);
   const auto elements = elements_of(call, party.size());
-  if (party.size() == 1 || whole.bytes == 0) return;
+  if (party.size() == 1) return;
+  if (is_integer_average(call)) return direct_all_reduce(party, whole, elements);
   if (!is_half(call.type)) {
     return run_algorithm(algorithm_for(party, call, whole), party, whole, elements);
   }
@@ -115,35 +129,39 @@ void MessageCollectives::all_reduce(const Party& party, const Call& call) {
   });
 }
 
-// Each rank knows the sizes it sends and expects; a message of another size than is expected would
-// be an error of the transport, on one rank only.
+// A message of another length than its receiver expects is refused on receipt, but only by that
+// rank, and others may have moved data by then. So lengths are compared before.
 void MessageCollectives::check_splits(const Party& party, const Call& call) {
-  const auto n = static_cast<size_t>(party.size());
-  std::vector<int64_t> table(2 * n * n);
-  int64_t* own = table.data() + 2 * n * static_cast<size_t>(party.me);
-  std::ranges::copy(call.input_counts, own);
-  std::ranges::copy(call.output_counts, own + n);
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  const int n = party.size();
   Traffic uncounted;
-  const Party asking = everyone(impl_, party.deadline, uncounted);
-  ring_all_gather(
-      asking, even_blocks({reinterpret_cast<char*>(table.data()), table.size() * sizeof(int64_t)},
-                          2 * n * sizeof(int64_t), party.size()));
-  for (size_t from = 0; from < n; ++from) {
-    for (size_t to = 0; to < n; ++to) {
-      const int64_t sent = table[2 * n * from + to];
-      const int64_t expected = table[2 * n * to + n + from];
-      if (sent == expected) continue;
-      throw Error(
-          "comm", ErrorKind::usage,
-          {.what = fmt::format("the splits of {} do not fit together", call.print.describe()),
-           .got = fmt::format("{} elements from rank {} to rank {}", sent, from, to),
-           .expected = fmt::format("{}, by rank {}'s output splits", expected, to)});
-    }
-  }
+  const Party asking = everyone(party.channel, party.deadline, uncounted);
+  const auto bytes_of = [](void* data, size_t count) {
+    return Span{static_cast<char*>(data), count * sizeof(int64_t)};
+  };
+  std::vector<int64_t> sizes = call.input_counts;
+  std::vector<int64_t> sent(sizes.size());
+  pairwise_all_to_all(asking, even_blocks(bytes_of(sizes.data(), sizes.size()), sizeof(int64_t), n),
+                      even_blocks(bytes_of(sent.data(), sent.size()), sizeof(int64_t), n));
+  const auto [theirs, mine] = std::ranges::mismatch(sent, call.output_counts);
+  const int64_t from = theirs == sent.end() ? kNone : theirs - sent.begin();
+  // The lowest rank that was surprised, or none, and what surprised it.
+  int64_t surprised = from == kNone ? kNone : int64_t{party.me};
+  recursive_doubling_all_reduce(asking, bytes_of(&surprised, 1),
+                                {c10::ScalarType::Long, ReduceOp::min});
+  if (surprised == kNone) return;
+  std::array<int64_t, 3> what{};
+  if (surprised == party.me) what = {from, *theirs, *mine};
+  tree_broadcast(asking, bytes_of(what.data(), what.size()), static_cast<int>(surprised));
+  throw Error(
+      "comm", ErrorKind::usage,
+      {.what = fmt::format("the splits of {} do not fit together", call.print.describe()),
+       .got = fmt::format("{} elements from rank {} to rank {}", what[1], what[0], surprised),
+       .expected = fmt::format("{}, by rank {}'s output splits", what[2], surprised)});
 }
 
-void MessageCollectives::run(const Call& call, Deadline deadline) {
-  const Party party = everyone(impl_, deadline, traffic_);
+void MessageCollectives::run(Channel& channel, const Call& call, Deadline deadline) {
+  const Party party = everyone(channel, deadline, traffic_);
   const size_t element = c10::elementSize(call.type);
   const Span input = span_of(call.input);
   const Span output = span_of(call.output);
@@ -166,14 +184,15 @@ void MessageCollectives::run(const Call& call, Deadline deadline) {
       check_splits(party, call);
       return pairwise_all_to_all(party, blocks_of(input, element, call.input_counts),
                                  blocks_of(output, element, call.output_counts));
+    case Operation::measure_links:
+      links(party);
+      return;
     case Operation::barrier: {
       // Dissemination (Hensgen, Finkel and Manber, 1988).
-      char out = 0;
-      char in = 0;
       for (int distance = 1; distance < party.size(); distance <<= 1) {
         Transfers both(party);
-        both.send(modulo(party.me + distance, party.size()), {&out, 1});
-        both.receive(modulo(party.me - distance, party.size()), {&in, 1});
+        both.send(modulo(party.me + distance, party.size()), {});
+        both.receive(modulo(party.me - distance, party.size()), {});
         both.wait();
       }
       return;

@@ -11,14 +11,10 @@ namespace troika::comm {
 // Carries out calls of one group, for which no back end had a faster way. Buffers are on the host.
 class MessageCollectives {
  public:
-  explicit MessageCollectives(GroupImpl& impl) : impl_(impl) {}
+  // Carries out the call of `channel`, after GroupImpl::agree(). Blocks. Throws what messages
+  // throw, and Error(usage) on every rank where the splits of an all_to_all do not fit together.
+  void run(Channel& channel, const Call& call, Deadline deadline);
 
-  // After the ranks agree on the call. Blocks. Throws what messages throw, and Error(usage) on
-  // every rank where the splits of an all_to_all do not fit together.
-  void run(const Call& call, Deadline deadline);
-
-  // Measured now, by all ranks, unless they were before or are assumed.
-  const Links& links(Deadline deadline);
   // The same on all ranks.
   void assume(const std::optional<Links>& links) { links_ = links; }
   const std::optional<Links>& known_links() const { return links_; }
@@ -28,9 +24,10 @@ class MessageCollectives {
  private:
   void all_reduce(const Party& party, const Call& call);
   Algorithm algorithm_for(const Party& party, const Call& call, Span whole);
+  // Measured now, by all ranks, unless they were before or are assumed.
+  const Links& links(const Party& party);
   void check_splits(const Party& party, const Call& call);
 
-  GroupImpl& impl_;
   Traffic traffic_;
   std::optional<Links> links_;
 };

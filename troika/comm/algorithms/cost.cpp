@@ -80,7 +80,7 @@ double ring_seconds(const Link& link, double reduce_per_byte, int n, double byte
 }  // namespace
 
 Links measure_links(const Party& everyone) {
-  const auto& nodes = everyone.impl.station().nodes;
+  const auto& nodes = everyone.channel.station().nodes;
   const int mine = nodes[static_cast<size_t>(everyone.me)];
   std::vector<int> inside;
   std::map<int, std::vector<int>> members;

@@ -61,7 +61,7 @@ struct Lane {
         reducer(party, elements),
         up(party),
         down(party) {
-    party.tag += static_cast<uint32_t>(shift);
+    party.lane = static_cast<uint32_t>(shift);
   }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -100,7 +100,7 @@ struct Lane {
 
 void double_tree_all_reduce(const Party& party, Span whole, const Elements& elements) {
   const int n = party.size();
-  if (n == 1 || whole.bytes == 0) return;
+  if (n == 1) return;
   const auto halves = even_blocks(whole, elements.size(), 2);
   // Shifted by one, the leaves of one tree are the interior places of the other.
   Lane first(party, 0, halves[0], elements);

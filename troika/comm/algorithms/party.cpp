@@ -7,7 +7,7 @@
 namespace troika::comm {
 
 Party Party::part(const std::vector<int>& members) const {
-  Party chosen{impl, deadline, traffic, {}, 0, tag};
+  Party chosen{channel, deadline, traffic, {}, 0, lane};
   for (const int member : members) {
     if (member == me) chosen.me = chosen.size();
     chosen.ranks.push_back(ranks[static_cast<size_t>(member)]);
@@ -15,9 +15,10 @@ Party Party::part(const std::vector<int>& members) const {
   return chosen;
 }
 
-Party everyone(GroupImpl& impl, Deadline deadline, Traffic& traffic) {
-  Party all{impl,        deadline,      traffic, std::vector<int>(static_cast<size_t>(impl.size())),
-            impl.rank(), kCollectiveTag};
+Party everyone(Channel& channel, Deadline deadline, Traffic& traffic) {
+  const Station& station = channel.station();
+  Party all{channel, deadline, traffic, std::vector<int>(static_cast<size_t>(station.size)),
+            station.rank};
   std::iota(all.ranks.begin(), all.ranks.end(), 0);
   return all;
 }
@@ -51,28 +52,31 @@ std::vector<Span> blocks_of(Span whole, size_t element, const std::vector<int64_
 
 namespace {
 
+// At least one: the receiver of an empty block, too, finds out whether the sender is in its call.
 std::vector<Span> segments(Span whole) {
   std::vector<Span> parts;
-  for (size_t at = 0; at < whole.bytes; at += kSegmentBytes) {
+  size_t at = 0;
+  do {
     parts.push_back({whole.data + at, std::min(kSegmentBytes, whole.bytes - at)});
-  }
+    at += kSegmentBytes;
+  } while (at < whole.bytes);
   return parts;
 }
 
-std::unique_ptr<Transfer> start_receive(const Party& party, int member, Span span) {
-  return party.impl.receive(party.ranks[static_cast<size_t>(member)], party.tag, span.data,
-                            span.bytes);
+std::unique_ptr<Channel::Arrival> start_receive(const Party& party, int member, Span span) {
+  return party.channel.receive(party.rank_of(member), party.lane, span.data, span.bytes);
 }
 
 }  // namespace
 
 void Transfers::send(int member, Span whole) {
-  const int rank = party_.ranks[static_cast<size_t>(member)];
-  const auto& nodes = party_.impl.station().nodes;
+  const int rank = party_.rank_of(member);
+  const Station& station = party_.channel.station();
   const bool far =
-      nodes[static_cast<size_t>(rank)] != nodes[static_cast<size_t>(party_.impl.rank())];
+      station.nodes[static_cast<size_t>(rank)] != station.nodes[static_cast<size_t>(station.rank)];
   for (const Span part : segments(whole)) {
-    started_.push_back(party_.impl.send(rank, party_.tag, part.data, part.bytes));
+    sending_.push_back(party_.channel.send(rank, party_.lane, part.data, part.bytes));
+    if (part.bytes == 0) continue;
     party_.traffic.messages += 1;
     party_.traffic.bytes += part.bytes;
     if (!far) continue;
@@ -82,12 +86,16 @@ void Transfers::send(int member, Span whole) {
 }
 
 void Transfers::receive(int member, Span whole) {
-  for (const Span part : segments(whole)) started_.push_back(start_receive(party_, member, part));
+  for (const Span part : segments(whole)) arriving_.push_back(start_receive(party_, member, part));
 }
 
+// All frames before the first payload, so that payloads of several members come side by side.
 void Transfers::wait() {
-  for (const auto& transfer : started_) transfer->wait(party_.deadline);
-  started_.clear();
+  for (const auto& arrival : arriving_) arrival->verify(party_.deadline);
+  for (const auto& arrival : arriving_) arrival->wait(party_.deadline);
+  for (const auto& sending : sending_) sending->wait(party_.deadline);
+  arriving_.clear();
+  sending_.clear();
 }
 
 void Reducer::start(int member, Span whole, Order order) {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "troika/comm/group_impl.h"
+#include "troika/comm/channel.h"
 #include "troika/comm/reduce.h"
 
 namespace troika::comm {
@@ -30,20 +30,21 @@ struct Span {
 // Members of a party are numbered from 0; `me` is this rank's number. Every member must make the
 // same calls in the same order.
 struct Party {
-  GroupImpl& impl;
+  Channel& channel;
   Deadline deadline;
   Traffic& traffic;
   std::vector<int> ranks;  // of the group, by member
   int me;
   // Of the messages: some algorithms have several streams between two members.
-  uint32_t tag = kCollectiveTag;
+  uint32_t lane = 0;
 
   int size() const { return static_cast<int>(ranks.size()); }
+  int rank_of(int member) const { return ranks[static_cast<size_t>(member)]; }
   // Those of `members`, of which this rank is one.
   Party part(const std::vector<int>& members) const;
 };
 // All ranks of the group in their order.
-Party everyone(GroupImpl& impl, Deadline deadline, Traffic& traffic);
+Party everyone(Channel& channel, Deadline deadline, Traffic& traffic);
 
 // What is reduced, and how: whole elements of a type that reduce() takes. Complete results are
 // divided by `divisor`; that is how an average is made.
@@ -84,7 +85,8 @@ class Transfers {
 
  private:
   const Party& party_;
-  std::vector<std::unique_ptr<Transfer>> started_;
+  std::vector<std::unique_ptr<Channel::Arrival>> arriving_;
+  std::vector<std::unique_ptr<Transfer>> sending_;
 };
 
 // Reduces what arrives from a member, segment by segment. The order tells which values stand first
@@ -109,7 +111,7 @@ class Reducer {
   const Elements elements_;
   Order order_ = Order::mine_first;
   std::vector<Span> parts_;
-  std::vector<std::unique_ptr<Transfer>> arriving_;
+  std::vector<std::unique_ptr<Channel::Arrival>> arriving_;
   std::vector<char> scratch_;
 };
 

@@ -119,13 +119,13 @@ class NcclGroup : public GroupImpl {
     return host_->allocate(count, type);
   }
 
-  void agree(const Call& call, Deadline deadline) override {
-    if (!on_cuda(call)) return host_->agree(call, deadline);
+  void agree(Channel& channel, const Call& call, Deadline deadline) override {
+    if (!on_cuda(call)) return host_->agree(channel, call, deadline);
     // Some hosts read the data here, which they cannot on a device.
     Call without_data = call;
     without_data.input = at::Tensor();
     without_data.output = at::Tensor();
-    host_->agree(without_data, deadline);
+    host_->agree(channel, without_data, deadline);
   }
 
   bool shortcut(const Call& call, Deadline deadline) override {
@@ -135,7 +135,7 @@ class NcclGroup : public GroupImpl {
     const at::NoGradGuard no_grad;
     const c10::cuda::CUDAGuard device(buffer(call).device());
     try {
-      connect(buffer(call).device(), deadline);
+      connect(call.print, buffer(call).device(), deadline);
       carry_out(call, deadline);
     } catch (...) {
       give_up();
@@ -151,7 +151,7 @@ class NcclGroup : public GroupImpl {
   }
 
  private:
-  void connect(c10::Device device, Deadline deadline) {
+  void connect(const Print& print, c10::Device device, Deadline deadline) {
     if (connection_.group) {
       if (device == device_) return;
       throw Error("comm", ErrorKind::usage,
@@ -172,7 +172,8 @@ class NcclGroup : public GroupImpl {
       address.port = made->store->getPort();
     }
     Traffic uncounted;
-    tree_broadcast(everyone(*host_, deadline, uncounted),
+    Channel channel(*host_, print);
+    tree_broadcast(everyone(channel, deadline, uncounted),
                    {reinterpret_cast<char*>(&address), sizeof(Address)}, 0);
     run(
         [=, rank = rank(), size = size()] {
@@ -186,14 +187,17 @@ class NcclGroup : public GroupImpl {
     device_ = device;
   }
 
-  // The same as on the host, where halves are reduced in float32: NCCL rounds at each step.
+  // The same as on the host, where halves are reduced in float32 and integers averaged without
+  // overflow: NCCL rounds, and wraps, at each step.
   void carry_out(const Call& call, Deadline deadline) {
     const bool average = reduces(call) && call.reduce_op == ReduceOp::average;
-    const bool widen = reduces(call) && is_half(call.type);
+    const bool half = is_half(call.type);
+    const bool widen = reduces(call) && (half || (average && at::isIntegralType(call.type, false)));
     Call wide = call;
     if (widen) {
-      if (call.input.defined()) wide.input = call.input.to(at::kFloat);
-      wide.output = call.output.to(at::kFloat);
+      const auto type = half ? at::kFloat : at::kLong;
+      if (call.input.defined()) wide.input = call.input.to(type);
+      wide.output = call.output.to(type);
     }
     finish(launch_of(wide), deadline);
     if (!average && !widen) return;

@@ -76,7 +76,7 @@ class ShmGroup : public GroupImpl {
     return std::make_unique<Arriving>(*this, peer, tag, data, bytes);
   }
 
-  void agree(const Call& call, Deadline deadline) override {
+  void agree(Channel&, const Call& call, Deadline deadline) override {
     const int64_t sequence = call.print.sequence;
     shortcut_.publish(call);
     std::vector<bool> come(static_cast<size_t>(size()));

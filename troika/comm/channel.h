@@ -1,0 +1,80 @@
+// The messages of one collective. Each carries the call it belongs to and its length, and is
+// refused by a receiver that is in another call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "troika/comm/call.h"
+#include "troika/comm/group_impl.h"
+
+namespace troika::comm {
+
+// Precedes the payload of every message. Sent as it lies in memory.
+struct Frame {
+  Print print;         // the sender's call
+  uint64_t bytes = 0;  // of the payload
+  uint64_t group = 0;  // Station::id
+};
+
+// A payload of at most kInlineBytes travels behind its frame, in one message. A larger one is a
+// message of its own, straight from and into the caller's buffer; its receive is posted once the
+// length is known to be right, because a transport may end the process when a message is longer
+// than its receive. It is known from the first frame of a stream on: a sender that made the same
+// call sends what the receiver expects.
+//
+// For one call, by one thread. Transfers must not outlive the channel.
+class Channel {
+ public:
+  static constexpr size_t kInlineBytes = size_t{8} << 10;
+
+  // Sends and receives for the call of `print`. Both must outlive the channel.
+  Channel(GroupImpl& impl, const Print& print) : impl_(impl), print_(print) {}
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  const Station& station() const { return impl_.station(); }
+
+  class Arrival : public Transfer {
+   public:
+    ~Arrival() override;
+    // Blocks until the frame has come. Throws Error(usage) naming both calls when the sender made
+    // another one, and when it sends another length.
+    void verify(Deadline deadline);
+    // verify(), then blocks until the payload has come.
+    void wait(Deadline deadline) override;
+
+   private:
+    friend class Channel;
+    struct Stream;
+    Arrival(Channel& channel, Stream& stream, void* data, size_t bytes);
+    void verify_first(Deadline deadline);
+    void refuse_unless_expected(const Frame& frame) const;
+    void post_payload();
+
+    Channel& channel_;
+    Stream& stream_;
+    void* const data_;
+    const size_t bytes_;
+    const std::unique_ptr<char[]> buffer_;  // the frame and an inline payload
+    std::unique_ptr<Transfer> frame_;
+    std::unique_ptr<Transfer> payload_;
+    bool verified_ = false;
+  };
+
+  // Messages of one (sender, receiver, lane) arrive in the order they were sent. The buffer must
+  // stay until the transfer's wait() has returned.
+  std::unique_ptr<Transfer> send(int peer, uint32_t lane, const void* data, size_t bytes);
+  std::unique_ptr<Arrival> receive(int peer, uint32_t lane, void* data, size_t bytes);
+
+ private:
+  GroupImpl& impl_;
+  const Print& print_;
+  std::map<std::pair<int, uint32_t>, std::unique_ptr<Arrival::Stream>> streams_;
+};
+
+}  // namespace troika::comm
