@@ -9,7 +9,8 @@ namespace troika::comm {
 
 namespace {
 
-constexpr Milliseconds kTellTime{1000};
+// Where rank 0 does not answer, nobody is told; see Group on the second after a time-out.
+constexpr Milliseconds kTellTime{250};
 
 class RendezvousPlane : public ControlPlane {
  public:

@@ -40,11 +40,24 @@ void store(BFloat16& place, float value) {
   place.bits = static_cast<unsigned short>(value != value ? 0x7fc0 : rounded);
 }
 
+// What elements are combined in.
 template <typename T>
-using Sum = decltype(load(T()));
-// Small integers are divided as int: the number of ranks need not fit into them.
+using Value = decltype(load(T()));
+
+// Holds the exact sum of as many integers as there can be terms.
+__extension__ typedef __int128 Int128;
 template <typename T>
-using Divisor = decltype(Sum<T>() / int());
+struct Wide {
+  using Type = Value<T>;
+};
+template <typename T>
+requires(Value<T>(0.5) == 0) struct Wide<T> {
+  using Type = long long;
+};
+template <>
+struct Wide<long long> {
+  using Type = Int128;
+};
 
 struct Add {
   template <typename T>
@@ -52,16 +65,17 @@ struct Add {
     return static_cast<T>(a + b);
   }
 };
+// A NaN wins, as in LibTorch. Only a NaN differs from itself.
 struct Min {
   template <typename T>
   T operator()(T a, T b) const {
-    return b < a ? b : a;
+    return (b < a) | (b != b) ? b : a;
   }
 };
 struct Max {
   template <typename T>
   T operator()(T a, T b) const {
-    return a < b ? b : a;
+    return (a < b) | (b != b) ? b : a;
   }
 };
 struct Multiply {
@@ -71,14 +85,14 @@ struct Multiply {
   }
 };
 
-template <typename T, typename Combine>
+template <typename T, typename Combine, typename Sum = Value<T>>
 struct Job {
   void* const* into;
   size_t into_count;
   const void* const* terms;
   size_t term_count;
   size_t count;
-  Divisor<T> divisor;
+  int divisor = 1;
   Combine combine = {};
 
   const T* term(size_t k) const { return static_cast<const T*>(terms[k]); }
@@ -93,28 +107,28 @@ struct Job {
     T* second = result(into_count - 1);
 #pragma GCC ivdep
     for (size_t i = 0; i < count; ++i) {
-      Sum<T> value = combine(load(a[i]), load(b[i]));
-      if constexpr (divided) value = static_cast<Sum<T>>(value / divisor);
-      store(first[i], value);
-      store(second[i], value);
+      Sum value = combine(Sum(load(a[i])), Sum(load(b[i])));
+      if constexpr (divided) value = value / static_cast<Sum>(divisor);
+      store(first[i], static_cast<Value<T>>(value));
+      store(second[i], static_cast<Value<T>>(value));
     }
   }
 
   void many_terms() const {
-    Sum<T> sums[kBlock];
+    Sum sums[kBlock];
     for (size_t begin = 0; begin < count; begin += kBlock) {
       const size_t length = count - begin < kBlock ? count - begin : kBlock;
       for (size_t i = 0; i < length; ++i) sums[i] = load(term(0)[begin + i]);
       for (size_t k = 1; k < term_count; ++k) {
         const T* from = term(k) + begin;
-        for (size_t i = 0; i < length; ++i) sums[i] = combine(sums[i], load(from[i]));
+        for (size_t i = 0; i < length; ++i) sums[i] = combine(sums[i], Sum(load(from[i])));
       }
       if (divisor != 1) {
-        for (size_t i = 0; i < length; ++i) sums[i] = static_cast<Sum<T>>(sums[i] / divisor);
+        for (size_t i = 0; i < length; ++i) sums[i] = sums[i] / static_cast<Sum>(divisor);
       }
       for (size_t j = 0; j < into_count; ++j) {
         T* out = result(j) + begin;
-        for (size_t i = 0; i < length; ++i) store(out[i], sums[i]);
+        for (size_t i = 0; i < length; ++i) store(out[i], static_cast<Value<T>>(sums[i]));
       }
     }
   }
@@ -129,16 +143,18 @@ struct Job {
 template <typename T>
 void with_type(void* const* into, size_t into_count, const void* const* terms, size_t term_count,
                size_t count, Op op, int divisor) {
-  const auto by = static_cast<Divisor<T>>(divisor);
   switch (op) {
     case Op::sum:
-      return Job<T, Add>{into, into_count, terms, term_count, count, by}.run();
+      if (divisor == 1) return Job<T, Add>{into, into_count, terms, term_count, count}.run();
+      return Job<T, Add, typename Wide<T>::Type>{into,       into_count, terms,
+                                                 term_count, count,      divisor}
+          .run();
     case Op::min:
-      return Job<T, Min>{into, into_count, terms, term_count, count, by}.run();
+      return Job<T, Min>{into, into_count, terms, term_count, count}.run();
     case Op::max:
-      return Job<T, Max>{into, into_count, terms, term_count, count, by}.run();
+      return Job<T, Max>{into, into_count, terms, term_count, count}.run();
     case Op::product:
-      return Job<T, Multiply>{into, into_count, terms, term_count, count, by}.run();
+      return Job<T, Multiply>{into, into_count, terms, term_count, count}.run();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -23,7 +24,7 @@ constexpr size_t kPieceBytes = size_t{1} << 30;
 // How long a message of a rank that has left may still be under way.
 constexpr Milliseconds kOnItsWay{1000};
 constexpr std::chrono::seconds kJoinTime{60};
-// How long a transfer that cannot be cancelled is given to end.
+// How long transfers that cannot be cancelled are given to end, all of a group together.
 constexpr Milliseconds kCancelTime{50};
 
 // Set when a rank gives up: MPI_Finalize would then wait for ranks that no longer come. A process
@@ -93,14 +94,15 @@ class MpiGroup : public GroupImpl {
         : group_(group), peer_(peer), requests_(std::move(requests)) {}
     // After a failed wait MPI must not write into buffers that are going away.
     ~MpiTransfer() override {
-      const auto deadline = Deadline::after(kCancelTime);
       for (auto& request : requests_) {
         if (request == MPI_REQUEST_NULL) continue;
+        const auto deadline = group_.cancel_deadline();
         MPI_Cancel(&request);
         // One that cannot be cancelled any more, being under way, is given a moment to end.
-        for (int done = 0; !done && !deadline.passed();) {
+        int done = 0;
+        do {
           if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
-        }
+        } while (!done && !deadline.passed());
       }
     }
     MpiTransfer(const MpiTransfer&) = delete;
@@ -148,18 +150,29 @@ class MpiGroup : public GroupImpl {
     return std::make_unique<MpiTransfer>(*this, peer, std::move(requests));
   }
 
+  // One for transfers that are cancelled one after another, as when a collective fails.
+  Deadline cancel_deadline() const {
+    const std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    if (!cancelling_ || now - cancelling_->at() > 10 * kCancelTime) {
+      cancelling_ = Deadline::after(kCancelTime);
+    }
+    return *cancelling_;
+  }
+
   // A message of a rank that has left is either here or on its way for a moment.
   bool has_left_without_it(int peer) const {
     const int world_rank = station().world_ranks[static_cast<size_t>(peer)];
     if (!lifeline()->has_left(world_rank)) return false;
-    const std::lock_guard lock(left_mutex_);
+    const std::lock_guard lock(mutex_);
     const auto noticed = left_.try_emplace(peer, Deadline::after(kOnItsWay)).first;
     return noticed->second.passed();
   }
 
   MPI_Comm comm_ = MPI_COMM_NULL;
-  mutable std::mutex left_mutex_;
+  mutable std::mutex mutex_;  // guards what follows
   mutable std::map<int, Deadline> left_;
+  mutable std::optional<Deadline> cancelling_;
 };
 
 void finalize_at_exit() {

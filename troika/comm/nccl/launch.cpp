@@ -20,6 +20,15 @@ bool has_arithmetic(c10::ScalarType type) {
   return std::ranges::find(kTypes, type) != kTypes.end();
 }
 
+// NCCL may drop NaNs from minima and maxima, and a sum of 64-bit integers may not fit into their type.
+bool has_reduction(const Call& call) {
+  if (!has_arithmetic(call.type)) return false;
+  if (call.reduce_op == ReduceOp::min || call.reduce_op == ReduceOp::max) {
+    return c10::isIntegralType(call.type, /*includeBool=*/false);
+  }
+  return call.reduce_op != ReduceOp::average || call.type != at::kLong;
+}
+
 bool even(const std::vector<int64_t>& counts) {
   return std::ranges::adjacent_find(counts, std::not_equal_to{}) == counts.end();
 }
@@ -84,11 +93,11 @@ NcclWork broadcast(NcclProcessGroup& group, const Call& call) {
 bool knows(const Call& call) {
   switch (call.operation) {
     case Operation::all_reduce:
-      return has_arithmetic(call.type) && call.algorithm == Algorithm::automatic;
+      return has_reduction(call) && call.algorithm == Algorithm::automatic;
     case Operation::reduce:
-      return has_arithmetic(call.type);
+      return has_reduction(call);
     case Operation::reduce_scatter:
-      return has_arithmetic(call.type) && even(call.input_counts);
+      return has_reduction(call) && even(call.input_counts);
     case Operation::all_gather:
       return even(call.output_counts);
     case Operation::broadcast:
