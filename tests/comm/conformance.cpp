@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 namespace troika::comm {
 
@@ -83,6 +84,66 @@ void check_half_sums_in_float(Group& group) {
   group.all_reduce(tensor);
   const auto exact = at::full({3}, 1.0 + (group.size() - 1) * std::exp2(-9)).to(at::kBFloat16);
   EXPECT_TRUE(tensor.equal(exact)) << tensor << exact;
+}
+
+// Through every way a back end has: buffers of its own and others, small and large.
+template <typename Check>
+void for_each_buffer(const Group& group, c10::ScalarType type, Check&& check) {
+  for (const int64_t count : {1, 100, 100'000}) {
+    check(at::empty({count}, type));
+    check(group.allocate({count}, type));
+  }
+}
+
+void check_nan(Group& group) {
+  for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (const auto op : {ReduceOp::min, ReduceOp::max}) {
+      for_each_buffer(group, type, [&](const at::Tensor& tensor) {
+        for (int who = 0; who < group.size(); ++who) {
+          tensor.fill_(group.rank());
+          if (group.rank() == who) tensor[tensor.numel() - 1].fill_(NAN);
+          group.all_reduce(tensor, op);
+          EXPECT_TRUE(tensor[tensor.numel() - 1].isnan().item<bool>())
+              << c10::toString(type) << " " << name(op) << ", NaN on rank " << who;
+          EXPECT_EQ(tensor.isnan().sum().item<int64_t>(), 1);
+          group.reduce(tensor, who, op);
+          EXPECT_TRUE(tensor[tensor.numel() - 1].isnan().item<bool>());
+        }
+      });
+    }
+  }
+}
+
+// As if they were summed without bounds, and cut off.
+void check_integer_averages(Group& group) {
+  const int n = group.size();
+  const auto extreme = [](c10::ScalarType type, int offset) {
+    if (type == at::kByte) return int64_t{255 - offset};
+    if (type == at::kChar) return int64_t{-128 + offset};
+    if (type == at::kShort) return int64_t{-32768 + offset};
+    if (type == at::kInt) return std::numeric_limits<int32_t>::max() - int64_t{offset};
+    return std::numeric_limits<int64_t>::min() + offset;
+  };
+  for (const auto type : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong}) {
+    // The offsets' average, cut off towards zero of the whole.
+    const int sum = n * (n - 1) / 2;
+    const int offset = sum / n + (sum % n != 0 ? 1 : 0);
+    const int64_t mean = extreme(type, offset);
+    for_each_buffer(group, type, [&](const at::Tensor& tensor) {
+      tensor.fill_(extreme(type, group.rank()));
+      group.all_reduce(tensor, ReduceOp::average);
+      EXPECT_TRUE(tensor.eq(mean).all().item<bool>())
+          << c10::toString(type) << " x " << tensor.numel() << ": " << tensor[0] << " for " << mean;
+      tensor.fill_(extreme(type, group.rank()));
+      group.reduce(tensor, n - 1, ReduceOp::average);
+      EXPECT_TRUE(
+          tensor.eq(group.rank() == n - 1 ? mean : extreme(type, group.rank())).all().item<bool>());
+    });
+    const auto input = at::full({n * 1000}, extreme(type, group.rank()), type);
+    const auto output = at::empty({1000}, type);
+    group.reduce_scatter(output, input, ReduceOp::average);
+    EXPECT_TRUE(output.eq(mean).all().item<bool>()) << c10::toString(type);
+  }
 }
 
 void check_non_contiguous(Group& group) {
@@ -192,6 +253,8 @@ void conform(Group group) {
   check_all_reduce(group);
   check_large_all_reduce(group);
   check_half_sums_in_float(group);
+  check_nan(group);
+  check_integer_averages(group);
   check_non_contiguous(group);
   check_empty_and_scalar(group);
   check_shared_buffers(group);

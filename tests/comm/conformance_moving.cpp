@@ -256,6 +256,14 @@ void check_split(Group& group) {
   EXPECT_TRUE(y.eq(n).all().item<bool>());
 }
 
+// Each has more groups after it than can be at a time.
+void check_many_splits(Group& group) {
+  for (int i = 0; i < 520; ++i) {
+    const auto part = *group.split(i % 2 == 0 ? 0 : group.rank());
+    EXPECT_EQ(part.size(), i % 2 == 0 ? group.size() : 1);
+  }
+}
+
 void check_wrong_arguments(Group& group) {
   const int n = group.size();
   EXPECT_ERROR(group.broadcast(at::zeros({1}), n), ErrorKind::usage,
@@ -283,6 +291,7 @@ void conform_in_moving(Group& group) {
   check_text(group);
   check_queued_calls(group);
   check_split(group);
+  if (group.size() <= 3) check_many_splits(group);
   check_wrong_arguments(group);
 }
 

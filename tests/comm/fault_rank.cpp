@@ -109,6 +109,35 @@ void call_step(const Group& group, const Plan& plan) {
   group.all_reduce(at::ones({count}, type), ReduceOp::sum, {.label = "step"});
 }
 
+// The victim drops a group that the next rank still has, and the memory of it is used again.
+void drop(const Group& group, const Plan& plan) {
+  const int next = (plan.victim + 1) % group.size();
+  auto part = group.split(0);
+  const auto tensor = at::ones({1000});
+  if (group.rank() == plan.victim) part->send(tensor, next).wait();
+  if (group.rank() == next) part->receive(tensor, plan.victim).wait();
+  part->barrier();
+  if (group.rank() == plan.victim) part.reset();
+  group.barrier();
+  std::vector<at::Tensor> reused;
+  for (int i = 0; i < 8; ++i) {
+    reused.push_back(group.allocate({1 << 18}, at::kFloat));
+    reused.back().fill_(3.14e8F);
+  }
+  group.barrier();
+  // Before the others give up waiting for this rank.
+  const auto soon = Deadline::after(Milliseconds(300));
+  if (group.rank() == next) part->receive(tensor, plan.victim).wait(soon);
+}
+
+// The victim sends the next rank more than that expects.
+void send_too_much(const Group& group, const Plan& plan) {
+  const int next = (plan.victim + 1) % group.size();
+  const int64_t count = plan.fault == "message" ? kFew + 1 : 100'000;
+  if (group.rank() == plan.victim) group.send(at::ones({count}), next);
+  if (group.rank() == next) group.receive(at::ones({kFew}), plan.victim).wait();
+}
+
 void work(const Group& group, const Plan& plan, const News& news, Stopwatch& watch) {
   const bool victim = group.rank() == plan.victim;
   if (victim && plan.when == "before") misbehave(plan, news);
@@ -120,6 +149,8 @@ void work(const Group& group, const Plan& plan, const News& news, Stopwatch& wat
     return step.wait();
   }
   watch.restart();
+  if (plan.fault == "drop") drop(group, plan);
+  if (plan.fault.starts_with("message")) send_too_much(group, plan);
   if (plan.fault == "leave" && plan.when == "before" && victim) return;
   call_step(group, plan);
   if (plan.fault == "leave" && victim) return;
@@ -151,7 +182,7 @@ struct Outcome {
 Outcome run(const std::string& backend, const Plan& plan, const News& news) {
   Stopwatch watch;
   try {
-    const bool waits_long = plan.fault != "stop" && plan.fault != "delay";
+    const bool waits_long = plan.fault != "stop" && plan.fault != "delay" && plan.fault != "drop";
     const Group group =
         world({.backend = backend,
                .group = {.timeout = waits_long ? Milliseconds(60'000) : Milliseconds(1500),

@@ -40,7 +40,7 @@ struct Told {
 class Job {
  public:
   Job(const std::string& backend, const std::string& fault, const std::string& when, int victim = 1,
-      int ranks = kRanks) {
+      int ranks = kRanks, int nodes = 1) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (const char* name : {"news", "permission"}) ::mkfifo((folder_ / name).c_str(), 0600);
     // Open both ways: neither side waits for the other to open.
@@ -59,11 +59,12 @@ class Job {
     const auto port = std::to_string(cluster::free_port());
     for (int r = 0; r < ranks; ++r) {
       const auto number = std::to_string(r);
-      const auto size = std::to_string(ranks);
+      const int on_node = ranks / nodes;
       spawn(rank, {{"RANK", number},
-                   {"LOCAL_RANK", number},
-                   {"WORLD_SIZE", size},
-                   {"LOCAL_WORLD_SIZE", size},
+                   {"LOCAL_RANK", std::to_string(r % on_node)},
+                   {"GROUP_RANK", std::to_string(r / on_node)},
+                   {"WORLD_SIZE", std::to_string(ranks)},
+                   {"LOCAL_WORLD_SIZE", std::to_string(on_node)},
                    {"MASTER_ADDR", "127.0.0.1"},
                    {"MASTER_PORT", port}});
     }
@@ -224,6 +225,20 @@ TEST_P(Faults, ARankThatLeavesEarlyIsNamedAtOnce) {
   }
 }
 
+// Shared memory knows it at once; messages of the others may still be on their way.
+TEST_P(Faults, AGroupThatTheSenderHasDroppedGivesNoMessage) {
+  const bool at_once = GetParam() == std::string("shm");
+  Job job(GetParam(), "drop", "before", 0);
+  const auto told = job.hear({1, 2});
+  ASSERT_EQ(told.size(), 2U) << "a rank ended without a word";
+  for (const auto& [rank, words] : told) {
+    EXPECT_EQ(words.kind, static_cast<int>(at_once ? ErrorKind::peer : ErrorKind::timeout))
+        << words.what;
+    EXPECT_THAT(words.what, testing::HasSubstr(at_once ? "rank 0 has left the group"
+                                                       : "no message from rank 0 in time"));
+  }
+}
+
 TEST_P(Faults, MismatchesAreToldToAllRanks) {
   for (const auto& [fault, victim, called] : {std::tuple("operation", 1, "rank 1: broadcast #1"),
                                               {"count", 0, "rank 0: all_reduce #1 'step'"},
@@ -242,8 +257,24 @@ TEST_P(Faults, MismatchesAreToldToAllRanks) {
   }
 }
 
+TEST_P(Faults, AMessageOfAnotherSizeIsToldToAllRanks) {
+  for (const auto& [fault, count] : {std::pair("message", 9), {"message_long", 100'000}}) {
+    SCOPED_TRACE(fault);
+    Job job(GetParam(), fault, "before", 0);
+    const auto told = job.hear({0, 1, 2});
+    ASSERT_EQ(told.size(), 3U);
+    for (const auto& [rank, words] : told) {
+      EXPECT_EQ(words.kind, static_cast<int>(ErrorKind::usage)) << words.what;
+      EXPECT_THAT(words.what, testing::HasSubstr(fmt::format(
+                                  "a message of another size from rank 0, tag 0; got Float x {}, "
+                                  "expected Float x 8",
+                                  count)));
+    }
+  }
+}
+
 // Most ranks agree with their neighbours here, and messages go between ranks that do not.
-TEST_P(Faults, HalvesThatCallDifferentThingsAreToldBothCalls) {
+void expect_halves_to_be_told(const std::string& backend, int nodes) {
   struct Row {
     const char* fault;
     int ranks;
@@ -264,7 +295,7 @@ TEST_P(Faults, HalvesThatCallDifferentThingsAreToldBothCalls) {
   };
   for (const auto& [fault, ranks, root, low, high] : kRows) {
     SCOPED_TRACE(fault);
-    Job job(GetParam(), fault, "halves", root, ranks);
+    Job job(backend, fault, "halves", root, ranks, nodes);
     std::set<int> all;
     for (int r = 0; r < ranks; ++r) all.insert(r);
     const auto told = job.hear(all);
@@ -279,6 +310,16 @@ TEST_P(Faults, HalvesThatCallDifferentThingsAreToldBothCalls) {
     }
   }
 }
+
+TEST_P(Faults, HalvesThatCallDifferentThingsAreToldBothCalls) {
+  expect_halves_to_be_told(GetParam(), 1);
+}
+
+#ifdef TROIKA_FAULT_NODES
+TEST(FaultsOnNodes, HalvesThatCallDifferentThingsAreToldBothCalls) {
+  expect_halves_to_be_told("auto", 2);
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(On, Faults, testing::Values(TROIKA_FAULT_BACKENDS),
                          [](const auto& row) { return std::string(row.param); });

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <limits>
 #include <thread>
 
 #include "tests/comm/conformance.h"
@@ -156,6 +157,89 @@ TEST(Group, AMessageOfAnotherSizeIsAnError) {
     }
   };
   local::run(2, body);
+}
+
+TEST(Group, RanksThatCallDifferentThingsWithoutSharingANeighbourAreTold) {
+  // Root 3 gathers from all; only ranks 0 and 4 have a neighbour in another call.
+  std::atomic<int> named = 0;
+  const auto body = [&](const Group& group) {
+    const int64_t count = group.rank() < 4 ? 8 : 400'000;
+    try {
+      const auto whole = group.rank() == 3 ? at::zeros({8 * count}) : at::Tensor();
+      group.gather(whole, at::ones({count}), 3, {.label = "uneven"});
+      group.barrier();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_THAT(error.what(), testing::HasSubstr("Float x 8 with root 3"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("Float x 400000 with root 3"));
+      ++named;
+    }
+  };
+  local::run(8, body);
+  EXPECT_EQ(named, 8);
+}
+
+TEST(Group, SplitsGoOnForLifeAsLongAsFewExistAtATime) {
+  local::run(3, [](const Group& group) {
+    const auto kept = *group.split(0);
+    for (int i = 0; i < 1200; ++i) {
+      const auto part = *group.split(0);
+      auto tensor = at::full({1}, i);
+      part.all_reduce(tensor, ReduceOp::max);
+      ASSERT_EQ(tensor.item<int>(), i);
+    }
+    auto ranks = at::full({1}, group.rank());
+    kept.all_reduce(ranks);
+    EXPECT_EQ(ranks.item<int>(), 3);
+  });
+}
+
+TEST(Group, TooManyGroupsAtATimeAreRefusedOnEveryRank) {
+  std::atomic<int> refused = 0;
+  local::run(2, [&](const Group& group) {
+    std::vector<Group> parts;
+    for (int i = 0; i < 511; ++i) parts.push_back(*group.split(0));
+    EXPECT_ERROR(group.split(0), ErrorKind::usage,
+                 "[comm] too many groups at a time; got 511 and one more, expected at most 511 "
+                 "besides the world, on any rank");
+    ++refused;
+    parts.erase(parts.begin() + 200);
+    group.barrier();
+    const auto again = *group.split(0);
+    auto tensor = at::ones({1});
+    again.all_reduce(tensor);
+    EXPECT_EQ(tensor.item<float>(), 2);
+  });
+  EXPECT_EQ(refused, 2);
+}
+
+TEST(Group, AMessageThatAFormerGroupNeverReceivedIsRefused) {
+  const auto body = [](const Group& group) {
+    {
+      const auto former = *group.split(0);
+      if (group.rank() == 0) former.send(at::ones({1}), 1);
+    }
+    for (int i = 0; i < 510; ++i) group.split(0);
+    const auto reused = *group.split(0);  // has the former's tags
+    if (group.rank() == 0) {
+      reused.send(at::zeros({1}), 1);
+      return;
+    }
+    EXPECT_ERROR(
+        reused.receive(at::zeros({1}), 0).wait(), ErrorKind::usage,
+        "[comm] a message from rank 0, tag 0, that a former group never received; expected "
+        "every message to be received while its group exists");
+  };
+  local::run(2, body);
+}
+
+TEST(Group, TagSpacesFollowFromTheLargestTag) {
+  EXPECT_EQ(tag_spaces_within(std::numeric_limits<int32_t>::max()), 511U);
+  EXPECT_EQ(tag_spaces_within((1 << 23) - 1), 127U);
+  EXPECT_EQ(tag_spaces_within(0xffff), 0U);
+  EXPECT_ERROR(tag_spaces_within(32767), ErrorKind::usage,
+               "[comm] the transport has too few tags for messages; got 0 to 32767, expected at "
+               "least 0 to 65535 (choose back end gloo)");
 }
 
 TEST(Group, AStalledCallIsWarnedOfBeforeItsDeadline) {

@@ -72,6 +72,83 @@ TEST(Reduce, HalvesAreRoundedOnceAsLibTorchRoundsThem) {
   }
 }
 
+struct Level {
+  const char* name;
+  kernels::Reduce* reduce;
+};
+
+std::vector<Level> levels_of_this_processor() {
+  std::vector<Level> levels{{"baseline", kernels::reduce_baseline}};
+#ifdef TROIKA_X86_KERNELS
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    levels.push_back({"avx2", kernels::reduce_avx2});
+  }
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    levels.push_back({"avx512", kernels::reduce_avx512});
+  }
+#endif
+  return levels;
+}
+
+at::Tensor reduced_by(const Level& level, const Row& row, const std::vector<at::Tensor>& terms,
+                      kernels::Op op, int divisor = 1) {
+  auto result = at::empty_like(terms[0]);
+  void* into = result.data_ptr();
+  level.reduce(&into, 1, addresses(terms).data(), terms.size(), static_cast<size_t>(result.numel()),
+               row.kernel, op, divisor);
+  return result;
+}
+
+TEST(Reduce, ANaNOfAnyTermIsAMinimumAndAMaximum) {
+  for (const auto& row : kRows) {
+    if (!at::isFloatingType(row.type)) continue;
+    for (const auto& level : levels_of_this_processor()) {
+      for (const size_t terms : {2, 3, 5}) {
+        for (size_t which = 0; which < terms; ++which) {
+          std::vector<at::Tensor> values;
+          for (size_t t = 0; t < terms; ++t) values.push_back(at::full({1027}, static_cast<int64_t>(t), row.type));
+          values[which].slice(0, 0, 1027, 2).fill_(NAN);
+          for (const auto op : {kernels::Op::min, kernels::Op::max}) {
+            const auto result = reduced_by(level, row, values, op);
+            EXPECT_TRUE(result.isnan().equal(values[which].isnan()))
+                << c10::toString(row.type) << " " << level.name << ", term " << which;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Reduce, AveragesOfIntegersAreThoseOfTheirExactSums) {
+  for (const auto& row : kRows) {
+    if (!at::isIntegralType(row.type, false)) continue;
+    const bool is_signed = row.type != at::kByte;
+    const auto bits = static_cast<int>(8 * c10::elementSize(row.type)) - (is_signed ? 1 : 0);
+    const auto largest = static_cast<int64_t>((uint64_t{1} << bits) - 1);
+    for (const auto& level : levels_of_this_processor()) {
+      for (const int terms : {2, 3, 7}) {
+        // All largest but one, which is one less: cut off towards zero, both ways.
+        std::vector<at::Tensor> high;
+        std::vector<at::Tensor> low;
+        for (int t = 0; t < terms; ++t) {
+          high.push_back(at::full({1027}, largest - (t == 1), row.type));
+          low.push_back(at::full({1027}, -largest + (t == 1), row.type));
+        }
+        EXPECT_TRUE(reduced_by(level, row, high, kernels::Op::sum, terms)
+                        .eq(largest - 1)
+                        .all()
+                        .item<bool>())
+            << c10::toString(row.type) << " " << level.name;
+        if (!is_signed) continue;
+        EXPECT_TRUE(
+            reduced_by(level, row, low, kernels::Op::sum, terms).eq(1 - largest).all().item<bool>())
+            << c10::toString(row.type) << " " << level.name;
+      }
+    }
+  }
+}
+
 TEST(Reduce, WorksInPlaceAndIntoSeveralBuffers) {
   auto a = at::arange(3000, at::kInt);
   auto b = at::arange(3000, at::kInt) * 10;

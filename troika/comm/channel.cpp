@@ -44,23 +44,14 @@ class Sending : public Transfer {
 
 }  // namespace
 
-// What arrives from one peer on one lane.
-struct Channel::Arrival::Stream {
-  const int peer;
-  const uint32_t lane;
-  bool verified = false;                  // the peer is in this call
-  std::vector<Arrival*> unverified = {};  // in the order of starting
-};
-
 std::unique_ptr<Transfer> Channel::send(int peer, uint32_t lane, const void* data, size_t bytes) {
   return std::make_unique<Sending>(impl_, peer, lane, Frame{print_, bytes, station().id}, data);
 }
 
 std::unique_ptr<Channel::Arrival> Channel::receive(int peer, uint32_t lane, void* data,
                                                    size_t bytes) {
-  auto& stream = streams_[{peer, lane}];
-  if (!stream) stream = std::make_unique<Arrival::Stream>(Arrival::Stream{peer, lane});
-  return std::unique_ptr<Arrival>(new Arrival(*this, *stream, data, bytes));
+  Stream& stream = streams_.try_emplace({peer, lane}, Stream{peer, lane}).first->second;
+  return std::unique_ptr<Arrival>(new Arrival(*this, stream, data, bytes));
 }
 
 // A peer in another call may send any payload behind its frame.

@@ -39,32 +39,7 @@ class Channel {
 
   const Station& station() const { return impl_.station(); }
 
-  class Arrival : public Transfer {
-   public:
-    ~Arrival() override;
-    // Blocks until the frame has come. Throws Error(usage) naming both calls when the sender made
-    // another one, and when it sends another length.
-    void verify(Deadline deadline);
-    // verify(), then blocks until the payload has come.
-    void wait(Deadline deadline) override;
-
-   private:
-    friend class Channel;
-    struct Stream;
-    Arrival(Channel& channel, Stream& stream, void* data, size_t bytes);
-    void verify_first(Deadline deadline);
-    void refuse_unless_expected(const Frame& frame) const;
-    void post_payload();
-
-    Channel& channel_;
-    Stream& stream_;
-    void* const data_;
-    const size_t bytes_;
-    const std::unique_ptr<char[]> buffer_;  // the frame and an inline payload
-    std::unique_ptr<Transfer> frame_;
-    std::unique_ptr<Transfer> payload_;
-    bool verified_ = false;
-  };
+  class Arrival;
 
   // Messages of one (sender, receiver, lane) arrive in the order they were sent. The buffer must
   // stay until the transfer's wait() has returned.
@@ -72,9 +47,43 @@ class Channel {
   std::unique_ptr<Arrival> receive(int peer, uint32_t lane, void* data, size_t bytes);
 
  private:
+  // What arrives from one peer on one lane.
+  struct Stream {
+    int peer = 0;
+    uint32_t lane = 0;
+    bool verified = false;                  // the peer is in this call
+    std::vector<Arrival*> unverified = {};  // in the order of starting
+  };
+
   GroupImpl& impl_;
   const Print& print_;
-  std::map<std::pair<int, uint32_t>, std::unique_ptr<Arrival::Stream>> streams_;
+  std::map<std::pair<int, uint32_t>, Stream> streams_;
+};
+
+class Channel::Arrival : public Transfer {
+ public:
+  ~Arrival() override;
+  // Blocks until the frame has come. Throws Error(usage) naming both calls when the sender made
+  // another one, and when it sends another length.
+  void verify(Deadline deadline);
+  // verify(), then blocks until the payload has come.
+  void wait(Deadline deadline) override;
+
+ private:
+  friend class Channel;
+  Arrival(Channel& channel, Stream& stream, void* data, size_t bytes);
+  void verify_first(Deadline deadline);
+  void refuse_unless_expected(const Frame& frame) const;
+  void post_payload();
+
+  Channel& channel_;
+  Stream& stream_;
+  void* const data_;
+  const size_t bytes_;
+  const std::unique_ptr<char[]> buffer_;  // the frame and an inline payload
+  std::unique_ptr<Transfer> frame_;
+  std::unique_ptr<Transfer> payload_;
+  bool verified_ = false;
 };
 
 }  // namespace troika::comm

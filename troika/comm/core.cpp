@@ -23,15 +23,15 @@ constexpr Milliseconds kAskTime{500};
 struct MessageHead {
   int64_t count = 0;
   int32_t type = 0;
-  int32_t unused = 0;
+  uint32_t group = 0;  // Station::id
 
   std::string describe() const {
     return fmt::format("{} x {}", c10::toString(static_cast<c10::ScalarType>(type)), count);
   }
 };
 
-MessageHead head_of(const at::Tensor& tensor) {
-  return {tensor.numel(), static_cast<int32_t>(tensor.scalar_type())};
+MessageHead head_of(const at::Tensor& tensor, const Station& station) {
+  return {tensor.numel(), static_cast<int32_t>(tensor.scalar_type()), station.id};
 }
 
 // Booleans travel and are reduced as bytes.
@@ -84,6 +84,7 @@ Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
                       : fmt::format("group{}-of-{}", station.id, station.world_ranks.front());
   impl_->lifeline()->enrol(
       {.id = station.id,
+       .tag_space = station.tag_space,
        .ranks = station.world_ranks,
        .recorder = recorder_,
        .owner = {name, impl_->lifeline()->world_rank(), station.size, station.backend},
@@ -324,7 +325,7 @@ void Group::Core::guarded(const std::function<void()>& body) {
 std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int peer, uint32_t tag) {
   const at::NoGradGuard no_grad;
   const auto message = std::make_shared<Message>(Message{.receiving = false});
-  message->head = head_of(tensor);
+  message->head = head_of(tensor, impl_->station());
   message->data = packed(tensor, c10::kCPU, true);
   guarded([&] {
     message->head_transfer = impl_->send(peer, kHeadTag | tag, &message->head, sizeof(MessageHead));
@@ -358,7 +359,14 @@ std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int 
     self->guarded([&] {
       const Deadline deadline = std::min(until, self->deadline());
       message->head_transfer->wait(deadline);
-      const auto expected = head_of(tensor);
+      if (message->head.group != self->impl_->station().id) {
+        throw Error(
+            "comm", ErrorKind::usage,
+            {.what = fmt::format(
+                 "a message from rank {}, tag {}, that a former group never received", peer, tag),
+             .expected = "every message to be received while its group exists"});
+      }
+      const auto expected = head_of(tensor, self->impl_->station());
       if (message->head.count != expected.count || message->head.type != expected.type) {
         throw Error(
             "comm", ErrorKind::usage,

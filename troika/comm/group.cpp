@@ -332,53 +332,6 @@ std::string Group::broadcast_text(const std::string& text, int root, std::string
   return result;
 }
 
-std::optional<Group> Group::split(int color, int key, Site site) const {
-  auto& impl = core_->impl();
-  // Everybody learns who goes where, and of numbers that no member has seen yet.
-  struct Choice {
-    int64_t color, key, next_id;
-  };
-  const auto own = at::tensor({int64_t{color}, int64_t{key}, impl.lifeline()->next_id()});
-  const auto table = at::empty({size(), 3}, at::kLong);
-  all_gather(table, own, {}, {.label = "split"}, site);
-  const auto* choices = static_cast<const Choice*>(table.data_ptr());
-  if (color < 0) return std::nullopt;
-  std::vector<int> members;
-  int64_t id = 0;
-  for (int r = 0; r < size(); ++r) {
-    if (choices[r].color != color) continue;
-    members.push_back(r);
-    id = std::max(id, choices[r].next_id);
-  }
-  std::ranges::stable_sort(members, {}, [&](int r) { return choices[r].key; });
-  impl.lifeline()->take_id(id);
-  if (id > kMaxGroups) {
-    throw usage("too many groups were split off", std::to_string(id),
-                fmt::format("at most {} in the life of a world", kMaxGroups));
-  }
-
-  const Station& whole = impl.station();
-  Station station{.backend = whole.backend,
-                  .size = static_cast<int>(members.size()),
-                  .id = static_cast<uint32_t>(id),
-                  .any_thread = whole.any_thread,
-                  .takes_cuda = false};
-  for (size_t m = 0; m < members.size(); ++m) {
-    const auto r = static_cast<size_t>(members[m]);
-    if (members[m] == rank()) station.rank = static_cast<int>(m);
-    station.nodes.push_back(whole.nodes[r]);
-    station.world_ranks.push_back(whole.world_ranks[r]);
-  }
-  std::shared_ptr<GroupImpl> part;
-  core_->guarded([&] {
-    part = impl.split(core_->shared_impl(), std::move(station), members, core_->deadline());
-  });
-  Group group(std::move(part), options());
-  const bool is_all = group.size() == size();
-  if (is_all) group.core_->collectives().assume(core_->collectives().known_links());
-  return group;
-}
-
 at::Tensor Group::allocate(at::IntArrayRef shape, c10::ScalarType type) const {
   return core_->impl().allocate(c10::multiply_integers(shape), type).view(shape);
 }

@@ -84,8 +84,9 @@ struct Counters {
 };
 
 // The collectives of one set of ranks. Every rank must make the same calls in the same order; each
-// call carries its number, operation, type and size, and ranks that disagree get an Error that says
-// who called what. Calls run one after another in the order they were made.
+// message carries its call's number, operation, type and size, and ranks that disagree get an
+// Error(usage) that says who called what: a rank whose part was done before the difference was
+// found gets it at its next call. Calls run one after another in the order they were made.
 //
 // A rank that does not come is named by an Error(timeout) on every other rank within a second of
 // the group's time-out. Errors are sticky: after the first one every further call throws with that
@@ -162,7 +163,8 @@ class Group {
   // Called by every rank: ranks that give the same color make a group of their own, ordered by key,
   // then by rank. A negative color takes no part and gets nothing. The groups stay independent in
   // their calls, but a failure of one fails all that were split from the same world. Not to be
-  // called by two threads at once. A world can be split into at most 511 groups in its life.
+  // called by two threads at once. A rank can be in at most 511 groups at a time besides the world,
+  // over MPI libraries with few tags in fewer; beyond, all members get Error(usage).
   std::optional<Group> split(int color, int key = 0, Site site = Site::current()) const;
 
   // What messages were measured to cost, by which Algorithm::automatic chooses: float64 [5], the

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +13,8 @@
 namespace troika::comm {
 
 namespace {
+
+constexpr int kTagBits = 16;
 
 // A part of a group: the whole's messages, under tags that carry the part's number.
 class PartGroup : public GroupImpl {
@@ -31,13 +34,27 @@ class PartGroup : public GroupImpl {
  private:
   int member(int peer) const { return members_[static_cast<size_t>(peer)]; }
   // A part of a part: the innermost number is the one that is unique.
-  uint32_t tagged(uint32_t tag) const { return tag >> 16 ? tag : station().id << 16 | tag; }
+  uint32_t tagged(uint32_t tag) const {
+    return tag >> kTagBits ? tag : station().tag_space << kTagBits | tag;
+  }
 
   const std::shared_ptr<GroupImpl> whole_;
   const std::vector<int> members_;
 };
 
 }  // namespace
+
+uint32_t tag_spaces_within(int64_t largest) {
+  const int64_t spaces = (largest + 1) >> kTagBits;
+  if (spaces < 1) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "the transport has too few tags for messages",
+                 .got = fmt::format("0 to {}", largest),
+                 .expected = fmt::format("at least 0 to {}", (1 << kTagBits) - 1),
+                 .hint = "choose back end gloo"});
+  }
+  return static_cast<uint32_t>(std::min<int64_t>(spaces - 1, kMaxGroups));
+}
 
 Station world_on_one_node(std::string backend, int rank, int size) {
   Station station{.backend = std::move(backend), .rank = rank, .size = size};

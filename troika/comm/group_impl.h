@@ -20,6 +20,12 @@ namespace troika::comm {
 
 class Channel;
 
+// How many groups a rank may be in at a time besides the world.
+inline constexpr uint32_t kMaxGroups = 511;
+// The same where a transport has no larger tag than `largest`. Throws Error(usage) when that is not
+// enough for a world alone.
+uint32_t tag_spaces_within(int64_t largest);
+
 // One message under way. The buffer it was started with must stay alive until wait() has returned.
 class Transfer {
  public:
@@ -46,8 +52,12 @@ struct Station {
   int size = 1;
   // The number of each rank's node; ranks of one node share memory.
   std::vector<int> nodes = {};
-  // 0 for a world; different for any two groups that share a rank. At most kMaxGroups.
+  // 0 for a world; different for any two groups that any rank has ever been in.
   uint32_t id = 0;
+  // Tells the messages of groups that exist at the same time apart: 0 for a world; different for
+  // any two of its groups that share a rank; at most `tag_spaces`.
+  uint32_t tag_space = 0;
+  uint32_t tag_spaces = kMaxGroups;
   // The ranks' ranks in the world.
   std::vector<int> world_ranks = {};
   // Whether any thread may call it; else only the thread that made it.
@@ -62,8 +72,8 @@ Station world_on_one_node(std::string backend, int rank, int size);
 // Messages between the ranks of one group. Messages of one (sender, receiver, tag) arrive in the
 // order they were sent. A receive must have room for what is sent: a longer message may end the
 // process, so collectives go through a Channel, which makes sure of it. Peers are ranks of the
-// group, tags are kinds of messages and what may be added to them, and the number of a part of the
-// group in the bits from 16 on. Calls may come from several threads (see Station::any_thread).
+// group, tags are kinds of messages and what may be added to them, and the tag space of a part of
+// the group in the bits from 16 on. Calls may come from several threads (see Station::any_thread).
 // When the lifeline is cut, waits under way fail with its cause.
 class GroupImpl {
  public:
@@ -110,7 +120,6 @@ inline constexpr uint32_t kCollectiveTag = 0x8000;
 inline constexpr uint32_t kHeadTag = 0x4000;
 inline constexpr uint32_t kMessageTag = 0;
 inline constexpr int kLargestTag = 0x3fff;
-inline constexpr int64_t kMaxGroups = 511;
 
 // Throws the Error(usage) for two ranks that made different calls.
 [[noreturn]] void throw_disagreement(int world_rank, const Print& mine, int other_world_rank,

@@ -20,6 +20,8 @@ namespace {
 constexpr Milliseconds kNewsTime{1000};
 constexpr Milliseconds kAnswerTime{800};
 constexpr Milliseconds kWatchPeriod{250};
+// Groups of which a rank still tells, when it has left them, how far it came.
+constexpr size_t kDismissedKept = 1024;
 
 constexpr std::array kKinds{
     std::pair{ErrorKind::failure, "failure: "}, std::pair{ErrorKind::usage, "usage: "},
@@ -192,6 +194,13 @@ void Lifeline::take_id(int64_t id) {
   last_id_ = std::max(last_id_, id);
 }
 
+std::bitset<Lifeline::kTagSpaces> Lifeline::tag_spaces() const {
+  std::bitset<kTagSpaces> taken;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, group] : groups_) taken.set(group.tag_space);
+  return taken;
+}
+
 void Lifeline::enrol(Enrolment group) {
   const std::lock_guard lock(mutex_);
   const bool watches = group.stall_warning > Milliseconds(0) || !group.flight_record.empty();
@@ -205,7 +214,10 @@ void Lifeline::dismiss(uint32_t id) {
   Standing last = group->second.recorder->standing();
   last.left = true;
   dismissed_[id] = std::move(last);
+  if (dismissed_.size() > kDismissedKept) dismissed_.erase(dismissed_.begin());
   groups_.erase(group);
+  known_.erase(id);
+  warned_.erase(id);
 }
 
 void Lifeline::require_present(uint32_t id, int64_t sequence) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
@@ -44,6 +45,7 @@ class ControlPlane {
 // A group as the lifeline needs to know it. `ranks` are the world's ranks of its members.
 struct Enrolment {
   uint32_t id = 0;
+  uint32_t tag_space = 0;
   std::vector<int> ranks;
   std::shared_ptr<Recorder> recorder;
   Recorder::Owner owner;
@@ -94,6 +96,9 @@ class Lifeline {
   // that one was taken.
   int64_t next_id() const;
   void take_id(int64_t id);
+  // Those of the groups this rank is in.
+  static constexpr size_t kTagSpaces = 512;
+  std::bitset<kTagSpaces> tag_spaces() const;
   void enrol(Enrolment group);
   void dismiss(uint32_t id);
   // Throws Error(peer) naming a member that left before it came to call `sequence`.

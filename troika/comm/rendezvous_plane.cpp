@@ -9,8 +9,9 @@ namespace troika::comm {
 
 namespace {
 
-// Where rank 0 does not answer, nobody is told; see Group on the second after a time-out.
-constexpr Milliseconds kTellTime{250};
+// Within the second after a time-out, see Group. The word is in the connection by then; only a rank
+// 0 that is stopped, and tells nobody, does not say that it has it.
+constexpr Milliseconds kTellTime{100};
 
 class RendezvousPlane : public ControlPlane {
  public:

@@ -111,8 +111,8 @@ class Reducer {
   const Elements elements_;
   Order order_ = Order::mine_first;
   std::vector<Span> parts_;
-  std::vector<std::unique_ptr<Channel::Arrival>> arriving_;
   std::vector<char> scratch_;
+  std::vector<std::unique_ptr<Channel::Arrival>> arriving_;  // into scratch_: goes first
 };
 
 }  // namespace troika::comm

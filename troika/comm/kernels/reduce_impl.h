@@ -65,17 +65,28 @@ struct Add {
     return static_cast<T>(a + b);
   }
 };
-// A NaN wins, as in LibTorch. Only a NaN differs from itself.
+template <typename T>
+bool is_nan(T) {
+  return false;
+}
+bool is_nan(float value) {
+  return value != value;
+}
+bool is_nan(double value) {
+  return value != value;
+}
+
+// A NaN wins, as in LibTorch.
 struct Min {
   template <typename T>
   T operator()(T a, T b) const {
-    return (b < a) | (b != b) ? b : a;
+    return (b < a) | is_nan(b) ? b : a;
   }
 };
 struct Max {
   template <typename T>
   T operator()(T a, T b) const {
-    return (a < b) | (b != b) ? b : a;
+    return (a < b) | is_nan(b) ? b : a;
   }
 };
 struct Multiply {

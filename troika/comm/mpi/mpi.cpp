@@ -217,6 +217,14 @@ std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadli
   int level = 0;
   MPI_Query_thread(&level);
   station.any_thread = level == MPI_THREAD_MULTIPLE;
+  // The same on all ranks, by the standard; at least 32767, which is also what a library without
+  // the attribute has to allow.
+  int largest_tag = 32767;
+  int* attribute = nullptr;
+  int found = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&attribute), &found), 0);
+  if (found) largest_tag = *attribute;
+  station.tag_spaces = tag_spaces_within(largest_tag);
   return std::make_shared<MpiGroup>(std::move(station), meeting.lifeline, comm, deadline);
 }
 

@@ -39,6 +39,7 @@ struct Board::Cell {
   alignas(64) std::atomic<uint64_t> published;
   alignas(64) std::atomic<uint64_t> stage;
   std::atomic<uint64_t> finished;
+  std::atomic<bool> left;
   alignas(64) std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleepers;
   alignas(64) cpu_set_t processors;  // that it may run on
@@ -81,7 +82,7 @@ Slot& Board::slot(int rank, int64_t sequence) const {
   return reinterpret_cast<Slot*>(slots)[index];
 }
 
-std::atomic<Ref>& Board::first_block(int from, int to) const {
+std::atomic<Ref>& Board::newest_block(int from, int to) const {
   char* heads = segment_.data() + static_cast<size_t>(size_) * kCellBytes;
   return reinterpret_cast<std::atomic<Ref>*>(heads)[from * size_ + to];
 }
@@ -115,6 +116,15 @@ void Board::finish(int64_t sequence) {
 
 bool Board::has_finished(int rank, int64_t sequence) const {
   return cell(rank).finished > static_cast<uint64_t>(sequence);
+}
+
+void Board::leave() {
+  cell(rank_).left = true;
+  ring_others();
+}
+
+bool Board::has_left(int rank) const {
+  return cell(rank).left;
 }
 
 // With fewer processors than ranks, one that spins keeps another from coming.

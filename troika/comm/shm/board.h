@@ -52,8 +52,12 @@ class Board {
   void finish(int64_t sequence);
   bool has_finished(int rank, int64_t sequence) const;
 
-  // The first block of messages from one rank to another; see Mailbox.
-  std::atomic<Ref>& first_block(int from, int to) const;
+  // The newest message from one rank to another that is not taken yet; see Mailbox.
+  std::atomic<Ref>& newest_block(int from, int to) const;
+
+  // This rank will send no more.
+  void leave();
+  bool has_left(int rank) const;
 
   // Blocks until `done`, which is tried again and again, and after every ring for this rank. Throws
   // the lifeline's cause when that is cut, and Error(timeout) saying `what` is missing.

@@ -24,15 +24,13 @@ size_t block_size(size_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-enum : uint32_t { kPassed = 1, kReceived = 2 };
-
 }  // namespace
 
 // Lies in shared memory in front of the bytes of a message.
 struct alignas(64) Mailbox::Block {
-  std::atomic<Ref> next;
-  // When the receiver has both passed it in the list and got its bytes, it may be used again.
-  std::atomic<uint32_t> done;
+  Ref older;  // in the list
+  // The receiver has taken it off the list and got its bytes: it may be used again.
+  std::atomic<bool> received;
   uint32_t tag;
   uint64_t bytes;
 
@@ -55,7 +53,7 @@ bool Mailbox::all_received() {
   for (auto& outgoing : outgoing_) {
     const std::lock_guard lock(outgoing.mutex);
     for (const Sent& sent : outgoing.under_way) {
-      if ((sent.block->done & kReceived) == 0) return false;
+      if (!sent.block->received) return false;
     }
   }
   return true;
@@ -85,9 +83,8 @@ void Mailbox::reclaim(Outgoing& outgoing) {
   auto& under_way = outgoing.under_way;
   const size_t looked_at = std::min(under_way.size(), kLookBack);
   const auto end = under_way.begin() + static_cast<std::ptrdiff_t>(looked_at);
-  const auto finished = std::stable_partition(under_way.begin(), end, [](const Sent& sent) {
-    return sent.block->done != (kPassed | kReceived);
-  });
+  const auto finished = std::stable_partition(
+      under_way.begin(), end, [](const Sent& sent) { return !sent.block->received; });
   const std::lock_guard lock(pool_mutex_);
   for (auto sent = finished; sent != end; ++sent) free_[sent->size].push_back(*sent);
   under_way.erase(finished, end);
@@ -98,31 +95,31 @@ void Mailbox::send(int peer, uint32_t tag, const void* data, size_t bytes) {
   const std::lock_guard lock(outgoing.mutex);
   const Sent sent = new_block(outgoing, bytes);
   Block& block = *sent.block;
-  block.next.store(0, std::memory_order_relaxed);
-  block.done.store(0, std::memory_order_relaxed);
+  block.received.store(false, std::memory_order_relaxed);
   block.tag = tag;
   block.bytes = bytes;
   if (bytes > 0) std::memcpy(block.data(), data, bytes);
-  auto& link = outgoing.last ? outgoing.last->next : board_->first_block(board_->rank(), peer);
-  link = sent.ref;
-  outgoing.last = &block;
+  auto& newest = board_->newest_block(board_->rank(), peer);
+  block.older = newest;
+  while (!newest.compare_exchange_weak(block.older, sent.ref)) {
+  }
   outgoing.under_way.push_back(sent);
   board_->ring(peer);
 }
 
 bool Mailbox::look(int peer, Incoming& incoming) {
-  bool found = false;
-  while (true) {
-    auto& link = incoming.last ? incoming.last->next : board_->first_block(peer, board_->rank());
-    const Ref ref = link;
-    if (ref == 0) return found;
-    if (incoming.last) incoming.last->done |= kPassed;
-    incoming.last =
-        reinterpret_cast<Block*>(arena_->at(arena_ranks_[static_cast<size_t>(peer)], ref));
-    auto& stream = incoming.streams[incoming.last->tag];
-    stream.waiting[stream.arrived++] = incoming.last;
-    found = true;
+  auto& newest = board_->newest_block(peer, board_->rank());
+  if (newest == 0) return false;
+  std::vector<Block*> blocks;
+  for (Ref ref = newest.exchange(0); ref != 0; ref = blocks.back()->older) {
+    blocks.push_back(
+        reinterpret_cast<Block*>(arena_->at(arena_ranks_[static_cast<size_t>(peer)], ref)));
   }
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    auto& stream = incoming.streams[(*block)->tag];
+    stream.waiting[stream.arrived++] = *block;
+  }
+  return true;
 }
 
 uint64_t Mailbox::expect(int peer, uint32_t tag) {
@@ -151,10 +148,10 @@ void Mailbox::receive(int peer, uint32_t tag, uint64_t number, void* data, size_
     return block || left;
   };
   board_->await(arrived, deadline, "a message from " + who);
-  if (left) throw Error("comm", ErrorKind::peer, {.what = who + " has left"});
+  if (left) throw Error("comm", ErrorKind::peer, {.what = who + " has left the group"});
   TROIKA_CHECK(block->bytes <= bytes, "a message is longer than its receive");
   if (block->bytes > 0) std::memcpy(data, block->data(), block->bytes);
-  block->done |= kReceived;
+  block->received = true;
   board_->ring(peer);
 }
 

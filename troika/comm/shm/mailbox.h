@@ -16,9 +16,11 @@
 
 namespace troika::comm::shm {
 
-// For each ordered pair of ranks there is one list, to which the sender appends and from which the
-// receiver takes. A send copies and is done; a receive copies out. So neither waits for the other
-// to make progress, and nothing is bounded but memory. All functions may be called from any thread.
+// For each ordered pair of ranks there is one list, in front of which the sender puts a message and
+// which the receiver takes as a whole. Its head lies on the board, so that neither touches the
+// memory of a message that was received, which may be used for something else. A send copies and is
+// done; a receive copies out. So neither waits for the other to make progress, and nothing is
+// bounded but memory. All functions may be called from any thread.
 class Mailbox {
  public:
   // Member m of the board is rank arena_ranks[m] of the arena.
@@ -46,13 +48,11 @@ class Mailbox {
   // To one peer.
   struct Outgoing {
     std::mutex mutex;
-    Block* last = nullptr;
     std::deque<Sent> under_way;
   };
   // From one peer.
   struct Incoming {
     std::mutex mutex;
-    Block* last = nullptr;
     // Of each tag: how many were expected and have arrived, and those not yet received, by number.
     struct Stream {
       uint64_t expected = 0;

@@ -65,6 +65,7 @@ class ShmGroup : public GroupImpl {
     } catch (const Error&) {
       // Left as it is: lost memory is better than garbage.
     }
+    board_->leave();
     if (station().id == 0) lifeline()->leave();
   }
 
@@ -110,7 +111,7 @@ class ShmGroup : public GroupImpl {
                                    const std::vector<int>& members, Deadline deadline) override {
     const int part_rank = station.rank;
     const int part_size = station.size;
-    const uint32_t tag = station.id << 16 | kCollectiveTag;
+    const uint32_t tag = station.tag_space << 16 | kCollectiveTag;
     std::optional<Segment> segment;
     Address address;
     if (part_rank == 0) {
@@ -142,9 +143,10 @@ class ShmGroup : public GroupImpl {
           bytes_(bytes) {}
     void wait(Deadline deadline) override {
       const int world_rank = group_.station().world_ranks[static_cast<size_t>(peer_)];
-      group_.mailbox_.receive(peer_, tag_, number_, data_, bytes_, deadline,
-                              fmt::format("rank {}", world_rank),
-                              [&] { return group_.lifeline()->has_left(world_rank); });
+      group_.mailbox_.receive(
+          peer_, tag_, number_, data_, bytes_, deadline, fmt::format("rank {}", world_rank), [&] {
+            return group_.board_->has_left(peer_) || group_.lifeline()->has_left(world_rank);
+          });
     }
 
    private:
