@@ -2,9 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "troika/base/error.h"
 #include "troika/base/memory.h"
@@ -13,8 +15,12 @@ namespace troika::comm::shm {
 
 namespace {
 
-constexpr int kOffsetBits = 40;
-constexpr size_t kPage = 4096;
+// Segments grow with what is taken, so that a few serve for any amount. They take physical memory
+// only where they are written to.
+constexpr size_t kSmallestSegment = size_t{1} << 20;
+constexpr size_t kGrownSegment = size_t{256} << 20;
+// The smallest block whose pages are worth a system call.
+constexpr size_t kSmallestEvicted = size_t{64} << 10;
 
 Ref make_ref(size_t segment, size_t offset) {
   return static_cast<Ref>(segment + 1) << kOffsetBits | offset;
@@ -52,36 +58,44 @@ Arena::Entry& Arena::entry(int rank, size_t segment) const {
       directory_.data())[static_cast<size_t>(rank) * kMaxSegments + segment];
 }
 
-Arena::Piece Arena::new_segment(size_t bytes) {
+void Arena::add_segment(size_t bytes) {
   if (own_.size() == kMaxSegments) {
     throw Error("comm", ErrorKind::failure,
                 {.what = "too many pieces of shared memory",
                  .got = fmt::format("{} on this rank", kMaxSegments),
                  .hint = "allocate fewer, larger tensors"});
   }
-  const size_t whole = (bytes + kPage - 1) / kPage * kPage;
-  const Segment& made = own_.emplace_back(Segment::create(whole));
-  entry(rank_, own_.size() - 1) = {::getpid(), made.fd(), whole};
-  return {made.data(), make_ref(own_.size() - 1, 0), whole};
+  const Segment& made = own_.emplace_back(Segment::create(bytes));
+  entry(rank_, own_.size() - 1) = {::getpid(), made.fd(), bytes};
+  free_.add(make_ref(own_.size() - 1, 0), bytes);
+}
+
+char* Arena::own(Ref ref) const {
+  return own_[segment_of(ref)].data() + offset_of(ref);
 }
 
 Arena::Piece Arena::take(size_t bytes) {
   const std::lock_guard lock(mutex_);
-  bytes = std::max<size_t>(bytes, 1);
-  const auto fits = std::ranges::find_if(free_, [&](const Piece& piece) {
-    return piece.bytes >= bytes && piece.bytes <= 2 * std::max(bytes, kPage);
-  });
-  if (fits == free_.end()) return new_segment(bytes);
-  const Piece piece = *fits;
-  free_.erase(fits);
-  return piece;
+  auto ref = free_.take(bytes);
+  if (!ref) {
+    const size_t grown = std::clamp(std::bit_floor(free_.taken()), kSmallestSegment, kGrownSegment);
+    add_segment(std::max(grown, BuddyAllocator::block_size(bytes)));
+    ref = free_.take(bytes);
+  }
+  return {own(*ref), *ref, bytes};
 }
 
 void Arena::give_back(const Piece& piece) {
   const auto lifeline = lifeline_.lock();
   if (!lifeline || lifeline->is_cut()) return;
   const std::lock_guard lock(mutex_);
-  free_.push_back(piece);
+  free_.give_back(piece.ref, piece.bytes);
+  const size_t kept = std::max(kKeptBytes, free_.taken());
+  while (free_.resident_free() > kept) {
+    const auto block = free_.evict(kSmallestEvicted);
+    if (!block) return;
+    ::madvise(own(block->ref), block->bytes, MADV_REMOVE);
+  }
 }
 
 at::Tensor Arena::tensor(int64_t count, c10::ScalarType type) {
@@ -111,7 +125,7 @@ Ref Arena::locate(const void* data, size_t bytes) const {
 char* Arena::at(int rank, Ref ref) {
   const size_t segment = segment_of(ref);
   const std::lock_guard lock(mutex_);
-  if (rank == rank_) return own_[segment].data() + offset_of(ref);
+  if (rank == rank_) return own(ref);
   auto& known = others_[static_cast<size_t>(rank)];
   if (known.size() <= segment) known.resize(segment + 1);
   if (!known[segment]) {

@@ -12,16 +12,13 @@
 #include "troika/base/clock.h"
 #include "troika/comm/call.h"
 #include "troika/comm/lifeline.h"
+#include "troika/comm/shm/buddy.h"
 #include "troika/comm/shm/segment.h"
 
 namespace troika::comm::shm {
 
 // Calls of at most so many bytes a rank travel inside their slot.
 inline constexpr size_t kSlotBytes = size_t{16} << 10;
-
-// A place in an arena that other ranks can find: segment in the upper 24 bits, offset below.
-// 0 is nowhere.
-using Ref = uint64_t;
 
 // One call of one rank. Two take turns: a rank comes to the call after next only when all have come
 // to the next, so nobody reads a slot that is being written.

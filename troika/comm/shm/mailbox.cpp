@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
+#include <optional>
 
 #include "troika/base/error.h"
 
@@ -10,19 +10,10 @@ namespace troika::comm::shm {
 
 namespace {
 
-// Blocks are multiples of the one or, from that size on, of the other.
-constexpr size_t kSmallUnit = 256;
-constexpr size_t kLargeUnit = size_t{64} << 10;
-// Pieces that blocks are cut from grow with what there is, so that a few serve for any amount.
-constexpr size_t kSmallestPiece = size_t{1} << 20;
-constexpr size_t kLargestPiece = size_t{256} << 20;
-// How far back finished blocks are looked for behind one that is not.
-constexpr size_t kLookBack = 64;
-
-size_t block_size(size_t bytes) {
-  const size_t unit = bytes < kLargeUnit ? kSmallUnit : kLargeUnit;
-  return (bytes + unit - 1) / unit * unit;
-}
+// Blocks of at most this size are kept for the next message; larger ones go back to the arena.
+constexpr size_t kSmallBlock = size_t{64} << 10;
+// How many blocks under way are looked at for a message that is sent.
+constexpr size_t kLooks = 64;
 
 }  // namespace
 
@@ -35,6 +26,7 @@ struct alignas(64) Mailbox::Block {
   uint64_t bytes;
 
   char* data() { return reinterpret_cast<char*>(this + 1); }
+  static Block& in(const Arena::Piece& piece) { return *reinterpret_cast<Block*>(piece.data); }
 };
 
 Mailbox::Mailbox(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
@@ -46,64 +38,90 @@ Mailbox::Mailbox(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
       incoming_(arena_ranks_.size()) {}
 
 void Mailbox::release() {
-  for (const auto& piece : pieces_) arena_->give_back(piece);
+  for (auto& outgoing : outgoing_) {
+    for (const auto& block : outgoing.under_way) arena_->give_back(block);
+  }
+  for (const auto& [_, blocks] : free_) {
+    for (const auto& block : blocks) arena_->give_back(block);
+  }
 }
 
 bool Mailbox::all_received() {
   for (auto& outgoing : outgoing_) {
     const std::lock_guard lock(outgoing.mutex);
-    for (const Sent& sent : outgoing.under_way) {
-      if (!sent.block->received) return false;
+    for (const auto& block : outgoing.under_way) {
+      if (!Block::in(block).received) return false;
     }
   }
   return true;
 }
 
-Mailbox::Sent Mailbox::new_block(Outgoing& outgoing, size_t bytes) {
+Arena::Piece Mailbox::new_block(Outgoing& outgoing, size_t bytes) {
   reclaim(outgoing);
-  const size_t size = block_size(bytes + sizeof(Block));
-  const std::lock_guard lock(pool_mutex_);
-  if (auto& blocks = free_[size]; !blocks.empty()) {
-    const Sent chosen = blocks.back();
+  size_t size = bytes + sizeof(Block);
+  if (size > kSmallBlock) {
+    reclaim_others(outgoing);
+    return arena_->take(size);
+  }
+  size = BuddyAllocator::block_size(size);
+  const auto cached = [&]() -> std::optional<Arena::Piece> {
+    const std::lock_guard lock(pool_mutex_);
+    auto& blocks = free_[size];
+    if (blocks.empty()) return std::nullopt;
+    const auto block = blocks.back();
     blocks.pop_back();
-    return chosen;
-  }
-  if (pieces_.empty() || used_of_last_ + size > pieces_.back().bytes) {
-    const size_t piece = std::clamp(pieces_bytes_, kSmallestPiece, kLargestPiece);
-    pieces_.push_back(arena_->take(std::max(size, piece)));
-    pieces_bytes_ += pieces_.back().bytes;
-    used_of_last_ = 0;
-  }
-  const size_t at = std::exchange(used_of_last_, used_of_last_ + size);
-  const auto& [data, ref, _] = pieces_.back();
-  return {reinterpret_cast<Block*>(data + at), ref + at, size};
+    return block;
+  };
+  if (const auto block = cached()) return *block;
+  reclaim_others(outgoing);
+  if (const auto block = cached()) return *block;
+  return arena_->take(size);
 }
 
 void Mailbox::reclaim(Outgoing& outgoing) {
   auto& under_way = outgoing.under_way;
-  const size_t looked_at = std::min(under_way.size(), kLookBack);
-  const auto end = under_way.begin() + static_cast<std::ptrdiff_t>(looked_at);
-  const auto finished = std::stable_partition(
-      under_way.begin(), end, [](const Sent& sent) { return !sent.block->received; });
-  const std::lock_guard lock(pool_mutex_);
-  for (auto sent = finished; sent != end; ++sent) free_[sent->size].push_back(*sent);
-  under_way.erase(finished, end);
+  size_t& at = outgoing.next_looked_at;
+  for (size_t looks = std::min(under_way.size(), kLooks); looks > 0; --looks) {
+    if (at >= under_way.size()) at = 0;
+    const Arena::Piece block = under_way[at];
+    if (!Block::in(block).received) {
+      ++at;
+      continue;
+    }
+    under_way[at] = under_way.back();
+    under_way.pop_back();
+    if (block.bytes > kSmallBlock) {
+      arena_->give_back(block);
+    } else {
+      const std::lock_guard lock(pool_mutex_);
+      free_[block.bytes].push_back(block);
+    }
+  }
+}
+
+void Mailbox::reclaim_others(const Outgoing& outgoing) {
+  for (auto& other : outgoing_) {
+    if (&other == &outgoing) continue;
+    // A thread that holds it is sending, and reclaims by itself.
+    const std::unique_lock lock(other.mutex, std::try_to_lock);
+    if (lock) reclaim(other);
+  }
 }
 
 void Mailbox::send(int peer, uint32_t tag, const void* data, size_t bytes) {
   auto& outgoing = outgoing_[static_cast<size_t>(peer)];
   const std::lock_guard lock(outgoing.mutex);
-  const Sent sent = new_block(outgoing, bytes);
-  Block& block = *sent.block;
+  const Arena::Piece piece = new_block(outgoing, bytes);
+  Block& block = Block::in(piece);
   block.received.store(false, std::memory_order_relaxed);
   block.tag = tag;
   block.bytes = bytes;
   if (bytes > 0) std::memcpy(block.data(), data, bytes);
   auto& newest = board_->newest_block(board_->rank(), peer);
   block.older = newest;
-  while (!newest.compare_exchange_weak(block.older, sent.ref)) {
+  while (!newest.compare_exchange_weak(block.older, piece.ref)) {
   }
-  outgoing.under_way.push_back(sent);
+  outgoing.under_way.push_back(piece);
   board_->ring(peer);
 }
 

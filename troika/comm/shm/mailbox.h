@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,7 +19,8 @@ namespace troika::comm::shm {
 // which the receiver takes as a whole. Its head lies on the board, so that neither touches the
 // memory of a message that was received, which may be used for something else. A send copies and is
 // done; a receive copies out. So neither waits for the other to make progress, and nothing is
-// bounded but memory. All functions may be called from any thread.
+// bounded but memory. Memory of received messages is used for the next ones: it is bounded by what
+// is under way at a time. All functions may be called from any thread.
 class Mailbox {
  public:
   // Member m of the board is rank arena_ranks[m] of the arena.
@@ -40,15 +40,11 @@ class Mailbox {
 
  private:
   struct Block;
-  struct Sent {
-    Block* block;
-    Ref ref;
-    size_t size;  // with its head
-  };
   // To one peer.
   struct Outgoing {
     std::mutex mutex;
-    std::deque<Sent> under_way;
+    std::vector<Arena::Piece> under_way;  // blocks, in any order
+    size_t next_looked_at = 0;
   };
   // From one peer.
   struct Incoming {
@@ -62,8 +58,12 @@ class Mailbox {
     std::map<uint32_t, Stream> streams;
   };
 
-  Sent new_block(Outgoing& outgoing, size_t bytes);
+  // A block for a message of so many bytes; call with the mutex held.
+  Arena::Piece new_block(Outgoing& outgoing, size_t bytes);
+  // Makes blocks that were received free again; call with the mutex held.
   void reclaim(Outgoing& outgoing);
+  // The same of all peers but that one.
+  void reclaim_others(const Outgoing& outgoing);
   // Takes what has come off the list; call with the mutex held.
   bool look(int peer, Incoming& incoming);
 
@@ -73,10 +73,7 @@ class Mailbox {
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::mutex pool_mutex_;
-  std::map<size_t, std::vector<Sent>> free_;  // by size
-  std::vector<Arena::Piece> pieces_;
-  size_t used_of_last_ = 0;  // bytes of the last piece
-  size_t pieces_bytes_ = 0;
+  std::map<size_t, std::vector<Arena::Piece>> free_;  // small blocks, by size
 };
 
 }  // namespace troika::comm::shm
