@@ -2,7 +2,10 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <map>
 
 #include "troika/comm/algorithms/cost.h"
 #include "troika/comm/local/local.h"
@@ -62,10 +65,6 @@ TEST(Algorithms, EveryOneGivesTheSumAndTheSameBits) {
           auto whole = at::full({count}, group.rank() + 1, at::kInt);
           group.all_reduce(whole, ReduceOp::product, {.algorithm = algorithm});
           EXPECT_TRUE(whole.eq(std::tgamma(group.size() + 1)).all().item<bool>());
-          auto halves = at::full({count}, 0.1, at::kHalf);
-          const auto rounded = (halves.to(at::kFloat) * group.size()).to(at::kHalf);
-          group.all_reduce(halves, ReduceOp::sum, {.algorithm = algorithm});
-          EXPECT_TRUE(at::allclose(halves.to(at::kFloat), rounded.to(at::kFloat), 1e-3));
         }
       };
       local::run_ranks(local::make(ranks, nodes), body);
@@ -148,6 +147,7 @@ TEST(Algorithms, HierarchicalSendsOnlyTheFormulasBytesBetweenNodes) {
                                     {{0, 0, 1, 1, 2, 2}, 3}}) {
     const int n = static_cast<int>(nodes.size());
     local::run_ranks(local::make(n, nodes), [&](const Group& group) {
+      group.assume_links(at::tensor({1e-6, 1e-10, 1e-6, 1e-8, 1e-10}, at::kDouble));
       const auto sent = counted(group, at::ones({kElements}), Algorithm::hierarchical);
       auto by_node = at::zeros({size}, at::kLong);
       by_node[group.nodes()[static_cast<size_t>(group.rank())]] =
@@ -155,6 +155,104 @@ TEST(Algorithms, HierarchicalSendsOnlyTheFormulasBytesBetweenNodes) {
       group.all_reduce(by_node);
       const auto formula = 2 * (size - 1) * static_cast<int64_t>(kBytes) / size;
       EXPECT_TRUE(by_node.eq(formula).all().item<bool>()) << by_node;
+    });
+  }
+}
+
+// The most roundings that an element of a 16-bit sum goes through.
+int levels(Algorithm algorithm, int ranks, int nodes) {
+  const int rounds = static_cast<int>(std::bit_width(static_cast<unsigned>(ranks - 1)));
+  switch (algorithm) {
+    case Algorithm::ring:
+    case Algorithm::automatic:
+    case Algorithm::hierarchical:
+      return nodes == 1 ? 1 : 2;
+    default:
+      return rounds;
+  }
+}
+
+struct Topology {
+  int nodes;
+  int per_node;
+};
+
+// 16-bit types send half of float32's bytes, and are rounded once a level.
+TEST(Algorithms, HalvesSendHalfOfTheBytesOnEveryTopology) {
+  std::vector<Algorithm> algorithms(kAlgorithms.begin(), kAlgorithms.end());
+  algorithms.push_back(Algorithm::automatic);
+  for (const auto& [size, per_node] : {Topology{1, 8}, Topology{2, 2}, Topology{4, 4}}) {
+    const int n = size * per_node;
+    std::vector<int> nodes;
+    for (int r = 0; r < n; ++r) nodes.push_back(r / per_node);
+    local::run_ranks(local::make(n, nodes), [&](const Group& group) {
+      // So that the choice is the ring on one node, and hierarchical on several.
+      group.assume_links(at::tensor({1e-6, 1e-10, 1e-6, 1e-9, 1e-10}, at::kDouble));
+      const auto values = [](int rank) {
+        return at::sin(at::arange(static_cast<int64_t>(4 * kElements), at::kDouble) + rank * 0.7);
+      };
+      for (const auto algorithm : algorithms) {
+        // Of all ranks: bytes, bytes between nodes, messages between nodes.
+        std::map<at::ScalarType, at::Tensor> sent;
+        for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16}) {
+          auto exact = at::zeros({static_cast<int64_t>(4 * kElements)}, at::kDouble);
+          auto magnitude = at::zeros_like(exact);
+          for (int r = 0; r < n; ++r) {
+            exact += values(r).to(type).to(at::kDouble);
+            magnitude += values(r).to(type).to(at::kDouble).abs();
+          }
+          auto tensor = values(group.rank()).to(type);
+          const auto counters = counted(group, tensor, algorithm);
+          sent[type] = at::tensor({static_cast<int64_t>(counters.bytes),
+                                   static_cast<int64_t>(counters.bytes_between_nodes),
+                                   static_cast<int64_t>(counters.messages_between_nodes)});
+          group.all_reduce(sent[type]);
+          auto all = at::empty({n, tensor.numel()}, type);
+          group.all_gather(all, tensor);
+          for (int r = 1; r < n; ++r) EXPECT_TRUE(all[r].equal(all[0]));
+          if (type == at::kFloat) continue;
+          // Half of a unit in the last place, relatively; and of the smallest normal number.
+          const double rounding = std::exp2(type == at::kHalf ? -11 : -8);
+          const double bound = levels(algorithm, n, size) * rounding * (1 + n * rounding);
+          const auto error = (tensor.to(at::kDouble) - exact).abs();
+          EXPECT_TRUE((error <= bound * magnitude + std::exp2(-24)).all().item<bool>())
+              << name(algorithm) << " " << c10::toString(type) << " on " << size << " nodes";
+        }
+        for (const auto type : {at::kHalf, at::kBFloat16}) {
+          EXPECT_EQ(2 * sent[type][0].item<int64_t>(), sent[at::kFloat][0].item<int64_t>());
+          EXPECT_LE(2 * sent[type][1].item<int64_t>(), sent[at::kFloat][1].item<int64_t>())
+              << name(algorithm) << " " << c10::toString(type) << " on " << size
+              << " nodes: " << sent[type] << sent[at::kFloat];
+        }
+        if (size > 1 && algorithm == Algorithm::automatic) {
+          EXPECT_EQ(sent[at::kHalf][1].item<int64_t>(),
+                    2 * (size - 1) * static_cast<int64_t>(4 * kElements) * 2)
+              << "2(M-1)/M S bytes a node";
+        }
+      }
+    });
+  }
+}
+
+TEST(Algorithms, ReduceScatterAndAllGatherSendEachBlockOnceToANode) {
+  for (const auto& nodes : {std::vector<int>{0, 0, 1, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 2, 0, 1, 2}}) {
+    const auto n = static_cast<int64_t>(nodes.size());
+    const int64_t size = 1 + std::ranges::max(nodes);
+    local::run_ranks(local::make(static_cast<int>(n), nodes), [&](const Group& group) {
+      const auto between = [&](auto&& call) {
+        const auto before = group.counters().bytes_between_nodes;
+        call();
+        auto sum =
+            at::tensor({static_cast<int64_t>(group.counters().bytes_between_nodes - before)});
+        group.all_reduce(sum);
+        return sum.item<int64_t>();
+      };
+      const auto whole = at::ones({n * 1000});
+      const auto own = at::ones({1000});
+      const int64_t formula = (size - 1) * whole.numel() * 4;
+      EXPECT_EQ(between([&] { group.reduce_scatter(own, whole); }), formula);
+      EXPECT_EQ(between([&] { group.all_gather(whole, own); }), formula);
+      EXPECT_EQ(between([&] { group.broadcast(whole, 1); }), formula);
     });
   }
 }
@@ -184,6 +282,10 @@ TEST(Algorithms, PredictedTimesFollowTheModel) {
               2 * (1e-3 + 4000 * 1e-6 + 4000 * 1e-7), 1e-12);
   EXPECT_NEAR(predict(Algorithm::rabenseifner, links, nodes, 4000),
               4 * 1e-3 + 2 * 3 * 1000 * 1e-6 + 3 * 1000 * 1e-7, 1e-12);
+  // A ring of two inside, and one exchange of halves between nodes, over a link that two share.
+  const Links by_level{{1e-3, 1e-6}, {1e-2, 1e-5}, 1e-7};
+  EXPECT_NEAR(predict(Algorithm::hierarchical, by_level, std::vector{0, 0, 1, 1}, 4000),
+              2 * (1e-3 + 2000 * 1e-6) + 2000 * 1e-7 + 1e-2 + 2000 * 2e-5 + 2000 * 1e-7, 1e-12);
 }
 
 // Another run of the same ranks that assumes a run's links chooses as it did.

@@ -24,6 +24,11 @@ TEST_P(LocalSizes, LocalConforms) {
   local::run(GetParam(), conform);
 }
 
+// Ranks that take themselves for several nodes, of different sizes.
+TEST(Local, ConformsOnSeveralNodes) {
+  local::run_ranks(local::make(5, {0, 1, 1, 2, 1}), conform);
+}
+
 INSTANTIATE_TEST_SUITE_P(Local, LocalSizes, testing::Values(1, 2, 3, 4, 7),
                          testing::PrintToStringParamName());
 

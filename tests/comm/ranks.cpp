@@ -1,6 +1,7 @@
 // ranks BACKEND MODE, on the ranks that a launcher started:
 //   conform   the conformance suite
 //   mismatch  rank 1 calls another collective than the others
+//   levels    ranks on several nodes send no messages inside of them
 //   throw     rank 1 throws and lives on while the others wait for it
 // In the last two every other rank must get the right error.
 #include <ATen/ATen.h>
@@ -44,6 +45,61 @@ void mismatch(Group group) {
   expect_error(error, ErrorKind::usage, "rank 1: barrier #0 'other'");
 }
 
+// Messages that this rank sent, and those of them that left its node.
+std::pair<uint64_t, uint64_t> sent_by(const Group& group, const std::function<void()>& call) {
+  const auto before = group.counters();
+  call();
+  const auto after = group.counters();
+  return {after.messages - before.messages,
+          after.messages_between_nodes - before.messages_between_nodes};
+}
+
+void levels(const Group& group) {
+  const auto& nodes = group.nodes();
+  ASSERT_NE(nodes.front(), nodes.back()) << "one node";
+  const auto check_only_between_nodes = [&](const char* what, const std::function<void()>& call) {
+    const auto [all, between] = sent_by(group, call);
+    EXPECT_EQ(all, between) << what;
+    auto total = at::tensor({static_cast<int64_t>(all)});
+    group.all_reduce(total);
+    EXPECT_GT(total.item<int64_t>(), 0) << what;
+  };
+  const int n = group.size();
+  for (const int64_t block : {1, 100'000}) {
+    for (const auto type : {at::kFloat, at::kHalf}) {
+      const auto own = group.allocate({block}, type).fill_(1);
+      const auto whole = group.allocate({n * block}, type).fill_(1);
+      check_only_between_nodes("all_reduce", [&] {
+        group.all_reduce(whole, ReduceOp::sum, {.algorithm = Algorithm::hierarchical});
+      });
+      check_only_between_nodes("reduce_scatter", [&] { group.reduce_scatter(own, whole); });
+      check_only_between_nodes("all_gather", [&] { group.all_gather(whole, own); });
+      check_only_between_nodes("broadcast", [&] { group.broadcast(whole, n - 1); });
+    }
+  }
+
+  // A sub-group inside a node is a group of back end shm.
+  const int mine = nodes[static_cast<size_t>(group.rank())];
+  const auto inside = *group.split(mine, -group.rank());
+  EXPECT_EQ(inside.backend(), "shm");
+  const auto shared = inside.allocate({300'000}, at::kFloat).fill_(group.rank());
+  const auto [messages, between] = sent_by(inside, [&] { inside.all_reduce(shared); });
+  EXPECT_EQ(messages, 0u);
+  double expected = 0;
+  for (int r = 0; r < n; ++r) expected += nodes[static_cast<size_t>(r)] == mine ? r : 0;
+  EXPECT_TRUE(shared.eq(expected).all().item<bool>());
+
+  // All but the last rank: several nodes, of different sizes.
+  const auto most = group.split(group.rank() == n - 1 ? -1 : 0);
+  if (!most) return;
+  EXPECT_EQ(most->backend(), group.backend());
+  const auto sum = most->allocate({300'001}, at::kFloat).fill_(most->rank());
+  const auto sent = sent_by(
+      *most, [&] { most->all_reduce(sum, ReduceOp::sum, {.algorithm = Algorithm::hierarchical}); });
+  EXPECT_EQ(sent.first, sent.second);
+  EXPECT_TRUE(sum.eq((n - 1) * (n - 2) / 2).all().item<bool>());
+}
+
 void one_throws(int rank, const std::function<Group()>& make) {
   try {
     auto group = make();
@@ -66,6 +122,7 @@ int main(int argc, char** argv) {
   try {
     const auto environment = cluster::discover();
     if (mode == "conform") comm::conform(make());
+    if (mode == "levels") comm::levels(make());
     if (mode == "mismatch") comm::mismatch(make());
     if (mode == "throw") comm::one_throws(environment.rank, make);
   } catch (const std::exception& error) {

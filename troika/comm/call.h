@@ -67,6 +67,7 @@ struct Call {
   Operation operation = Operation::barrier;
   c10::ScalarType type = c10::ScalarType::Byte;  // of the buffers
   ReduceOp reduce_op = ReduceOp::sum;
+  int divisor = 1;  // of the complete result; the number of ranks for an average
   int root = -1;
   Algorithm algorithm = Algorithm::automatic;
   // all_reduce, reduce and broadcast work in place, on `output`. Ranks that have no input or no

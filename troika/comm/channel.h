@@ -37,7 +37,9 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
+  GroupImpl& impl() const { return impl_; }
   const Station& station() const { return impl_.station(); }
+  const Print& print() const { return print_; }
 
   class Arrival;
 

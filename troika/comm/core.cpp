@@ -77,7 +77,10 @@ struct Group::Core::Message {
 };
 
 Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
-    : impl_(std::move(impl)), options_(options), recorder_(std::make_shared<Recorder>()) {
+    : impl_(std::move(impl)),
+      options_(options),
+      recorder_(std::make_shared<Recorder>()),
+      collectives_(impl_->station()) {
   const auto& station = impl_->station();
   const std::string name =
       station.id == 0 ? "world"

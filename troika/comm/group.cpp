@@ -61,8 +61,9 @@ Job make_job(Operation operation, const at::Tensor& data, const CallOptions& how
   return job;
 }
 
-void set_reduction(Job& job, ReduceOp op, c10::ScalarType type) {
+void set_reduction(Job& job, ReduceOp op, c10::ScalarType type, int size) {
   job.call.reduce_op = for_type(op, type);
+  if (op == ReduceOp::average) job.call.divisor = size;
   job.call.print.reduce_op = static_cast<int32_t>(op);
 }
 
@@ -173,7 +174,7 @@ void Group::assume_links(const at::Tensor& links) const {
 Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& how,
                        Site site) const {
   Job job = make_job(Operation::all_reduce, tensor, how, site);
-  set_reduction(job, op, tensor.scalar_type());
+  set_reduction(job, op, tensor.scalar_type(), size());
   job.call.algorithm = how.algorithm == Algorithm::automatic ? options().algorithm : how.algorithm;
   job.call.print.algorithm = static_cast<int32_t>(job.call.algorithm);
   job.output = tensor;
@@ -184,7 +185,7 @@ Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions&
 Work Group::reduce(const at::Tensor& tensor, int root, ReduceOp op, const CallOptions& how,
                    Site site) const {
   Job job = make_job(Operation::reduce, tensor, how, site);
-  set_reduction(job, op, tensor.scalar_type());
+  set_reduction(job, op, tensor.scalar_type(), size());
   set_root(job, root, size());
   job.output = tensor;
   job.reads_output = true;
@@ -205,7 +206,7 @@ Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Re
                            const std::vector<int64_t>& splits, const CallOptions& how,
                            Site site) const {
   Job job = make_job(Operation::reduce_scatter, input, how, site);
-  set_reduction(job, op, input.scalar_type());
+  set_reduction(job, op, input.scalar_type(), size());
   job.call.input_counts = cut("reduce_scatter's input", input, splits, size());
   if (!splits.empty()) job.call.print.splits = hash_of(splits);
   require_block("reduce_scatter's output", output,

@@ -93,6 +93,10 @@ bool GroupImpl::shortcut(const Call&, Deadline) {
   return false;
 }
 
+bool GroupImpl::run_within_node(Call, Deadline) {
+  return false;
+}
+
 at::Tensor GroupImpl::allocate(int64_t count, c10::ScalarType type) {
   return at::empty({count}, type);
 }

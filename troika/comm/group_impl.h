@@ -99,6 +99,12 @@ class GroupImpl {
   // After agree(): carries out the whole call and returns true, or returns false, the same on every
   // rank, having moved nothing.
   virtual bool shortcut(const Call& call, Deadline deadline);
+  // Carries out a call among the ranks of this rank's node alone, in their order and without
+  // messages, and returns true; or returns false, the same for every call on every rank of the
+  // group, having moved nothing. The ranks of a node must come with the same calls in the same
+  // order, only from inside collectives of this group. `call` is a reduce_scatter, all_gather,
+  // broadcast or barrier on host memory; its print needs no number.
+  virtual bool run_within_node(Call call, Deadline deadline);
 
   // `count` elements of uninitialised host memory, from which this group communicates fastest. May
   // outlive the group.

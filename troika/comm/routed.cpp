@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "troika/base/error.h"
+#include "troika/comm/channel.h"
+
 namespace troika::comm {
 
 namespace {
@@ -31,12 +34,48 @@ class RoutedGroup : public GroupImpl {
                         : near_->receive(near, tag, data, bytes);
   }
 
+  bool run_within_node(Call call, Deadline deadline) override {
+    call.print.sequence = calls_within_node_++;
+    Channel channel(*near_, call.print);
+    near_->agree(channel, call, deadline);
+    TROIKA_CHECK(near_->shortcut(call, deadline), "the node's group carries out the call");
+    return true;
+  }
+
+  at::Tensor allocate(int64_t count, c10::ScalarType type) override {
+    return near_->allocate(count, type);
+  }
+
+  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>&, Station station,
+                                   const std::vector<int>& members, Deadline deadline) override {
+    Station near = station;
+    near.backend = near_->station().backend;
+    near.any_thread = near_->station().any_thread;
+    near.nodes.clear();
+    near.world_ranks.clear();
+    std::vector<int> neighbours;
+    for (size_t m = 0; m < members.size(); ++m) {
+      const int neighbour = near_rank_[static_cast<size_t>(members[m])];
+      if (neighbour == kFar) continue;
+      if (members[m] == rank()) near.rank = static_cast<int>(neighbours.size());
+      neighbours.push_back(neighbour);
+      near.nodes.push_back(station.nodes[m]);
+      near.world_ranks.push_back(station.world_ranks[m]);
+    }
+    near.size = static_cast<int>(neighbours.size());
+    auto inside = near_->split(near_, std::move(near), neighbours, deadline);
+    if (neighbours.size() == members.size()) return inside;
+    station.backend = far_->station().backend;
+    return make_routed(std::move(inside), far_->split(far_, std::move(station), members, deadline));
+  }
+
  private:
   static constexpr int kFar = -1;
 
   const std::shared_ptr<GroupImpl> near_;
   const std::shared_ptr<GroupImpl> far_;
   std::vector<int> near_rank_;  // among this node's ranks, by rank
+  int64_t calls_within_node_ = 0;
 };
 
 }  // namespace

@@ -7,7 +7,9 @@
 
 namespace troika::comm {
 
-// `near` holds the ranks of this node, in their order; `far` holds all ranks, and names the nodes.
+// `near` holds the ranks of this node, in their order, and its shortcut() must know the calls of
+// GroupImpl::run_within_node; nobody else may make calls on it. `far` holds all ranks, and names
+// the nodes. A part that lies inside one node is a part of `near`.
 std::shared_ptr<GroupImpl> make_routed(std::shared_ptr<GroupImpl> near,
                                        std::shared_ptr<GroupImpl> far);
 

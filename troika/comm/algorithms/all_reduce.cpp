@@ -81,7 +81,7 @@ void unfold(const Party& party, const Fold& fold, Span whole) {
 
 void ring_all_reduce(const Party& party, Span whole, const Elements& elements) {
   const auto blocks = even_blocks(whole, elements.size(), party.size());
-  ring_reduce_scatter(party, blocks, elements);
+  flat_reduce_scatter(party, blocks, elements);
   ring_all_gather(party, blocks);
 }
 
@@ -91,7 +91,8 @@ void direct_all_reduce(const Party& party, Span whole, const Elements& elements)
   ring_all_gather(party, blocks);
 }
 
-void recursive_doubling_all_reduce(const Party& party, Span whole, const Elements& elements) {
+void recursive_doubling_all_reduce(const Party& party, Span whole, const Elements& average) {
+  const Elements elements = average.divided_ahead(whole);
   const Fold fold(party);
   Reducer reducer(party, elements);
   if (fold.folded) {
@@ -111,7 +112,8 @@ void recursive_doubling_all_reduce(const Party& party, Span whole, const Element
   unfold(party, fold, whole);
 }
 
-void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& elements) {
+void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& average) {
+  const Elements elements = average.divided_ahead(whole);
   const Fold fold(party);
   Reducer reducer(party, elements);
   Range own{0, whole.bytes};
@@ -147,40 +149,6 @@ void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& ele
     both.wait();
   }
   unfold(party, fold, whole);
-}
-
-void hierarchical_all_reduce(const Party& party, Span whole, const Elements& elements) {
-  std::vector<std::vector<int>> nodes;  // members by node
-  for (int member = 0; member < party.size(); ++member) {
-    const auto rank = static_cast<size_t>(party.rank_of(member));
-    const auto node = static_cast<size_t>(party.channel.station().nodes[rank]);
-    if (nodes.size() <= node) nodes.resize(node + 1);
-    nodes[node].push_back(member);
-  }
-  std::erase_if(nodes, [&](const auto& members) { return members.empty(); });
-  const auto home = std::ranges::find_if(nodes, [&](const auto& members) {
-    return std::ranges::find(members, party.me) != members.end();
-  });
-  const Party inside = party.part(*home);
-  const bool equal = std::ranges::all_of(
-      nodes, [&](const auto& members) { return members.size() == nodes.front().size(); });
-  // The members of all nodes that stand at the same place in theirs.
-  const auto across = [&](size_t place) {
-    std::vector<int> members;
-    for (const auto& node : nodes) members.push_back(node[place]);
-    return party.part(members);
-  };
-  if (equal) {
-    const auto blocks = even_blocks(whole, elements.size(), inside.size());
-    const auto place = static_cast<size_t>(inside.me);
-    ring_reduce_scatter(inside, blocks, elements.undivided());
-    ring_all_reduce(across(place), blocks[place], elements);
-    ring_all_gather(inside, blocks);
-    return;
-  }
-  tree_reduce(inside, whole, 0, elements.undivided());
-  if (inside.me == 0) ring_all_reduce(across(0), whole, elements);
-  tree_broadcast(inside, whole, 0);
 }
 
 }  // namespace troika::comm

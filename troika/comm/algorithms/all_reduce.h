@@ -1,7 +1,8 @@
 // All-reduce over messages, by every algorithm that is worth having. Each works on `whole` in
 // place, blocks until done, accepts any number of members and of elements, and gives every member
 // the same bits, because each element is reduced at one place or in one order everywhere. With n
-// members and S bytes, costs are what one member sends.
+// members and S bytes, costs are what one member sends. Half-precision types travel as they are;
+// each reduction computes in float32 and rounds once.
 #pragma once
 
 #include "troika/comm/algorithms/party.h"
@@ -10,10 +11,11 @@ namespace troika::comm {
 
 // Reduce-scatter and all-gather in a ring: 2(n-1) messages a segment and 2(n-1)/n S bytes, the
 // least possible (Patarasuk and Yuan, JPDC 69(2), 2009). Block b is reduced in the order b+1, b+2,
-// ..., b.
+// ..., b. Half-precision types are reduced by direct_reduce_scatter(): one rounding.
 void ring_all_reduce(const Party& party, Span whole, const Elements& elements);
 
-// log2 n exchanges of S bytes (n a power of two; else two more for some).
+// log2 n exchanges of S bytes (n a power of two; else two more for some), as many roundings of
+// half-precision types.
 void recursive_doubling_all_reduce(const Party& party, Span whole, const Elements& elements);
 
 // Recursive halving, then doubling: 2 log2 n messages and 2(n-1)/n S bytes for n a power of two;
@@ -26,12 +28,8 @@ void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& ele
 // by segments; at most 2S bytes each way.
 void double_tree_all_reduce(const Party& party, Span whole, const Elements& elements);
 
-// Inside the nodes, then between them, then inside again: with L members on each of M nodes, a node
-// sends 2(M-1)/M S bytes to others. Nodes of different sizes go through one member each.
-void hierarchical_all_reduce(const Party& party, Span whole, const Elements& elements);
-
 // Every member sends each block to the one that owns it, which reduces them all at once: bytes and
-// messages of the ring, one rounding for half-precision types, which cross the wire as they are.
+// messages of the ring. For averages of integers, whose sum may not fit into their type.
 void direct_all_reduce(const Party& party, Span whole, const Elements& elements);
 
 }  // namespace troika::comm

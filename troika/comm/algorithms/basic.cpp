@@ -1,16 +1,6 @@
 #include "troika/comm/algorithms/basic.h"
 
-#include <cstring>
-
 namespace troika::comm {
-
-namespace {
-
-void copy(Span from, Span into) {
-  if (from.bytes > 0 && from.data != into.data) std::memcpy(into.data, from.data, from.bytes);
-}
-
-}  // namespace
 
 void tree_broadcast(const Party& party, Span whole, int root) {
   const int n = party.size();
@@ -76,26 +66,28 @@ void ring_all_gather(const Party& party, const std::vector<Span>& blocks) {
 void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                            const Elements& elements) {
   const int n = party.size();
-  const Span own = blocks[static_cast<size_t>(party.me)];
-  std::vector<char> arrived(own.bytes * static_cast<size_t>(n - 1));
-  std::vector<const void*> terms;
-  Transfers both(party);
-  for (int member = 0, arriving = 0; member < n; ++member) {
-    if (member == party.me) {
-      terms.push_back(own.data);
-      continue;
-    }
-    const Span place{arrived.data() + own.bytes * static_cast<size_t>(arriving++), own.bytes};
-    both.receive(member, place);
-    terms.push_back(place.data);
+  std::vector<int> others;
+  for (int member = 0; member < n; ++member) {
+    if (member != party.me) others.push_back(member);
   }
+  Collector collector(party, elements);
+  collector.start(others, blocks[static_cast<size_t>(party.me)]);
+  Transfers sends(party);
   for (int step = 1; step < n; ++step) {
     const int to = modulo(party.me + step, n);
-    both.send(to, blocks[static_cast<size_t>(to)]);
+    sends.send(to, blocks[static_cast<size_t>(to)]);
   }
-  both.wait();
-  void* into = own.data;
-  reduce({&into, 1}, terms, elements.count(own), elements.type, elements.op, elements.divisor);
+  collector.finish();
+  sends.wait();
+}
+
+void flat_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
+                         const Elements& elements) {
+  if (elements.is_half()) {
+    direct_reduce_scatter(party, blocks, elements);
+  } else {
+    ring_reduce_scatter(party, blocks, elements);
+  }
 }
 
 void linear_gather(const Party& party, Span own, const std::vector<Span>& blocks, int root) {
@@ -130,6 +122,15 @@ void linear_scatter(const Party& party, Span own, const std::vector<Span>& block
     }
   }
   transfers.wait();
+}
+
+void dissemination_barrier(const Party& party) {
+  for (int distance = 1; distance < party.size(); distance <<= 1) {
+    Transfers both(party);
+    both.send(modulo(party.me + distance, party.size()), {});
+    both.receive(modulo(party.me - distance, party.size()), {});
+    both.wait();
+  }
 }
 
 void pairwise_all_to_all(const Party& party, const std::vector<Span>& in,

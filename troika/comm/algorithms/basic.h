@@ -21,9 +21,12 @@ void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
 void ring_all_gather(const Party& party, const std::vector<Span>& blocks);
 
 // Reduce-scatter with every block sent straight to its owner, which reduces all of them at once, in
-// the order of members, rounding once.
+// the order of members, rounding once. Bytes and messages of the ring.
 void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                            const Elements& elements);
+// Direct for the half-precision types, which a ring would round at every step; else in a ring.
+void flat_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
+                         const Elements& elements);
 
 // Straight to and from the root; `blocks` counts on the root only.
 void linear_gather(const Party& party, Span own, const std::vector<Span>& blocks, int root);
@@ -32,5 +35,8 @@ void linear_scatter(const Party& party, Span own, const std::vector<Span>& block
 // Pairwise exchange in n-1 steps. out[m] of this member is in[me] of member m.
 void pairwise_all_to_all(const Party& party, const std::vector<Span>& in,
                          const std::vector<Span>& out);
+
+// ceil(log2 n) rounds (Hensgen, Finkel and Manber, 1988).
+void dissemination_barrier(const Party& party);
 
 }  // namespace troika::comm

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 
 #include "troika/base/error.h"
 #include "troika/comm/algorithms/all_reduce.h"
 #include "troika/comm/algorithms/basic.h"
+#include "troika/comm/algorithms/hierarchical.h"
 
 namespace troika::comm {
 
@@ -21,88 +21,30 @@ Span span_of(const at::Tensor& tensor) {
   return {static_cast<char*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-bool is_half(c10::ScalarType type) {
-  return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16;
-}
-
 // Their sum may not fit into their type, so it is made and divided in one step: see reduce().
 bool is_integer_average(const Call& call) {
   return call.reduce_op == ReduceOp::average &&
          c10::isIntegralType(call.type, /*includeBool=*/false);
 }
 
-Elements elements_of(const Call& call, int n) {
-  return {call.type, call.reduce_op, call.reduce_op == ReduceOp::average ? n : 1};
-}
-
-void copy(Span from, Span into) {
-  if (from.bytes > 0 && from.data != into.data) std::memcpy(into.data, from.data, from.bytes);
-}
-
-// Algorithms that reduce in steps would round halves at each: they work on a float32 copy.
-template <typename Body>
-void in_float(const at::Tensor& halves, const Elements& elements, Body&& body) {
-  const auto wide = halves.to(at::kFloat);
-  body(span_of(wide), Elements{at::kFloat, elements.op, elements.divisor});
-  halves.copy_(wide);
-}
-
-void run_algorithm(Algorithm algorithm, const Party& party, Span whole, const Elements& elements) {
-  switch (algorithm) {
-    case Algorithm::recursive_doubling:
-      return recursive_doubling_all_reduce(party, whole, elements);
-    case Algorithm::rabenseifner:
-      return rabenseifner_all_reduce(party, whole, elements);
-    case Algorithm::double_tree:
-      return double_tree_all_reduce(party, whole, elements);
-    case Algorithm::hierarchical:
-      return hierarchical_all_reduce(party, whole, elements);
-    default:
-      return ring_all_reduce(party, whole, elements);
-  }
+Elements elements_of(const Call& call) {
+  return {call.type, call.reduce_op, call.divisor};
 }
 
 void reduce_to_root(const Party& party, Call call) {
-  const auto elements = elements_of(call, party.size());
+  const auto elements = elements_of(call);
   // All but the root's values are used up.
   if (party.me != call.root) call.output = call.output.clone();
+  const Span whole = span_of(call.output);
   if (is_integer_average(call)) {
-    const auto blocks = even_blocks(span_of(call.output), elements.size(), party.size());
+    const auto blocks = even_blocks(whole, elements.size(), party.size());
     direct_reduce_scatter(party, blocks, elements);
     return linear_gather(party, blocks[static_cast<size_t>(party.me)], blocks, call.root);
   }
-  const auto body = [&](Span whole, const Elements& wide) {
-    tree_reduce(party, whole, call.root, wide);
-  };
-  if (is_half(call.type)) return in_float(call.output, elements, body);
-  body(span_of(call.output), elements);
-}
-
-void reduce_scatter(const Party& party, const Call& call) {
-  const auto elements = elements_of(call, party.size());
-  const auto used_up = call.input.clone();
-  const auto blocks = blocks_of(span_of(used_up), elements.size(), call.input_counts);
-  if (is_half(call.type) || is_integer_average(call)) {
-    direct_reduce_scatter(party, blocks, elements);
-  } else {
-    ring_reduce_scatter(party, blocks, elements);
-  }
-  copy(blocks[static_cast<size_t>(party.me)], span_of(call.output));
-}
-
-void all_gather(const Party& party, const Call& call) {
-  const auto blocks =
-      blocks_of(span_of(call.output), c10::elementSize(call.type), call.output_counts);
-  copy(span_of(call.input), blocks[static_cast<size_t>(party.me)]);
-  ring_all_gather(party, blocks);
+  tree_reduce(party, whole, call.root, elements.divided_ahead(whole));
 }
 
 }  // namespace
-
-Algorithm MessageCollectives::algorithm_for(const Party& party, const Call& call, Span whole) {
-  if (call.algorithm != Algorithm::automatic) return call.algorithm;
-  return choose(links(party), party.channel.station().nodes, whole.bytes);
-}
 
 const Links& MessageCollectives::links(const Party& party) {
   if (!links_) {
@@ -114,19 +56,67 @@ const Links& MessageCollectives::links(const Party& party) {
 
 void MessageCollectives::all_reduce(const Party& party, const Call& call) {
   const Span whole = span_of(call.output);
-  const auto elements = elements_of(call, party.size());
+  const auto elements = elements_of(call);
   if (party.size() == 1) return;
   if (is_integer_average(call)) return direct_all_reduce(party, whole, elements);
-  if (!is_half(call.type)) {
-    return run_algorithm(algorithm_for(party, call, whole), party, whole, elements);
+  const auto& nodes = party.channel.station().nodes;
+  const bool half = elements.is_half();
+  auto algorithm = call.algorithm;
+  if (half && (algorithm == Algorithm::automatic || algorithm == Algorithm::ring)) {
+    // With the fewest roundings. A ring that rounds once would cross between nodes more often.
+    algorithm = nodes_.has_levels() ? Algorithm::hierarchical : Algorithm::ring;
+  } else if (algorithm == Algorithm::automatic) {
+    algorithm = choose(links(party), nodes, whole.bytes);
   }
-  // As much as the ring, with one rounding.
-  if (call.algorithm == Algorithm::automatic || call.algorithm == Algorithm::ring) {
-    return direct_all_reduce(party, whole, elements);
+  switch (algorithm) {
+    case Algorithm::recursive_doubling:
+      return recursive_doubling_all_reduce(party, whole, elements);
+    case Algorithm::rabenseifner:
+      return rabenseifner_all_reduce(party, whole, elements);
+    case Algorithm::double_tree:
+      return double_tree_all_reduce(party, whole, elements);
+    case Algorithm::hierarchical:
+      return hierarchical_all_reduce(
+          party, nodes_, whole, elements,
+          half ? Algorithm::ring : choose_between(links(party), nodes, whole.bytes));
+    default:
+      return ring_all_reduce(party, whole, elements);
   }
-  in_float(call.output, elements, [&](Span wide, const Elements& floats) {
-    run_algorithm(call.algorithm, party, wide, floats);
-  });
+}
+
+void MessageCollectives::reduce_scatter(const Party& party, const Call& call) {
+  const auto elements = elements_of(call);
+  if (nodes_.has_levels() && !is_integer_average(call)) {
+    const auto blocks = blocks_of(span_of(call.input), elements.size(), call.input_counts);
+    return hierarchical_reduce_scatter(party, nodes_, blocks, span_of(call.output), elements);
+  }
+  const auto used_up = call.input.clone();
+  const auto blocks = blocks_of(span_of(used_up), elements.size(), call.input_counts);
+  if (is_integer_average(call)) {
+    direct_reduce_scatter(party, blocks, elements);
+  } else {
+    flat_reduce_scatter(party, blocks, elements);
+  }
+  copy(blocks[static_cast<size_t>(party.me)], span_of(call.output));
+}
+
+void MessageCollectives::all_gather(const Party& party, const Call& call) {
+  const auto blocks =
+      blocks_of(span_of(call.output), c10::elementSize(call.type), call.output_counts);
+  copy(span_of(call.input), blocks[static_cast<size_t>(party.me)]);
+  if (nodes_.has_levels()) return hierarchical_all_gather(party, nodes_, blocks);
+  ring_all_gather(party, blocks);
+}
+
+void MessageCollectives::broadcast(const Party& party, const Call& call) {
+  const Span whole = span_of(call.output);
+  if (nodes_.has_levels()) return hierarchical_broadcast(party, nodes_, whole, call.root);
+  tree_broadcast(party, whole, call.root);
+}
+
+void MessageCollectives::barrier(const Party& party) {
+  if (nodes_.has_levels() && hierarchical_barrier(party, nodes_)) return;
+  dissemination_barrier(party);
 }
 
 // A message of another length than its receiver expects is refused on receipt, but only by that
@@ -175,7 +165,7 @@ void MessageCollectives::run(Channel& channel, const Call& call, Deadline deadli
     case Operation::all_gather:
       return all_gather(party, call);
     case Operation::broadcast:
-      return tree_broadcast(party, output, call.root);
+      return broadcast(party, call);
     case Operation::gather:
       return linear_gather(party, input, blocks_of(output, element, call.output_counts), call.root);
     case Operation::scatter:
@@ -187,16 +177,8 @@ void MessageCollectives::run(Channel& channel, const Call& call, Deadline deadli
     case Operation::measure_links:
       links(party);
       return;
-    case Operation::barrier: {
-      // Dissemination (Hensgen, Finkel and Manber, 1988).
-      for (int distance = 1; distance < party.size(); distance <<= 1) {
-        Transfers both(party);
-        both.send(modulo(party.me + distance, party.size()), {});
-        both.receive(modulo(party.me - distance, party.size()), {});
-        both.wait();
-      }
-      return;
-    }
+    case Operation::barrier:
+      return barrier(party);
   }
 }
 

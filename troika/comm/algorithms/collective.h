@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "troika/comm/algorithms/cost.h"
+#include "troika/comm/algorithms/nodes.h"
 #include "troika/comm/call.h"
 
 namespace troika::comm {
@@ -11,6 +12,9 @@ namespace troika::comm {
 // Carries out calls of one group, for which no back end had a faster way. Buffers are on the host.
 class MessageCollectives {
  public:
+  // Of the group of `station`, as this rank sees it.
+  explicit MessageCollectives(const Station& station) : nodes_(station.nodes, station.rank) {}
+
   // Carries out the call of `channel`, after GroupImpl::agree(). Blocks. Throws what messages
   // throw, and Error(usage) on every rank where the splits of an all_to_all do not fit together.
   void run(Channel& channel, const Call& call, Deadline deadline);
@@ -23,11 +27,15 @@ class MessageCollectives {
 
  private:
   void all_reduce(const Party& party, const Call& call);
-  Algorithm algorithm_for(const Party& party, const Call& call, Span whole);
+  void reduce_scatter(const Party& party, const Call& call);
+  void all_gather(const Party& party, const Call& call);
+  void broadcast(const Party& party, const Call& call);
+  void barrier(const Party& party);
   // Measured now, by all ranks, unless they were before or are assumed.
   const Links& links(const Party& party);
   void check_splits(const Party& party, const Call& call);
 
+  const Nodes nodes_;
   Traffic traffic_;
   std::optional<Links> links_;
 };

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <ranges>
 
 #include "troika/comm/algorithms/all_reduce.h"
+#include "troika/comm/algorithms/nodes.h"
 
 namespace troika::comm {
 
@@ -42,6 +44,20 @@ Link time_link(const Party& party) {
   return {small, std::max(0.0, large - small) / static_cast<double>(kLargeBytes)};
 }
 
+// Seconds of the phases of hierarchical_all_reduce inside a node.
+double time_inside(const InsideNode& inside, size_t bytes, int rounds) {
+  std::vector<char> buffer(bytes);
+  const auto blocks = even_blocks({buffer.data(), bytes}, sizeof(float), inside.size());
+  double best = std::numeric_limits<double>::max();
+  for (int round = 0; round < rounds; ++round) {
+    const Stopwatch watch;
+    inside.reduce_scatter(blocks, {c10::ScalarType::Float, ReduceOp::sum});
+    inside.all_gather(blocks);
+    best = std::min(best, watch.seconds());
+  }
+  return best;
+}
+
 double time_reduce() {
   std::vector<float> a(kLargeBytes / sizeof(float));
   const std::vector<float> b(a.size());
@@ -55,15 +71,15 @@ double time_reduce() {
 struct Shape {
   int ranks;
   int nodes;
-  int per_node;  // ranks of the fullest node
+  int fullest;   // ranks of the fullest node
+  int emptiest;  // ranks of the emptiest
 };
 
 Shape shape_of(std::span<const int> nodes) {
   std::map<int, int> counts;
   for (const int node : nodes) ++counts[node];
-  int fullest = 1;
-  for (const auto& [node, count] : counts) fullest = std::max(fullest, count);
-  return {static_cast<int>(nodes.size()), static_cast<int>(counts.size()), fullest};
+  const auto [least, most] = std::ranges::minmax(counts | std::views::values);
+  return {static_cast<int>(nodes.size()), static_cast<int>(counts.size()), most, least};
 }
 
 int log2_up(int n) {
@@ -77,81 +93,109 @@ double ring_seconds(const Link& link, double reduce_per_byte, int n, double byte
   return 2 * (n - 1) * link.seconds(part) + (n - 1) * part * reduce_per_byte;
 }
 
+// An algorithm other than hierarchical among n ranks without regard to nodes. `link` is that of two
+// ranks, and `shared` the same when ranks of a node use it at once.
+double flat_seconds(Algorithm algorithm, const Link& link, const Link& shared,
+                    double reduce_per_byte, int n, double bytes) {
+  if (n == 1) return 0;
+  const int rounds = log2_up(n);
+  const bool fold = !std::has_single_bit(static_cast<unsigned>(n));
+  switch (algorithm) {
+    case Algorithm::ring:
+      return ring_seconds(link, reduce_per_byte, n, bytes);
+    case Algorithm::recursive_doubling:
+      return (rounds + (fold ? 1 : 0)) * (shared.seconds(bytes) + bytes * reduce_per_byte);
+    case Algorithm::rabenseifner: {
+      const double moved = 2 * (n - 1.0) / n * bytes;
+      const double all =
+          2 * rounds * link.latency + moved * shared.per_byte + moved / 2 * reduce_per_byte;
+      return fold ? all + 2 * shared.seconds(bytes) : all;
+    }
+    case Algorithm::double_tree: {
+      // Down follows up, and interior members reduce twice.
+      const double segments = std::ceil(bytes / 2 / static_cast<double>(kSegmentBytes));
+      return 2 * (rounds + segments) * link.latency + 2 * bytes * shared.per_byte +
+             bytes * reduce_per_byte;
+    }
+    default:
+      return std::numeric_limits<double>::max();
+  }
+}
+
+// The phase of hierarchical_all_reduce between nodes: one member of the emptiest node for each
+// block, over a link that all of them share.
+double between_seconds(Algorithm algorithm, const Links& links, const Shape& shape, double bytes) {
+  const Link wire{links.between.latency, links.between.per_byte * shape.emptiest};
+  return flat_seconds(algorithm, wire, wire, links.reduce_per_byte, shape.nodes,
+                      bytes / shape.emptiest);
+}
+
+template <size_t n>
+Algorithm least(const std::array<Algorithm, n>& candidates, auto&& seconds) {
+  return *std::ranges::min_element(candidates, {}, seconds);
+}
+
 }  // namespace
 
 Links measure_links(const Party& everyone) {
-  const auto& nodes = everyone.channel.station().nodes;
-  const int mine = nodes[static_cast<size_t>(everyone.me)];
-  std::vector<int> inside;
-  std::map<int, std::vector<int>> members;
-  for (int r = 0; r < everyone.size(); ++r) {
-    if (nodes[static_cast<size_t>(r)] == mine) inside.push_back(r);
-    members[nodes[static_cast<size_t>(r)]].push_back(r);
+  const Nodes nodes(everyone.channel.station().nodes, everyone.me);
+  Links links;
+  links.reduce_per_byte = time_reduce();
+  const InsideNode inside(everyone, nodes);
+  const auto n = static_cast<double>(inside.size());
+  if (inside.size() > 1 && inside.barrier()) {
+    time_inside(inside, kLargeBytes, 1);
+    const double small = time_inside(inside, sizeof(float), kSmallRounds);
+    const double large = time_inside(inside, kLargeBytes, kSmallRounds);
+    // ring_seconds() solved for the link.
+    links.inside.latency = small / (2 * (n - 1));
+    links.inside.per_byte = std::max(
+        0.0, (large - small) / (2 * (n - 1) / n * kLargeBytes) - links.reduce_per_byte / 2);
+  } else {
+    links.inside = time_link(everyone.part(nodes.my_node()));
   }
   // One rank of each node crosses to the next node.
-  std::vector<int> heads;
-  for (const auto& [node, ranks] : members) heads.push_back(ranks.front());
-  Links links;
-  links.inside = time_link(everyone.part(inside));
-  if (heads.size() > 1 && std::ranges::find(heads, everyone.me) != heads.end()) {
-    links.between = time_link(everyone.part(heads));
+  if (nodes.count() > 1 && nodes.place_of(everyone.me) == 0) {
+    links.between = time_link(everyone.part(nodes.across(0)));
   }
-  links.reduce_per_byte = time_reduce();
   std::array<double, 5> slowest{links.inside.latency, links.inside.per_byte, links.between.latency,
                                 links.between.per_byte, links.reduce_per_byte};
   recursive_doubling_all_reduce(everyone,
                                 {reinterpret_cast<char*>(slowest.data()), sizeof(slowest)},
                                 {c10::ScalarType::Double, ReduceOp::max});
-  if (heads.size() == 1) slowest[2] = slowest[0], slowest[3] = slowest[1];
+  if (nodes.count() == 1) slowest[2] = slowest[0], slowest[3] = slowest[1];
   return {{slowest[0], slowest[1]}, {slowest[2], slowest[3]}, slowest[4]};
 }
 
 double predict(Algorithm algorithm, const Links& links, std::span<const int> nodes, size_t bytes) {
-  const auto [n, m, per_node] = shape_of(nodes);
+  const Shape shape = shape_of(nodes);
   const auto size = static_cast<double>(bytes);
-  const double gamma = links.reduce_per_byte;
+  if (algorithm == Algorithm::hierarchical && shape.nodes > 1 && shape.fullest > 1) {
+    return ring_seconds(links.inside, links.reduce_per_byte, shape.fullest, size) +
+           between_seconds(choose_between(links, nodes, bytes), links, shape, size);
+  }
   // Without regard to nodes the slowest link sets the pace of every step, and ranks of one node
   // share it.
   Link pace = links.inside;
-  if (m > 1) pace = links.between;
+  if (shape.nodes > 1) pace = links.between;
   Link shared = pace;
-  if (m > 1) shared.per_byte *= per_node;
-  const int rounds = log2_up(n);
-  const bool fold = !std::has_single_bit(static_cast<unsigned>(n));
-  switch (algorithm) {
-    case Algorithm::ring:
-      return ring_seconds(pace, gamma, n, size);
-    case Algorithm::recursive_doubling:
-      return (rounds + (fold ? 1 : 0)) * (shared.seconds(size) + size * gamma);
-    case Algorithm::rabenseifner: {
-      const double moved = 2 * (n - 1.0) / n * size;
-      const double all = 2 * rounds * pace.latency + moved * shared.per_byte + moved / 2 * gamma;
-      return fold ? all + 2 * shared.seconds(size) : all;
-    }
-    case Algorithm::double_tree: {
-      // Down follows up, and interior members reduce twice.
-      const double segments = std::ceil(size / 2 / static_cast<double>(kSegmentBytes));
-      return 2 * (rounds + segments) * pace.latency + 2 * size * shared.per_byte + size * gamma;
-    }
-    case Algorithm::hierarchical: {
-      if (m == 1 || per_node == 1) return ring_seconds(pace, gamma, n, size);
-      const double inside = ring_seconds(links.inside, gamma, per_node, size);
-      const Link wire{links.between.latency, links.between.per_byte * per_node};
-      return inside + ring_seconds(wire, gamma, m, size / per_node);
-    }
-    case Algorithm::automatic:
-      break;
-  }
-  return std::numeric_limits<double>::max();
+  if (shape.nodes > 1) shared.per_byte *= shape.fullest;
+  const auto flat = algorithm == Algorithm::hierarchical ? Algorithm::ring : algorithm;
+  return flat_seconds(flat, pace, shared, links.reduce_per_byte, shape.ranks, size);
 }
 
 Algorithm choose(const Links& links, std::span<const int> nodes, size_t bytes) {
-  constexpr std::array kCandidates{Algorithm::ring, Algorithm::recursive_doubling,
-                                   Algorithm::rabenseifner, Algorithm::double_tree,
-                                   Algorithm::hierarchical};
-  return *std::ranges::min_element(kCandidates, {}, [&](Algorithm algorithm) {
-    return predict(algorithm, links, nodes, bytes);
-  });
+  return least(std::array{Algorithm::ring, Algorithm::recursive_doubling, Algorithm::rabenseifner,
+                          Algorithm::double_tree, Algorithm::hierarchical},
+               [&](Algorithm algorithm) { return predict(algorithm, links, nodes, bytes); });
+}
+
+Algorithm choose_between(const Links& links, std::span<const int> nodes, size_t bytes) {
+  const Shape shape = shape_of(nodes);
+  return least(std::array{Algorithm::ring, Algorithm::recursive_doubling, Algorithm::rabenseifner},
+               [&](Algorithm algorithm) {
+                 return between_seconds(algorithm, links, shape, static_cast<double>(bytes));
+               });
 }
 
 }  // namespace troika::comm

@@ -26,8 +26,9 @@ struct Links {
 };
 
 // Times messages between neighbours of a node and between nodes, all ranks at once, and returns the
-// same numbers on every rank: the slowest rank's. Blocks; a few round trips and two messages of
-// 256 KiB.
+// same numbers on every rank: the slowest rank's. Where collectives inside a node need no messages,
+// `inside` is the link over which a ring would take as long. Blocks; a few round trips and two
+// messages of 256 KiB.
 Links measure_links(const Party& everyone);
 
 // Predicted seconds of one all-reduce among ranks on these nodes (by rank), after the alpha-beta-
@@ -36,5 +37,9 @@ double predict(Algorithm algorithm, const Links& links, std::span<const int> nod
 
 // The algorithm of least predicted time.
 Algorithm choose(const Links& links, std::span<const int> nodes, size_t bytes);
+
+// The algorithm of least predicted time for the phase of hierarchical_all_reduce between nodes.
+// `bytes` are those of the whole all-reduce.
+Algorithm choose_between(const Links& links, std::span<const int> nodes, size_t bytes);
 
 }  // namespace troika::comm

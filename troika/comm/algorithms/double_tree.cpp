@@ -58,7 +58,7 @@ struct Lane {
         node(node_of(all.me, all.size(), shift)),
         segments(
             even_blocks(half, elements.size(), static_cast<int>(half.bytes / kSegmentBytes + 1))),
-        reducer(party, elements),
+        collector(party, {elements.type, elements.op}),
         up(party),
         down(party) {
     party.lane = static_cast<uint32_t>(shift);
@@ -68,9 +68,13 @@ struct Lane {
 
   // Reduces what comes from below and passes it on; the top turns it round.
   void raise(Span segment, const Elements& elements) {
+    std::vector<int> children;
     for (const int child : node.children) {
-      if (child != kNobody) reducer.receive(child, segment);
+      if (child != kNobody) children.push_back(child);
     }
+    std::ranges::sort(children);
+    collector.start(children, segment);
+    collector.finish();
     if (node.parent != kNobody) return up.send(node.parent, segment);
     elements.finish(segment);
     lower(segment);
@@ -91,16 +95,17 @@ struct Lane {
   Party party;
   const Node node;
   const std::vector<Span> segments;
-  Reducer reducer;
+  Collector collector;
   Transfers up;
   Transfers down;
 };
 
 }  // namespace
 
-void double_tree_all_reduce(const Party& party, Span whole, const Elements& elements) {
+void double_tree_all_reduce(const Party& party, Span whole, const Elements& average) {
   const int n = party.size();
   if (n == 1) return;
+  const Elements elements = average.divided_ahead(whole);
   const auto halves = even_blocks(whole, elements.size(), 2);
   // Shifted by one, the leaves of one tree are the interior places of the other.
   Lane first(party, 0, halves[0], elements);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 
 namespace troika::comm {
@@ -25,6 +26,10 @@ Party everyone(Channel& channel, Deadline deadline, Traffic& traffic) {
 
 int modulo(int value, int n) {
   return (value % n + n) % n;
+}
+
+void copy(Span from, Span into) {
+  if (from.bytes > 0 && from.data != into.data) std::memcpy(into.data, from.data, from.bytes);
 }
 
 std::vector<Span> even_blocks(Span whole, size_t element, int n) {
@@ -120,6 +125,27 @@ void Reducer::finish() {
     theirs += parts_[i].bytes;
   }
   arriving_.clear();
+}
+
+void Collector::start(const std::vector<int>& members, Span own) {
+  own_ = own;
+  terms_.clear();
+  scratch_.resize(std::max(scratch_.size(), own.bytes * members.size()));
+  char* at = scratch_.data();
+  for (const int member : members) {
+    arriving_.receive(member, {at, own.bytes});
+    terms_.push_back(at);
+    at += own.bytes;
+  }
+  const auto before = std::ranges::lower_bound(members, party_.me) - members.begin();
+  terms_.insert(terms_.begin() + before, own.data);
+}
+
+void Collector::finish() {
+  arriving_.wait();
+  void* into = own_.data;
+  reduce({&into, 1}, terms_, elements_.count(own_), elements_.type, elements_.op,
+         elements_.divisor);
 }
 
 }  // namespace troika::comm

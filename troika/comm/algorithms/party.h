@@ -55,10 +55,21 @@ struct Elements {
 
   size_t size() const { return c10::elementSize(type); }
   size_t count(Span span) const { return span.bytes / size(); }
-  // For what is not complete yet.
-  Elements undivided() const { return {type, op, 1}; }
+  bool is_half() const {
+    return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16;
+  }
+  // For what is reduced by levels: halves are divided at the first, so that no partial sum of an
+  // average leaves their range, other types at the last.
+  Elements first_level() const { return {type, op, is_half() ? divisor : 1}; }
+  Elements last_level() const { return {type, op, is_half() ? 1 : divisor}; }
   void finish(Span span) const {
     if (divisor != 1) divide(span.data, count(span), type, divisor);
+  }
+  // For reductions in many steps: has terms divided before they are added up where first_level()
+  // does, and returns how to go on.
+  Elements divided_ahead(Span terms) const {
+    first_level().finish(terms);
+    return last_level();
   }
 };
 
@@ -67,6 +78,9 @@ struct Elements {
 inline constexpr size_t kSegmentBytes = size_t{1} << 20;
 
 int modulo(int value, int n);
+
+// The spans have as many bytes, and are apart or the same.
+void copy(Span from, Span into);
 
 // `whole` cut into n blocks of elements whose sizes differ by at most one element.
 std::vector<Span> even_blocks(Span whole, size_t element, int n);
@@ -113,6 +127,27 @@ class Reducer {
   std::vector<Span> parts_;
   std::vector<char> scratch_;
   std::vector<std::unique_ptr<Channel::Arrival>> arriving_;  // into scratch_: goes first
+};
+
+// Receives what several members send for one span, and reduces all of it at once, in the order of
+// members: half-precision types are rounded once.
+class Collector {
+ public:
+  Collector(const Party& party, const Elements& elements) : party_(party), elements_(elements) {}
+
+  // Says that `own` is to be reduced with what those members send, of which this is none. They are
+  // in ascending order.
+  void start(const std::vector<int>& members, Span own);
+  // Blocks until that is done.
+  void finish();
+
+ private:
+  const Party& party_;
+  const Elements elements_;
+  Span own_;
+  std::vector<const void*> terms_;
+  std::vector<char> scratch_;
+  Transfers arriving_{party_};  // into scratch_: goes first
 };
 
 }  // namespace troika::comm

@@ -144,6 +144,10 @@ class NcclGroup : public GroupImpl {
     return true;
   }
 
+  bool run_within_node(Call call, Deadline deadline) override {
+    return host_->run_within_node(std::move(call), deadline);
+  }
+
   std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>&, Station station,
                                    const std::vector<int>& members, Deadline deadline) override {
     station.backend = host_->station().backend;

@@ -46,8 +46,10 @@ Address address_of(const Segment& segment) {
 class ShmGroup : public GroupImpl {
  public:
   ShmGroup(Station station, std::shared_ptr<Lifeline> lifeline, std::shared_ptr<Board> board,
-           std::shared_ptr<Arena> arena, std::vector<int> arena_ranks, Deadline deadline)
+           std::shared_ptr<Arena> arena, std::vector<int> arena_ranks, Deadline deadline,
+           std::shared_ptr<GroupImpl> whole = nullptr)
       : GroupImpl(std::move(station), std::move(lifeline)),
+        whole_(std::move(whole)),
         board_(std::move(board)),
         arena_(std::move(arena)),
         arena_ranks_(std::move(arena_ranks)),
@@ -107,7 +109,7 @@ class ShmGroup : public GroupImpl {
   }
 
   // A board of its own, so that the part's calls do not meet this group's; the memory is the same.
-  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>&, Station station,
+  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
                                    const std::vector<int>& members, Deadline deadline) override {
     const int part_rank = station.rank;
     const int part_size = station.size;
@@ -128,7 +130,7 @@ class ShmGroup : public GroupImpl {
     for (const int m : members) arena_ranks.push_back(arena_ranks_[static_cast<size_t>(m)]);
     auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size, lifeline());
     return std::make_shared<ShmGroup>(std::move(station), lifeline(), std::move(board), arena_,
-                                      std::move(arena_ranks), deadline);
+                                      std::move(arena_ranks), deadline, self);
   }
 
  private:
@@ -158,6 +160,7 @@ class ShmGroup : public GroupImpl {
     const size_t bytes_;
   };
 
+  const std::shared_ptr<GroupImpl> whole_;  // of a part: leaves the world when it goes
   const std::shared_ptr<Board> board_;
   const std::shared_ptr<Arena> arena_;
   const std::vector<int> arena_ranks_;

@@ -54,10 +54,6 @@ bool is_small(const Call& call) {
   return knows(call) && agreed_bytes(call) <= kSlotBytes;
 }
 
-int divisor_of(const Call& call, int ranks) {
-  return call.reduce_op == ReduceOp::average ? ranks : 1;
-}
-
 // [begin, begin + bytes) of each rank's part of something.
 struct Part {
   size_t begin;
@@ -188,8 +184,7 @@ void Shortcut::run_small(const Call& call) const {
   std::vector<const void*> terms;
   for (int r = 0; r < size_; ++r) terms.push_back(board_->slot(r, sequence).data + own.begin);
   void* into = output;
-  reduce({&into, 1}, terms, own.bytes / element, call.type, call.reduce_op,
-         divisor_of(call, size_));
+  reduce({&into, 1}, terms, own.bytes / element, call.type, call.reduce_op, call.divisor);
 }
 
 bool Shortcut::all_shared(const Call& call) const {
@@ -233,7 +228,7 @@ void Shortcut::run_in_place(const Call& call, Deadline deadline) const {
       if (everywhere) into.push_back(at);
     }
     if (!everywhere) into.push_back(data_of(call.output));
-    reduce(into, terms, own.bytes / element, call.type, call.reduce_op, divisor_of(call, size_));
+    reduce(into, terms, own.bytes / element, call.type, call.reduce_op, call.divisor);
   }
   board_->barrier(deadline);
 }
@@ -276,7 +271,7 @@ size_t Shortcut::all_reduce_staged(const Call& call, Deadline deadline) const {
         terms[static_cast<size_t>(r)] = (r == me_ ? place(middle) : staging(r, middle)) + begin;
       }
       void* const into[] = {place(middle) + begin, staging(me_, middle) + begin};
-      reduce(into, terms, bytes / element, call.type, call.reduce_op, divisor_of(call, size_));
+      reduce(into, terms, bytes / element, call.type, call.reduce_op, call.divisor);
     }
     if (turn >= 2) {
       for (int r = 0; r < size_; ++r) {
@@ -311,8 +306,7 @@ size_t Shortcut::reduce_scatter_staged(const Call& call, Deadline deadline) cons
             r == me_ ? input + begin : staging(r, turn - 1) + mine * per_turn;
       }
       void* const into = data_of(call.output) + (begin - parts[mine].begin);
-      reduce({&into, 1}, terms, bytes / element, call.type, call.reduce_op,
-             divisor_of(call, size_));
+      reduce({&into, 1}, terms, bytes / element, call.type, call.reduce_op, call.divisor);
     }
     if (turn < turns) board_->barrier(deadline);
   }
