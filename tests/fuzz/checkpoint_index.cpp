@@ -6,9 +6,9 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/input_file.h"
+#include "troika/base/checksum.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/base/checksum.h"
 #include "troika/train/checkpoint/index.h"
 #include "troika/train/checkpoint/reader.h"
 

@@ -94,6 +94,9 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   context_.exchange = &training_step_->exchange();
   context_.optimization = &training_step_->optimization();
   context_.run_training_data = [this] { run_training_data(); };
+  context_.save_checkpoint = [this](const auto& path, bool weights_only) {
+    return save_as(path, weights_only);
+  };
   context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(group_, options);
   if (saved) restore(*saved);
@@ -214,6 +217,7 @@ void Fit::train_batch(const data::Batch& batch, bool is_last) {
   log_.start_batch(batch.size());
   task_.log_to(&log_, batch.size());
   hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
+  in_pass_ = true;
   const double loss =
       training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_).item<double>();
   log_.log(kTrainLoss, loss, {.sync_dist = true});
@@ -221,11 +225,12 @@ void Fit::train_batch(const data::Batch& batch, bool is_last) {
   at_.position += batch_;
   at_.samples += batch_;
   at_.pass = is_last ? 0 : at_.pass + 1;
+  if (is_last) ++at_.step;
+  in_pass_ = false;
   step_seconds_ += one.seconds();
   interval_samples_ += batch_;
   outputs_->advance(batch_, loss);
   if (is_last) {
-    ++at_.step;
     step_milliseconds_.add(std::exchange(step_seconds_, 0) * 1e3);
     if (at_.step % options_.trainer.log_every_n_steps == 0) log_training();
   }

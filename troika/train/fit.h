@@ -44,6 +44,12 @@ class Fit {
   RunSummary summary(const std::string& status) const;
   // Called by all ranks.
   std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
+  // Trainer::save_checkpoint().
+  std::filesystem::path save_as(const std::filesystem::path& path, bool weights_only);
+  // What a checkpoint holds of the run as it stands. Its tensors share memory with what is trained,
+  // and outlive this object.
+  RankState checkpoint_state(bool weights_only) const;
+  CheckpointInfo checkpoint_info() const { return {.epoch = at_.epoch, .step = at_.step}; }
   int64_t peak_tensor_bytes() const { return training_step_->peak_tensor_bytes(); }
 
  private:
@@ -114,6 +120,7 @@ class Fit {
   std::optional<TrainingStep> training_step_;
   Stop stop_;
   Loops at_;
+  bool in_pass_ = false;  // at_ does not tell of it yet
   MetricLog log_;
   MetricLog evaluation_log_;
   const Callbacks callbacks_;  // those that monitor last

@@ -63,6 +63,9 @@ struct FitContext {
 
   std::string stop_reason = {};  // empty: nobody asked
   bool checkpoint_asked = false;
+  // Trainer::save_checkpoint(), for hooks of fit() between passes.
+  std::function<std::filesystem::path(const std::filesystem::path& path, bool weights_only)>
+      save_checkpoint = {};
 };
 
 }  // namespace troika::train

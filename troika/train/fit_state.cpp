@@ -140,27 +140,45 @@ std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
                          {.epoch = at.epoch, .step = at.step});
 }
 
+RankState Fit::checkpoint_state(bool weights_only) const {
+  RankState state = training_step_->state(at_.pass > 0);
+  if (weights_only) {
+    keep_weights(state);
+    return state;
+  }
+  Loops at = at_;
+  at.seconds = seconds();
+  add_course(at, state);
+  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
+  return state;
+}
+
+std::filesystem::path Fit::save_as(const std::filesystem::path& path, bool weights_only) {
+  if (in_pass_) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "save_checkpoint() inside of a training step",
+                 .got = fmt::format("a call in step {}", at_.step + 1),
+                 .expected = "a call between passes",
+                 .hint = "use on_train_batch_end, or ask_for_checkpoint()"});
+  }
+  return write_checkpoint(group_, path, checkpoint_state(weights_only), options_,
+                          checkpoint_info());
+}
+
 void Fit::save(bool to_go_on) {
   const TraceSpan span(trace(), "compute", "checkpoint");
   const Profile::Span profiled(profile(), "save_checkpoint");
   finish_saving();
   at_.seconds = seconds();
-  RankState state = training_step_->state(at_.pass > 0);
-  if (to_go_on) {
-    add_course(at_, state);
-    if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
-    saved_samples_ = at_.samples;
-  } else {
-    state.rest.clear();
-    std::erase_if(state.shards, [](const auto& s) { return !s.name.starts_with(kModelPrefix); });
-  }
+  const RankState state = checkpoint_state(/*weights_only=*/!to_go_on);
+  if (to_go_on) saved_samples_ = at_.samples;
   // Checkpoints of other runs are not this one's to remove.
   std::error_code none;
   const bool is_ours = std::filesystem::equivalent(checkpoint_.parent_path(), checkpoints(), none);
   former_ = is_ours ? checkpoint_ : std::filesystem::path();
   context_.checkpoint_asked = false;
   for (const auto& callback : callbacks_) callback->on_save_checkpoint(context_);
-  const CheckpointInfo info{.epoch = at_.epoch, .step = at_.step};
+  const auto info = checkpoint_info();
   if (writer_) {
     writer_->start(checkpoints(), state, info);
   } else {

@@ -12,6 +12,7 @@
 #include "troika/base/random.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit.h"
 #include "troika/train/limits.h"
 
@@ -87,11 +88,21 @@ std::filesystem::path Trainer::folder() const {
   return std::filesystem::path(options_.run.folder) / options_.run.name;
 }
 
+std::filesystem::path Trainer::save_checkpoint(const std::filesystem::path& path,
+                                               bool weights_only) const {
+  if (save_) return save_(path, weights_only);
+  throw Error("train", ErrorKind::usage,
+              {.what = "no run to save as " + path.string(),
+               .got = "no fit(), or one that failed",
+               .expected = "a call from its hooks or after it"});
+}
+
 RunSummary Trainer::fit(Task& task, const data::Dataset& training,
                         const data::Dataset& validation) {
   const bool is_main = group_.rank() == 0;
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;
+  save_ = nullptr;
   try {
     forget_earlier_run();
     if (is_main) {
@@ -101,6 +112,7 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
     fit.emplace(options_, group_, folder(), task, training, validation, question_,
                 std::move(callbacks));
+    save_ = [&](const auto& path, bool weights_only) { return fit->save_as(path, weights_only); };
     try {
       stopped_by_ = fit->run();
     } catch (const std::exception& problem) {
@@ -120,8 +132,16 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
     }
     summary.predicted_tensor_bytes = predicted_tensor_bytes_;
     if (is_main) write_summary(summary_file, summary);
+    save_ = [options = options_, group = group_, info = fit->checkpoint_info(),
+             state = fit->checkpoint_state(/*weights_only=*/false)](const auto& path,
+                                                                    bool weights_only) {
+      RankState saved = state;
+      if (weights_only) keep_weights(saved);
+      return write_checkpoint(group, path, saved, options, info);
+    };
     return summary;
   } catch (...) {
+    save_ = nullptr;
     if (is_main) {
       try_to_write(summary_file, fit ? fit->summary("failed")
                                      : bare_summary(options_, group_, folder(), "failed"));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -63,6 +64,16 @@ class Trainer {
   MetricValues test(Task& task, DataModule& data, const std::string& ckpt = "");
   at::Tensor predict(Task& task, DataModule& data, const std::string& ckpt = "");
 
+  // Writes a checkpoint, a folder, as `path`: of the run as it stands, from a hook of fit() between
+  // passes (not in on_before_optimizer_step), or of the latest fit() as it stood at its end. A run
+  // goes on from it with trainer.ckpt_path, unless `weights_only`. A checkpoint that is there is
+  // replaced; no link moves, and checkpoint.save_top_k never removes it. Called by all ranks, which
+  // share the folder and take rank 0's `path`; blocks. Returns the path. Throws Error(usage) before
+  // a fit(), after one that failed, and where `path` is something else than a checkpoint. Until the
+  // next fit() this keeps the optimizer's states in memory.
+  std::filesystem::path save_checkpoint(const std::filesystem::path& path,
+                                        bool weights_only = false) const;
+
   // Accompanies every call from now on, after those that were added before. In fit(), callbacks
   // that the options ask for come first.
   void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
@@ -96,6 +107,8 @@ class Trainer {
   comm::Group group_;
   Callbacks callbacks_;
   StopQuestion question_;
+  // What save_checkpoint() calls; none where there is no run to save.
+  std::function<std::filesystem::path(const std::filesystem::path&, bool)> save_;
   int64_t predicted_tensor_bytes_ = 0;
   cluster::StopRequest stopped_by_ = cluster::StopRequest::none;
 };

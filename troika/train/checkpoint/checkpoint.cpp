@@ -7,6 +7,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/train/checkpoint/index.h"
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/options.h"
 
@@ -25,6 +26,11 @@ constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
     {"troika.context", &nn::ModelOptions::context}};
 
 }  // namespace
+
+void keep_weights(RankState& state) {
+  state.rest.clear();
+  std::erase_if(state.shards, [](const auto& s) { return !s.name.starts_with(kModelPrefix); });
+}
 
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others) {
   NamedTensors state;

@@ -38,6 +38,9 @@ struct RankState {
   std::vector<parallel::Shard> shards = {};
 };
 
+// Leaves what a checkpoint of weights alone holds.
+void keep_weights(RankState& state);
+
 // The module's parameters and buffers, which the tensors share memory with. Those of `others` stand
 // in place of those of their names: masters, of which parameters are roundings, or parts of them.
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others = {});

@@ -1,7 +1,9 @@
 #include "troika/train/checkpoint/resume.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fnmatch.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <string_view>
@@ -87,31 +89,23 @@ void link_last(const std::filesystem::path& folder, const std::filesystem::path&
   sync_path(folder);
 }
 
-void publish(const comm::Group& group, const std::filesystem::path& folder,
-             const std::filesystem::path& unfinished, const std::filesystem::path& name,
-             const CheckpointIndex& index) {
+void finish_folder(const comm::Group& group, const std::filesystem::path& unfinished,
+                   const CheckpointIndex& index) {
   for (int rank = 0; rank < group.size(); ++rank) {
     if (std::filesystem::exists(unfinished / rank_file(rank))) continue;
     throw Error("train", ErrorKind::usage,
-                {.what = folder.string() + " is not one folder for all ranks",
+                {.what = unfinished.parent_path().string() + " is not one folder for all ranks",
                  .got = fmt::format("nothing of rank {}", rank),
                  .expected = "run.folder on a file system that all machines share"});
   }
   write_index(unfinished, index);
   sync_path(unfinished);
-  set_link(folder / kPublishing, name);
-  std::filesystem::rename(unfinished, folder / name);
-  sync_path(folder);
-  link_last(folder, name);
 }
 
-std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,
-                           const RankState& state, const TrainOptions& options,
-                           const CheckpointInfo& info) {
+// Each rank its share, and rank 0 the index when it has seen all of them.
+void write_folder(const comm::Group& group, const std::filesystem::path& unfinished,
+                  const RankState& state, const TrainOptions& options, const CheckpointInfo& info) {
   const bool is_main = group.rank() == 0;
-  const std::filesystem::path name =
-      group.broadcast_text(is_main ? free_name(folder, info).string() : "", 0, "checkpoint");
-  const auto unfinished = folder / (kUnfinished + name.string());
   if (is_main) {
     std::filesystem::remove_all(unfinished);
     make_folder(unfinished);
@@ -132,9 +126,72 @@ std::filesystem::path save(const comm::Group& group, const std::filesystem::path
   for (const auto& text : group.all_gather_text(to_text(own), "checkpoint")) {
     add_share(index, text);
   }
-  if (is_main) publish(group, folder, unfinished, name, index);
+  if (is_main) finish_folder(group, unfinished, index);
+}
+
+std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,
+                           const RankState& state, const TrainOptions& options,
+                           const CheckpointInfo& info) {
+  const bool is_main = group.rank() == 0;
+  const std::filesystem::path name =
+      group.broadcast_text(is_main ? free_name(folder, info).string() : "", 0, "checkpoint");
+  const auto unfinished = folder / (kUnfinished + name.string());
+  write_folder(group, unfinished, state, options, info);
+  if (is_main) {
+    set_link(folder / kPublishing, name);
+    std::filesystem::rename(unfinished, folder / name);
+    sync_path(folder);
+    link_last(folder, name);
+  }
   group.barrier({.label = "checkpoint"});
   return folder / name;
+}
+
+// Whether a checkpoint may be written there: to a new path, or over a checkpoint.
+bool is_free(const std::filesystem::path& path) {
+  return path.has_filename() &&
+         (!std::filesystem::exists(std::filesystem::symlink_status(path)) ||
+          (!std::filesystem::is_symlink(path) && std::filesystem::exists(path / kIndexFile)));
+}
+
+void replace(const std::filesystem::path& unfinished, const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) {
+    std::filesystem::rename(unfinished, path);
+  } else {
+    // Where the file system cannot exchange them, a kill between the two renames leaves both
+    // checkpoints, and the former one under the name of what is unfinished.
+    const auto former = unfinished.string() + "-former";
+    if (::renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
+      std::filesystem::rename(path, former);
+      std::filesystem::rename(unfinished, path);
+    }
+    sync_path(path.parent_path());
+    std::filesystem::remove_all(unfinished);
+    std::filesystem::remove_all(former);
+  }
+  sync_path(path.parent_path());
+}
+
+std::filesystem::path write(const comm::Group& group, const std::filesystem::path& given,
+                            const RankState& state, const TrainOptions& options,
+                            const CheckpointInfo& info) {
+  const bool is_main = group.rank() == 0;
+  const auto normal = std::filesystem::absolute(given).lexically_normal();
+  const auto own = normal.has_filename() ? normal : normal.parent_path();
+  const auto answer = group.broadcast_text(is_main ? (is_free(own) ? "+" : "-") + own.string() : "",
+                                           0, "checkpoint");
+  const std::filesystem::path path = answer.substr(1);
+  if (answer.front() == '-') {
+    throw Error("train", ErrorKind::usage,
+                {.what = "cannot save a checkpoint as " + path.string(),
+                 .got = "something else there",
+                 .expected = "a new path, or the folder of a checkpoint to replace"});
+  }
+  const auto unfinished = path.parent_path() / (kUnfinished + path.filename().string());
+  write_folder(group, unfinished, state, options, info);
+  if (is_main) replace(unfinished, path);
+  group.barrier({.label = "checkpoint"});
+  return path;
 }
 
 }  // namespace
@@ -144,6 +201,13 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
                                       const CheckpointInfo& info) {
   return on_disk("save a checkpoint in " + folder.string(),
                  [&] { return save(group, folder, state, options, info); });
+}
+
+std::filesystem::path write_checkpoint(const comm::Group& group, const std::filesystem::path& path,
+                                       const RankState& state, const TrainOptions& options,
+                                       const CheckpointInfo& info) {
+  return on_disk("save a checkpoint as " + path.string(),
+                 [&] { return write(group, path, state, options, info); });
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,

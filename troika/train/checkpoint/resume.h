@@ -19,6 +19,14 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
                                       const RankState& state, const TrainOptions& options,
                                       const CheckpointInfo& info);
 
+// Writes the same to the folder `path` itself and moves no links. A checkpoint that is there
+// already is replaced, in one step where the file system can do that. Called by all ranks, which
+// take rank 0's `path`; blocks. Returns it. Throws Error(usage) on all ranks if something else is
+// there.
+std::filesystem::path write_checkpoint(const comm::Group& group, const std::filesystem::path& path,
+                                       const RankState& state, const TrainOptions& options,
+                                       const CheckpointInfo& info);
+
 // The checkpoint that trainer.ckpt_path means: empty for none, which is also what "last" and
 // "best" mean before the first one was written. `folder` holds the run's checkpoints. Throws
 // Error(usage) for another path that is no checkpoint.
