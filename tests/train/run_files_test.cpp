@@ -1,5 +1,6 @@
 // What a run leaves in its folder: metrics.csv, TensorBoard events, summary.json.
 #include <gmock/gmock.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <ctime>
 #include <map>
 #include <numeric>
+#include <random>
 
 #include "tests/support/errors.h"
 #include "troika/base/checksum.h"
@@ -292,6 +294,35 @@ TEST(Median, IsExact) {
   median.add(-1);
   EXPECT_EQ(median.value(), 3);
   EXPECT_THROW(median.add(NAN), CheckError);
+}
+
+// Of numbers from 1e-3 to 1e3, evenly on a logarithmic scale, and in no order.
+TEST(Median, OfManyIsWithinHalfAPercent) {
+  std::mt19937_64 random(1);
+  std::uniform_real_distribution<double> exponents(-3, 3);
+  Median median;
+  std::vector<double> values;
+  for (int i = 0; i < 30'001; ++i) {
+    values.push_back(std::pow(10, exponents(random)));
+    median.add(values.back());
+    if (values.size() % 5'000 != 1) continue;
+    auto sorted = values;
+    std::sort(sorted.begin(), sorted.end());
+    const double exact = sorted[sorted.size() / 2];
+    EXPECT_NEAR(median.value(), exact, 0.00501 * exact) << values.size();
+  }
+  Median extreme;
+  for (size_t i = 0; i < 2 * Median::kExact; ++i) extreme.add(i % 3 == 0 ? -1 : INFINITY);
+  EXPECT_NEAR(extreme.value(), 1e9, 0.0101 * 1e9) << "as what is above counts";
+}
+
+TEST(Median, DoesNotGrow) {
+  Median median;
+  const auto in_use = [] { return static_cast<int64_t>(::mallinfo2().uordblks); };
+  const int64_t before = in_use();
+  for (int i = 0; i < 1'000'000; ++i) median.add(1 + i % 100);
+  EXPECT_LE(in_use() - before, 40 << 10);
+  EXPECT_NEAR(median.value(), 50.5, 0.0101 * 50.5);
 }
 
 }  // namespace

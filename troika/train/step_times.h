@@ -21,8 +21,9 @@ inline constexpr std::array<std::string_view, 6> kPhaseNames{
 inline constexpr std::array<const char*, kPhaseNames.size()> kSpanNames{
     "data wait", "forward", "backward", "finish_backward", "optimizer", "other"};
 
-// Keeps every phase's time (8 bytes each) for their medians, and tells a trace: the span "step" and
-// its phases on track "compute", "data wait" on track "data"; and a profile. For one thread:
+// Keeps the medians of every phase's times, in memory that does not grow, and tells a trace: the
+// span "step" and its phases on track "compute", "data wait" on track "data"; and a profile. For
+// one thread:
 //
 //   times.start(); load(batch);
 //   times.begin(step);                       // ends data_wait

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
@@ -32,6 +33,19 @@ std::vector<PhaseTime> phases_of(const nlohmann::ordered_json& json) {
     for (const auto& number : ranks) phases.back().milliseconds.push_back(number_or_nan(number));
   }
   return phases;
+}
+
+// Bin i of a Median holds values from kLeast * kGrowth^i on.
+constexpr double kLeast = 1e-7, kLargest = 1e9, kGrowth = 1.01;
+
+size_t bin_of(double value) {
+  static const double per_bin = std::log(kGrowth);
+  return static_cast<size_t>(std::log(std::clamp(value, kLeast, kLargest) / kLeast) / per_bin);
+}
+
+// As far from the bin's lower bound as from its upper one, relative to them.
+double middle_of(size_t bin) {
+  return kLeast * std::pow(kGrowth, static_cast<double>(bin)) * 2 * kGrowth / (1 + kGrowth);
 }
 
 }  // namespace
@@ -122,16 +136,32 @@ int64_t peak_resident_bytes() {
 
 void Median::add(double value) {
   TROIKA_CHECK(!std::isnan(value), "a NaN has no place in an order");
+  ++count_;
+  if (!bins_.empty()) {
+    ++bins_[bin_of(value)];
+    return;
+  }
   values_.push_back(value);
+  if (values_.size() < kExact) return;
+  bins_.resize(bin_of(kLargest) + 1);
+  for (const double known : std::exchange(values_, {})) ++bins_[bin_of(known)];
 }
 
 double Median::value() const {
-  if (values_.empty()) return std::nan("");
-  auto sorted = values_;
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  if (sorted.size() % 2) return *middle;
-  return (*middle + *std::max_element(sorted.begin(), middle)) / 2;
+  if (count_ == 0) return std::nan("");
+  return (at((count_ - 1) / 2) + at(count_ / 2)) / 2;
+}
+
+double Median::at(int64_t place) const {
+  if (bins_.empty()) {
+    auto sorted = values_;
+    const auto found = sorted.begin() + place;
+    std::nth_element(sorted.begin(), found, sorted.end());
+    return *found;
+  }
+  size_t bin = 0;
+  for (int64_t seen = bins_[0]; seen <= place; seen += bins_[bin]) ++bin;
+  return middle_of(bin);
 }
 
 }  // namespace troika::train
