@@ -1,19 +1,37 @@
 // What Trainer::fit costs beside a hand-written loop: the same model, batch and optimizer, one
-// process, one thread, taking turns. Prints one JSON object: per model the medians over the rounds
-// of microseconds a step, from one step's start to a later one's, so of all that lies between; what
+// thread, taking turns. Prints one JSON object: per model the medians over the rounds of
+// microseconds a step, from one step's start to a later one's, so of all that lies between; what
 // the trainer adds, also in processor time of the thread that trains, which other work on the
-// machine disturbs less; and, for the GPT, what a checkpoint every 10 steps, written beside
-// training, adds to that. The bars: 20 microseconds a step on the tiny MLP; on the small GPT 1 %
-// and, for checkpoints, 3.5 %.
+// machine disturbs less, in allocations of the process and in instructions in user mode of that
+// thread (null where the kernel does not count them: the script trainer_instructions does then);
+// and, for the GPT, what a checkpoint every 10 steps, written beside training, adds. The bars: 20
+// microseconds a step on the tiny MLP; on the small GPT 1 % and, for checkpoints, 3.5 %.
 //
 // trainer [ROUNDS [MLP_STEPS [GPT_STEPS]]]; checkpoints go to TMPDIR, the log to standard error.
+// trainer loop|fit STEPS: the tiny MLP alone, by hand or by the trainer, without output; under
+// callgrind --instr-atstart=no the measured steps are what is counted.
+//
+// Under `troika launch -n N` all ranks train, and rank 0 prints what it has measured; the loop is
+// the same, and each rank makes it by itself.
+#include <linux/perf_event.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
+#if __has_include(<valgrind/callgrind.h>)
+#include <valgrind/callgrind.h>
+#else
+#define CALLGRIND_START_INSTRUMENTATION
+#define CALLGRIND_STOP_INSTRUMENTATION
+#endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
+#include "tests/support/allocations.h"
 #include "troika/base/error.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/world.h"
@@ -25,25 +43,53 @@
 
 namespace {
 
-// Steps before the measured ones and the one after, which ends the last of them.
-constexpr int64_t kBefore = 1, kAfter = 1;
+constexpr int64_t kAfter = 1;  // a step that ends the last of the measured ones
 constexpr int64_t kCheckpointEvery = 10;
 
+// Of the thread that made it, in user mode; NaN where they cannot be counted.
+class InstructionCounter {
+ public:
+  InstructionCounter() {
+    perf_event_attr what{};
+    what.size = sizeof what;
+    what.type = PERF_TYPE_HARDWARE;
+    what.config = PERF_COUNT_HW_INSTRUCTIONS;
+    what.exclude_kernel = 1;
+    what.exclude_hv = 1;
+    file_ = static_cast<int>(::syscall(SYS_perf_event_open, &what, 0, -1, -1, 0));
+  }
+  double read() const {
+    uint64_t count = 0;
+    if (file_ < 0 || ::read(file_, &count, sizeof count) != sizeof count) return std::nan("");
+    return static_cast<double>(count);
+  }
+
+ private:
+  int file_;
+};
+
 struct Moment {
-  double wall = 0, processor = 0;  // microseconds; of this thread
+  double wall = 0, processor = 0;  // microseconds; the latter of this thread
+  double instructions = 0;         // of this thread
+  double allocations = 0;          // of this process
 
   static double read(clockid_t clock) {
     timespec time{};
     ::clock_gettime(clock, &time);
     return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
   }
-  static Moment now() { return {read(CLOCK_MONOTONIC), read(CLOCK_THREAD_CPUTIME_ID)}; }
+  static Moment now() {
+    static const InstructionCounter counter;
+    return {read(CLOCK_MONOTONIC), read(CLOCK_THREAD_CPUTIME_ID), counter.read(),
+            static_cast<double>(troika::testing_support::allocations_of_process())};
+  }
 };
 
 // One batch, ready at once, so that loading is not what is measured.
 class OneBatch : public troika::data::Dataset {
  public:
   OneBatch(const troika::nn::ModelOptions& model, int64_t batch, int64_t size) : size_(size) {
+    torch::manual_seed(0);  // the same on all ranks
     const bool is_text = model.name == "gpt";
     classes_ = is_text ? model.vocab_size : model.num_classes;
     batch_.inputs = troika::nn::example_input(model, batch);
@@ -64,17 +110,6 @@ class OneBatch : public troika::data::Dataset {
   troika::data::Batch batch_;
 };
 
-class TimedTask : public troika::train::Task {
- public:
-  using Task::Task;
-  at::Tensor training_step(const troika::data::Batch& batch) override {
-    starts.push_back(Moment::now());
-    return Task::training_step(batch);
-  }
-
-  std::vector<Moment> starts;
-};
-
 struct Run {
   Moment step;  // what a step takes
   std::vector<at::Tensor> parameters;
@@ -83,32 +118,66 @@ struct Run {
 struct Setup {
   troika::nn::ModelOptions model;
   int64_t batch = 0;
+  int64_t before = 0;  // steps that are not measured
   int64_t steps = 0;
 
   troika::optim::OptimizerOptions optimizer{.name = "adamw", .lr = 1e-4};
 
-  int64_t all_steps() const { return kBefore + steps + kAfter; }
+  int64_t all_steps() const { return before + steps + kAfter; }
   std::shared_ptr<troika::nn::Model> make_model() const {
     torch::manual_seed(1);
     return troika::nn::make_model(model);
   }
-  Run finish(const std::vector<Moment>& starts, const torch::nn::Module& module) const {
-    TROIKA_CHECK(static_cast<int64_t>(starts.size()) == all_steps(), "one start a step");
-    const auto& [wall, processor] = starts[static_cast<size_t>(kBefore)];
-    const auto count = static_cast<double>(steps);
-    return {{(starts.back().wall - wall) / count, (starts.back().processor - processor) / count},
+};
+
+// The moments at which steps start.
+class Starts {
+ public:
+  explicit Starts(const Setup& setup) : setup_(setup) {
+    moments_.reserve(static_cast<size_t>(setup.all_steps()));
+  }
+
+  void add() {
+    const auto done = static_cast<int64_t>(moments_.size());
+    if (done == setup_.before) CALLGRIND_START_INSTRUMENTATION;
+    if (done + kAfter == setup_.all_steps()) CALLGRIND_STOP_INSTRUMENTATION;
+    moments_.push_back(Moment::now());
+  }
+  Run finish(const torch::nn::Module& module) const {
+    TROIKA_CHECK(static_cast<int64_t>(moments_.size()) == setup_.all_steps(), "one start a step");
+    const Moment& first = moments_[static_cast<size_t>(setup_.before)];
+    const Moment& last = moments_.back();
+    const auto count = static_cast<double>(setup_.steps);
+    return {{(last.wall - first.wall) / count, (last.processor - first.processor) / count,
+             (last.instructions - first.instructions) / count,
+             (last.allocations - first.allocations) / count},
             module.parameters()};
   }
+
+ private:
+  const Setup setup_;
+  std::vector<Moment> moments_;
+};
+
+class TimedTask : public troika::train::Task {
+ public:
+  explicit TimedTask(const Setup& setup) : Task(setup.make_model()), starts(setup) {}
+  at::Tensor training_step(const troika::data::Batch& batch) override {
+    starts.add();
+    return Task::training_step(batch);
+  }
+
+  Starts starts;
 };
 
 Run run_loop(const Setup& setup, const OneBatch& data) {
   const auto model = setup.make_model();
   const auto optimizer = troika::optim::make_optimizer(model->parameters(), setup.optimizer);
-  std::vector<Moment> starts;
+  Starts starts(setup);
   double sum = 0;
   for (int64_t i = 0; i < setup.all_steps(); ++i) {
     const auto batch = data.load({}, {});
-    starts.push_back(Moment::now());
+    starts.add();
     model->zero_grad(/*set_to_none=*/true);
     const auto loss = at::cross_entropy_loss(model->forward(batch.inputs).flatten(0, -2),
                                              batch.targets.flatten());
@@ -117,14 +186,14 @@ Run run_loop(const Setup& setup, const OneBatch& data) {
     sum += loss.item<double>();
   }
   TROIKA_CHECK(sum > 0, "a loop that trains");
-  return setup.finish(starts, *model);
+  return starts.finish(*model);
 }
 
-Run run_trainer(const Setup& setup, const OneBatch& data, const OneBatch& validation,
-                bool with_checkpoints) {
+Run run_trainer(const Setup& setup, const troika::comm::Group& group, const OneBatch& data,
+                const OneBatch& validation, bool with_checkpoints) {
   const troika::TemporaryFolder folder;
   troika::train::TrainOptions options;
-  options.run.folder = folder.path().string();
+  options.run.folder = group.broadcast_text(folder.path().string());  // one for all ranks
   options.trainer.max_steps = setup.all_steps();
   options.checkpoint.every_n_train_steps = with_checkpoints ? kCheckpointEvery : 0;
   options.checkpoint.async = true;
@@ -132,10 +201,11 @@ Run run_trainer(const Setup& setup, const OneBatch& data, const OneBatch& valida
   options.optimizer = setup.optimizer;
   options.schedule.name = "constant";
   options.model = setup.model;
-  TimedTask task(setup.make_model());
-  troika::train::Trainer trainer(options, troika::comm::world());
+  TimedTask task(setup);
+  troika::train::Trainer trainer(options, group);
   trainer.fit(task, data, validation);
-  return setup.finish(task.starts, task.module());
+  group.barrier();
+  return task.starts.finish(task.module());
 }
 
 void require_equal(const Run& run, const Run& loop) {
@@ -150,20 +220,26 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-nlohmann::json measure(const Setup& setup, int rounds, bool with_checkpoints) {
-  const OneBatch data(setup.model, setup.batch, setup.batch * setup.all_steps());
-  const OneBatch validation(setup.model, setup.batch, setup.batch);
+nlohmann::json measure(const Setup& setup, const troika::comm::Group& group, int rounds,
+                       bool with_checkpoints) {
+  const int64_t global_batch = setup.batch * group.size();
+  const OneBatch data(setup.model, setup.batch, global_batch * setup.all_steps());
+  const OneBatch validation(setup.model, setup.batch, global_batch);
   std::vector<double> loop, trainer, added, added_processor, checkpoints, added_by_checkpoints;
+  std::vector<double> added_instructions, added_allocations;
   for (int i = 0; i < rounds; ++i) {
     const Run by_hand = run_loop(setup, data);
-    const Run ours = run_trainer(setup, data, validation, false);
+    const Run ours = run_trainer(setup, group, data, validation, false);
+    // Ranks have the same batch, so also the mean of their gradients is the loop's.
     require_equal(ours, by_hand);
     loop.push_back(by_hand.step.wall);
     trainer.push_back(ours.step.wall);
     added.push_back(ours.step.wall - by_hand.step.wall);
     added_processor.push_back(ours.step.processor - by_hand.step.processor);
+    added_instructions.push_back(ours.step.instructions - by_hand.step.instructions);
+    added_allocations.push_back(ours.step.allocations - by_hand.step.allocations);
     if (!with_checkpoints) continue;
-    const Run saving = run_trainer(setup, data, validation, true);
+    const Run saving = run_trainer(setup, group, data, validation, true);
     require_equal(saving, by_hand);
     checkpoints.push_back(saving.step.wall);
     added_by_checkpoints.push_back(saving.step.wall - ours.step.wall);
@@ -174,7 +250,13 @@ nlohmann::json measure(const Setup& setup, int rounds, bool with_checkpoints) {
                      {"added_us", median(added)},
                      {"added_percent", 100 * median(added) / median(loop)},
                      {"added_processor_us", median(added_processor)},
-                     {"rounds", {{"loop_us", loop}, {"trainer_us", trainer}}}};
+                     {"added_instructions", median(added_instructions)},
+                     {"added_allocations", median(added_allocations)},
+                     {"rounds",
+                      {{"loop_us", loop},
+                       {"trainer_us", trainer},
+                       {"added_instructions", added_instructions},
+                       {"added_allocations", added_allocations}}}};
   if (with_checkpoints) {
     row["checkpoints_us"] = median(checkpoints);
     row["checkpoints_percent"] = 100 * median(added_by_checkpoints) / median(trainer);
@@ -187,20 +269,31 @@ nlohmann::json measure(const Setup& setup, int rounds, bool with_checkpoints) {
 
 int main(int argc, char** argv) try {
   at::set_num_threads(1);
+  const auto group = troika::comm::world();
   const auto argument = [&](int i, int otherwise) {
     return argc > i ? std::max(1, std::atoi(argv[i])) : otherwise;
   };
+  Setup mlp{.model = {.name = "mlp", .image_size = 8, .hidden_width = 16},
+            .batch = 8,
+            .before = 100,
+            .steps = argument(2, 2000)};
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what == "loop" || what == "fit") {
+    const int64_t global_batch = mlp.batch * group.size();
+    const OneBatch data(mlp.model, mlp.batch, global_batch * mlp.all_steps());
+    const OneBatch validation(mlp.model, mlp.batch, global_batch);
+    what == "loop" ? run_loop(mlp, data) : run_trainer(mlp, group, data, validation, false);
+    return 0;
+  }
   const int rounds = argument(1, 9);
-  const Setup mlp{.model = {.name = "mlp", .image_size = 8, .hidden_width = 16},
-                  .batch = 8,
-                  .steps = argument(2, 2000)};
   const Setup gpt{.model = {.name = "gpt", .context = 128, .layers = 4, .heads = 4, .width = 192},
                   .batch = 16,
+                  .before = 1,
                   .steps = argument(3, 4 * kCheckpointEvery)};
-  nlohmann::json result{{"torch", troika::compat::torch_version()}};
-  result["tiny_mlp"] = measure(mlp, rounds, false);
-  result["small_gpt"] = measure(gpt, rounds, true);
-  std::cout << result.dump(2) << "\n";
+  nlohmann::json result{{"torch", troika::compat::torch_version()}, {"ranks", group.size()}};
+  result["tiny_mlp"] = measure(mlp, group, rounds, false);
+  result["small_gpt"] = measure(gpt, group, rounds, true);
+  if (group.rank() == 0) std::cout << result.dump(2) << "\n";
 } catch (const std::exception& error) {
   std::cerr << "error: " << error.what() << std::endl;
   return troika::exit_code(error);
