@@ -296,16 +296,20 @@ TEST(Sharded, StageThreeMovesHalfAsMuchAgainAndHoldsAShare) {
 }
 
 TEST(Sharded, TheModuleTakesWhatWasWrittenToPieces) {
-  for (const int stage : {1, 2, 3}) {
-    comm::local::run(3, [&](Group group) {
+  // Stage 3 has all parameters after agree() and keeps them, or gathers what was written when
+  // asked.
+  for (const auto& [stage, all_there] : {std::pair(1, false), {2, false}, {3, false}, {3, true}}) {
+    comm::local::run(3, [&, stage = stage, all_there = all_there](Group group) {
       const auto model = three_blocks();
       const auto input = torch::ones({2, 64});
       Sharded sharded(*model, group, {.stage = stage, .keep_elements = 0});
       EXPECT_EQ(sharded.shares_parameters(), stage == 3);
       const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
       make_step(*model, sharded, *optimizer);
+      if (all_there) sharded.agree();
       for (const auto& piece : sharded.parameters(*model)) piece.tensor.detach().fill_(0.5);
       sharded.spread_parameters();
+      if (stage == 3 && !all_there) sharded.agree();
       for (const auto& parameter : model->parameters()) {
         EXPECT_TRUE(parameter.eq(0.5).all().item<bool>()) << stage;
       }
@@ -315,6 +319,23 @@ TEST(Sharded, TheModuleTakesWhatWasWrittenToPieces) {
       EXPECT_NEAR(model->parameters()[0][0][0].item<double>(), 0.48, 0.01);
     });
   }
+}
+
+TEST(Sharded, StageThreeStartsWithShardsAlone) {
+  comm::local::run(4, [](Group group) {
+    const auto model = three_blocks();
+    const torch::NoGradGuard no_grad;
+    const auto parameters = model->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].fill_(100.0 * group.rank() + static_cast<double>(i));
+    }
+    Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
+    for (const auto& parameter : parameters) EXPECT_EQ(parameter.storage().nbytes(), 0u);
+    sharded.agree();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_TRUE(parameters[i].eq(static_cast<double>(i)).all().item<bool>()) << i;
+    }
+  });
 }
 
 // Passes without a graph gather too; after agree() a rank may make some of its own.

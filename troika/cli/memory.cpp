@@ -68,14 +68,15 @@ void print_table(const Report& report) {
       fmt::print("\n{} rank{}\n  {:<11}{:<10}{:<9}{:>10}", ranks, ranks == 1 ? "" : "s",
                  "precision", "recompute", "strategy", "peak");
       for (const auto& part : kParts) fmt::print("{:>12}", part.name);
-      fmt::print("{:>14}\n", "between steps");
+      fmt::print("{:>14}{:>10}\n", "between steps", "start");
     }
     fmt::print("{:<2}{:<11}{:<10}{:<9}{:>10}", report.is_configured(prediction) ? ">" : "",
                choice.precision, choice.recompute, choice.strategy, human_bytes(prediction.peak()));
     for (const auto& part : kParts) {
       fmt::print("{:>12}", human_bytes(prediction.step.*part.bytes));
     }
-    fmt::print("{:>14}", human_bytes(prediction.between_steps));
+    fmt::print("{:>14}{:>10}", human_bytes(prediction.between_steps),
+               human_bytes(prediction.start));
     if (report.budget > 0) fmt::print("{}", report.fits(prediction) ? "  fits" : "  -");
     fmt::print("\n");
   }
@@ -101,7 +102,8 @@ void print_json(const Report& report) {
                                {"configured", report.is_configured(prediction)},
                                {"peak_bytes", whole(prediction.peak())},
                                {"step", parts},
-                               {"between_steps_bytes", whole(prediction.between_steps)}};
+                               {"between_steps_bytes", whole(prediction.between_steps)},
+                               {"start_bytes", whole(prediction.start)}};
     if (report.budget > 0) row["fits"] = report.fits(prediction);
     rows.push_back(row);
   }

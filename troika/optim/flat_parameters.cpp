@@ -43,7 +43,9 @@ void require_matching(const Parameter& parameter, const at::Tensor& gradient) {
         "optim", ErrorKind::usage,
         {.what = "the gradient of " + parameter.name + " is sparse", .expected = "a dense one"});
   }
-  if (describe(gradient) != describe(parameter.tensor)) {
+  if (gradient.scalar_type() != parameter.tensor.scalar_type() ||
+      gradient.device() != parameter.tensor.device() ||
+      gradient.sizes() != parameter.tensor.sizes()) {
     throw Error("optim", ErrorKind::usage,
                 {.what = "the gradient of " + parameter.name + " does not fit it",
                  .got = describe(gradient),

@@ -1,10 +1,14 @@
 #include "troika/optim/grad_scaler.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -30,12 +34,41 @@ void require_sensible(const GradScalerOptions& options) {
           static_cast<double>(options.growth_interval), "an integer >= 1");
 }
 
-// Extremes carry infinities and NaN along; unlike isfinite(), they are found in one pass and
-// without a copy.
-bool has_overflowed(const at::Tensor& gradient) {
-  if (gradient.numel() == 0) return false;
-  const auto [least, most] = at::aminmax(gradient);
-  return !std::isfinite(least.item<double>()) || !std::isfinite(most.item<double>());
+// Multiplies `count` numbers, and returns whether one was infinite or NaN before: all bits of its
+// exponent are set.
+template <typename Number, typename Bits>
+bool scale_span(Number* numbers, int64_t count, Number factor, Bits exponent) {
+  Bits most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    most = std::max(most, std::bit_cast<Bits>(numbers[i]) & exponent);
+    numbers[i] *= factor;
+  }
+  return most == exponent;
+}
+
+// The same for a gradient in host memory, in one pass over it.
+bool scale_checked(const at::Tensor& gradient, float factor) {
+  const auto type = gradient.scalar_type();
+  if (!gradient.is_non_overlapping_and_dense() || (type != at::kFloat && type != at::kDouble)) {
+    const bool overflowed = !gradient.isfinite().all().item<bool>();
+    gradient.mul_(factor);
+    return overflowed;
+  }
+  std::atomic<bool> overflowed = false;
+  at::parallel_for(0, gradient.numel(), kAtOnce, [&](int64_t begin, int64_t end) {
+    const auto scale = [&](auto* numbers, auto exponent) {
+      using Number = std::remove_pointer_t<decltype(numbers)>;
+      if (scale_span(numbers + begin, end - begin, Number(factor), exponent)) overflowed = true;
+    };
+    if (type == at::kDouble) {
+      scale(static_cast<double*>(gradient.data_ptr()), uint64_t{0x7ff} << 52);
+    } else {
+      scale(static_cast<float*>(gradient.data_ptr()), uint32_t{0xff} << 23);
+    }
+  });
+  // As writing in place does, for graphs that hold the gradient.
+  gradient.unsafeGetTensorImpl()->bump_version();
+  return overflowed;
 }
 
 }  // namespace
@@ -65,10 +98,7 @@ void GradScaler::unscale(FlatOptimizer& optimizer) {
   bool overflowed = false, any = false;
   for (const auto& parameter : optimizer.parameters().list()) {
     if (!parameter.tensor.grad().defined()) continue;
-    // As an alias: one that a graph was made of (create_graph) must not be written to in place.
-    const at::Tensor gradient = parameter.tensor.grad().detach();
-    overflowed = has_overflowed(gradient) || overflowed;
-    gradient.mul_(inverse);
+    overflowed = scale_checked(parameter.tensor.grad(), inverse) || overflowed;
     any = true;
   }
   if (agree_) overflowed = agree_(overflowed);

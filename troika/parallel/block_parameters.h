@@ -63,6 +63,8 @@ class BlockParameters : public std::enable_shared_from_this<BlockParameters> {
 
   void gather_all();
   void release_all();
+  // Whether gather_all() holds.
+  bool has_all() const { return all_; }
 
  private:
   at::Tensor run(const nn::BlockRun& run, const at::Tensor& input);
@@ -74,7 +76,7 @@ class BlockParameters : public std::enable_shared_from_this<BlockParameters> {
   BlockOrder order_;
   std::vector<std::vector<size_t>> needs_;  // buckets, by block
   size_t bucket_count_ = 0;
-  bool all_ = true;  // gather_all() holds, as at first
+  bool all_ = false;
 };
 
 }  // namespace troika::parallel

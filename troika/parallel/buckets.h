@@ -43,8 +43,11 @@ enum class Keeps {
 
 struct Bucket {
   comm::GradientBucket gradient;
-  int64_t count = 0;            // of elements; cut into blocks, as padded_count() has it
-  at::Tensor own_block;         // of the mean, [count / ranks], where ranks keep a block
+  int64_t count = 0;  // of elements; cut into blocks, as padded_count() has it
+  // Of the mean, [count / ranks], where ranks keep a block; with Keeps::own_block_only from the
+  // first step on.
+  at::Tensor own_block;
+  std::string label;            // of its collectives
   std::vector<size_t> members;  // indices of slots, in the order in which they lie
   size_t pending = 0;           // of them, not ready yet
   std::optional<comm::Work> work;

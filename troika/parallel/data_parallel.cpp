@@ -22,7 +22,7 @@ constexpr std::string_view kCodec = "codec.";
 
 DataParallel::DataParallel(torch::nn::Module& module, comm::Group group,
                            const DataParallelOptions& options)
-    : module_(module), group_(std::move(group)), options_(options) {
+    : module_(module), watch_(module), group_(std::move(group)), options_(options) {
   if (options_.hook && options_.codec.name != "none") {
     throw Error("parallel", ErrorKind::usage,
                 {.what = "a hook takes the place of the codec",
@@ -70,12 +70,15 @@ void DataParallel::refresh() {
 }
 
 void DataParallel::finish_backward() {
-  reducer_->check_unchanged(nn::trained_parameters(module_));
+  if (!watch_.is_unchanged()) {
+    reducer_->check_unchanged(nn::trained_parameters(module_));
+    watch_ = nn::ModuleWatch(module_);
+  }
   reducer_->finish();
   const int root = std::exchange(buffers_from_, 0);
   if (options_.broadcast_buffers) {
     const TraceSpan span(options_.trace, "compute", "buffers");
-    broadcast_packed(group_, module_.buffers(), root, "module buffers");
+    broadcast_packed(group_, watch_.buffers(), root, "module buffers");
   }
 }
 
@@ -102,9 +105,7 @@ bool DataParallel::begin_step(double weight) {
 }
 
 double DataParallel::clip_grad_norm(double max_norm) {
-  std::vector<at::Tensor> flat;
-  for (const auto& bucket : reducer_->buckets()) flat.push_back(bucket.gradient.flat);
-  return clip_norm(flat, max_norm);
+  return clip_norm(reducer_->gradients(), max_norm);
 }
 
 void DataParallel::step_by(const std::function<void()>& update) {

@@ -14,6 +14,7 @@
 #include "troika/base/trace.h"
 #include "troika/comm/codec/codec.h"
 #include "troika/comm/group.h"
+#include "troika/nn/module_watch.h"
 #include "troika/parallel/exchange.h"
 #include "troika/parallel/hook_thread.h"
 
@@ -61,8 +62,8 @@ struct DataParallelOptions {
   // Takes, beside the spans of the caller's own: on track "compute" an instant "bucket ready" for
   // each bucket whose last gradient is there, and the span "buffers"; on track "communication" a
   // span "bucket" while this rank carries out its average, the wait for other ranks included; that
-  // one is on track "compute" where the group has no thread beside the caller's. Must outlive the
-  // DataParallel.
+  // one is on track "compute" where the group has no thread beside the caller's. One rank by itself
+  // has no buckets. Must outlive the DataParallel.
   Trace* trace = nullptr;
 };
 
@@ -79,9 +80,11 @@ struct DataParallelOptions {
 // a step equals the one-process step on the joined batch. Half-precision gradients are summed in
 // float32; sparse ones become dense.
 //
-// Gradients are views into the buckets. Optimizers may zero or undefine them. At the end of the
-// first step, buckets are made anew in the order in which gradients arrived on rank 0 (not with
-// find_unused_parameters), and gradients move. Where that is due, codecs and hooks begin after it.
+// Gradients are views into the buckets. Optimizers may zero or undefine them. One rank by itself,
+// without codec or hook, has no buckets, and its gradients stay where autograd puts them. At the
+// end of the first step, buckets are made anew in the order in which gradients arrived on rank 0
+// (not with find_unused_parameters), and gradients move. Where that is due, codecs and hooks begin
+// after it.
 //
 // The module must outlive this object; use from one thread. After an error this object must not be
 // used again. Other collectives on `group` during backward must come in the same order between the
@@ -130,6 +133,7 @@ class DataParallel : public Exchange {
   void make_reducer();
 
   torch::nn::Module& module_;
+  nn::ModuleWatch watch_;
   comm::Group group_;
   DataParallelOptions options_;
   std::shared_ptr<comm::Codec> codec_;

@@ -56,8 +56,9 @@ class Exchange {
   virtual void complete_sums(const at::Tensor& /*sums*/) {}
   // Whether only ranks together have the parameters between passes, each what parameters() gives.
   virtual bool shares_parameters() const { return false; }
-  // Has the module on every rank take what ranks' parameters() hold, after these were written to.
-  // Outside of a pass, called by all ranks; blocks.
+  // Has the module on every rank take what ranks' parameters() hold, after these were written to:
+  // all of it after agree(), else the next pass or agree() gets the rest where ranks share
+  // parameters. Outside of a pass, called by all ranks; blocks.
   virtual void spread_parameters() {}
 
   // For ranks that run out of data at different times, or whose batches differ in size; called by

@@ -28,8 +28,11 @@ ParameterShards::ParameterShards(const comm::Group& group, const std::vector<Slo
       parameter.set_data(view);
     }
     flat.own = flat.whole.narrow(0, group.rank() * block, block);
+    flat.label = fmt::format("parameter bucket {}", b);
     flat.releasable = releasable[b];
-    if (flat.releasable) flat.own = allocate_flat(group_, block, like).copy_(flat.own);
+    if (!flat.releasable) continue;
+    flat.own = allocate_flat(group_, block, like).copy_(flat.own);
+    release(b);
   }
   make_pieces();
 }
@@ -67,10 +70,8 @@ void ParameterShards::take_gradients() {
   }
 }
 
-void ParameterShards::start(Flat& flat, size_t bucket) {
-  flat.work =
-      group_.all_gather(flat.whole, flat.own, {},
-                        {.label = fmt::format("parameter bucket {}", bucket), .async_op = true});
+void ParameterShards::start(Flat& flat) {
+  flat.work = group_.all_gather(flat.whole, flat.own, {}, {.label = flat.label, .async_op = true});
 }
 
 void ParameterShards::start_gather(size_t bucket) {
@@ -78,7 +79,7 @@ void ParameterShards::start_gather(size_t bucket) {
   if (flat.is_whole) return;
   compat::give_memory(flat.whole, allocate_flat(group_, buckets_[bucket].count, flat.own));
   flat.is_whole = true;
-  start(flat, bucket);
+  start(flat);
 }
 
 void ParameterShards::wait(size_t bucket) {
@@ -97,8 +98,7 @@ void ParameterShards::release(size_t bucket) {
 void ParameterShards::take_parameters() {
   const at::NoGradGuard no_grad;
   for (Flat& flat : flats_) {
-    TROIKA_CHECK(flat.is_whole, "parameters were released");
-    if (flat.releasable) {
+    if (flat.releasable && flat.is_whole) {
       const int64_t block = flat.own.numel();
       flat.own.copy_(flat.whole.narrow(0, group_.rank() * block, block));
     }
@@ -107,7 +107,7 @@ void ParameterShards::take_parameters() {
 
 void ParameterShards::refresh() {
   for (size_t b = 0; b < flats_.size(); ++b) {
-    if (flats_[b].is_whole) start(flats_[b], b);
+    if (flats_[b].is_whole) start(flats_[b]);
   }
   for (size_t b = 0; b < flats_.size(); ++b) wait(b);
 }

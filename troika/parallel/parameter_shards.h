@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "troika/comm/group.h"
@@ -22,9 +23,9 @@ namespace troika::parallel {
 // own, so its order does not depend on when gradients come.
 class ParameterShards {
  public:
-  // Of equal values on all ranks; all buckets are whole then. Where `released(bucket)` is to be
-  // called, `releasable[bucket]`: this rank's block is kept apart. `slots` and `buckets` are a
-  // Reducer's, and outlive this object.
+  // Of equal values on all ranks. Where `releasable[bucket]`, this rank's block is kept apart, and
+  // the bucket is released; all others are whole. It takes memory for one bucket at a time beside
+  // that of the parameters so far. `slots` and `buckets` are a Reducer's, and outlive this object.
   ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable);
 
@@ -46,7 +47,7 @@ class ParameterShards {
   // Whole buckets get what ranks' own blocks hold by now. Blocks.
   void refresh();
 
-  // Takes for this rank's blocks what whole parameters hold, after they were written to.
+  // Takes for this rank's blocks what parameters of whole buckets hold, after they were written to.
   void take_parameters();
 
   bool is_releasable(size_t bucket) const { return flats_[bucket].releasable; }
@@ -58,10 +59,11 @@ class ParameterShards {
     at::Tensor own;    // [count / ranks]
     bool releasable = false;
     bool is_whole = true;  // or on its way there
+    std::string label;     // of its collectives
     std::optional<comm::Work> work;
   };
 
-  void start(Flat& flat, size_t bucket);
+  void start(Flat& flat);
   void make_pieces();
 
   comm::Group group_;

@@ -10,53 +10,16 @@
 #include "troika/base/error.h"
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/bucket_order.h"
 
 namespace troika::parallel {
 
-namespace {
-
-// The slots' indices in the order of these names, or else, since gradients arrive roughly in the
-// reverse order of registration, from the last to the first.
-std::vector<size_t> first_order(const std::vector<Slot>& slots,
-                                const std::vector<std::string>& names) {
-  std::vector<size_t> order(slots.size());
-  std::iota(order.rbegin(), order.rend(), 0);
-  if (names.empty()) return order;
-  const auto place = [&](size_t i) {
-    return std::find(names.begin(), names.end(), slots[i].name) - names.begin();
-  };
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
-  const bool complete =
-      names.size() == slots.size() &&
-      std::equal(order.begin(), order.end(), names.begin(),
-                 [&](size_t i, const auto& name) { return slots[i].name == name; });
-  if (complete) return order;
-  throw Error("parallel", ErrorKind::usage,
-              {.what = "bucket_order does not fit the module",
-               .got = fmt::format("{}", fmt::join(names, ", ")),
-               .expected = "each parameter that requires a gradient once, as order() gave them"});
-}
-
-std::vector<std::vector<size_t>> members_of(const std::vector<Slot>& slots,
-                                            const std::vector<std::vector<std::string>>& buckets) {
-  std::vector<std::vector<size_t>> result;
-  for (const auto& names : buckets) {
-    auto& members = result.emplace_back();
-    for (const auto& name : names) {
-      const auto slot =
-          std::find_if(slots.begin(), slots.end(), [&](const Slot& s) { return s.name == name; });
-      TROIKA_CHECK(slot != slots.end(), "no parameter " + name);
-      members.push_back(static_cast<size_t>(slot - slots.begin()));
-    }
-  }
-  return result;
-}
-
-}  // namespace
-
 Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> parameters,
                  const ReducerOptions& options, BucketHook hook)
-    : group_(group), options_(options), slots_(parameters.size()) {
+    : group_(group),
+      options_(options),
+      alone_(group.size() == 1 && options.keeps == Keeps::all && !hook),
+      slots_(parameters.size()) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].name = std::move(parameters[i].name);
     slots_[i].parameter = std::move(parameters[i].tensor);
@@ -64,13 +27,14 @@ Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> paramete
   }
   const auto order = first_order(slots_, options_.bucket_order);
   const auto members =
-      options_.buckets.empty()
+      alone_ ? std::vector<std::vector<size_t>>()
+      : options_.buckets.empty()
           ? assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes)
           : members_of(slots_, options_.buckets);
   buckets_ = make_buckets(group_, slots_, members, options_.keeps, options_.piece_multiple);
   // Where the set of gradients changes from step to step, so does their order.
-  rebuilt_ = options_.keeps != Keeps::all || !options_.bucket_order.empty() ||
-             (options_.find_unused_parameters && !options_.static_graph);
+  rebuilt_ = !alone_ && (options_.keeps != Keeps::all || !options_.bucket_order.empty() ||
+                         (options_.find_unused_parameters && !options_.static_graph));
   if (hook) {
     hook_ = std::make_unique<HookThread>(*group_.split(0), std::move(hook), options_.trace);
   }
@@ -92,7 +56,8 @@ void Reducer::require_whole() const {
 
 void Reducer::set_factor(double factor) {
   require_whole();
-  if (launched_ > 0) {
+  const auto fired = [](const Slot& slot) { return slot.fired > 0; };
+  if (launched_ > 0 || (alone_ && std::any_of(slots_.begin(), slots_.end(), fired))) {
     throw Error("parallel", ErrorKind::usage,
                 {.what = "begin_step() was called in the middle of a step",
                  .got = "gradients that are averaged already",
@@ -124,10 +89,10 @@ void Reducer::on_gradient(size_t index) {
 void Reducer::take(size_t index) {
   Slot& slot = slots_[index];
   slot.used = true;
-  const bool adds_up_inside = options_.keeps != Keeps::own_block_only;
+  const bool adds_up_inside = !alone_ && options_.keeps != Keeps::own_block_only;
   if (adds_up_inside) fill(slot);
   if (!syncing_) return;
-  if (++slot.fired == 1 && !rebuilt_) arrival_.push_back(index);
+  if (++slot.fired == 1 && !rebuilt_ && !alone_) arrival_.push_back(index);
   if (options_.static_graph && !counted_) return;
   if (slot.fired > slot.expected) {
     throw Error("parallel", ErrorKind::usage,
@@ -137,6 +102,7 @@ void Reducer::take(size_t index) {
                          "static_graph where one pass makes it in parts"});
   }
   if (slot.fired < slot.expected) return;
+  if (alone_) return;
   if (!adds_up_inside) fill(slot);
   Bucket& bucket = buckets_[slot.bucket];
   if (--bucket.pending == 0) mark_ready(bucket);
@@ -203,9 +169,11 @@ void Reducer::launch(Bucket& bucket) {
     hook_->submit(bucket.gradient);
     return;
   }
-  const auto label = fmt::format("gradient bucket {}", bucket.gradient.index);
+  if (options_.keeps == Keeps::own_block_only && !bucket.own_block.defined()) {
+    bucket.own_block = allocate_flat(group_, bucket.count / group_.size(), flat);
+  }
   const auto start = Clock::now();
-  const comm::CallOptions how{.label = label, .async_op = true};
+  const comm::CallOptions how{.label = bucket.label, .async_op = true};
   bucket.work =
       options_.keeps == Keeps::all
           ? group_.all_reduce(flat, comm::ReduceOp::average, how)
@@ -227,9 +195,8 @@ void Reducer::average_scattered() {
 
 void Reducer::average_block(Bucket& bucket) {
   bucket.work->wait();
-  const auto label = fmt::format("own block of gradient bucket {}", bucket.gradient.index);
   bucket.copied = options_.copies->all_reduce(bucket.own_block, comm::ReduceOp::average,
-                                              {.label = label, .async_op = true});
+                                              {.label = bucket.label, .async_op = true});
 }
 
 // What got no gradient on this rank gives zeros, or what its .grad holds.
@@ -240,7 +207,7 @@ void Reducer::settle_missing() {
     if (counting) slot.expected = slot.fired;
     const bool only_added_up = slot.fired == 0 && slot.used;
     if (slot.fired != slot.expected && !only_added_up) missing.push_back(slot.name);
-    if (slot.filled || slot.bucket < launched_) continue;
+    if (alone_ || slot.filled || slot.bucket < launched_) continue;
     if (slot.parameter.grad().defined()) {
       fill(slot);
     } else {
@@ -264,9 +231,8 @@ void Reducer::settle_missing() {
 
 // By a bitmap over slots, the maximum of all ranks'. It is on the host, whatever the gradients are.
 std::vector<bool> Reducer::used_anywhere() {
+  if (!options_.find_unused_parameters && !options_.static_graph) return {};
   if (!static_use_.empty()) return static_use_;
-  std::vector<bool> used(slots_.size(), true);
-  if (!options_.find_unused_parameters && !options_.static_graph) return used;
   const auto bitmap = at::zeros({static_cast<int64_t>(slots_.size())}, at::kByte);
   auto* bits = bitmap.data_ptr<uint8_t>();
   for (size_t i = 0; i < slots_.size(); ++i) bits[i] = slots_[i].used;
@@ -274,7 +240,7 @@ std::vector<bool> Reducer::used_anywhere() {
   if (options_.copies) {
     options_.copies->all_reduce(bitmap, comm::ReduceOp::max, {.label = "used parameters"});
   }
-  std::copy_n(bits, slots_.size(), used.begin());
+  const std::vector<bool> used(bits, bits + slots_.size());
   if (options_.static_graph) static_use_ = used;
   return used;
 }
@@ -301,12 +267,21 @@ void Reducer::take_results() {
   const auto used = used_anywhere();
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    slot.averaged = used[i];
+    slot.averaged = used.empty() || used[i];
     if (options_.keeps != Keeps::all) {
       slot.parameter.mutable_grad().reset();
-    } else if (used[i]) {
+    } else if (slot.averaged) {
       slot.parameter.mutable_grad() = slot.view;
     }
+  }
+}
+
+void Reducer::finish_alone() {
+  for (Slot& slot : slots_) {
+    auto& gradient = slot.parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse()) gradient = gradient.to_dense();
+    if (factor_ != 1) gradient.mul_(factor_);
   }
 }
 
@@ -316,7 +291,7 @@ void Reducer::begin_step() {
     slot.fired = 0;
     slot.used = false;
     slot.filled = false;
-    if (slot.expected > 0) ++buckets_[slot.bucket].pending;
+    if (slot.expected > 0 && !alone_) ++buckets_[slot.bucket].pending;
   }
   launched_ = 0;
   averaged_ = 0;
@@ -334,12 +309,16 @@ void Reducer::finish() {
   failed_ = true;  // unless it gets to the end
   const at::NoGradGuard no_grad;
   settle_missing();
-  for (auto& bucket : buckets_) {
-    if (std::exchange(bucket.pending, 0) > 0) mark_ready(bucket);
+  if (alone_) {
+    finish_alone();
+  } else {
+    for (auto& bucket : buckets_) {
+      if (std::exchange(bucket.pending, 0) > 0) mark_ready(bucket);
+    }
+    launch_full_buckets();
+    take_results();
+    rebuild();
   }
-  launch_full_buckets();
-  take_results();
-  rebuild();
   begin_step();
   failed_ = false;
 }
@@ -379,6 +358,17 @@ void Reducer::check_unchanged(const std::vector<nn::StateTensor>& parameters) co
          .expected = name(slots_),
          .hint = "call refresh() after such a change, on all ranks"});
   }
+}
+
+std::vector<at::Tensor> Reducer::gradients() const {
+  std::vector<at::Tensor> result;
+  for (const auto& bucket : buckets_) result.push_back(bucket.gradient.flat);
+  if (!alone_) return result;
+  for (const Slot& slot : slots_) {
+    const auto& gradient = slot.parameter.grad();
+    if (gradient.defined()) result.push_back(gradient);
+  }
+  return result;
 }
 
 std::vector<std::string> Reducer::order() const {

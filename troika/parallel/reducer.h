@@ -37,7 +37,9 @@ struct ReducerOptions {
   Trace* trace = nullptr;
 };
 
-// Owns the buckets of a fixed list of parameters. All ranks must make the same calls. Gradient
+// Owns the buckets of a fixed list of parameters. One rank by itself that keeps all and has no hook
+// has none: there is nothing to average, and gradients stay where autograd puts them. All ranks
+// must make the same calls. Gradient
 // hooks may come from several threads of autograd; everything else is for one thread. What a hook
 // throws comes out of backward(). After that, or an error of finish(), other calls throw
 // Error(usage), since buckets may be averaged on some ranks and not on others.
@@ -65,6 +67,8 @@ class Reducer {
 
   // Throws Error(usage) naming the first difference of `parameters` to those given at construction.
   void check_unchanged(const std::vector<nn::StateTensor>& parameters) const;
+  // Flat tensors that hold all gradients between them, after finish(); of Keeps::all.
+  std::vector<at::Tensor> gradients() const;
   // The names of parameters in the order in which buckets hold them.
   std::vector<std::string> order() const;
   // Not before the end of the first step, where gradients' arrival decides.
@@ -88,13 +92,16 @@ class Reducer {
   void average_block(Bucket& bucket);
   void take_result(Bucket& bucket);
   void settle_missing();
+  void finish_alone();
   void take_results();
+  // One for each slot; empty: all are used.
   std::vector<bool> used_anywhere();
   void begin_step();
   void rebuild();
 
   comm::Group group_;
   const ReducerOptions options_;
+  const bool alone_;  // without buckets
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<HookThread> hook_;  // none: plain averages

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -89,12 +90,14 @@ void check_same_text(const comm::Group& group, const std::string& mine, std::str
 
 // Lists of one type and device each, in an order that is the same on all ranks.
 std::vector<std::vector<at::Tensor>> alike(const std::vector<at::Tensor>& tensors) {
-  std::map<std::pair<c10::ScalarType, std::string>, std::vector<at::Tensor>> lists;
+  using Kind = std::tuple<c10::ScalarType, c10::DeviceType, c10::DeviceIndex>;
+  std::map<Kind, std::vector<at::Tensor>> lists;
   for (const auto& tensor : tensors) {
-    lists[{tensor.scalar_type(), tensor.device().str()}].push_back(tensor.detach());
+    const auto device = tensor.device();
+    lists[{tensor.scalar_type(), device.type(), device.index()}].push_back(tensor.detach());
   }
   std::vector<std::vector<at::Tensor>> result;
-  for (auto& [key, members] : lists) result.push_back(std::move(members));
+  for (auto& [kind, members] : lists) result.push_back(std::move(members));
   return result;
 }
 
@@ -109,6 +112,17 @@ void unpack(const at::Tensor& packed, const std::vector<at::Tensor>& members) {
   for (const auto& member : members) {
     member.copy_(packed.narrow(0, at, member.numel()).view(member.sizes()));
     at += member.numel();
+  }
+}
+
+// In memory order, which is the same on all ranks, in messages of a bounded size.
+void broadcast_as_it_lies(const comm::Group& group, const at::Tensor& tensor, int root,
+                          std::string_view label) {
+  constexpr int64_t kMessageBytes = 25 << 20;
+  const auto flat = tensor.as_strided({tensor.numel()}, {1});
+  const int64_t step = kMessageBytes / static_cast<int64_t>(tensor.element_size());
+  for (int64_t at = 0; at < flat.numel(); at += step) {
+    group.broadcast(flat.narrow(0, at, std::min(step, flat.numel() - at)), root, {.label = label});
   }
 }
 
@@ -129,11 +143,30 @@ void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_st
 
 void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, int root,
                       std::string_view label) {
+  if (group.size() == 1) return;
   const at::NoGradGuard no_grad;
   for (const auto& members : alike(tensors)) {
-    const auto packed = pack(members);
-    group.broadcast(packed, root, {.label = label});
-    if (group.rank() != root) unpack(packed, members);
+    std::vector<at::Tensor> small;
+    int64_t bytes = 0;
+    const auto send_small = [&] {
+      if (small.empty()) return;
+      const auto packed = pack(small);
+      group.broadcast(packed, root, {.label = label});
+      if (group.rank() != root) unpack(packed, small);
+      small.clear();
+      bytes = 0;
+    };
+    for (const auto& member : members) {
+      const auto more = static_cast<int64_t>(member.nbytes());
+      if (more >= kPackBytes && member.is_non_overlapping_and_dense()) {
+        broadcast_as_it_lies(group, member, root, label);
+        continue;
+      }
+      if (bytes + more > kPackBytes) send_small();
+      small.push_back(member);
+      bytes += more;
+    }
+    send_small();
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -20,14 +21,17 @@ namespace troika::parallel {
 // bits already, compared by a hash of 64 bits a tensor. Blocks.
 void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state);
 
-// Copies root's tensors to all ranks, packed by type and device so that many small ones cost one
-// message. Blocks.
+// Copies root's tensors to all ranks. Small ones are packed by type and device, so that many cost
+// one message, and large ones go as they lie: it takes no more memory than kPackBytes. Nothing
+// happens in a group of one rank. Blocks.
+constexpr int64_t kPackBytes = 1 << 20;
 void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, int root,
                       std::string_view label);
 
 // tensors = the sum over ranks of factor * tensors, by the number of ranks; the same bits on all
 // ranks. With factor 0 this rank's values, which may be NaN, do not count. Floating types only.
-// Packed as above; nothing changes on this rank before all of it has come. Blocks.
+// All of a type and device are packed together, in as much memory as they take; nothing changes on
+// this rank before all of it has come. Blocks.
 void average_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, double factor,
                     std::string_view label);
 

@@ -90,6 +90,7 @@ ReducerOptions reducer_options(const ShardedOptions& options, torch::nn::Module&
 
 Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options)
     : module_(module),
+      watch_(module),
       group_(std::move(group)),
       options_(options),
       sharing_(split_sharing(group_, options_)),
@@ -129,9 +130,8 @@ bool Sharded::any(bool here) {
 }
 
 void Sharded::spread_parameters() {
-  if (blocks_) blocks_->release_all();
+  if (blocks_ && !blocks_->has_all()) blocks_->release_all();
   shards_->refresh();
-  if (blocks_) blocks_->gather_all();
 }
 
 void Sharded::sum_of_first_group(const at::Tensor& sums, std::string_view label) const {
@@ -163,14 +163,17 @@ bool Sharded::begin_step(double weight) {
 }
 
 void Sharded::finish_backward() {
-  reducer_->check_unchanged(nn::trained_parameters(module_));
+  if (!watch_.is_unchanged()) {
+    reducer_->check_unchanged(nn::trained_parameters(module_));
+    watch_ = nn::ModuleWatch(module_);
+  }
   reducer_->finish();
   if (blocks_) blocks_->release_all();
   shards_->take_gradients();
   const int root = std::exchange(buffers_from_, 0);
   if (options_.data_parallel.broadcast_buffers) {
     const TraceSpan span(options_.data_parallel.trace, "compute", "buffers");
-    broadcast_packed(group_, module_.buffers(), root, "module buffers");
+    broadcast_packed(group_, watch_.buffers(), root, "module buffers");
   }
 }
 
@@ -214,7 +217,7 @@ void Sharded::load_state(const optim::NamedTensors& state) {
   for (const auto& [name, tensor] : state) {
     if (name != kBucketOrder) refuse_state(name);
   }
-  // The module has whole parameters of the same values on all ranks, which it loaded in place.
+  // What parameters are there have the same values on all ranks: the module loaded them in place.
   shards_->take_parameters();
 }
 

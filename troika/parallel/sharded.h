@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "troika/comm/group.h"
+#include "troika/nn/module_watch.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/exchange.h"
 
@@ -55,9 +56,9 @@ struct ShardedOptions {
 // block before runs, and released after. The last block keeps its own between the two. In all, up
 // to 1.5 times the bytes of an all-reduce, and 16 psi / d held (section 7.2.2), besides two blocks.
 // Blocks that nn::Recompute computes again in segments are gathered for that as well.
-// Between agree() and the next pass that keeps a graph, as before the first, parameters are all
-// there, for validation and checkpoints; otherwise those of blocks that do not run have no memory,
-// and reading them is undefined. All ranks must make the same passes then, with empty batches where
+// Between agree() and the next pass that keeps a graph parameters are all there, for validation and
+// checkpoints; otherwise, from construction on, those of blocks that do not run have no memory, and
+// reading them is undefined. All ranks must make the same passes then, with empty batches where
 // they have no data. The model must not be used after this object, but after agree().
 //
 // In groups of g ranks (hybrid sharding: FSDP's HYBRID_SHARD; Zhao et al., VLDB 2023, arXiv
@@ -73,8 +74,9 @@ struct ShardedOptions {
 // and adamw_8bit needs whole blocks of elements, by ShardedOptions::piece_multiple.
 class Sharded : public Exchange {
  public:
-  // As DataParallel's. Parameters move to other memory. Throws Error(usage) for stage 3 of anything
-  // but a nn::Model. Blocks.
+  // As DataParallel's. Parameters move to other memory, bucket by bucket, and in stage 3 are given
+  // up as they go: beside the model, as it was made, it takes memory for one bucket. Throws
+  // Error(usage) for stage 3 of anything but a nn::Model. Blocks.
   Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options);
   ~Sharded() override;
 
@@ -112,6 +114,7 @@ class Sharded : public Exchange {
   void sum_of_first_group(const at::Tensor& sums, std::string_view label) const;
 
   torch::nn::Module& module_;
+  nn::ModuleWatch watch_;
   comm::Group group_;
   const ShardedOptions options_;
   comm::Group sharing_;                // of group_size ranks, or group_

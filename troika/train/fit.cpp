@@ -21,8 +21,8 @@ namespace {
 
 using cluster::StopRequest;
 
-constexpr const char* kTrainLoss = "train/loss";
-constexpr const char* kEpochLoss = "train/epoch_loss";
+const std::string kTrainLoss = "train/loss";
+const std::string kEpochLoss = "train/epoch_loss";
 
 Callbacks in_order(Callbacks callbacks) {
   std::stable_partition(callbacks.begin(), callbacks.end(),
@@ -218,8 +218,7 @@ void Fit::train_batch(const data::Batch& batch, bool is_last) {
   task_.log_to(&log_, batch.size());
   hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
   in_pass_ = true;
-  const double loss =
-      training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_).item<double>();
+  const double loss = training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_);
   log_.log(kTrainLoss, loss, {.sync_dist = true});
   log_.log(kEpochLoss, loss, {.on_step = false, .on_epoch = true, .sync_dist = true});
   at_.position += batch_;

@@ -86,12 +86,17 @@ void Placement::place(torch::nn::Module& module) const {
 }
 
 data::Batch Placement::place(data::Batch batch) const {
-  batch.inputs = batch.inputs.to(device);
-  batch.targets = batch.targets.to(device);
-  if (at::isFloatingType(batch.inputs.scalar_type())) {
+  // A tensor that is there already costs no call of LibTorch.
+  for (auto* tensor : {&batch.inputs, &batch.targets}) {
+    if (tensor->device() != device) *tensor = tensor->to(device);
+  }
+  const auto type = batch.inputs.scalar_type();
+  if (type != precision.parameters && at::isFloatingType(type)) {
     batch.inputs = batch.inputs.to(precision.parameters);
   }
-  if (batch.inputs.dim() == 4) batch.inputs = batch.inputs.contiguous(memory_format);
+  if (batch.inputs.dim() == 4 && !batch.inputs.is_contiguous(memory_format)) {
+    batch.inputs = batch.inputs.contiguous(memory_format);
+  }
   return batch;
 }
 

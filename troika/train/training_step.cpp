@@ -9,6 +9,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/memory.h"
+#include "troika/compat/module_members.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/recompute/budget.h"
@@ -74,6 +75,25 @@ std::unique_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
   return std::make_unique<nn::ActivationOffload>(to);
 }
 
+// As Module::zero_grad(true), without its lists of names.
+void drop_gradients(const torch::nn::Module& module) {
+  compat::for_each_member(module, [](const compat::ModuleMember& member) {
+    const auto& tensor = member.tensor;
+    if (tensor.defined() && !member.is_buffer && tensor.grad().defined()) {
+      tensor.mutable_grad().reset();
+    }
+  });
+}
+
+// As Tensor::item<double>(), without its calls through LibTorch's dispatcher where none is needed.
+double number(const at::Tensor& loss) {
+  if (loss.is_cpu() && loss.numel() == 1) {
+    if (loss.scalar_type() == at::kFloat) return *loss.data_ptr<float>();
+    if (loss.scalar_type() == at::kDouble) return *loss.data_ptr<double>();
+  }
+  return loss.item<double>();
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::Group& group,
@@ -113,12 +133,12 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   optimization_.emplace(placement_.precision, task_.module(), *exchange_, recipe_);
 }
 
-at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
-                              StepTimes& times) {
+double TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
+                          StepTimes& times) {
   const data::Batch placed = placement_.place(batch);
   if (recompute_budget_) plan_recomputation(placed.inputs);
   memory::restart_peak();
-  if (is_first) task_.module().zero_grad(/*set_to_none=*/true);
+  if (is_first) drop_gradients(task_.module());
   std::optional<parallel::Exchange::NoSync> no_sync;
   if (!is_last) no_sync.emplace(*exchange_);
   const at::Tensor loss = [&] {
@@ -134,7 +154,7 @@ at::Tensor TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_l
   if (compat::counts_tensor_memory()) {
     peak_tensor_bytes_ = std::max(peak_tensor_bytes_, memory::peak());
   }
-  return loss.detach();
+  return number(loss);
 }
 
 // One plan for all ranks, by their slowest: blocks may hold collectives, which must pair.

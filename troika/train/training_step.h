@@ -35,9 +35,9 @@ class TrainingStep {
                int64_t global_batch, Trace* trace, std::function<void()> before_step);
 
   // A backward pass; the last of a step is followed by the optimizer's, which is number `step` of
-  // the run, counted from 0. Returns the loss.
-  at::Tensor pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
-                  StepTimes& times);
+  // the run, counted from 0. Returns the loss, for which it waits where a GPU computes.
+  double pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
+              StepTimes& times);
   // The replicas become the same bits on all ranks.
   void agree() { exchange_->agree(); }
   // Once after each validation, on all ranks the same loss.

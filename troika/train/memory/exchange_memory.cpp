@@ -10,6 +10,7 @@
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
 #include "troika/parallel/buckets.h"
+#include "troika/parallel/replicas.h"
 #include "troika/parallel/sharded.h"
 
 namespace troika::train {
@@ -52,7 +53,7 @@ ExchangeMemory::ExchangeMemory(const nn::Model& model, const ExchangeShape& shap
   std::vector<size_t> first_order(slots.size());
   std::iota(first_order.rbegin(), first_order.rend(), 0);
   Members members = shape_.stage == 3 ? members_by_block(model, slots) : assigned(first_order);
-  if (shape_.stage == 0 && shape_.reorders_buckets) {
+  if (shape_.stage == 0 && shape_.reorders_buckets && !is_alone()) {
     auto later = assigned(order);
     buckets_change_ = members != later;
     members = std::move(later);
@@ -89,9 +90,35 @@ HeldBytes ExchangeMemory::between_passes() const {
   ExchangeMemory copy = *this;
   copy.begin_pass();
   for (auto& bucket : copy.buckets_) bucket.whole = bucket.shared;
-  copy.summed_bytes_ = 0;
+  copy.summed_bytes_ = is_alone() ? trained_bytes_ : 0;
   auto result = copy.held();
   if (buckets_change_) result.buckets += result.gradients;
+  return result;
+}
+
+// As parallel::make_same(), Reducer and ParameterShards go about it, one after another.
+ExchangeMemory::Start ExchangeMemory::start() const {
+  const int64_t whole = trained_bytes_ + other_bytes_;
+  const int64_t pack = shape_.ranks > 1 ? std::min(whole, parallel::kPackBytes) : 0;
+  Start result{.peak = whole + pack, .left = whole};
+  const auto take = [&](int64_t bytes) {
+    result.left += bytes;
+    result.peak = std::max(result.peak, result.left);
+  };
+  if (shape_.stage < 2 && !is_alone()) {
+    for (const auto& bucket : buckets_) take(bucket.bytes());
+  }
+  if (shape_.stage == 0) return result;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    const auto& bucket = buckets_[b];
+    take(bucket.bytes());
+    for (size_t i = 0; i < bytes_of_.size(); ++i) {
+      if (bucket_of_[i] == b) take(-bytes_of_[i]);
+    }
+    if (!bucket.shared) continue;
+    take(bucket.bytes() / shape_.ranks);
+    take(-bucket.bytes());
+  }
   return result;
 }
 
@@ -103,7 +130,8 @@ void ExchangeMemory::begin_pass() {
     bucket.open = false;
     bucket.pending = bucket.members;
   }
-  summed_bytes_ = shape_.accumulates && shape_.stage >= 2 ? trained_bytes_ : 0;
+  const bool keeps_sums = shape_.stage >= 2 || is_alone();
+  summed_bytes_ = shape_.accumulates && keeps_sums ? trained_bytes_ : 0;
 }
 
 // As Reducer::open().
@@ -117,6 +145,7 @@ void ExchangeMemory::open(Bucket& bucket) {
 }
 
 void ExchangeMemory::gradient(size_t parameter) {
+  if (is_alone() && !shape_.accumulates) summed_bytes_ += bytes_of_[parameter];
   if (shape_.stage < 2) return;
   Bucket& bucket = buckets_[bucket_of_[parameter]];
   open(bucket);
@@ -141,7 +170,7 @@ HeldBytes ExchangeMemory::held() const {
   for (const auto& bucket : buckets_) {
     const int64_t own = bucket.bytes() / shape_.ranks;
     result.parameters += bucket.shared ? own : bucket.bytes();
-    result.gradients += shape_.stage >= 2 ? own : bucket.bytes();
+    if (!is_alone()) result.gradients += shape_.stage >= 2 ? own : bucket.bytes();
     if (bucket.whole) result.buckets += bucket.bytes();
     if (bucket.open) result.buckets += bucket.bytes();
   }

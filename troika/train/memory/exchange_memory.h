@@ -35,11 +35,19 @@ class ExchangeMemory {
   ExchangeMemory(const nn::Model& model, const ExchangeShape& shape,
                  const std::vector<size_t>& order);
 
+  // One rank without ZeRO has no buckets: gradients stay where the backward pass makes them.
+  bool is_alone() const { return shape_.stage == 0 && shape_.ranks == 1; }
   // Elements that this rank's optimizer steps.
   int64_t stepped() const;
-  // The most between passes: parameters that stage 3 has whole at the start, and for validation;
-  // buckets that are made anew after the first step.
+  // The most between passes: parameters that stage 3 has whole for validation; buckets that are
+  // made anew after the first step.
   HeldBytes between_passes() const;
+  // While parallel::DataParallel or Sharded is made of a whole model, and once it is.
+  struct Start {
+    int64_t peak = 0;
+    int64_t left = 0;
+  };
+  Start start() const;
 
   // Of the last pass of a step: begin_pass(), then its events in their order.
   void begin_pass();
@@ -61,7 +69,6 @@ class ExchangeMemory {
   };
 
   void open(Bucket& bucket);
-
   const ExchangeShape shape_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;           // of each trained parameter

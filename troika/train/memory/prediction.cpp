@@ -66,7 +66,7 @@ double MemoryParts::sum() const {
 }
 
 double MemoryPrediction::peak() const {
-  return std::max(step.sum(), between_steps);
+  return std::max({step.sum(), between_steps, start});
 }
 
 MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset)
@@ -189,13 +189,23 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
     if (now.sum() > result.step.sum()) result.step = now;
   };
   exchange.begin_pass();
+  // A gradient that is copied is there twice for a moment, in the part before its event and at
+  // that. One that stays counts from its event on, also in the part after it, which begins with it;
+  // but after the last there is nothing more.
   for (const auto& part : parts) {
-    consider(part.peak);
+    const bool is_end = part.until.kind == PassEvent::Kind::end;
+    if (!exchange.is_alone() || !is_end) consider(part.peak);
     follow(exchange, part.until);
-    consider(part.live);
+    if (!exchange.is_alone() || is_end) consider(part.live);
   }
   result.between_steps =
       steady.optimizer + steady.batches + static_cast<double>(exchange.between_passes().sum());
+  // The model is made in float32, and then cast tensor by tensor; the optimizer comes last.
+  const double made = 4.0 * static_cast<double>(nn::parameter_count(*model_));
+  const auto start = exchange.start();
+  result.start =
+      std::max({made, static_cast<double>(start.peak),
+                static_cast<double>(start.left) + optimizer_bytes(precision, exchange.stepped())});
   return result;
 }
 

@@ -43,6 +43,8 @@ struct MemoryPrediction {
   MemoryParts step = {};
   // The most between steps: where zero3 has all parameters, and where buckets are made anew.
   double between_steps = 0;
+  // The most before the first step: the model as it was made, and what it is replaced by.
+  double start = 0;
 
   double peak() const;
 };
