@@ -1,5 +1,6 @@
-// Runs that are killed at random instants: every restart finds a whole checkpoint, and what comes
-// out in the end is, to the bit, what the run gives that nobody killed.
+// Runs that are killed at random instants: every restart finds a whole checkpoint and the logs of
+// all that was before it; what comes out in the end, logs too, is to the bit what the run gives
+// that nobody killed.
 //
 // Ranks are processes, forked before any thread is, because that is ten times faster to start than
 // a program. TROIKA_KILLS says how many kills a test makes, TROIKA_KILL_SEED when.
@@ -12,6 +13,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "tests/train/saved_state.h"
@@ -19,6 +22,7 @@
 #include "troika/base/clock.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/base/text.h"
 #include "troika/cluster/environment.h"
 #include "troika/cluster/port.h"
 #include "troika/comm/world.h"
@@ -31,6 +35,7 @@ namespace {
 
 constexpr int kRanks = 2;
 constexpr Milliseconds kPatience{60'000};
+constexpr const char* kMeasured = "train/samples_per_second";
 
 int64_t number_from(const char* variable, int64_t otherwise) {
   const char* text = std::getenv(variable);
@@ -93,6 +98,7 @@ class Kills : public testing::Test {
     options_.trainer.enable_progress_bar = false;
     options_.trainer.log_every_n_steps = 2;
     options_.trainer.ckpt_path = "last";
+    options_.trainer.loggers = {"csv", "jsonl"};
     options_.checkpoint.every_n_train_steps = 1;
     options_.data.global_batch_size = 4;  // 6 steps an epoch
     options_.optimizer.name = "adamw";
@@ -152,6 +158,49 @@ class Kills : public testing::Test {
     }
   }
 
+  // The rows that a file holds, in their order: a step and what was logged, without what no run
+  // logs twice.
+  using LoggedRows = std::vector<std::pair<int64_t, std::map<std::string, std::string>>>;
+
+  LoggedRows csv(const std::string& run) const {
+    LoggedRows rows;
+    const auto file = folder_ / run / "metrics.csv";
+    if (!std::filesystem::exists(file)) return rows;
+    auto lines = split(read_file(file), '\n');
+    const auto header = split(lines.at(0), ',');
+    for (size_t i = 1; i + 1 < lines.size(); ++i) {
+      const auto cells = split(lines[i], ',');
+      EXPECT_EQ(cells.size(), header.size()) << "line " << i + 1 << ": " << lines[i];
+      std::map<std::string, std::string> row;
+      for (size_t c = 1; c < std::min(cells.size(), header.size()); ++c) {
+        if (!cells[c].empty() && header[c] != kMeasured) row[header[c]] = cells[c];
+      }
+      rows.emplace_back(std::stoll(cells[0]), row);
+    }
+    return rows;
+  }
+  LoggedRows jsonl(const std::string& run) const {
+    LoggedRows rows;
+    const auto file = folder_ / run / "metrics.jsonl";
+    if (!std::filesystem::exists(file)) return rows;
+    auto lines = split(read_file(file), '\n');
+    lines.pop_back();
+    for (const auto& line : lines) {
+      std::map<std::string, std::string> row;
+      const auto json = nlohmann::json::parse(line);
+      for (const auto& [name, value] : json.items()) {
+        if (name != "step" && name != "time" && name != kMeasured) row[name] = value.dump();
+      }
+      rows.emplace_back(json.at("step").get<int64_t>(), row);
+    }
+    return rows;
+  }
+  // Those of steps before this one.
+  static LoggedRows until(LoggedRows rows, int64_t step) {
+    std::erase_if(rows, [step](const auto& row) { return row.first >= step; });
+    return rows;
+  }
+
   // The step of the checkpoint that a restart will take, all of which is as written; -1 for none.
   int64_t whole_checkpoint(const std::string& run) const {
     const auto last = find_checkpoint(checkpoints(run), "last");
@@ -203,7 +252,11 @@ class Kills : public testing::Test {
         }
         const auto before = std::exchange(step, whole_checkpoint(run));
         ASSERT_GE(step, before) << "a checkpoint was lost";
+        ASSERT_EQ(until(csv(run), step), until(csv("whole"), step));
+        ASSERT_EQ(until(jsonl(run), step), until(jsonl("whole"), step));
       }
+      EXPECT_EQ(csv(run), csv("whole"));
+      EXPECT_EQ(jsonl(run), jsonl("whole"));
       const auto found = kept(find_checkpoint(checkpoints(run), "last"));
       for (size_t rank = 0; rank < kRanks; ++rank) {
         expect_same(expected[rank].model, found[rank].model);

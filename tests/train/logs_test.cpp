@@ -1,6 +1,7 @@
 // metrics.jsonl, metrics.prom, and the option that chooses loggers; CSV and TensorBoard are in
 // run_files_test.cpp.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -152,7 +153,8 @@ TEST(Loggers, KeepRowsOfUpToTheStepARunGoesOnFrom) {
     logger->log(2, {{"b", 2}});
     logger->log(3, {{"a", 3}});
   }
-  for (const auto& logger : open_loggers(names, folder.path(), "r", 2)) {
+  for (const auto& logger :
+       open_loggers(names, folder.path(), "r", LogPosition{.step = 2, .rows = 1})) {
     logger->log(3, {{"a", 4}});
   }
   EXPECT_EQ(read_file(folder / "metrics.csv"), "step,a,b\n1,1,\n2,,2\n3,4,\n");
@@ -160,6 +162,94 @@ TEST(Loggers, KeepRowsOfUpToTheStepARunGoesOnFrom) {
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(nlohmann::json::parse(lines[1])["step"], 2);
   EXPECT_EQ(nlohmann::json::parse(lines[2])["a"], 4);
+}
+
+// A line of jsonl for each call of log(), of which a checkpoint counts those at its step.
+TEST(Loggers, KeepRowsOfTheStepOnlyFromBeforeTheCheckpoint) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> names{"csv", "jsonl"};
+  const auto log_all = [&](std::optional<LogPosition> resumed, bool begins) {
+    for (const auto& logger : open_loggers(names, folder.path(), "r", resumed)) {
+      if (begins) logger->log(2, {{"a", 1}});
+      logger->log(2, {{"b", 2}});
+    }
+  };
+  log_all({}, true);
+  log_all(LogPosition{.step = 2, .rows = 1}, false);
+  EXPECT_EQ(read_file(folder / "metrics.csv"), "step,a,b\n2,1,2\n");
+  EXPECT_EQ(split(read_file(folder / "metrics.jsonl"), '\n').size(), 3u);
+  log_all(LogPosition{.step = 2, .rows = 0}, true);
+  EXPECT_EQ(read_file(folder / "metrics.csv"), "step,a,b\n2,1,2\n");
+  EXPECT_EQ(split(read_file(folder / "metrics.jsonl"), '\n').size(), 3u);
+}
+
+TEST(Loggers, KeepDamagedLinesAndNameThem) {
+  const TemporaryFolder folder;
+  const auto csv = folder / "metrics.csv", jsonl = folder / "metrics.jsonl";
+  write_file_atomically(csv, "step,a\n1,0.5\n2,0.x\n3\n4,8\n5,16\n5,");
+  write_file_atomically(jsonl,
+                        "{\"step\":1,\"a\":0.5}\n{\"step\":2,\"a\":\n[]\n{\"step\":\"x\"}\n"
+                        "{\"step\":4,\"a\":8}\n{\"step\":5,\"a\":16}\n{\"st");
+  testing::internal::CaptureStderr();
+  const auto loggers =
+      open_loggers({"csv", "jsonl"}, folder.path(), "r", LogPosition{.step = 4, .rows = 1});
+  const auto warnings = testing::internal::GetCapturedStderr();
+  for (const int line : {3, 4}) {
+    EXPECT_THAT(warnings, HasSubstr("line " + std::to_string(line) + " of " + csv.string() +
+                                    " is damaged; it stays as it is"));
+  }
+  for (const int line : {2, 3, 4}) {
+    EXPECT_THAT(warnings, HasSubstr("line " + std::to_string(line) + " of " + jsonl.string() +
+                                    " is damaged; it stays as it is"));
+  }
+  EXPECT_EQ(split(warnings, '\n').size(), 6u) << warnings;
+  EXPECT_EQ(read_file(csv), "step,a\n1,0.5\n2,0.x\n3\n4,8\n");
+  EXPECT_EQ(read_file(jsonl),
+            "{\"step\":1,\"a\":0.5}\n{\"step\":2,\"a\":\n[]\n{\"step\":\"x\"}\n"
+            "{\"step\":4,\"a\":8}\n");
+  for (const auto& logger : loggers) logger->log(5, {{"a", 1}});
+  EXPECT_EQ(read_file(csv), "step,a\n1,0.5\n2,0.x\n3\n4,8\n5,1\n");
+}
+
+TEST(Loggers, PutATableWithoutColumnNamesAside) {
+  const TemporaryFolder folder;
+  const auto csv = folder / "metrics.csv";
+  for (const std::string content : {"", "1,0.5\n2,0.25\n"}) {
+    write_file_atomically(csv, content);
+    testing::internal::CaptureStderr();
+    const auto loggers = open_loggers({"csv"}, folder.path(), "r", LogPosition{.step = 4});
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr("line 1 of " + csv.string() + " is damaged; the file stays as " +
+                          csv.string() + ".damaged"));
+    EXPECT_EQ(read_file(csv), "step\n");
+    EXPECT_EQ(read_file(csv.string() + ".damaged"), content);
+  }
+}
+
+// A limit on the sizes of files kills the process in the middle of what it writes.
+TEST(Loggers, AKillDuringAResumeLeavesTheFilesAsTheyWere) {
+  const TemporaryFolder folder;
+  for (const std::string name : {"csv", "jsonl"}) {
+    SCOPED_TRACE(name);
+    const auto file = folder / ("metrics." + name);
+    for (const auto& logger : open_loggers({name}, folder.path(), "r")) {
+      for (int64_t step = 1; step <= 100; ++step) logger->log(step, {{"a", 0.5}});
+    }
+    const auto before = read_file(file);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const rlimit half{before.size() / 2, before.size() / 2};
+      ::setrlimit(RLIMIT_FSIZE, &half);
+      open_loggers({name}, folder.path(), "r", LogPosition{.step = 100, .rows = 1});
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << status;
+    EXPECT_EQ(WTERMSIG(status), SIGXFSZ);
+    EXPECT_EQ(read_file(file), before);
+  }
 }
 
 TEST(Loggers, UnknownOnesAreRefusedWithTheNearest) {

@@ -78,14 +78,22 @@ TEST(Metrics, AreReadByColumn) {
   EXPECT_EQ(metrics[1].points[0].x, 2);
 }
 
-TEST(Metrics, DamageIsNamed) {
+TEST(Metrics, DamagedColumnNamesAreRefused) {
   EXPECT_ERROR(parse_metrics("", "m.csv"), ErrorKind::usage,
                "[train] line 1 of m.csv is damaged; got ``, expected column names, the first of "
                "them `step`");
-  EXPECT_ERROR(parse_metrics("step,a\n1,2,3\n", "m.csv"), ErrorKind::usage,
-               "[train] line 2 of m.csv is damaged; got 3 cells, expected 2, one a column");
-  EXPECT_ERROR(parse_metrics("step,a\n1,2\n2,x\n", "m.csv"), ErrorKind::usage,
-               "[train] line 3 of m.csv is damaged; got `x`, expected a number");
+}
+
+TEST(Metrics, DamagedRowsAreNamedAndLeftOut) {
+  testing::internal::CaptureStderr();
+  const auto metrics = parse_metrics("step,a\n1,2\n2,x\n3,4,5\n4,6\n", "m.csv");
+  const auto warnings = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(warnings, HasSubstr("line 3 of m.csv is damaged and left out"));
+  EXPECT_THAT(warnings, HasSubstr("line 4 of m.csv is damaged and left out"));
+  ASSERT_EQ(metrics.size(), 1u);
+  ASSERT_EQ(metrics[0].points.size(), 2u);
+  EXPECT_EQ(metrics[0].points[1].x, 4);
+  EXPECT_EQ(metrics[0].points[1].y, 6);
 }
 
 TEST(Stragglers, AreFoundByTheirOwnTimeThoughAllStepsTakeEquallyLong) {

@@ -106,7 +106,8 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   for (auto path = checkpoint; path.has_relative_path(); path = path.parent_path()) {
     is_ours = is_ours || std::filesystem::equivalent(path, checkpoints(), none);
   }
-  outputs_.emplace(is_main(), folder_, options, is_ours ? std::optional(at_.step) : std::nullopt);
+  outputs_.emplace(is_main(), folder_, options,
+                   is_ours ? std::optional(LogPosition{at_.step, at_.rows}) : std::nullopt);
 }
 
 Fit::~Fit() {
@@ -161,6 +162,7 @@ StopRequest Fit::run() {
   }
   hooks_.call("on_train_end", &Hooks::on_train_end);
   hooks_.call("on_fit_end", &Hooks::on_fit_end);
+  outputs_->flush();
   if (timeline_) write_timeline();
   if (profile_ && is_main()) profile_->report(folder_, stage_name(Stage::fit));
   return stop_.asked();
@@ -230,6 +232,7 @@ void Fit::train_batch(const data::Batch& batch, bool is_last) {
   interval_samples_ += batch_;
   outputs_->advance(batch_, loss);
   if (is_last) {
+    at_.rows = 0;
     step_milliseconds_.add(std::exchange(step_seconds_, 0) * 1e3);
     if (at_.step % options_.trainer.log_every_n_steps == 0) log_training();
   }
@@ -246,6 +249,7 @@ void Fit::log_row(const MetricValues& common, const LoggedRow& row, const Metric
     values.insert(values.end(), more->begin(), more->end());
   }
   outputs_->log(at_.step, values);
+  ++at_.rows;
   outputs_->show(row.prog_bar);
 }
 

@@ -169,6 +169,8 @@ void Fit::save(bool to_go_on) {
   const TraceSpan span(trace(), "compute", "checkpoint");
   const Profile::Span profiled(profile(), "save_checkpoint");
   finish_saving();
+  // A checkpoint counts on the rows before it.
+  outputs_->flush();
   at_.seconds = seconds();
   const RankState state = checkpoint_state(/*weights_only=*/!to_go_on);
   if (to_go_on) saved_samples_ = at_.samples;
@@ -213,8 +215,6 @@ void Fit::finish_saving() {
 void Fit::saved(const std::filesystem::path& checkpoint) {
   checkpoint_ = checkpoint;
   for (const auto& callback : callbacks_) callback->on_checkpoint(context_, checkpoint_, former_);
-  if (!is_main()) return;
-  outputs_->flush();
 }
 
 }  // namespace troika::train

@@ -18,6 +18,7 @@ void for_each_field(L& loops, Integer integer, Number number) {
   integer("loops.position", loops.position);
   integer("loops.pass", loops.pass);
   integer("loops.step", loops.step);
+  integer("loops.rows", loops.rows);
   integer("loops.samples", loops.samples);
   integer("loops.ended_step", loops.ended_step);
   number("loops.train_seconds", loops.train_seconds);

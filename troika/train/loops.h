@@ -15,6 +15,7 @@ struct Loops {
   int64_t position = 0;    // samples of the epoch that are trained on, by all ranks
   int64_t pass = 0;        // passes since the last optimizer step
   int64_t step = 0;        // optimizer steps
+  int64_t rows = 0;        // logged at `step` so far
   int64_t samples = 0;     // trained on, by all ranks
   int64_t ended_step = 0;  // step at which the latest end of an epoch was gone through
   double train_seconds = 0;

@@ -5,9 +5,9 @@
 namespace troika::train {
 
 RunOutputs::RunOutputs(bool is_main, const std::filesystem::path& folder,
-                       const TrainOptions& options, std::optional<int64_t> resumed_step) {
+                       const TrainOptions& options, std::optional<LogPosition> resumed) {
   if (!is_main) return;
-  loggers_ = open_loggers(options.trainer.loggers, folder, options.run.name, resumed_step);
+  loggers_ = open_loggers(options.trainer.loggers, folder, options.run.name, resumed);
   if (options.trainer.enable_progress_bar) progress_.emplace();
 }
 

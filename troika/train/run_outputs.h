@@ -17,9 +17,9 @@ struct TrainOptions;
 // On ranks other than 0 nothing happens.
 class RunOutputs {
  public:
-  // Into `folder`. With `resumed_step`, rows of up to that step stay.
+  // Into `folder`. With `resumed`, rows of up to there stay.
   RunOutputs(bool is_main, const std::filesystem::path& folder, const TrainOptions& options,
-             std::optional<int64_t> resumed_step);
+             std::optional<LogPosition> resumed);
 
   void log(int64_t step, const MetricValues& values);
   void flush();

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/base/text.h"
+#include "troika/train/loggers/resumed_lines.h"
 
 namespace troika::train {
 
@@ -40,17 +42,66 @@ std::string cell_text(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
-// The complete lines of a text; a last line without its end was cut by a kill and is left out.
-std::vector<std::string> complete_lines(std::string_view text) {
-  auto lines = split(text, '\n');
-  lines.pop_back();
-  return lines;
-}
-
 }  // namespace
 
-CsvLogger::CsvLogger(std::filesystem::path path) : path_(std::move(path)) {
-  replace_content(header_line(columns_));
+std::optional<std::vector<std::string>> parse_csv_header(const std::string& line) {
+  auto names = split(line, ',');
+  if (names.front() != kStep) return {};
+  names.erase(names.begin());
+  return names;
+}
+
+std::optional<CsvRow> parse_csv_row(const std::string& line, size_t columns) {
+  const auto cells = split(line, ',');
+  const auto step = parse_int(cells.front());
+  if (!step || cells.size() != columns + 1) return {};
+  CsvRow row{.step = *step, .cells = {}};
+  for (size_t i = 1; i < cells.size(); ++i) {
+    const auto number = parse_double(cells[i]);
+    if (!number && !cells[i].empty()) return {};
+    row.cells.push_back(number);
+  }
+  return row;
+}
+
+CsvLogger::CsvLogger(std::filesystem::path path, std::optional<LogPosition> resumed)
+    : path_(std::move(path)) {
+  std::vector<std::string> lines;
+  if (resumed && std::filesystem::exists(path_)) lines = take_over(*resumed);
+  std::string content = header_line(columns_);
+  for (const auto& line : lines) {
+    row_start_ = static_cast<int64_t>(content.size());
+    content += line + "\n";
+  }
+  replace_content(content);
+  // What is logged at the step of the last row joins it.
+  const auto last = lines.empty() ? std::nullopt : parse_csv_row(lines.back(), columns_.size());
+  if (!last) return;
+  has_row_ = true;
+  step_ = last->step;
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    if (last->cells[i]) row_[columns_[i]] = *last->cells[i];
+  }
+}
+
+std::vector<std::string> CsvLogger::take_over(const LogPosition& position) {
+  const auto text = read_file(path_);
+  const auto end = text.find('\n');
+  const auto columns =
+      end == std::string::npos ? std::nullopt : parse_csv_header(text.substr(0, end));
+  if (!columns) {
+    auto aside = path_;
+    aside += ".damaged";
+    log::warn("line 1 of {} is damaged; the file stays as {}", path_.string(), aside.string());
+    std::filesystem::rename(path_, aside);
+    return {};
+  }
+  columns_ = *columns;
+  return resumed_lines(text.substr(end + 1), path_, 2, position,
+                       [this](const std::string& line) -> std::optional<int64_t> {
+                         const auto row = parse_csv_row(line, columns_.size());
+                         return row ? std::optional(row->step) : std::nullopt;
+                       });
 }
 
 void CsvLogger::replace_content(const std::string& content) {
@@ -70,12 +121,13 @@ void CsvLogger::log(int64_t step, const MetricValues& values) {
   add_columns(values);
   for (const auto& [name, value] : values) row_[name] = value;
   const std::string text = row_text();
-  if (row_start_ + static_cast<int64_t>(text.size()) < end_) {
+  if (row_start_ < end_) {
+    // A kill can cut a write between two pages, and this row may be older than a checkpoint.
     replace_content(read_file(path_).substr(0, static_cast<size_t>(row_start_)) + text);
     return;
   }
-  file_->write_at(row_start_, text);
-  end_ = row_start_ + static_cast<int64_t>(text.size());
+  file_->write_at(end_, text);
+  end_ += static_cast<int64_t>(text.size());
 }
 
 void CsvLogger::flush() {
@@ -89,11 +141,11 @@ void CsvLogger::add_columns(const MetricValues& values) {
   }
   if (columns.size() == columns_.size()) return;
 
-  const auto lines = complete_lines(read_file(path_).substr(0, static_cast<size_t>(end_)));
+  const auto lines = split(read_file(path_).substr(0, static_cast<size_t>(end_)), '\n');
   const std::string empty_cells(columns.size() - columns_.size(), ',');
   std::string text = header_line(columns);
   int64_t last_row_start = static_cast<int64_t>(text.size());
-  for (size_t i = 1; i < lines.size(); ++i) {
+  for (size_t i = 1; i + 1 < lines.size(); ++i) {
     last_row_start = static_cast<int64_t>(text.size());
     text += lines[i] + empty_cells + "\n";
   }

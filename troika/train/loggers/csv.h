@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,23 @@
 
 namespace troika::train {
 
+// A line of such a file: one cell a column, empty where the metric was not logged.
+struct CsvRow {
+  int64_t step = 0;
+  std::vector<std::optional<double>> cells;
+};
+// The names of the metrics in a header line; nothing where it does not begin with `step`.
+std::optional<std::vector<std::string>> parse_csv_header(const std::string& line);
+// Nothing for a line that is not as CsvLogger writes it.
+std::optional<CsvRow> parse_csv_row(const std::string& line, size_t columns);
+
 // Values logged in succession for one step share a row; a metric not logged at a step is an empty
 // cell. A new metric rewrites the file with one more column, atomically.
 class CsvLogger : public Logger {
  public:
-  // Starts the file anew.
-  explicit CsvLogger(std::filesystem::path path);
+  // Starts the file anew. With `resumed` its rows of up to there, and damaged lines, stay; a file
+  // without its header is renamed to `<path>.damaged`, with a warning.
+  explicit CsvLogger(std::filesystem::path path, std::optional<LogPosition> resumed = {});
 
   // Throws Error for a name that cannot head a column: empty, `step`, or with a comma, quote or
   // control character.
@@ -25,6 +37,8 @@ class CsvLogger : public Logger {
   void flush() override;
 
  private:
+  // What stays of the file.
+  std::vector<std::string> take_over(const LogPosition& position);
   void add_columns(const MetricValues& values);
   std::string row_text() const;
   void replace_content(const std::string& content);

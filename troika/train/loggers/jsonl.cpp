@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "troika/base/error.h"
-#include "troika/base/text.h"
+#include "troika/train/loggers/resumed_lines.h"
 
 namespace troika::train {
 
@@ -20,28 +20,30 @@ nlohmann::ordered_json json_number(double value) {
   return value;
 }
 
-// A last line without its end was cut by a kill.
-std::string lines_up_to(int64_t last_step, const std::filesystem::path& path) {
-  auto lines = split(read_file(path), '\n');
-  lines.pop_back();
-  std::string kept;
-  for (const auto& line : lines) {
-    if (nlohmann::json::parse(line).at("step") <= last_step) kept += line + "\n";
-  }
-  return kept;
+std::optional<int64_t> step_of(const std::string& line) {
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return {};
+  const auto step = json.find("step");
+  if (step == json.end() || !step->is_number_integer()) return {};
+  return step->get<int64_t>();
 }
 
 const std::filesystem::path& begun(const std::filesystem::path& path,
-                                   std::optional<int64_t> resumed_step) {
-  const bool resumes = resumed_step && std::filesystem::exists(path);
-  write_file_atomically(path, resumes ? lines_up_to(*resumed_step, path) : "");
+                                   std::optional<LogPosition> resumed) {
+  std::string content;
+  if (resumed && std::filesystem::exists(path)) {
+    for (const auto& line : resumed_lines(read_file(path), path, 1, *resumed, step_of)) {
+      content += line + "\n";
+    }
+  }
+  write_file_atomically(path, content);
   return path;
 }
 
 }  // namespace
 
-JsonlLogger::JsonlLogger(const std::filesystem::path& path, std::optional<int64_t> resumed_step)
-    : file_(begun(path, resumed_step), O_WRONLY | O_APPEND) {}
+JsonlLogger::JsonlLogger(const std::filesystem::path& path, std::optional<LogPosition> resumed)
+    : file_(begun(path, resumed), O_WRONLY | O_APPEND) {}
 
 void JsonlLogger::log(int64_t step, const MetricValues& values) {
   const std::chrono::duration<double> time = std::chrono::system_clock::now().time_since_epoch();

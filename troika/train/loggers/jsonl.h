@@ -13,8 +13,8 @@ namespace troika::train {
 // "NaN", "Infinity" or "-Infinity", as in the JSON of Protocol Buffers. Each line is one write.
 class JsonlLogger : public Logger {
  public:
-  // Starts the file anew; with `resumed_step` its lines of up to that step stay.
-  explicit JsonlLogger(const std::filesystem::path& path, std::optional<int64_t> resumed_step = {});
+  // Starts the file anew; with `resumed` its lines of up to there, and damaged ones, stay.
+  explicit JsonlLogger(const std::filesystem::path& path, std::optional<LogPosition> resumed = {});
 
   // Throws Error for a metric called `step` or `time`.
   void log(int64_t step, const MetricValues& values) override;

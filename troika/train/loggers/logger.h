@@ -15,6 +15,12 @@ namespace troika::train {
 // Metric names (`train/loss`) with their values, in the order to show them.
 using MetricValues = std::vector<std::pair<std::string, double>>;
 
+// Up to where the log of a run stands when the run goes on from a checkpoint.
+struct LogPosition {
+  int64_t step = 0;
+  int64_t rows = 0;  // calls of log() at `step` before the checkpoint was written
+};
+
 class Logger {
  public:
   virtual ~Logger() = default;
@@ -29,11 +35,11 @@ class Logger {
 // What options call the kinds of loggers.
 std::vector<std::string> logger_names();
 // Loggers of these kinds (logger_names()) into the folder of a run: metrics.csv, TensorBoard
-// events, metrics.jsonl, metrics.prom. They begin anew; with `resumed_step`, rows of up to that
-// step stay.
+// events, metrics.jsonl, metrics.prom. They begin anew; with `resumed`, rows of up to there stay,
+// and so do damaged lines, which a warning names. A kill meanwhile leaves the files as they were.
 std::vector<std::unique_ptr<Logger>> open_loggers(const std::vector<std::string>& names,
                                                   const std::filesystem::path& folder,
                                                   const std::string& run,
-                                                  std::optional<int64_t> resumed_step = {});
+                                                  std::optional<LogPosition> resumed = {});
 
 }  // namespace troika::train

@@ -4,48 +4,33 @@
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
+#include "troika/base/log.h"
 #include "troika/base/text.h"
+#include "troika/train/loggers/csv.h"
 
 namespace troika::train::report {
-
-namespace {
-
-[[noreturn]] void damaged_line(const std::string& name, size_t line, const std::string& got,
-                               const std::string& expected) {
-  throw Error("train", ErrorKind::usage,
-              {.what = fmt::format("line {} of {} is damaged", line, name),
-               .got = got,
-               .expected = expected});
-}
-
-double cell_number(const std::string& cell, const std::string& name, size_t line) {
-  const auto number = parse_double(cell);
-  if (!number) damaged_line(name, line, fmt::format("`{}`", cell), "a number");
-  return *number;
-}
-
-}  // namespace
 
 std::vector<Series> parse_metrics(const std::string& text, const std::string& name) {
   auto lines = split(text, '\n');
   lines.pop_back();
-  const auto header = lines.empty() ? std::vector<std::string>() : split(lines.front(), ',');
-  if (header.empty() || header.front() != "step") {
-    damaged_line(name, 1, fmt::format("`{}`", lines.empty() ? text : lines.front()),
-                 "column names, the first of them `step`");
+  const auto columns = lines.empty() ? std::nullopt : parse_csv_header(lines.front());
+  if (!columns) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("line 1 of {} is damaged", name),
+                 .got = fmt::format("`{}`", lines.empty() ? text : lines.front()),
+                 .expected = "column names, the first of them `step`"});
   }
   std::vector<Series> metrics;
-  for (size_t c = 1; c < header.size(); ++c) metrics.push_back({header[c], {}});
+  for (const auto& column : *columns) metrics.push_back({column, {}});
   for (size_t l = 1; l < lines.size(); ++l) {
-    const auto cells = split(lines[l], ',');
-    if (cells.size() != header.size()) {
-      damaged_line(name, l + 1, fmt::format("{} cells", cells.size()),
-                   fmt::format("{}, one a column", header.size()));
+    const auto row = parse_csv_row(lines[l], metrics.size());
+    if (!row) {
+      log::warn("line {} of {} is damaged and left out", l + 1, name);
+      continue;
     }
-    const double step = cell_number(cells.front(), name, l + 1);
-    for (size_t c = 1; c < cells.size(); ++c) {
-      if (cells[c].empty()) continue;
-      metrics[c - 1].points.push_back({step, cell_number(cells[c], name, l + 1)});
+    for (size_t c = 0; c < metrics.size(); ++c) {
+      if (row->cells[c])
+        metrics[c].points.push_back({static_cast<double>(row->step), *row->cells[c]});
     }
   }
   return metrics;

@@ -32,11 +32,12 @@ struct RunRecord {
 };
 
 // Throws Error(usage) for a folder that is not a run's, and naming file and place of what is
-// damaged.
+// damaged; but damaged rows of metrics.csv are left out, as parse_metrics() does.
 RunRecord read_run(const std::filesystem::path& folder);
 
-// The columns of a text as CsvLogger writes it; `name` is for errors. A last line without its end
-// is left out: a kill cut it.
+// The columns of a text as CsvLogger writes it; `name` is for messages. A damaged row is left out
+// with a warning that names its line, a last line without its end silently: a kill cut it. Throws
+// Error(usage) where the first line has no names of columns.
 std::vector<Series> parse_metrics(const std::string& text, const std::string& name);
 
 }  // namespace troika::train::report
