@@ -144,8 +144,7 @@ TEST(SyncBatchNorm, CanBeUndone) {
     torch::nn::BatchNorm2d reference(3);
     prepare(layer);
     prepare(reference);
-    convert_batch_norm(*layer, group);
-    localize_batch_norm(*layer);
+    { const ScopedSyncBatchNorm scope(*layer, group); }
     const auto calls = group.counters().messages;
     const int64_t first = group.rank(), count = 4 - group.rank();
     for (int step = 0; step < kSteps; ++step) {
@@ -157,6 +156,26 @@ TEST(SyncBatchNorm, CanBeUndone) {
     expect_close(layer->running_mean, reference->running_mean);
     expect_close(layer->running_var, reference->running_var);
     EXPECT_EQ(group.counters().messages, calls);
+  });
+}
+
+TEST(SyncBatchNorm, GivesASequentialItsLayerBack) {
+  comm::local::run(4, [](Group group) {
+    torch::nn::BatchNorm1d norm(3);
+    torch::nn::Sequential module(norm);
+    {
+      const ScopedSyncBatchNorm scope(*module, group);
+      EXPECT_EQ(module->children()[0]->as<torch::nn::BatchNorm1dImpl>(), nullptr);
+      module->forward(at::full({2, 3}, group.rank(), at::kFloat));
+      module->eval();
+    }
+    EXPECT_EQ(module->children()[0], norm.ptr());
+    EXPECT_FALSE(norm->is_training());
+    EXPECT_NEAR(norm->running_mean[0].item<double>(), 0.15, 1e-6) << "the mean of all ranks";
+    norm->train();
+    // Alone, and through the list that forward() uses.
+    if (group.rank() == 3) module->forward(at::full({2, 3}, 10.0, at::kFloat));
+    EXPECT_NEAR(norm->running_mean[0].item<double>(), group.rank() == 3 ? 1.135 : 0.15, 1e-6);
   });
 }
 

@@ -98,6 +98,23 @@ TEST_F(FailedRun, SaysSoWhenItCannotStart) {
   EXPECT_EQ(json["run_folder"], (folder_ / "run").string());
 }
 
+TEST_F(FailedRun, GivesBatchNormsBackWhereItCannotStart) {
+  options_.trainer.sync_batchnorm = true;
+  options_.trainer.strategy = "dp";
+  options_.trainer.devices = 3;
+  comm::local::run(4, [&](comm::Group group) {
+    torch::nn::BatchNorm1d norm(2);
+    torch::nn::Sequential module(norm, torch::nn::Linear(2, 2));
+    Task task(module.ptr());
+    const Points points;
+    // The first to fail may be another rank.
+    EXPECT_THROW(Trainer(options_, group).fit(task, points, points), Error);
+    EXPECT_EQ(module->children()[0], norm.ptr());
+    module->train();
+    if (group.rank() == 0) module->forward(at::ones({4, 2}));  // alone
+  });
+}
+
 TEST_F(FailedRun, TheCauseOutlivesASummaryThatCannotBeWritten) {
   FailingTask task(1);
   task.before_failing = [this] {

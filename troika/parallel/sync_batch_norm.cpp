@@ -154,29 +154,36 @@ at::Tensor forward_over_ranks(nn::BatchNormImpl& layer, const at::Tensor& input,
   return Normalise::apply(input, weight, bias, statistics, layer.options.eps(), group);
 }
 
+// Puts a layer in the place of another one.
+using ReplaceInParent = std::function<void(const torch::nn::AnyModule&)>;
+
 // A layer to convert. Its group comes once all were found to be convertible.
 struct Conversion {
   std::string name;
   std::function<nn::BatchNormImpl&()> place;  // puts it where it belongs
+  std::function<void()> undo;
 };
-
-using ReplaceInParent = std::function<void(const std::shared_ptr<nn::BatchNormImpl>&)>;
 
 template <typename Layer>
 bool plan_as(torch::nn::Module& module, const std::string& name, const ReplaceInParent& replace,
              std::vector<Conversion>& plan) {
-  auto* layer = dynamic_cast<Layer*>(&module);
-  if (!layer) return false;
+  if (!dynamic_cast<Layer*>(&module)) return false;
   if (!replace) {
     throw Error("parallel", ErrorKind::usage,
                 {.what = fmt::format("batch norm {} cannot be made to span ranks", name),
                  .got = "a layer of LibTorch held by a module's own member",
                  .expected = "nn::BatchNorm, or a child of a Sequential"});
   }
-  plan.push_back({name, [layer, replace]() -> nn::BatchNormImpl& {
-                    const auto made = std::make_shared<nn::BatchNormImpl>(*layer);
-                    replace(made);
+  const auto layer = std::dynamic_pointer_cast<Layer>(module.shared_from_this());
+  const auto made = std::make_shared<nn::BatchNormImpl>(*layer);
+  plan.push_back({name,
+                  [made, replace]() -> nn::BatchNormImpl& {
+                    replace(torch::nn::AnyModule(made));
                     return *made;
+                  },
+                  [made, layer, replace] {
+                    layer->train(made->is_training());
+                    replace(torch::nn::AnyModule(layer));
                   }});
   return true;
 }
@@ -184,7 +191,8 @@ bool plan_as(torch::nn::Module& module, const std::string& name, const ReplaceIn
 void make_plan(torch::nn::Module& module, const std::string& name, const ReplaceInParent& replace,
                std::vector<Conversion>& plan) {
   if (auto* layer = dynamic_cast<nn::BatchNormImpl*>(&module)) {
-    plan.push_back({name, [layer]() -> nn::BatchNormImpl& { return *layer; }});
+    plan.push_back({name, [layer]() -> nn::BatchNormImpl& { return *layer; },
+                    [layer] { layer->set_training({}); }});
     return;
   }
   if (plan_as<torch::nn::BatchNorm1dImpl>(module, name, replace, plan) ||
@@ -197,10 +205,10 @@ void make_plan(torch::nn::Module& module, const std::string& name, const Replace
   for (const auto& child : module.named_children()) {
     ReplaceInParent replace_child;
     if (sequential) {
-      replace_child = [sequential, index, key = child.key()](const auto& layer) {
+      replace_child = [sequential, index, key = child.key()](const torch::nn::AnyModule& layer) {
         // A Sequential calls its own list, which is not the registered children.
-        *(sequential->begin() + static_cast<std::ptrdiff_t>(index)) = torch::nn::AnyModule(layer);
-        sequential->replace_module(key, layer);
+        *(sequential->begin() + static_cast<std::ptrdiff_t>(index)) = layer;
+        sequential->replace_module(key, layer.ptr());
       };
     }
     make_plan(*child.value(), name.empty() ? child.key() : name + "." + child.key(), replace_child,
@@ -209,26 +217,34 @@ void make_plan(torch::nn::Module& module, const std::string& name, const Replace
   }
 }
 
-}  // namespace
-
-std::vector<std::string> convert_batch_norm(torch::nn::Module& module, const comm::Group& group) {
+// Returns what was converted.
+std::vector<Conversion> convert(torch::nn::Module& module, const comm::Group& group) {
   std::vector<Conversion> plan;
   make_plan(module, "", {}, plan);
-  std::vector<std::string> names;
-  if (plan.empty()) return names;
+  if (plan.empty()) return plan;
   const auto own = *group.split(0);
   for (const auto& conversion : plan) {
     conversion.place().set_training([own](nn::BatchNormImpl& layer, const at::Tensor& input) {
       return forward_over_ranks(layer, input, own);
     });
-    names.push_back(conversion.name);
   }
+  return plan;
+}
+
+}  // namespace
+
+std::vector<std::string> convert_batch_norm(torch::nn::Module& module, const comm::Group& group) {
+  std::vector<std::string> names;
+  for (const auto& conversion : convert(module, group)) names.push_back(conversion.name);
   return names;
 }
 
-void localize_batch_norm(torch::nn::Module& module) {
-  if (auto* layer = dynamic_cast<nn::BatchNormImpl*>(&module)) layer->set_training({});
-  for (const auto& child : module.children()) localize_batch_norm(*child);
+ScopedSyncBatchNorm::ScopedSyncBatchNorm(torch::nn::Module& module, const comm::Group& group) {
+  for (const auto& conversion : convert(module, group)) undo_.push_back(conversion.undo);
+}
+
+ScopedSyncBatchNorm::~ScopedSyncBatchNorm() {
+  for (const auto& undo : undo_) undo();
 }
 
 }  // namespace troika::parallel

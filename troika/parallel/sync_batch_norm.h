@@ -1,6 +1,7 @@
 // Batch normalisation with the statistics of the batches of all ranks.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,20 @@ namespace troika::parallel {
 //
 // Parameters stay the same tensors and buffers in the same memory, under the same names, so it may
 // come before or after the optimizer and DataParallel are made. Blocks; to be called by all ranks.
-// The layers share a group split from `group`, which lives until localize_batch_norm().
+// The layers share a group split from `group`, which lives as long as they do.
 std::vector<std::string> convert_batch_norm(torch::nn::Module& module, const comm::Group& group);
 
-// Gives every nn::BatchNorm below `module` the statistics of its own process's batches again.
-void localize_batch_norm(torch::nn::Module& module);
+// The same for as long as this object lives: then the module's layers are again what they were,
+// with the parameters and statistics that they have by then. The module must outlive it.
+class [[nodiscard]] ScopedSyncBatchNorm {
+ public:
+  ScopedSyncBatchNorm(torch::nn::Module& module, const comm::Group& group);
+  ~ScopedSyncBatchNorm();
+  ScopedSyncBatchNorm(const ScopedSyncBatchNorm&) = delete;
+  ScopedSyncBatchNorm& operator=(const ScopedSyncBatchNorm&) = delete;
+
+ private:
+  std::vector<std::function<void()>> undo_;
+};
 
 }  // namespace troika::parallel

@@ -10,7 +10,6 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
-#include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/checkpoint/foreign_weights.h"
 #include "troika/train/random_state.h"
 #include "troika/train/trainer.h"
@@ -84,7 +83,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   }
   // Before any group is split off.
   settle_links(saved);
-  if (options.trainer.sync_batchnorm) parallel::convert_batch_norm(task_.module(), group_);
+  if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), group_);
   if (options.trainer.trace) timeline_.emplace(group_);
   times_ = StepTimes(trace(), profile());
   training_step_.emplace(options, task_, group_, planned_steps(), batch_, trace(), [this] {
@@ -112,8 +111,6 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
 
 Fit::~Fit() {
   task_.log_to(nullptr, 1);
-  // The module may outlive the ranks' being together.
-  if (options_.trainer.sync_batchnorm) parallel::localize_batch_norm(task_.module());
 }
 
 int64_t Fit::planned_steps() const {

@@ -12,6 +12,7 @@
 #include "troika/comm/timeline.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
+#include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/callback.h"
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/checkpoint/writer.h"
@@ -117,6 +118,7 @@ class Fit {
   const Limits limits_;
   std::optional<comm::Timeline> timeline_;
   StepTimes times_;
+  std::optional<parallel::ScopedSyncBatchNorm> spanning_batch_norm_;
   std::optional<TrainingStep> training_step_;
   Stop stop_;
   Loops at_;
