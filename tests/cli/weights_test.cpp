@@ -83,17 +83,13 @@ TEST_F(Weights, MayBeTheMovingAverage) {
       "train --model.name=mlp --model.hidden_width=6 --data.train_samples=64 "
       "--data.validation_samples=8 --trainer.max_epochs=1 --trainer.enable_progress_bar=false "
       "--ema.enabled=";
-  ASSERT_EQ(troika(run + "true").exit_code, 0);
+  ASSERT_EQ(troika(run + "false").exit_code, 0);
   ASSERT_EQ(troika("export runs/run/checkpoints/last out.safetensors").exit_code, 0);
-  const auto averaged = troika("export runs/run/checkpoints/last average.safetensors --ema");
-  ASSERT_EQ(averaged.exit_code, 0) << averaged.err;
+  ASSERT_EQ(troika(run + "true").exit_code, 0);
+  ASSERT_EQ(troika("export runs/run/checkpoints/last average.safetensors").exit_code, 0);
   const auto [header, bytes] = parts("average.safetensors");
   EXPECT_EQ(header, parts("out.safetensors").first);
   EXPECT_NE(bytes, parts("out.safetensors").second);
-  ASSERT_EQ(troika(run + "false").exit_code, 0);
-  const auto none = troika("export runs/run/checkpoints/last average.safetensors --ema");
-  EXPECT_EQ(none.exit_code, 2);
-  EXPECT_THAT(none.err, HasSubstr("has no averaged weights"));
 }
 
 TEST_F(Weights, AnImportedGptSpeaksAsBefore) {

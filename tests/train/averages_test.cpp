@@ -2,105 +2,13 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <map>
-
 #include "tests/support/errors.h"
-#include "tests/train/waves.h"
-#include "troika/base/temporary_folder.h"
-#include "troika/comm/local/local.h"
-#include "troika/compat/torch.h"
-#include "troika/nn/state.h"
+#include "tests/train/averages.h"
 #include "troika/train/callbacks/ema.h"
-#include "troika/train/callbacks/swa.h"
-#include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/resume.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/replicated_task.h"
-#include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
-
-using State = std::map<std::string, at::Tensor>;
-
-State copy_of(const torch::nn::Module& module) {
-  State result;
-  for (const auto& item : nn::named_state(module)) {
-    result[item.name] = item.tensor.detach().clone();
-  }
-  return result;
-}
-
-void expect_close(const State& a, const State& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) {
-    EXPECT_TRUE(tensor.to(at::kDouble).allclose(b.at(name).to(at::kDouble), 1e-9, 1e-11)) << name;
-  }
-}
-
-void expect_same(const State& a, const State& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
-}
-
-// What the module was at turns of a run; added after the callbacks of the options.
-class Watching : public Callback {
- public:
-  std::string name() const override { return "watching"; }
-  void on_before_optimizer_step(FitContext& c) override { rates.push_back(c.learning_rate); }
-  void on_train_batch_end(FitContext& c, const data::Batch&, double) override {
-    // After steps, zero3 has no whole parameters.
-    if (sees_steps) after_steps.push_back(copy_of(c.task.module()));
-  }
-  void on_validation_epoch_start(FitContext& c) override {
-    validated.push_back(copy_of(c.task.module()));
-  }
-  void on_train_epoch_end(FitContext& c) override {
-    after_epochs.push_back(copy_of(c.task.module()));
-  }
-
-  bool sees_steps = true;
-  std::vector<double> rates;
-  std::vector<State> after_steps, after_epochs, validated;
-};
-
-class Averages : public testing::Test {
- protected:
-  Averages() {
-    options_.run.folder = folder_.path().string();
-    options_.trainer.precision = "64";
-    options_.trainer.max_epochs = 3;
-    options_.trainer.sync_batchnorm = true;
-    options_.trainer.enable_progress_bar = false;
-    options_.data.global_batch_size = 6;  // 4 steps an epoch
-    options_.optimizer.momentum = 0.9;
-    options_.comm.bucket_megabytes = 1e-2;
-  }
-
-  // The module of the last rank when fit() has returned.
-  State fit(const TrainOptions& options, int ranks,
-            const std::shared_ptr<Callback>& of_last_rank = nullptr) const {
-    State result;
-    comm::local::run(ranks, [&](comm::Group group) {
-      const auto task = make_waves_task(width_, 0);
-      Trainer trainer(options, group);
-      const bool is_last = group.rank() + 1 == group.size();
-      if (is_last && of_last_rank) trainer.add(of_last_rank);
-      trainer.fit(*task, Waves(), Waves());
-      if (is_last) result = copy_of(task->module());
-    });
-    return result;
-  }
-  State saved(const TrainOptions& options) const {
-    const auto list = load_weights(std::filesystem::path(options.run.folder) / "run" /
-                                   "checkpoints/last.safetensors");
-    return {list.begin(), list.end()};
-  }
-
-  const TemporaryFolder folder_;
-  TrainOptions options_;
-  int64_t width_ = 8;
-};
 
 // Steps counted from 0: those numbers of `from` on that `every` divides.
 State mean_by_hand(const std::vector<State>& after_steps, double decay, size_t from, size_t every,
@@ -119,11 +27,6 @@ State mean_by_hand(const std::vector<State>& after_steps, double decay, size_t f
   }
   return mean;
 }
-
-struct Where {
-  std::string strategy;
-  int ranks;
-};
 
 TEST_F(Averages, EmaIsThatOfAPlainLoopUnderEveryStrategy) {
   width_ = 2600;  // parameters that zero3 releases
@@ -145,7 +48,8 @@ TEST_F(Averages, EmaIsThatOfAPlainLoopUnderEveryStrategy) {
     SCOPED_TRACE(fmt::format("{} on {}", strategy, ranks));
     options.trainer.strategy = strategy;
     expect_close(fit(options, ranks), expected);
-    expect_close(saved(options), plain);
+    expect_close(saved(options), expected);
+    expect_close(raw(options), plain);
   }
 }
 
@@ -161,7 +65,7 @@ TEST_F(Averages, EmaIsValidatedAndTakenBackToTheBit) {
     const auto watching = std::make_shared<Watching>();
     watching->sees_steps = ranks == 1;
     fit(options, ranks, watching);
-    expect_same(saved(options), plain);
+    expect_same(raw(options), plain);
     if (ranks > 1) continue;
     ASSERT_EQ(watching->validated.size(), 6u);
     for (size_t i = 0; i < 6; ++i) {
@@ -183,7 +87,7 @@ TEST_F(Averages, EmaOfHalfPrecisionIsOfItsMasters) {
   options_.trainer.precision = "bf16-true";
   options_.ema = {.enabled = true};
   fit(options_, 1);
-  for (const auto& [name, tensor] : averaged_weights(folder_ / "run/checkpoints/last")) {
+  for (const auto& [name, tensor] : saved(options_)) {
     if (name.ends_with("weight")) {
       EXPECT_EQ(tensor.scalar_type(), at::kFloat);
       EXPECT_FALSE(tensor.equal(tensor.to(at::kBFloat16).to(at::kFloat))) << name;
@@ -206,8 +110,7 @@ TEST_F(Averages, EmaGoesOnOnOtherRanksAndStrategies) {
   options_.trainer.max_steps = -1;
   options_.trainer.ckpt_path = "last";
   expect_close(fit(options_, 2), expected);
-  const auto averaged = averaged_weights(folder_ / "moved/run/checkpoints/last");
-  expect_close({averaged.begin(), averaged.end()}, expected);
+  expect_close(saved(options_), expected);
 }
 
 TEST_F(Averages, AnEmaMayAccompanySeveralRuns) {
@@ -216,14 +119,84 @@ TEST_F(Averages, AnEmaMayAccompanySeveralRuns) {
   expect_same(fit(options_, 1, ema), first);
 }
 
-TEST_F(Averages, AreExportedByTheNameOfAFileToo) {
-  options_.ema.enabled = true;
-  fit(options_, 1);
-  const auto checkpoints = folder_ / "run/checkpoints";
-  const auto expected = averaged_weights(checkpoints / "last");
-  for (const char* name : {"last.safetensors", "last/model.safetensors"}) {
-    const auto found = averaged_weights(checkpoints / name);
-    expect_same({found.begin(), found.end()}, {expected.begin(), expected.end()});
+// What was validated when a checkpoint became the best is what it gives, to the bit.
+TEST_F(Averages, TheBestCheckpointGivesTheMetricsThatItWasChosenBy) {
+  class Losses : public Callback {
+   public:
+    std::string name() const override { return "losses"; }
+    void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint,
+                       const std::filesystem::path&) override {
+      losses[checkpoint.filename()] = {context.at.validation_loss, context.at.validation_accuracy};
+    }
+    std::map<std::string, std::pair<double, double>> losses;
+  };
+  width_ = 2600;  // parameters that zero3 releases
+  options_.ema = {.enabled = true, .decay = 0.8};
+  options_.checkpoint.monitor = "validation/loss";
+  options_.optimizer.lr = 0.5;
+  options_.data.global_batch_size = 12;
+  for (const bool use_buffers : {true, false}) {
+    for (const auto& [strategy, ranks, precision] : {std::tuple("ddp", 1, "32"),
+                                                     {"ddp", 4, "32"},
+                                                     {"ddp", 2, "bf16-true"},
+                                                     {"zero1", 4, "32"},
+                                                     {"zero2", 3, "bf16-true"},
+                                                     {"zero3", 4, "64"}}) {
+      SCOPED_TRACE(
+          fmt::format("{} on {}, {}, buffers {}", strategy, ranks, precision, use_buffers));
+      std::filesystem::remove_all(folder_ / "run");
+      options_.ema.use_buffers = use_buffers;
+      options_.trainer.strategy = strategy;
+      options_.trainer.precision = precision;
+      const auto losses = std::make_shared<Losses>();
+      fit(options_, ranks, losses);
+      for (const std::string ckpt : {"best", "last"}) {
+        const auto folder = std::filesystem::read_symlink(folder_ / "run/checkpoints" / ckpt);
+        const auto [loss, accuracy] = losses->losses.at(folder);
+        comm::local::run(ranks, [&](comm::Group group) {
+          const auto task = make_waves_task(width_, 0);
+          Trainer trainer(options_, group);
+          const auto validated = trainer.validate(*task, Waves(), ckpt);
+          EXPECT_EQ(validated.at(0), std::pair(std::string("validation/loss"), loss)) << ckpt;
+          EXPECT_EQ(validated.at(1), std::pair(std::string("validation/accuracy"), accuracy));
+          const auto tested = trainer.test(*task, Waves(), ckpt);
+          EXPECT_EQ(tested.at(0).second, loss);
+        });
+      }
+    }
+  }
+}
+
+TEST_F(Averages, OfACheckpointOfWeightsAloneAreItsModel) {
+  options_.ema = {.enabled = true, .decay = 0.8};
+  const auto average = fit(options_, 2);
+  options_.checkpoint.weights_only = true;
+  std::filesystem::remove_all(folder_ / "run");
+  fit(options_, 2);
+  expect_same(saved(options_), average);
+  EXPECT_TRUE(CheckpointReader(last(options_), 0).names(kRawPrefix).empty());
+}
+
+TEST_F(Averages, AResumedEmaGoesOnToTheBit) {
+  options_.schedule.name = "constant";
+  options_.data.global_batch_size = 8;  // 3 steps an epoch
+  options_.comm.algorithm = "ring";     // whatever the links measure
+  options_.ema = {.enabled = true, .decay = 0.8};
+  for (const auto& [strategy, ranks] : {Where{"ddp", 4}, {"zero2", 4}, {"zero3", 4}}) {
+    SCOPED_TRACE(strategy);
+    auto whole = options_;
+    whole.trainer.strategy = strategy;
+    whole.run.folder = (folder_ / strategy / "whole").string();
+    const auto average = fit(whole, ranks);
+    auto part = whole;
+    part.run.folder = (folder_ / strategy / "part").string();
+    part.trainer.max_steps = 5;  // in the second epoch
+    fit(part, ranks);
+    part.trainer.max_steps = -1;
+    part.trainer.ckpt_path = "last";
+    expect_same(fit(part, ranks), average);
+    expect_same(saved(part), saved(whole));
+    expect_same(raw(part), raw(whole));
   }
 }
 
@@ -239,97 +212,6 @@ TEST_F(Averages, EmaRefusesWeightsThatDifferBetweenRanks) {
   EXPECT_ERROR(fit(options_, 2), ErrorKind::usage,
                "[train] ema averages buffers that are the same on all ranks; got "
                "ddp.broadcast_buffers false, expected true, or ema.use_buffers false");
-}
-
-TEST_F(Averages, OfACheckpointWithoutOneAreRefused) {
-  fit(options_, 1);
-  EXPECT_ERROR(
-      averaged_weights(folder_ / "run/checkpoints/last"), ErrorKind::usage,
-      "[train] " + (folder_ / "run/checkpoints/last").string() +
-          " has no averaged weights; got a run without ema.enabled, or with no update yet");
-}
-
-class SwaRun : public Averages {
- protected:
-  SwaRun() {
-    options_.trainer.max_epochs = 5;
-    options_.swa = {.swa_lrs = 0.02, .swa_epoch_start = "2", .annealing_epochs = 2};
-    options_.data.global_batch_size = 26;  // one step an epoch, of all samples
-    options_.schedule.name = "constant";
-  }
-};
-
-TEST_F(SwaRun, IsTheMeanOfTheWeightsOfLastEpochsUnderEveryStrategy) {
-  width_ = 2600;
-  for (const auto& [strategy, ranks] :
-       {Where{"ddp", 1}, {"ddp", 2}, {"zero2", 2}, {"zero3", 2}, {"local_sgd", 2}}) {
-    SCOPED_TRACE(fmt::format("{} on {}", strategy, ranks));
-    options_.trainer.strategy = strategy;
-    const auto watching = std::make_shared<Watching>();
-    watching->sees_steps = false;
-    const auto result = fit(options_, ranks, watching);
-    ASSERT_EQ(watching->after_epochs.size(), 5u);
-    State expected;
-    for (const auto& [name, tensor] : watching->after_epochs[2]) {
-      expected[name] =
-          (tensor + watching->after_epochs[3].at(name) + watching->after_epochs[4].at(name)) / 3;
-    }
-    // The whole epoch is one batch: what goes into the norm, by hand.
-    const auto inputs =
-        Waves()
-            .load(std::vector<int64_t>{0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
-                                       13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25},
-                  {})
-            .inputs.to(at::kDouble);
-    const auto normed = at::linear(inputs, expected.at("0.weight"), expected.at("0.bias"));
-    expected["1.running_mean"] = normed.mean(0);
-    expected["1.running_var"] = normed.var(0);
-    expected["1.num_batches_tracked"] = at::scalar_tensor(1, at::kLong);
-    expect_close(result, expected);
-    const auto file = load_safetensors(folder_ / "run/checkpoints/swa.safetensors");
-    expect_same({file.begin(), file.end()}, result);
-  }
-}
-
-TEST_F(SwaRun, AnnealsTheRateEpochByEpoch) {
-  const auto rates = [&] {
-    const auto watching = std::make_shared<Watching>();
-    fit(options_, 2, watching);
-    return watching->rates;
-  };
-  using testing::DoubleNear;
-  using testing::ElementsAre;
-  const auto near = [](double rate) { return DoubleNear(rate, 1e-15); };
-  options_.swa.annealing_epochs = 3;
-  const double a = 0.1, b = 0.02;
-  EXPECT_THAT(rates(),
-              ElementsAre(a, a, near(a), near(b * 0.25 + a * 0.75), near(b * 0.75 + a * 0.25)));
-  options_.swa.annealing_strategy = "linear";
-  options_.swa.annealing_epochs = 2;
-  EXPECT_THAT(rates(), ElementsAre(a, a, near(a), near((a + b) / 2), near(b)));
-  options_.swa.annealing_epochs = 0;
-  options_.swa.swa_epoch_start = "0.8";
-  EXPECT_THAT(rates(), ElementsAre(a, a, a, a, near(b)));
-}
-
-TEST_F(SwaRun, RefusesWhatLeavesNothingToAverage) {
-  options_.swa.swa_epoch_start = "5";
-  EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
-               "[train] swa.swa_epoch_start leaves no epoch to average; got 5, expected less than "
-               "trainer.max_epochs, 5");
-  options_.swa.swa_epoch_start = "1.5";
-  EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
-               "[train] swa.swa_epoch_start makes no sense; got 1.5, expected an epoch as 8, or a "
-               "share of trainer.max_epochs as 0.8");
-  options_.swa.swa_epoch_start = "2";
-  options_.trainer.strategy = "dp";
-  options_.trainer.devices = 2;
-  options_.trainer.sync_batchnorm = false;
-  ReplicatedTask task({make_waves_task(8, 0), make_waves_task(8, 0)});
-  EXPECT_ERROR(Trainer(options_, comm::local::alone()).fit(task, Waves(), Waves()),
-               ErrorKind::usage,
-               "[train] swa makes the statistics of batch norms anew; got strategy dp, whose "
-               "threads each see a part of a batch, expected a strategy of processes");
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "troika/base/error.h"
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
-#include "troika/train/callbacks/ema.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/foreign_weights.h"
 #include "troika/train/checkpoint/model_sizes.h"
@@ -30,9 +29,8 @@ void report(const Files& files, const train::NamedTensors& tensors) {
   fmt::print("{}: {} tensors, {} numbers\n", files.to, tensors.size(), numbers);
 }
 
-int export_weights(const Files& files, bool averaged) {
-  const auto tensors =
-      averaged ? train::averaged_weights(files.from) : train::load_weights(files.from);
+int export_weights(const Files& files) {
+  const auto tensors = train::load_weights(files.from);
   // Without this key, Hugging Face's transformers refuse a file.
   train::save_safetensors(files.to, tensors, {{"format", "pt"}});
   report(files, tensors);
@@ -74,9 +72,7 @@ Entry add_export(CLI::App& app) {
   const auto files = std::make_shared<Files>();
   add_files(command, *files, "CHECKPOINT", "a folder or a file of runs/NAME/checkpoints",
             "safetensors file of the weights alone, under PyTorch's names");
-  const auto averaged = std::make_shared<bool>(false);
-  command->add_flag("--ema", *averaged, "the moving average of a run with ema.enabled");
-  return {command, [files, averaged] { return export_weights(*files, *averaged); }};
+  return {command, [files] { return export_weights(*files); }};
 }
 
 Entry add_import(CLI::App& app) {

@@ -13,6 +13,7 @@
 namespace troika::train {
 
 class CheckpointReader;
+struct RankState;
 
 class Callback : public Hooks {
  public:
@@ -32,6 +33,8 @@ class Callback : public Hooks {
   // Takes what state() gave, which `saved` has in whole under the names with `prefix` before them;
   // not called where it has nothing of this callback.
   virtual void load_state(const CheckpointReader& /*saved*/, const std::string& /*prefix*/) {}
+  // May put other tensors in place of the model that a checkpoint is about to hold.
+  virtual void replace_model(RankState&) const {}
   // All states of a checkpoint were taken, whoever asked for it.
   virtual void on_save_checkpoint(FitContext&) {}
   // It was written; `former` was the latest before it, or is empty. With checkpoint.async that is

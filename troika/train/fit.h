@@ -97,6 +97,8 @@ class Fit {
   void restore_log(const CheckpointReader& saved);
   // With all that a run goes on from, or weights alone.
   void save(bool to_go_on);
+  // Of the training step, as checkpoints hold it.
+  RankState state(bool in_step) const;
   // What goes on beside the training step.
   void add_course(const Loops& at, RankState& state) const;
   // FitContext::save_alone.

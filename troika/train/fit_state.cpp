@@ -128,7 +128,7 @@ void Fit::restore_log(const CheckpointReader& saved) {
 }
 
 std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
-  RankState state = training_step_->state(/*in_step=*/false);
+  RankState state = this->state(/*in_step=*/false);
   // Gradients of a pass that failed are of no use: its step begins again.
   Loops at = at_;
   at.position -= at.pass * batch_;
@@ -141,7 +141,7 @@ std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
 }
 
 RankState Fit::checkpoint_state(bool weights_only) const {
-  RankState state = training_step_->state(at_.pass > 0);
+  RankState state = this->state(at_.pass > 0);
   if (weights_only) {
     keep_weights(state);
     return state;
@@ -186,6 +186,12 @@ void Fit::save(bool to_go_on) {
   } else {
     saved(save_checkpoint(group_, checkpoints(), state, options_, info));
   }
+}
+
+RankState Fit::state(bool in_step) const {
+  RankState state = training_step_->state(in_step);
+  for (const auto& callback : callbacks_) callback->replace_model(state);
+  return state;
 }
 
 void Fit::add_course(const Loops& at, RankState& state) const {

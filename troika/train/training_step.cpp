@@ -258,20 +258,23 @@ void TrainingStep::load_model(const CheckpointReader& saved) {
                               saved.shape(name));
   }
   require_fit(shapes, saved_shapes, saved.path().string());
+  const auto key = [&](const std::string& name) {
+    return (saved.has(kRawPrefix + name) ? kRawPrefix : kModelPrefix) + name;
+  };
   const at::NoGradGuard no_grad;
   std::set<std::string> done;
   const auto shards = exchange_->shards();
   for (size_t i = 0; i < shards.size(); ++i) {
     const auto& tensor = optimization_->parameters()[i].tensor;
     const auto& shard = shards[i];
-    tensor.copy_(saved.read(kModelPrefix + shard.name, shard.offset, shard.count).view_as(tensor));
+    tensor.copy_(saved.read(key(shard.name), shard.offset, shard.count).view_as(tensor));
     done.insert(shard.name);
   }
   const auto masters = optimization_->masters();
   const std::map<std::string, at::Tensor> master_of(masters.begin(), masters.end());
   for (const auto& [name, tensor] : own) {
     if (done.contains(name)) continue;
-    const auto value = saved.read(kModelPrefix + name);
+    const auto value = saved.read(key(name));
     tensor.copy_(value);
     const auto master = master_of.find(name);
     if (master != master_of.end()) master->second.copy_(value);

@@ -25,6 +25,10 @@ class CheckpointReader;
 // Names in checkpoints of gradients of a step's passes so far, which are different on all ranks.
 constexpr const char* kGradientPrefix = "gradient.";
 
+// Names in checkpoints of the weights to go on with, where a callback has replaced the model: those
+// of the model behind this.
+constexpr const char* kRawPrefix = "raw_model.";
+
 // The module of a task with its exchange, optimizer and learning rates.
 class TrainingStep {
  public:

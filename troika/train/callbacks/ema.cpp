@@ -1,8 +1,6 @@
 #include "troika/train/callbacks/ema.h"
 
 #include "troika/base/error.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/strategy.h"
 
@@ -44,7 +42,8 @@ void Ema::on_validation_end(FitContext&) {
   average_.take_back();
 }
 
-void Ema::on_train_end(FitContext&) {
+// Not in on_train_end, where others still average the weights.
+void Ema::on_fit_end(FitContext&) {
   average_.put_into_module();
 }
 
@@ -53,27 +52,7 @@ void Ema::on_exception(FitContext&, const std::exception&) {
 }
 
 void Ema::load_state(const CheckpointReader& saved, const std::string& prefix) {
-  average_.load_state(saved, prefix);
-}
-
-NamedTensors averaged_weights(const std::filesystem::path& checkpoint) {
-  auto weights = load_weights(checkpoint);
-  bool found_any = false;
-  if (const auto folder = checkpoint_of(checkpoint); !folder.empty()) {
-    const CheckpointReader saved(folder, 0);
-    for (auto& [name, tensor] : weights) {
-      const auto average = "callback.ema." + name + ".average";
-      if (!saved.has(average)) continue;
-      tensor = saved.read(average);
-      found_any = true;
-    }
-  }
-  if (!found_any) {
-    throw Error("train", ErrorKind::usage,
-                {.what = checkpoint.string() + " has no averaged weights",
-                 .got = "a run without ema.enabled, or with no update yet"});
-  }
-  return weights;
+  average_.load_from_model(saved, prefix);
 }
 
 }  // namespace troika::train

@@ -9,8 +9,9 @@
 namespace troika::train {
 
 // Validations use the average, and so does what monitors them; training goes on with the weights
-// themselves. When fit() returns, the module has the average. Checkpoints hold both: weights as
-// ever, and the average as `callback.ema.<parameter>.average`.
+// themselves. When fit() returns, the module has the average. The model of a checkpoint is the
+// average too, so that it gives the metrics it was chosen by; the weights to go on with are beside
+// it, behind kRawPrefix.
 class Ema : public Callback {
  public:
   explicit Ema(const TrainOptions::Ema& options);
@@ -22,19 +23,15 @@ class Ema : public Callback {
   void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
   void on_validation_start(FitContext& context) override;
   void on_validation_end(FitContext& context) override;
-  void on_train_end(FitContext& context) override;
+  void on_fit_end(FitContext& context) override;
   void on_exception(FitContext& context, const std::exception& problem) override;
-  NamedTensors state() const override { return average_.state(); }
-  std::vector<parallel::Shard> shards() const override { return average_.shards(); }
+  NamedTensors state() const override { return average_.count(); }
+  void replace_model(RankState& state) const override { average_.put_into(state); }
   void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   const TrainOptions::Ema options_;
   WeightAverage average_;
 };
-
-// The weights of a checkpoint that a run with Ema wrote, with averages in place of those that have
-// one; paths as for load_weights(). Throws Error(usage) where there are none.
-NamedTensors averaged_weights(const std::filesystem::path& checkpoint);
 
 }  // namespace troika::train

@@ -62,6 +62,24 @@ std::vector<RunningStatistics> statistics_of(torch::nn::Module& module) {
   return result;
 }
 
+std::vector<at::Tensor> copy_of_statistics(torch::nn::Module& module) {
+  std::vector<at::Tensor> result;
+  for (const auto& layer : statistics_of(module)) {
+    for (const auto& tensor : {layer.mean, layer.variance, layer.batches}) {
+      result.push_back(tensor.clone());
+    }
+  }
+  return result;
+}
+
+void put_statistics(torch::nn::Module& module, const std::vector<at::Tensor>& statistics) {
+  const at::NoGradGuard no_grad;
+  auto next = statistics.begin();
+  for (const auto& layer : statistics_of(module)) {
+    for (const auto& tensor : {layer.mean, layer.variance, layer.batches}) tensor.copy_(*next++);
+  }
+}
+
 }  // namespace
 
 void renew_batch_norm(torch::nn::Module& module, const comm::Group& group,
@@ -106,6 +124,7 @@ void Swa::on_fit_start(FitContext& context) {
                  .expected = "a strategy of processes"});
   }
   average_.attach(context);
+  renewed_.reset();
 }
 
 double Swa::rate(int64_t epoch) const {
@@ -134,14 +153,26 @@ void Swa::on_train_end(FitContext& context) {
   if (context.at.epoch > first_epoch_ && context.at.position == 0) average_.update();
   const bool is_over = context.at.epoch >= epochs_ || !context.stop_reason.empty();
   if (average_.updates() == 0 || !is_over) return;
-  average_.put_into_module();
   auto& module = context.task.module();
+  average_.put_into_module();
+  const auto trained = copy_of_statistics(module);
   renew_batch_norm(module, context.group, context.run_training_data);
-  if (context.group.rank() != 0 || !context.options.checkpoint.enabled) return;
-  const auto file = context.folder / "checkpoints" / "swa.safetensors";
-  save_weights(file, model_state(module), context.options,
-               {.epoch = context.at.epoch, .step = context.at.step});
-  log::info("mean of the weights of {} epochs: {}", average_.updates(), file.string());
+  if (context.group.rank() == 0 && context.options.checkpoint.enabled) {
+    const auto file = context.folder / "checkpoints" / "swa.safetensors";
+    save_weights(file, model_state(module), context.options,
+                 {.epoch = context.at.epoch, .step = context.at.step});
+    log::info("mean of the weights of {} epochs: {}", average_.updates(), file.string());
+  }
+  // Other callbacks may still want what was trained.
+  renewed_ = copy_of_statistics(module);
+  put_statistics(module, trained);
+  average_.take_back();
+}
+
+void Swa::on_fit_end(FitContext& context) {
+  if (!renewed_) return;
+  average_.put_into_module();
+  put_statistics(context.task.module(), *std::exchange(renewed_, std::nullopt));
 }
 
 NamedTensors Swa::state() const {

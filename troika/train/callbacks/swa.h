@@ -3,6 +3,9 @@
 // StochasticWeightAveraging and PyTorch's SWALR do it.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "troika/train/callback.h"
 #include "troika/train/callbacks/weight_average.h"
 #include "troika/train/options.h"
@@ -14,7 +17,8 @@ namespace troika::train {
 // begins with, so what the last epoch learned never counts.) When the epochs are over, or a
 // callback ended the run in them, the module gets the mean; the statistics of its batch norms are
 // made anew by a pass over the training data, as the mean over the batches of all ranks
-// (section 3.2); and the weights go to checkpoints/swa.safetensors.
+// (section 3.2); and the weights go to checkpoints/swa.safetensors. The module gets them when all
+// callbacks have ended the training.
 class Swa : public Callback {
  public:
   // Throws Error(usage) for an epoch that is neither a number below max_epochs nor a share.
@@ -27,6 +31,7 @@ class Swa : public Callback {
   void on_before_optimizer_step(FitContext& context) override;
   void on_train_epoch_start(FitContext& context) override;
   void on_train_end(FitContext& context) override;
+  void on_fit_end(FitContext& context) override;
   NamedTensors state() const override;
   std::vector<parallel::Shard> shards() const override { return average_.shards(); }
   void load_state(const CheckpointReader& saved, const std::string& prefix) override;
@@ -38,6 +43,7 @@ class Swa : public Callback {
   const int64_t first_epoch_;
   const int64_t epochs_;
   WeightAverage average_{std::nullopt};
+  std::optional<std::vector<at::Tensor>> renewed_;  // statistics of batch norms, for the module
   double base_rate_ = 0;  // of the first step of first_epoch_ by the schedule; 0: not yet
 };
 

@@ -1,10 +1,14 @@
 #include "troika/train/callbacks/weight_average.h"
 
+#include <map>
+#include <string_view>
+
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/exchange.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
+#include "troika/train/training_step.h"
 
 namespace troika::train {
 
@@ -39,14 +43,23 @@ void WeightAverage::attach(const FitContext& context) {
 
 void WeightAverage::load_state(const CheckpointReader& saved, const std::string& prefix) {
   loaded_.emplace(saved.of(saved.rank()));
+  updates_key_ = prefix + kUpdates;
   prefix_ = prefix;
+  suffix_ = kAverage;
+}
+
+void WeightAverage::load_from_model(const CheckpointReader& saved, const std::string& prefix) {
+  loaded_.emplace(saved.of(saved.rank()));
+  updates_key_ = prefix + kUpdates;
+  prefix_ = kModelPrefix;
+  suffix_.clear();
 }
 
 void WeightAverage::take_loaded(const CheckpointReader& saved) {
-  updates_ = saved.read(prefix_ + kUpdates).item<int64_t>();
+  updates_ = saved.read(updates_key_).item<int64_t>();
   if (updates_ == 0) return;
   const auto key = [&](const std::string& name) {
-    const auto whole = prefix_ + name + kAverage;
+    const auto whole = prefix_ + name + suffix_;
     if (saved.has(whole)) return whole;
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot go on averaging weights",
@@ -102,13 +115,37 @@ void WeightAverage::take_back() {
   exchange_->spread_parameters();
 }
 
+NamedTensors WeightAverage::count() const {
+  return {{kUpdates, at::scalar_tensor(updates_, at::kLong)}};
+}
+
 NamedTensors WeightAverage::state() const {
-  NamedTensors result{{kUpdates, at::scalar_tensor(updates_, at::kLong)}};
+  NamedTensors result = count();
   if (updates_ == 0) return result;
   for (const auto* entries : {&weights_, &buffers_}) {
     for (const auto& entry : *entries) result.emplace_back(entry.name + kAverage, entry.average);
   }
   return result;
+}
+
+void WeightAverage::put_into(RankState& state) const {
+  if (updates_ == 0) return;
+  std::map<std::string_view, at::Tensor*> model;
+  for (auto& [name, tensor] : state.model) model[name] = &tensor;
+  for (const auto* entries : {&weights_, &buffers_}) {
+    for (const auto& entry : *entries) {
+      state.rest.emplace_back(kRawPrefix + entry.name, entry.source);
+      *model.at(entry.name) = entry.average;
+    }
+  }
+  // The weights may be whole where the averages are not.
+  std::erase_if(state.shards, [](const auto& s) { return s.name.starts_with(kModelPrefix); });
+  for (const auto& shard : exchange_->shards()) {
+    for (const char* prefix : {kModelPrefix, kRawPrefix}) {
+      state.shards.push_back(shard);
+      state.shards.back().name = prefix + shard.name;
+    }
+  }
 }
 
 std::vector<parallel::Shard> WeightAverage::shards() const {

@@ -12,6 +12,7 @@
 namespace troika::train {
 
 struct FitContext;
+struct RankState;
 
 // Of what this rank's optimizer steps: of whole parameters, of float32 masters, or with ZeRO of its
 // share of them, so that the ranks share the average out too. The first update copies.
@@ -47,6 +48,15 @@ class WeightAverage {
   // Of these, attach() reads what this rank steps.
   void load_state(const CheckpointReader& saved, const std::string& prefix);
 
+  // Makes the average the model of a checkpoint, and adds the weights behind kRawPrefix, to go on
+  // with; nothing before the first update. Tensors share memory with this object and the module,
+  // which must hold the weights.
+  void put_into(RankState& state) const;
+  // "updates" alone, for a state() beside put_into().
+  NamedTensors count() const;
+  // attach() takes the average from the model, and what count() gave from behind `prefix`.
+  void load_from_model(const CheckpointReader& saved, const std::string& prefix);
+
  private:
   // Average, what it is of, and the part of the module that it may replace.
   struct Entry {
@@ -64,7 +74,7 @@ class WeightAverage {
   std::vector<Entry> buffers_;
   int64_t updates_ = 0;
   std::optional<CheckpointReader> loaded_;
-  std::string prefix_;                                       // in it
+  std::string updates_key_, prefix_, suffix_;                // of names in it
   std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;  // in the module, what it was
 };
 
