@@ -124,8 +124,7 @@ TEST_F(Averages, TheBestCheckpointGivesTheMetricsThatItWasChosenBy) {
   class Losses : public Callback {
    public:
     std::string name() const override { return "losses"; }
-    void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint,
-                       const std::filesystem::path&) override {
+    void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint) override {
       losses[checkpoint.filename()] = {context.at.validation_loss, context.at.validation_accuracy};
     }
     std::map<std::string, std::pair<double, double>> losses;

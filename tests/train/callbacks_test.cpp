@@ -1,11 +1,10 @@
-// What accompanies a run: hooks, log() of a task's steps, early stopping, which checkpoints stay.
+// What accompanies a run: hooks, log() of a task's steps, early stopping.
 #include "troika/train/callback.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <set>
 
 #include "tests/support/errors.h"
 #include "troika/base/file.h"
@@ -21,7 +20,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::UnorderedElementsAre;
 
 class Numbers : public data::Dataset {
  public:
@@ -108,16 +106,6 @@ class CallbackRun : public testing::Test {
   }
 
   std::string log_file() const { return read_file(folder_ / "run/metrics.jsonl"); }
-  std::set<std::string> kept() const {
-    std::set<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run/checkpoints")) {
-      if (!entry.is_symlink()) names.insert(entry.path().filename());
-    }
-    return names;
-  }
-  std::string link(const std::string& name) const {
-    return std::filesystem::read_symlink(folder_ / "run/checkpoints" / name);
-  }
 
   const TemporaryFolder folder_;
   TrainOptions options_;
@@ -303,94 +291,6 @@ TEST_F(EarlyStoppingRun, RefusesAMetricThatIsNotLogged) {
                "logged with sync_dist)");
   options_.early_stopping.strict = false;
   EXPECT_EQ(epochs(std::vector<double>(8, 1)), 8);
-}
-
-class KeptCheckpoints : public CallbackRun {
- protected:
-  KeptCheckpoints() {
-    options_.trainer.max_epochs = 6;
-    options_.checkpoint.monitor = "score";
-  }
-  void run(const std::vector<double>& scores) {
-    ScoredTask task(scores);
-    fit(task);
-  }
-};
-
-TEST_F(KeptCheckpoints, AreTheBestAndTheLast) {
-  options_.checkpoint.save_top_k = 2;
-  run({NAN, 3, 5, 4, 3, 9});
-  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=2-step=4", "epoch=5-step=10", "epoch=6-step=12"));
-  EXPECT_EQ(link("best"), "epoch=2-step=4") << "the first of equals";
-  EXPECT_EQ(link("last"), "epoch=6-step=12");
-}
-
-TEST_F(KeptCheckpoints, AreTheBestAloneWithoutSaveLast) {
-  options_.checkpoint.mode = "max";
-  options_.checkpoint.save_last = false;
-  run({5, 3, 7, 4, 6, 2});
-  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=3-step=6"));
-  EXPECT_EQ(link("best"), "epoch=3-step=6");
-  EXPECT_EQ(link("last"), "epoch=3-step=6");
-}
-
-TEST_F(KeptCheckpoints, AreAllOrTheLatestWithoutAMetric) {
-  options_.checkpoint.monitor = "";
-  options_.checkpoint.save_top_k = 2;
-  run({1, 2, 3, 4, 5, 6});
-  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=5-step=10", "epoch=6-step=12"));
-  options_.checkpoint.save_top_k = -1;
-  options_.run.name = "all";
-  run({1, 2, 3, 4, 5, 6});
-  options_.run.name = "run";
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ / "all/checkpoints"), {}),
-            6 + 3);
-}
-
-// A run that goes on knows which were the best before, so it ends with the same folders.
-TEST_F(KeptCheckpoints, AreKnownAfterAResume) {
-  const std::vector<double> scores{5, 2, 4, 3, 6, 7};
-  options_.checkpoint.save_top_k = 2;
-  options_.trainer.ckpt_path = "last";
-  options_.trainer.max_epochs = 3;
-  run(scores);
-  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=2-step=4", "epoch=3-step=6"));
-  options_.trainer.max_epochs = 6;
-  run(scores);
-  EXPECT_THAT(kept(), UnorderedElementsAre("epoch=2-step=4", "epoch=4-step=8", "epoch=6-step=12"));
-  EXPECT_EQ(link("best"), "epoch=2-step=4");
-  options_.trainer.ckpt_path = "best";
-  options_.trainer.max_epochs = 3;
-  run(scores);
-  EXPECT_EQ(link("last"), "epoch=3-step=6");
-}
-
-TEST_F(KeptCheckpoints, OfAnotherRunAreNotTouched) {
-  const std::vector<double> scores{5, 4, 3, 2, 1, 0, 9};
-  options_.run.name = "other";
-  run(scores);  // checkpoints of the same names
-  options_.run.name = "run";
-  run(scores);
-  const auto before = folder_ / "run/checkpoints/epoch=6-step=12";
-  options_.run.name = "other";
-  options_.trainer.ckpt_path = before.string();
-  options_.trainer.max_epochs = 7;
-  run(scores);
-  EXPECT_EQ(std::filesystem::read_symlink(folder_ / "other/checkpoints/best"), "epoch=7-step=14");
-  EXPECT_TRUE(std::filesystem::exists(before));
-  options_.run.name = "run";
-  EXPECT_EQ(link("best"), "epoch=6-step=12");
-}
-
-TEST_F(KeptCheckpoints, NeedAMetricThatIsLogged) {
-  options_.checkpoint.monitor = "validation/los";
-  try {
-    run({1, 2, 3, 4, 5, 6});
-    FAIL();
-  } catch (const Error& problem) {
-    EXPECT_THAT(problem.what(), HasSubstr("[train] checkpoint cannot monitor validation/los"));
-    EXPECT_THAT(problem.what(), HasSubstr("did you mean validation/loss"));
-  }
 }
 
 }  // namespace

@@ -196,8 +196,7 @@ TEST_F(TrainerCalls, WeightsComeFromTheCheckpointThatIsNamed) {
    public:
     explicit Losses(std::map<std::string, double>& losses) : losses_(losses) {}
     std::string name() const override { return "losses"; }
-    void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint,
-                       const std::filesystem::path&) override {
+    void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint) override {
       losses_[checkpoint] = context.at.validation_loss;
     }
     std::map<std::string, double>& losses_;

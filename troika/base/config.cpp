@@ -144,6 +144,11 @@ std::optional<std::string> number_as_text(const toml::node& node) {
   return std::nullopt;
 }
 
+std::optional<std::string> flag_as_text(const toml::node& node) {
+  const auto flag = node.value_exact<bool>();
+  return flag ? std::optional(show(Value(*flag))) : std::nullopt;
+}
+
 std::string show_node(const toml::node& node) {
   std::ostringstream out;
   node.visit([&](const auto& n) { out << n; });
@@ -294,6 +299,7 @@ void Table::parse(std::string_view text, std::string_view name) {
             auto value = from_toml<T>(value_node);
             if constexpr (std::is_same_v<T, std::string>) {
               if (!value && row.rule.takes_numbers) value = number_as_text(value_node);
+              if (!value && contains(row.rule.names, "true")) value = flag_as_text(value_node);
             }
             if (!value) {
               fail(row.key + where, show_node(value_node), std::string(type_name<T>()));

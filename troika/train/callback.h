@@ -37,10 +37,9 @@ class Callback : public Hooks {
   virtual void replace_model(RankState&) const {}
   // All states of a checkpoint were taken, whoever asked for it.
   virtual void on_save_checkpoint(FitContext&) {}
-  // It was written; `former` was the latest before it, or is empty. With checkpoint.async that is
-  // some passes later, and not at the same pass on all ranks.
-  virtual void on_checkpoint(FitContext&, const std::filesystem::path& /*checkpoint*/,
-                             const std::filesystem::path& /*former*/) {}
+  // It was written. With checkpoint.async that is some passes later, and not at the same pass on
+  // all ranks.
+  virtual void on_checkpoint(FitContext&, const std::filesystem::path& /*checkpoint*/) {}
 };
 
 using Callbacks = std::vector<std::shared_ptr<Callback>>;

@@ -96,6 +96,9 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   context_.save_checkpoint = [this](const auto& path, bool weights_only) {
     return save_as(path, weights_only);
   };
+  context_.validates_at_epoch_ends =
+      limits_.validation_batches == 0 ||
+      (options.trainer.check_val_every_n_epoch == 1 && limits_.validation_every >= limits_.passes);
   context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(group_, options);
   if (saved) restore(*saved);
@@ -190,7 +193,7 @@ void Fit::train_epoch() {
   for (int64_t i = 0; const auto batch = loader.next(); ++i) {
     const int64_t passes = at_.pass + 1;
     // A checkpoint of more passes a step may be beyond.
-    train_batch(*batch, passes >= passes_ || i + 1 == count);
+    train_batch(*batch, passes >= passes_ || i + 1 == count, i + 1 == count);
     at_.train_seconds = seconds_before + training.seconds();
     if (i + 1 < count && is_validation_due(passes)) {
       training_step_->agree();
@@ -210,7 +213,8 @@ void Fit::train_epoch() {
   outputs_->finish_progress();
 }
 
-void Fit::train_batch(const data::Batch& batch, bool is_last) {
+void Fit::train_batch(const data::Batch& batch, bool is_last, bool is_last_of_epoch) {
+  const int64_t passes = at_.pass + 1;
   times_.begin(at_.step);
   const Stopwatch one;
   log_.start_batch(batch.size());
@@ -233,6 +237,8 @@ void Fit::train_batch(const data::Batch& batch, bool is_last) {
     step_milliseconds_.add(std::exchange(step_seconds_, 0) * 1e3);
     if (at_.step % options_.trainer.log_every_n_steps == 0) log_training();
   }
+  context_.validation_follows =
+      is_last_of_epoch ? validates_after_epoch() : is_validation_due(passes);
   hooks_.call("on_train_batch_end", &Hooks::on_train_batch_end, batch, loss);
   times_.finish();
 }
@@ -274,12 +280,16 @@ void Fit::log_epoch() {
   at_.train_loss = at_.metrics.at(kEpochLoss);
 }
 
+bool Fit::validates_after_epoch() const {
+  return limits_.validation_batches > 0 &&
+         (context_.is_last_epoch() ||
+          (at_.epoch + 1) % options_.trainer.check_val_every_n_epoch == 0);
+}
+
 void Fit::end_epoch() {
   training_step_->agree();
   at_.ended_step = at_.step;
-  const bool validates =
-      limits_.validation_batches > 0 &&
-      (context_.is_last_epoch() || (at_.epoch + 1) % options_.trainer.check_val_every_n_epoch == 0);
+  const bool validates = validates_after_epoch();
   // Where a validation has ended the run there is no second of the same weights.
   if (validates && validated_samples_ != at_.samples) validate();
   hooks_.call_those(false, "on_train_epoch_end", &Hooks::on_train_epoch_end);

@@ -73,8 +73,10 @@ class Fit {
   bool is_validation_due(int64_t passes) const;
   // Returns early, after any pass, when asked to stop.
   void train_epoch();
-  void train_batch(const data::Batch& batch, bool is_last);
+  // `is_last`: of a step.
+  void train_batch(const data::Batch& batch, bool is_last, bool is_last_of_epoch);
   void end_epoch();
+  bool validates_after_epoch() const;
   void log_training();
   void log_epoch();
   void validate();
@@ -132,7 +134,6 @@ class Fit {
   std::optional<Profile> profile_;
   const HookCalls hooks_;
   std::optional<CheckpointWriter> writer_;
-  std::filesystem::path former_;      // checkpoint, before the one that is being written
   std::filesystem::path checkpoint_;  // the latest
   int64_t saved_samples_ = -1;        // trained on when one to go on from was written
   int64_t validated_samples_ = -1;    // trained on at the latest validation

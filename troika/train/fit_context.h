@@ -40,6 +40,10 @@ struct FitContext {
   // The forward passes of an epoch in training mode, without gradients and logs: for statistics
   // that the module keeps. Called by all ranks.
   std::function<void()> run_training_data = {};
+  // Validations come at the end of each epoch and nowhere else, or there are none.
+  bool validates_at_epoch_ends = true;
+  // In on_train_batch_end: a validation comes before the next pass.
+  bool validation_follows = false;
   // Writes this rank's state, and nothing of others, as a checkpoint of one rank into a folder of
   // the caller's: to go on with the optimizer step that is on. Does not communicate, where the
   // strategy leaves each rank all states. Returns the checkpoint.

@@ -174,10 +174,6 @@ void Fit::save(bool to_go_on) {
   at_.seconds = seconds();
   const RankState state = checkpoint_state(/*weights_only=*/!to_go_on);
   if (to_go_on) saved_samples_ = at_.samples;
-  // Checkpoints of other runs are not this one's to remove.
-  std::error_code none;
-  const bool is_ours = std::filesystem::equivalent(checkpoint_.parent_path(), checkpoints(), none);
-  former_ = is_ours ? checkpoint_ : std::filesystem::path();
   context_.checkpoint_asked = false;
   for (const auto& callback : callbacks_) callback->on_save_checkpoint(context_);
   const auto info = checkpoint_info();
@@ -220,7 +216,7 @@ void Fit::finish_saving() {
 
 void Fit::saved(const std::filesystem::path& checkpoint) {
   checkpoint_ = checkpoint;
-  for (const auto& callback : callbacks_) callback->on_checkpoint(context_, checkpoint_, former_);
+  for (const auto& callback : callbacks_) callback->on_checkpoint(context_, checkpoint_);
 }
 
 }  // namespace troika::train

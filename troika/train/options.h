@@ -69,7 +69,8 @@ struct TrainOptions {
     std::string monitor = {};
     std::string mode = "min";
     int64_t save_top_k = 1;
-    bool save_last = true;
+    std::string save_last = "true";
+    std::string save_on_train_epoch_end = "auto";
     std::string train_time_interval = {};
     bool async = false;
     bool weights_only = false;

@@ -1,10 +1,11 @@
 #include "troika/train/callbacks/model_checkpoint.h"
 
 #include <algorithm>
-#include <cmath>
+#include <set>
+#include <string_view>
 #include <utility>
 
-#include "troika/base/file.h"
+#include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint/reader.h"
@@ -18,134 +19,182 @@ namespace {
 
 constexpr const char* kValidation = "validation/loss";  // there is one after any validation
 
+at::Tensor text_tensor(const std::string& text) {
+  const auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
+  return bytes;
+}
+
+// What stands before each line's end.
+std::vector<std::string> lines_of(std::string_view text) {
+  auto lines = split(text, '\n');
+  lines.pop_back();
+  return lines;
+}
+
+std::vector<std::string> lines_of(const at::Tensor& bytes) {
+  const auto* text = reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>());
+  return lines_of(std::string_view(text, static_cast<size_t>(bytes.numel())));
+}
+
+void require_one_of(const char* option, const std::string& value,
+                    const std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), value) != names.end()) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = std::string(option) + " has no such value",
+               .got = "`" + value + "`",
+               .expected = names[0] + ", " + names[1] + " or " + names[2]});
+}
+
+Monitor monitor_of(const TrainOptions::Checkpoint& options) {
+  return {options.monitor, options.mode};
+}
+
 }  // namespace
 
 ModelCheckpoint::ModelCheckpoint(const TrainOptions::Checkpoint& options)
     : options_(options),
-      monitor_(options.monitor, options.monitor.empty() ? "max" : options.mode),
-      interval_(seconds_of("checkpoint.train_time_interval", options.train_time_interval)) {}
+      monitor_(monitor_of(options)),
+      interval_(seconds_of("checkpoint.train_time_interval", options.train_time_interval)),
+      manager_(options.save_top_k, monitor_) {
+  require_one_of("checkpoint.save_last", options.save_last, {"true", "false", "link"});
+  require_one_of("checkpoint.save_on_train_epoch_end", options.save_on_train_epoch_end,
+                 {"auto", "true", "false"});
+}
 
-// Checkpoints of another run are not this one's to remove, and some may be gone.
 void ModelCheckpoint::on_fit_start(FitContext& context) {
   considered_at_ = context.seconds;
-  if (best_.empty()) return;
+  written_at_ = judged_at_ = -1;
+  if (!loaded_) return;
+  const auto [checkpoint, state] = *std::exchange(loaded_, std::nullopt);
   const auto folder = context.folder / "checkpoints";
-  std::string present;
+  std::string text;
   std::error_code none;
-  if (context.group.rank() == 0 && std::filesystem::equivalent(loaded_folder_, folder, none)) {
-    for (const auto& kept : best_) {
-      if (std::filesystem::exists(folder / kept.name)) present += kept.name + "\n";
+  // Names in another run's folder mean other checkpoints.
+  if (context.group.rank() == 0 &&
+      std::filesystem::equivalent(checkpoint.parent_path(), folder, none)) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (!entry.is_symlink()) text += entry.path().filename().string() + "\n";
     }
   }
-  const auto names = split(context.group.broadcast_text(present, 0, "checkpoints"), '\n');
-  std::erase_if(best_, [&](const Kept& kept) {
-    return std::find(names.begin(), names.end(), kept.name) == names.end();
-  });
+  const auto names = lines_of(context.group.broadcast_text(text, 0, "checkpoints"));
+  if (names.empty()) return;
+  manager_.resume(checkpoint.filename().string(), state, {names.begin(), names.end()},
+                  context.options.trainer.ckpt_path == "last");
+  // A kill may have come between a checkpoint and this link to it.
+  if (context.group.rank() == 0 && !manager_.best().empty()) {
+    move_link(folder / "best", manager_.best());
+  }
 }
 
 void ModelCheckpoint::on_train_batch_end(FitContext& context, const data::Batch&, double) {
-  const int64_t every = options_.every_n_train_steps;
   if (context.at.pass > 0) return;
+  const int64_t every = options_.every_n_train_steps;
   const bool is_time = context.seconds - considered_at_ >= interval_;
-  if (is_time || (every > 0 && context.at.step % every == 0)) consider(context);
+  if (!is_time && (every == 0 || context.at.step % every != 0)) return;
+  considered_at_ = context.seconds;
+  const bool has_metric = monitor_.name.empty() || context.at.metrics.contains(monitor_.name);
+  if (has_metric && (monitor_.name.empty() || !context.validation_follows)) {
+    consider(context);
+    return;
+  }
+  is_due_ = true;
+  if (!context.validation_follows) ask_for_latest(context);
+}
+
+void ModelCheckpoint::on_validation_end(FitContext& context) {
+  const bool is_epochs_turn = is_epoch_due(context) && !saves_at_epoch_end(context);
+  if (!is_due_ && !is_epochs_turn) return;
+  // The end of the epoch may bring the metric.
+  is_due_ = !monitor_.name.empty() && !context.at.metrics.contains(monitor_.name);
+  if (!is_due_) consider(context);
 }
 
 void ModelCheckpoint::on_train_epoch_end(FitContext& context) {
-  const int64_t every = options_.every_n_epochs;
-  if (every == 0) return;
-  if (context.is_last_epoch() || (context.at.epoch + 1) % every == 0) consider(context);
+  const bool is_end = options_.every_n_epochs > 0 && context.is_last_epoch();
+  const bool is_epochs_turn = is_epoch_due(context) && saves_at_epoch_end(context);
+  if (std::exchange(is_due_, false) || is_end || is_epochs_turn) consider(context);
 }
 
-const std::vector<ModelCheckpoint::Kept>& ModelCheckpoint::current() const {
-  return being_written_ ? *being_written_ : best_;
+bool ModelCheckpoint::is_epoch_due(const FitContext& context) const {
+  return options_.every_n_epochs > 0 && (context.at.epoch + 1) % options_.every_n_epochs == 0;
+}
+
+bool ModelCheckpoint::saves_at_epoch_end(const FitContext& context) const {
+  if (options_.save_on_train_epoch_end != "auto") return options_.save_on_train_epoch_end == "true";
+  return context.validates_at_epoch_ends;
 }
 
 void ModelCheckpoint::consider(FitContext& context) {
-  considered_at_ = context.seconds;
-  if (!options_.enabled) return;
-  const double now = score(context);
-  const auto& best = current();
-  const bool is_full =
-      options_.save_top_k >= 0 && static_cast<int64_t>(best.size()) >= options_.save_top_k;
-  const bool is_best = !is_full || (!best.empty() && monitor_.is_better(now, best.back().score));
-  if (is_best) pending_ = now;
-  if (is_best || options_.save_last) context.ask_for_checkpoint();
+  if (!options_.enabled || judged_at_ == context.at.samples) return;
+  const auto now = score(context);
+  if (now && manager_.is_among_best(*now)) {
+    manager_.propose(*now);
+    context.ask_for_checkpoint();
+  } else {
+    ask_for_latest(context);
+  }
 }
 
-double ModelCheckpoint::score(const FitContext& context) const {
-  if (monitor_.name.empty()) return static_cast<double>(context.at.samples);
+void ModelCheckpoint::ask_for_latest(FitContext& context) const {
+  if (!options_.enabled || written_at_ == context.at.samples) return;
+  const bool stands_in = options_.save_last == "link" && options_.save_top_k == 0;
+  if (options_.save_last == "true" || stands_in) context.ask_for_checkpoint();
+}
+
+std::optional<double> ModelCheckpoint::score(const FitContext& context) const {
+  if (monitor_.name.empty()) return 0;
   const auto& metrics = context.at.metrics;
   const auto found = metrics.find(monitor_.name);
-  if (found == metrics.end() && metrics.contains(kValidation)) {
-    refuse_monitor("checkpoint", monitor_, metrics);
-  }
-  const double value = found == metrics.end() ? NAN : found->second;
-  return std::isnan(value) ? monitor_.worst() : value;
+  if (found != metrics.end()) return found->second;
+  if (metrics.contains(kValidation)) refuse_monitor("checkpoint", monitor_, metrics);
+  return {};
 }
 
-std::vector<ModelCheckpoint::Kept> ModelCheckpoint::next() const {
-  auto result = current();
-  if (!pending_) return result;
-  // After those that are as good.
-  const auto place = std::find_if(result.begin(), result.end(), [&](const Kept& kept) {
-    return monitor_.is_better(*pending_, kept.score);
-  });
-  result.insert(place, {"", *pending_});
-  if (options_.save_top_k >= 0) {
-    result.resize(std::min(result.size(), static_cast<size_t>(options_.save_top_k)));
-  }
-  return result;
+void ModelCheckpoint::on_save_checkpoint(FitContext& context) {
+  written_at_ = context.at.samples;
+  if (manager_.has_proposal()) judged_at_ = written_at_;
+  manager_.begin_writing();
 }
 
-void ModelCheckpoint::on_save_checkpoint(FitContext&) {
-  being_written_ = next();
-  pending_.reset();
-}
-
-void ModelCheckpoint::on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint,
-                                    const std::filesystem::path& former) {
-  const auto before = std::exchange(best_, std::move(*being_written_));
-  being_written_.reset();
-  for (auto& kept : best_) {
-    if (kept.name.empty()) kept.name = checkpoint.filename().string();
-  }
+void ModelCheckpoint::on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint) {
+  const auto removed = manager_.finish_writing(checkpoint.filename().string());
   if (context.group.rank() != 0) return;
   const auto folder = checkpoint.parent_path();
-  const auto stays = [&](const std::string& name) {
-    return name == checkpoint.filename() ||
-           std::any_of(best_.begin(), best_.end(), [&](const Kept& k) { return k.name == name; });
-  };
-  if (!best_.empty()) move_link(folder / "best", best_.front().name);
-  for (const auto& kept : before) {
-    if (!stays(kept.name)) remove_checkpoint(folder / kept.name);
+  if (manager_.best().empty()) {
+    // It would lead to a checkpoint of an earlier run.
+    std::filesystem::remove(folder / "best");
+  } else {
+    move_link(folder / "best", manager_.best());
   }
-  if (!former.empty() && !stays(former.filename())) remove_checkpoint(former);
+  for (const auto& name : removed) remove_checkpoint(folder / name);
 }
 
 NamedTensors ModelCheckpoint::state() const {
-  std::string names;
+  std::string names, others;
   std::vector<double> scores;
-  for (const auto& kept : next()) {
+  const auto state = manager_.state();
+  for (const auto& kept : state.best) {
     names += kept.name + "\n";
     scores.push_back(kept.score);
   }
-  const auto bytes = at::empty({static_cast<int64_t>(names.size())}, at::kByte);
-  std::copy(names.begin(), names.end(), bytes.data_ptr<uint8_t>());
-  return {{"names", bytes}, {"scores", at::tensor(scores, at::kDouble)}};
+  for (const auto& name : state.others) others += name + "\n";
+  return {{"names", text_tensor(names)},
+          {"scores", at::tensor(scores, at::kDouble)},
+          {"others", text_tensor(others)},
+          {"due", at::scalar_tensor(int64_t{is_due_}, at::kLong)}};
 }
 
 void ModelCheckpoint::load_state(const CheckpointReader& saved, const std::string& prefix) {
-  const auto text = saved.read(prefix + "names");
+  const auto names = lines_of(saved.read(prefix + "names"));
   const auto scores = saved.read(prefix + "scores");
-  const auto* bytes = reinterpret_cast<const char*>(text.data_ptr<uint8_t>());
-  const auto names = split({bytes, static_cast<size_t>(text.numel())}, '\n');  // the last is empty
-  best_.clear();
-  for (int64_t i = 0; i < scores.numel(); ++i) {
-    const auto& name = names.at(static_cast<size_t>(i));
-    best_.push_back(
-        {name.empty() ? saved.path().filename().string() : name, scores[i].item<double>()});
+  loaded_.emplace();
+  loaded_->checkpoint = saved.path();
+  for (size_t i = 0; i < names.size(); ++i) {
+    loaded_->state.best.push_back({names[i], scores[static_cast<int64_t>(i)].item<double>()});
   }
-  loaded_folder_ = saved.path().parent_path();
+  loaded_->state.others = lines_of(saved.read(prefix + "others"));
+  is_due_ = saved.read(prefix + "due").item<int64_t>() != 0;
 }
 
 }  // namespace troika::train

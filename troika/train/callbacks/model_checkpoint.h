@@ -1,58 +1,69 @@
-// When a run saves, and which of its checkpoints stay: Lightning's ModelCheckpoint.
+// When a run saves: Lightning's ModelCheckpoint.
 #pragma once
 
 #include <cmath>
 #include <optional>
-#include <vector>
+#include <string>
 
 #include "troika/train/callback.h"
-#include "troika/train/callbacks/monitor.h"
+#include "troika/train/callbacks/checkpoint_manager.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
 
-// Of the checkpoints that are due, the best `save_top_k` by the monitored metric stay, the best of
-// which `checkpoints/best` links to; without a metric the latest are the best. With save_last the
-// latest stays too. NaN is the worst there is.
+// Asks for checkpoints after every_n_train_steps, after train_time_interval, and every_n_epochs:
+// there at the end of each validation if validations come inside of epochs or not in each one, else
+// at the end of the epoch (save_on_train_epoch_end decides otherwise), and always at the end of the
+// run. A checkpoint that is due right before a validation waits for it, if there is a `monitor`;
+// one that is due before the metric was ever logged is judged when it is. A state is written once;
+// but a run that goes on from the last pass of an epoch writes what the epoch's end adds.
+//
+// CheckpointManager says which checkpoints stay. The link `checkpoints/best` leads to the best of
+// them. With save_last a checkpoint that is due and not among the best is written too.
 class ModelCheckpoint : public Callback {
  public:
+  // Throws Error(usage) for a save_last or save_on_train_epoch_end that means nothing.
   explicit ModelCheckpoint(const TrainOptions::Checkpoint& options);
+
+  const CheckpointManager& manager() const { return manager_; }
 
   std::string name() const override { return "model_checkpoint"; }
   bool monitors() const override { return true; }
   bool keeps_time() const override { return std::isfinite(interval_); }
   void on_fit_start(FitContext& context) override;
   void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
-  // Throws Error(usage) where the monitored metric is not logged.
+  void on_validation_end(FitContext& context) override;
+  // Throws Error(usage) where the monitored metric is not logged though there was a validation.
   void on_train_epoch_end(FitContext& context) override;
   void on_save_checkpoint(FitContext& context) override;
-  void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint,
-                     const std::filesystem::path& former) override;
+  void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint) override;
   NamedTensors state() const override;
   void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
-  struct Kept {
-    std::string name;  // of its folder; empty: of the one that is being written
-    double score;
+  struct Loaded {
+    std::filesystem::path checkpoint;
+    CheckpointManager::State state;
   };
 
-  // With the one that is being written, if one is.
-  const std::vector<Kept>& current() const;
+  bool is_epoch_due(const FitContext& context) const;
+  bool saves_at_epoch_end(const FitContext& context) const;
   // Asks for a checkpoint if one is to stay.
   void consider(FitContext& context);
-  double score(const FitContext& context) const;
-  // With the one that is asked for.
-  std::vector<Kept> next() const;
+  // Asks for one that is not among the best, where save_last wants it.
+  void ask_for_latest(FitContext& context) const;
+  // Nothing before the metric was logged.
+  std::optional<double> score(const FitContext& context) const;
 
   const TrainOptions::Checkpoint options_;
   const Monitor monitor_;
-  const double interval_;                           // seconds
-  double considered_at_ = 0;                        // the run's time, at the latest
-  std::vector<Kept> best_;                          // best first
-  std::optional<std::vector<Kept>> being_written_;  // what best_ will be
-  std::optional<double> pending_;                   // score of the one asked for
-  std::filesystem::path loaded_folder_;             // where those of load_state() are
+  const double interval_;     // seconds
+  double considered_at_ = 0;  // the run's time, at the latest that was due by it
+  int64_t written_at_ = -1;   // samples trained on, at the latest that was written
+  int64_t judged_at_ = -1;    // the same, at the latest that was written with a score
+  bool is_due_ = false;       // one waits for the metric
+  CheckpointManager manager_;
+  std::optional<Loaded> loaded_;
 };
 
 }  // namespace troika::train

@@ -32,7 +32,13 @@ void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) 
   table.add("checkpoint.save_top_k", &checkpoint.save_top_k, "how many of the best stay; -1: all",
             count_from(-1));
   table.add("checkpoint.save_last", &checkpoint.save_last,
-            "write and keep the latest too where it is not among the best");
+            "write and keep the latest too where it is not among the best; link: only if none of "
+            "the best stays (save_top_k 0)",
+            one_of({"true", "false", "link"}));
+  table.add("checkpoint.save_on_train_epoch_end", &checkpoint.save_on_train_epoch_end,
+            "whether every_n_epochs means the end of epochs, or of each validation in them; auto: "
+            "of validations, where these come inside of epochs or not in each",
+            one_of({"auto", "true", "false"}));
   table.add("checkpoint.on_exception", &checkpoint.on_exception,
             "a rank that fails writes what it has, where it has all of it; docs/callbacks.md");
 }

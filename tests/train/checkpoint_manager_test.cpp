@@ -1,0 +1,100 @@
+// Which checkpoints stay, by their scores alone: what Lightning 2.6.6 does with the same ones,
+// where it takes the options.
+#include "troika/train/callbacks/checkpoint_manager.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <set>
+
+namespace troika::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::UnorderedElementsAre;
+
+using Names = std::vector<std::string>;
+using Scores = std::vector<double>;
+
+// A manager that is given these scores, one after another; checkpoints are "0", "1"...
+struct Rule {
+  int64_t save_top_k;
+  std::string mode;  // empty: nothing is monitored
+  Scores scores;
+  Names best, all;  // `all`: that are not removed
+  std::string kth;
+};
+
+TEST(CheckpointManager, KeepsTheBestAndTheLatest) {
+  const double nan = NAN;
+  const std::vector<Rule> rules{
+      {1, "min", {3, 1, 2}, {"1"}, {"1", "2"}, "1"},
+      {1, "max", {3, 1, 2}, {"0"}, {"0", "2"}, "0"},
+      {2, "min", {3, 1, 2}, {"1", "2"}, {"1", "2"}, "2"},
+      {2, "min", {3, 1, 2, 4}, {"1", "2"}, {"1", "2", "3"}, "2"},
+      {5, "min", {3, 1}, {"1", "0"}, {"0", "1"}, ""},
+      {-1, "min", {3, 1, 2}, {"1", "2", "0"}, {"0", "1", "2"}, "0"},
+      {0, "min", {3, 1, 2}, {}, {"2"}, ""},
+      {2, "min", {1, 1, 1}, {"0", "1"}, {"0", "1", "2"}, "0"},
+      {2, "min", {1, 1, 0.5}, {"2", "1"}, {"1", "2"}, "1"},
+      {2, "min", {nan, 3, 2}, {"2", "1"}, {"1", "2"}, "1"},
+      {2, "max", {nan, 3}, {"1", "0"}, {"0", "1"}, "0"},
+      {1, "max", {nan, nan}, {"0"}, {"0", "1"}, "0"},
+      {1, "min", {INFINITY, nan, -INFINITY, 0}, {"2"}, {"2", "3"}, "2"},
+      // Without a metric the scores do not matter.
+      {1, "", {0, 0, 0}, {"2"}, {"2"}, "2"},
+      {2, "", {0, 0, 0}, {"2", "1"}, {"1", "2"}, "1"},
+      {-1, "", {0, 0, 0}, {"2", "1", "0"}, {"0", "1", "2"}, "0"},
+      {0, "", {0, 0, 0}, {}, {"2"}, ""},
+  };
+  for (size_t i = 0; i < rules.size(); ++i) {
+    SCOPED_TRACE(i);
+    const auto& rule = rules[i];
+    CheckpointManager manager(rule.save_top_k, {rule.mode.empty() ? "" : "score", rule.mode});
+    std::set<std::string> present;
+    for (size_t s = 0; s < rule.scores.size(); ++s) {
+      const auto name = std::to_string(s);
+      if (manager.is_among_best(rule.scores[s])) manager.propose(rule.scores[s]);
+      manager.begin_writing();
+      present.insert(name);
+      for (const auto& removed : manager.finish_writing(name)) {
+        EXPECT_EQ(present.erase(removed), 1u) << "is removed once: " << removed;
+      }
+      EXPECT_EQ(manager.latest(), name);
+    }
+    Names best;
+    for (const auto& kept : manager.all_best()) best.push_back(kept.name);
+    EXPECT_EQ(best, rule.best);
+    EXPECT_EQ(Names(present.begin(), present.end()), rule.all);
+    EXPECT_EQ(manager.best(), rule.best.empty() ? "" : rule.best.front());
+    EXPECT_EQ(manager.kth_best(), rule.kth);
+  }
+}
+
+// What a kill left between a checkpoint and the removal of another goes with the next one.
+TEST(CheckpointManager, GoesOnFromWhatAKillLeft) {
+  const Monitor monitor("score", "min");
+  CheckpointManager before(1, monitor);
+  for (const auto& [name, score] : {std::pair("a", 3.0), {"b", 4.0}}) {
+    if (before.is_among_best(score)) before.propose(score);
+    before.begin_writing();
+    before.finish_writing(name);
+  }
+  before.propose(2);
+  const auto saved = before.state();  // in "c", while "a" and "b" are there
+  CheckpointManager after(1, monitor);
+  after.resume("c", saved, {"a", "b", "c"}, /*may_remove=*/true);
+  EXPECT_EQ(after.best(), "c");
+  after.propose(1);
+  after.begin_writing();
+  EXPECT_THAT(after.finish_writing("d"), UnorderedElementsAre("a", "b", "c"));
+
+  CheckpointManager chosen(1, monitor);
+  chosen.resume("c", saved, {"a", "b", "c"}, /*may_remove=*/false);
+  chosen.propose(1);
+  chosen.begin_writing();
+  EXPECT_THAT(chosen.finish_writing("d"), ElementsAre());
+}
+
+}  // namespace
+}  // namespace troika::train
