@@ -7,22 +7,18 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <poll.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "tests/train/forked_ranks.h"
+#include "tests/train/logged_rows.h"
 #include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/clock.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/base/text.h"
 #include "troika/cluster/environment.h"
 #include "troika/cluster/port.h"
 #include "troika/comm/world.h"
@@ -34,62 +30,11 @@ namespace troika::train {
 namespace {
 
 constexpr int kRanks = 2;
-constexpr Milliseconds kPatience{60'000};
-constexpr const char* kMeasured = "train/samples_per_second";
 
 int64_t number_from(const char* variable, int64_t otherwise) {
   const char* text = std::getenv(variable);
   return text ? std::stoll(text) : otherwise;
 }
-
-// The ranks of one life of a run.
-class Life {
- public:
-  explicit Life(const std::function<void(int rank)>& body) {
-    for (int rank = 0; rank < kRanks; ++rank) {
-      const pid_t pid = ::fork();
-      if (pid == 0) {
-        body(rank);
-        ::_exit(1);
-      }
-      pids_.push_back(pid);
-      descriptors_.push_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    }
-  }
-  ~Life() {
-    for (const int descriptor : descriptors_) ::close(descriptor);
-  }
-  Life(const Life&) = delete;
-  Life& operator=(const Life&) = delete;
-
-  // Whether rank 0 ended by then.
-  bool ends_within(Milliseconds time) const {
-    pollfd entry{descriptors_[0], POLLIN, 0};
-    return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
-  }
-  void kill(int rank) const { ::kill(pids_[static_cast<size_t>(rank)], SIGKILL); }
-
-  // What each rank ended with; those that hang are killed, and give SIGKILL.
-  std::vector<int> statuses() {
-    std::vector<int> result;
-    const auto deadline = Deadline::after(kPatience);
-    for (size_t i = 0; i < pids_.size(); ++i) {
-      pollfd entry{descriptors_[i], POLLIN, 0};
-      if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) <= 0) {
-        ADD_FAILURE() << "rank " << i << " hangs";
-        kill(static_cast<int>(i));
-      }
-      int status = 0;
-      ::waitpid(pids_[i], &status, 0);
-      result.push_back(status);
-    }
-    return result;
-  }
-
- private:
-  std::vector<pid_t> pids_;
-  std::vector<int> descriptors_;
-};
 
 class Kills : public testing::Test {
  protected:
@@ -100,6 +45,7 @@ class Kills : public testing::Test {
     options_.trainer.ckpt_path = "last";
     options_.trainer.loggers = {"csv", "jsonl"};
     options_.checkpoint.every_n_train_steps = 1;
+    options_.checkpoint.every_n_epochs = 0;
     options_.data.global_batch_size = 4;  // 6 steps an epoch
     options_.optimizer.name = "adamw";
     options_.optimizer.lr = 0.05;
@@ -137,7 +83,7 @@ class Kills : public testing::Test {
   Life live(const std::string& run) const {
     std::filesystem::remove(output());
     const int port = cluster::free_port();
-    return Life([&](int rank) { be_rank(rank, port, run); });
+    return Life(kRanks, [&](int rank) { be_rank(rank, port, run); });
   }
 
   // Everything a rank's course depends on, in the end.
@@ -158,43 +104,6 @@ class Kills : public testing::Test {
     }
   }
 
-  // The rows that a file holds, in their order: a step and what was logged, without what no run
-  // logs twice.
-  using LoggedRows = std::vector<std::pair<int64_t, std::map<std::string, std::string>>>;
-
-  LoggedRows csv(const std::string& run) const {
-    LoggedRows rows;
-    const auto file = folder_ / run / "metrics.csv";
-    if (!std::filesystem::exists(file)) return rows;
-    auto lines = split(read_file(file), '\n');
-    const auto header = split(lines.at(0), ',');
-    for (size_t i = 1; i + 1 < lines.size(); ++i) {
-      const auto cells = split(lines[i], ',');
-      EXPECT_EQ(cells.size(), header.size()) << "line " << i + 1 << ": " << lines[i];
-      std::map<std::string, std::string> row;
-      for (size_t c = 1; c < std::min(cells.size(), header.size()); ++c) {
-        if (!cells[c].empty() && header[c] != kMeasured) row[header[c]] = cells[c];
-      }
-      rows.emplace_back(std::stoll(cells[0]), row);
-    }
-    return rows;
-  }
-  LoggedRows jsonl(const std::string& run) const {
-    LoggedRows rows;
-    const auto file = folder_ / run / "metrics.jsonl";
-    if (!std::filesystem::exists(file)) return rows;
-    auto lines = split(read_file(file), '\n');
-    lines.pop_back();
-    for (const auto& line : lines) {
-      std::map<std::string, std::string> row;
-      const auto json = nlohmann::json::parse(line);
-      for (const auto& [name, value] : json.items()) {
-        if (name != "step" && name != "time" && name != kMeasured) row[name] = value.dump();
-      }
-      rows.emplace_back(json.at("step").get<int64_t>(), row);
-    }
-    return rows;
-  }
   // Those of steps before this one.
   static LoggedRows until(LoggedRows rows, int64_t step) {
     std::erase_if(rows, [step](const auto& row) { return row.first >= step; });
@@ -252,11 +161,12 @@ class Kills : public testing::Test {
         }
         const auto before = std::exchange(step, whole_checkpoint(run));
         ASSERT_GE(step, before) << "a checkpoint was lost";
-        ASSERT_EQ(until(csv(run), step), until(csv("whole"), step));
-        ASSERT_EQ(until(jsonl(run), step), until(jsonl("whole"), step));
+        ASSERT_EQ(until(csv_rows(folder_ / run), step), until(csv_rows(folder_ / "whole"), step));
+        ASSERT_EQ(until(jsonl_rows(folder_ / run), step),
+                  until(jsonl_rows(folder_ / "whole"), step));
       }
-      EXPECT_EQ(csv(run), csv("whole"));
-      EXPECT_EQ(jsonl(run), jsonl("whole"));
+      EXPECT_EQ(csv_rows(folder_ / run), csv_rows(folder_ / "whole"));
+      EXPECT_EQ(jsonl_rows(folder_ / run), jsonl_rows(folder_ / "whole"));
       const auto found = kept(find_checkpoint(checkpoints(run), "last"));
       for (size_t rank = 0; rank < kRanks; ++rank) {
         expect_same(expected[rank].model, found[rank].model);

@@ -38,7 +38,7 @@ class LoggingTask : public Task {
   }
 };
 
-inline std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
+inline std::shared_ptr<nn::Model> make_waves_model(int64_t width, double dropout) {
   torch::nn::Sequential net(torch::nn::Linear(3, width),
                             nn::BatchNorm(torch::nn::BatchNormOptions(width)), torch::nn::Tanh(),
                             torch::nn::Dropout(dropout), torch::nn::Linear(width, 2));
@@ -47,7 +47,11 @@ inline std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
   for (auto& parameter : net->parameters()) {
     parameter.copy_(torch::sin(torch::arange(parameter.numel()) + ++phase).view_as(parameter));
   }
-  return std::make_shared<LoggingTask>(nn::from_sequential(net));
+  return nn::from_sequential(net);
+}
+
+inline std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
+  return std::make_shared<LoggingTask>(make_waves_model(width, dropout));
 }
 
 // States of a checkpoint that no run has twice.

@@ -81,6 +81,7 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
                        const std::string& ckpt, const Body& body) {
   const int64_t batches =
       evaluated_batches(options_, stage, dataset.size(), global_batch(options_, group_.size()));
+  stopped_by_ = cluster::StopRequest::none;
   if (batches == 0) return;
   const Placement placement = Placement::of(options_, group_);
   settle_randomness(options_, group_);
@@ -99,8 +100,10 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
   if (!options_.trainer.profiler.empty()) profile.emplace();
   const HookCalls hooks(context, callbacks_, profile ? &*profile : nullptr);
   try {
-    EvaluationLoop loop(stage, context, placement, dataset, batches);
+    Stop stop(group_, question_, /*keeps_time=*/false);
+    EvaluationLoop loop(stage, context, placement, dataset, batches, stop);
     body(loop, hooks, log);
+    stopped_by_ = stop.asked();
   } catch (const std::exception& problem) {
     task.log_to(nullptr, 1);
     hooks.tell(problem);

@@ -49,6 +49,10 @@ const StageHooks& hooks_of(Stage stage) {
   return stage == Stage::test ? kTestHooks : kValidationHooks;
 }
 
+int64_t divide_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
 void check_prediction(const at::Tensor& prediction, int64_t samples) {
   if (prediction.defined() && prediction.dim() > 0 && prediction.size(0) == samples) return;
   throw Error("train", ErrorKind::usage,
@@ -67,35 +71,44 @@ MetricValues EvaluationLoop::Result::metrics(Stage stage) const {
 }
 
 EvaluationLoop::EvaluationLoop(Stage stage, FitContext& context, const Placement& placement,
-                               const data::Dataset& dataset, int64_t batches)
+                               const data::Dataset& dataset, int64_t batches, Stop& stop)
     : stage_(stage),
       context_(context),
       placement_(placement),
       dataset_(dataset),
-      batches_(batches) {}
+      batches_(batches),
+      stop_(stop) {}
 
-void EvaluationLoop::for_each_batch(const std::function<void(const data::Batch&)>& step) const {
+bool EvaluationLoop::for_each_batch(const std::function<void(const data::Batch&)>& step) const {
   const at::NoGradGuard no_grad;
   const nn::Autocast autocast(placement_.precision, placement_.device.type());
   const auto& options = context_.options;
   const auto& group = context_.group;
   const int64_t batch = global_batch(options, group.size());
+  const int64_t samples = std::min(dataset_.size(), batches_ * batch);
+  const int64_t own_batch = std::max<int64_t>(1, batch / group.size());
   data::Loader loader(dataset_,
-                      data::evaluation_batches(std::min(dataset_.size(), batches_ * batch),
-                                               std::max<int64_t>(1, batch / group.size()),
-                                               {group.rank(), group.size()}),
+                      data::evaluation_batches(samples, own_batch, {group.rank(), group.size()}),
                       {}, loader_options(options));
-  while (const auto loaded = loader.next()) step(*loaded);
+  // The rank with most samples has so many batches; all ranks must ask alike.
+  const int64_t most = divide_up(divide_up(samples, group.size()), own_batch);
+  stop_.begin_evaluation();
+  for (int64_t i = 0; i < most; ++i) {
+    if (const auto loaded = loader.next()) step(*loaded);
+    // After the last batch the evaluation is done sooner than made anew.
+    if (i + 1 < most && stop_.after_batch(context_.seconds)) return false;
+  }
+  return true;
 }
 
-Evaluation EvaluationLoop::evaluate(const HookCalls* hooks, MetricLog& log) {
+std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, MetricLog& log) {
   const auto& of = hooks_of(stage_);
   const auto call = [&](const BatchHook& hook, const data::Batch& batch) {
     if (hooks) hooks->call(hook.name, hook.function, batch);
   };
   Task& task = context_.task;
   Evaluation evaluation;
-  for_each_batch([&](const data::Batch& batch) {
+  const bool is_whole = for_each_batch([&](const data::Batch& batch) {
     log.start_batch(batch.size());
     task.log_to(&log, batch.size());
     call(of.batch_start, batch);
@@ -104,17 +117,18 @@ Evaluation EvaluationLoop::evaluate(const HookCalls* hooks, MetricLog& log) {
                           : task.validation_step(placed, evaluation);
     call(of.batch_end, batch);
   });
-  return evaluation;
+  if (is_whole) return evaluation;
+  log.clear();
+  return {};
 }
 
 void EvaluationLoop::rehearse(MetricLog& log) {
   context_.task.module().eval();
-  evaluate(nullptr, log);
-  log.end_epoch();
+  if (evaluate(nullptr, log)) log.end_epoch();
   log.clear();
 }
 
-void EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
+bool EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
                          const std::function<void(const Result&)>& take) {
   const auto& of = hooks_of(stage_);
   const auto call = [&](const Hook& hook) { hooks.call(hook.name, hook.function); };
@@ -122,14 +136,21 @@ void EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
   context_.task.module().eval();
   call(of.start);
   call(of.epoch_start);
-  const Evaluation evaluation = evaluate(&hooks, log);
+  const auto evaluation = evaluate(&hooks, log);
+  if (!evaluation) {
+    if (stage_ == Stage::validate) {
+      hooks.call("on_validation_interrupted", &Hooks::on_validation_interrupted);
+    }
+    return false;
+  }
   call(of.epoch_end);
-  Result result{.loss = evaluation.loss.value(context_.group, "evaluation loss"),
-                .accuracy = evaluation.accuracy.value(context_.group, "evaluation accuracy"),
+  Result result{.loss = evaluation->loss.value(context_.group, "evaluation loss"),
+                .accuracy = evaluation->accuracy.value(context_.group, "evaluation accuracy"),
                 .row = {}};
   result.row = log.end_epoch();
   take(result);
   call(of.end);
+  return true;
 }
 
 at::Tensor EvaluationLoop::predict(const HookCalls& hooks) {
@@ -137,13 +158,14 @@ at::Tensor EvaluationLoop::predict(const HookCalls& hooks) {
   hooks.call("on_predict_start", &Hooks::on_predict_start);
   hooks.call("on_predict_epoch_start", &Hooks::on_predict_epoch_start);
   std::vector<at::Tensor> predictions;
-  for_each_batch([&](const data::Batch& batch) {
+  const bool is_whole = for_each_batch([&](const data::Batch& batch) {
     hooks.call("on_predict_batch_start", &Hooks::on_predict_batch_start, batch);
     const auto prediction = context_.task.predict_step(placement_.place(batch));
     check_prediction(prediction, batch.size());
     predictions.push_back(prediction.to(at::kCPU));
     hooks.call("on_predict_batch_end", &Hooks::on_predict_batch_end, batch, predictions.back());
   });
+  if (!is_whole) return {};
   hooks.call("on_predict_epoch_end", &Hooks::on_predict_epoch_end);
   hooks.call("on_predict_end", &Hooks::on_predict_end);
   return predictions.empty() ? at::Tensor() : at::cat(predictions);

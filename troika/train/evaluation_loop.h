@@ -5,24 +5,26 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 
 #include "troika/data/dataset.h"
 #include "troika/train/hook_calls.h"
 #include "troika/train/metric_log.h"
 #include "troika/train/placement.h"
 #include "troika/train/stage.h"
+#include "troika/train/stop.h"
 #include "troika/train/task.h"
 
 namespace troika::train {
 
 // A pass over the first `batches` global batches of `dataset`, of which each rank takes a
 // contiguous share, perhaps an empty one. Calls the hooks and steps of `stage`, in evaluation mode
-// and without gradients. Called by all ranks; blocks. All that is referred to must outlive this
-// object.
+// and without gradients. Asks `stop` between batches, and is left at the same one on all ranks.
+// Called by all ranks; blocks. All that is referred to must outlive this object.
 class EvaluationLoop {
  public:
   EvaluationLoop(Stage stage, FitContext& context, const Placement& placement,
-                 const data::Dataset& dataset, int64_t batches);
+                 const data::Dataset& dataset, int64_t batches, Stop& stop);
 
   // What came out, the same on all ranks but for what `row` has beyond its `common`.
   struct Result {
@@ -34,24 +36,29 @@ class EvaluationLoop {
     MetricValues metrics(Stage stage) const;
   };
   // Of validation and tests. `take` gets the result between the hooks of the epoch's end and of the
-  // end. What the steps log goes to `log`.
-  void run(const HookCalls& hooks, MetricLog& log, const std::function<void(const Result&)>& take);
+  // end. What the steps log goes to `log`. Returns false where it was left: then there is no
+  // result, and nothing of it stays in `log`.
+  bool run(const HookCalls& hooks, MetricLog& log, const std::function<void(const Result&)>& take);
   // The same without hooks and result.
   void rehearse(MetricLog& log);
 
-  // Of predictions: this rank's, one after another on the host; undefined without samples.
+  // Of predictions: this rank's, one after another on the host; undefined without samples, and
+  // where it was left.
   at::Tensor predict(const HookCalls& hooks);
 
  private:
-  Evaluation evaluate(const HookCalls* hooks, MetricLog& log);
-  // Calls `step` with this rank's batches as the data set gives them.
-  void for_each_batch(const std::function<void(const data::Batch&)>& step) const;
+  // Nothing where it was left.
+  std::optional<Evaluation> evaluate(const HookCalls* hooks, MetricLog& log);
+  // Calls `step` with this rank's batches as the data set gives them. Returns false where it was
+  // left.
+  bool for_each_batch(const std::function<void(const data::Batch&)>& step) const;
 
   const Stage stage_;
   FitContext& context_;
   const Placement& placement_;
   const data::Dataset& dataset_;
   const int64_t batches_;
+  Stop& stop_;
 };
 
 }  // namespace troika::train

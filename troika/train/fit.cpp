@@ -145,17 +145,7 @@ StopRequest Fit::run() {
   hooks_.call("on_fit_start", &Hooks::on_fit_start);
   if (checkpoint_.empty() && limits_.sanity_batches > 0) check_sanity();
   hooks_.call("on_train_start", &Hooks::on_train_start);
-  // Saved with all its steps made, but not yet validated.
-  if (context_.is_done() && at_.ended_step != at_.step) end_epoch();
-  while (!context_.is_done()) {
-    train_epoch();
-    if (stop_.asked() != StopRequest::none) {
-      if (saved_samples_ != at_.samples) save(/*to_go_on=*/true);
-      training_step_->agree();
-      break;
-    }
-    end_epoch();
-  }
+  go_on();
   finish_saving();
   if (is_main() && !context_.stop_reason.empty()) {
     log::info("stopped at step {}: {}", at_.step, context_.stop_reason);
@@ -168,6 +158,18 @@ StopRequest Fit::run() {
   return stop_.asked();
 }
 
+void Fit::go_on() {
+  // Saved with all its steps made, but not yet validated.
+  if (context_.is_done() && at_.ended_step != at_.step) end_epoch();
+  while (!is_stopping() && !context_.is_done()) {
+    train_epoch();
+    if (!is_stopping()) end_epoch();
+  }
+  if (!is_stopping()) return;
+  if (saved_samples_ != at_.samples) save(/*to_go_on=*/true);
+  if (at_.validating == 0) training_step_->agree();
+}
+
 void Fit::train_epoch() {
   const Profile::Span span(profile(), "run_training_epoch");
   const auto from = sampler_state();
@@ -175,6 +177,11 @@ void Fit::train_epoch() {
   if (options_.trainer.max_steps >= 0) {
     const int64_t steps = options_.trainer.max_steps - at_.step;
     count = std::min(count, std::max<int64_t>(steps * passes_ - at_.pass, 1));
+  }
+  // The run was stopped in a validation inside of the epoch.
+  if (at_.validating != 0 && count > 0) {
+    if (!validate()) return;
+    if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
   }
   auto batches = sampler_.batches(from);
   batches.resize(static_cast<size_t>(count));
@@ -197,7 +204,7 @@ void Fit::train_epoch() {
     at_.train_seconds = seconds_before + training.seconds();
     if (i + 1 < count && is_validation_due(passes)) {
       training_step_->agree();
-      validate();
+      if (!validate()) break;
       seconds_before = at_.train_seconds;
       training.restart();
       interval_.restart();
@@ -287,11 +294,11 @@ bool Fit::validates_after_epoch() const {
 }
 
 void Fit::end_epoch() {
-  training_step_->agree();
-  at_.ended_step = at_.step;
+  if (at_.validating == 0) training_step_->agree();
   const bool validates = validates_after_epoch();
   // Where a validation has ended the run there is no second of the same weights.
-  if (validates && validated_samples_ != at_.samples) validate();
+  if (validates && validated_samples_ != at_.samples && !validate()) return;
+  at_.ended_step = at_.step;
   hooks_.call_those(false, "on_train_epoch_end", &Hooks::on_train_epoch_end);
   log_epoch();
   hooks_.call_those(true, "on_train_epoch_end", &Hooks::on_train_epoch_end);
@@ -325,23 +332,33 @@ void Fit::check_sanity() {
 }
 
 EvaluationLoop Fit::validation_loop(int64_t batches) {
-  return {Stage::validate, context_, training_step_->placement(), validation_, batches};
+  return {Stage::validate, context_, training_step_->placement(), validation_, batches, stop_};
 }
 
-void Fit::validate() {
+bool Fit::validate() {
   const TraceSpan span(trace(), "compute", "validation");
   const Profile::Span profiled(profile(), "run_validation");
-  validated_samples_ = at_.samples;
-  validation_loop(limits_.validation_batches)
-      .run(hooks_, evaluation_log_, [this](const EvaluationLoop::Result& result) {
-        at_.validation_loss = result.loss;
-        at_.validation_accuracy = result.accuracy;
-        training_step_->judge(result.loss);
-        log_row(result.metrics(Stage::validate), result.row);
-      });
+  // A validation that is left is made anew, with the same random numbers.
+  const auto random = random_state(device());
+  at_.validating = 1;
+  const bool is_whole =
+      validation_loop(limits_.validation_batches)
+          .run(hooks_, evaluation_log_, [this](const EvaluationLoop::Result& result) {
+            at_.validation_loss = result.loss;
+            at_.validation_accuracy = result.accuracy;
+            training_step_->judge(result.loss);
+            log_row(result.metrics(Stage::validate), result.row);
+          });
   context_.log = &log_;
   task_.log_to(&log_, batch_ / group_.size());
   task_.module().train();
+  if (is_whole) {
+    at_.validating = 0;
+    validated_samples_ = at_.samples;
+  } else {
+    load_random_state(device(), random);
+  }
+  return is_whole;
 }
 
 void Fit::run_training_data() {

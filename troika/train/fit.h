@@ -69,17 +69,22 @@ class Fit {
   EvaluationLoop validation_loop(int64_t batches);
   // Validates a little and forgets it; nothing of the run depends on it.
   void check_sanity();
+  bool is_stopping() const { return stop_.asked() != cluster::StopRequest::none; }
+  // What run() does between its hooks.
+  void go_on();
   // After a step of so many passes.
   bool is_validation_due(int64_t passes) const;
   // Returns early, after any pass, when asked to stop.
   void train_epoch();
   // `is_last`: of a step.
   void train_batch(const data::Batch& batch, bool is_last, bool is_last_of_epoch);
+  // Returns early, in the validation, when asked to stop.
   void end_epoch();
   bool validates_after_epoch() const;
   void log_training();
   void log_epoch();
-  void validate();
+  // Whether it was not left: then its epoch is to be ended, or the run to be saved.
+  bool validate();
   // Gives what the row has, and after it the other values, to the loggers; those that are the same
   // on all ranks become the latest metrics.
   void log_row(const MetricValues& common, const LoggedRow& row, const MetricValues& own = {});

@@ -48,6 +48,9 @@ class Hooks {
   virtual void on_validation_epoch_end(FitContext&) {}
   // All that was logged is reduced.
   virtual void on_validation_end(FitContext&) {}
+  // In place of the two before: the run was asked to stop between two batches, and makes the
+  // validation anew when it goes on.
+  virtual void on_validation_interrupted(FitContext&) {}
   // As those of a validation.
   virtual void on_test_start(FitContext&) {}
   virtual void on_test_epoch_start(FitContext&) {}

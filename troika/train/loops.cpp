@@ -21,6 +21,7 @@ void for_each_field(L& loops, Integer integer, Number number) {
   integer("loops.rows", loops.rows);
   integer("loops.samples", loops.samples);
   integer("loops.ended_step", loops.ended_step);
+  integer("loops.validating", loops.validating);
   number("loops.train_seconds", loops.train_seconds);
   number("loops.seconds", loops.seconds);
   number("loops.train_loss", loops.train_loss);

@@ -18,6 +18,7 @@ struct Loops {
   int64_t rows = 0;        // logged at `step` so far
   int64_t samples = 0;     // trained on, by all ranks
   int64_t ended_step = 0;  // step at which the latest end of an epoch was gone through
+  int64_t validating = 0;  // 1: in a validation, for which the ranks' replicas have agreed
   double train_seconds = 0;
   double seconds = 0;       // wall time of all that belongs to the run, when it was saved
   double train_loss = NAN;  // of the epoch before

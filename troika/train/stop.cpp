@@ -13,23 +13,22 @@ constexpr double kMaxInterval = 1e6;
 
 }  // namespace
 
-bool Stop::after_pass(double seconds) {
+bool Stop::agree(Pace& pace, double seconds) {
   if (!question_ && !keeps_time_) return false;
   const auto answer = [&] { return question_ ? question_() : cluster::StopRequest::none; };
   if (group_.size() == 1) {
     asked_ = answer();
     seconds_ = seconds;
-  } else if (++passes_ == interval_) {
-    const auto seconds_per_pass = since_agreement_.seconds() / static_cast<double>(passes_);
-    const auto numbers =
-        at::tensor({static_cast<double>(answer()), seconds_per_pass, seconds}, at::kDouble);
+  } else if (++pace.count == pace.interval) {
+    const auto each = pace.since_agreement.seconds() / static_cast<double>(pace.count);
+    const auto numbers = at::tensor({static_cast<double>(answer()), each, seconds}, at::kDouble);
     group_.all_reduce(numbers, comm::ReduceOp::max, {.label = "request to stop"});
     asked_ = static_cast<cluster::StopRequest>(numbers[0].item<int>());
     const double slowest = std::max(numbers[1].item<double>(), 1e-9);
-    interval_ = static_cast<int64_t>(std::clamp(kSeconds / slowest, 1.0, kMaxInterval));
+    pace.interval = static_cast<int64_t>(std::clamp(kSeconds / slowest, 1.0, kMaxInterval));
     seconds_ = numbers[2].item<double>();
-    passes_ = 0;
-    since_agreement_.restart();
+    pace.count = 0;
+    pace.since_agreement.restart();
   }
   return asked_ != cluster::StopRequest::none;
 }

@@ -50,7 +50,8 @@ class Trainer {
   //
   // The metrics, as fit() names and logs them: "validation/loss" and "validation/accuracy", or
   // "test/loss" and "test/accuracy", and then what the steps logged, of which numbers without
-  // sync_dist are each rank's own. Empty where trainer.limit_val_batches (limit_test_batches) is 0.
+  // sync_dist are each rank's own. Empty where trainer.limit_val_batches (limit_test_batches) is 0,
+  // and where it was asked to stop.
   MetricValues validate(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
   MetricValues test(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
   // This rank's share of the predictions, on the host and one after another along dim 0: those of
@@ -78,12 +79,14 @@ class Trainer {
   // that the options ask for come first.
   void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  // Asked between passes, about once a second at least. When all ranks agree to end, fit() saves
-  // and returns; the summary then says "stopped".
+  // Asked between passes and between batches of evaluations, about once a second. When all ranks
+  // agree to end, fit() saves and returns; the summary then says "stopped". A validation that is
+  // cut short so is made anew when the run goes on. validate(), test() and predict() return nothing
+  // then: no metrics, an undefined tensor.
   void ask_to_stop(StopQuestion question) { question_ = std::move(question); }
   // For the summary: what predict_memory() expects of this run.
   void expect_tensor_bytes(int64_t bytes) { predicted_tensor_bytes_ = bytes; }
-  // What ended the latest fit(): `none` when it was done.
+  // What ended the latest call: `none` when it was done.
   cluster::StopRequest stopped_by() const { return stopped_by_; }
 
   std::filesystem::path folder() const;

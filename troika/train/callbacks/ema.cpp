@@ -42,6 +42,10 @@ void Ema::on_validation_end(FitContext&) {
   average_.take_back();
 }
 
+void Ema::on_validation_interrupted(FitContext&) {
+  average_.take_back();
+}
+
 // Not in on_train_end, where others still average the weights.
 void Ema::on_fit_end(FitContext&) {
   average_.put_into_module();

@@ -23,6 +23,7 @@ class Ema : public Callback {
   void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
   void on_validation_start(FitContext& context) override;
   void on_validation_end(FitContext& context) override;
+  void on_validation_interrupted(FitContext& context) override;
   void on_fit_end(FitContext& context) override;
   void on_exception(FitContext& context, const std::exception& problem) override;
   NamedTensors state() const override { return average_.count(); }

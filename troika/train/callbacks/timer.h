@@ -31,6 +31,7 @@ class Timer : public Callback {
   void on_train_epoch_end(FitContext& context) override;
   void on_validation_start(FitContext& context) override;
   void on_validation_end(FitContext& context) override;
+  void on_validation_interrupted(FitContext& context) override { on_validation_end(context); }
   void on_fit_end(FitContext& context) override;
   NamedTensors state() const override;
   void load_state(const CheckpointReader& saved, const std::string& prefix) override;

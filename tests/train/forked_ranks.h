@@ -1,0 +1,67 @@
+// Ranks that are processes, forked from a test: ten times faster to start than a program.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <vector>
+
+#include "troika/base/clock.h"
+
+namespace troika::train {
+
+// The ranks of one life of a run, each a process. To be made before any thread is.
+class Life {
+ public:
+  Life(int ranks, const std::function<void(int rank)>& body) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        body(rank);
+        ::_exit(1);
+      }
+      pids_.push_back(pid);
+      descriptors_.push_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    }
+  }
+  ~Life() {
+    for (const int descriptor : descriptors_) ::close(descriptor);
+  }
+  Life(const Life&) = delete;
+  Life& operator=(const Life&) = delete;
+
+  // Whether rank 0 ended by then.
+  bool ends_within(Milliseconds time) const {
+    pollfd entry{descriptors_[0], POLLIN, 0};
+    return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
+  }
+  void kill(int rank) const { ::kill(pids_[static_cast<size_t>(rank)], SIGKILL); }
+
+  // What each rank ended with; those that hang are killed, and give SIGKILL.
+  std::vector<int> statuses() {
+    std::vector<int> result;
+    const auto deadline = Deadline::after(Milliseconds(60'000));
+    for (size_t i = 0; i < pids_.size(); ++i) {
+      pollfd entry{descriptors_[i], POLLIN, 0};
+      if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) <= 0) {
+        ADD_FAILURE() << "rank " << i << " hangs";
+        kill(static_cast<int>(i));
+      }
+      int status = 0;
+      ::waitpid(pids_[i], &status, 0);
+      result.push_back(status);
+    }
+    return result;
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+  std::vector<int> descriptors_;
+};
+
+}  // namespace troika::train
