@@ -35,17 +35,19 @@ std::vector<PhaseTime> phases_of(const nlohmann::ordered_json& json) {
   return phases;
 }
 
-// Bin i of a Median holds values from kLeast * kGrowth^i on.
-constexpr double kLeast = 1e-7, kLargest = 1e9, kGrowth = 1.01;
+// Bin i of a Median holds values from kLowestBin * kBinGrowth^i on.
+constexpr double kLowestBin = 1e-7, kHighestBin = 1e9, kBinGrowth = 1.01;
 
 size_t bin_of(double value) {
-  static const double per_bin = std::log(kGrowth);
-  return static_cast<size_t>(std::log(std::clamp(value, kLeast, kLargest) / kLeast) / per_bin);
+  static const double per_bin = std::log(kBinGrowth);
+  return static_cast<size_t>(std::log(std::clamp(value, kLowestBin, kHighestBin) / kLowestBin) /
+                             per_bin);
 }
 
 // As far from the bin's lower bound as from its upper one, relative to them.
 double middle_of(size_t bin) {
-  return kLeast * std::pow(kGrowth, static_cast<double>(bin)) * 2 * kGrowth / (1 + kGrowth);
+  return kLowestBin * std::pow(kBinGrowth, static_cast<double>(bin)) * 2 * kBinGrowth /
+         (1 + kBinGrowth);
 }
 
 }  // namespace
@@ -143,7 +145,7 @@ void Median::add(double value) {
   }
   values_.push_back(value);
   if (values_.size() < kExact) return;
-  bins_.resize(bin_of(kLargest) + 1);
+  bins_.resize(bin_of(kHighestBin) + 1);
   for (const double known : std::exchange(values_, {})) ++bins_[bin_of(known)];
 }
 
