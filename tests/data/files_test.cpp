@@ -371,40 +371,5 @@ TEST(MakeDataset, MakesEachByName) {
   EXPECT_THAT(dataset_names(), ElementsAre("shapes", "cifar10", "cifar100", "idx", "text"));
 }
 
-TEST(MakeDataset, AugmentsTrainingAloneAndOnlyIfAsked) {
-  const auto augments = [](const DataOptions& options, Split split) {
-    const auto dataset = make_dataset(options, split);
-    std::vector<int64_t> all(20);
-    std::iota(all.begin(), all.end(), 0);
-    return !torch::equal(dataset->load(all, 1).inputs, dataset->load(all, {}).inputs);
-  };
-  const DataOptions options{.train_samples = 20, .validation_samples = 20};
-  EXPECT_TRUE(augments(options, Split::train));
-  EXPECT_FALSE(augments(options, Split::validation));
-  EXPECT_FALSE(augments({.train_samples = 20, .augment = false}, Split::train));
-}
-
-TEST(MakeDataset, ShapesHaveADefaultSize) {
-  EXPECT_EQ(make_dataset({}, Split::train)->size(), 10'000);
-  EXPECT_EQ(make_dataset({}, Split::validation)->size(), 2'000);
-}
-
-TEST(MakeDataset, RefusesWhatItDoesNotKnow) {
-  const auto make = [](const DataOptions& options) { make_dataset(options, Split::train); };
-  EXPECT_ERROR(make({.name = "cifar"}), ErrorKind::usage,
-               "[data] unknown data set; got cifar, expected one of shapes, cifar10, cifar100, "
-               "idx, text (did you mean cifar10?)");
-  EXPECT_ERROR(make({.train_samples = -1}), ErrorKind::usage,
-               "[data] training samples; got -1, expected >= 1, or 0 for all");
-  EXPECT_ERROR(make({.name = "idx"}), ErrorKind::usage,
-               "[data] path of idx; got none, expected the folder with its files");
-  EXPECT_ERROR(make({.name = "text"}), ErrorKind::usage,
-               "[data] files of text; got none, expected at least one");
-  EXPECT_ERROR(make({.path = "/data"}), ErrorKind::usage,
-               "[data] shapes reads no folder; got path /data");
-  EXPECT_ERROR(make({.name = "cifar10", .path = "/data", .files = {"a", "b"}}), ErrorKind::usage,
-               "[data] cifar10 reads no list of files; got files a, b");
-}
-
 }  // namespace
 }  // namespace troika::data

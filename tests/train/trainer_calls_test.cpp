@@ -20,16 +20,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// The first of the points, and of ranks most without any.
-class FewWaves : public Waves {
- public:
-  explicit FewWaves(int64_t size) : size_(size) {}
-  int64_t size() const override { return size_; }
-
- private:
-  const int64_t size_;
-};
-
 class TrainerCalls : public testing::Test {
  protected:
   TrainerCalls() {

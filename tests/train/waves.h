@@ -26,6 +26,16 @@ class Waves : public data::Dataset {
   std::vector<int64_t> input_shape() const override { return {3}; }
 };
 
+// The first `size` of the points.
+class FewWaves : public Waves {
+ public:
+  explicit FewWaves(int64_t size) : size_(size) {}
+  int64_t size() const override { return size_; }
+
+ private:
+  const int64_t size_;
+};
+
 // Ranks log numbers of their own.
 class LoggingTask : public Task {
  public:
