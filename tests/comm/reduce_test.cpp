@@ -107,7 +107,8 @@ TEST(Reduce, ANaNOfAnyTermIsAMinimumAndAMaximum) {
       for (const size_t terms : {2, 3, 5}) {
         for (size_t which = 0; which < terms; ++which) {
           std::vector<at::Tensor> values;
-          for (size_t t = 0; t < terms; ++t) values.push_back(at::full({1027}, static_cast<int64_t>(t), row.type));
+          for (size_t t = 0; t < terms; ++t)
+            values.push_back(at::full({1027}, static_cast<int64_t>(t), row.type));
           values[which].slice(0, 0, 1027, 2).fill_(NAN);
           for (const auto op : {kernels::Op::min, kernels::Op::max}) {
             const auto result = reduced_by(level, row, values, op);

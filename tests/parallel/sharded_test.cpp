@@ -4,9 +4,7 @@
 #include <torch/torch.h>
 
 #include <map>
-#include <ostream>
 
-#include "tests/parallel/course.h"
 #include "tests/parallel/replica.h"
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"

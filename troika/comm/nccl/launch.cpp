@@ -20,7 +20,8 @@ bool has_arithmetic(c10::ScalarType type) {
   return std::ranges::find(kTypes, type) != kTypes.end();
 }
 
-// NCCL may drop NaNs from minima and maxima, and a sum of 64-bit integers may not fit into their type.
+// NCCL may drop NaNs from minima and maxima, and a sum of 64-bit integers may not fit into their
+// type.
 bool has_reduction(const Call& call) {
   if (!has_arithmetic(call.type)) return false;
   if (call.reduce_op == ReduceOp::min || call.reduce_op == ReduceOp::max) {
