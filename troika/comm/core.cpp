@@ -97,9 +97,7 @@ Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
 
 Group::Core::~Core() {
   // A program that fails must not first wait for collectives that may never complete.
-  if (std::uncaught_exceptions() > 0) {
-    impl_->lifeline()->abandon_for_program();
-  }
+  if (std::uncaught_exceptions() > 0) impl_->lifeline()->abandon_for_program();
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;

@@ -102,14 +102,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(group_, options);
   if (saved) restore(*saved);
-  // A checkpoint of another run does not go with this one's rows.
-  std::error_code none;
-  bool is_ours = false;
-  for (auto path = checkpoint; path.has_relative_path(); path = path.parent_path()) {
-    is_ours = is_ours || std::filesystem::equivalent(path, checkpoints(), none);
-  }
-  outputs_.emplace(is_main(), folder_, options,
-                   is_ours ? std::optional(LogPosition{at_.step, at_.rows}) : std::nullopt);
+  outputs_.emplace(is_main(), folder_, options, rows_to_keep(checkpoint));
 }
 
 Fit::~Fit() {

@@ -102,6 +102,9 @@ class Fit {
   void restore(const CheckpointReader& saved);
   // The training log.
   void restore_log(const CheckpointReader& saved);
+  // Where the logs of this run's folder go on after `checkpoint`; nothing for a checkpoint of
+  // another run, which does not go with this run's rows.
+  std::optional<LogPosition> rows_to_keep(const std::filesystem::path& checkpoint) const;
   // With all that a run goes on from, or weights alone.
   void save(bool to_go_on);
   // Of the training step, as checkpoints hold it.

@@ -127,6 +127,16 @@ void Fit::restore_log(const CheckpointReader& saved) {
   for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }
 
+std::optional<LogPosition> Fit::rows_to_keep(const std::filesystem::path& checkpoint) const {
+  std::error_code none;
+  for (auto path = checkpoint; path.has_relative_path(); path = path.parent_path()) {
+    if (std::filesystem::equivalent(path, checkpoints(), none)) {
+      return LogPosition{at_.step, at_.rows};
+    }
+  }
+  return std::nullopt;
+}
+
 std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
   RankState state = this->state(/*in_step=*/false);
   // Gradients of a pass that failed are of no use: its step begins again.
