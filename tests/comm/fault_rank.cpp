@@ -181,6 +181,8 @@ struct Outcome {
 
 Outcome run(const std::string& backend, const Plan& plan, const News& news) {
   Stopwatch watch;
+  // When work() ended: with the group goes rank 0's server, which then waits for stopped ranks.
+  double milliseconds = 0;
   try {
     const bool waits_long = plan.fault != "stop" && plan.fault != "delay" && plan.fault != "drop";
     const Group group =
@@ -188,10 +190,15 @@ Outcome run(const std::string& backend, const Plan& plan, const News& news) {
                .group = {.timeout = waits_long ? Milliseconds(60'000) : Milliseconds(1500),
                          .flight_record = plan.folder / "record"}});
     group.barrier({.label = "start"});
-    work(group, plan, news, watch);
+    try {
+      work(group, plan, news, watch);
+    } catch (...) {
+      milliseconds = watch.seconds() * 1000;
+      throw;
+    }
     return {watch.seconds() * 1000};
   } catch (const Error& error) {
-    return {watch.seconds() * 1000, static_cast<int>(error.kind()), error.what()};
+    return {milliseconds, static_cast<int>(error.kind()), error.what()};
   }
 }
 
