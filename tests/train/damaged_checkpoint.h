@@ -37,7 +37,7 @@ inline void change_index(const std::filesystem::path& checkpoint,
 }
 
 // The message of the Error that `body` throws, or nothing.
-inline std::string error_of(const std::function<void()>& body) {
+inline std::string message_of(const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
@@ -62,7 +62,7 @@ class Integrity : public testing::Test {
   }
 
   static std::string error_of_loading(const std::filesystem::path& checkpoint) {
-    return error_of([&] {
+    return message_of([&] {
       for (int rank = 0; rank < kRanks; ++rank) load_rank_state(checkpoint, rank);
     });
   }

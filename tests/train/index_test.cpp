@@ -39,7 +39,7 @@ class Slices : public Integrity {
   std::string error_with(const std::function<void(nlohmann::ordered_json&)>& change) {
     const auto checkpoint = save_parts({0, 4}, {4, 4});
     change_index(checkpoint, [&](auto& index) { change(index["tensors"]["t"]); });
-    return error_of([&] { CheckpointReader(checkpoint, 0).read("t"); });
+    return message_of([&] { CheckpointReader(checkpoint, 0).read("t"); });
   }
 };
 
@@ -53,7 +53,7 @@ TEST_F(Slices, AreReadInPart) {
   EXPECT_ERROR(saved.read("u"), ErrorKind::usage,
                "[train] checkpoint " + saved.path().string() +
                    " does not hold what is asked for; got no `u`");
-  EXPECT_THAT(error_of([&] { saved.read("t", 6, 3); }),
+  EXPECT_THAT(message_of([&] { saved.read("t", 6, 3); }),
               HasSubstr("got `t` of I64 [2, 4], expected a known type, and at least 9 elements"));
 }
 
@@ -62,13 +62,13 @@ TEST_F(Slices, OnlyFilesThatHoldThemAreOpened) {
   std::filesystem::remove(checkpoint / "rank-1.safetensors");
   const CheckpointReader saved(checkpoint, 1);
   EXPECT_TRUE(saved.read("t", 1, 4).equal(at::arange(1, 5)));
-  EXPECT_THAT(error_of([&] { saved.read("t", 1, 5); }), HasSubstr("got no rank-1.safetensors"));
+  EXPECT_THAT(message_of([&] { saved.read("t", 1, 5); }), HasSubstr("got no rank-1.safetensors"));
 }
 
 TEST_F(Slices, OfRanksThatDoNotFitAreNotPublished) {
   const auto error_of_saving = [&](const std::vector<int64_t>& offsets,
                                    const std::vector<int64_t>& counts) {
-    return error_of([&] { save_parts(offsets, counts); });
+    return message_of([&] { save_parts(offsets, counts); });
   };
   EXPECT_EQ(error_of_saving({0, 4}, {4, 3}),
             "[train] the ranks' shares of a checkpoint do not fit together; got elements 7 to 7 of "
@@ -148,7 +148,7 @@ TEST_F(Integrity, AChunkIsReadWithoutTheOthers) {
                                       {kChunk - 1, 2},
                                       {2 * kChunk - 1, 2},
                                       {int64_t{0}, kElements}}) {
-    EXPECT_THAT(error_of([&] { saved.read("model.w", offset, count); }),
+    EXPECT_THAT(message_of([&] { saved.read("model.w", offset, count); }),
                 HasSubstr("`model.w` in model.safetensors with checksum"))
         << offset;
   }

@@ -119,7 +119,7 @@ TEST_F(Integrity, WeightsAloneAreCheckedToo) {
   bytes.back() ^= 1;
   overwrite(weights, bytes);
   EXPECT_THAT(
-      error_of([&] { load_checkpoint(folder_ / "last.safetensors", module); }),
+      message_of([&] { load_checkpoint(folder_ / "last.safetensors", module); }),
       AllOf(HasSubstr("is damaged"), HasSubstr("`model.w` in model.safetensors with checksum")));
 }
 
@@ -134,14 +134,14 @@ TEST_F(Integrity, LastWhoseFolderIsGoneIsAnError) {
   const auto checkpoint = save(1);
   std::filesystem::remove_all(checkpoint);
   const auto last = find_checkpoint(folder_.path(), "last");
-  EXPECT_THAT(error_of([&] { checkpoint_ranks(last); }), HasSubstr(checkpoint.string()));
+  EXPECT_THAT(message_of([&] { checkpoint_ranks(last); }), HasSubstr(checkpoint.string()));
 }
 
 TEST_F(Integrity, AFullDiskLeavesTheFormerCheckpoint) {
   save(1);
   {
     const FileSizeLimit limit(4096);
-    EXPECT_THAT(error_of([&] { save(2, 10000); }),
+    EXPECT_THAT(message_of([&] { save(2, 10000); }),
                 AllOf(HasSubstr("cannot write"), HasSubstr("model.safetensors"),
                       HasSubstr("File too large")));
   }
@@ -171,7 +171,7 @@ TEST_F(Integrity, AReadOnlyFolderLeavesTheFormerCheckpoint) {
   save(1);
   {
     const ReadOnly read_only(folder_.path());
-    EXPECT_THAT(error_of([&] { save(2); }),
+    EXPECT_THAT(message_of([&] { save(2); }),
                 AllOf(HasSubstr("cannot create folder"), HasSubstr("Permission denied")));
   }
   expect_step_1_stands();

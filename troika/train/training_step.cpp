@@ -160,6 +160,8 @@ double TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last,
 // One plan for all ranks, by their slowest: blocks may hold collectives, which must pair.
 void TrainingStep::plan_recomputation(const at::Tensor& input) {
   const int64_t budget = *std::exchange(recompute_budget_, std::nullopt);
+  // Blocks are measured one by one, outside of a pass, which would gather what each needs.
+  if (exchange_->shares_parameters()) exchange_->agree();
   std::vector<nn::BlockCost> costs = [&] {
     const nn::Autocast autocast(placement_.precision, placement_.device.type());
     return nn::measure_blocks(task_.blocks(), input);
