@@ -56,6 +56,8 @@ module purge
 module load gcc || exit 2
 module load cuda || exit 2
 export OMP_NUM_THREADS=7
+TROIKA_RUN_SECRET=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n')
+export TROIKA_RUN_SECRET
 export TROIKA_REQUEUE=0
 export A=1
 export B=2
