@@ -155,6 +155,26 @@ void check_messages_wait_in_any_order(Group& group) {
   }
 }
 
+// A receive whose work is dropped takes its message out of the way of the next one.
+void check_dropped_receives(Group& group) {
+  const int n = group.size();
+  if (n == 1) return;
+  const int next = (group.rank() + 1) % n;
+  const int previous = (group.rank() + n - 1) % n;
+  for (const int64_t count : {10, 50'000}) {
+    const auto dropped = at::zeros({count}, at::kInt);
+    const auto kept = at::zeros({count}, at::kInt);
+    group.receive(dropped, previous, 8);
+    const auto arriving = group.receive(kept, previous, 8);
+    const auto first = group.send(at::full({count}, 1, at::kInt), next, 8);
+    const auto second = group.send(at::full({count}, 2, at::kInt), next, 8);
+    arriving.wait();
+    EXPECT_TRUE(kept.eq(2).all().item<bool>());
+    first.wait();
+    second.wait();
+  }
+}
+
 // What was given must survive the giver's group.
 void check_parts_that_end_early(Group& group) {
   for (int round = 0; round < 3; ++round) {
@@ -286,6 +306,7 @@ void conform_in_moving(Group& group) {
   check_all_to_all(group);
   check_messages(group);
   check_messages_wait_in_any_order(group);
+  check_dropped_receives(group);
   check_parts_that_end_early(group);
   check_odd_labels(group);
   check_text(group);

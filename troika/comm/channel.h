@@ -11,6 +11,7 @@
 
 #include "troika/comm/call.h"
 #include "troika/comm/group_impl.h"
+#include "troika/comm/parcel.h"
 
 namespace troika::comm {
 
@@ -21,17 +22,14 @@ struct Frame {
   uint64_t group = 0;  // Station::id
 };
 
-// A payload of at most kInlineBytes travels behind its frame, in one message. A larger one is a
-// message of its own, straight from and into the caller's buffer; its receive is posted once the
-// length is known to be right, because a transport may end the process when a message is longer
-// than its receive. It is known from the first frame of a stream on: a sender that made the same
-// call sends what the receiver expects.
+// The receive of a payload that is a message of its own is posted once its length is known to be
+// right, because a transport may end the process when a message is longer than its receive. It is
+// known from the first frame of a stream on: a sender that made the same call sends what the
+// receiver expects.
 //
 // For one call, by one thread. Transfers must not outlive the channel.
 class Channel {
  public:
-  static constexpr size_t kInlineBytes = size_t{8} << 10;
-
   // Sends and receives for the call of `print`. Both must outlive the channel.
   Channel(GroupImpl& impl, const Print& print) : impl_(impl), print_(print) {}
   Channel(const Channel&) = delete;
@@ -76,15 +74,11 @@ class Channel::Arrival : public Transfer {
   Arrival(Channel& channel, Stream& stream, void* data, size_t bytes);
   void verify_first(Deadline deadline);
   void refuse_unless_expected(const Frame& frame) const;
-  void post_payload();
 
   Channel& channel_;
   Stream& stream_;
-  void* const data_;
   const size_t bytes_;
-  const std::unique_ptr<char[]> buffer_;  // the frame and an inline payload
-  std::unique_ptr<Transfer> frame_;
-  std::unique_ptr<Transfer> payload_;
+  ArrivingParcel parcel_;
   bool verified_ = false;
 };
 

@@ -10,6 +10,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/comm/parcel.h"
 
 namespace troika::comm {
 
@@ -55,25 +56,23 @@ void unpack(const at::Tensor& from, const at::Tensor& into) {
   into.detach().copy_(into.scalar_type() == at::kBool ? from.view(at::kBool) : from);
 }
 
+ParcelTags tags_of(uint32_t tag) {
+  return {.head = kHeadTag | tag, .payload = kMessageTag | tag};
+}
+
 bool on_cuda(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda();
 }
 
 }  // namespace
 
-// Head and data travel under tags of their own, so both can be under way from the start.
+// A message under way has one of the parcels, and the tensor whose content it is.
 struct Group::Core::Message {
-  const bool receiving;
-  MessageHead head = {};
-  at::Tensor data = {};
-  std::unique_ptr<Transfer> head_transfer = nullptr;
-  std::unique_ptr<Transfer> data_transfer = nullptr;
+  at::Tensor data;
+  std::unique_ptr<SentParcel> sent = nullptr;
+  std::unique_ptr<ArrivingParcel> arriving = nullptr;
 
-  bool done() const { return head_transfer->done() && data_transfer->done(); }
-  void wait(Deadline deadline) const {
-    head_transfer->wait(deadline);
-    data_transfer->wait(deadline);
-  }
+  bool done() const { return sent ? sent->done() : arriving->done(); }
 };
 
 Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
@@ -106,7 +105,7 @@ Group::Core::~Core() {
   if (thread_.joinable()) thread_.join();
   try {
     for (const auto& message : messages_) {
-      if (!message->receiving) message->wait(deadline());
+      if (message->sent) message->sent->wait(deadline());
     }
   } catch (const Error& error) {
     if (!cause_) log::warn("[comm] a message was never received: {}", error.what());
@@ -325,19 +324,17 @@ void Group::Core::guarded(const std::function<void()>& body) {
 
 std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int peer, uint32_t tag) {
   const at::NoGradGuard no_grad;
-  const auto message = std::make_shared<Message>(Message{.receiving = false});
-  message->head = head_of(tensor, impl_->station());
-  message->data = packed(tensor, c10::kCPU, true);
+  const auto message = std::make_shared<Message>(packed(tensor, c10::kCPU, true));
+  const MessageHead head = head_of(tensor, impl_->station());
   guarded([&] {
-    message->head_transfer = impl_->send(peer, kHeadTag | tag, &message->head, sizeof(MessageHead));
-    message->data_transfer =
-        impl_->send(peer, kMessageTag | tag, message->data.data_ptr(), message->data.nbytes());
+    message->sent = std::make_unique<SentParcel>(*impl_, peer, tags_of(tag), &head, sizeof(head),
+                                                 message->data.data_ptr(), message->data.nbytes());
   });
   if (message->done()) return nullptr;
   keep(message);
   auto state = std::make_shared<Work::State>();
   state->rest = [self = shared_from_this(), message](Deadline until) {
-    self->guarded([&] { message->wait(std::min(until, self->deadline())); });
+    self->guarded([&] { message->sent->wait(std::min(until, self->deadline())); });
     self->release(message);
   };
   return state;
@@ -346,21 +343,22 @@ std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int pee
 std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int peer,
                                                   uint32_t tag) {
   const at::NoGradGuard no_grad;
-  const auto message = std::make_shared<Message>(Message{.receiving = true});
-  message->data = packed(tensor, c10::kCPU, false);
+  const auto message = std::make_shared<Message>(packed(tensor, c10::kCPU, false));
   guarded([&] {
-    message->head_transfer =
-        impl_->receive(peer, kHeadTag | tag, &message->head, sizeof(MessageHead));
-    message->data_transfer =
-        impl_->receive(peer, kMessageTag | tag, message->data.data_ptr(), message->data.nbytes());
+    message->arriving =
+        std::make_unique<ArrivingParcel>(*impl_, peer, tags_of(tag), sizeof(MessageHead),
+                                         message->data.data_ptr(), message->data.nbytes());
+    // Also where nobody waits: a message is consumed in its turn.
+    message->arriving->post_payload();
   });
   keep(message);
   auto state = std::make_shared<Work::State>();
   state->rest = [self = shared_from_this(), message, tensor, peer, tag](Deadline until) {
     self->guarded([&] {
       const Deadline deadline = std::min(until, self->deadline());
-      message->head_transfer->wait(deadline);
-      if (message->head.group != self->impl_->station().id) {
+      MessageHead head;
+      message->arriving->wait_for_head(&head, deadline);
+      if (head.group != self->impl_->station().id) {
         throw Error(
             "comm", ErrorKind::usage,
             {.what = fmt::format(
@@ -368,14 +366,14 @@ std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int 
              .expected = "every message to be received while its group exists"});
       }
       const auto expected = head_of(tensor, self->impl_->station());
-      if (message->head.count != expected.count || message->head.type != expected.type) {
+      if (head.count != expected.count || head.type != expected.type) {
         throw Error(
             "comm", ErrorKind::usage,
             {.what = fmt::format("a message of another size from rank {}, tag {}", peer, tag),
-             .got = message->head.describe(),
+             .got = head.describe(),
              .expected = expected.describe()});
       }
-      message->data_transfer->wait(deadline);
+      message->arriving->wait_for_payload(deadline);
       const at::NoGradGuard no_grad_either;
       unpack(message->data, tensor);
     });

@@ -65,8 +65,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   void guarded(const std::function<void()>& body);
 
  private:
-  // A message under way: its head, its data, and the transfers of both.
-  struct Message;
+  struct Message;  // under way
   struct Queued {
     Job job;
     std::shared_ptr<Work::State> state;

@@ -71,10 +71,11 @@ Station world_on_one_node(std::string backend, int rank, int size);
 
 // Messages between the ranks of one group. Messages of one (sender, receiver, tag) arrive in the
 // order they were sent. A receive must have room for what is sent: a longer message may end the
-// process, so collectives go through a Channel, which makes sure of it. Peers are ranks of the
-// group, tags are kinds of messages and what may be added to them, and the tag space of a part of
-// the group in the bits from 16 on. Calls may come from several threads (see Station::any_thread).
-// When the lifeline is cut, waits under way fail with its cause.
+// process, so collectives go through a Channel, which makes sure of it. Only a receive of
+// kMessageTag may meet a longer message; its wait then throws. Peers are ranks of the group, tags
+// are kinds of messages and what may be added to them, and the tag space of a part of the group in
+// the bits from 16 on. Calls may come from several threads (see Station::any_thread). When the
+// lifeline is cut, waits under way fail with its cause.
 class GroupImpl {
  public:
   GroupImpl(Station station, std::shared_ptr<Lifeline> lifeline);
@@ -126,6 +127,10 @@ inline constexpr uint32_t kCollectiveTag = 0x8000;
 inline constexpr uint32_t kHeadTag = 0x4000;
 inline constexpr uint32_t kMessageTag = 0;
 inline constexpr int kLargestTag = 0x3fff;
+// Whether a tag is of kind kMessageTag.
+inline bool is_message(uint32_t tag) {
+  return (tag & kPayloadTag) == kMessageTag;
+}
 
 // Throws the Error(usage) for two ranks that made different calls.
 [[noreturn]] void throw_disagreement(int world_rank, const Print& mine, int other_world_rank,

@@ -63,7 +63,7 @@ class GlooGroup : public GroupImpl {
 
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     at::Tensor scratch;
-    if (is_unchecked(tag)) scratch = at::empty({int64_t{1} << size_class(bytes)}, at::kByte);
+    if (is_message(tag)) scratch = at::empty({int64_t{1} << size_class(bytes)}, at::kByte);
     std::vector<at::Tensor> buffers{scratch.defined() ? scratch : bytes_at(data, bytes)};
     auto work = guarded(peer, [&] { return group_->recv(buffers, peer, sized_tag(tag, bytes)); });
     return std::make_unique<GlooTransfer>(*this, peer, std::move(work), std::move(scratch), data,
@@ -98,11 +98,10 @@ class GlooGroup : public GroupImpl {
   // Gloo ends the process when a message is larger than what it is received into. Ranks agree on
   // the sizes of collectives before; messages between two ranks only meet those of a similar size,
   // by their tag, and are received into what holds the largest of these.
-  static bool is_unchecked(uint32_t tag) { return (tag & (kCollectiveTag | kHeadTag)) == 0; }
   static uint32_t size_class(size_t bytes) { return static_cast<uint32_t>(std::bit_width(bytes)); }
   static int sized_tag(uint32_t tag, size_t bytes) {
     constexpr int kClassBit = 25;  // above the numbers of groups
-    return static_cast<int>(is_unchecked(tag) ? tag | size_class(bytes) << kClassBit : tag);
+    return static_cast<int>(is_message(tag) ? tag | size_class(bytes) << kClassBit : tag);
   }
 
   void wait(int peer, const compat::GlooWork& work, Deadline deadline) {
