@@ -67,64 +67,96 @@ void decode_second(const unsigned char* codes, float largest, size_t count, T* x
   }
 }
 
-// The position of the least level of the grid that no magnitude exceeds, at most the largest finite
-// one; -1 if one is infinite or not a number. `magnitudes` are bits of floats.
-int top_of(const int* magnitudes, size_t count) {
-  int most = 0;
-  for (size_t i = 0; i < count; ++i) most = magnitudes[i] > most ? magnitudes[i] : most;
-  if (most >= kInfinity) return -1;
-  const int top = (most + kBelow) >> kShift, last = (kInfinity >> kShift) - 1;
-  return top < last ? top : last;
-}
+constexpr short kTopPosition = (kInfinity >> kShift) - 1;  // of the largest finite level
 
-// Up or down to a level at random, with the mean kept.
-int rounded(int magnitude, unsigned random, int top) {
-  const unsigned sum = static_cast<unsigned>(magnitude) + (random >> (32 - kShift));
-  const int position = static_cast<int>(sum >> kShift);
-  return position < top ? position : top;
-}
-
-template <typename T>
-void encode_first(const T* x, size_t count, unsigned step, unsigned char* codes, float* largest) {
-  int magnitudes[kBlock], signs[kBlock];
+// The magnitudes of a block as positions on the grid. They take 12 bits: loops over them hold twice
+// as many in a register as loops over floats.
+struct Positions {
+  // `phases` and `step` make the random numbers.
+  template <typename T>
+  Positions(const T* x, size_t count, const unsigned* phases, unsigned step) {
+    short most = 0, least = kTopPosition;
 #pragma GCC ivdep
-  for (size_t i = 0; i < count; ++i) {
-    const int bits = bits_of(static_cast<float>(x[i]));
-    magnitudes[i] = bits & kMagnitude;
-    signs[i] = bits < 0 ? kTopFirst + 1 : 0;
+    for (size_t i = 0; i < count; ++i) {
+      const unsigned magnitude =
+          static_cast<unsigned>(bits_of(static_cast<float>(x[i])) & kMagnitude);
+      const unsigned random = (phases[i] + step * kGoldenRatio) >> (32 - kShift);
+      rounded[i] = static_cast<short>((magnitude + random) >> kShift);
+      const short position = static_cast<short>((magnitude + kBelow) >> kShift);
+      above[i] = position;
+      most = position > most ? position : most;
+      const short not_zero = position > 0 ? position : kTopPosition;
+      least = not_zero < least ? not_zero : least;
+    }
+    top = most;
+    bottom = least;
   }
-  const int top = top_of(magnitudes, count);
-  *largest = top < 0 ? __builtin_nanf("") : float_of(top << kShift);
-  const int below = top - kTopFirst, least = below > 0 ? below + 1 : 1;
-  const float least_level = float_of(least << kShift);
+
+  short rounded[kBlock];  // up or down at random, with the mean kept
+  short above[kBlock];    // up: 0 for a magnitude of 0 only
+  short top;              // the greatest of `above`
+  short bottom;           // the least of `above` but 0, at most kTopPosition
+};
+
+// Whether the block has an infinite number, or one that is not a number.
+template <typename T>
+bool is_beyond(const T* x, size_t count) {
+  int most = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int magnitude = bits_of(static_cast<float>(x[i])) & kMagnitude;
+    most = magnitude > most ? magnitude : most;
+  }
+  return most >= kInfinity;
+}
+
+// Sets `is_kept` to -1 or 0 at random: a magnitude below `level` is kept, and becomes `level`, with
+// the probability that keeps the mean.
+template <typename T>
+void draw_small(const T* x, size_t count, unsigned step, float level, short* is_kept) {
 #pragma GCC ivdep
   for (size_t i = 0; i < count; ++i) {
     const unsigned random = kPhases.first[i] + step * kGoldenRatio;
     const float share = static_cast<float>(static_cast<int>(random >> 8)) * 0x1p-24f;
-    const int small = float_of(magnitudes[i]) > share * least_level ? least - below : 0;
-    const int code =
-        magnitudes[i] < least << kShift ? small : rounded(magnitudes[i], random, top) - below;
-    codes[i] = static_cast<unsigned char>(code > 0 ? code | signs[i] : 0);
+    const float magnitude = float_of(bits_of(static_cast<float>(x[i])) & kMagnitude);
+    is_kept[i] = static_cast<short>(magnitude > share * level ? -1 : 0);
+  }
+}
+
+template <typename T>
+void encode_first(const T* x, size_t count, unsigned step, unsigned char* codes, float* largest) {
+  const Positions positions(x, count, kPhases.first, step);
+  // Finite numbers above the last level round up to the position of infinity.
+  const bool is_bad = positions.top > kTopPosition && is_beyond(x, count);
+  const short top = positions.top < kTopPosition ? positions.top : kTopPosition;
+  *largest = is_bad ? __builtin_nanf("") : float_of(top << kShift);
+  // Codes are positions less `below`; `least` is the position of the least level that has one.
+  const short below = top - kTopFirst, least = below > 0 ? below + 1 : 1;
+  short is_kept[kBlock] = {};
+  if (positions.bottom <= least) draw_small(x, count, step, float_of(least << kShift), is_kept);
+  const short least_code = least - below;
+#pragma GCC ivdep
+  for (size_t i = 0; i < count; ++i) {
+    const short position = positions.rounded[i] < top ? positions.rounded[i] : top;
+    const short code = positions.above[i] > least ? position - below : least_code & is_kept[i];
+    const short sign = bits_of(static_cast<float>(x[i])) < 0 ? kTopFirst + 1 : 0;
+    codes[i] = static_cast<unsigned char>(code > 0 ? code | sign : 0);
   }
 }
 
 template <typename T>
 void encode_second(const T* x, size_t count, unsigned step, unsigned char* codes, float* largest) {
-  int magnitudes[kBlock];
+  const Positions positions(x, count, kPhases.second, step);
+  // Infinity is position kTopPosition + 1, and what is not a number is beyond it.
+  const bool is_number = positions.top <= kTopPosition + 1;
+  const int top = positions.top < kTopPosition ? positions.top : kTopPosition;
+  *largest = is_number ? float_of(top << kShift) : __builtin_nanf("");
+  const short below = static_cast<short>(top - kTopSecond);
+  const short least = below > 0 ? below + 1 : 1, last = static_cast<short>(top);
 #pragma GCC ivdep
   for (size_t i = 0; i < count; ++i) {
-    const int bits = bits_of(static_cast<float>(x[i])) & kMagnitude;
-    magnitudes[i] = bits == kInfinity ? kInfinity - 1 : bits;
-  }
-  const int top = top_of(magnitudes, count);
-  *largest = top < 0 ? __builtin_nanf("") : float_of(top << kShift);
-  const int below = top - kTopSecond, least = below > 0 ? below + 1 : 1;
-#pragma GCC ivdep
-  for (size_t i = 0; i < count; ++i) {
-    const unsigned random = kPhases.second[i] + step * kGoldenRatio;
-    const int position = rounded(magnitudes[i], random, top);
-    const int code = (position > least ? position : least) - below;
-    codes[i] = static_cast<unsigned char>(magnitudes[i] > 0 ? code : 0);
+    const short down = positions.rounded[i] < last ? positions.rounded[i] : last;
+    const short position = down > least ? down : least;
+    codes[i] = static_cast<unsigned char>(positions.above[i] > 0 ? position - below : 0);
   }
 }
 
