@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
+
+#include "tests/support/errors.h"
 #include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
@@ -83,6 +86,64 @@ TEST_P(Shares, AreOfEqualSizeAndNothingIsGathered) {
   }
   if (!is("ddp")) all += static_cast<double>(index.files.at(kWeightsFile).bytes);
   EXPECT_NEAR(all, states + weights, 0.05 * (states + weights) + 8 * kWidth) << "and buffers";
+}
+
+// Elements of which samples see every 16th.
+constexpr int64_t kSampled = 1 << 18;
+constexpr int kRanks = 6;
+
+// Each of the ranks `odd` differs from the others in an element that no sample sees.
+class Differences : public testing::Test {
+ protected:
+  static at::Tensor tensor(int rank, const std::set<int>& odd) {
+    auto result = at::arange(kSampled, at::kFloat);
+    if (odd.contains(rank)) result[5] = -rank - 1;
+    return result;
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(Differences, NoSampleSeesAreKeptForEachRank) {
+  for (const std::set<int>& odd : {std::set<int>{0}, std::set<int>{2, 5}}) {
+    const auto state_of = [&](int rank) {
+      return RankState{.model = {{"w", tensor(rank, odd)}, {"same", tensor(0, {})}},
+                       .rest = {{"s", tensor(rank, odd)}}};
+    };
+    comm::local::run(kRanks, [&](const comm::Group& group) {
+      save_checkpoint(group, folder_.path(), state_of(group.rank()), {}, {});
+    });
+    const auto checkpoint = find_checkpoint(folder_.path(), "last");
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const auto expected = state_of(rank);
+      const CheckpointReader saved(checkpoint, rank);
+      EXPECT_TRUE(saved.read("model.w").equal(expected.model[0].second)) << rank;
+      EXPECT_TRUE(saved.read("model.same").equal(expected.model[1].second)) << rank;
+      EXPECT_TRUE(saved.read("s").equal(expected.rest[0].second)) << rank;
+    }
+    EXPECT_EQ(read_index(checkpoint).tensors.at("model.same").slices.size(), 1);
+  }
+}
+
+TEST_F(Differences, OfReplicasOfAShardAreAnError) {
+  EXPECT_ERROR(
+      comm::local::run(kRanks,
+                       [&](const comm::Group& group) {
+                         // Two replicas of three shards.
+                         const int part = group.rank() % 3;
+                         const RankState state{.model = {},
+                                               .rest = {{"s", tensor(group.rank(), {4})}},
+                                               .shards = {{.name = "s",
+                                                           .shape = {3 * kSampled},
+                                                           .offset = part * kSampled,
+                                                           .count = kSampled}}};
+                         save_checkpoint(group, folder_.path(), state, {}, {});
+                       }),
+      ErrorKind::failure,
+      "[train] the ranks' shares of a checkpoint do not fit together; got elements 262144 to "
+      "524287 of `s` in rank-1.safetensors and in rank-4.safetensors, expected each "
+      "element once");
+  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Shares,

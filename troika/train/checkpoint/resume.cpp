@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <future>
+#include <optional>
+#include <set>
 #include <string_view>
 
 #include "troika/base/error.h"
@@ -102,7 +105,64 @@ void finish_folder(const comm::Group& group, const std::filesystem::path& unfini
   sync_path(unfinished);
 }
 
-// Each rank its share, and rank 0 the index when it has seen all of them.
+FileDigest write_share(const std::filesystem::path& unfinished, const ShareFile& file,
+                       const TrainOptions& options, const CheckpointInfo& info) {
+  NamedTensors tensors;
+  for (const auto& part : file.parts) tensors.emplace_back(part.key, part.tensor);
+  const auto path = unfinished / file.name;
+  return file.name == kWeightsFile
+             ? save_weights(path, tensors, options, info, Publish::with_folder)
+             : save_safetensors(path, tensors, {}, Publish::with_folder);
+}
+
+// Writes the files beside each other: one is hashed and copied while another waits for the disk.
+// Returns what this rank says of them.
+CheckpointIndex write_files(const std::filesystem::path& unfinished,
+                            const std::vector<ShareFile>& files, const TrainOptions& options,
+                            const CheckpointInfo& info) {
+  std::vector<std::future<FileDigest>> digests;
+  for (const ShareFile& file : files) {
+    digests.push_back(std::async(std::launch::async,
+                                 [&] { return write_share(unfinished, file, options, info); }));
+  }
+  CheckpointIndex own;
+  for (size_t i = 0; i < files.size(); ++i) add_written(own, files[i], digests[i].get());
+  return own;
+}
+
+// The chunks' checksums of each, computed by a thread of their own.
+std::future<std::vector<std::vector<uint32_t>>> checksums_of(
+    const std::vector<SharePart>& replicas) {
+  return std::async(replicas.empty() ? std::launch::deferred : std::launch::async, [&replicas] {
+    std::vector<std::vector<uint32_t>> result;
+    for (const auto& part : replicas) result.push_back(chunk_checksums(part.tensor));
+    return result;
+  });
+}
+
+// Each rank its share. Tensors that several ranks have are compared beside writing one of them, by
+// checksums. Returns nothing, and leaves no files, where they differ: `compared` then has their
+// places, for another attempt.
+std::optional<CheckpointIndex> write_shares(const comm::Group& group,
+                                            const std::filesystem::path& unfinished,
+                                            const RankState& state, const TrainOptions& options,
+                                            const CheckpointInfo& info,
+                                            std::set<PlaceHash>& compared) {
+  const Share share = share_of(group, state, compared);
+  auto checksums = checksums_of(share.replicas);
+  const auto own = write_files(unfinished, share.files, options, info);
+  CheckpointIndex index{.ranks = group.size(), .info = info, .files = {}, .tensors = {}};
+  for (const auto& text : group.all_gather_text(to_text(own), "checkpoint")) {
+    add_share(index, text);
+  }
+  const auto differing = differing_places(group, index, share.replicas, checksums.get());
+  if (differing.empty()) return index;
+  for (const ShareFile& file : share.files) std::filesystem::remove(unfinished / file.name);
+  compared.insert(differing.begin(), differing.end());
+  return std::nullopt;
+}
+
+// The shares of all ranks, and of rank 0 the index when it has seen all of them.
 void write_folder(const comm::Group& group, const std::filesystem::path& unfinished,
                   const RankState& state, const TrainOptions& options, const CheckpointInfo& info) {
   const bool is_main = group.rank() == 0;
@@ -112,21 +172,16 @@ void write_folder(const comm::Group& group, const std::filesystem::path& unfinis
   }
   group.barrier({.label = "checkpoint"});
   make_folder(unfinished);
-  CheckpointIndex own;
-  for (const ShareFile& file : share_of(group, state)) {
-    NamedTensors tensors;
-    for (const auto& part : file.parts) tensors.emplace_back(part.key, part.tensor);
-    const auto path = unfinished / file.name;
-    const auto digest = file.name == kWeightsFile
-                            ? save_weights(path, tensors, options, info, Publish::with_folder)
-                            : save_safetensors(path, tensors, {}, Publish::with_folder);
-    add_written(own, file, digest);
+  std::set<PlaceHash> compared;
+  auto index = write_shares(group, unfinished, state, options, info, compared);
+  if (!index) index = write_shares(group, unfinished, state, options, info, compared);
+  if (!index) {
+    throw Error("train", ErrorKind::failure,
+                {.what = "cannot save a checkpoint",
+                 .got = "tensors that changed while they were written",
+                 .expected = "a state that nobody changes meanwhile"});
   }
-  CheckpointIndex index{.ranks = group.size(), .info = info, .files = {}, .tensors = {}};
-  for (const auto& text : group.all_gather_text(to_text(own), "checkpoint")) {
-    add_share(index, text);
-  }
-  if (is_main) finish_folder(group, unfinished, index);
+  if (is_main) finish_folder(group, unfinished, *index);
 }
 
 std::filesystem::path save(const comm::Group& group, const std::filesystem::path& folder,

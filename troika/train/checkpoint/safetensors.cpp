@@ -70,16 +70,19 @@ void in_pieces(int64_t begin, int64_t end, int64_t size, const Body& body) {
   }
 }
 
-// Returns the CRC-32C of each chunk. Each piece is written while hashing has it in the cache.
-std::vector<uint32_t> write_chunks(const File& file, std::string_view bytes) {
+// Returns the CRC-32C of each chunk of the tensor's bytes. Gives `use` every piece of them while
+// hashing has it in the cache.
+template <typename Use>
+std::vector<uint32_t> hash_chunks(const at::Tensor& tensor, const Use& use) {
+  const at::Tensor host = tensor.detach().to(at::kCPU).resolve_neg().contiguous();
+  const std::string_view bytes(static_cast<const char*>(host.data_ptr()), host.nbytes());
   std::vector<uint32_t> checksums;
-  const auto size = static_cast<int64_t>(bytes.size());
-  in_pieces(0, size, kChunkBytes, [&](int64_t begin, int64_t end) {
+  in_pieces(0, static_cast<int64_t>(bytes.size()), kChunkBytes, [&](int64_t begin, int64_t end) {
     uint32_t crc = 0;
     in_pieces(begin, end, kPieceBytes, [&](int64_t from, int64_t to) {
       const auto piece = bytes.substr(static_cast<size_t>(from), static_cast<size_t>(to - from));
       crc = crc32c(piece, crc);
-      file.write(piece);
+      use(piece);
     });
     checksums.push_back(crc);
   });
@@ -113,6 +116,10 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
+std::vector<uint32_t> chunk_checksums(const at::Tensor& tensor) {
+  return hash_chunks(tensor, [](std::string_view) {});
+}
+
 FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                             const Metadata& metadata, Publish publish) {
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
@@ -136,9 +143,8 @@ FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensor
     file.reserve(digest.bytes);
     file.write(front);
     for (const size_t i : order) {
-      const at::Tensor host = tensors[i].second.detach().to(at::kCPU).resolve_neg().contiguous();
       digest.tensors[i] =
-          write_chunks(file, {static_cast<const char*>(host.data_ptr()), host.nbytes()});
+          hash_chunks(tensors[i].second, [&](std::string_view piece) { file.write(piece); });
     }
   };
   if (publish == Publish::at_once) {

@@ -35,6 +35,10 @@ struct FileDigest {
   std::vector<std::vector<uint32_t>> tensors;  // CRC-32C of the chunks of each, in the order given
 };
 
+// The CRC-32C of each chunk of the tensor's bytes, as a file holds them. The tensor may live on any
+// device and need not be contiguous.
+std::vector<uint32_t> chunk_checksums(const at::Tensor& tensor);
+
 // How a file appears under its name.
 enum class Publish {
   at_once,      // as of write_file_atomically()

@@ -37,15 +37,22 @@ struct Candidate {
   Item item;
 };
 
-// What the part is of the checkpoint, whatever its content.
-uint64_t place_of(const SharePart& part) {
+constexpr int64_t kSampleBytes = 64 << 10;
+
+PlaceHash place_of(const SharePart& part) {
   return fingerprint(fmt::format("{} {} {} {}", part.name, c10::toString(part.tensor.scalar_type()),
                                  part.offset, part.tensor.numel()));
 }
 
-uint64_t content_of(const SharePart& part) {
-  const auto host = part.tensor.detach().to(at::kCPU).contiguous();
+uint64_t content_of(const at::Tensor& tensor) {
+  const auto host = tensor.detach().to(at::kCPU).resolve_neg().contiguous();
   return fingerprint({static_cast<const char*>(host.data_ptr()), host.nbytes()});
+}
+
+// Every so many rows of a large tensor.
+at::Tensor sample_of(const at::Tensor& tensor) {
+  const int64_t every = static_cast<int64_t>(tensor.nbytes()) / kSampleBytes;
+  return tensor.dim() > 0 && every > 1 ? tensor.slice(0, 0, tensor.size(0), every) : tensor;
 }
 
 std::vector<Candidate> candidates(const RankState& state, bool is_main) {
@@ -87,16 +94,21 @@ std::vector<std::vector<T>> gather_lists(const comm::Group& group, const std::ve
 }
 
 // Gives each item its hash. Only what several ranks have at the same place is read for it.
-void hash_items(const comm::Group& group, std::vector<Candidate>& own) {
-  std::vector<uint64_t> places;
+void hash_items(const comm::Group& group, std::vector<Candidate>& own,
+                const std::set<PlaceHash>& compared) {
+  std::vector<PlaceHash> places;
   for (const auto& candidate : own) places.push_back(place_of(candidate.part));
-  std::unordered_map<uint64_t, int> ranks;
+  std::unordered_map<PlaceHash, int> ranks;
   for (const auto& list : gather_lists(group, places)) {
-    for (const uint64_t place : list) ++ranks[place];
+    for (const PlaceHash place : list) ++ranks[place];
   }
   for (size_t i = 0; i < own.size(); ++i) {
-    const bool is_shared = ranks.at(places[i]) > 1;
-    own[i].item.hash = is_shared ? mix(places[i], content_of(own[i].part)) : places[i];
+    const PlaceHash place = places[i];
+    const at::Tensor& tensor = own[i].part.tensor;
+    const auto content = [&] {
+      return content_of(compared.contains(place) ? tensor : sample_of(tensor));
+    };
+    own[i].item.hash = ranks.at(place) > 1 ? mix(place, content()) : place;
   }
 }
 
@@ -141,34 +153,67 @@ std::map<uint64_t, int> writers(const std::vector<std::vector<Item>>& items) {
   return result;
 }
 
-// Keeps what this rank is to write; what is its alone gets a name of its own.
-void keep_share(const comm::Group& group, std::vector<Candidate>& own) {
-  hash_items(group, own);
+// Keeps what this rank is to write; what is its alone gets a name of its own. Returns the rest.
+std::vector<SharePart> keep_share(const comm::Group& group, std::vector<Candidate>& own,
+                                  const std::set<PlaceHash>& compared) {
+  hash_items(group, own, compared);
   std::vector<Item> items;
   for (const auto& candidate : own) items.push_back(candidate.item);
   const auto by_hash = writers(gather_lists(group, items));
-  std::erase_if(own, [&](const Candidate& candidate) {
+  std::vector<SharePart> replicas;
+  std::vector<Candidate> kept;
+  for (Candidate& candidate : own) {
     const auto writer = by_hash.find(candidate.item.hash);
-    return writer != by_hash.end() && writer->second != group.rank();
-  });
-  for (auto& [part, item] : own) {
-    if (!by_hash.contains(item.hash)) part.name = own_name(group.rank(), part.name);
+    if (writer != by_hash.end() && writer->second != group.rank()) {
+      replicas.push_back(std::move(candidate.part));
+      continue;
+    }
+    if (writer == by_hash.end()) {
+      candidate.part.name = own_name(group.rank(), candidate.part.name);
+    }
+    kept.push_back(std::move(candidate));
   }
+  own = std::move(kept);
+  return replicas;
+}
+
+const SavedSlice& slice_of(const CheckpointIndex& index, const SharePart& part) {
+  const auto& slices = index.tensors.at(part.name).slices;
+  const auto found = std::find_if(slices.begin(), slices.end(), [&](const SavedSlice& slice) {
+    return slice.offset == part.offset;
+  });
+  TROIKA_CHECK(found != slices.end(), part.name + " was written by no rank");
+  return *found;
 }
 
 }  // namespace
 
-std::vector<ShareFile> share_of(const comm::Group& group, const RankState& state) {
+Share share_of(const comm::Group& group, const RankState& state,
+               const std::set<PlaceHash>& compared) {
   const bool is_main = group.rank() == 0;
   auto own = candidates(state, is_main);
-  if (group.size() > 1) keep_share(group, own);
+  Share share;
+  if (group.size() > 1) share.replicas = keep_share(group, own, compared);
   ShareFile weights{.name = kWeightsFile, .parts = {}};
   ShareFile rest{.name = rank_file(group.rank()), .parts = {}};
   for (auto& [part, item] : own) {
     (item.kind == Kind::weights ? weights : rest).parts.push_back(std::move(part));
   }
-  if (!is_main) return {rest};
-  return {weights, rest};
+  if (is_main) share.files.push_back(std::move(weights));
+  share.files.push_back(std::move(rest));
+  return share;
+}
+
+std::set<PlaceHash> differing_places(const comm::Group& group, const CheckpointIndex& index,
+                                     const std::vector<SharePart>& replicas,
+                                     const std::vector<std::vector<uint32_t>>& checksums) {
+  std::vector<PlaceHash> own;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (slice_of(index, replicas[i]).crc32c != checksums[i]) own.push_back(place_of(replicas[i]));
+  }
+  std::set<PlaceHash> result;
+  for (const auto& list : gather_lists(group, own)) result.insert(list.begin(), list.end());
+  return result;
 }
 
 void add_written(CheckpointIndex& index, const ShareFile& file, const FileDigest& digest) {

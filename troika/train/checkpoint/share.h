@@ -1,6 +1,8 @@
 // Which rank writes what of a checkpoint.
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,10 +26,30 @@ struct ShareFile {
   std::vector<SharePart> parts;
 };
 
-// The files that this rank writes: one of its own, and on rank 0 before it that of the whole
-// tensors of its model. What several ranks have, by a hash of 64 bits of name, place and content,
-// goes to the one of them that has least to write. Called by all ranks; blocks.
-std::vector<ShareFile> share_of(const comm::Group& group, const RankState& state);
+// A number that is the same on all ranks for the same part of the same tensor.
+using PlaceHash = uint64_t;
+
+struct Share {
+  // Written by this rank: one of its own, and on rank 0 before it that of the whole tensors of its
+  // model.
+  std::vector<ShareFile> files;
+  // Taken to be what another rank writes.
+  std::vector<SharePart> replicas;
+};
+
+// What several ranks have goes to the one of them that has least to write. Tensors of several ranks
+// at the same place are taken for the same if samples of at most 128 KiB of their content are, by a
+// hash of 64 bits; those at the places `compared` if their whole content is. Called by all ranks;
+// blocks.
+Share share_of(const comm::Group& group, const RankState& state,
+               const std::set<PlaceHash>& compared = {});
+
+// The places, of all ranks, at which a rank's replica is not what was written: its checksums, one
+// list for each replica, are not those of the index. Called by all ranks, with the shares of all of
+// them in the index; blocks.
+std::set<PlaceHash> differing_places(const comm::Group& group, const CheckpointIndex& index,
+                                     const std::vector<SharePart>& replicas,
+                                     const std::vector<std::vector<uint32_t>>& checksums);
 
 // Adds the file, as it was written, to what this rank says of its files.
 void add_written(CheckpointIndex& index, const ShareFile& file, const FileDigest& digest);
