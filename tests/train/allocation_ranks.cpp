@@ -7,8 +7,8 @@
 #include <string>
 
 #include "tests/support/allocations.h"
+#include "tests/train/ranks_main.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/comm/world.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
@@ -41,7 +41,7 @@ class OneBatch : public data::Dataset {
   const data::Batch batch_{nn::example_input(kModel, kBatch), at::zeros({kBatch}, at::kLong)};
 };
 
-// What this thread asks for in a step, from the start of one to that of a later one.
+// Counts the allocations of this thread a step, from the start of one to that of a later one.
 class Count {
  public:
   void start_step() {
@@ -105,21 +105,14 @@ double by_trainer(const comm::Group& group, const data::Dataset& data) {
 
 int main(int argc, char** argv) {
   using namespace troika;
-  testing::InitGoogleTest(&argc, argv);
-  try {
-    const auto group = comm::world({.backend = "shm"});
-    if (argc != 2 || argv[1] != std::to_string(group.size())) {
-      std::fprintf(stderr, "allocation_ranks RANKS; on %d ranks\n", group.size());
-      return 1;
-    }
-    const train::OneBatch data(train::kBatch * group.size() * (train::kBefore + train::kSteps + 1));
-    const double loop = train::by_hand(data);
-    const double added = train::by_trainer(group, data) - loop;
-    std::printf("allocations a step: %.2f by hand, %.2f more by the trainer\n", loop, added);
-    EXPECT_LE(added, 0);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed();
+  return train::main_of_ranks(
+      argc, argv, "allocation_ranks RANKS", [](const comm::Group& group, const auto& more) {
+        const train::OneBatch data(train::kBatch * group.size() *
+                                   (train::kBefore + train::kSteps + 1));
+        const double loop = train::by_hand(data);
+        const double added = train::by_trainer(group, data) - loop;
+        std::printf("allocations a step: %.2f by hand, %.2f more by the trainer\n", loop, added);
+        EXPECT_LE(added, 0);
+        return more.empty();
+      });
 }

@@ -12,9 +12,9 @@
 #include <string>
 #include <string_view>
 
+#include "tests/train/ranks_main.h"
 #include "troika/base/memory.h"
 #include "troika/base/text.h"
-#include "troika/comm/world.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
@@ -126,8 +126,6 @@ void expect_predicted(const std::string& model, const comm::Group& group, bool a
       for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
         const MemoryChoice choice{strategy, precision, recompute, group.size()};
         if (!predictor.why_not(choice).empty()) continue;
-        // Of ZeRO on one rank the copies that collectives of one rank make are not predicted.
-        if (group.size() == 1 && strategy != std::string_view("ddp")) continue;
         options.trainer.precision = precision;
         options.trainer.recompute = recompute;
         options.trainer.strategy = strategy;
@@ -180,28 +178,18 @@ void expect_formulas(const comm::Group& group, int group_size) {
 
 int main(int argc, char** argv) {
   using namespace troika;
-  testing::InitGoogleTest(&argc, argv);
-  try {
-    const std::string_view what = argc > 2 ? argv[2] : "";
-    compat::count_tensor_memory();
-    const auto group = comm::world({.backend = "shm"});
-    if (argc < 2 || argv[1] != std::to_string(group.size())) {
-      std::fprintf(stderr, "%d ranks\n", group.size());
-      return 1;
-    }
-    if (what == "prediction" && argc == 4) {
-      train::expect_predicted(argv[3], group, false);
-      train::expect_predicted(argv[3], group, true);
-    } else if (what == "zero") {
-      train::expect_formulas(group, group.size());
-      if (group.size() > 2) train::expect_formulas(group, 2);
-    } else {
-      std::fprintf(stderr, "memory_ranks RANKS prediction MODEL|zero\n");
-      return 1;
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed();
+  compat::count_tensor_memory();
+  return train::main_of_ranks(argc, argv, "memory_ranks RANKS prediction MODEL|zero",
+                              [](const comm::Group& group, const std::vector<std::string>& more) {
+                                if (more.size() == 2 && more[0] == "prediction") {
+                                  train::expect_predicted(more[1], group, false);
+                                  train::expect_predicted(more[1], group, true);
+                                } else if (more == std::vector<std::string>{"zero"}) {
+                                  train::expect_formulas(group, group.size());
+                                  if (group.size() > 2) train::expect_formulas(group, 2);
+                                } else {
+                                  return false;
+                                }
+                                return true;
+                              });
 }

@@ -85,6 +85,7 @@ void MessageCollectives::all_reduce(const Party& party, const Call& call) {
 }
 
 void MessageCollectives::reduce_scatter(const Party& party, const Call& call) {
+  if (party.size() == 1) return copy(span_of(call.input), span_of(call.output));
   const auto elements = elements_of(call);
   if (nodes_.has_levels() && !is_integer_average(call)) {
     const auto blocks = blocks_of(span_of(call.input), elements.size(), call.input_counts);
