@@ -48,6 +48,15 @@ class Python : public testing::Test {
     log(1'000'000'007, "train/loss", -2.5);
   }
 
+  // A run that ended after step 4, and went on from a checkpoint after step 2.
+  void write_resumed_events() const {
+    const auto folder = folder_ / "resumed";
+    TensorBoardLogger first(folder);
+    for (int64_t step = 1; step <= 4; ++step) first.log(step, {{"a", 1}});
+    TensorBoardLogger second(folder, LogPosition{.step = 2, .rows = 1});
+    second.log(3, {{"a", 2}});
+  }
+
   const TemporaryFolder folder_;
   nlohmann::json expected_;
   NamedTensors io_;
@@ -60,6 +69,7 @@ TEST_F(Python, ReadsTheSameValuesAndGetsTheSameLogits) {
   write_model({.name = "gpt", .vocab_size = 11, .context = 6, .layers = 2, .heads = 2, .width = 8});
   expected_["heads"] = 2;
   write_events();
+  write_resumed_events();
   save_safetensors(folder_ / "logits.safetensors", io_);
   write_file_atomically(folder_ / "expected.json", expected_.dump());
 

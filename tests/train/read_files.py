@@ -9,6 +9,7 @@ import sys
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 
@@ -82,6 +83,9 @@ assert [row[:2] for row in found] == [row[:2] for row in expected["scalars"]], f
 np.testing.assert_array_equal(
     np.float32([row[2] for row in found]), np.float32([row[2] for row in expected["scalars"]])
 )
+
+resumed = EventAccumulator(str(folder / "resumed")).Reload().Scalars("a")
+assert [(row.step, row.value) for row in resumed] == [(1, 1), (2, 1), (3, 2)], resumed
 
 tensors = {name: np.asarray(value) for name, value in weights.items()}
 tensors["int64"] = np.arange(-3, 4)

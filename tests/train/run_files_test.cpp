@@ -219,6 +219,18 @@ TEST(TensorBoardLogger, KilledRunKeepsItsEventsAndTheNextAddsAFile) {
   EXPECT_THAT(counts, ElementsAre(2, 1, 1)) << "in the order of names, which TensorBoard reads";
 }
 
+TEST(TensorBoardLogger, AFileOfAResumedRunSaysFromWhereOnRowsAreDropped) {
+  const TemporaryFolder folder;
+  for (const auto& [rows, dropped] : {std::pair(0, "5"), {2, "6"}}) {
+    const TensorBoardLogger logger(folder.path(), LogPosition{.step = 5, .rows = rows});
+    const auto records = records_of(read_file(logger.path()));
+    ASSERT_EQ(records.size(), 2u);
+    const auto session = fields_of(records[1]);
+    EXPECT_EQ(only(session, 2), dropped);
+    EXPECT_EQ(only(fields_of(only(session, 7)), 1), "1") << "START";
+  }
+}
+
 TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
   const TemporaryFolder folder;
   RunSummary summary{.name = "quick",

@@ -13,7 +13,7 @@ namespace {
 std::unique_ptr<Logger> open_logger(const std::string& name, const std::filesystem::path& folder,
                                     const std::string& run, std::optional<LogPosition> resumed) {
   if (name == "csv") return std::make_unique<CsvLogger>(folder / "metrics.csv", resumed);
-  if (name == "tensorboard") return std::make_unique<TensorBoardLogger>(folder);
+  if (name == "tensorboard") return std::make_unique<TensorBoardLogger>(folder, resumed);
   if (name == "jsonl") return std::make_unique<JsonlLogger>(folder / "metrics.jsonl", resumed);
   TROIKA_CHECK(name == "prometheus", "no logger is called " + name);
   return std::make_unique<PrometheusLogger>(folder / "metrics.prom", run);

@@ -14,12 +14,16 @@ namespace troika::train {
 
 namespace {
 
+constexpr char kSessionStart = 1;  // SessionLog.SessionStatus
+
 // Fields of event.proto and summary.proto; a key is (number << 3) | wire type.
 enum Key : char {
   kEventWallTime = (1 << 3) | 1,     // double
   kEventStep = (2 << 3) | 0,         // int64
   kEventFileVersion = (3 << 3) | 2,  // string
   kEventSummary = (5 << 3) | 2,      // Summary
+  kEventSessionLog = (7 << 3) | 2,   // SessionLog
+  kSessionStatus = (1 << 3) | 0,     // enum
   kSummaryValue = (1 << 3) | 2,      // repeated Summary.Value
   kValueTag = (1 << 3) | 2,          // string
   kValueSimple = (2 << 3) | 5,       // float
@@ -66,11 +70,16 @@ std::filesystem::path free_path(const std::filesystem::path& folder, double time
 
 }  // namespace
 
-TensorBoardLogger::TensorBoardLogger(const std::filesystem::path& folder) {
+TensorBoardLogger::TensorBoardLogger(const std::filesystem::path& folder,
+                                     std::optional<LogPosition> resumed) {
   make_folder(folder);
   const double time = now();
   file_ = std::make_unique<File>(free_path(folder, time), O_WRONLY | O_CREAT | O_EXCL);
   write_record(event(time, 0, length_delimited(kEventFileVersion, "brain.Event:2")));
+  if (!resumed) return;
+  const int64_t dropped = resumed->step + (resumed->rows > 0 ? 1 : 0);  // from there on
+  const std::string start{kSessionStatus, kSessionStart};
+  write_record(event(time, dropped, length_delimited(kEventSessionLog, start)));
 }
 
 void TensorBoardLogger::log(int64_t step, const MetricValues& values) {

@@ -15,9 +15,12 @@ namespace troika::train {
 
 class TensorBoardLogger : public Logger {
  public:
-  // Makes a new file in `folder`, which is created when missing; a run that resumes adds another
-  // one, and TensorBoard shows all files of a folder as one run.
-  explicit TensorBoardLogger(const std::filesystem::path& folder);
+  // Makes a new file in `folder`, which is created when missing. TensorBoard shows all files of a
+  // folder as one run. With `resumed` the file begins with a SessionLog of status START, at which
+  // TensorBoard drops the later rows of the files before it. Where a row had been logged at the
+  // step of the checkpoint, a later row of that step stays beside its repetition.
+  explicit TensorBoardLogger(const std::filesystem::path& folder,
+                             std::optional<LogPosition> resumed = {});
 
   // The format keeps 32 bits of each value.
   void log(int64_t step, const MetricValues& values) override;
