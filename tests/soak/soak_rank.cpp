@@ -67,6 +67,7 @@ void run(const std::string& backend, const std::filesystem::path& folder, double
                R"({{"second": {:.1f}, "cycle": {}, "resident_bytes": {}, "shared_bytes": {}, "descriptors": {}}})",
                watch.seconds(), cycle, usage.resident_bytes, usage.shared_bytes, usage.descriptors)
         << std::endl;
+    // Bounds the soak's share of the processors; the ranks wait for each other in broadcast_text().
     std::this_thread::sleep_for(std::chrono::duration<double>(pause));
   }
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tests/support/errors.h"
+#include "tests/train/numbers.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
@@ -20,17 +21,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-class Numbers : public data::Dataset {
- public:
-  int64_t size() const override { return 8; }
-  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
-    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
-    return {numbers.to(at::kFloat).unsqueeze(1) * at::ones({1, 2}), numbers % 2};
-  }
-  int64_t num_classes() const override { return 2; }
-  std::vector<int64_t> input_shape() const override { return {2}; }
-};
 
 std::shared_ptr<torch::nn::LinearImpl> linear() {
   const auto module = std::make_shared<torch::nn::LinearImpl>(2, 2);
@@ -224,7 +214,7 @@ TEST_F(CallbackRun, SharesOfABatchInThreadsLogAsOne) {
   EXPECT_THAT(log_file(), HasSubstr(R"("ends":1.0)"));
 }
 
-// Whose validations log the scores given, one each, on all ranks.
+// Its validations log the scores given, one each, on all ranks.
 class ScoredTask : public Task {
  public:
   explicit ScoredTask(std::vector<double> scores) : Task(linear()), scores_(std::move(scores)) {}

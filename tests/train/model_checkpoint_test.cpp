@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/support/errors.h"
+#include "tests/train/numbers.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
 #include "troika/comm/local/local.h"
@@ -23,19 +24,7 @@ using testing::HasSubstr;
 
 using Scores = std::vector<double>;
 
-// 4 steps an epoch.
-class Numbers : public data::Dataset {
- public:
-  int64_t size() const override { return 8; }
-  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
-    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
-    return {numbers.to(at::kFloat).unsqueeze(1) * at::ones({1, 2}), numbers % 2};
-  }
-  int64_t num_classes() const override { return 2; }
-  std::vector<int64_t> input_shape() const override { return {2}; }
-};
-
-// Whose validations log the scores given, one each, on all ranks.
+// Its validations log the scores given, one each, on all ranks.
 class ScoredTask : public Task {
  public:
   explicit ScoredTask(Scores scores)
@@ -56,7 +45,7 @@ class KeptCheckpoints : public testing::Test {
     options_.trainer.enable_progress_bar = false;
     options_.trainer.max_epochs = 3;
     options_.trainer.loggers = {};
-    options_.data.global_batch_size = 2;
+    options_.data.global_batch_size = 2;  // 4 steps an epoch
     options_.checkpoint.save_last = "false";
   }
   void run(const Scores& scores, const TrainOptions& options, int ranks = 1) {
