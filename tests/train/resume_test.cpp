@@ -5,97 +5,33 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
-#include "tests/train/saved_state.h"
-#include "tests/train/waves.h"
-#include "troika/base/file.h"
-#include "troika/base/temporary_folder.h"
-#include "troika/base/text.h"
-#include "troika/comm/local/local.h"
-#include "troika/compat/torch.h"
-#include "troika/train/trainer.h"
+#include "tests/train/resumed_run.h"
 
 namespace troika::train {
 namespace {
 
-class Resume : public testing::Test {
+class Resume : public ResumedRun {
  protected:
   Resume() {
     options_.trainer.max_epochs = 4;
-    options_.trainer.enable_progress_bar = false;
-    options_.trainer.log_every_n_steps = 2;
-    options_.data.global_batch_size = 4;  // 6 passes an epoch
-    options_.optimizer.name = "adamw";
-    options_.optimizer.lr = 0.05;
     options_.comm.bucket_megabytes = 1e-4;
-    options_.run.folder = (folder_ / "whole").string();
   }
 
-  // All a rank's course depends on after the run; with `stop_after` passes it is asked to stop.
-  std::vector<RankState> fit(const TrainOptions& options, int ranks, int64_t stop_after = -1) {
-    std::vector<RankState> result(static_cast<size_t>(ranks));
-    comm::local::run(ranks, [&](comm::Group group) {
-      const auto task = make_waves_task(width_, dropout_);
-      const Waves waves;
-      Trainer trainer(options, group);
-      if (stop_after >= 0) {
-        // A step that all ranks count alike, so that the pass is known.
-        trainer.ask_to_stop([passes = int64_t{0}, stop_after]() mutable {
-          return ++passes >= stop_after ? cluster::StopRequest::save_and_stop
-                                        : cluster::StopRequest::none;
-        });
-      }
-      const auto summary = trainer.fit(*task, waves, waves);
-      EXPECT_EQ(summary.status, stop_after >= 0 ? "stopped" : "finished");
-      const auto last = find_checkpoint(trainer.folder() / "checkpoints", "last");
-      result[static_cast<size_t>(group.rank())] = load_rank_state(last, group.rank());
-    });
-    return result;
-  }
-
-  static void expect_same(const NamedTensors& a, const NamedTensors& b, bool random = true) {
-    ASSERT_EQ(a.size(), b.size());
-    for (size_t i = 0; i < a.size(); ++i) {
-      EXPECT_EQ(a[i].first, b[i].first);
-      if (is_measured(a[i].first)) continue;
-      if (a[i].first == "random.cpu" && !random) continue;
-      EXPECT_TRUE(a[i].second.equal(b[i].second)) << a[i].first;
-    }
-  }
-
-  // metrics.csv without samples_per_second, which is measured.
-  static std::string logged(const TrainOptions& options) {
-    std::string result;
-    const auto lines =
-        split(read_file(std::filesystem::path(options.run.folder) / "run/metrics.csv"), '\n');
-    const auto header = split(lines.at(0), ',');
-    for (const auto& line : lines) {
-      const auto cells = split(line, ',');
-      for (size_t i = 0; i < cells.size(); ++i) {
-        if (header.at(i) != "train/samples_per_second") result += cells[i] + ",";
-      }
-      result += "\n";
-    }
-    return result;
+  static MakeQuestion after_passes(int64_t count) {
+    return [count](const CountingTask&, int) -> StopQuestion {
+      // A step that all ranks count alike, so that the pass is known.
+      return [passes = int64_t{0}, count]() mutable {
+        return ++passes >= count ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+      };
+    };
   }
 
   // Stops after each of these numbers of passes.
   void expect_exact(int ranks, const std::vector<int64_t>& stops = {4, 6, 8}) {
     const auto whole = fit(options_, ranks);
     for (const int64_t stop : stops) {
-      SCOPED_TRACE(stop);
-      auto options = options_;
-      options.run.folder = (folder_ / fmt::format("{}-ranks-stopped-{}", ranks, stop)).string();
-      options.trainer.ckpt_path = "last";
-      fit(options, ranks, stop);
-      // Random numbers and gradients of before must not help.
-      torch::manual_seed(99);
-      const auto resumed = fit(options, ranks);
-      for (size_t r = 0; r < whole.size(); ++r) {
-        SCOPED_TRACE(r);
-        expect_same(whole[r].model, resumed[r].model);
-        expect_same(whole[r].rest, resumed[r].rest, ranks == 1);  // threads share a generator
-      }
-      EXPECT_EQ(logged(options_), logged(options));
+      ResumedRun::expect_exact(whole, fmt::format("{}-ranks-stopped-{}", ranks, stop),
+                               after_passes(stop));
     }
   }
 
@@ -124,11 +60,6 @@ class Resume : public testing::Test {
           << whole.model[i].first;
     }
   }
-
-  const TemporaryFolder folder_;
-  TrainOptions options_;
-  int64_t width_ = 8;
-  double dropout_ = 0;
 };
 
 // Threads share one generator, so dropout is for one rank here; processes are in tests/cli.
@@ -222,7 +153,7 @@ TEST_F(Resume, AlgorithmsAreChosenByTheLinksOfTheFirstStart) {
         ->second;
   };
   options_.trainer.ckpt_path = "last";
-  const auto first = links(fit(options_, 2, 1)[1]).clone();
+  const auto first = links(fit(options_, 2, after_passes(1))[1]).clone();
   EXPECT_TRUE(links(fit(options_, 2)[1]).equal(first));
 }
 
@@ -262,7 +193,7 @@ TEST_F(Resume, AnyNumberOfRanksGoesOn) {
     auto options = options_;
     options.trainer.ckpt_path = "last";
     options.run.folder = (folder_ / std::to_string(before * 10 + after)).string();
-    fit(options, before, 1);
+    fit(options, before, after_passes(1));
     const auto resumed = fit(options, after);
     expect_close(whole[0], resumed[0]);
   }
@@ -289,7 +220,7 @@ TEST_F(Resume, SharesBecomeReplicasAndReplicasShares) {
       options.trainer.strategy = before;
       options.run.folder = (folder_ / (before + (stops ? "stopped" : "saved"))).string();
       if (!stops) options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 5};
-      fit(options, ranks_before, stops ? 1 : -1);
+      fit(options, ranks_before, stops ? after_passes(1) : nullptr);
       options.trainer.strategy = after;
       options.trainer.ckpt_path = "last";
       options.checkpoint = {};

@@ -1,0 +1,70 @@
+// A run that is asked to stop in a validation saves, leaves it, and goes on from there to the bit.
+#include <fmt/format.h>
+
+#include "tests/train/resumed_run.h"
+#include "troika/data/sampler.h"
+
+namespace troika::train {
+namespace {
+
+constexpr int kRanks = 4;
+
+class ValidationStop : public ResumedRun {
+ protected:
+  ValidationStop() {
+    options_.trainer.max_epochs = 2;
+    options_.trainer.val_check_interval = "2";
+    options_.trainer.sync_batchnorm = true;  // a pass has one sample a rank
+    options_.trainer.num_sanity_val_steps = 0;
+    links_ = at::tensor({1e-6, 1e-10, 1e-6, 1e-9, 1e-10}, at::kDouble);
+  }
+
+  // Asks on one rank, from its step `at` of validations on. In the first step of a validation all
+  // ranks agree on the answer.
+  static MakeQuestion in_step(int64_t at, int victim) {
+    return [=](const CountingTask& task, int rank) -> StopQuestion {
+      return [=, &task] {
+        return rank == victim && task.validation_steps >= at ? cluster::StopRequest::save_and_stop
+                                                             : cluster::StopRequest::none;
+      };
+    };
+  }
+
+  void expect_exact_from_validations() {
+    const auto whole = fit(options_, kRanks);
+    for (const int victim : {0, kRanks - 1}) {
+      const auto own = static_cast<int64_t>(
+          data::evaluation_batches(Waves().size(), 1, {victim, kRanks}).size());
+      // The first validation, the one at the end of the first epoch, and the last.
+      for (const int64_t validations_before : {0, 2, 5}) {
+        expect_exact(whole, fmt::format("rank-{}-validation-{}", victim, validations_before),
+                     in_step(own * validations_before + 1, victim));
+      }
+    }
+  }
+};
+
+TEST_F(ValidationStop, IsExactWithWeightAverages) {
+  options_.ema.enabled = true;
+  options_.ema.decay = 0.5;
+  expect_exact_from_validations();
+}
+
+// Two steps after an outer step, so that replicas differ.
+TEST_F(ValidationStop, IsExactBetweenOuterStepsOfDiLoCo) {
+  options_.trainer.strategy = "diloco";
+  options_.diloco.period = 4;
+  expect_exact_from_validations();
+}
+
+TEST_F(ValidationStop, IsExactInTheSanityValidation) {
+  options_.ema.enabled = true;
+  options_.trainer.num_sanity_val_steps = 2;
+  const auto whole = fit(options_, kRanks);
+  for (const int victim : {0, kRanks - 1}) {
+    expect_exact(whole, fmt::format("rank-{}", victim), in_step(1, victim));
+  }
+}
+
+}  // namespace
+}  // namespace troika::train
