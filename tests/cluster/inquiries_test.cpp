@@ -49,7 +49,9 @@ class InquiriesTest : public testing::Test {
 
   static constexpr int kRanks = 1000;
   std::vector<Sent> sent_;
-  Inquiries inquiries_{[this](int rank, const Frame& frame) { sent_.push_back({rank, frame}); }};
+  Inquiries inquiries_{[this](const std::vector<int>& ranks, const Frame& frame) {
+    for (const int rank : ranks) sent_.push_back({rank, frame});
+  }};
 };
 
 TEST_F(InquiriesTest, OneAsksAndAllOthersAnswer) {

@@ -24,7 +24,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-TEST(Rendezvous, KilledPeerIsReportedAndEndsWaits) {
+class RendezvousLoss : public WithAndWithoutRelays {};
+INSTANTIATE_TEST_SUITE_P(Worlds, RendezvousLoss, testing::Bool(), show_relays);
+
+TEST_P(RendezvousLoss, KilledPeerIsReportedAndEndsWaits) {
   const int port = free_port();
   const pid_t victim = in_child([&] {
     const auto meeting = join(member(1, 3, port));
@@ -58,7 +61,7 @@ TEST(Rendezvous, KilledPeerIsReportedAndEndsWaits) {
   ::waitpid(victim, nullptr, 0);
 }
 
-TEST(Rendezvous, KilledRankZeroIsReported) {
+TEST_P(RendezvousLoss, KilledRankZeroIsReported) {
   const int port = free_port();
   const pid_t victim = in_child([&] {
     const auto meeting = join(member(0, 3, port));
@@ -85,7 +88,7 @@ TEST(Rendezvous, KilledRankZeroIsReported) {
   ::waitpid(victim, nullptr, 0);
 }
 
-TEST(Rendezvous, PeerThatDiesBeforeAllArrivedEndsTheGathering) {
+TEST_P(RendezvousLoss, PeerThatDiesBeforeAllArrivedEndsTheGathering) {
   const int port = free_port();
   int fds[2];
   ASSERT_EQ(::pipe(fds), 0);
@@ -124,7 +127,7 @@ TEST(Rendezvous, PeerThatDiesBeforeAllArrivedEndsTheGathering) {
                         HasSubstr("(process 7 on here), expected 3 ranks"))));
 }
 
-TEST(Rendezvous, LeavingIsNoLossAndThrowingIs) {
+TEST_P(RendezvousLoss, LeavingIsNoLossAndThrowingIs) {
   const int port = free_port();
   const auto errors = run_all(world(3, port), [&](Rendezvous& meeting, int rank) {
     if (rank == 1) return meeting.leave();
@@ -135,7 +138,7 @@ TEST(Rendezvous, LeavingIsNoLossAndThrowingIs) {
   EXPECT_THAT(errors, ElementsAre("", "", "[test] out of luck"));
 }
 
-TEST(Rendezvous, RankZeroLeavingEndsWaitsButIsNoLoss) {
+TEST_P(RendezvousLoss, RankZeroLeavingEndsWaitsButIsNoLoss) {
   const int port = free_port();
   std::atomic<bool> lost = false;
   const auto errors = run_all(world(2, port), [&](Rendezvous& meeting, int rank) {

@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-using Answers = std::vector<std::optional<std::string>>;
+using Texts = std::vector<std::optional<std::string>>;
 
 const std::string kBytes("a\0b\xff\n", 5);
 
@@ -28,6 +28,10 @@ std::optional<std::string> none() {
 
 std::optional<std::string> some(const std::string& text) {
   return text;
+}
+
+Texts texts(Rendezvous& meeting, const std::string& question, Deadline deadline) {
+  return meeting.ask_all(question, deadline).text;
 }
 
 // Stops a child of ours for good; returns when it has stopped.
@@ -43,17 +47,22 @@ void reap(pid_t child) {
   ::waitpid(child, nullptr, 0);
 }
 
-// A rank that answers "child" and does nothing else, until it is killed.
+// A rank that answers "child" and does nothing else, until it is killed. It relays for nobody.
 pid_t answering_child(int rank, int world_size, int port) {
   return in_child([=] {
-    const auto meeting = join(member(rank, world_size, port));
+    auto alone = member(rank, world_size, port);
+    alone.local_world_size = 1;
+    const auto meeting = join(alone);
     meeting->on_asked([](const std::string&) { return "child"; });
     all_meet(*meeting, "ready", world_size);
     ::pause();
   });
 }
 
-TEST(RendezvousFarewell, ReachesAllAtOnceAndLateListeners) {
+class RendezvousFarewell : public WithAndWithoutRelays {};
+INSTANTIATE_TEST_SUITE_P(Worlds, RendezvousFarewell, testing::Bool(), show_relays);
+
+TEST_P(RendezvousFarewell, ReachesAllAtOnceAndLateListeners) {
   const auto errors = run_all(world(3, free_port()), [&](Rendezvous& meeting, int rank) {
     const News losses = losses_of(meeting);
     if (rank == 2) return meeting.leave(kBytes);
@@ -72,7 +81,7 @@ TEST(RendezvousFarewell, ReachesAllAtOnceAndLateListeners) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(RendezvousFarewell, ListenersHearOfLossesAndDeparturesInOrder) {
+TEST_P(RendezvousFarewell, ListenersHearOfLossesAndDeparturesInOrder) {
   std::promise<void> release;
   const auto errors = run_all(world(5, free_port()), [&](Rendezvous& meeting, int rank) {
     const News both;
@@ -105,7 +114,7 @@ TEST(RendezvousFarewell, ListenersHearOfLossesAndDeparturesInOrder) {
   EXPECT_THAT(errors, ElementsAre("", "[test] out of luck", "", "", ""));
 }
 
-TEST(RendezvousFarewell, ListenersMayNotWaitForTheirOwnThread) {
+TEST_P(RendezvousFarewell, ListenersMayNotWaitForTheirOwnThread) {
   std::promise<void> told;
   const auto errors = run_all(world(2, free_port()), [&](Rendezvous& meeting, int rank) {
     if (rank == 1) return meeting.leave();
@@ -120,7 +129,10 @@ TEST(RendezvousFarewell, ListenersMayNotWaitForTheirOwnThread) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(RendezvousAsk, AllAnswerWhateverTheirThreadsDo) {
+class RendezvousAsk : public WithAndWithoutRelays {};
+INSTANTIATE_TEST_SUITE_P(Worlds, RendezvousAsk, testing::Bool(), show_relays);
+
+TEST_P(RendezvousAsk, AllAnswerWhateverTheirThreadsDo) {
   std::promise<void> release;
   const auto released = release.get_future().share();
   const auto errors = run_all(world(4, free_port()), [&](Rendezvous& meeting, int rank) {
@@ -131,7 +143,7 @@ TEST(RendezvousAsk, AllAnswerWhateverTheirThreadsDo) {
     all_meet(meeting, "ready", 4);
     if (rank == 1) {
       EXPECT_THAT(
-          meeting.ask_all(kBytes, Deadline::after(kLong)),
+          texts(meeting, kBytes, Deadline::after(kLong)),
           ElementsAre(some(kBytes + "0"), some(kBytes + "1"), some(""), some(kBytes + "3")));
       release.set_value();
     } else {
@@ -142,14 +154,14 @@ TEST(RendezvousAsk, AllAnswerWhateverTheirThreadsDo) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(RendezvousAsk, Alone) {
+TEST_P(RendezvousAsk, Alone) {
   const auto meeting = join(Environment{});
-  EXPECT_THAT(meeting->ask_all("?", Deadline::after(kLong)), ElementsAre(some("")));
+  EXPECT_THAT(texts(*meeting, "?", Deadline::after(kLong)), ElementsAre(some("")));
   meeting->on_asked([](const std::string& question) { return question + "!"; });
-  EXPECT_THAT(meeting->ask_all("?", Deadline::after(kLong)), ElementsAre(some("?!")));
+  EXPECT_THAT(texts(*meeting, "?", Deadline::after(kLong)), ElementsAre(some("?!")));
 }
 
-TEST(RendezvousAsk, AllMayAskAtOnceFromSeveralThreads) {
+TEST_P(RendezvousAsk, AllMayAskAtOnceFromSeveralThreads) {
   constexpr int kSize = 3;
   const std::string large(1 << 20, 'x');
   const auto errors = run_all(world(kSize, free_port()), [&](Rendezvous& meeting, int rank) {
@@ -161,11 +173,11 @@ TEST(RendezvousAsk, AllMayAskAtOnceFromSeveralThreads) {
       for (int i = 0; i < 30; ++i) {
         const std::string question =
             std::to_string(rank) + "." + std::to_string(thread) + "." + std::to_string(i);
-        EXPECT_THAT(meeting.ask_all(question, Deadline::after(kLong)),
+        EXPECT_THAT(texts(meeting, question, Deadline::after(kLong)),
                     ElementsAre(some(question + " to 0"), some(question + " to 1"),
                                 some(question + " to 2")));
       }
-      EXPECT_TRUE(meeting.ask_all("large", Deadline::after(kLong)) == Answers(kSize, some(large)));
+      EXPECT_TRUE(texts(meeting, "large", Deadline::after(kLong)) == Texts(kSize, some(large)));
     };
     std::thread second([&] { ask_often(1); });
     ask_often(0);
@@ -176,12 +188,12 @@ TEST(RendezvousAsk, AllMayAskAtOnceFromSeveralThreads) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(RendezvousAsk, AllOfManyMayAskTheSameAtOnce) {
+TEST_P(RendezvousAsk, AllOfManyMayAskTheSameAtOnce) {
   constexpr int kSize = 64;
   const auto errors = run_all(world(kSize, free_port()), [&](Rendezvous& meeting, int rank) {
     meeting.on_asked([rank](const std::string&) { return std::to_string(rank / 2); });
     all_meet(meeting, "ready", kSize);
-    const auto answers = meeting.ask_all("?", Deadline::after(kLong));
+    const auto answers = texts(meeting, "?", Deadline::after(kLong));
     for (int peer = 0; peer < kSize; ++peer) {
       EXPECT_EQ(answers[static_cast<size_t>(peer)], some(std::to_string(peer / 2)));
     }
@@ -191,7 +203,7 @@ TEST(RendezvousAsk, AllOfManyMayAskTheSameAtOnce) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(RendezvousAsk, StoppedProcessHasNoAnswerAndALostOneNoneAtOnce) {
+TEST_P(RendezvousAsk, StoppedProcessHasNoAnswerAndALostOneNoneAtOnce) {
   const int port = free_port();
   const pid_t child = answering_child(1, 3, port);
   std::promise<void> asked_long, done;
@@ -208,17 +220,17 @@ TEST(RendezvousAsk, StoppedProcessHasNoAnswerAndALostOneNoneAtOnce) {
           EXPECT_EQ(done.get_future().wait_for(kLong), std::future_status::ready);
           return meeting.leave();
         }
-        EXPECT_THAT(meeting.ask_all("", Deadline::after(kLong)),
+        EXPECT_THAT(texts(meeting, "", Deadline::after(kLong)),
                     ElementsAre(some("0"), some("child"), some("2")));
         stop(child);
-        EXPECT_THAT(meeting.ask_all("", Deadline::after(Milliseconds(300))),
+        EXPECT_THAT(texts(meeting, "", Deadline::after(Milliseconds(300))),
                     ElementsAre(some("0"), none(), some("2")));
         const auto start = Clock::now();
         // Is lost while it is asked, and then before.
-        EXPECT_THAT(meeting.ask_all("long", Deadline::after(kLong)),
+        EXPECT_THAT(texts(meeting, "long", Deadline::after(kLong)),
                     ElementsAre(some("0"), none(), some("2")));
         EXPECT_EQ(losses_of(meeting).first().first, 1);
-        EXPECT_THAT(meeting.ask_all("", Deadline::after(kLong)),
+        EXPECT_THAT(texts(meeting, "", Deadline::after(kLong)),
                     ElementsAre(some("0"), none(), some("2")));
         EXPECT_LT(Clock::now() - start, kLong / 2);
         done.set_value();
@@ -227,7 +239,7 @@ TEST(RendezvousAsk, StoppedProcessHasNoAnswerAndALostOneNoneAtOnce) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(RendezvousAsk, RankThatLeftHasNoAnswerAtOnce) {
+TEST_P(RendezvousAsk, RankThatLeftHasNoAnswerAtOnce) {
   const auto errors = run_all(world(3, free_port()), [&](Rendezvous& meeting, int rank) {
     meeting.on_asked([](const std::string&) { return "here"; });
     all_meet(meeting, "ready", 3);
@@ -240,10 +252,10 @@ TEST(RendezvousAsk, RankThatLeftHasNoAnswerAtOnce) {
     EXPECT_EQ(departures_of(meeting).first().first, 0);
     meeting.set("asked", "");
     const auto start = Clock::now();
-    EXPECT_THAT(meeting.ask_all("", Deadline::after(kLong)),
+    EXPECT_THAT(texts(meeting, "", Deadline::after(kLong)),
                 ElementsAre(none(), some("here"), testing::_));
     EXPECT_THAT(departures_of(meeting).first(2), ElementsAre(Pair(0, ""), Pair(2, "")));
-    EXPECT_THAT(meeting.ask_all("", Deadline::after(kLong)),
+    EXPECT_THAT(texts(meeting, "", Deadline::after(kLong)),
                 ElementsAre(none(), some("here"), none()));
     EXPECT_LT(Clock::now() - start, kLong / 2);
     meeting.leave();
@@ -251,7 +263,7 @@ TEST(RendezvousAsk, RankThatLeftHasNoAnswerAtOnce) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(RendezvousAsk, ServerThatStopsReadingBlocksNoThread) {
+TEST_P(RendezvousAsk, ServerThatStopsReadingBlocksNoThread) {
   const int port = free_port();
   const pid_t child = in_child([&] {
     const auto meeting = join(member(0, 3, port));
@@ -276,12 +288,12 @@ TEST(RendezvousAsk, ServerThatStopsReadingBlocksNoThread) {
         EXPECT_EQ(stopped.get_future().wait_for(kLong), std::future_status::ready);
         EXPECT_THAT(departures_of(meeting).first(), Pair(2, "done"))
             << "told by the thread that owes the answer";
-        EXPECT_THAT(meeting.ask_all("", Deadline::after(Milliseconds(100))),
+        EXPECT_THAT(texts(meeting, "", Deadline::after(Milliseconds(100))),
                     ElementsAre(none(), some("still here"), none()));
         const News losses = losses_of(meeting);
         reap(child);
         EXPECT_EQ(losses.first().first, 0);
-        EXPECT_THAT(meeting.ask_all("", Deadline::after(kLong)),
+        EXPECT_THAT(texts(meeting, "", Deadline::after(kLong)),
                     ElementsAre(none(), some("still here"), none()));
         meeting.leave();
       });
@@ -289,14 +301,14 @@ TEST(RendezvousAsk, ServerThatStopsReadingBlocksNoThread) {
   EXPECT_LT(Clock::now() - start, kLong / 2);
 }
 
-TEST(RendezvousAsk, DestructionDoesNotWaitForAServerThatStopsReading) {
+TEST_P(RendezvousAsk, DestructionDoesNotWaitForAServerThatStopsReading) {
   const int port = free_port();
   const pid_t child = answering_child(0, 2, port);
   const auto start = Clock::now();
   const auto errors = run_all({member(1, 2, port)}, [&](Rendezvous& meeting, int) {
     all_meet(meeting, "ready", 2);
     stop(child);
-    EXPECT_THAT(meeting.ask_all(std::string(16 << 20, 'x'), Deadline::after(Milliseconds(100))),
+    EXPECT_THAT(texts(meeting, std::string(16 << 20, 'x'), Deadline::after(Milliseconds(100))),
                 ElementsAre(none(), some("")));
     meeting.leave("", Deadline::after(Milliseconds(100)));
   });

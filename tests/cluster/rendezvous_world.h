@@ -32,8 +32,23 @@ inline Environment member(int rank, int world_size, int port) {
   return e;
 }
 
+// Each test begins with the usual rules.
+inline RelayRules relay_rules;
+
 inline std::shared_ptr<Rendezvous> join(const Environment& e, Milliseconds patience = kLong) {
-  return Rendezvous::join(e, Deadline::after(patience));
+  return Rendezvous::join(e, secret_of_ranks(e), Deadline::after(patience), relay_rules);
+}
+
+// Suites that hold with relays as without: all ranks connected to rank 0, or most through others.
+class WithAndWithoutRelays : public testing::TestWithParam<bool> {
+ protected:
+  WithAndWithoutRelays() {
+    if (GetParam()) relay_rules = {.from_world_size = 2, .ranks_each = 2};
+  }
+  ~WithAndWithoutRelays() override { relay_rules = {}; }
+};
+inline std::string show_relays(const testing::TestParamInfo<bool>& info) {
+  return info.param ? "relays" : "direct";
 }
 
 using Join = std::function<std::shared_ptr<Rendezvous>(const Environment&)>;
@@ -96,10 +111,12 @@ class News {
     items.resize(std::min(count, items.size()));
     return items;
   }
-  bool empty() const {
+  // That have come by now.
+  std::vector<Item> all() const {
     const std::lock_guard lock(page_->mutex);
-    return page_->items.empty();
+    return page_->items;
   }
+  bool empty() const { return all().empty(); }
   Item first() const {
     const auto items = first(1);
     return items.empty() ? Item(-1, "nothing was told") : items[0];

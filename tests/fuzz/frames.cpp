@@ -27,7 +27,8 @@ class Rules {
   // `connection` has said this.
   void take(uint64_t connection, const Frame& frame) {
     if (frame.message == Message::hello) {
-      if (const auto hello = hello_from_json(frame.value)) roster_.admit(*hello);
+      const auto hello = hello_from_json(frame.value);
+      if (hello && !roster_.objection(*hello)) roster_.enter(*hello);
     } else if (const auto agent = agents_.find(connection); agent == agents_.end()) {
       greet(connection, frame);
     } else {

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 #include "troika/cluster/listen.h"
 #include "troika/cluster/roster.h"
+#include "troika/net/interface.h"
 #include "troika/net/socket.h"
 
 namespace troika::cluster {
@@ -81,15 +83,30 @@ std::optional<net::SessionKeys> authenticate(const Target& target, int socket,
   throw not_authenticated("rank 0 at " + target.place, greeting, secret);
 }
 
-void await_welcome(const Target& target, Connected& connected, Deadline deadline) {
+// What the server says to a hello; nothing when a relay's connection ends before.
+std::optional<Frame> await_word(const Target& target, Connected& connected, bool is_relay,
+                                Deadline deadline) {
   std::string bytes, text, reason;
   bool open = true;
   while (true) {
-    if (const auto frame = connected.in.next()) {
-      if (frame->message == Message::welcome) return;
-      if (frame->message == Message::refused) throw to_error(frame->value);
-      fail_foreign(target, "an unexpected frame");
+    if (auto frame = connected.in.next()) {
+      switch (frame->message) {
+        case Message::welcome:
+        case Message::go:
+        case Message::relay:
+          return frame;
+        case Message::refused:
+          throw to_error(frame->value);
+        case Message::bye:
+          open = false;
+          is_relay = false;
+          reason = frame->value;
+          break;
+        default:
+          fail_foreign(target, "an unexpected frame");
+      }
     }
+    if (!open && is_relay) return std::nullopt;
     if (!open) {
       throw Error("cluster", ErrorKind::peer,
                   {.what = "rank 0 was lost before all ranks had arrived", .got = reason});
@@ -108,7 +125,13 @@ void await_welcome(const Target& target, Connected& connected, Deadline deadline
   }
 }
 
-std::string hello_of(const Environment& environment, const Target& target, Deadline deadline) {
+struct Manner {
+  int relay_port = 0;   // where this rank could relay
+  bool direct = false;  // through no relay
+};
+
+std::string hello_of(const Environment& environment, const Target& target, Manner manner,
+                     Deadline deadline) {
   return encode({Message::hello, 0, "",
                  to_json(Hello{.rank = environment.rank,
                                .world_size = environment.world_size,
@@ -116,7 +139,80 @@ std::string hello_of(const Environment& environment, const Target& target, Deadl
                                .host = net::host_name(),
                                .pid = ::getpid(),
                                .patience_ms = target.patience_ms,
-                               .left_ms = deadline.left().count()})});
+                               .left_ms = deadline.left().count(),
+                               .machine = net::loopback_id(),
+                               .relay_port = manner.relay_port,
+                               .direct = manner.direct})});
+}
+
+// An authenticated connection to rank 0's server.
+Connected reach_server(const Entrance& entrance, const Target& target, bool retries,
+                       Deadline deadline) {
+  const auto& [environment, secret, address, port, rules] = entrance;
+  Milliseconds pause = kFirstPause;
+  Refusals refusals;
+  while (true) {
+    const auto attempt_end = std::min(deadline, Deadline::after(kAttemptTime));
+    net::Attempt attempt = net::try_connect(address, port, attempt_end);
+    std::string problem = attempt.problem;
+    if (attempt.socket) {
+      net::tune(attempt.socket.get());
+      const auto keys =
+          authenticate(target, attempt.socket.get(), secret, port, refusals, deadline, problem);
+      if (keys) return {std::move(attempt.socket), net::Session(*keys)};
+    }
+    if (!retries || deadline.left() <= pause) fail_unreachable(target, problem);
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPause);
+  }
+}
+
+// The same to a relay on this machine; nothing when it is gone or out of reach.
+std::optional<Connected> reach_relay(const Entrance& entrance, int port, Deadline deadline) {
+  const auto until = std::min(deadline, Deadline::after(kGreetingTime));
+  net::Attempt attempt = net::try_connect("127.0.0.1", port, until);
+  if (!attempt.socket) return std::nullopt;
+  net::tune(attempt.socket.get());
+  const auto greeting =
+      net::greet(attempt.socket.get(), entrance.secret.secret, listener_name("relay", port), until);
+  if (!greeting.keys) return std::nullopt;
+  return Connected{std::move(attempt.socket), net::Session(*greeting.keys)};
+}
+
+// How a rank takes part: its hello, and what the server or a relay says to it.
+class Joining {
+ public:
+  Joining(const Entrance& entrance, Deadline deadline)
+      : entrance_(entrance),
+        target_{fmt::format("{}:{}", entrance.address, entrance.port), deadline.left().count()},
+        deadline_(deadline),
+        verdict_time_(Deadline::after(deadline.left() + kVerdictTime)) {}
+
+  Connected reach_server(bool retries) const {
+    return cluster::reach_server(entrance_, target_, retries, deadline_);
+  }
+  // Nothing when a relay's connection ends before.
+  std::optional<Frame> ask(Connected& connection, Manner manner, bool is_relay = false) const {
+    const auto hello = hello_of(entrance_.environment, target_, manner, deadline_);
+    send_all(connection.socket.get(), connection.session.sealer.seal(hello), deadline_);
+    return await_word(target_, connection, is_relay, verdict_time_);
+  }
+  Joined join_directly(Connected server) const {
+    const auto welcome = ask(server, {.direct = true}).value();
+    return {{}, std::move(server), 0, welcome.value};
+  }
+
+ private:
+  const Entrance& entrance_;
+  const Target target_;
+  const Deadline deadline_;
+  const Deadline verdict_time_;
+};
+
+bool can_relay(const Entrance& entrance) {
+  const auto& environment = entrance.environment;
+  return environment.rank != 0 && environment.local_world_size > 1 &&
+         environment.world_size >= entrance.rules.from_world_size;
 }
 
 }  // namespace
@@ -133,31 +229,42 @@ void send_all(int socket, std::string_view bytes, Deadline deadline) {
   }
 }
 
-Connected connect_to_server(const Environment& environment, const RunSecret& secret,
-                            const std::string& address, int port, Deadline deadline) {
-  const Target target{fmt::format("{}:{}", address, port), deadline.left().count()};
-  Milliseconds pause = kFirstPause;
-  Refusals refusals;
-  while (true) {
-    const auto attempt_end = std::min(deadline, Deadline::after(kAttemptTime));
-    net::Attempt attempt = net::try_connect(address, port, attempt_end);
-    std::string problem = attempt.problem;
-    if (attempt.socket) {
-      net::tune(attempt.socket.get());
-      const auto keys =
-          authenticate(target, attempt.socket.get(), secret, port, refusals, deadline, problem);
-      if (keys) {
-        Connected connected{std::move(attempt.socket), net::Session(*keys)};
-        send_all(connected.socket.get(),
-                 connected.session.sealer.seal(hello_of(environment, target, deadline)), deadline);
-        await_welcome(target, connected, Deadline::after(deadline.left() + kVerdictTime));
-        return connected;
-      }
-    }
-    if (deadline.left() <= pause) fail_unreachable(target, problem);
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPause);
+Joined join_run(const Entrance& entrance, Deadline deadline) {
+  const Joining joining(entrance, deadline);
+  RelayPort here = can_relay(entrance) ? open_relay_port() : RelayPort{};
+  std::optional<Connected> server = joining.reach_server(true);
+  const Frame word = joining.ask(*server, {.relay_port = here.port}).value();
+  if (word.message == Message::welcome) return {{}, std::move(*server), 0, word.value};
+
+  const int own_rank = entrance.environment.rank;
+  const bool relays = word.message == Message::relay;
+  const int rank = relays ? own_rank : static_cast<int>(parse_int(word.value).value_or(0));
+  const int port = relays ? here.port : static_cast<int>(word.number);
+  std::unique_ptr<Relay> relay;
+  if (relays) {
+    relay = std::make_unique<Relay>(std::move(here), entrance.secret,
+                                    entrance.environment.world_size, *std::move(server));
   }
+  auto through = reach_relay(entrance, port, deadline);
+  if (!through && !relays) return joining.join_directly(*std::move(server));
+  server.reset();
+  const auto welcome = through ? joining.ask(*through, {}, true) : std::nullopt;
+  if (welcome) return {std::move(relay), *std::move(through), rank, welcome->value};
+  relay.reset();
+  try {
+    server = joining.reach_server(false);
+  } catch (const Error&) {
+    // Rank 0 has ended over it.
+    throw Error("cluster", ErrorKind::peer,
+                {.what = fmt::format("rank {} was lost before all ranks had arrived", rank),
+                 .got = "its connection closed"});
+  }
+  return joining.join_directly(*std::move(server));
+}
+
+Joined come_back(const Entrance& entrance, Deadline deadline) {
+  const Joining joining(entrance, deadline);
+  return joining.join_directly(joining.reach_server(false));
 }
 
 }  // namespace troika::cluster

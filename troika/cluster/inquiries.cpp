@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "troika/base/text.h"
+#include "troika/cluster/ranges.h"
 
 namespace troika::cluster {
 
@@ -17,20 +17,8 @@ Deadline next_due() {
   return Deadline::after(kWaveTime);
 }
 
-// {0, 1, 4} -> "0-1,4-4"; ascending.
-std::string show_ranges(const std::vector<int>& ranks) {
-  std::string text;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    text += fmt::format("{}{}-{}", i == 0 ? "" : ",", ranks[i], ranks[end - 1]);
-    i = end;
-  }
-  return text;
-}
-
 [[noreturn]] void fail_broken() {
-  throw Error("cluster", ErrorKind::failure, {.what = "broken answers from rank 0's server"});
+  throw Error("cluster", ErrorKind::failure, {.what = "broken answers of ranks"});
 }
 
 }  // namespace
@@ -57,7 +45,7 @@ void Inquiries::begin(const std::string& question, std::vector<Asker> askers) {
       waves_.emplace(number, Wave{question, std::move(askers), next_due(), there_}).first->second;
   // It knows its own answer.
   if (wave.askers.size() == 1) wave.open.erase(wave.askers[0].rank);
-  for (const int rank : wave.open) send_(rank, {Message::ask, number, "", question});
+  send_({wave.open.begin(), wave.open.end()}, {Message::ask, number, "", question});
 }
 
 void Inquiries::begin_waiting(const std::string& question) {
@@ -91,7 +79,7 @@ void Inquiries::pass_on(Wave& wave) {
   const std::string packed = pack_answers(wave.fresh);
   wave.fresh.clear();
   for (const auto& asker : wave.askers) {
-    send_(asker.rank, {Message::answer, 0, asker.name, packed});
+    send_({asker.rank}, {Message::answer, 0, asker.name, packed});
   }
 }
 
@@ -135,7 +123,7 @@ void Inquiries::proceed() {
 std::string pack_answers(const std::map<std::string, std::vector<int>>& answers) {
   std::string packed;
   for (const auto& [text, ranks] : answers) {
-    packed += encode({Message::answer, 0, show_ranges(ranks), text});
+    packed += encode({Message::answer, 0, to_ranges(ranks), text});
   }
   return packed;
 }
@@ -145,14 +133,7 @@ void unpack_answers(const std::string& packed, int world_size,
   Decoder decoder;
   decoder.feed(packed);
   while (const auto frame = decoder.next()) {
-    for (const auto& range : split(frame->key, ',')) {
-      const auto ends = split(range, '-');
-      const auto first = parse_int(ends.front()), last = parse_int(ends.back());
-      if (ends.size() != 2 || !first || !last || *first < 0 || *last >= world_size) fail_broken();
-      for (int64_t rank = *first; rank <= *last; ++rank) {
-        take(static_cast<int>(rank), frame->value);
-      }
-    }
+    for_each_rank(frame->key, world_size, [&](int rank) { take(rank, frame->value); });
   }
   if (!decoder.is_empty()) fail_broken();
 }

@@ -23,7 +23,7 @@ namespace troika::cluster {
 
 class Inquiries {
  public:
-  using Send = std::function<void(int rank, const Frame& frame)>;
+  using Send = std::function<void(const std::vector<int>& ranks, const Frame& frame)>;
   explicit Inquiries(Send send) : send_(std::move(send)) {}
 
   // `name` is the asker's own for it; it waits for `patience`.

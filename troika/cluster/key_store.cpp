@@ -35,8 +35,8 @@ std::variant<int64_t, Refusal> KeyStore::sum(const std::string& key,
                   .expected = "a 64-bit integer"}};
 }
 
-void KeyStore::forget(const Peer* peer) {
-  std::erase_if(waiting_, [&](const auto& entry) { return entry.second.peer == peer; });
+void KeyStore::forget(int rank) {
+  std::erase_if(waiting_, [&](const auto& entry) { return entry.second.rank == rank; });
 }
 
 std::vector<KeyStore::Waiting> KeyStore::take_waiting() {

@@ -11,12 +11,10 @@
 
 namespace troika::cluster {
 
-class Peer;
-
 class KeyStore {
  public:
   struct Waiting {
-    Peer* peer;
+    int rank;
     uint64_t call;
   };
 
@@ -28,7 +26,7 @@ class KeyStore {
   std::variant<int64_t, Refusal> sum(const std::string& key, const std::string& delta) const;
 
   void wait(const std::string& key, Waiting who) { waiting_.emplace(key, who); }
-  void forget(const Peer* peer);
+  void forget(int rank);
   std::vector<Waiting> take_waiting();
 
  private:

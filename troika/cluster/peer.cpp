@@ -24,6 +24,13 @@ Peer::Peer(net::Descriptor connection)
   net::tune(socket_.get());
 }
 
+Peer::Peer(net::Descriptor connection, net::Session session, Decoder in)
+    : rank(0),
+      socket_(std::move(connection)),
+      session_(std::move(session)),
+      in_(std::move(in)),
+      patience_(Deadline::after(kHelloTime)) {}
+
 void Peer::refuse(const Refusal& why) {
   send({Message::refused, 0, "", to_json(why)});
   close();
@@ -88,7 +95,7 @@ void Peer::take_first_message(net::ServerHandshake& handshake, std::string& byte
 }
 
 std::optional<Frame> Peer::next() {
-  return in_.next(admitted() ? kMaxFrame : kMaxHelloFrame);
+  return admitted() ? in_.next() : in_.next(kMaxHelloFrame);
 }
 
 }  // namespace troika::cluster

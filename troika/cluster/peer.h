@@ -17,6 +17,8 @@ namespace troika::cluster {
 class Peer {
  public:
   explicit Peer(net::Descriptor connection);
+  // One that is authenticated and admitted; `in` holds what it has said since.
+  Peer(net::Descriptor connection, net::Session session, Decoder in);
 
   // To one that talks.
   void send(const Frame& frame) { send_encoded(encode(frame)); }
@@ -44,7 +46,7 @@ class Peer {
   std::optional<Deadline> patience() const;
 
   int rank = -1;         // once admitted
-  bool left = false;     // said so; its end is no loss
+  bool relays = false;   // what it says is of other ranks, too
   bool closing = false;  // nothing it says counts any more
   bool ended = false;
   bool failed_proof = false;  // it spoke as a client of ours does, without the secret

@@ -50,7 +50,7 @@ Milliseconds PeerServer::time_to_wait() const {
 
 void PeerServer::wait(const net::Waker* stop, Milliseconds at_most) {
   if (rests_ && rests_->passed()) rests_.reset();
-  const bool accepts = listener_ && !rests_;
+  const bool accepts = listener_ && !rests_ && has_room();
   std::vector<pollfd> entries;
   if (stop) entries.push_back({stop->fd(), POLLIN, 0});
   if (accepts) entries.push_back({listener_.get(), POLLIN, 0});
@@ -70,8 +70,14 @@ void PeerServer::wait(const net::Waker* stop, Milliseconds at_most) {
   if (accepts && entries[first - 1].revents) accept_all();
 }
 
+bool PeerServer::has_room() const {
+  return std::ranges::count_if(connections_, [](const Peer& peer) {
+           return !peer.admitted() && !peer.is_stranger();
+         }) < kMaxNewcomers;
+}
+
 void PeerServer::accept_all() {
-  while (true) {
+  while (has_room()) {
     net::Descriptor socket(
         ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
@@ -117,6 +123,10 @@ void PeerServer::end_the_silent() {
 
 void PeerServer::read(Peer& from) {
   from.read(handshake_);
+  take_frames(from);
+}
+
+void PeerServer::take_frames(Peer& from) {
   try {
     while (from.talks()) {
       const auto frame = from.next();
@@ -155,15 +165,20 @@ std::string PeerServer::unwelcome() const {
 
 void PeerServer::finish(const std::function<void(Peer&)>& last_word) {
   listener_.reset();
-  std::erase_if(connections_, [](const Peer& c) { return !c.admitted() && !c.closing; });
+  // Who has just proved itself may still say hello and be refused.
+  std::erase_if(connections_, [](const Peer& c) { return c.is_stranger(); });
   for (auto& connection : connections_) {
-    if (connection.closing) continue;
+    if (connection.closing || !connection.admitted()) continue;
     last_word(connection);
     connection.close();
   }
-  const auto deadline = Deadline::after(kLastWordTime);
+  serve_until([this] { return connections_.empty(); }, kLastWordTime);
+}
+
+void PeerServer::serve_until(const std::function<bool()>& is_over, Milliseconds at_most) {
+  const auto deadline = Deadline::after(at_most);
   settle();
-  while (!connections_.empty() && !deadline.passed()) {
+  while (!is_over() && !deadline.passed()) {
     wait(nullptr, deadline.left());
     settle();
   }

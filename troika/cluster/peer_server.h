@@ -22,6 +22,9 @@ namespace troika::cluster {
 class PeerServer {
  public:
   static constexpr size_t kMaxStrangers = 64;
+  // Connections that have proved themselves and are on their way to be admitted or sent elsewhere;
+  // more wait to be accepted.
+  static constexpr ptrdiff_t kMaxNewcomers = 128;
 
   PeerServer(net::Descriptor listener, net::ServerHandshake handshake);
   virtual ~PeerServer() = default;
@@ -45,12 +48,19 @@ class PeerServer {
   virtual void late() = 0;
 
   std::list<Peer>& connections() { return connections_; }
+  // Accepts nobody from now on.
+  void stop_listening() { listener_.reset(); }
+  // Handles the frames that were read.
+  void take_frames(Peer& from);
+  // Goes on serving, at most for so long, until `is_over()`.
+  void serve_until(const std::function<bool()>& is_over, Milliseconds at_most);
   // What an error of those who waited in vain adds: connections that failed to authenticate, or
   // that this process had no descriptors for. "" for none.
   std::string unwelcome() const;
 
  private:
   void accept_all();
+  bool has_room() const;
   // Parts from strangers beyond `most`, the oldest first; whether there were any.
   bool keep_strangers(size_t most);
   void read(Peer& from);

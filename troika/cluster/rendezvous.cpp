@@ -17,10 +17,11 @@ namespace troika::cluster {
 
 namespace {
 
-// Each rank holds a connection to rank 0, and back ends of `comm` may add some each.
-void require_descriptors(int world_size) {
+// Each rank holds a connection to rank 0 or a relay, and back ends of `comm` may add some each.
+void require_descriptors(const Environment& environment, const RelayRules& rules) {
   constexpr int kOther = 32;
-  const int64_t needed = world_size + kOther;
+  const int world_size = environment.world_size;
+  const int64_t needed = most_connections(rules, world_size, environment.num_nodes) + kOther;
   const int64_t limit = net::allow_descriptors(4 * int64_t{world_size} + 256);
   if (limit >= needed) return;
   throw Error("cluster", ErrorKind::usage,
@@ -41,7 +42,8 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment, Dea
 }
 
 std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment,
-                                             const RunSecret& secret, Deadline deadline) {
+                                             const RunSecret& secret, Deadline deadline,
+                                             const RelayRules& rules) {
   const bool alone = environment.world_size == 1;
   if (!alone && (environment.master_address.empty() || environment.master_port == 0)) {
     throw Error(
@@ -52,21 +54,22 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment,
          .hint = "set both, the same on all ranks, to the machine of rank 0 and a free port"});
   }
   const std::string& name = environment.master_address;
-  std::string address = name;
-  int port = environment.master_port;
+  Entrance entrance{environment, secret, name, environment.master_port, rules};
   std::unique_ptr<RendezvousServer> server;
   if (environment.rank == 0) {
-    require_descriptors(environment.world_size);
-    Listening here = listen_for(alone ? "127.0.0.1" : name, port);
-    address = here.address;
-    port = here.port;
+    require_descriptors(environment, rules);
+    Listening here = listen_for(alone ? "127.0.0.1" : name, entrance.port);
+    entrance.address = here.address;
+    entrance.port = here.port;
     server = std::make_unique<RendezvousServer>(
-        std::move(here.socket), net::ServerHandshake(secret.secret, listener_name("ranks", port)),
-        Roster(environment.world_size, environment.run_id, fmt::format("{}:{}", name, port)));
+        std::move(here.socket),
+        net::ServerHandshake(secret.secret, listener_name("ranks", here.port)),
+        Roster(environment.world_size, environment.run_id, fmt::format("{}:{}", name, here.port)),
+        rules);
   }
-  Connected connected = connect_to_server(environment, secret, address, port, deadline);
+  Joined joined = join_run(entrance, deadline);
   return std::shared_ptr<Rendezvous>(new Rendezvous(std::make_unique<ServerConnection>(
-      std::move(server), environment, port, std::move(connected))));
+      std::move(server), std::move(entrance), std::move(joined))));
 }
 
 void Rendezvous::set(const std::string& key, const std::string& value, Deadline deadline) {
@@ -96,8 +99,7 @@ void Rendezvous::on_asked(Answerer answerer) {
   connection_->on_asked(std::move(answerer));
 }
 
-std::vector<std::optional<std::string>> Rendezvous::ask_all(const std::string& question,
-                                                            Deadline deadline) {
+Answers Rendezvous::ask_all(const std::string& question, Deadline deadline) {
   return connection_->ask_all(question, deadline);
 }
 
@@ -106,15 +108,15 @@ void Rendezvous::leave(const std::string& farewell, Deadline deadline) {
 }
 
 void Rendezvous::fail(const std::string& reason, Deadline deadline) {
-  try {
-    connection_->call(Message::fail, "", reason, deadline, "failing");
-  } catch (const Error&) {
-    // The end of the connection is the answer.
-  }
+  connection_->fail(reason, deadline);
 }
 
 int Rendezvous::port() const {
   return connection_->port();
+}
+
+std::vector<int> Rendezvous::relays() const {
+  return connection_->relays();
 }
 
 }  // namespace troika::cluster

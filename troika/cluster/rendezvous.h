@@ -1,20 +1,22 @@
 // The control connection between the ranks of a run: it gathers them, keeps small keys and values
 // for them, and tells the others at once when one is lost. Not for tensors.
 //
-// Rank 0 runs a server thread; every rank, rank 0 too, keeps one TCP connection to it. Each proves
-// to the other that it holds the run's secret before either believes a byte (troika/net); what they
-// say is encrypted. See docs/security.md.
+// Rank 0 runs a server thread; every rank, rank 0 too, keeps one TCP connection to it. In larger
+// worlds some ranks relay: others of their machine have their connection to them. Both ends of a
+// connection prove that they hold the run's secret before either believes a byte (troika/net); what
+// they say is encrypted. See docs/security.md.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "troika/base/clock.h"
+#include "troika/cluster/answers.h"
 #include "troika/cluster/environment.h"
+#include "troika/cluster/relay_plan.h"
 
 namespace troika::cluster {
 
@@ -32,9 +34,10 @@ class Rendezvous {
   // one rank, disagreement on the number of ranks or the run, or, after seconds, a rank 0 that does
   // not hold this secret; (cluster, timeout) naming the missing ranks, as soon as the first
   // deadline of any rank passes, or a rank 0 that nobody hears of; (cluster, peer) for a rank that
-  // ended meanwhile. With master_port 0 a world of one takes any free port.
+  // ended meanwhile. With master_port 0 a world of one takes any free port. `rules` are the same on
+  // all ranks.
   static std::shared_ptr<Rendezvous> join(const Environment& environment, const RunSecret& secret,
-                                          Deadline deadline);
+                                          Deadline deadline, const RelayRules& rules = {});
   // With the secret that the launcher handed down, or this user's (secret_of_ranks()).
   static std::shared_ptr<Rendezvous> join(const Environment& environment, Deadline deadline);
 
@@ -72,15 +75,16 @@ class Rendezvous {
   // listeners holds for it. After leave() this rank answers no more.
   using Answerer = std::function<std::string(const std::string& question)>;
   void on_asked(Answerer answerer);
-  // Every rank's answer, by rank. Returns once all have answered that can, at the latest at the
-  // deadline, also when rank 0, which relays, is gone: a rank that was lost, left or is silent has
-  // no answer. Questions and answers are any bytes. From any thread; may run concurrently.
-  std::vector<std::optional<std::string>> ask_all(const std::string& question, Deadline deadline);
+  // Every rank's answer. Returns once all have answered that can, at the latest at the deadline,
+  // also when rank 0, which passes on, is gone. Questions and answers are any bytes. From any
+  // thread; may run concurrently.
+  Answers ask_all(const std::string& question, Deadline deadline);
 
   // Parts in peace: the others are told the farewell at once and see no loss, and this rank hears
   // of nothing any more. Rank 0, which holds the keys, then waits for the others to leave or be
   // lost, until the deadline; those still there find it gone, which is no loss, when this object is
-  // destroyed. Later calls of the operations above are errors of the programmer.
+  // destroyed. Later calls of the operations above are errors of the programmer. The destructor of
+  // a rank that relays waits up to a second for the ranks it relays for.
   void leave(const std::string& farewell = {}, Deadline deadline = Deadline::after(kPartingTime));
 
   // Is lost on purpose: the others are told `reason`, which would else be that the connection
@@ -89,6 +93,9 @@ class Rendezvous {
 
   // Where rank 0 listens.
   int port() const;
+  // By rank: who relays between it and rank 0, itself or another rank of its machine; 0 for nobody.
+  // As it was when all had joined, or when this rank's own relay last ended.
+  std::vector<int> relays() const;
 
  private:
   explicit Rendezvous(std::unique_ptr<ServerConnection> connection);

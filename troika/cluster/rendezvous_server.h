@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "troika/cluster/relay_plan.h"
 #include "troika/cluster/roster.h"
 #include "troika/net/descriptor.h"
 #include "troika/net/handshake.h"
@@ -15,7 +16,8 @@ namespace troika::cluster {
 class RendezvousServer {
  public:
   // Serves on `listener` until destroyed.
-  RendezvousServer(net::Descriptor listener, net::ServerHandshake handshake, Roster roster);
+  RendezvousServer(net::Descriptor listener, net::ServerHandshake handshake, Roster roster,
+                   RelayRules rules);
   // Sends what is still to be sent, waiting for peers at most a second; those still there see rank
   // 0 as lost unless say_bye() came before.
   ~RendezvousServer();

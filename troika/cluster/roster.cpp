@@ -40,7 +40,7 @@ std::string show_span(int64_t milliseconds) {
 Roster::Roster(int world_size, std::string run_id, std::string place)
     : world_size_(world_size), run_id_(std::move(run_id)), place_(std::move(place)) {}
 
-std::optional<Roster::Verdict> Roster::admit(const Hello& hello) {
+std::optional<Roster::Verdict> Roster::objection(const Hello& hello) const {
   if (hello.protocol != kProtocolVersion) {
     return Verdict{{ErrorKind::usage,
                     {.what = "ranks run different versions of Troika",
@@ -79,22 +79,25 @@ std::optional<Roster::Verdict> Roster::admit(const Hello& hello) {
                      .expected = fmt::format("an integer below {}", world_size_)}},
                    true};
   }
-  const auto [entry, added] = arrived_.emplace(hello.rank, hello);
-  if (!added) {
+  if (const auto other = arrived_.find(hello.rank); other != arrived_.end()) {
     return Verdict{
         {ErrorKind::usage,
          {.what = fmt::format("two processes are rank {}", hello.rank),
-          .got = fmt::format("{} and {}", show(entry->second), show(hello)),
+          .got = fmt::format("{} and {}", show(other->second), show(hello)),
           .expected = "one process for each rank",
           .hint = "each rank needs its own RANK; is a variable exported to all of them?"}},
         true};
   }
+  return std::nullopt;
+}
+
+void Roster::enter(const Hello& hello) {
+  arrived_.emplace(hello.rank, hello);
   const auto deadline = Deadline::after(Milliseconds(hello.left_ms));
   if (!deadline_ || deadline.at() < deadline_->at()) {
     deadline_ = deadline;
     patience_ms_ = hello.patience_ms;
   }
-  return std::nullopt;
 }
 
 std::string Roster::who(int rank) const {

@@ -23,11 +23,15 @@ class Roster {
     Refusal refusal;
     bool for_all = false;  // the run cannot start; else only the newcomer is sent away
   };
-  // Enters a rank, or says why not.
-  std::optional<Verdict> admit(const Hello& hello);
+  // Why a rank may not be entered; nothing: it may.
+  std::optional<Verdict> objection(const Hello& hello) const;
+  // Only of a rank without an objection.
+  void enter(const Hello& hello);
   bool complete() const { return arrived_.size() == static_cast<size_t>(world_size_); }
   // "process 17 on node3".
   std::string who(int rank) const;
+
+  int world_size() const { return world_size_; }
 
   // When the first of the arrived ranks will have lost its patience; nothing before any arrived.
   std::optional<Deadline> deadline() const { return deadline_; }

@@ -34,7 +34,7 @@ std::string to_text(const nlohmann::json& json) {
 
 std::string encode(const Frame& frame) {
   const size_t size = kHead + frame.key.size() + frame.value.size();
-  if (size > kMaxFrame) {
+  if (size > kMaxFrame + (frame.message == Message::relayed ? kMaxEnvelope : 0)) {
     throw Error("cluster", ErrorKind::usage,
                 {.what = frame.message == Message::set
                              ? fmt::format("value of key \"{}\" is too long", frame.key)
@@ -90,14 +90,19 @@ std::string to_json(const Hello& hello) {
                   {"host", hello.host},
                   {"pid", hello.pid},
                   {"patience_ms", hello.patience_ms},
-                  {"left_ms", hello.left_ms}});
+                  {"left_ms", hello.left_ms},
+                  {"machine", hello.machine},
+                  {"relay_port", hello.relay_port},
+                  {"direct", hello.direct}});
 }
 
 std::optional<Hello> hello_from_json(const std::string& text) {
   try {
     const auto json = nlohmann::json::parse(text);
-    return Hello{json.at("protocol"), json.at("rank"), json.at("world_size"),  json.at("run_id"),
-                 json.at("host"),     json.at("pid"),  json.at("patience_ms"), json.at("left_ms")};
+    return Hello{json.at("protocol"),    json.at("rank"),    json.at("world_size"),
+                 json.at("run_id"),      json.at("host"),    json.at("pid"),
+                 json.at("patience_ms"), json.at("left_ms"), json.at("machine"),
+                 json.at("relay_port"),  json.at("direct")};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }

@@ -19,14 +19,16 @@ namespace troika::cluster {
 std::string to_text(const nlohmann::json& json);
 
 // Raised with every change of the frames or of a hello.
-inline constexpr int kProtocolVersion = 4;
+inline constexpr int kProtocolVersion = 5;
 
-// No value may be longer; a longer length is a broken stream.
+// No frame of a rank may be longer.
 inline constexpr size_t kMaxFrame = size_t{256} << 20;
+// Of what a relay puts around a frame. A frame longer than both together is a broken stream.
+inline constexpr size_t kMaxEnvelope = size_t{64} << 10;
 
 enum class Message : uint8_t {
   hello,    // client: value = JSON of Hello
-  welcome,  // server: all ranks are there
+  welcome,  // server: all ranks are there; value = who relays for whom (pack_answers)
   refused,  // server: value = JSON of Refusal; the connection ends
   set,      // client: number = call; answered by `value`
   get,      // client: number = call; answered by `value` once the key is set, or by `failed`
@@ -39,7 +41,14 @@ enum class Message : uint8_t {
   left,     // server: number = rank, value = farewell
   ask,      // client: number = ms it waits, key = inquiry, value = question; server: number = wave
   answer,   // client: number = wave; server: key = inquiry, value = answers (inquiries.h)
-  bye,      // server: rank 0 leaves, and the keys with it
+  bye,      // server: the keys are gone; number = 1: rank 0 was lost, value = why; 0: it left
+
+  // Between rank 0's server, the ranks that relay for others of their machine, and those others.
+  go,       // server: number = port, value = rank; join through this relay
+  relay,    // server: the connection is a relay's from now on; its rank joins through it, too
+  relayed,  // relay: number = rank, value = frame from it; server: key = ranks, value = frames for
+            // them
+  parted,   // relay: number = rank, value = why; its connection has ended; server: end it
 
   // Between the launches of an elastic run ("agents") and the server of the one that hosts them.
   join,     // agent: value = JSON of AgentHello
@@ -68,7 +77,7 @@ class Decoder {
   // Whether no part of a frame is left.
   bool is_empty() const { return start_ == buffer_.size(); }
   // The next whole frame. Throws Error(cluster, failure) for a length no frame can have.
-  std::optional<Frame> next(size_t max_frame = kMaxFrame);
+  std::optional<Frame> next(size_t max_frame = kMaxFrame + kMaxEnvelope);
 
  private:
   void drop(size_t size);
@@ -85,8 +94,11 @@ struct Hello {
   std::string run_id = {};
   std::string host = {};
   int64_t pid = 0;
-  int64_t patience_ms = 0;  // from the start of its join()
-  int64_t left_ms = 0;      // from now
+  int64_t patience_ms = 0;   // from the start of its join()
+  int64_t left_ms = 0;       // from now
+  std::string machine = {};  // net::loopback_id()
+  int relay_port = 0;        // on the loopback interface, where it can relay; else 0
+  bool direct = false;       // its relay is gone or out of reach
 };
 std::string to_json(const Hello& hello);
 std::optional<Hello> hello_from_json(const std::string& text);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "troika/base/file.h"
@@ -246,55 +247,52 @@ std::string Lifeline::farewell() const {
   return groups.dump();
 }
 
-Standings Lifeline::standings(uint32_t id, Deadline deadline) {
-  std::vector<int> ranks;
+Lifeline::Members Lifeline::ask_members(uint32_t id, Deadline deadline) {
+  Members members;
   {
     const std::lock_guard lock(mutex_);
     const auto group = groups_.find(id);
     if (group == groups_.end()) return {};
-    ranks = group->second.ranks;
+    members.ranks = group->second.ranks;
   }
   const auto answers = plane_->ask_all(std::to_string(id), deadline);
-  Standings standings;
   std::unique_lock lock(mutex_);
   // Answers that are missing before the deadline are of ranks that are gone: the news follows.
   const auto is_known = [&](int rank) {
     const auto index = static_cast<size_t>(rank);
-    return index >= answers.size() || answers[index] ||
+    return index >= answers.text.size() || answers.text[index] ||
            std::ranges::find(departed_, rank, &Departed::rank) != departed_.end();
   };
   news_.wait_until(lock, deadline.at(),
-                   [&] { return cut_ || std::ranges::all_of(ranks, is_known); });
-  for (const int rank : ranks) {
+                   [&] { return cut_ || std::ranges::all_of(members.ranks, is_known); });
+  for (const int rank : members.ranks) {
     const auto index = static_cast<size_t>(rank);
-    auto& standing = standings.emplace_back();
-    if (index < answers.size() && answers[index]) standing = Standing::from_text(*answers[index]);
+    const bool is_told = index < answers.text.size();
+    auto& standing = members.standings.emplace_back();
+    members.silent.push_back(is_told ? answers.silent[index] : rank);
+    if (is_told && answers.text[index]) standing = Standing::from_text(*answers.text[index]);
     for (const auto& departed : departed_) {
       if (departed.rank != rank) continue;
       standing = last_of(departed, id).value_or(Standing{});
       standing->left = true;
     }
   }
-  known_[id] = standings;
-  return standings;
+  known_[id] = members.standings;
+  return members;
 }
 
 std::string Lifeline::missing(uint32_t id, int64_t sequence, Deadline deadline) {
-  const auto all = standings(id, deadline);
-  std::vector<int> ranks;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto group = groups_.find(id); group != groups_.end()) ranks = group->second.ranks;
-  }
+  const auto [ranks, standings, silent] = ask_members(id, deadline);
   std::vector<std::string> lines;
-  for (size_t r = 0; r < std::min(all.size(), ranks.size()); ++r) {
+  std::set<int> named;
+  for (size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r] == world_rank_) continue;
-    const auto& standing = all[r];
+    const auto& standing = standings[r];
     if (!standing) {
+      // Of those that it would have passed on for nothing is known.
+      if (!named.insert(silent[r]).second) continue;
       lines.push_back(
-          fmt::format("rank {} does not answer (it is stopped, or out of reach)", ranks[r]));
-      // It passes on what the others answer: of them nothing is known.
-      if (ranks[r] == 0) break;
+          fmt::format("rank {} does not answer (it is stopped, or out of reach)", silent[r]));
     } else if (standing->sequence < sequence) {
       const std::string last =
           standing->sequence < 0

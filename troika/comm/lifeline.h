@@ -18,6 +18,7 @@
 
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
+#include "troika/cluster/answers.h"
 #include "troika/comm/recorder.h"
 
 namespace troika::comm {
@@ -37,9 +38,8 @@ class ControlPlane {
   // This rank is lost on purpose, and the others are told why.
   virtual void fail(const std::string& why) = 0;
   virtual void leave(const std::string& farewell) = 0;
-  // By rank; nothing for those that did not answer in time. Does not throw.
-  virtual std::vector<std::optional<std::string>> ask_all(const std::string& question,
-                                                          Deadline deadline) = 0;
+  // Does not throw; empty when this rank has parted.
+  virtual cluster::Answers ask_all(const std::string& question, Deadline deadline) = 0;
 };
 
 // A group as the lifeline needs to know it. `ranks` are the world's ranks of its members.
@@ -103,8 +103,6 @@ class Lifeline {
   void dismiss(uint32_t id);
   // Throws Error(peer) naming a member that left before it came to call `sequence`.
   void require_present(uint32_t id, int64_t sequence) const;
-  // What each member says of itself; nothing for one that does not answer in time.
-  Standings standings(uint32_t id, Deadline deadline);
   // Who is missing in call `sequence`, in words: "rank 2 has not called it (last: ...)"; empty when
   // nobody is.
   std::string missing(uint32_t id, int64_t sequence, Deadline deadline);
@@ -118,6 +116,14 @@ class Lifeline {
     std::map<uint32_t, Standing> last;  // by group
   };
 
+  // The members of a group: what each says of itself, or who is silent instead.
+  struct Members {
+    std::vector<int> ranks;
+    Standings standings;
+    std::vector<int> silent;
+  };
+
+  Members ask_members(uint32_t id, Deadline deadline);
   void hear_lost(int rank, const std::string& why);
   void hear_left(int rank, const std::string& farewell);
   std::string answer(const std::string& question) const;

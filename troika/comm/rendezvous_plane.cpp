@@ -31,8 +31,7 @@ class RendezvousPlane : public ControlPlane {
       log::warn("[comm] could not part from the other ranks: {}", error.what());
     }
   }
-  std::vector<std::optional<std::string>> ask_all(const std::string& question,
-                                                  Deadline deadline) override {
+  cluster::Answers ask_all(const std::string& question, Deadline deadline) override {
     try {
       return rendezvous_->ask_all(question, deadline);
     } catch (const std::exception&) {

@@ -6,9 +6,11 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <cerrno>
+#include <fstream>
 #include <memory>
 #include <set>
 
@@ -53,6 +55,14 @@ std::string interface_address(const std::string& choice, const std::string& sour
                .got = choice,
                .expected = fmt::format("one of {}, or an address of this machine",
                                        fmt::join(names, ", "))});
+}
+
+std::string loopback_id() {
+  std::string boot;
+  struct stat names {};
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  if (!std::getline(file, boot) || ::stat("/proc/self/ns/net", &names) != 0) return {};
+  return fmt::format("{} {} {}", boot, names.st_dev, names.st_ino);
 }
 
 }  // namespace troika::net

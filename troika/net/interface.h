@@ -11,4 +11,8 @@ namespace troika::net {
 // choice comes from, and the interfaces there are.
 std::string interface_address(const std::string& choice, const std::string& source);
 
+// The same text for processes that reach each other on the loopback interface, and for no others:
+// the boot and the network namespace. "" where the system does not tell.
+std::string loopback_id();
+
 }  // namespace troika::net

@@ -77,11 +77,12 @@ class Hub {
     }
     wake();
   }
-  std::vector<std::optional<std::string>> ask_all(const std::string& question) const {
+  cluster::Answers ask_all(const std::string& question) const {
     const std::lock_guard lock(plane_mutex_);
-    std::vector<std::optional<std::string>> answers;
+    cluster::Answers answers;
     for (const auto& listener : listeners_) {
-      answers.push_back(listener ? std::optional(listener->answer(question)) : std::nullopt);
+      answers.silent.push_back(static_cast<int>(answers.text.size()));
+      answers.text.push_back(listener ? std::optional(listener->answer(question)) : std::nullopt);
     }
     return answers;
   }
@@ -110,7 +111,7 @@ class LocalPlane : public ControlPlane {
   void leave(const std::string& farewell) override {
     hub_->part(rank_, [&](const Listener& other) { other.left(rank_, farewell); });
   }
-  std::vector<std::optional<std::string>> ask_all(const std::string& question, Deadline) override {
+  cluster::Answers ask_all(const std::string& question, Deadline) override {
     return hub_->ask_all(question);
   }
 
