@@ -10,8 +10,6 @@ namespace troika::cluster {
 
 namespace {
 
-// A client sends its first message as soon as it is connected.
-constexpr Milliseconds kProofTime{2000};
 // For what follows: its hello, and at the end that it closes its side.
 constexpr Milliseconds kHelloTime{20'000};
 // Of the first frame; the room's own are far smaller.
@@ -19,8 +17,8 @@ constexpr size_t kMaxHelloFrame = size_t{1} << 16;
 
 }  // namespace
 
-Peer::Peer(net::Descriptor connection)
-    : socket_(std::move(connection)), patience_(Deadline::after(kProofTime)) {
+Peer::Peer(net::Descriptor connection, Milliseconds proof_time)
+    : socket_(std::move(connection)), patience_(Deadline::after(proof_time)) {
   net::tune(socket_.get());
 }
 

@@ -16,7 +16,8 @@ namespace troika::cluster {
 
 class Peer {
  public:
-  explicit Peer(net::Descriptor connection);
+  // One that has `proof_time` to prove that it holds the secret.
+  Peer(net::Descriptor connection, Milliseconds proof_time);
   // One that is authenticated and admitted; `in` holds what it has said since.
   Peer(net::Descriptor connection, net::Session session, Decoder in);
 

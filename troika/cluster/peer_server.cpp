@@ -23,8 +23,8 @@ constexpr Milliseconds kRestTime{100};
 
 }  // namespace
 
-PeerServer::PeerServer(net::Descriptor listener, net::ServerHandshake handshake)
-    : listener_(std::move(listener)), handshake_(std::move(handshake)) {}
+PeerServer::PeerServer(net::Descriptor listener, net::ServerHandshake handshake, PeerLimits limits)
+    : listener_(std::move(listener)), handshake_(std::move(handshake)), limits_(limits) {}
 
 void PeerServer::run(const net::Waker& stop) {
   while (true) {
@@ -73,7 +73,7 @@ void PeerServer::wait(const net::Waker* stop, Milliseconds at_most) {
 bool PeerServer::has_room() const {
   return std::ranges::count_if(connections_, [](const Peer& peer) {
            return !peer.admitted() && !peer.is_stranger();
-         }) < kMaxNewcomers;
+         }) < limits_.newcomers;
 }
 
 void PeerServer::accept_all() {
@@ -96,14 +96,14 @@ void PeerServer::accept_all() {
       return;
     }
     // What a client of ours says first is mostly there: then it is no stranger any more.
-    read(connections_.emplace_back(std::move(socket)));
-    keep_strangers(kMaxStrangers);
+    read(connections_.emplace_back(std::move(socket), limits_.proof_time));
+    keep_strangers(limits_.strangers);
   }
 }
 
-bool PeerServer::keep_strangers(size_t most) {
+bool PeerServer::keep_strangers(ptrdiff_t most) {
   const auto counts = [](const Peer& peer) { return peer.is_stranger() && !peer.ended; };
-  auto there = static_cast<size_t>(std::ranges::count_if(connections_, counts));
+  auto there = std::ranges::count_if(connections_, counts);
   const bool any = there > most;
   for (auto peer = connections_.begin(); there > most;) {
     const auto current = peer++;

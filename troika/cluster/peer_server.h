@@ -2,7 +2,7 @@
 // secret, reads whole frames from those that did, writes to them and parts from those that end.
 // What frames mean is the derived class's affair.
 //
-// Strangers get no byte. They hold at most kMaxStrangers descriptors, for seconds: the oldest goes
+// Strangers get no byte. They hold few descriptors (PeerLimits), for seconds: the oldest goes
 // when one more comes, and when this process has no descriptor left.
 #pragma once
 
@@ -18,15 +18,19 @@
 
 namespace troika::cluster {
 
+struct PeerLimits {
+  // Connections that have proved nothing yet, and for how long each may be one.
+  ptrdiff_t strangers = 64;
+  Milliseconds proof_time{2000};  // a client sends its proof as soon as it is connected
+  // Connections that have proved themselves and are on their way to be admitted or sent elsewhere;
+  // more wait to be accepted.
+  ptrdiff_t newcomers = 128;
+};
+
 // All state belongs to the thread that serves; everything below is called on it.
 class PeerServer {
  public:
-  static constexpr size_t kMaxStrangers = 64;
-  // Connections that have proved themselves and are on their way to be admitted or sent elsewhere;
-  // more wait to be accepted.
-  static constexpr ptrdiff_t kMaxNewcomers = 128;
-
-  PeerServer(net::Descriptor listener, net::ServerHandshake handshake);
+  PeerServer(net::Descriptor listener, net::ServerHandshake handshake, PeerLimits limits = {});
   virtual ~PeerServer() = default;
   PeerServer(const PeerServer&) = delete;
   PeerServer& operator=(const PeerServer&) = delete;
@@ -62,7 +66,7 @@ class PeerServer {
   void accept_all();
   bool has_room() const;
   // Parts from strangers beyond `most`, the oldest first; whether there were any.
-  bool keep_strangers(size_t most);
+  bool keep_strangers(ptrdiff_t most);
   void read(Peer& from);
   // Flushes everybody and parts from the ended until nothing more happens.
   void settle();
@@ -74,6 +78,7 @@ class PeerServer {
 
   net::Descriptor listener_;
   net::ServerHandshake handshake_;
+  const PeerLimits limits_;
   std::list<Peer> connections_;
   int unproven_ = 0;
   std::string accept_problem_;     // the last reason not to accept
