@@ -17,7 +17,7 @@ struct ImageShape {
   bool operator==(const ImageShape&) const = default;
 };
 
-// What may be done to a training image: pad by `crop_padding` black pixels on each side and crop
+// Augmentation of a training image: pad by `crop_padding` black pixels on each side and crop
 // back to size at random, and mirror left to right half of the time (the augmentation of He et al.
 // 2015, section 4.2, for CIFAR).
 struct Augmentation {

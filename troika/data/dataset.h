@@ -1,4 +1,4 @@
-// What every data set is: numbered samples that can be loaded in any order, by any thread.
+// A data set: numbered samples that can be loaded in any order, by any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -36,7 +36,7 @@ class BasicConv : public torch::nn::Module {
   BatchNorm bn_;
 };
 
-// What a convolution inside a mixed module is: of stride 1 and keeping the size, or of stride 2
+// A convolution inside a mixed module has stride 1 and keeps the size, or has stride 2
 // without padding.
 struct ConvSpec {
   std::string name;

@@ -1,4 +1,4 @@
-// What the image models share: convolutions in short form, their initialisation, input checks.
+// Shared by the image models: convolutions in short form, their initialisation, input checks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

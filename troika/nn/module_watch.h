@@ -22,7 +22,7 @@ class ModuleWatch {
   // unfrozen, cast or moved to another device. Values do not count.
   bool is_unchanged() const;
 
-  // Those there were at construction, in the order of Module::buffers().
+  // The buffers at construction, in the order of Module::buffers().
   const std::vector<at::Tensor>& buffers() const { return buffers_; }
 
  private:

@@ -87,7 +87,7 @@ struct ActivationOffload::Slot {
     place.file->release(place.data, bytes);
   }
   ~Slot() {
-    // What came back leaves the memory again.
+    // Pages that came back leave the memory again.
     place.file->release(place.data, bytes);
     arena->give_back(bytes);
   }

@@ -16,7 +16,7 @@
 
 namespace troika::nn {
 
-// What operators save goes to files in a folder, and comes back page by page when it is needed,
+// Tensors that operators save go to files in a folder, and come back page by page when needed,
 // with the same bits and strides. Parameters, what is not on a CPU, small tensors and tensors with
 // gaps stay where they are. Use, and combine with recomputation (whose inputs are then offloaded):
 //
@@ -54,7 +54,7 @@ class ActivationOffload : public compat::SavedTensorHooks {
   std::weak_ptr<Slot> last_;
 };
 
-// What operators save on a GPU goes to page-locked host memory, and comes back when it is needed,
+// Tensors that operators save on a GPU go to page-locked host memory, and come back when needed,
 // with the same bits (PyTorch's torch.autograd.graph.save_on_cpu). Copies are in the order of the
 // stream that computes. What stays is as above, but for CPUs in place of GPUs. From any thread.
 class HostOffload : public compat::SavedTensorHooks {

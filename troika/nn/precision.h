@@ -11,7 +11,7 @@
 
 namespace troika::nn {
 
-// Of parameters, buffers and activations; what is said of bf16 holds for 16 too.
+// Types of parameters, buffers and activations; what is said of bf16 holds for 16 too.
 //   "32", "64": everything in float32 or float64.
 //   "bf16-mixed": parameters in float32; matrix products and convolutions compute in bfloat16, what
 //     needs digits in float32, as autocast decides (Micikevicius et al. 2018, arXiv 1710.03740).

@@ -1,4 +1,4 @@
-// What a module is made of, by name: the order and the names of PyTorch's `state_dict`.
+// The tensors of a module by name: the order and the names of PyTorch's `state_dict`.
 #pragma once
 
 #include <ATen/core/Tensor.h>

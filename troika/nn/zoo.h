@@ -20,17 +20,17 @@ struct ModelOptions {
   std::string name = "resnet20";
   double dropout = 0.0;  // mlp, vgg*, inception_v3 and gpt; the others refuse it
 
-  // Of all models but gpt, which take [batch, in_channels, image_size, image_size] and give logits
+  // For all models but gpt, which take [batch, in_channels, image_size, image_size] and give logits
   // [batch, num_classes].
   int64_t num_classes = 10;
   int64_t in_channels = 3;
   int64_t image_size = 32;  // rows and columns; mlp needs it exactly, the others as a promise
 
-  // Of mlp.
+  // For mlp.
   int64_t hidden_layers = 2;
   int64_t hidden_width = 512;
 
-  // Of gpt, which takes int64 [batch, length <= context] and gives logits
+  // For gpt, which takes int64 [batch, length <= context] and gives logits
   // [batch, length, vocab_size]. GPT-2 small is {50257, 1024, 12, 12, 768}.
   int64_t vocab_size = 256;
   int64_t context = 256;

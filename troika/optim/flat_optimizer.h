@@ -1,4 +1,4 @@
-// What all optimizers have in common: parameters, states, the rate, and how they are saved.
+// The base of all optimizers: parameters, states, the rate, and how they are saved.
 #pragma once
 
 #include <filesystem>
@@ -85,7 +85,7 @@ class FlatOptimizer {
   FlatParameters parameters_;
   double rate_;
   CompleteSums complete_;
-  // What is offloaded, of each flat state; none otherwise.
+  // The offloaded memory of each flat state; none where states are not offloaded.
   std::vector<std::shared_ptr<const MappedFile>> files_;
   NamedTensors flat_;
   bool counts_;

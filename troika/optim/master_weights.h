@@ -20,7 +20,7 @@ namespace troika::optim {
 // hold: the parameters are their roundings.
 class MasterWeights {
  public:
-  // Of float16 or bfloat16 tensors, which start the masters. Throws Error(usage), naming it, for a
+  // Masters of float16 or bfloat16 tensors, which start them. Throws Error(usage), naming it, for a
   // parameter of another type.
   explicit MasterWeights(std::vector<Parameter> parameters);
 

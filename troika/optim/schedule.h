@@ -10,7 +10,7 @@
 namespace troika::optim {
 
 struct ScheduleOptions {
-  // Of the base rate, after the warm-up:
+  // How the rate follows from the base rate, after the warm-up:
   // "constant"; "step": times gamma every step_size steps; "multi_step": times gamma at each
   // milestone; "cosine": half a cosine to final_factor (Loshchilov and Hutter, ICLR 2017, without
   // restarts); "polynomial": to final_factor as (1 - progress)^power; "one_cycle": half a cosine
@@ -31,7 +31,7 @@ struct ScheduleOptions {
   double rise_fraction = 0.3;  // of one_cycle: share of the steps that rise
   int64_t patience = 10;       // of plateau: judgements without progress that are put up with
   double threshold = 1e-4;     // of plateau: what counts as progress, relative to the best
-  // Of the rate with the global batch over reference_batch: "none", "linear" (Goyal et al.) or
+  // Growth of the rate with global batch over reference_batch: "none", "linear" (Goyal et al.),
   // "square_root" (Krizhevsky 2014, arXiv 1404.5997; You et al. 2020 for LAMB).
   std::string scaling = "none";
   int64_t reference_batch = 256;

@@ -117,7 +117,7 @@ std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& sl
 
 namespace {
 
-// Of what is small, this takes a few per cent of the instructions that at::copy_ takes.
+// For small tensors this takes a few per cent of the instructions that at::copy_ takes.
 void copy_into(const at::Tensor& into, const at::Tensor& from) {
   constexpr size_t kSmall = 64 << 10;  // bytes; at::copy_ shares more among threads
   const bool alike = from.layout() == at::kStrided && from.is_cpu() && into.is_cpu() &&

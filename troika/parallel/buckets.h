@@ -34,7 +34,7 @@ struct Slot {
   std::unique_ptr<compat::GradientHook> hook;
 };
 
-// What ranks keep of the mean of a bucket.
+// The part of a bucket's mean that ranks keep.
 enum class Keeps {
   all,            // of it
   own_block,      // the r-th of as many equal blocks as there are ranks, in place
@@ -44,7 +44,7 @@ enum class Keeps {
 struct Bucket {
   comm::GradientBucket gradient;
   int64_t count = 0;  // of elements; cut into blocks, as padded_count() has it
-  // Of the mean, [count / ranks], where ranks keep a block; with Keeps::own_block_only from the
+  // This rank's block of the mean, [count / ranks]; with Keeps::own_block_only from the
   // first step on.
   at::Tensor own_block;
   std::string label;            // of its collectives

@@ -56,7 +56,7 @@ struct DataParallelOptions {
   comm::CodecOptions codec = {};
   // Takes the codec's place: a function of the user's.
   BucketHook hook = {};
-  // What bucket_order() gave: the buckets start as they were then, and stay. A run that continues
+  // The order that bucket_order() gave: the buckets keep it from the start. A run that continues
   // a saved one needs it to have the bits of one that was not interrupted.
   std::vector<std::string> bucket_order = {};
   // Takes, beside the spans of the caller's own: on track "compute" an instant "bucket ready" for
@@ -107,7 +107,7 @@ class DataParallel : public Exchange {
   void step_by(const std::function<void()>& update) override;
   // Parameters are equal after each step, buffers with broadcast_buffers; else all get rank 0's.
   void agree() override;
-  // What the codec keeps, and, once it is final, the order of parameters in buckets.
+  // The codec's state and, once it is final, the order of parameters in buckets.
   optim::NamedTensors state() const override;
   // Outside of a step. Makes new buckets.
   void load_state(const optim::NamedTensors& state) override;

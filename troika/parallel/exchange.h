@@ -14,7 +14,7 @@ class Module;
 
 namespace troika::parallel {
 
-// What a rank holds of the state of one parameter: `count` elements from `offset` on, of the
+// The shard of one parameter's state that a rank holds: `count` elements from `offset` on, of the
 // parameter's elements in the order of its dimensions.
 struct Shard {
   std::string name;            // the parameter's in the module
@@ -41,11 +41,11 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // What this rank's optimizer is to step, of the module that the exchange was made for: all its
+  // The tensors this rank's optimizer steps, of the module that the exchange was made for: all its
   // trained parameters, or the pieces of them that are this rank's to step, under the names of
   // their parameters.
   virtual std::vector<optim::Parameter> parameters(const torch::nn::Module& module) const;
-  // Of each of these, in the same order, what part of its parameter it is; empty where they are
+  // Which part of its parameter each of these is, in the same order; empty where they are
   // the parameters.
   virtual std::vector<Shard> shards() const { return {}; }
   // Whether `here` is true on any rank, where ranks hold different gradients; else `here`, which is
@@ -97,7 +97,7 @@ class Exchange {
   // module, and the end of training. Outside of a step; nothing happens where they are the same.
   virtual void agree() = 0;
 
-  // What this rank's next step depends on, beside the module and the optimizer: for a checkpoint of
+  // The state of this rank beside the module and the optimizer: for a checkpoint of
   // this rank, outside of a step. Tensors may share memory with this object: save or copy them
   // before the next step.
   virtual optim::NamedTensors state() const = 0;
@@ -126,7 +126,7 @@ class Exchange {
   // before a checkpoint. They are part of the step that begins.
   virtual void continue_step() {}
 
-  // What no_sync() sets to false, and back. Returns what was set before.
+  // no_sync() sets it to false, and back. Returns the setting before.
   virtual bool set_syncing(bool syncing) = 0;
 
  protected:

@@ -23,7 +23,7 @@ struct LocalStepsOptions {
   // 1805.09767, algorithm 1). Else an optimizer steps from where the ranks last met, with the mean
   // of the ways they went since, negated, for its gradient; diloco_outer() makes that DiLoCo.
   std::optional<optim::OptimizerOptions> outer = {};
-  // Of the warm-up; copy_state also without one.
+  // Options of the warm-up; copy_state holds also without one.
   DataParallelOptions synchronous = {};
 };
 

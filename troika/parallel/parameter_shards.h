@@ -23,13 +23,13 @@ namespace troika::parallel {
 // own, so its order does not depend on when gradients come.
 class ParameterShards {
  public:
-  // Of equal values on all ranks. Where `releasable[bucket]`, this rank's block is kept apart, and
+  // Values are equal on all ranks. Where `releasable[bucket]`, this rank's block is kept apart, and
   // the bucket is released; all others are whole. It takes memory for one bucket at a time beside
   // that of the parameters so far. `slots` and `buckets` are a Reducer's, and outlive this object.
   ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable);
 
-  // What this rank owns: one piece, maybe empty, of every slot, in their order. A piece has its
+  // The pieces this rank owns: one, maybe empty, of every slot, in their order. A piece has its
   // parameter's number of dimensions, so that rules for vectors hold for it, all but the last of
   // size 1; it has no autograd history.
   const std::vector<optim::Parameter>& pieces() const { return pieces_; }
@@ -42,7 +42,7 @@ class ParameterShards {
   void start_gather(size_t bucket);
   // Blocks until that is done.
   void wait(size_t bucket);
-  // Of a releasable bucket; waits where it is being gathered.
+  // Releases a releasable bucket; waits where it is being gathered.
   void release(size_t bucket);
   // Whole buckets get what ranks' own blocks hold by now. Blocks.
   void refresh();

@@ -109,7 +109,7 @@ void Reducer::take(size_t index) {
   launch_full_buckets();
 }
 
-// Of closed buckets, at most two are open at a time, unless more are being filled. Every rank hands
+// At most two closed buckets are open at a time, unless more are being filled. Every rank hands
 // them over in the same order, so what is waited for here does not wait for this rank.
 void Reducer::open(Bucket& bucket) {
   constexpr int64_t kOpen = 2;
@@ -199,7 +199,7 @@ void Reducer::average_block(Bucket& bucket) {
                                               {.label = bucket.label, .async_op = true});
 }
 
-// What got no gradient on this rank gives zeros, or what its .grad holds.
+// A parameter without a gradient on this rank gives zeros, or what its .grad holds.
 void Reducer::settle_missing() {
   const bool counting = options_.static_graph && !counted_ && factor_ != 0;
   std::vector<std::string> missing;

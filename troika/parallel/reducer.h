@@ -58,7 +58,7 @@ class Reducer {
   bool syncing() const { return syncing_; }
   // Parameters that have a gradient got it in earlier passes of this step.
   void continue_step();
-  // Of the step that begins: what this rank's gradients are multiplied by before the mean over
+  // For the step that begins: the factor of this rank's gradients before the mean over
   // ranks. A rank with factor 0 gives zeros, and needs no backward pass. Throws Error(usage) once
   // buckets of the step are on their way.
   void set_factor(double factor);

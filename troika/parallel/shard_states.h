@@ -8,7 +8,7 @@
 
 namespace troika::parallel {
 
-// What a rank with these shards has of the state `<parameter>.<state>`, whose number of dimensions
+// The shard such a rank has of the state `<parameter>.<state>`, whose number of dimensions
 // is `dim`: the same part as of the parameter, in blocks where each of its numbers is of `block`
 // elements; of a state of no dimension (a count of steps), all, or nothing where it has no element
 // of the parameter, whose steps it does not count. Throws Error(usage) for a state of none of the

@@ -217,7 +217,7 @@ void Sharded::load_state(const optim::NamedTensors& state) {
   for (const auto& [name, tensor] : state) {
     if (name != kBucketOrder) refuse_state(name);
   }
-  // What parameters are there have the same values on all ranks: the module loaded them in place.
+  // Parameters that are present have the same values on all ranks: the module loaded them in place.
   shards_->take_parameters();
 }
 

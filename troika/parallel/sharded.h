@@ -20,9 +20,9 @@ class ParameterShards;
 class Reducer;
 
 struct ShardedOptions {
-  // What is shared out: 1 the optimizer's states, 2 gradients too, 3 parameters too.
+  // Shards 1: the optimizer's states, 2: gradients too, 3: parameters too.
   int stage = 2;
-  // Of consecutive ranks that share it out among them; each such group has all of it. It divides
+  // Consecutive ranks that shard it among them; each such group has all of it. It divides
   // the number of ranks. 0: all ranks.
   int group_size = 0;
   // optim::piece_multiple() of the optimizer.
@@ -97,7 +97,7 @@ class Sharded : public Exchange {
   void agree() override;
   // None: steps depend on nothing else.
   optim::NamedTensors state() const override { return {}; }
-  // Of a DataParallel without codec, too: the order of its buckets is of no use here.
+  // Takes the state of a DataParallel without codec, too: the order of its buckets has no use here.
   void load_state(const optim::NamedTensors& state) override;
   void continue_step() override;
   bool set_syncing(bool syncing) override;

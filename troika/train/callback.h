@@ -24,10 +24,10 @@ class Callback : public Hooks {
   // Looks at FitContext::seconds, which stands still otherwise.
   virtual bool keeps_time() const { return false; }
 
-  // What its further course depends on, between passes and without what the checkpoint being
+  // The state that its further course depends on, between passes, without what the checkpoint being
   // written would add.
   virtual NamedTensors state() const { return {}; }
-  // Of those in state() that are this rank's part of a tensor, which part; all ranks' make it
+  // The tensors in state() that are this rank's shard of one, and which part; all ranks' make it
   // whole.
   virtual std::vector<parallel::Shard> shards() const { return {}; }
   // Takes what state() gave, which `saved` has in whole under the names with `prefix` before them;

@@ -1,4 +1,4 @@
-// What class Trainer does beside training.
+// The part of class Trainer beside training.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ std::vector<int64_t> layout_of(const at::Tensor& share) {
   return layout;
 }
 
-// Those of all ranks.
+// Layouts of all ranks' predictions.
 std::vector<std::vector<int64_t>> gather_layouts(const comm::Group& group,
                                                  const at::Tensor& share) {
   std::vector<std::vector<int64_t>> layouts;
@@ -46,7 +46,7 @@ std::string describe(const std::vector<int64_t>& layout) {
                      fmt::join(layout.begin() + 2, layout.end(), ", "));
 }
 
-// What went wrong before matters more.
+// The first error matters more.
 void try_to_tear_down(DataModule& data, Stage stage) {
   try {
     data.teardown(stage);

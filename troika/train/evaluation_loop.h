@@ -26,7 +26,7 @@ class EvaluationLoop {
   EvaluationLoop(Stage stage, FitContext& context, const Placement& placement,
                  const data::Dataset& dataset, int64_t batches, Stop& stop);
 
-  // What came out, the same on all ranks but for what `row` has beyond its `common`.
+  // The result: the same on all ranks, except for what `row` has beyond its `common`.
   struct Result {
     double loss = 0;
     double accuracy = 0;  // NaN where no step counted any
@@ -35,14 +35,14 @@ class EvaluationLoop {
     // "validation/loss" and "validation/accuracy" if there is one, or those of "test".
     MetricValues metrics(Stage stage) const;
   };
-  // Of validation and tests. `take` gets the result between the hooks of the epoch's end and of the
+  // Runs a validation or test. `take` gets the result between hooks of the epoch's end and of the
   // end. What the steps log goes to `log`. Returns false where it was left: then there is no
   // result, and nothing of it stays in `log`.
   bool run(const HookCalls& hooks, MetricLog& log, const std::function<void(const Result&)>& take);
   // The same without hooks and result.
   void rehearse(MetricLog& log);
 
-  // Of predictions: this rank's, one after another on the host; undefined without samples, and
+  // Returns this rank's predictions, one after another, on the host; undefined without samples, and
   // where it was left.
   at::Tensor predict(const HookCalls& hooks);
 

@@ -38,7 +38,7 @@ class Fit {
   Fit(const Fit&) = delete;
   Fit& operator=(const Fit&) = delete;
 
-  // What ended it: `none` when it is done.
+  // Returns the request that ended it: `none` when it is done.
   cluster::StopRequest run();
   // Tells the hooks what run() threw.
   void tell(const std::exception& problem) const { hooks_.tell(problem); }
@@ -47,7 +47,7 @@ class Fit {
   std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
   // Trainer::save_checkpoint().
   std::filesystem::path save_as(const std::filesystem::path& path, bool weights_only);
-  // What a checkpoint holds of the run as it stands. Its tensors share memory with what is trained,
+  // The run as a checkpoint holds it. Its tensors share memory with the module and the optimizer,
   // and outlive this object.
   RankState checkpoint_state(bool weights_only) const;
   CheckpointInfo checkpoint_info() const { return {.epoch = at_.epoch, .step = at_.step}; }
@@ -59,7 +59,7 @@ class Fit {
   Profile* profile() { return profile_ ? &*profile_ : nullptr; }
   Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
 
-  // Of the whole run; 0: it ends by the clock.
+  // The number of steps of the whole run; 0: it ends by the clock.
   int64_t planned_steps() const;
   // "2/10", counted from 1.
   std::string epoch_text() const;
@@ -70,7 +70,7 @@ class Fit {
   // Validates a little and forgets it; nothing of the run depends on it.
   void check_sanity();
   bool is_stopping() const { return stop_.asked() != cluster::StopRequest::none; }
-  // What run() does between its hooks.
+  // The body of run() between its hooks.
   void go_on();
   // After a step of so many passes.
   bool is_validation_due(int64_t passes) const;
@@ -107,9 +107,9 @@ class Fit {
   std::optional<LogPosition> rows_to_keep(const std::filesystem::path& checkpoint) const;
   // With all that a run goes on from, or weights alone.
   void save(bool to_go_on);
-  // Of the training step, as checkpoints hold it.
+  // The training step's state, as checkpoints hold it.
   RankState state(bool in_step) const;
-  // What goes on beside the training step.
+  // Adds the state of everything but the training step.
   void add_course(const Loops& at, RankState& state) const;
   // FitContext::save_alone.
   std::filesystem::path save_alone(const std::filesystem::path& folder);

@@ -1,4 +1,4 @@
-// What hooks see of a run, and what they may ask of it.
+// The view of a run that hooks get, and the requests they may make.
 #pragma once
 
 #include <filesystem>
@@ -31,7 +31,7 @@ struct FitContext {
   const Loops& at;
   // Where log() goes: the training's, or the evaluation's while one is on.
   MetricLog* log = nullptr;
-  // Of the row that was just reduced, what is the same on all ranks: in on_validation_end the
+  // The values of the row just reduced that all ranks have alike: in on_validation_end the
   // validation's, in on_train_epoch_end of a callback that monitors() the epoch's.
   MetricValues row = {};
   // How the ranks' replicas agree, and what this rank steps: they are there from on_fit_start on.
@@ -49,7 +49,7 @@ struct FitContext {
   // strategy leaves each rank all states. Returns the checkpoint.
   std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
   double learning_rate = 0;  // of the latest optimizer step
-  // That the run has taken, as ranks agree on it about once a second, where a callback
+  // The run's duration, as ranks agree on it about once a second, where a callback
   // keeps_time().
   double seconds = 0;
 

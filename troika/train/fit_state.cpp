@@ -1,4 +1,4 @@
-// What class Fit writes into a checkpoint, and takes from it.
+// The part of class Fit that writes a checkpoint's state and restores it.
 #include <fmt/format.h>
 
 #include <map>
@@ -23,7 +23,7 @@ constexpr const char* kLinks = "links";
 constexpr const char* kLoopsPrefix = "loops.";
 constexpr const char* kLog = "log.training";
 
-// Of an unfinished step. Of a checkpoint of another number of ranks every rank gets the mean, so
+// Gradients of an unfinished step. From another number of ranks every rank gets the mean, so
 // that their mean over ranks stays.
 NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
   if (saved.ranks() == ranks) return saved.read_all(kGradientPrefix);
@@ -79,7 +79,7 @@ void Fit::require_resumable(const CheckpointReader& saved) {
 void Fit::restore(const CheckpointReader& saved) {
   const auto& checkpoint = saved.path();
   std::map<std::string, at::Tensor> loops;
-  // Those of one rank for all: each has its own clock, but they must decide by it alike.
+  // All ranks take rank 0's: each had its own clock, but they must decide by it alike.
   const auto first = saved.of(0);
   for (const auto& name : first.names(kLoopsPrefix)) loops.emplace(name, first.read(name));
   at_.load_state(loops);

@@ -12,7 +12,7 @@
 
 namespace troika::train {
 
-// Of the callbacks, then of the task. What is referred to must outlive this object; `profile` may
+// Calls hooks of callbacks, then of the task. References must outlive this object; `profile` may
 // be null.
 class HookCalls {
  public:
@@ -30,13 +30,13 @@ class HookCalls {
             const Arguments&... arguments) const {
     for (const auto& one : hooks_) call_one(one, name, hook, arguments...);
   }
-  // Of the callbacks that monitor(), or of all others.
+  // Calls the hook of callbacks that monitor(), or of all others.
   void call_those(bool that_monitor, const char* name, void (Hooks::*hook)(FitContext&)) const {
     for (const auto& one : hooks_) {
       if (one.monitors == that_monitor) call_one(one, name, hook);
     }
   }
-  // Of what a call of the trainer threw.
+  // Tells the hooks of an exception of the trainer.
   void tell(const std::exception& problem) const {
     try {
       call("on_exception", &Hooks::on_exception, problem);

@@ -1,4 +1,4 @@
-// What a run calls at its turns: of every callback, then of the task. Names, places and order are
+// Hooks that a run calls on every callback, then on the task. Names, places and order are
 // those of Lightning.
 #pragma once
 
@@ -28,7 +28,7 @@ class Hooks {
   virtual void on_train_start(FitContext&) {}
   virtual void on_train_end(FitContext&) {}
   virtual void on_fit_end(FitContext&) {}
-  // Of an epoch that a run goes on with, only the end.
+  // Not called for an epoch that a resumed run goes on with.
   virtual void on_train_epoch_start(FitContext&) {}
   // After a validation that is due then. What is logged here still belongs to the epoch; a callback
   // that monitors() is called after that was reduced.
@@ -61,7 +61,7 @@ class Hooks {
   virtual void on_predict_start(FitContext&) {}
   virtual void on_predict_epoch_start(FitContext&) {}
   virtual void on_predict_batch_start(FitContext&, const data::Batch&) {}
-  // What predict_step() gave for the batch, on the host.
+  // `predictions` are what predict_step() gave for the batch, on the host.
   virtual void on_predict_batch_end(FitContext&, const data::Batch&,
                                     const at::Tensor& /*predictions*/) {}
   virtual void on_predict_epoch_end(FitContext&) {}

@@ -9,7 +9,7 @@
 
 namespace troika::train {
 
-// Of `available` batches those that `text` asks for: a count as "10", at most all; or a share as
+// The number of the `available` batches that `text` asks for: a count as "10"; or a share as
 // "0.1", rounded down, "1.0" being all. Throws Error(usage), naming `option`, for what is neither,
 // and for a share above 0 that gives none.
 int64_t batches_of(const std::string& option, const std::string& text, int64_t available);
@@ -17,7 +17,7 @@ int64_t batches_of(const std::string& option, const std::string& text, int64_t a
 // Seconds of "DD:HH:MM:SS"; infinity for an empty text. Throws Error(usage) naming `option`.
 double seconds_of(const std::string& option, const std::string& text);
 
-// Of a data set of so many samples, the global batches that the option of `stage`, which is not
+// The number of global batches of a data set that the option of `stage`, which is not
 // fit, asks for.
 int64_t evaluated_batches(const TrainOptions& options, Stage stage, int64_t samples,
                           int64_t global_batch);
@@ -35,10 +35,10 @@ bool overfits(const TrainOptions& options);
 // For data of so many whole global batches, and so many of validation.
 Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches);
 
-// What trainer.max_epochs = 0 means, in place of it.
+// Replaces trainer.max_epochs = 0 by what it means.
 TrainOptions with_default_epochs(TrainOptions options);
 
-// What trainer.fast_dev_run makes of the options: as many batches of each loop as it says, in one
+// The options that trainer.fast_dev_run stands for: so many batches of each loop, in one
 // epoch, without loggers, checkpoints, early stopping, SWA and sanity check.
 TrainOptions with_fast_dev_run(TrainOptions options);
 

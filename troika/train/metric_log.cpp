@@ -64,7 +64,7 @@ double final_value(const Share& share) {
   return share.reduction == LogReduction::mean ? share.value / share.weight : share.value;
 }
 
-// What one rank brings to an exchange.
+// The contribution of one rank to an exchange.
 struct Contribution {
   bool has_logged;  // anything that other ranks log too: it then must have logged all they reduce
   std::vector<Share> shares;
@@ -279,7 +279,7 @@ LoggedRow MetricLog::end_row(Sum Entry::*sum) {
     const Share* of_all = find_share(all, share.name);
     add(of_all ? *of_all : share, of_all || group_.size() == 1);
   }
-  // Those of a rank that logged nothing itself.
+  // Adds the entries that a rank that logged nothing lacks.
   for (const Share& share : all) {
     if (!find_share(own, share.name)) add(share, true);
   }

@@ -1,4 +1,4 @@
-// What a task's steps log: numbers by name, reduced over steps and ranks until a row is due.
+// The log of a task's steps: numbers by name, reduced over steps and ranks until a row is due.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,7 +37,7 @@ struct LogOptions {
   bool operator==(const LogOptions&) const = default;
 };
 
-// What one row holds, in the order in which names were first logged.
+// The values of one row, in the order in which names were first logged.
 struct LoggedRow {
   MetricValues values;
   MetricValues prog_bar;  // those of `values` that the progress bar shows too
@@ -58,7 +58,7 @@ class MetricLog {
 
   Stage stage() const { return stage_; }
 
-  // Of the batch whose step comes next: what batch_size is by default.
+  // `batch_size` is that of the next step's batch: the default weight of what it logs.
   void start_batch(int64_t batch_size) { batch_size_ = batch_size; }
 
   // `value` has one element of any number type, on any device. Throws Error for a name that is

@@ -26,7 +26,7 @@ bool is_on_host(const std::vector<optim::Parameter>& parameters) {
                      [](const auto& parameter) { return parameter.tensor.is_cpu(); });
 }
 
-// Those of room optim step pieces; see Exchange::complete_sums().
+// Optimizers of room optim step pieces; see Exchange::complete_sums().
 void require_steppable(const parallel::Exchange& exchange, const OptimizerRecipe& recipe) {
   if (exchange.shards().empty() || !recipe.make || recipe.is_element_wise) return;
   throw Error("train", ErrorKind::usage,

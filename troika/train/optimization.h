@@ -30,7 +30,7 @@ class Optimization {
   // Where ranks hold different gradients, `agree` tells of an overflow on any of them.
   Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
                const OptimizerRecipe& recipe, optim::GradScaler::Agree agree = {});
-  // Of what the exchange, which must outlive it, has this rank step. Throws Error(usage) for an
+  // Steps the parameters this rank owns. The exchange must outlive it. Throws Error(usage) for an
   // optimizer of the recipe's own that needs whole parameters where it shares them out.
   Optimization(const nn::Precision& precision, const torch::nn::Module& module,
                parallel::Exchange& exchange, const OptimizerRecipe& recipe);
@@ -38,11 +38,11 @@ class Optimization {
   double learning_rate() const { return optimizer_->learning_rate(); }
   void set_learning_rate(double rate) { optimizer_->set_learning_rate(rate); }
 
-  // What is stepped: parameters of the module or float32 masters of them, whole or what this rank
+  // The stepped tensors: the module's parameters or their float32 masters, whole or what this rank
   // has of them, under the parameters' names.
   const std::vector<optim::Parameter>& parameters() const { return parameters_; }
 
-  // What to call backward() on for this loss.
+  // The tensor to call backward() on for this loss.
   at::Tensor scaled(const at::Tensor& loss) const;
   // Bounds the gradients that finish_backward() left: their common norm, or with `by` "value" each
   // number. Gradients that overflowed stay. 0: no bound.
@@ -54,13 +54,13 @@ class Optimization {
   int64_t skipped() const { return skipped_; }
   // Nothing without loss scaling.
   std::optional<double> loss_scale() const;
-  // Those of parameters() that are masters, under the names of the parameters they are of.
+  // The masters among parameters(), under the names of their parameters.
   optim::NamedTensors masters() const;
 
-  // What the next step depends on beside gradients and parameters(). Tensors may share memory with
+  // The next step depends on it, gradients and parameters() alone. Tensors may share memory with
   // this object.
   optim::NamedTensors state() const;
-  // Of what in state() is of parts of parameters, which part of the whole parameter's state.
+  // The shards in state(), and which part of the whole parameter's state each is.
   std::vector<parallel::Shard> shards(const parallel::Exchange& exchange) const;
   // Takes what state() gave in a checkpoint, where it is behind `prefix`: the parts it needs of the
   // states of whole parameters, whoever had them. parameters() are there already. Throws
@@ -72,7 +72,7 @@ class Optimization {
   // Gradients to where the optimizer finds them, in its units; once a step.
   void take_gradients();
   void update();
-  // Of `<parameter>.<state>`.
+  // The block size of the state `<parameter>.<state>`.
   int64_t elements_each(const std::string& state) const;
   optim::NamedTensors saved_states(const parallel::Exchange& exchange,
                                    const CheckpointReader& saved, const std::string& prefix) const;

@@ -1,4 +1,4 @@
-// What steps the parameters of a task, and at which rates.
+// The optimizer that a task's parameters get, and its learning rates.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ struct ParameterGroup {
 
 struct OptimizerRecipe {
   optim::OptimizerOptions optimizer;
-  // Of the rates of all groups.
+  // The schedule of the rates of all groups.
   optim::ScheduleOptions schedule;
   // A parameter belongs to the first of these that contains it, else to none.
   std::vector<ParameterGroup> groups = {};
@@ -39,7 +39,7 @@ struct OptimizerRecipe {
   optim::Schedule factor = {};
 };
 
-// Of the recipe, over these. Throws what optim::make_optimizer() does. A group may have no
+// Makes the recipe's optimizer over these. Throws as optim::make_optimizer(). A group may have no
 // parameters, as on a rank that steps none of them.
 std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& recipe,
                                                      std::vector<optim::Parameter> parameters);

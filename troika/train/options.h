@@ -166,7 +166,7 @@ struct TrainOptions {
     double outer_momentum = 0.9;
   } diloco;
 
-  // What a new run begins from.
+  // The weights that a new run begins from.
   struct Weights {
     std::string path = {};
     bool strict = true;

@@ -21,7 +21,7 @@ struct Placement {
   at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
   at::Device device = at::kCPU;
 
-  // Of trainer.accelerator, precision and memory_format; a rank's GPU is that of its number among
+  // Follows trainer.accelerator, precision and memory_format. A rank's GPU has its number among
   // the ranks of its node. Throws Error(usage) where there is no such device, or not for each rank,
   // or LibTorch cannot compute so.
   static Placement of(const TrainOptions& options, const comm::Group& group);

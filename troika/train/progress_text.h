@@ -1,4 +1,4 @@
-// What a progress line says, as pure functions of the state.
+// The text of a progress line, as pure functions of the state.
 #pragma once
 
 #include <cstdint>

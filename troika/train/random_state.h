@@ -7,11 +7,11 @@
 
 namespace troika::train {
 
-// Of the processor's generator, as "cpu", and of `device`'s, as "cuda", if that is another. Both
+// States of the CPU's generator, as "cpu", and of `device`'s, as "cuda", if it is a GPU. Both
 // are the whole process's.
 NamedTensors random_state(at::Device device);
 
-// Those of them that `state` has go on from there; others are left alone.
+// Sets the generators that `state` has a state for; the others are left alone.
 void load_random_state(at::Device device, const NamedTensors& state);
 
 }  // namespace troika::train

@@ -1,4 +1,4 @@
-// What one rank does for all, as Lightning's rank_zero_only and rank_zero_first.
+// Calls that one rank makes for all, as Lightning's rank_zero_only and rank_zero_first.
 #pragma once
 
 #include <exception>

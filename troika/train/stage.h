@@ -1,4 +1,4 @@
-// What a trainer was called to do.
+// The call of a trainer that runs.
 #pragma once
 
 namespace troika::train {

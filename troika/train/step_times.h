@@ -11,7 +11,7 @@
 
 namespace troika::train {
 
-// What a step is made of, without gaps, in this order. `forward` begins with the batch; what
+// The phases of a step, without gaps, in this order. `forward` begins with the batch; what
 // communication the backward pass did not hide is `exposed_communication`, the wait for ranks that
 // are later included; `other` is all that comes after the optimizer.
 enum class Phase { data_wait, forward, backward, exposed_communication, optimizer, other };
@@ -39,7 +39,7 @@ class StepTimes {
   void end(Phase phase);
   void finish();
 
-  // Of the phases in their order, then of the whole "step", on every rank of the group; NaN before
+  // Medians of the phases in order, then of the "step", on every rank of the group; NaN before
   // the first step. Called by all ranks; blocks.
   std::vector<PhaseTime> medians(const comm::Group& group) const;
 

@@ -148,7 +148,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const TrainOptions& options, T
   if (name == "ddp_find_unused_parameters_true") ddp.find_unused_parameters = true;
   const auto precision = nn::parse_precision(options.trainer.precision);
   if (name == "dp" && precision.needs_scaler()) {
-    // What underflowed stays zero.
+    // Scaling the loss later would not bring back gradients that underflowed.
     throw Error("train", ErrorKind::usage,
                 {.what = "strategy dp makes gradients before the loss is scaled",
                  .got = "precision " + precision.name,

@@ -1,4 +1,4 @@
-// What `trainer.strategy` names: how the ranks' replicas agree.
+// Builds the gradient exchange that `trainer.strategy` names.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ const std::vector<std::string>& strategy_names();
 // The one of ours that a name of Lightning's means.
 std::string canonical_strategy(const std::string& name);
 
-// Of buckets, as the options give their sizes.
+// Converts a size of buckets from the options to bytes.
 int64_t mebibytes(double count);
 
-// Of the strategy and of its section, for the task's module. Throws Error(usage) for an unknown
+// Makes the strategy's exchange for the task's module. Throws Error(usage) for an unknown
 // name, naming the nearest, for "dp" where the task has not trainer.devices replicas, and for a
 // precision that the strategy cannot do. Tells `trace` of gradients' ways, unless it
 // is null. Blocks; called by all ranks.

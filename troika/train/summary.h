@@ -12,7 +12,7 @@ namespace troika::train {
 // The version of this library, e.g. "0.1.0".
 std::string troika_version();
 
-// Of one phase of a step (see step_times.h), or of the whole "step".
+// The time of one phase of a step (see step_times.h), or of the whole "step".
 struct PhaseTime {
   std::string phase;
   std::vector<double> milliseconds;  // the median over all steps, one per rank
@@ -35,7 +35,7 @@ struct RunSummary {
   std::vector<PhaseTime> phase_milliseconds = {};  // an object of phases; empty: not measured
   double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run
   std::vector<int64_t> peak_resident_bytes = {};              // one per rank
-  // Of tensors while training steps run (base/memory.h), one per rank, and what predict_memory()
+  // Bytes of tensors while training steps run (base/memory.h), by rank, and what predict_memory()
   // said of it before; empty and 0: not counted, not predicted.
   std::vector<int64_t> peak_tensor_bytes = {};
   int64_t predicted_tensor_bytes = 0;

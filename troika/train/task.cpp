@@ -62,7 +62,7 @@ void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
     evaluation.loss.update(loss_(logits, batch.targets), static_cast<double>(batch.size()));
     return;
   }
-  // Of single samples, added up in float64: rounded as a mean of the batch, it would depend on how
+  // Losses of single samples are added up in float64: a rounded mean would depend on how
   // samples were put into batches.
   const at::Tensor losses = cross_entropy(logits, batch.targets, at::Reduction::None);
   evaluation.loss.update(losses, batch.targets.flatten().ne(kIgnored));

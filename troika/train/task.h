@@ -1,4 +1,4 @@
-// What is learned: a module, its loss and how it is judged. A task knows nothing of ranks.
+// A task: a module, its loss and its evaluation. A task knows nothing of ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ namespace troika::train {
 
 struct TrainOptions;
 
-// What validation and tests add up.
+// The sums of a validation or test.
 struct Evaluation {
   Mean loss;
   Accuracy accuracy;
@@ -58,7 +58,7 @@ class Task : public Hooks {
   // From now on, activations are recomputed by this plan. Throws Error(usage), but for an empty
   // plan, where blocks() does.
   void recompute(nn::RecomputePlan plan);
-  // Of the model that recompute() plans for. Throws Error(usage) unless the task was made of an
+  // The model that recompute() plans for. Throws Error(usage) unless the task was made of an
   // nn::Model alone.
   const nn::Model& blocks() const;
 
@@ -71,7 +71,7 @@ class Task : public Hooks {
   // For Trainer::predict(): forward(inputs), unless overridden. One row of the result's first
   // dimension for each sample of the batch.
   virtual at::Tensor predict_step(const data::Batch& batch);
-  // What steps the parameters, and at which rates: what the options say, unless overridden.
+  // The optimizer and the learning rates: those of the options, unless overridden.
   virtual OptimizerRecipe configure_optimizers(const TrainOptions& options);
   // How many modules share the work of a training step inside this process.
   virtual int replicas() const { return 1; }

@@ -20,7 +20,7 @@ namespace troika::train {
 
 namespace {
 
-// What went wrong before matters more than that this file cannot be written.
+// An error here is not thrown: the one that ended the run matters more.
 void try_to_write(const std::filesystem::path& file, const RunSummary& summary) {
   try {
     write_summary(file, summary);

@@ -86,13 +86,13 @@ class Trainer {
   void ask_to_stop(StopQuestion question) { question_ = std::move(question); }
   // For the summary: what predict_memory() expects of this run.
   void expect_tensor_bytes(int64_t bytes) { predicted_tensor_bytes_ = bytes; }
-  // What ended the latest call: `none` when it was done.
+  // The request that ended the latest call: `none` when it was done.
   cluster::StopRequest stopped_by() const { return stopped_by_; }
 
   std::filesystem::path folder() const;
 
  private:
-  // What validate(), test() and predict() share: calls `body` with a loop over the data set, unless
+  // Serves validate(), test() and predict(): calls `body` with a loop over the data set, unless
   // that is limited to nothing.
   template <typename Body>
   void evaluate(Stage stage, Task& task, const data::Dataset& dataset, const std::string& ckpt,
@@ -110,7 +110,7 @@ class Trainer {
   comm::Group group_;
   Callbacks callbacks_;
   StopQuestion question_;
-  // What save_checkpoint() calls; none where there is no run to save.
+  // The function that save_checkpoint() calls; none where there is no run to save.
   std::function<std::filesystem::path(const std::filesystem::path&, bool)> save_;
   int64_t predicted_tensor_bytes_ = 0;
   cluster::StopRequest stopped_by_ = cluster::StopRequest::none;
@@ -121,7 +121,7 @@ class Trainer {
 // one type and shape.
 at::Tensor gather_predictions(const comm::Group& group, const at::Tensor& share);
 
-// What is known of a run before it began.
+// The summary of a run before it began.
 RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
                         const std::filesystem::path& folder, const std::string& status);
 

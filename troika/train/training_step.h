@@ -51,15 +51,15 @@ class TrainingStep {
   const Optimization& optimization() const { return *optimization_; }
   Optimization& optimization() { return *optimization_; }
   parallel::Exchange& exchange() { return *exchange_; }
-  // Of all passes so far, the most that base/memory.h counted: validation and checkpoints are no
+  // The most bytes that base/memory.h counted in passes so far: validation and checkpoints are no
   // part of it. 0 where nothing is counted.
   int64_t peak_tensor_bytes() const { return peak_tensor_bytes_; }
 
-  // What the next pass depends on, of this rank: parts of what ranks share out, else all.
+  // The state of this rank that the next pass depends on: its shards, and whole tensors.
   // `in_step`: with the gradients of the step's passes so far. Tensors may share memory with this
   // object.
   RankState state(bool in_step) const;
-  // What state() gave on any number of ranks of any of the strategies that share states: of what
+  // Loads what state() gave, on any number of ranks of any strategy with the same states: of what
   // ranks share out this rank's parts alone are read. `gradients` are those of an unfinished step.
   // Called by all ranks; blocks. Throws Error(usage) where states that follow the order of weights
   // in memory are of another one, and for what does not fit.

@@ -85,7 +85,7 @@ class Table {
 
   double cost(size_t s, size_t t, int64_t m) const { return m < 0 ? kNever : best_[at(s, t, m)]; }
 
-  // Of blocks s to t.
+  // Cost of blocks s to t.
   RecomputePlan plan(size_t s, size_t t, int64_t m) const {
     const size_t next = jump_[at(s, t, m)];
     RecomputePlan result;

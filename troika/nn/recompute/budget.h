@@ -12,7 +12,7 @@
 
 namespace troika::nn {
 
-// Of one block of a chain. Times in any one unit.
+// Costs of one block of a chain. Times in any one unit.
 struct BlockCost {
   double forward = 0;
   double backward = 0;
@@ -25,7 +25,7 @@ struct BlockCost {
 // they were.
 std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input);
 
-// Of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy. Throws
+// The bytes of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy. Throws
 // Error(usage) where BYTES is no number of bytes >= 1.
 std::optional<int64_t> recompute_budget(const std::string& policy);
 

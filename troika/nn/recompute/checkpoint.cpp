@@ -108,7 +108,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
       const size_t number = next_++;
       if (number >= frame_.products_.size()) return work();
       const auto& [product, version] = frame_.products_[number];
-      // What was written over is made again.
+      // Tensors that were overwritten are made again.
       return product._version() == version ? compat::alias(product) : work();
     }
 

@@ -12,9 +12,9 @@ namespace troika::nn {
 
 struct CheckpointOptions {
   std::string name = "a function";  // in messages
-  // What the function writes to, as the statistics of batch norms: a recomputation puts them back.
+  // Tensors the function writes to, as statistics of batch norms: a recomputation puts them back.
   std::vector<at::Tensor> buffers = {};
-  // What mm, addmm and convolutions come to is kept, and all else recomputed: selective activation
+  // Keeps results of mm, addmm and convolutions, and recomputes all else: selective activation
   // recomputation (Korthikanti et al. 2022, arXiv 2205.05198, section 5), in which the core of
   // attention, of batched products, is recomputed.
   bool keep_products = false;

@@ -19,7 +19,7 @@ namespace troika::nn {
 struct RecomputedSegment {
   size_t begin = 0;
   size_t end = 0;
-  // What is recomputed once more while these blocks are; of blocks within them.
+  // Parts of these blocks that are recomputed once more inside them.
   std::vector<RecomputedSegment> inside = {};
   bool keep_products = false;  // CheckpointOptions::keep_products
 

@@ -1,4 +1,4 @@
-// What a function's result depends on besides its input.
+// The state beside its input that a function's result depends on.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -24,7 +24,7 @@ class CheckpointManager {
     std::string name;  // of its folder; empty: of the one that is being written
     double score;
   };
-  // What a run that goes on needs to know, as it is once the next checkpoint is written.
+  // The state of a run that goes on, as it is once the next checkpoint is written.
   struct State {
     std::vector<Kept> best;           // best first
     std::vector<std::string> others;  // written by this run, and not among the best

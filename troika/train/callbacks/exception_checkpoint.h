@@ -1,4 +1,4 @@
-// What a run that failed had reached: Lightning's OnExceptionCheckpoint.
+// Saves the state of a run that fails: Lightning's OnExceptionCheckpoint.
 #pragma once
 
 #include "troika/train/callback.h"

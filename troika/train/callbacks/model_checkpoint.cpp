@@ -25,7 +25,7 @@ at::Tensor text_tensor(const std::string& text) {
   return bytes;
 }
 
-// What stands before each line's end.
+// The lines of the text, which all have an end.
 std::vector<std::string> lines_of(std::string_view text) {
   auto lines = split(text, '\n');
   lines.pop_back();

@@ -17,7 +17,7 @@ struct Monitor {
   double worst() const;
 };
 
-// What ranks that look for a metric in vain throw: it says which there are.
+// Throws the error of a monitored metric that was not logged; it lists those that were.
 [[noreturn]] void refuse_monitor(const std::string& callback, const Monitor& monitor,
                                  const std::map<std::string, double>& known);
 

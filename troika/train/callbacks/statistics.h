@@ -1,4 +1,4 @@
-// What gradients and weights are like: norm, least, greatest and mean, logged every n steps.
+// Statistics of gradients and weights: norm, least, greatest and mean, logged every n steps.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace troika::train {
 
-// Of gradients before clipping, without loss scale, of all ranks; and of weights before the step,
+// Takes gradients of all ranks, before clipping, without loss scale; and weights before the step,
 // of float32 masters where there are any. Logs `gradient_norm`, `gradient_min`, `gradient_max` and
 // `gradient_mean` of all together and, as `gradient_norm/fc.weight`, of each parameter or block;
 // `weight_*` alike. The norm is the 2-norm, made in float64. With ZeRO ranks add up their shares;

@@ -32,7 +32,7 @@ class Throughput : public Callback {
   const TrainOptions::Throughput options_;
   double peak_ = 0;  // FLOPs a second, of this rank
   std::optional<compat::FlopCounter> counter_;
-  // Of a pass over all ranks; those without sequences or FLOPs have none.
+  // Totals of a pass over all ranks; 0 where there are no sequences or FLOPs.
   bool is_counted_ = false;
   double flops_ = 0;
   double tokens_ = 0;

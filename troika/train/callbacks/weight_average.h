@@ -14,7 +14,7 @@ namespace troika::train {
 struct FitContext;
 struct RankState;
 
-// Of what this rank's optimizer steps: of whole parameters, of float32 masters, or with ZeRO of its
+// Averages what this rank's optimizer steps: parameters, float32 masters, or with ZeRO its
 // share of them, so that the ranks share the average out too. The first update copies.
 class WeightAverage {
  public:
@@ -45,7 +45,7 @@ class WeightAverage {
   NamedTensors state() const;
   // Which parts of whole averages those are; empty where they are whole.
   std::vector<parallel::Shard> shards() const;
-  // Of these, attach() reads what this rank steps.
+  // attach() reads the part that this rank steps.
   void load_state(const CheckpointReader& saved, const std::string& prefix);
 
   // Makes the average the model of a checkpoint, and adds the weights behind kRawPrefix, to go on

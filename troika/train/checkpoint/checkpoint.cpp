@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kOptionsKey = "troika.options";
 
-// What the model takes from its data set, so that it is none of the options.
+// Sizes that the model takes from its data set, so that they are no options.
 constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
     {"troika.num_classes", &nn::ModelOptions::num_classes},
     {"troika.in_channels", &nn::ModelOptions::in_channels},

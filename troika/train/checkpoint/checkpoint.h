@@ -29,11 +29,11 @@ struct CheckpointInfo {
   int64_t step = 0;
 };
 
-// What the course of one rank depends on.
+// The state of one rank that its further course depends on.
 struct RankState {
   NamedTensors model;  // under the module's own names
   NamedTensors rest;   // optimizer, loops, random numbers...: names as optimizer.fc.weight.exp_avg
-  // Of those that are a part of a tensor of their name, which part. Parts of all ranks make it
+  // The shards among these tensors, and which part of the whole they are. All ranks' make it
   // whole; names are those of `rest`, and those of `model` behind "model.".
   std::vector<parallel::Shard> shards = {};
 };

@@ -156,7 +156,7 @@ std::optional<int64_t> elements_of(const std::vector<int64_t>& shape) {
   return elements <= kMost ? std::optional(elements) : std::nullopt;
 }
 
-// What is wrong with the slices of a tensor, or nothing.
+// Says what is wrong with the slices of a tensor; empty if nothing is.
 std::string fault_of(const std::string& name, const SavedTensor& tensor) {
   const auto elements = [&](int64_t begin, int64_t end) {
     return fmt::format("elements {} to {} of `{}`", begin, end - 1, name);

@@ -42,7 +42,7 @@ int64_t count_of(const NamedTensors& tensors, const std::string& list) {
               {.what = file.string() + " " + what, .got = got, .expected = expected});
 }
 
-// Of Hugging Face's GPT2Config.
+// Reads the number of heads from Hugging Face's GPT2Config.
 int64_t configured_heads(const std::filesystem::path& file) {
   const auto config = file.parent_path() / "config.json";
   if (!std::filesystem::exists(config)) {
@@ -117,7 +117,7 @@ void take_sizes(nn::ModelOptions& options, const NamedTensors& tensors,
                 const std::filesystem::path& file) {
   if (options.name == "gpt") take_gpt(options, tensors, file);
   if (options.name == "mlp") take_mlp(options, tensors);
-  // What is still open is of other models, or not in the file, which then does not fit.
+  // Sizes still unknown belong to other models, or the file lacks them and does not fit.
   const nn::ModelOptions defaults;
   for (const auto size :
        {&nn::ModelOptions::hidden_layers, &nn::ModelOptions::hidden_width,

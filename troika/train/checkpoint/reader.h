@@ -13,7 +13,7 @@
 
 namespace troika::train {
 
-// What one rank had. Only files that hold some of what is asked for are opened, and of them only
+// The tensors of one rank. Only files that hold some of the requested ones are opened, and only
 // the chunks concerned are read, each against its checksum. All throw Error(usage) naming the file,
 // and the tensor, where something is not as it was written. Not for use by several threads.
 class CheckpointReader {

@@ -27,7 +27,7 @@ constexpr const char* kPublishing = ".publishing";
 // A link to what was the last checkpoint when a course began.
 constexpr const char* kBefore = ".before";
 
-// What the standard library's functions on files throw is said as the others say it.
+// Turns exceptions of the standard library's file functions into Error.
 template <typename Body>
 auto on_disk(const std::string& what, const Body& body) {
   try {

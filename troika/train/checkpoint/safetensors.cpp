@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little,
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
-// What fits into a processor's second cache beside what copies it: bytes are hashed there.
+// Fits into a processor's second-level cache beside its copy: bytes are hashed there.
 constexpr int64_t kPieceBytes = 256 << 10;
 
 Error refusal(const std::filesystem::path& path, const std::string& what, std::string got,

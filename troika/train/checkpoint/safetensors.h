@@ -28,7 +28,7 @@ struct TensorEntry;
 // The bytes of a tensor that share a checksum. The last chunk of a tensor may be shorter.
 inline constexpr int64_t kChunkBytes = 4 << 20;
 
-// What tells a file from a damaged one.
+// Checksums and size by which a damaged file is recognised.
 struct FileDigest {
   int64_t bytes = 0;
   uint32_t header = 0;                         // CRC-32C of all that comes before the tensors

@@ -170,7 +170,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
  private:
-  // Of the members that are being read.
+  // The object whose members are being read.
   enum class Where { start, header, metadata };
 
   // Puts a value into the innermost open list or object of the value that is being read.

@@ -29,7 +29,7 @@ struct SafetensorsHeader {
 
 // The format's own limit, which keeps a flipped length from asking for memory.
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
-// Of tensors and metadata together. A header takes memory for its text and at most 512 bytes for
+// Limits tensors plus metadata. A header takes memory for its text and at most 512 bytes for
 // each name.
 constexpr size_t kMaxNames = size_t{1} << 20;
 

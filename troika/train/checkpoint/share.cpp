@@ -25,7 +25,7 @@ enum class Kind : uint64_t {
   part,
 };
 
-// What ranks tell each other of a tensor.
+// The description of a tensor that ranks exchange.
 struct Item {
   uint64_t hash = 0;
   uint64_t bytes = 0;

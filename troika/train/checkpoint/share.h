@@ -37,7 +37,7 @@ struct Share {
   std::vector<SharePart> replicas;
 };
 
-// What several ranks have goes to the one of them that has least to write. Tensors of several ranks
+// Tensors that several ranks have go to the one of them with least to write. Tensors of two ranks
 // at the same place are taken for the same if samples of at most 128 KiB of their content are, by a
 // hash of 64 bits; those at the places `compared` if their whole content is. Called by all ranks;
 // blocks.

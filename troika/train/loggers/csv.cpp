@@ -74,7 +74,7 @@ CsvLogger::CsvLogger(std::filesystem::path path, std::optional<LogPosition> resu
     content += line + "\n";
   }
   replace_content(content);
-  // What is logged at the step of the last row joins it.
+  // Metrics logged at the step of the last row join that row.
   const auto last = lines.empty() ? std::nullopt : parse_csv_row(lines.back(), columns_.size());
   if (!last) return;
   has_row_ = true;

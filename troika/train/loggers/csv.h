@@ -37,7 +37,7 @@ class CsvLogger : public Logger {
   void flush() override;
 
  private:
-  // What stays of the file.
+  // Returns the lines of the file that stay.
   std::vector<std::string> take_over(const LogPosition& position);
   void add_columns(const MetricValues& values);
   std::string row_text() const;

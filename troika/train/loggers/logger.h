@@ -32,7 +32,7 @@ class Logger {
   virtual void flush() = 0;
 };
 
-// What options call the kinds of loggers.
+// The names that options have for the kinds of loggers.
 std::vector<std::string> logger_names();
 // Loggers of these kinds (logger_names()) into the folder of a run: metrics.csv, TensorBoard
 // events, metrics.jsonl, metrics.prom. They begin anew; with `resumed`, rows of up to there stay,

@@ -1,4 +1,4 @@
-// What stays of a log of lines when its run goes on.
+// The lines of a log that stay when its run goes on.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What data parallelism and ZeRO hold of parameters and gradients, moment by moment: the course of
+// The memory that data parallelism and ZeRO hold, moment by moment, by following the course of
 // parallel::Reducer, ParameterShards and BlockParameters without ranks and without their tensors.
 #pragma once
 
@@ -49,7 +49,7 @@ class ExchangeMemory {
   };
   Start start() const;
 
-  // Of the last pass of a step: begin_pass(), then its events in their order.
+  // The last pass of a step: begin_pass(), then its events in their order.
   void begin_pass();
   void gradient(size_t parameter);
   void block(size_t index, int64_t next);

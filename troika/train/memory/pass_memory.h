@@ -1,4 +1,4 @@
-// What memory a forward and backward pass takes, moment by moment, found by making small ones.
+// The memory that a forward and backward pass takes, moment by moment, found by making small ones.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace troika::train {
 
-// What ends a part of a pass.
+// The event that ends a part of a pass.
 struct PassEvent {
   enum class Kind {
     forward_done,

@@ -57,7 +57,7 @@ class MemoryPredictor {
   // compat::count_tensor_memory(). Both arguments must outlive this object.
   MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset);
 
-  // What the options say, on so many ranks.
+  // Predicts for the options on so many ranks.
   MemoryChoice configured(int ranks) const;
   // Why this cannot be predicted; empty: it can.
   std::string why_not(const MemoryChoice& choice) const;

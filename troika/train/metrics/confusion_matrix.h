@@ -9,7 +9,7 @@
 
 namespace troika::train {
 
-// What the counts of a confusion matrix are divided by: nothing, the targets of their row, the
+// The divisor of the counts of a confusion matrix: none, the targets of their row, the
 // predictions of their column, or all samples. Nothing over nothing is 0.
 enum class Normalize { none, target, prediction, all };
 

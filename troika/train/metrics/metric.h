@@ -20,9 +20,9 @@ class Metric {
   // Adds a batch. What the two tensors are is said by each metric; they may be on any device.
   virtual void update(const at::Tensor& preds, const at::Tensor& target) = 0;
 
-  // Of what this rank was given since the last reset(), on the host.
+  // The value over this rank's batches since the last reset(), on the host.
   at::Tensor compute() const;
-  // Of what all ranks were given: collective, blocking, and the same bits on all of them. The
+  // The value over all ranks' batches: collective, blocking, the same bits on all ranks. The
   // states of this rank stay its own, so more batches may follow. `label` names the calls in
   // errors.
   at::Tensor compute(const comm::Group& group, std::string_view label) const;
@@ -33,10 +33,10 @@ class Metric {
   // Back to no samples.
   void reset();
 
-  // What this rank was given since the last reset(), reduced, on the host: for a checkpoint.
+  // The states of this rank since the last reset(), reduced, on the host: for a checkpoint.
   // Copies.
   std::vector<at::Tensor> state() const;
-  // What state() gave takes the place of what this rank was given.
+  // Replaces the states of this rank by those that state() gave.
   void load_state(const std::vector<at::Tensor>& state);
 
  protected:

@@ -81,7 +81,7 @@ std::string facts(const RunRecord& run) {
        {"versions", "Troika " + s.troika_version + ", LibTorch " + s.torch_version}});
 }
 
-// Those of the run's metrics that have one of these names.
+// The run's metrics that have one of these names.
 std::vector<Series> pick(const RunRecord& run, const std::vector<std::string>& names) {
   std::vector<Series> picked;
   for (const auto& name : names) {

@@ -12,7 +12,7 @@ namespace troika::train::report {
 
 namespace {
 
-// Of the drawings, in CSS pixels at full size.
+// Sizes of the drawings, in CSS pixels at full size.
 constexpr double kWidth = 720;
 constexpr double kLeft = 64;
 constexpr double kRight = 16;

@@ -9,7 +9,7 @@
 
 namespace troika::train::report {
 
-// Of Okabe and Ito (Color Universal Design, 2008), without their black and yellow: apart for colour
+// Okabe and Ito's colours (Color Universal Design, 2008), but black and yellow: apart for colour
 // blind eyes, on white and on black.
 inline constexpr std::array<const char*, 6> kColours{"#e69f00", "#56b4e9", "#0072b2",
                                                      "#d55e00", "#009e73", "#999999"};
@@ -27,7 +27,7 @@ std::string bar_plot(const std::string& title, const std::string& unit,
                      const std::vector<std::string>& rows, const std::vector<std::string>& parts,
                      const std::vector<std::vector<double>>& values);
 
-// What the ranks did in one step: the phases, and below them the buckets.
+// Draws one step of the ranks: the phases, and below them the buckets.
 std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks);
 
 }  // namespace troika::train::report

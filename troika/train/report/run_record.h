@@ -1,4 +1,4 @@
-// What a run left in its folder, read back.
+// Reads back the files that a run left in its folder.
 #pragma once
 
 #include <filesystem>
