@@ -11,7 +11,7 @@ namespace troika::cluster {
 namespace {
 
 // A rank whose relay has ended comes back at once; one that is stopped does not.
-constexpr Milliseconds kReturnTime{5000};
+constexpr Milliseconds kAbsenceTime{5000};
 
 }  // namespace
 
@@ -90,7 +90,7 @@ std::vector<int> Members::cut_off(const Peer& way) {
     if (member.way != &way) continue;
     member.way = nullptr;
     if (member.state != State::there) continue;
-    member.back_until = Deadline::after(kReturnTime);
+    member.back_until = Deadline::after(kAbsenceTime);
     ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
