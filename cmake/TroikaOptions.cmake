@@ -27,7 +27,8 @@ endif()
 if(TROIKA_SANITIZE)
   # GCC takes what sanitizers add for uses of uninitialised memory.
   target_compile_options(troika_options INTERFACE
-    $<BUILD_INTERFACE:-fsanitize=${TROIKA_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>)
+    $<BUILD_INTERFACE:-fsanitize=${TROIKA_SANITIZE};-fno-omit-frame-pointer>
+    $<BUILD_INTERFACE:$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
   target_link_options(troika_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${TROIKA_SANITIZE}>)
 endif()
 

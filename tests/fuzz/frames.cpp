@@ -1,11 +1,14 @@
-// What ranks and launches read from their connections: frames in pieces, and the JSON in them,
-// given to the rules of the rendezvous and of elastic rounds.
+// What ranks and launches read from their connections: frames in pieces, and the JSON, answers and
+// relayed frames in them, given to the rules of the rendezvous and of elastic rounds.
 #include <map>
 #include <optional>
 
 #include "tests/fuzz/fuzz.h"
 #include "troika/base/error.h"
 #include "troika/cluster/agent_wire.h"
+#include "troika/cluster/inquiries.h"
+#include "troika/cluster/ranges.h"
+#include "troika/cluster/relay_plan.h"
 #include "troika/cluster/roster.h"
 #include "troika/cluster/rounds.h"
 #include "troika/cluster/wire.h"
@@ -18,17 +21,31 @@ namespace {
 
 // As a server bounds what strangers may make it keep.
 constexpr size_t kMaxFrameHere = size_t{1} << 20;
+constexpr int kRanks = 4;
 
 // The rules that frames reach, as the servers give them frames.
 class Rules {
  public:
-  Rules() { rounds_.admit(0, host_); }
+  Rules() {
+    rounds_.admit(0, host_);
+    for (int rank = 0; rank < kRanks; ++rank) inquiries_.arrived(rank);
+  }
 
   // `connection` has said this.
   void take(uint64_t connection, const Frame& frame) {
-    if (frame.message == Message::hello) {
+    if (frame.message == Message::relayed) {
+      Decoder inner;
+      inner.feed(frame.value);
+      if (const auto said = inner.next()) take(frame.number % kRanks, *said);
+    } else if (frame.message == Message::ask) {
+      const auto wait = static_cast<int64_t>(frame.number % 1000);
+      inquiries_.ask(static_cast<int>(connection), frame.key, frame.value, Milliseconds(wait));
+    } else if (frame.message == Message::answer) {
+      inquiries_.answer(static_cast<int>(connection), frame.number, frame.value);
+    } else if (frame.message == Message::hello) {
       const auto hello = hello_from_json(frame.value);
-      if (hello && !roster_.objection(*hello)) roster_.enter(*hello);
+      if (!hello || roster_.objection(*hello)) return;
+      if (plan_.place(*hello).role != RelayPlan::Role::through) roster_.enter(*hello);
     } else if (const auto agent = agents_.find(connection); agent == agents_.end()) {
       greet(connection, frame);
     } else {
@@ -59,7 +76,9 @@ class Rules {
   }
 
   const AgentHello host_{.host = "host", .pid = 1, .hosts = true, .options = {{"--nnodes", "1:4"}}};
-  Roster roster_{4, "run", "port 1"};
+  Roster roster_{kRanks, "run", "port 1"};
+  RelayPlan plan_{{.from_world_size = 2, .ranks_each = 2}};
+  Inquiries inquiries_{[](const std::vector<int>&, const Frame& frame) { encode(frame); }};
   Rounds rounds_{{.min_nodes = 1,
                   .max_nodes = 4,
                   .max_restarts = 2,
@@ -73,17 +92,40 @@ class Rules {
   int next_agent_ = 1;
 };
 
+// Broken ones must not keep the rest of the input from its readers.
+void read_answers(const Frame& frame) {
+  try {
+    for_each_rank(frame.key, kRanks, [](int) {});
+  } catch (const Error&) {
+  }
+  try {
+    unpack_answers(frame.value, kRanks, [](int, const std::string&) {});
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> seeds() {
-  const Hello hello{
-      .rank = 1, .world_size = 4, .run_id = "run", .host = "node", .pid = 7, .patience_ms = 9};
+  const Hello hello{.rank = 1,
+                    .world_size = kRanks,
+                    .run_id = "run",
+                    .host = "node",
+                    .pid = 7,
+                    .patience_ms = 9,
+                    .machine = "here",
+                    .relay_port = 5};
   const AgentHello agent{.host = "node", .pid = 7, .options = {{"--nnodes", "1:4"}}};
   const auto frame = [](Message message, std::string value, uint64_t number = 0) {
     return encode({.message = message, .number = number, .key = "key", .value = std::move(value)});
   };
   const std::string joined = frame(Message::join, to_json(agent));
+  const std::string answers = pack_answers({{"same", {0, 1, 3}}, {"other", {2}}});
   return {
+      frame(Message::relayed, frame(Message::hello, to_json(hello)), 1) +
+          frame(Message::go, "1", 5),
+      frame(Message::ask, "?", 1) + frame(Message::ask, "?", 2) + frame(Message::answer, "a", 0),
+      encode({Message::answer, 0, "0-1,3-3", answers}),
       frame(Message::hello, to_json(hello)) + frame(Message::hello, to_json(hello)),
       joined + joined + frame(Message::failing, "") + frame(Message::ended, to_json(RoundEnd{})),
       joined + frame(Message::depart, "", 3) + frame(Message::lost, "gone"),
@@ -99,8 +141,9 @@ void run(std::string_view input) {
   for (const auto piece : {input.substr(0, cut), input.substr(cut)}) {
     decoder.feed(piece);
     while (const auto frame = decoder.next(kMaxFrameHere)) {
-      rules.take(frame->number % 4, *frame);
-      // What a client reads.
+      rules.take(frame->number % kRanks, *frame);
+      // A client reads these.
+      read_answers(*frame);
       launch_place_from_json(frame->value);
       to_error(frame->value, "fuzzing");
     }
