@@ -41,7 +41,7 @@ class Agent {
   // Sends and reads what there is.
   void exchange();
 
-  // What came, each once; a new round makes a stop of the one before void.
+  // Each returns what has come once; a new round voids a stop of the one before.
   std::optional<LaunchPlace> take_round();
   std::optional<Stop> take_stop();
   const std::optional<Over>& over() const { return over_; }

@@ -1,4 +1,4 @@
-// What the launches of an elastic run tell each other, as JSON in the frames of wire.h.
+// Messages between the launches of an elastic run, as JSON in the frames of wire.h.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct AgentHello {
   std::string host = {};
   int64_t pid = 0;
   bool hosts = false;  // the server is its own
-  // Those that all launches of a run must agree on, as written on the command line.
+  // All launches of a run must agree on these, as written on the command line.
   std::vector<std::pair<std::string, std::string>> options = {};
 };
 std::string to_json(const AgentHello& hello);

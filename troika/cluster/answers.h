@@ -1,4 +1,4 @@
-// What ranks answered when they were asked.
+// The answers of ranks that were asked.
 #pragma once
 
 #include <optional>

@@ -83,7 +83,7 @@ std::optional<net::SessionKeys> authenticate(const Target& target, int socket,
   throw not_authenticated("rank 0 at " + target.place, greeting, secret);
 }
 
-// What the server says to a hello; nothing when a relay's connection ends before.
+// The server's answer to a hello; nothing when a relay's connection ends before.
 std::optional<Frame> await_word(const Target& target, Connected& connected, bool is_relay,
                                 Deadline deadline) {
   std::string bytes, text, reason;

@@ -12,7 +12,7 @@ struct ExitStatus {
   bool ok() const { return code == 0 && signal == 0; }
   // It was asked to end and says that it has saved: ExitCode::requeued or ::stopped.
   bool saved() const;
-  // What a shell would return: 128 + signal for a killed process.
+  // The code that a shell would return: 128 + signal for a killed process.
   int as_exit_code() const { return signal ? 128 + signal : code; }
 };
 

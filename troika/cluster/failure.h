@@ -1,5 +1,5 @@
-// What a failing rank tells its launcher: a small JSON file named by TROIKA_ERROR_FILE, so that the
-// launcher can show the message of the rank that failed first.
+// A failing rank tells its launcher why in a small JSON file named by TROIKA_ERROR_FILE, so that
+// the launcher can show the message of the rank that failed first.
 #pragma once
 
 #include <cstdint>

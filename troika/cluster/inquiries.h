@@ -1,4 +1,4 @@
-// What ranks ask all ranks, as rank 0's server passes it on: the rules, without sockets.
+// Questions of ranks to all ranks, as rank 0's server passes them on: the rules, without sockets.
 //
 // When N ranks ask the same question at the same time, as all do whose call has timed out, a relay
 // of each question to each rank and of each answer back would take N x N frames both ways. Here the

@@ -22,7 +22,7 @@ class KeyStore {
   const std::string* find(const std::string& key) const;
   // Returns those that waited for it, who wait no more.
   std::vector<Waiting> set(const std::string& key, std::string value);
-  // What the key's value plus the decimal `delta` is, from 0 where it is not set; does not set it.
+  // The key's value plus the decimal `delta`, from 0 where it is not set; does not set it.
   std::variant<int64_t, Refusal> sum(const std::string& key, const std::string& delta) const;
 
   void wait(const std::string& key, Waiting who) { waiting_.emplace(key, who); }

@@ -27,7 +27,7 @@ Listening listen_for(const std::string& address, int port,
 Listening try_listen_for(const std::string& address, int port,
                          const Variables& variables = process_variable);
 
-// What both ends of a handshake call the listener for "ranks" or "launches" at a port.
+// The name that both ends of a handshake give a listener: of "ranks", "relay" or "launches".
 std::string listener_name(std::string_view service, int port);
 
 }  // namespace troika::cluster

@@ -18,7 +18,7 @@ class Members {
 
   // `way` leads to the rank; through a relay if way.relays. Also for one that comes back.
   void enter(int rank, Peer& way);
-  // Of ranks of this world only.
+  // `rank` is one of this world.
   bool is_there(int rank) const { return of(rank).state == State::there; }
   bool goes_through(int rank, const Peer& way) const { return of(rank).way == &way; }
   // Whether it is there, and a relay leads to it or led.
@@ -31,7 +31,7 @@ class Members {
   int others() const { return others_; }
   std::vector<int> all_there() const;
 
-  // To those of them that can be reached.
+  // A rank that cannot be reached gets nothing.
   void send(int rank, const Frame& frame) const;
   void send(const std::vector<int>& ranks, std::string_view frames) const;
   void refuse(int rank, const Refusal& why) const;

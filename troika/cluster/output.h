@@ -1,4 +1,4 @@
-// What ranks print: cut into lines for logs, and passed on to the launcher's own outputs.
+// The output of ranks: cut into lines for logs, and passed on to the launcher's own outputs.
 #pragma once
 
 #include <functional>

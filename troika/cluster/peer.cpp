@@ -12,7 +12,7 @@ namespace {
 
 // For what follows: its hello, and at the end that it closes its side.
 constexpr Milliseconds kHelloTime{20'000};
-// Of the first frame; the room's own are far smaller.
+// The limit of the first frame; the room's own are far smaller.
 constexpr size_t kMaxHelloFrame = size_t{1} << 16;
 
 }  // namespace

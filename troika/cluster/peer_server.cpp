@@ -95,7 +95,7 @@ void PeerServer::accept_all() {
       rests_ = Deadline::after(kRestTime);
       return;
     }
-    // What a client of ours says first is mostly there: then it is no stranger any more.
+    // The first message of a client of ours is mostly there: then it is no stranger any more.
     read(connections_.emplace_back(std::move(socket), limits_.proof_time));
     keep_strangers(limits_.strangers);
   }

@@ -1,6 +1,6 @@
 // The poll() loop of a server: accepts connections, lets them prove that they hold the run's
 // secret, reads whole frames from those that did, writes to them and parts from those that end.
-// What frames mean is the derived class's affair.
+// The derived class knows what frames mean.
 //
 // Strangers get no byte. They hold few descriptors (PeerLimits), for seconds: the oldest goes
 // when one more comes, and when this process has no descriptor left.
@@ -42,7 +42,7 @@ class PeerServer {
   void finish(const std::function<void(Peer&)>& last_word);
 
  protected:
-  // Of a peer that has proved that it holds the secret.
+  // `from` has proved that it holds the secret.
   virtual void handle(Peer& from, const Frame& frame) = 0;
   // Already out of the connections.
   virtual void part_from(Peer& gone) = 0;
@@ -58,7 +58,7 @@ class PeerServer {
   void take_frames(Peer& from);
   // Goes on serving, at most for so long, until `is_over()`.
   void serve_until(const std::function<bool()>& is_over, Milliseconds at_most);
-  // What an error of those who waited in vain adds: connections that failed to authenticate, or
+  // Text for the error of ranks that waited in vain: connections that failed to authenticate, or
   // that this process had no descriptors for. "" for none.
   std::string unwelcome() const;
 

@@ -11,7 +11,7 @@
 
 namespace troika::cluster {
 
-// What the ranks of one launch share in one round.
+// The ranks of one launch share this in one round.
 struct LaunchPlace {
   std::string address;
   int port = 0;
@@ -23,16 +23,16 @@ struct LaunchPlace {
 
   int rank(int local_rank, int processes) const { return node_rank * processes + local_rank; }
 };
-// Of this launch among all there are.
+// Names this launch among all there are.
 std::string unique_run_id();
 
 // The secret of the launch from which those of its rounds' ranks come; the same on all machines.
 RunSecret secret_of_launch(const LaunchOptions& options);
 net::Secret secret_of_round(const net::Secret& launch, const LaunchPlace& place);
 
-// Of the first round.
+// The place in the first round.
 LaunchPlace decide_place(const LaunchOptions& options);
-// Of the round after that of `place`.
+// The place in the round after that of `place`.
 LaunchPlace next_place(const LaunchOptions& options, LaunchPlace place);
 
 // Where a rank that fails writes.

@@ -25,7 +25,7 @@ class Roster {
   };
   // Why a rank may not be entered; nothing: it may.
   std::optional<Verdict> objection(const Hello& hello) const;
-  // Only of a rank without an objection.
+  // There must be no objection() to it.
   void enter(const Hello& hello);
   bool complete() const { return arrived_.size() == static_cast<size_t>(world_size_); }
   // "process 17 on node3".

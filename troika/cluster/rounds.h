@@ -62,7 +62,7 @@ class Rounds {
   void conclude_if_ended();
   void conclude();
   void end_with(int code, const std::string& why);
-  // Those who take part if a round starts now: the host first.
+  // The launches that take part if a round starts now: the host first.
   std::vector<int> ready() const;
   std::string who(int agent) const;
 
@@ -78,7 +78,7 @@ class Rounds {
   std::optional<int> host_code_;  // the host departs, and with it the run
   int round_ = 0, restarts_ = 0;
 
-  // Of the round that is going on.
+  // These describe the round that is going on.
   int size_ = 0;
   std::set<int> open_;  // that have yet to end
   std::vector<RoundEnd> ends_;

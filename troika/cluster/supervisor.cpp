@@ -272,7 +272,7 @@ std::vector<pid_t> Supervisor::strays() const {
   return found;
 }
 
-// What the ranks left running ends with them: their groups, and strays that left the groups and,
+// Ends all that the ranks left running: their groups, and strays that left the groups and,
 // being orphans, are ours now.
 void Supervisor::sweep() {
   for (const auto& rank : ranks_) signal_group(rank->pid, SIGKILL);

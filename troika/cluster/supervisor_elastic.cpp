@@ -59,7 +59,7 @@ int Supervisor::run_elastic() {
     ends = std::move(*completed);
     if (const auto* failure = first_failure(ends)) say(report(ends, *failure, net::host_name()));
     agent_->ended(as_round_end(ends));
-    // What the kernel does not get rid of has what the next round needs.
+    // A process that cannot be killed may hold what the next round needs.
     if (!are_gone(ends)) return conclude_elastic(ends);
   }
   return conclude_elastic(ends);

@@ -1,4 +1,4 @@
-// What the ranks and rank 0's server say to each other: length-prefixed frames inside the records
+// Messages between the ranks and rank 0's server: length-prefixed frames inside the records
 // of an authenticated session (troika/net/record.h).
 //
 // All numbers are little-endian. A frame is u32 length of the rest, u8 message, u64 number, u32
@@ -23,7 +23,7 @@ inline constexpr int kProtocolVersion = 5;
 
 // No frame of a rank may be longer.
 inline constexpr size_t kMaxFrame = size_t{256} << 20;
-// Of what a relay puts around a frame. A frame longer than both together is a broken stream.
+// A relay puts no more around a frame. A frame longer than both together is a broken stream.
 inline constexpr size_t kMaxEnvelope = size_t{64} << 10;
 
 enum class Message : uint8_t {

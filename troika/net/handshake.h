@@ -33,7 +33,7 @@ namespace troika::net {
 inline constexpr std::string_view kClientMagic = "TROIKA1C";
 inline constexpr std::string_view kServerMagic = "TROIKA1S";
 inline constexpr size_t kKeySize = 32;
-// Of either handshake message.
+// The size of either handshake message.
 inline constexpr size_t kHandshakeSize = 8 + kKeySize + 32;
 
 // Whether these first bytes can still become a message that begins with the magic.

@@ -19,7 +19,7 @@ namespace troika::net {
 inline constexpr size_t kMaxRecordText = size_t{64} << 10;
 inline constexpr size_t kRecordOverhead = 4 + 16;
 
-// Of one end of a session.
+// The keys of one end of a session.
 struct SessionKeys {
   Secret send, receive;
 };

@@ -48,7 +48,7 @@ Secret read_secret_file(const std::filesystem::path& path);
 // when it belongs to another user or others may use it, Error(net, failure) when it cannot be made.
 Secret user_secret(const std::filesystem::path& folder);
 
-// Of this user: $XDG_CONFIG_HOME/troika, else ~/.config/troika.
+// This user's: $XDG_CONFIG_HOME/troika, else ~/.config/troika.
 std::filesystem::path user_folder();
 
 }  // namespace troika::net

@@ -1,4 +1,4 @@
-// What is asked of Slurm, checked against the site's table before anything is sent: a job that
+// A request to Slurm, checked against the site's table before anything is sent: a job that
 // waits for a day to be refused, or runs with one core a GPU, costs more than an error here.
 #pragma once
 

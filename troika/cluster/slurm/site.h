@@ -1,4 +1,4 @@
-// What a computing centre's nodes have and what it lets jobs ask for: a table, read from a file.
+// A computing centre's nodes, and the limits of its jobs: a table, read from a file.
 #pragma once
 
 #include <chrono>
