@@ -61,7 +61,7 @@ void misbehave(const Plan& plan, const News& news) {
     news.tell(0, 0, "victim");
     ::raise(plan.fault == "kill" ? SIGKILL : SIGSTOP);
   }
-  if (plan.fault == "delay") {
+  if (plan.fault == "delay" || plan.fault == "late") {
     news.tell(0, 0, "victim");
     wait_for_permission(plan);
   }
@@ -125,7 +125,6 @@ void drop(const Group& group, const Plan& plan) {
     reused.back().fill_(3.14e8F);
   }
   group.barrier();
-  // Before the others give up waiting for this rank.
   const auto soon = Deadline::after(Milliseconds(300));
   if (group.rank() == next) part->receive(tensor, plan.victim).wait(soon);
 }
@@ -184,7 +183,7 @@ Outcome run(const std::string& backend, const Plan& plan, const News& news) {
   // When work() ended: with the group goes rank 0's server, which then waits for stopped ranks.
   double milliseconds = 0;
   try {
-    const bool waits_long = plan.fault != "stop" && plan.fault != "delay" && plan.fault != "drop";
+    const bool waits_long = plan.fault != "stop" && plan.fault != "delay";
     const Group group =
         world({.backend = backend,
                .group = {.timeout = waits_long ? Milliseconds(60'000) : Milliseconds(1500),

@@ -163,8 +163,10 @@ struct Case {
 };
 constexpr Case kMoments[] = {{1, "before"}, {1, "during"}, {1, "after"}, {0, "during"}};
 constexpr Case kBetweenCalls[] = {{1, "before"}, {1, "after"}, {0, "after"}};
-// A time-out is told within a second after the deadline.
-constexpr double kAfterTimeout = 1500 + 1000;
+// Milliseconds in which a rank is told that would else wait for the time-out of a minute.
+constexpr double kAtOnce = 20'000;
+// The same where the time-out is 1.5 seconds.
+constexpr double kAfterTimeout = 1500 + 5000;
 
 std::string describe(const Case& row) {
   return fmt::format("rank {} {}", row.victim, row.when);
@@ -174,7 +176,7 @@ TEST_P(Faults, AKilledRankIsNamedAtOnce) {
   for (const auto& row : kMoments) {
     SCOPED_TRACE(describe(row));
     Job job(GetParam(), "kill", row.when, row.victim);
-    expect_survivors(job, row.victim, ErrorKind::peer, 5000,
+    expect_survivors(job, row.victim, ErrorKind::peer, kAtOnce,
                      testing::HasSubstr(fmt::format("rank {} is gone", row.victim)));
   }
 }
@@ -208,7 +210,7 @@ TEST_P(Faults, ALateRankIsNamedAtTheDeadline) {
 }
 
 TEST_P(Faults, ARankThatIsLateWithinTheDeadlineIsNoFault) {
-  Job job(GetParam(), "delay", "during");
+  Job job(GetParam(), "late", "during");
   job.permit();
   const auto told = job.hear({0, 1, 2});
   ASSERT_EQ(told.size(), 3U);
@@ -219,7 +221,7 @@ TEST_P(Faults, ARankThatLeavesEarlyIsNamedAtOnce) {
   for (const auto& row : kBetweenCalls) {
     SCOPED_TRACE(describe(row));
     Job job(GetParam(), "leave", row.when, row.victim);
-    expect_survivors(job, row.victim, ErrorKind::peer, 5000,
+    expect_survivors(job, row.victim, ErrorKind::peer, kAtOnce,
                      testing::HasSubstr(fmt::format(
                          "rank {} has left and takes no part in all_reduce #", row.victim)));
   }
@@ -252,7 +254,7 @@ TEST_P(Faults, MismatchesAreToldToAllRanks) {
       EXPECT_THAT(words.what, testing::AllOf(testing::HasSubstr("ranks called different"),
                                              testing::HasSubstr(called)))
           << "on rank " << rank;
-      EXPECT_LT(words.milliseconds, 5000) << words.what;
+      EXPECT_LT(words.milliseconds, kAtOnce) << words.what;
     }
   }
 }
@@ -306,7 +308,7 @@ void expect_halves_to_be_told(const std::string& backend, int nodes) {
                   testing::AllOf(testing::HasSubstr("ranks called different collectives"),
                                  testing::HasSubstr(low), testing::HasSubstr(high)))
           << "on rank " << rank;
-      EXPECT_LT(words.milliseconds, 5000) << words.what;
+      EXPECT_LT(words.milliseconds, kAtOnce) << words.what;
     }
   }
 }

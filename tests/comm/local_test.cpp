@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <barrier>
 #include <future>
 #include <limits>
 #include <thread>
@@ -77,7 +78,9 @@ TEST(Group, DifferentOperationsDoNotPair) {
 // Every other rank names it, with the call it missed and the last one it made.
 TEST(Group, AnAbsentRankIsNamedByAllOthersWithTheCallItMissed) {
   std::atomic<int> named = 0;
+  std::barrier all_run(4);  // the time-out is that of "start", too
   const auto body = [&](const Group& group) {
+    all_run.arrive_and_wait();
     group.barrier({.label = "start"});
     if (group.rank() == 2) {
       while (named < 3) std::this_thread::yield();
@@ -96,7 +99,7 @@ TEST(Group, AnAbsentRankIsNamedByAllOthersWithTheCallItMissed) {
     }
     ++named;
   };
-  local::run(4, body, {.timeout = Milliseconds(100)});
+  local::run(4, body, {.timeout = Milliseconds(1000)});
   EXPECT_EQ(named, 3);
 }
 

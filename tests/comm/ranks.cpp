@@ -3,7 +3,8 @@
 //   mismatch  rank 1 calls another collective than the others
 //   levels    ranks on several nodes send no messages inside of them
 //   throw     rank 1 throws and lives on while the others wait for it
-// In the last two every other rank must get the right error.
+// In mismatch and throw every other rank must get the right error, wherever it has come to by then:
+// a rank that fails ends every call of the others, also those that they need it no more for.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
@@ -33,8 +34,9 @@ std::optional<Error> error_of(const std::function<void()>& call) {
   }
 }
 
-void mismatch(Group group) {
+void mismatch(const std::function<Group()>& make) {
   const auto error = error_of([&] {
+    const Group group = make();
     if (group.rank() == 1) {
       group.barrier({.label = "other"});
     } else {
@@ -102,9 +104,11 @@ void levels(const Group& group) {
 
 void one_throws(int rank, const std::function<Group()>& make) {
   try {
-    auto group = make();
-    if (rank == 1) throw std::runtime_error("the disk is full");
-    const auto error = error_of([&] { group.barrier({.label = "waiting"}); });
+    const auto error = error_of([&] {
+      const Group group = make();
+      if (rank == 1) throw std::runtime_error("the disk is full");
+      group.barrier({.label = "waiting"});
+    });
     expect_error(error, ErrorKind::peer, "rank 1 is gone: its program failed");
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "the disk is full");
@@ -123,7 +127,7 @@ int main(int argc, char** argv) {
     const auto environment = cluster::discover();
     if (mode == "conform") comm::conform(make());
     if (mode == "levels") comm::levels(make());
-    if (mode == "mismatch") comm::mismatch(make());
+    if (mode == "mismatch") comm::mismatch(make);
     if (mode == "throw") comm::one_throws(environment.rank, make);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -208,10 +208,15 @@ std::string why_unavailable() {
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {
   try {
     return connect(meeting, deadline);
+  } catch (const Error&) {
+    throw;
   } catch (const c10::Error& error) {
+    meeting.lifeline->explain_broken_connection();
     throw Error("comm", ErrorKind::timeout,
                 {.what = "gloo could not connect the ranks in time", .got = first_line(error)});
-  } catch (const ::gloo::Exception& error) {
+  } catch (const std::exception& error) {
+    // A rank that was connected before this one may have failed since.
+    meeting.lifeline->explain_broken_connection();
     throw Error("comm", ErrorKind::peer,
                 {.what = "gloo could not connect the ranks", .got = first_line(error)});
   }
