@@ -1,5 +1,6 @@
 // ranks BACKEND MODE, on the ranks that a launcher started:
 //   conform   the conformance suite
+//   sum       one sum
 //   mismatch  rank 1 calls another collective than the others
 //   levels    ranks on several nodes send no messages inside of them
 //   throw     rank 1 throws and lives on while the others wait for it
@@ -45,6 +46,12 @@ void mismatch(const std::function<Group()>& make) {
   });
   expect_error(error, ErrorKind::usage, "ranks called different collectives");
   expect_error(error, ErrorKind::usage, "rank 1: barrier #0 'other'");
+}
+
+void sum(const Group& group) {
+  const auto tensor = at::full({1}, group.rank());
+  group.all_reduce(tensor);
+  EXPECT_EQ(tensor.item<float>(), group.size() * (group.size() - 1) / 2);
 }
 
 // Messages that this rank sent, and those of them that left its node.
@@ -126,6 +133,7 @@ int main(int argc, char** argv) {
   try {
     const auto environment = cluster::discover();
     if (mode == "conform") comm::conform(make());
+    if (mode == "sum") comm::sum(make());
     if (mode == "levels") comm::levels(make());
     if (mode == "mismatch") comm::mismatch(make);
     if (mode == "throw") comm::one_throws(environment.rank, make);

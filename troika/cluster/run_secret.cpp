@@ -23,6 +23,13 @@ RunSecret find_secret(const std::string& run, const Variables& variables,
   return {net::user_secret(folder).derive("run", run), (folder / "run-key").string()};
 }
 
+bool is_secret_given(const Variables& variables) {
+  for (const char* name : {kSecretVariable, kSecretFileVariable}) {
+    if (const auto text = variables(name); text && !text->empty()) return true;
+  }
+  return false;
+}
+
 RunSecret secret_of_ranks(const Environment& environment) {
   if (environment.world_size == 1) return {net::Secret::random(), "this process"};
   return find_secret(environment.run_id);

@@ -27,6 +27,9 @@ struct RunSecret {
 RunSecret find_secret(const std::string& run, const Variables& variables = process_variable,
                       const std::filesystem::path& folder = net::user_folder());
 
+// Whether kSecretVariable or kSecretFileVariable gives this process a secret.
+bool is_secret_given(const Variables& variables = process_variable);
+
 // For the ranks of this environment; one that is alone shares its secret with nobody.
 RunSecret secret_of_ranks(const Environment& environment);
 

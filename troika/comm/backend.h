@@ -10,6 +10,7 @@
 
 #include "troika/cluster/environment.h"
 #include "troika/cluster/rendezvous.h"
+#include "troika/cluster/run_secret.h"
 #include "troika/comm/group_impl.h"
 
 namespace troika::comm {
@@ -24,9 +25,15 @@ struct Meeting {
   Station station(std::string backend) const;
 };
 
-// Gathers the ranks of the environment and finds out which share a node. Blocks until all are
-// there. Throws what Rendezvous::join throws.
-Meeting meet(const cluster::Environment& environment, Deadline deadline);
+// Where the ranks of a world gather, and the secret by which they prove that they belong to it.
+struct MeetingPlace {
+  cluster::Environment environment;
+  cluster::RunSecret secret;
+};
+
+// Gathers the ranks and finds out which share a node. Blocks until all are there. Throws what
+// Rendezvous::join throws.
+Meeting meet(const MeetingPlace& place, Deadline deadline);
 
 struct Backend {
   std::string_view name;
@@ -56,9 +63,11 @@ std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
 namespace mpi {
 std::string why_unavailable();
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
-// MPI_COMM_WORLD with a place to meet that its rank 0 chooses. Initialises MPI where the program
-// has not. Throws Error(usage) when MPI does not see the environment's ranks.
-cluster::Environment place_to_meet(cluster::Environment environment, Deadline deadline);
+// For the ranks of MPI_COMM_WORLD: rank 0 chooses the place, and makes a secret unless its
+// environment gives it one, in which case every rank takes its own. Called by all of them.
+// Initialises MPI where the program has not. Throws Error(usage) when MPI does not see the
+// environment's ranks.
+MeetingPlace place_to_meet(cluster::Environment environment, Deadline deadline);
 }  // namespace mpi
 
 }  // namespace troika::comm

@@ -58,10 +58,11 @@ Station Meeting::station(std::string backend) const {
           .nodes = nodes};
 }
 
-Meeting meet(const cluster::Environment& environment, Deadline deadline) {
+Meeting meet(const MeetingPlace& place, Deadline deadline) {
+  const auto& environment = place.environment;
   Meeting meeting;
   meeting.environment = environment;
-  meeting.rendezvous = cluster::Rendezvous::join(environment, deadline);
+  meeting.rendezvous = cluster::Rendezvous::join(environment, place.secret, deadline);
   meeting.nodes = find_nodes(environment, *meeting.rendezvous, deadline);
   meeting.lifeline = std::make_shared<Lifeline>(make_control_plane(meeting.rendezvous),
                                                 environment.rank, environment.world_size);

@@ -64,7 +64,9 @@ Group world(const cluster::Environment& environment, const WorldOptions& options
   const bool by_mpi = name == "mpi" || (name == "auto" && environment.num_nodes != 1 &&
                                         between_nodes(environment) == "mpi");
   const auto meeting =
-      meet(by_mpi ? mpi::place_to_meet(environment, deadline) : environment, deadline);
+      meet(by_mpi ? mpi::place_to_meet(environment, deadline)
+                  : MeetingPlace{environment, cluster::secret_of_ranks(environment)},
+           deadline);
   GroupOptions group = options.group;
   if (group.flight_record.empty()) group.flight_record = flight_record_folder(meeting, deadline);
   // A rank that fails alone must not seem to leave in peace.

@@ -1,5 +1,6 @@
 // Back end `mpi`: processes of an MPI job, connected by the MPI library.
 #include <fmt/format.h>
+#include <string.h>
 
 #include <cstdlib>
 #include <utility>
@@ -35,21 +36,37 @@ int initialise() {
   return provided;
 }
 
-// Where the ranks of a communicator meet for the control connection is agreed on over MPI itself.
-cluster::Environment place_to_meet(cluster::Environment environment, MPI_Comm comm,
-                                   Deadline deadline) {
+// Rank 0's word to the others. Sent as it lies in memory.
+struct Invitation {
   char host[MPI_MAX_PROCESSOR_NAME] = "127.0.0.1";
-  int length = 0;
-  if (environment.num_nodes != 1) MPI_Get_processor_name(host, &length);
-  int port = environment.rank == 0 ? cluster::free_port() : 0;
+  int port = 0;
+  char secret[2 * net::Secret::kSize + 1] = {};  // in hexadecimal; empty: take your own
+
+  Invitation() = default;
+  Invitation(const Invitation&) = delete;
+  Invitation& operator=(const Invitation&) = delete;
+  ~Invitation() { ::explicit_bzero(this, sizeof(Invitation)); }
+};
+
+// Where the ranks of a communicator meet for the control connection is agreed on over MPI itself,
+// and so is the secret, which processes on several machines may have no other way to share.
+MeetingPlace place_to_meet(cluster::Environment environment, MPI_Comm comm, Deadline deadline) {
+  Invitation invitation;
+  if (environment.rank == 0) {
+    int length = 0;
+    if (environment.num_nodes != 1) MPI_Get_processor_name(invitation.host, &length);
+    invitation.port = cluster::free_port();
+    if (!cluster::is_secret_given()) {
+      net::Secret::random().to_hex().copy(invitation.secret, 2 * net::Secret::kSize);
+    }
+  }
   MPI_Request request;
-  check(MPI_Ibcast(host, sizeof(host), MPI_CHAR, 0, comm, &request), 0);
+  check(MPI_Ibcast(&invitation, sizeof(invitation), MPI_BYTE, 0, comm, &request), 0);
   finish(request, deadline, nullptr);
-  check(MPI_Ibcast(&port, 1, MPI_INT, 0, comm, &request), 0);
-  finish(request, deadline, nullptr);
-  environment.master_address = host;
-  environment.master_port = port;
-  return environment;
+  environment.master_address = invitation.host;
+  environment.master_port = invitation.port;
+  if (invitation.secret[0] == '\0') return {environment, cluster::secret_of_ranks(environment)};
+  return {environment, {net::Secret::parse(invitation.secret, "MPI"), "rank 0, over MPI"}};
 }
 
 std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadline deadline) {
@@ -97,7 +114,7 @@ std::string why_unavailable() {
   return {};
 }
 
-cluster::Environment place_to_meet(cluster::Environment environment, Deadline deadline) {
+MeetingPlace place_to_meet(cluster::Environment environment, Deadline deadline) {
   require_same_world(environment);
   return place_to_meet(std::move(environment), MPI_COMM_WORLD, deadline);
 }

@@ -16,7 +16,7 @@ Error unavailable() {
 
 }  // namespace
 
-cluster::Environment place_to_meet(cluster::Environment, Deadline) {
+MeetingPlace place_to_meet(cluster::Environment, Deadline) {
   throw unavailable();
 }
 
