@@ -62,7 +62,8 @@ void hierarchical_all_reduce(const Party& party, const Nodes& nodes, Span whole,
   blocks.resize(nodes.my_node().size(), {whole.data + whole.bytes, 0});
   inside.reduce_scatter(blocks, elements.first_level());
   const size_t place = nodes.place_of(party.me);
-  if (place < nodes.smallest()) {
+  // A whole of few elements has empty blocks; the nodes have nothing to say to each other of them.
+  if (blocks[place].bytes > 0) {
     const Party across = party.part(nodes.across(place));
     if (between == Algorithm::recursive_doubling) {
       recursive_doubling_all_reduce(across, blocks[place], elements.last_level());
