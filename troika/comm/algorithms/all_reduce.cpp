@@ -85,12 +85,6 @@ void ring_all_reduce(const Party& party, Span whole, const Elements& elements) {
   ring_all_gather(party, blocks);
 }
 
-void direct_all_reduce(const Party& party, Span whole, const Elements& elements) {
-  const auto blocks = even_blocks(whole, elements.size(), party.size());
-  direct_reduce_scatter(party, blocks, elements);
-  ring_all_gather(party, blocks);
-}
-
 void recursive_doubling_all_reduce(const Party& party, Span whole, const Elements& average) {
   const Elements elements = average.divided_ahead(whole);
   const Fold fold(party);
@@ -103,7 +97,7 @@ void recursive_doubling_all_reduce(const Party& party, Span whole, const Element
     }
   }
   for (int distance = 1; fold.active && distance < fold.power; distance <<= 1) {
-    // What is sent must not change under way.
+    // The data must not change under way.
     const std::vector<char> mine(whole.data, whole.data + whole.bytes);
     exchange_and_reduce(party, reducer, fold.member_at(fold.position ^ distance),
                         {const_cast<char*>(mine.data()), mine.size()}, whole);

@@ -11,7 +11,8 @@ namespace troika::comm {
 
 // Reduce-scatter and all-gather in a ring: 2(n-1) messages a segment and 2(n-1)/n S bytes, the
 // least possible (Patarasuk and Yuan, JPDC 69(2), 2009). Block b is reduced in the order b+1, b+2,
-// ..., b. Half-precision types are reduced by direct_reduce_scatter(): one rounding.
+// ..., b; where Elements::wants_all_terms(), all at once by the rank that gets it (see
+// flat_reduce_scatter()).
 void ring_all_reduce(const Party& party, Span whole, const Elements& elements);
 
 // log2 n exchanges of S bytes (n a power of two; else two more for some), as many roundings of
@@ -27,9 +28,5 @@ void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& ele
 // in at most one of them (Sanders, Speck and Traeff, Parallel Computing 35(12), 2009). Pipelined
 // by segments; at most 2S bytes each way.
 void double_tree_all_reduce(const Party& party, Span whole, const Elements& elements);
-
-// Every member sends each block to the one that owns it, which reduces them all at once: bytes and
-// messages of the ring. For averages of integers, whose sum may not fit into their type.
-void direct_all_reduce(const Party& party, Span whole, const Elements& elements);
 
 }  // namespace troika::comm

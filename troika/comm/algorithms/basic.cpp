@@ -63,6 +63,10 @@ void ring_all_gather(const Party& party, const std::vector<Span>& blocks) {
   }
 }
 
+namespace {
+
+// Every block is sent straight to its owner, which reduces all of them at once, in the order of
+// members.
 void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                            const Elements& elements) {
   const int n = party.size();
@@ -81,9 +85,11 @@ void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
   sends.wait();
 }
 
+}  // namespace
+
 void flat_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                          const Elements& elements) {
-  if (elements.is_half()) {
+  if (elements.wants_all_terms()) {
     direct_reduce_scatter(party, blocks, elements);
   } else {
     ring_reduce_scatter(party, blocks, elements);

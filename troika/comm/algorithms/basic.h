@@ -20,11 +20,8 @@ void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                          const Elements& elements);
 void ring_all_gather(const Party& party, const std::vector<Span>& blocks);
 
-// Reduce-scatter with every block sent straight to its owner, which reduces all of them at once, in
-// the order of members, rounding once. Bytes and messages of the ring.
-void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
-                           const Elements& elements);
-// Direct for the half-precision types, which a ring would round at every step; else in a ring.
+// The same in a ring, or, for Elements::wants_all_terms(), with every block sent straight to its
+// owner, which reduces all of them at once: one rounding, bytes and messages of the ring.
 void flat_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                          const Elements& elements);
 

@@ -21,12 +21,6 @@ Span span_of(const at::Tensor& tensor) {
   return {static_cast<char*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// Their sum may not fit into their type, so it is made and divided in one step: see reduce().
-bool is_integer_average(const Call& call) {
-  return call.reduce_op == ReduceOp::average &&
-         c10::isIntegralType(call.type, /*includeBool=*/false);
-}
-
 Elements elements_of(const Call& call) {
   return {call.type, call.reduce_op, call.divisor};
 }
@@ -36,9 +30,9 @@ void reduce_to_root(const Party& party, Call call) {
   // All but the root's values are used up.
   if (party.me != call.root) call.output = call.output.clone();
   const Span whole = span_of(call.output);
-  if (is_integer_average(call)) {
+  if (elements.is_integer_average()) {
     const auto blocks = even_blocks(whole, elements.size(), party.size());
-    direct_reduce_scatter(party, blocks, elements);
+    flat_reduce_scatter(party, blocks, elements);
     return linear_gather(party, blocks[static_cast<size_t>(party.me)], blocks, call.root);
   }
   tree_reduce(party, whole, call.root, elements.divided_ahead(whole));
@@ -58,7 +52,7 @@ void MessageCollectives::all_reduce(const Party& party, const Call& call) {
   const Span whole = span_of(call.output);
   const auto elements = elements_of(call);
   if (party.size() == 1) return;
-  if (is_integer_average(call)) return direct_all_reduce(party, whole, elements);
+  if (elements.is_integer_average()) return ring_all_reduce(party, whole, elements);
   const auto& nodes = party.channel.station().nodes;
   const bool half = elements.is_half();
   auto algorithm = call.algorithm;
@@ -87,17 +81,13 @@ void MessageCollectives::all_reduce(const Party& party, const Call& call) {
 void MessageCollectives::reduce_scatter(const Party& party, const Call& call) {
   if (party.size() == 1) return copy(span_of(call.input), span_of(call.output));
   const auto elements = elements_of(call);
-  if (nodes_.has_levels() && !is_integer_average(call)) {
+  if (nodes_.has_levels() && !elements.is_integer_average()) {
     const auto blocks = blocks_of(span_of(call.input), elements.size(), call.input_counts);
     return hierarchical_reduce_scatter(party, nodes_, blocks, span_of(call.output), elements);
   }
   const auto used_up = call.input.clone();
   const auto blocks = blocks_of(span_of(used_up), elements.size(), call.input_counts);
-  if (is_integer_average(call)) {
-    direct_reduce_scatter(party, blocks, elements);
-  } else {
-    flat_reduce_scatter(party, blocks, elements);
-  }
+  flat_reduce_scatter(party, blocks, elements);
   copy(blocks[static_cast<size_t>(party.me)], span_of(call.output));
 }
 

@@ -12,7 +12,7 @@ namespace troika::comm {
 // Carries out calls of one group, for which no back end had a faster way. Buffers are on the host.
 class MessageCollectives {
  public:
-  // Of the group of `station`, as this rank sees it.
+  // For the group of `station`, as this rank sees it.
   explicit MessageCollectives(const Station& station) : nodes_(station.nodes, station.rank) {}
 
   // Carries out the call of `channel`, after GroupImpl::agree(). Blocks. Throws what messages

@@ -11,7 +11,7 @@
 
 namespace troika::comm {
 
-// What a message costs between two ranks: seconds, and seconds per byte.
+// The cost of a message between two ranks: seconds, and seconds per byte.
 struct Link {
   double latency = 0;
   double per_byte = 0;

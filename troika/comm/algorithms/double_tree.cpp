@@ -119,7 +119,7 @@ void double_tree_all_reduce(const Party& party, Span whole, const Elements& aver
     }
   };
   each([&](Lane& lane, Span segment) { lane.raise(segment, elements); });
-  // What was sent up is about to be overwritten from above.
+  // The data sent up is about to be overwritten from above.
   first.up.wait();
   second.up.wait();
   each([](Lane& lane, Span segment) { lane.take_from_above(segment); });

@@ -8,8 +8,8 @@
 
 namespace troika::comm {
 
-// Of the party of all ranks of a group. A member's place is its number among the members of its
-// node.
+// The nodes of the party of all ranks of a group. A member's place is its number among the members
+// of its node.
 class Nodes {
  public:
   // `numbers` has the number of each member's node; `me` is this member.

@@ -1,5 +1,5 @@
-// What the algorithms of collectives run on: some ranks of a group, pieces of a buffer, and the
-// messages between them, counted.
+// The ground that algorithms of collectives run on: some ranks of a group, pieces of a buffer, and
+// the messages between the ranks, counted.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -14,7 +14,7 @@
 
 namespace troika::comm {
 
-// What was sent as data of collectives; may be read while they run.
+// Counts the data sent by collectives; may be read while they run.
 struct Traffic {
   std::atomic<uint64_t> messages = 0;
   std::atomic<uint64_t> bytes = 0;
@@ -35,19 +35,19 @@ struct Party {
   Traffic& traffic;
   std::vector<int> ranks;  // of the group, by member
   int me;
-  // Of the messages: some algorithms have several streams between two members.
+  // The lane of the messages: some algorithms have several streams between two members.
   uint32_t lane = 0;
 
   int size() const { return static_cast<int>(ranks.size()); }
   int rank_of(int member) const { return ranks[static_cast<size_t>(member)]; }
-  // Those of `members`, of which this rank is one.
+  // The party of `members`, of which this rank is one.
   Party part(const std::vector<int>& members) const;
 };
 // All ranks of the group in their order.
 Party everyone(Channel& channel, Deadline deadline, Traffic& traffic);
 
-// What is reduced, and how: whole elements of a type that reduce() takes. Complete results are
-// divided by `divisor`; that is how an average is made.
+// The elements of a reduction, which are whole and of a type that reduce() takes, and its operation.
+// Complete results are divided by `divisor`; that is how an average is made.
 struct Elements {
   c10::ScalarType type;
   ReduceOp op;
@@ -58,6 +58,13 @@ struct Elements {
   bool is_half() const {
     return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16;
   }
+  // The sum of integers may not fit into their type, so an average of them is made in one step.
+  bool is_integer_average() const {
+    return op == ReduceOp::average && c10::isIntegralType(type, /*includeBool=*/false);
+  }
+  // Whether all terms are to be reduced at once, by reduce(): partial sums would be rounded, or
+  // overflow.
+  bool wants_all_terms() const { return is_half() || is_integer_average(); }
   // For what is reduced by levels: halves are divided at the first, so that no partial sum of an
   // average leaves their range, other types at the last.
   Elements first_level() const { return {type, op, is_half() ? divisor : 1}; }
