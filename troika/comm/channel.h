@@ -47,7 +47,7 @@ class Channel {
   std::unique_ptr<Arrival> receive(int peer, uint32_t lane, void* data, size_t bytes);
 
  private:
-  // What arrives from one peer on one lane.
+  // The messages that arrive from one peer on one lane.
   struct Stream {
     int peer = 0;
     uint32_t lane = 0;

@@ -272,7 +272,7 @@ Error Group::Core::explained(const Error& error, const Print& print) const {
                     .expected = "every rank to come, and the data to arrive, in time"});
     }
   }
-  // What ended this call may be but an echo of the loss that cut the lifeline.
+  // This call's error may be but an echo of the loss that cut the lifeline.
   const Error cause = lifeline.cause().value_or(error);
   if (cause.kind() == ErrorKind::usage) return cause;
   return Error("comm", cause.kind(),

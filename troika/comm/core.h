@@ -1,5 +1,5 @@
-// What the handles of a group share: the order of its calls, the thread that carries out those that
-// run beside the caller, and the first failure.
+// The state that the handles of a group share: the order of its calls, the thread that carries out
+// those that run beside the caller, and the first failure.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -24,7 +24,7 @@ struct Work::State {
   std::condition_variable changed;
   bool done = false;
   std::exception_ptr failure;
-  // What is left to do in wait(): of a receive. Runs once, on the first thread that waits.
+  // The rest of a message's work, done in wait(). Runs once, on the first thread that waits.
   std::function<void(Deadline)> rest;
   std::optional<Times> times = {};  // of a collective that has ended
 
@@ -39,7 +39,8 @@ struct Job {
   // Whether the operation reads what is in `output`, and whether its result belongs there.
   bool reads_output = false;
   bool writes_output = true;
-  // What the caller's stream had queued when the call was made; none for tensors on the host.
+  // Marks the work that the caller's stream had queued when the call was made; none for tensors on
+  // the host.
   std::optional<c10::Event> ready = {};
 };
 

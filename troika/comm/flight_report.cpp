@@ -23,7 +23,7 @@ namespace {
 constexpr double kLateSeconds = 1;
 constexpr double kLateShare = 0.1;
 
-// What the records say of one group of ranks.
+// The content of the records about one group of ranks.
 struct FlightGroup {
   struct Seen {
     const FlightRecord* record = nullptr;
@@ -75,7 +75,7 @@ void add(FlightGroup& group, const FlightRecord& record) {
 }
 
 void align(FlightGroup& group) {
-  // Of a rank without a record counts its latest answer to any other.
+  // A rank without a record is seen by its latest answer to any other.
   for (const auto& [record, answer, next] : group.ranks) {
     for (size_t i = 0; record && i < std::min(record->standings.size(), group.ranks.size()); ++i) {
       auto& seen = group.ranks[i];
@@ -140,7 +140,8 @@ std::string show_seconds(const std::vector<double>& seconds) {
   return low == high ? low + " s" : fmt::format("{} to {} s", low, high);
 }
 
-// What is to be said of ranks, each thing once: by the text after the ranks, and with seconds.
+// A statement about ranks, made once for all of them: keyed by the text after the ranks, and with
+// seconds.
 struct Saying {
   std::vector<int> ranks;
   std::vector<double> seconds = {};
@@ -299,7 +300,7 @@ std::string table(const FlightGroup& group) {
   return text;
 }
 
-// Of a group that is not the first that failed.
+// The line for a group that is not the first that failed.
 std::string line(const FlightGroup& group, const FlightGroup& first) {
   std::string text = heading(group);
   if (!group.missing.empty()) text += ", without " + show(group.missing);

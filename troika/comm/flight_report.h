@@ -21,7 +21,7 @@ struct FlightRecord {
     std::string operation, type, label, site, state;
     std::optional<double> started, ended;
 
-    // What all ranks must call alike, as far as it is recorded.
+    // The part of a call that must be alike on all ranks, as far as it is recorded.
     auto print() const { return std::tie(operation, type, count); }
     // "all_reduce #5 'loss' (trainer.cpp:37)"
     std::string describe() const {
@@ -34,7 +34,7 @@ struct FlightRecord {
       return describe() + " of " + type + (count < 0 ? "" : " x " + std::to_string(count));
     }
   };
-  // What another rank said of itself when this one asked.
+  // Another rank's account of itself when this one asked.
   struct Answer {
     int64_t sequence = -1;
     bool finished = true;
@@ -86,7 +86,7 @@ struct FlightRecord {
 // - a table of all ranks, with the seconds from the last call's start (unfinished or failed) or end
 //   (finished) until the rank wrote its record;
 // - a line for each other group, and for each file that could not be used.
-// Of a rank without a record, what it last told the others counts. Times on different hosts are as
+// A rank without a record counts with what it last told the others. Times on different hosts are as
 // comparable as the hosts' clocks.
 //
 // Throws Error(usage) when there is no such folder, when no file in it is a flight record, and when

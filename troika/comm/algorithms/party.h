@@ -46,8 +46,8 @@ struct Party {
 // All ranks of the group in their order.
 Party everyone(Channel& channel, Deadline deadline, Traffic& traffic);
 
-// The elements of a reduction, which are whole and of a type that reduce() takes, and its operation.
-// Complete results are divided by `divisor`; that is how an average is made.
+// The elements of a reduction, which are whole and of a type that reduce() takes, and its
+// operation. Complete results are divided by `divisor`; that is how an average is made.
 struct Elements {
   c10::ScalarType type;
   ReduceOp op;

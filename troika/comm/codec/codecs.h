@@ -1,4 +1,4 @@
-// What make_codec() chooses from. Options are valid.
+// The codecs that make_codec() chooses from. Options are valid.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -1,4 +1,4 @@
-// What codecs keep from step to step, and under which names it is saved.
+// The state that codecs keep from step to step, and the names under which it is saved.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,8 @@ namespace troika::comm::codec {
 
 using State = std::map<std::string, at::Tensor>;
 
-// What a tensor of the state is of: "bucket2.error", "bucket0.part3.q".
+// Names the bucket and the part that a tensor of the state belongs to: "bucket2.error",
+// "bucket0.part3.q".
 struct StateKey {
   int64_t bucket = 0;
   std::optional<int64_t> part = {};
@@ -46,7 +47,7 @@ class ErrorMemory {
   bool on() const { return on_; }
   // bucket.flat in computation_type() plus what is kept of it: a new tensor.
   at::Tensor added_to(const GradientBucket& bucket) const;
-  // What is to be kept from now on, in the shape of flat. Takes hold of the tensor.
+  // Keeps `left_out`, which has the shape of flat, from now on. Takes hold of the tensor.
   void keep(const GradientBucket& bucket, at::Tensor left_out);
 
   State state() const;

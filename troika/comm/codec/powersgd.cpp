@@ -106,7 +106,7 @@ class PowerSgd : public Codec {
   void load_state(const State& state) override;
 
  private:
-  // Of one bucket.
+  // The state of one bucket.
   struct Kept {
     int64_t step = 0;                 // averages made so far
     std::map<int64_t, at::Tensor> q;  // by part

@@ -40,7 +40,7 @@ void store(BFloat16& place, float value) {
   place.bits = static_cast<unsigned short>(value != value ? 0x7fc0 : rounded);
 }
 
-// What elements are combined in.
+// The type in which elements are combined.
 template <typename T>
 using Value = decltype(load(T()));
 

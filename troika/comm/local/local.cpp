@@ -45,7 +45,7 @@ class Hub {
     const auto hopeless = [&] { return lifeline.is_cut() || lifeline.has_left(from); };
     changed_.wait_until(lock, deadline.at(),
                         [&] { return messages.contains(number) || hopeless(); });
-    // What arrived before a loss is still good.
+    // A message that arrived before a loss is still good.
     if (auto message = messages.extract(number)) return std::move(message.mapped());
     lifeline.require_live();
     if (lifeline.has_left(from)) {
@@ -209,7 +209,7 @@ void run_ranks(std::vector<std::shared_ptr<GroupImpl>> impls,
     });
   }
   for (auto& thread : threads) thread.join();
-  // Of one that failed by itself, if there is one.
+  // The failure of a rank that failed by itself, if there is one.
   for (const bool by_itself : {true, false}) {
     for (size_t r = 0; r < failures.size(); ++r) {
       if (failures[r] && lifelines[r]->heard_of_loss() != by_itself) {

@@ -26,7 +26,7 @@ class Errands {
   Errands(const Errands&) = delete;
   Errands& operator=(const Errands&) = delete;
 
-  // What is returned is done once `errand` has returned or thrown.
+  // The future is ready once `errand` has returned or thrown.
   std::shared_future<void> start(std::function<void()> errand) {
     std::packaged_task<void()> task(std::move(errand));
     last_ = task.get_future().share();

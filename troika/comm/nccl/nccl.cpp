@@ -29,7 +29,7 @@ namespace troika::comm::nccl {
 
 namespace {
 
-// What one group has of c10d.
+// The objects of c10d that one group has.
 struct Connection {
   c10::intrusive_ptr<c10d::TCPStore> store;
   c10::intrusive_ptr<compat::NcclProcessGroup> group;
@@ -164,7 +164,7 @@ class NcclGroup : public GroupImpl {
                    .expected = device_.str() + ", as in its first one"});
     }
     if (!errands_) errands_ = std::make_unique<Errands>();
-    // Of the store, which counts in whole seconds; the deadline is kept by this thread.
+    // The store's time-out, which counts in whole seconds; this thread keeps the deadline.
     const Milliseconds time =
         std::clamp(deadline.left(), Milliseconds(1000), Milliseconds(std::chrono::hours(24)));
     const auto made = std::make_shared<Connection>();

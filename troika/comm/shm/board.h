@@ -30,7 +30,7 @@ struct Slot {
 
 class Board {
  public:
-  // Of `size` ranks, of which this is `rank`. The memory starts zeroed.
+  // A board for `size` ranks, seen by `rank`. The memory starts zeroed.
   Board(Segment segment, int rank, int size, std::shared_ptr<Lifeline> lifeline);
   static size_t bytes_for(int size);
 

@@ -49,7 +49,8 @@ class Mailbox {
   // From one peer.
   struct Incoming {
     std::mutex mutex;
-    // Of each tag: how many were expected and have arrived, and those not yet received, by number.
+    // For each tag: how many messages were expected, how many have arrived, and those not yet
+    // received, by number.
     struct Stream {
       uint64_t expected = 0;
       uint64_t arrived = 0;

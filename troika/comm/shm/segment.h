@@ -24,7 +24,7 @@ class Segment {
 
   char* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  // Of the one who created it; must stay open while others may come.
+  // The creator's descriptor, which must stay open while others may come.
   int fd() const { return fd_; }
 
  private:

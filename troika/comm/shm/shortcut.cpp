@@ -9,13 +9,13 @@ namespace troika::comm::shm {
 
 namespace {
 
-// What each rank stages at a time.
+// The bytes that each rank stages at a time.
 constexpr size_t kChunkBytes = size_t{256} << 10;
 // Three would do: one is written, one reduced, one read. With more, lines that another processor
 // has just had in its cache are left alone for a while, which halves the time of small calls.
 constexpr size_t kTurns = 8;
 
-// What a rank gives to the others.
+// The tensor that a rank gives to the others.
 const at::Tensor& given(const Call& call) {
   const bool in_place =
       call.operation == Operation::all_reduce || call.operation == Operation::broadcast;
