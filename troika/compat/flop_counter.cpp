@@ -15,7 +15,8 @@ namespace {
 using Inputs = c10::ArrayRef<const c10::IValue>;
 
 // LibTorch has a closed list of kinds; this one is for programs of its own interpreter on phones.
-constexpr auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
+// LibTorch 2.15 has made the list static members in place of an enumeration.
+const auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
 
 // On this thread, one in another:
 thread_local int inside = 0;    // operators that count
