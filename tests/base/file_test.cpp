@@ -151,6 +151,17 @@ TEST(File, OwnFoldersAreClosedWhereOthersCanWrite) {
   EXPECT_EQ(mode_of(folder / "deep/closed"), std::filesystem::perms(0700));
   make_own_folder(folder / "deep/closed");
   ::umask(before);
+  std::filesystem::create_directory_symlink(folder / "deep/records", folder / "deep/link");
+  const std::string expected = "a folder of this user, as others can write beside it";
+  EXPECT_ERROR(make_own_folder(folder / "deep/link"), ErrorKind::usage,
+               "[base] cannot use " + (folder / "deep/link").string() +
+                   "; got a link or another user's folder, expected " + expected);
+  if (::geteuid() != 0) return;
+  std::filesystem::create_directory(folder / "deep/theirs");
+  ASSERT_EQ(::chown((folder / "deep/theirs").c_str(), 12345, 12345), 0);
+  EXPECT_ERROR(make_own_folder(folder / "deep/theirs"), ErrorKind::usage,
+               "[base] cannot use " + (folder / "deep/theirs").string() +
+                   "; got a link or another user's folder, expected " + expected);
 }
 
 TEST(File, NamesWhatItCannotRead) {

@@ -3,6 +3,7 @@
 //   sum       one sum
 //   mismatch  rank 1 calls another collective than the others
 //   levels    ranks on several nodes send no messages inside of them
+//   outlive   sub-groups inside of nodes outlive the world
 //   throw     rank 1 throws and lives on while the others wait for it
 // In mismatch and throw every other rank must get the right error, wherever it has come to by then:
 // a rank that fails ends every call of the others, also those that they need it no more for.
@@ -109,6 +110,20 @@ void levels(const Group& group) {
   EXPECT_TRUE(sum.eq((n - 1) * (n - 2) / 2).all().item<bool>());
 }
 
+// Sub-groups go on when the handle to the world is gone.
+void outlive(const std::function<Group()>& make) {
+  std::optional<Group> inside;
+  {
+    const Group world = make();
+    inside = world.split(world.nodes()[static_cast<size_t>(world.rank())]);
+  }
+  for (int i = 0; i < 10; ++i) {
+    const auto ones = at::ones({8});
+    inside->all_reduce(ones);
+    EXPECT_TRUE(ones.eq(inside->size()).all().item<bool>());
+  }
+}
+
 void one_throws(int rank, const std::function<Group()>& make) {
   try {
     const auto error = error_of([&] {
@@ -135,6 +150,7 @@ int main(int argc, char** argv) {
     if (mode == "conform") comm::conform(make());
     if (mode == "sum") comm::sum(make());
     if (mode == "levels") comm::levels(make());
+    if (mode == "outlive") comm::outlive(make);
     if (mode == "mismatch") comm::mismatch(make);
     if (mode == "throw") comm::one_throws(environment.rank, make);
   } catch (const std::exception& error) {

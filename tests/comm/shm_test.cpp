@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 
+#include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/comm/shm/mailbox.h"
 
@@ -139,6 +140,13 @@ TEST(Arena, TensorsOfEverySizeInTurnTakeTheMemoryOfTheLargest) {
     ranks.arena(0)->tensor(kilobytes << 10, at::kByte).fill_(1);
   }
   EXPECT_LE(shared_memory().resident, 10 * kMiB);
+}
+
+TEST(Arena, MoreThanAReferenceCanNameIsRefused) {
+  Ranks ranks(1);
+  EXPECT_ERROR(ranks.arena(0)->tensor((int64_t{1} << 40) + 1, at::kByte), ErrorKind::usage,
+               "[comm] a piece of shared memory is too large; got 1099511627777 bytes, expected at "
+               "most 1099511627776");
 }
 
 TEST(Arena, ThousandsOfSmallTensorsShareAFewSegments) {

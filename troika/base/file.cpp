@@ -223,8 +223,16 @@ void make_own_folder(const std::filesystem::path& path) {
   make_folder(parent);
   struct stat status {};
   if (::stat(parent.c_str(), &status) != 0) fail("read", parent, errno);
-  const mode_t mode = is_open_to_others(status) ? 0700 : 0777;
-  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) fail("create folder", path, errno);
+  const bool is_open = is_open_to_others(status);
+  if (::mkdir(path.c_str(), is_open ? 0700 : 0777) == 0) return;
+  if (errno != EEXIST) fail("create folder", path, errno);
+  if (!is_open) return;
+  if (::lstat(path.c_str(), &status) != 0) fail("read", path, errno);
+  if (S_ISDIR(status.st_mode) && (status.st_uid == ::geteuid() || status.st_uid == 0)) return;
+  throw Error("base", ErrorKind::usage,
+              {.what = "cannot use " + path.string(),
+               .got = "a link or another user's folder",
+               .expected = "a folder of this user, as others can write beside it"});
 }
 
 std::string random_name() {

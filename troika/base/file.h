@@ -63,7 +63,8 @@ void write_new_file(const std::filesystem::path& path,
 void make_folder(const std::filesystem::path& path);
 
 // The same, but where other users can write into the parent folder (see File), a folder that is
-// made gets mode 0700.
+// made gets mode 0700, and one that is there must be this user's or root's, and no link: Error
+// (usage).
 void make_own_folder(const std::filesystem::path& path);
 
 // 32 hexadecimal digits from the system's source of random numbers, for a name nobody can guess.

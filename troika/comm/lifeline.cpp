@@ -214,8 +214,8 @@ void Lifeline::dismiss(uint32_t id) {
   const auto group = groups_.find(id);
   Standing last = group->second.recorder->standing();
   last.left = true;
-  dismissed_[id] = std::move(last);
-  if (dismissed_.size() > kDismissedKept) dismissed_.erase(dismissed_.begin());
+  dismissed_.emplace_back(id, std::move(last));
+  if (dismissed_.size() > kDismissedKept) dismissed_.pop_front();
   groups_.erase(group);
   known_.erase(id);
   warned_.erase(id);
@@ -236,7 +236,8 @@ std::string Lifeline::answer(const std::string& question) const {
   if (const auto group = groups_.find(static_cast<uint32_t>(*id)); group != groups_.end()) {
     return group->second.recorder->standing().to_text();
   }
-  const auto last = dismissed_.find(static_cast<uint32_t>(*id));
+  const auto last = std::ranges::find(dismissed_, static_cast<uint32_t>(*id),
+                                      &std::pair<uint32_t, Standing>::first);
   return (last == dismissed_.end() ? Standing{} : last->second).to_text();
 }
 

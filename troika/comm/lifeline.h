@@ -6,6 +6,7 @@
 #include <bitset>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "troika/base/clock.h"
@@ -148,7 +150,7 @@ class Lifeline {
   bool parted_ = false;  // told the others farewell or why not
   bool closing_ = false;
   std::map<uint32_t, Enrolment> groups_;
-  std::map<uint32_t, Standing> dismissed_;
+  std::deque<std::pair<uint32_t, Standing>> dismissed_;  // the latest groups, by when they went
   std::vector<Departed> departed_;
   std::map<uint32_t, Standings> known_;
   std::map<uint32_t, int64_t> warned_;  // of which call, by group

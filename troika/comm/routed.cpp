@@ -46,7 +46,7 @@ class RoutedGroup : public GroupImpl {
     return near_->allocate(count, type);
   }
 
-  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>&, Station station,
+  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
                                    const std::vector<int>& members, Deadline deadline) override {
     Station near = station;
     near.backend = near_->station().backend;
@@ -63,7 +63,8 @@ class RoutedGroup : public GroupImpl {
       near.world_ranks.push_back(station.world_ranks[m]);
     }
     near.size = static_cast<int>(neighbours.size());
-    auto inside = near_->split(near_, std::move(near), neighbours, deadline);
+    // Keeps this whole group: its far back end leaves the world when it goes.
+    auto inside = near_->split(self, std::move(near), neighbours, deadline);
     if (neighbours.size() == members.size()) return inside;
     station.backend = far_->station().backend;
     return make_routed(std::move(inside), far_->split(far_, std::move(station), members, deadline));

@@ -42,7 +42,11 @@ std::filesystem::path flight_record_folder(const Meeting& meeting, Deadline dead
     rendezvous.set(kKey, "troika-flight-record-" + random_name(), deadline);
   }
   if (const auto folder = cluster::process_variable("TROIKA_FLIGHT_RECORD")) return *folder;
-  return std::filesystem::temp_directory_path() / rendezvous.get(kKey, deadline);
+  const auto name = rendezvous.get(kKey, deadline);
+  std::error_code none;
+  const auto parent = std::filesystem::temp_directory_path(none);
+  // A rank without that folder does without records.
+  return none ? std::filesystem::path() : parent / name;
 }
 
 }  // namespace
@@ -67,10 +71,10 @@ Group world(const cluster::Environment& environment, const WorldOptions& options
       meet(by_mpi ? mpi::place_to_meet(environment, deadline)
                   : MeetingPlace{environment, cluster::secret_of_ranks(environment)},
            deadline);
-  GroupOptions group = options.group;
-  if (group.flight_record.empty()) group.flight_record = flight_record_folder(meeting, deadline);
   // A rank that fails alone must not seem to leave in peace.
   try {
+    GroupOptions group = options.group;
+    if (group.flight_record.empty()) group.flight_record = flight_record_folder(meeting, deadline);
     return Group(nccl::beside(connect(meeting, name, deadline)), group);
   } catch (const Error& error) {
     meeting.lifeline->abandon(error);

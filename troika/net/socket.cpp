@@ -133,10 +133,13 @@ Attempt try_connect(const std::string& address, int port, Deadline deadline) {
     attempt.problem = code == EAI_SYSTEM ? system_reason(errno) : ::gai_strerror(code);
     return attempt;
   }
-  for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
+  int left = 0;
+  for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) ++left;
+  // One address that does not answer leaves time for the others.
+  for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next, --left) {
     attempt.socket = Descriptor(
         ::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, entry->ai_protocol));
-    const int error = connect_one(attempt.socket, *entry, deadline);
+    const int error = connect_one(attempt.socket, *entry, Deadline::after(deadline.left() / left));
     if (error == 0) return attempt;
     attempt.socket.reset();
     attempt.problem = system_reason(error);

@@ -75,6 +75,12 @@ char* Arena::own(Ref ref) const {
 }
 
 Arena::Piece Arena::take(size_t bytes) {
+  if (bytes > BuddyAllocator::kLargestBlock) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "a piece of shared memory is too large",
+                 .got = fmt::format("{} bytes", bytes),
+                 .expected = fmt::format("at most {}", BuddyAllocator::kLargestBlock)});
+  }
   const std::lock_guard lock(mutex_);
   auto ref = free_.take(bytes);
   if (!ref) {

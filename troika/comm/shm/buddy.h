@@ -20,6 +20,7 @@ inline constexpr int kOffsetBits = 40;
 class BuddyAllocator {
  public:
   static constexpr size_t kSmallestBlock = 256;
+  static constexpr size_t kLargestBlock = size_t{1} << kOffsetBits;
   // The size of the block that holds so many bytes.
   static size_t block_size(size_t bytes);
 
