@@ -19,7 +19,7 @@ constexpr size_t kReductions = 4;
 constexpr std::array<const char*, kReductions> kReductionNames = {"mean", "sum", "min", "max"};
 
 // One name's part of a row, of one rank or of all.
-struct Share {
+struct OwnNumber {
   std::string name;
   LogReduction reduction;
   bool prog_bar;
@@ -60,20 +60,20 @@ double reduced(LogReduction reduction, double a, double b) {
   }
 }
 
-double final_value(const Share& share) {
+double final_value(const OwnNumber& share) {
   return share.reduction == LogReduction::mean ? share.value / share.weight : share.value;
 }
 
 // The contribution of one rank to an exchange.
 struct Contribution {
   bool has_logged;  // anything that other ranks log too: it then must have logged all they reduce
-  std::vector<Share> shares;
+  std::vector<OwnNumber> shares;
 };
 
 // A line for has_logged, and for each share `name reduction prog_bar value weight` between tabs.
 std::string encode(const Contribution& contribution) {
   std::string text = contribution.has_logged ? "1\n" : "0\n";
-  for (const Share& s : contribution.shares) {
+  for (const OwnNumber& s : contribution.shares) {
     text += fmt::format("{}\t{}\t{}\t{}\t{}\n", s.name, static_cast<int>(s.reduction),
                         static_cast<int>(s.prog_bar), s.value, s.weight);
   }
@@ -92,19 +92,19 @@ Contribution decode(const std::string& text) {
   return result;
 }
 
-const Share* find_share(const std::vector<Share>& shares, const std::string& name) {
+const OwnNumber* find_share(const std::vector<OwnNumber>& shares, const std::string& name) {
   const auto found = std::find_if(shares.begin(), shares.end(),
-                                  [&](const Share& share) { return share.name == name; });
+                                  [&](const OwnNumber& share) { return share.name == name; });
   return found == shares.end() ? nullptr : &*found;
 }
 
 // `first` and `other` are of ranks that logged something.
-void require_equal_names(const std::vector<Share>& first, int first_rank,
-                         const std::vector<Share>& other, int other_rank) {
-  const auto missing = [](const std::vector<Share>& from, const std::vector<Share>& in, int rank,
-                          std::vector<std::string>& parts) {
+void require_equal_names(const std::vector<OwnNumber>& first, int first_rank,
+                         const std::vector<OwnNumber>& other, int other_rank) {
+  const auto missing = [](const std::vector<OwnNumber>& from, const std::vector<OwnNumber>& in,
+                          int rank, std::vector<std::string>& parts) {
     std::vector<std::string> names;
-    for (const Share& share : from) {
+    for (const OwnNumber& share : from) {
       if (!find_share(in, share.name)) names.push_back(fmt::format("`{}`", share.name));
     }
     if (!names.empty()) {
@@ -122,8 +122,8 @@ void require_equal_names(const std::vector<Share>& first, int first_rank,
                  .expected = "the same names on every rank that logs",
                  .hint = "log on all ranks, or without sync_dist"});
   }
-  for (const Share& share : first) {
-    const Share& peer = *find_share(other, share.name);
+  for (const OwnNumber& share : first) {
+    const OwnNumber& peer = *find_share(other, share.name);
     if (peer.reduction == share.reduction && peer.prog_bar == share.prog_bar) continue;
     refuse_log(share.name,
                fmt::format("different options on ranks {} and {}", first_rank, other_rank),
@@ -132,9 +132,9 @@ void require_equal_names(const std::vector<Share>& first, int first_rank,
 }
 
 // The shares of all ranks, reduced in the order of ranks.
-std::vector<Share> reduce_over(const comm::Group& group, const Contribution& own) {
+std::vector<OwnNumber> reduce_over(const comm::Group& group, const Contribution& own) {
   const auto texts = group.all_gather_text(encode(own), "logged metrics");
-  std::vector<Share> all;
+  std::vector<OwnNumber> all;
   int first = -1;
   for (int rank = 0; rank < group.size(); ++rank) {
     const auto [has_logged, shares] = decode(texts[static_cast<size_t>(rank)]);
@@ -145,8 +145,8 @@ std::vector<Share> reduce_over(const comm::Group& group, const Contribution& own
       continue;
     }
     require_equal_names(all, first, shares, rank);
-    for (Share& share : all) {
-      const Share& peer = *find_share(shares, share.name);
+    for (OwnNumber& share : all) {
+      const OwnNumber& peer = *find_share(shares, share.name);
       share.value = reduced(share.reduction, share.value, peer.value);
       share.weight += peer.weight;
     }
@@ -253,15 +253,15 @@ LoggedRow MetricLog::end_epoch() {
 }
 
 LoggedRow MetricLog::end_row(Sum Entry::*sum) {
-  std::vector<Share> own;
+  std::vector<OwnNumber> own;
   Contribution to_reduce{.has_logged = false, .shares = {}};
   for (Entry& entry : entries_) {
     Sum& held = entry.*sum;
     if (held.weight == 0) continue;
     const bool both = *entry.options.on_step && *entry.options.on_epoch;
     const std::string suffix = !both ? "" : sum == &Entry::step ? "_step" : "_epoch";
-    const Share share{entry.name + suffix, entry.options.reduce, entry.options.prog_bar,
-                      held.total(entry.options.reduce), held.weight};
+    const OwnNumber share{entry.name + suffix, entry.options.reduce, entry.options.prog_bar,
+                          held.total(entry.options.reduce), held.weight};
     own.push_back(share);
     if (!entry.options.rank_zero_only) to_reduce.has_logged = true;
     if (entry.options.sync_dist) to_reduce.shares.push_back(share);
@@ -270,17 +270,17 @@ LoggedRow MetricLog::end_row(Sum Entry::*sum) {
   const auto all = reduce_over(group_, to_reduce);
 
   LoggedRow row;
-  const auto add = [&](const Share& share, bool is_common) {
+  const auto add = [&](const OwnNumber& share, bool is_common) {
     row.values.emplace_back(share.name, final_value(share));
     if (share.prog_bar) row.prog_bar.push_back(row.values.back());
     if (is_common) row.common.push_back(row.values.back());
   };
-  for (const Share& share : own) {
-    const Share* of_all = find_share(all, share.name);
+  for (const OwnNumber& share : own) {
+    const OwnNumber* of_all = find_share(all, share.name);
     add(of_all ? *of_all : share, of_all || group_.size() == 1);
   }
   // Adds the entries that a rank that logged nothing lacks.
-  for (const Share& share : all) {
+  for (const OwnNumber& share : all) {
     if (!find_share(own, share.name)) add(share, true);
   }
   return row;
