@@ -10,6 +10,19 @@ TEST(Text, NearestIsByEditDistance) {
   EXPECT_EQ(nearest("x", {}), "");
 }
 
+TEST(Text, NearestIsByMeaningToo) {
+  EXPECT_EQ(nearest("AdamW", {"sgd", "adam", "adamw", "adamw_8bit"}), "adamw");
+  EXPECT_EQ(nearest("val_loss", {"train/loss", "validation/accuracy", "validation/loss"}),
+            "validation/loss");
+  EXPECT_EQ(nearest("val_acc", {"train/loss", "validation/accuracy", "validation/loss"}),
+            "validation/accuracy");
+  EXPECT_EQ(nearest("batch-size", {"data.global_batch_size", "data.batch_size", "data.path"}),
+            "data.batch_size");
+  EXPECT_EQ(nearest("lr", {"run.dir", "optim.beta1", "optim.lr"}), "optim.lr");
+  EXPECT_EQ(nearest("max-epochs", {"trainer.max_steps", "trainer.max_epochs"}),
+            "trainer.max_epochs");
+}
+
 TEST(Text, ParsesWholeNumbersOnly) {
   EXPECT_EQ(parse_int("12"), 12);
   EXPECT_EQ(parse_int("12x"), std::nullopt);

@@ -56,10 +56,59 @@ TEST_F(WrongInput, WrongType) {
                  "error: [config] trainer.devices (bad.toml:2); got 'two', expected an integer\n");
 }
 
+TEST_F(WrongInput, NamesOfOtherProgramsAreAnsweredWithOnesOwn) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"--optim.name=AdamW", "did you mean adamw?"},
+      {"--trainer.precision=fp16", "did you mean 16-mixed?"},
+      {"--trainer.precision=FP32", "did you mean 32?"},
+      {"--model.name=ResNet50", "did you mean resnet50?"},
+      {"--lr=0.1", "did you mean optim.lr?"},
+      {"--batch_size 8", "did you mean data.batch_size?"},
+      {"--max-epochs=3", "did you mean trainer.max_epochs?"},
+  };
+  for (const auto& [argument, hint] : rows) {
+    expect_failure(troika(std::string("train ") + argument), 2, hint);
+  }
+}
+
+TEST_F(WrongInput, UnknownCommand) {
+  const auto outcome = troika("trian run.toml");
+  expect_failure(outcome, 2, "error: [troika] unknown command; got trian, expected one of train, ");
+  EXPECT_THAT(outcome.err, HasSubstr("(did you mean train?)\n"));
+}
+
+TEST_F(WrongInput, AValueMayFollowItsOptionAsAWord) {
+  const auto outcome = troika("train --optim.lr 0.5 --data.batch_size 8 --print-config");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("\nlr = 0.5 "));
+  EXPECT_THAT(outcome.out, HasSubstr("\nbatch_size = 8 "));
+  write("run.toml", "[optim]\nlr = 0.25\n");
+  EXPECT_THAT(troika("train --data.batch_size 8 run.toml --print-config").out,
+              HasSubstr("\nlr = 0.25 "));
+  expect_failure(troika("train --trainer.max_epochs many run.toml"), 2,
+                 "error: [config] trainer.max_epochs; got 'many', expected an integer\n");
+}
+
+TEST_F(WrongInput, VersionIsAnOptionToo) {
+  const auto outcome = troika("--version");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, troika("version").out);
+}
+
+TEST_F(WrongInput, StandaloneIsOneMachine) {
+  expect_failure(troika("launch --standalone --nnodes 2 --nproc_per_node 2 true"), 2,
+                 "error: [launch] --standalone is for one machine; got --nnodes 2");
+  EXPECT_EQ(troika("launch --standalone --nproc_per_node 2 true").exit_code, 0);
+}
+
+TEST_F(WrongInput, WhereRankZeroIsAssumedToBeIsSaid) {
+  const auto outcome = troika("train --comm.join_timeout_seconds=0.1", "RANK=1 WORLD_SIZE=2");
+  expect_failure(outcome, 4,
+                 "MASTER_ADDR is not set: rank 0 is assumed to be on this machine, at 127.0.0.1");
+}
+
 TEST_F(WrongInput, ArgumentWithoutItsValue) {
   const std::string expected = ", expected --section.name=value\n";
-  expect_failure(troika("train --trainer.max_epochs 2"), 2,
-                 "error: [config] argument; got --trainer.max_epochs" + expected);
   expect_failure(troika("train --optim.lr=0.1 --trainer.max_epochs"), 2,
                  "error: [config] argument; got --trainer.max_epochs" + expected);
   expect_failure(troika("train a.toml b.toml"), 2,
@@ -157,7 +206,7 @@ TEST_F(WrongInput, ModelAndDataThatDoNotGoTogether) {
 TEST_F(WrongInput, DevicesAndLauncherDisagree) {
   expect_failure(troika("launch -n 2 " TROIKA_PROGRAM " train --trainer.devices=3"), 2,
                  "[train] trainer.devices and the launcher disagree; got devices = 3, expected 2, "
-                 "the processes that torchrun started on this machine (leave trainer.devices at -1 "
+                 "the processes of the group on this machine (leave trainer.devices at -1 "
                  "under a launcher)\n");
 }
 

@@ -160,7 +160,8 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }
 
 // For a text, or the first of a list, that is none of the names; nothing when there is none.
-std::string nearest_name(const Value& value, const std::vector<std::string>& names) {
+std::string nearest_name(const Value& value, const Rule& rule) {
+  const auto& names = rule.names;
   const auto* list = std::get_if<std::vector<std::string>>(&value);
   const auto* text = std::get_if<std::string>(&value);
   if (list) {
@@ -169,7 +170,10 @@ std::string nearest_name(const Value& value, const std::vector<std::string>& nam
     });
     text = unknown == list->end() ? nullptr : &*unknown;
   }
-  return text && !names.empty() ? fmt::format("did you mean {}?", nearest(*text, names)) : "";
+  if (!text || names.empty()) return "";
+  const auto known = rule.known_as.find(lower_case(*text));
+  return fmt::format("did you mean {}?",
+                     known == rule.known_as.end() ? nearest(*text, names) : known->second);
 }
 
 std::pair<std::string, std::string> section_and_name(const std::string& key) {
@@ -222,10 +226,10 @@ Rule above_to(double low, double high) {
           [=](const Value& v) { return number(v) > low && number(v) <= high; }};
 }
 
-Rule one_of(std::vector<std::string> names) {
+Rule one_of(std::vector<std::string> names, std::map<std::string, std::string> known_as) {
   return {fmt::format("one of {}", fmt::join(names, ", ")),
           [names](const Value& value) { return contains(names, std::get<std::string>(value)); },
-          names};
+          names, std::move(known_as)};
 }
 
 Rule some_of(std::vector<std::string> names) {
@@ -265,7 +269,7 @@ const Table::Row& Table::find(std::string_view key, const std::string& where) co
 
 void Table::store(const Row& row, Value value, const std::string& where) {
   if (row.rule.holds && !row.rule.holds(value)) {
-    fail(row.key + where, show(value), row.rule.text, nearest_name(value, row.rule.names));
+    fail(row.key + where, show(value), row.rule.text, nearest_name(value, row.rule));
   }
   std::visit(
       [&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },

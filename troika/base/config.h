@@ -24,6 +24,7 @@ struct Rule {
   std::string text;
   std::function<bool(const Value&)> holds;
   std::vector<std::string> names = {};  // of a text or a list: all there are, to name the nearest
+  std::map<std::string, std::string> known_as = {};  // what other programs call some of the names
   // Of a text: files may give it as a number too, which keeps its form (1 or 1.0).
   bool takes_numbers = false;
 };
@@ -40,7 +41,8 @@ Rule above_to(double low, double high);       // low < value <= high
 Rule count_from(int64_t low);
 // For a text, which is looked at where what it is a share of is known.
 Rule number_or_share();
-Rule one_of(std::vector<std::string> names);
+// `known_as`: other programs' spellings, in lower case, with the name here that an error hints at.
+Rule one_of(std::vector<std::string> names, std::map<std::string, std::string> known_as = {});
 // For a list: of these names any number, each at most once.
 Rule some_of(std::vector<std::string> names);
 

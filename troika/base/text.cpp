@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <numeric>
@@ -27,6 +28,50 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// Words as they lie between separators and where digits begin or end.
+std::vector<std::string> words_of(std::string_view text) {
+  enum class Kind { none, letter, digit };
+  std::vector<std::string> words;
+  Kind last = Kind::none;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const Kind kind = std::isdigit(byte)   ? Kind::digit
+                      : std::isalpha(byte) ? Kind::letter
+                                           : Kind::none;
+    if (kind != Kind::none) {
+      if (kind != last) words.emplace_back();
+      words.back() += c;
+    }
+    last = kind;
+  }
+  return words;
+}
+
+// An abbreviation is close to its word: val to validation.
+double distance_of_words(const std::string& typed, const std::string& word) {
+  if (typed.size() >= 2 && word.starts_with(typed)) return typed == word ? 0 : 0.5;
+  return static_cast<double>(edit_distance(typed, word));
+}
+
+// The edits from one to the other, whatever their case and separators; or, where that is less, the
+// edits from each typed word to the nearest of the candidate's, and one for each word left out.
+double distance(std::string_view typed, const std::string& candidate) {
+  const auto mine = words_of(lower_case(typed));
+  const auto theirs = words_of(lower_case(candidate));
+  const auto joined = [](const std::vector<std::string>& words) {
+    return std::accumulate(words.begin(), words.end(), std::string());
+  };
+  const auto whole = static_cast<double>(edit_distance(joined(mine), joined(theirs)));
+  if (mine.empty() || theirs.size() < mine.size()) return whole;
+  auto by_words = static_cast<double>(theirs.size() - mine.size());
+  for (const auto& word : mine) {
+    double least = distance_of_words(word, theirs.front());
+    for (const auto& other : theirs) least = std::min(least, distance_of_words(word, other));
+    by_words += least;
+  }
+  return std::min(whole, by_words);
+}
+
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value{};
@@ -40,7 +85,7 @@ std::optional<Number> parse_number(std::string_view text) {
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   const auto best = std::min_element(candidates.begin(), candidates.end(),
                                      [&](const std::string& a, const std::string& b) {
-                                       return edit_distance(word, a) < edit_distance(word, b);
+                                       return distance(word, a) < distance(word, b);
                                      });
   return best == candidates.end() ? std::string() : *best;
 }
@@ -54,6 +99,12 @@ std::vector<std::string> split(std::string_view text, char separator) {
     if (end == std::string_view::npos) return parts;
     start = end + 1;
   }
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
 }
 
 std::string_view trim(std::string_view text) {

@@ -9,11 +9,14 @@
 
 namespace troika {
 
-// The candidate with the smallest edit distance to `word`; empty when there is no candidate.
+// The candidate that somebody who typed `word` most likely meant: the fewest edits away, whatever
+// the case and the separators, where an abbreviation counts as its word (val_loss is close to
+// validation/loss). Empty when there is no candidate.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
+std::string lower_case(std::string_view text);  // of ASCII letters
 
 // The whole text as a number, or nothing.
 std::optional<int64_t> parse_int(std::string_view text);

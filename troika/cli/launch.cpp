@@ -20,6 +20,7 @@ struct Arguments {
   std::string num_nodes = "1";
   double shutdown_seconds = 5;
   std::string log_dir;
+  bool standalone = false;
   cluster::ElasticOptions elastic;
   double last_call_seconds = 30;
   double join_seconds = 600;
@@ -71,6 +72,12 @@ int run(Arguments arguments, std::vector<std::string> command) {
   options.log_dir = arguments.log_dir;
   options.shutdown_timeout = to_timeout("shutdown timeout", arguments.shutdown_seconds);
   const auto nodes = parse_nodes(arguments.num_nodes);
+  if (arguments.standalone && nodes.max > 1) {
+    throw Error("launch", ErrorKind::usage,
+                {.what = "--standalone is for one machine",
+                 .got = "--nnodes " + arguments.num_nodes,
+                 .expected = "--nnodes 1, or --rdzv-endpoint HOST:PORT instead"});
+  }
   options.num_nodes = nodes.max;
   if (!arguments.elastic.endpoint.empty()) {
     options.elastic = arguments.elastic;
@@ -90,7 +97,7 @@ int run(Arguments arguments, std::vector<std::string> command) {
 
 void add_elastic_options(CLI::App& command, Arguments& arguments, CLI::Option* endpoint) {
   command
-      .add_option("--rdzv-id", arguments.elastic.id,
+      .add_option("--rdzv-id,--rdzv_id", arguments.elastic.id,
                   "name of the run, no secret; launches of others are refused")
       ->needs(endpoint);
   command
@@ -121,24 +128,33 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       "launch", "start a program once per rank, with torchrun's variables, and watch over it");
   const auto arguments = std::make_shared<Arguments>();
   auto& options = arguments->options;
-  command->add_option("-n,--nproc-per-node", options.processes, "ranks on this machine")
+  command
+      ->add_option("-n,--nproc-per-node,--nproc_per_node", options.processes,
+                   "ranks on this machine")
       ->capture_default_str();
   command->add_option("--nnodes", arguments->num_nodes, "machines; MIN:MAX with --rdzv-endpoint")
       ->capture_default_str();
-  auto* endpoint = command->add_option("--rdzv-endpoint", arguments->elastic.endpoint,
-                                       "HOST:PORT where the launches of all machines meet; HOST "
-                                       "has rank 0, and is the one that must not be lost");
-  command->add_option("--node-rank", options.node_rank, "which of them this is")
+  auto* endpoint =
+      command->add_option("--rdzv-endpoint,--rdzv_endpoint", arguments->elastic.endpoint,
+                          "HOST:PORT where the launches of all machines meet; HOST "
+                          "has rank 0, and is the one that must not be lost");
+  command
+      ->add_flag("--standalone", arguments->standalone,
+                 "one machine and any free port, as without it; torchrun's name")
+      ->excludes(endpoint);
+  command->add_option("--node-rank,--node_rank", options.node_rank, "which of them this is")
       ->capture_default_str()
       ->excludes(endpoint);
-  command->add_option("--master-addr", options.master_address, "address of machine 0")
+  command->add_option("--master-addr,--master_addr", options.master_address, "address of machine 0")
       ->excludes(endpoint);
-  command->add_option("--master-port", options.master_port, "where rank 0 listens; 0: any free one")
+  command
+      ->add_option("--master-port,--master_port", options.master_port,
+                   "where rank 0 listens; 0: any free one")
       ->capture_default_str();
   command->add_option("--interface", options.interface,
                       "network interface or address that this launch and rank 0 listen on; "
                       "default: $TROIKA_SOCKET_IFNAME, else all");
-  command->add_option("--log-dir", arguments->log_dir,
+  command->add_option("--log-dir,--log_dir", arguments->log_dir,
                       "folder of rank-N.log; default: a temporary one, kept on failure");
   command->add_flag("--tee", options.tee, "show the lines of all ranks, not of rank 0 alone");
   command
@@ -146,7 +162,7 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
                    "seconds from SIGTERM to SIGKILL")
       ->capture_default_str();
   command
-      ->add_option("--max-restarts", options.max_restarts,
+      ->add_option("--max-restarts,--max_restarts", options.max_restarts,
                    "how often all ranks start anew after one failed")
       ->capture_default_str();
   add_elastic_options(*command, *arguments, endpoint);

@@ -1,10 +1,15 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <iostream>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cluster/failure.h"
 
@@ -21,10 +26,43 @@ troika::cli::AfterDashes cut_after_dashes(int& argc, char** argv) {
   return std::vector<std::string>(dashes + 1, end);
 }
 
+// `--section.name value` becomes `--section.name=value`: CLI11 does not know these options, and
+// would take the value for CONFIG.
+std::vector<std::string> with_values_joined(int argc, char** argv) {
+  std::vector<std::string> words;
+  const auto lacks_value = [](const std::string& word) {
+    return word.starts_with("--") && word.find('.') != std::string::npos &&
+           word.find('=') == std::string::npos;
+  };
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (!words.empty() && lacks_value(words.back()) && !word.starts_with("--")) {
+      words.back() += "=" + std::string(word);
+    } else {
+      words.emplace_back(word);
+    }
+  }
+  return words;
+}
+
+void require_known_command(const std::vector<std::string>& words,
+                           const std::vector<troika::cli::Entry>& entries) {
+  if (words.empty() || words.front().starts_with('-')) return;
+  std::vector<std::string> names;
+  for (const auto& entry : entries) names.push_back(entry.app->get_name());
+  if (std::find(names.begin(), names.end(), words.front()) != names.end()) return;
+  throw troika::Error("troika", troika::ErrorKind::usage,
+                      {.what = "unknown command",
+                       .got = words.front(),
+                       .expected = fmt::format("one of {}", fmt::join(names, ", ")),
+                       .hint = "did you mean " + troika::nearest(words.front(), names) + "?"});
+}
+
 int run(int argc, char** argv) {
   const auto rest = cut_after_dashes(argc, argv);
   CLI::App app("Distributed training of neural networks on LibTorch", "troika");
   app.require_subcommand(1);
+  app.set_version_flag("--version", troika::cli::versions);
   const std::vector<troika::cli::Entry> entries{
       troika::cli::add_train(app),        troika::cli::add_validate(app),
       troika::cli::add_test(app),         troika::cli::add_predict(app),
@@ -33,8 +71,15 @@ int run(int argc, char** argv) {
       troika::cli::add_import(app),       troika::cli::add_bench(app),
       troika::cli::add_report(app),       troika::cli::add_memory(app),
       troika::cli::add_slurm(app, rest),  troika::cli::add_version(app)};
+  // What follows PROGRAM is its own.
+  const bool starts_program =
+      argc > 1 && (argv[1] == std::string_view("launch") || argv[1] == std::string_view("slurm"));
+  auto words = starts_program ? std::vector<std::string>(argv + 1, argv + argc)
+                              : with_values_joined(argc, argv);
+  require_known_command(words, entries);
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     const bool asked_for_help = error.get_exit_code() == 0;
     app.exit(error);

@@ -8,11 +8,14 @@
 
 namespace troika::cli {
 
+std::string versions() {
+  return "troika " + train::troika_version() + ", LibTorch " + compat::torch_version();
+}
+
 Entry add_version(CLI::App& app) {
   auto* command = app.add_subcommand("version", "print the versions of Troika and LibTorch");
   return {command, [] {
-            std::cout << "troika " << train::troika_version() << ", LibTorch "
-                      << compat::torch_version() << '\n';
+            std::cout << versions() << '\n';
             return 0;
           }};
 }

@@ -1,6 +1,7 @@
 #include "troika/cluster/launch_report.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -37,6 +38,11 @@ std::string show_end(const RankEnd& end) {
 }
 
 std::string message_of(const RankEnd& end) {
+  // The last line that it wrote has to do with something else.
+  if (!end.note && end.status.signal == SIGKILL) {
+    return "none: a process that is killed cannot say why; the kernel does it when memory runs out "
+           "(dmesg, or memory.events of the cgroup)";
+  }
   std::string text = end.note ? end.note->message : end.last_error_line;
   text = trim(text);
   if (text.empty()) return "none, neither reported nor on its standard error";

@@ -6,6 +6,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
+#include "troika/base/log.h"
 #include "troika/base/text.h"
 
 namespace troika::cluster {
@@ -130,6 +131,9 @@ Environment read_torchrun(const Reader& reader) {
   }
   if (found.num_nodes != 1 && !reader.has("MASTER_ADDR")) {
     fail_incomplete("RANK and WORLD_SIZE over several machines", "MASTER_ADDR", "all of them");
+  }
+  if (found.world_size > 1 && !reader.has("MASTER_ADDR")) {
+    log::warn("MASTER_ADDR is not set: rank 0 is assumed to be on this machine, at {}", master);
   }
   found.run_id = reader.text("TORCHELASTIC_RUN_ID").value_or("");
   return found;

@@ -57,14 +57,26 @@ const std::vector<std::string>& precision_names() {
   return names;
 }
 
+const std::map<std::string, std::string>& other_precision_names() {
+  static const std::map<std::string, std::string> names{
+      {"fp16", "16-mixed"}, {"float16", "16-mixed"},
+      {"half", "16-mixed"}, {"bfloat16", "bf16-mixed"},
+      {"fp32", "32"},       {"float32", "32"},
+      {"float", "32"},      {"full", "32"},
+      {"fp64", "64"},       {"float64", "64"},
+      {"double", "64"}};
+  return names;
+}
+
 Precision parse_precision(const std::string& name) {
   const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
                                   [&](const auto& entry) { return entry.name == name; });
   if (found == kPrecisions.end()) {
+    const auto other = other_precision_names().find(lower_case(name));
+    const auto meant =
+        other == other_precision_names().end() ? nearest(name, precision_names()) : other->second;
     throw Error("nn", ErrorKind::usage,
-                {.what = "unknown precision",
-                 .got = name,
-                 .hint = "did you mean " + nearest(name, precision_names()) + "?"});
+                {.what = "unknown precision", .got = name, .hint = "did you mean " + meant + "?"});
   }
   return {found->canonical, found->parameters, found->compute};
 }

@@ -4,6 +4,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct Precision {
 // "32", "64", "bf16-mixed", "16-mixed", "bf16-true", "16-true"; then what else Lightning calls
 // them: "32-true", "64-true", "bf16" and "16" (the mixed ones).
 const std::vector<std::string>& precision_names();
+// Other programs' spellings, which are not accepted, with the name here: "fp16" with "16-mixed".
+const std::map<std::string, std::string>& other_precision_names();
 
 // Precision::name is the first of a precision's names. Throws Error(usage) for an unknown name,
 // naming the nearest.
