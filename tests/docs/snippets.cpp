@@ -1,0 +1,121 @@
+// Each snippet of README.md and docs/, in a scope with the names that its text takes for granted.
+// To compile is the test.
+#include <torch/torch.h>
+#include <troika/troika.h>
+
+using namespace troika;
+
+namespace given {
+
+std::shared_ptr<nn::Model> my_model();
+const data::Dataset& dataset();
+at::Tensor tensor();
+
+}  // namespace given
+
+namespace readme {
+
+void trainer_from_cpp() {
+  const auto my_model = given::my_model();
+  const auto &training_data = given::dataset(), &validation_data = given::dataset(),
+             &test_data = given::dataset();
+#include "README-1.inc"
+}
+
+}  // namespace readme
+
+namespace callbacks {
+
+void own_callback(train::Trainer& trainer) {
+#include "callbacks-1.inc"
+}
+
+}  // namespace callbacks
+
+namespace communication {
+
+void groups() {
+  const auto tensor = given::tensor();
+#include "communication-1.inc"
+}
+
+}  // namespace communication
+
+namespace data_parallelism {
+
+void own_loop(const std::shared_ptr<nn::Model>& model, const comm::Group& group,
+              const at::Tensor& loss, const std::unique_ptr<optim::FlatOptimizer>& optimizer) {
+#include "data-parallelism-1.inc"
+}
+
+}  // namespace data_parallelism
+
+namespace metrics_and_logs {
+
+void metric(const comm::Group& group, const at::Tensor& logits, const at::Tensor& targets) {
+  using namespace train;
+#include "metrics-and-logs-1.inc"
+}
+
+class OwnTask : public train::Task {
+#include "metrics-and-logs-2.inc"
+};
+
+}  // namespace metrics_and_logs
+
+namespace trainer_calls {
+
+void test_and_predict(train::Trainer& trainer, train::Task& task, const comm::Group& group) {
+  const auto &test_set = given::dataset(), &data = given::dataset();
+#include "trainer-1.inc"
+}
+
+}  // namespace trainer_calls
+
+namespace gathered_outputs {
+
+constexpr int64_t kWidth = 8;
+double retrieval(const at::Tensor& outputs);
+#include "trainer-2.inc"
+
+}  // namespace gathered_outputs
+
+namespace data_module {
+
+struct Splits {
+  const data::Dataset &training, &validation;
+};
+void download(const std::string& name);
+std::shared_ptr<Splits> read(const std::string& name);
+
+void own_module(train::Trainer& trainer, train::Task& task) {
+  static std::shared_ptr<Splits> digits_;
+#include "trainer-3.inc"
+}
+
+}  // namespace data_module
+
+namespace recipe {
+
+class OwnTask : public train::Task {
+#include "trainer-4.inc"
+};
+
+}  // namespace recipe
+
+namespace saving {
+
+void save(train::Trainer& trainer, train::Task& task, const data::Dataset& training,
+          const data::Dataset& validation) {
+#include "trainer-5.inc"
+}
+
+}  // namespace saving
+
+namespace loading {
+
+void load(const std::shared_ptr<torch::nn::Module>& my_module, train::TrainOptions& options) {
+#include "trainer-6.inc"
+}
+
+}  // namespace loading
