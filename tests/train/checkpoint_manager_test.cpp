@@ -96,5 +96,47 @@ TEST(CheckpointManager, GoesOnFromWhatAKillLeft) {
   EXPECT_THAT(chosen.finish_writing("d"), ElementsAre());
 }
 
+// The checkpoint that somebody chose stays also where the run goes on from a later one.
+TEST(CheckpointManager, NeverRemovesWhatSomebodyChose) {
+  for (const bool has_monitor : {false, true}) {
+    for (const char* chosen : {"a", "keep"}) {
+      const Monitor monitor(has_monitor ? "score" : "", has_monitor ? "min" : "");
+      CheckpointManager before(1, monitor);
+      before.propose(3);
+      before.begin_writing();
+      const auto in_a = before.state();
+      before.finish_writing("a");
+      CheckpointManager first(1, monitor);
+      const bool is_a = chosen == std::string("a");
+      first.resume(chosen, is_a ? in_a : before.state(), {"a", chosen}, /*may_remove=*/false);
+      first.propose(2);
+      first.begin_writing();
+      const auto in_b = first.state();
+      EXPECT_THAT(first.finish_writing("b"), testing::Not(testing::Contains(chosen)));
+      CheckpointManager requeued(1, monitor);
+      requeued.resume("b", in_b, {chosen, "b"}, /*may_remove=*/true);
+      requeued.propose(1);
+      requeued.begin_writing();
+      EXPECT_THAT(requeued.finish_writing("c"), ElementsAre("b")) << chosen;
+    }
+  }
+}
+
+TEST(CheckpointManager, ASmallerNumberHoldsFromTheNextCheckpointOn) {
+  const Monitor monitor("score", "min");
+  CheckpointManager before(3, monitor);
+  for (const auto& [name, score] : {std::pair("a", 3.0), {"b", 4.0}, {"c", 5.0}}) {
+    before.propose(score);
+    before.begin_writing();
+    before.finish_writing(name);
+  }
+  CheckpointManager after(1, monitor);
+  after.resume("c", before.state(), {"a", "b", "c"}, /*may_remove=*/true);
+  after.propose(1);
+  after.begin_writing();
+  EXPECT_THAT(after.finish_writing("d"), UnorderedElementsAre("a", "b", "c"));
+  EXPECT_EQ(after.all_best().size(), 1u);
+}
+
 }  // namespace
 }  // namespace troika::train

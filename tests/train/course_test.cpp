@@ -1,25 +1,32 @@
 // The turns of a run's course: what a start goes on from, what it leaves alone, and how runs end.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <stdexcept>
 #include <vector>
 
+#include "tests/train/error_words.h"
 #include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
 
 // Sees when it starts and validates, and can end that.
 class Turns : public Callback {
@@ -215,6 +222,81 @@ TEST_F(Course, AStoppedRunLeavesAWholeModule) {
   width_ = 2600;  // of which zero3 releases what it shares out
   options_.trainer.strategy = "zero3";
   EXPECT_EQ(fit(2, 1).status, "stopped");
+}
+
+TEST_F(Course, AnotherOptimizerIsRefusedByWhatItKeeps) {
+  options_.trainer.max_epochs = 1;
+  fit();
+  options_.trainer.max_epochs = 2;
+  options_.trainer.ckpt_path = "last";
+  options_.optimizer.name = "sgd";
+  options_.optimizer.momentum = 0.9;
+  EXPECT_THAT(
+      error_of([&] { fit(); }),
+      AllOf(HasSubstr(" with another optimizer; got one that keeps momentum_buffer"),
+            HasSubstr(", expected the one that kept exp_avg, exp_avg_sq, step (optim.name")));
+}
+
+// Its third pass has no loss, on one rank.
+class Diverging : public Task {
+ public:
+  Diverging(double loss, bool is_victim)
+      : Task(make_waves_model(6, 0)), loss_(loss), is_victim_(is_victim) {}
+  at::Tensor training_step(const data::Batch& batch) override {
+    const auto loss = Task::training_step(batch);
+    if (++passes_ != 3 || !is_victim_) return loss;
+    third = batch;
+    return loss * loss_;
+  }
+  data::Batch third;
+
+ private:
+  const double loss_;
+  const bool is_victim_;
+  int64_t passes_ = 0;
+};
+
+TEST_F(Course, ALossThatIsNoNumberEndsTheRunAndLeavesItsBatch) {
+  options_.data.global_batch_size = 8;  // batch norm wants more than one sample on each rank
+  options_.trainer.max_steps = 3;
+  for (const auto& [victim, loss] : {std::pair(0, NAN), std::pair(2, INFINITY)}) {
+    SCOPED_TRACE(victim);
+    const auto train = [&, victim = victim, loss = loss] {
+      comm::local::run(4, [&](comm::Group group) {
+        Diverging task(loss, group.rank() == victim);
+        Trainer trainer(options_, group);
+        try {
+          trainer.fit(task, Waves(), Waves());
+        } catch (const Error& error) {
+          if (group.rank() != victim) {
+            EXPECT_EQ(error.kind(), ErrorKind::peer);
+            throw;
+          }
+          EXPECT_EQ(error.kind(), ErrorKind::failure);
+          const auto file =
+              folder_ / fmt::format("run/nonfinite-step-2-rank-{}.safetensors", victim);
+          EXPECT_EQ(
+              std::string(error.what()),
+              fmt::format("[train] the training loss of step 2 on rank {} is no number; got "
+                          "{}, expected a finite one (the batch is in {}; a lower optim.lr, a "
+                          "warm-up or trainer.gradient_clip_val may help; "
+                          "trainer.terminate_on_nan=false trains on)",
+                          victim, loss, file.string()));
+          const auto saved = load_safetensors(file);
+          ASSERT_THAT(saved, SizeIs(2));
+          EXPECT_EQ(saved[0].first, "inputs");
+          EXPECT_TRUE(saved[0].second.equal(task.third.inputs));
+          EXPECT_EQ(saved[1].first, "targets");
+          EXPECT_TRUE(saved[1].second.equal(task.third.targets));
+          throw;
+        }
+      });
+    };
+    options_.trainer.terminate_on_nan = true;
+    EXPECT_THROW(train(), Error);
+    options_.trainer.terminate_on_nan = false;
+    EXPECT_NO_THROW(train());
+  }
 }
 
 }  // namespace

@@ -135,6 +135,42 @@ TEST_F(SaveCheckpoint, BetweenRunsItIsTheEndOfTheLatest) {
   }
 }
 
+// Saves once all batches of a validation are done, and the average is in the module.
+class InValidations : public Callback {
+ public:
+  explicit InValidations(std::filesystem::path path) : path_(std::move(path)) {}
+  std::string name() const override { return "in_validations"; }
+  void on_validation_epoch_end(FitContext& context) override {
+    context.save_checkpoint(path_, false);
+  }
+
+ private:
+  const std::filesystem::path path_;
+};
+
+TEST_F(SaveCheckpoint, GoesOnWithTheWeightsWhileTheirAverageIsInTheModule) {
+  options_.ema.enabled = true;
+  options_.ema.decay = 0.5;
+  options_.trainer.num_sanity_val_steps = 0;
+  for (const char* strategy : {"ddp", "zero2", "zero3"}) {
+    SCOPED_TRACE(strategy);
+    options_.trainer.strategy = strategy;
+    const auto ended = folder_ / strategy, validating = ended / "validating";
+    fit([&](Trainer& trainer) { trainer.add(std::make_shared<InValidations>(validating)); },
+        [&](Trainer& trainer, Task&) { trainer.save_checkpoint(ended / "end"); });
+    expect_same(ended / "end", last());
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const auto in_validation = CheckpointReader(validating, rank).read_all("raw_model.");
+      const auto at_end = CheckpointReader(last(), rank).read_all("raw_model.");
+      ASSERT_EQ(in_validation.size(), at_end.size());
+      ASSERT_FALSE(at_end.empty());
+      for (size_t i = 0; i < at_end.size(); ++i) {
+        EXPECT_TRUE(in_validation[i].second.equal(at_end[i].second)) << at_end[i].first;
+      }
+    }
+  }
+}
+
 TEST_F(SaveCheckpoint, ACheckpointIsReplacedAndNothingElseIs) {
   const auto path = folder_ / "mine";
   write_file_atomically(folder_ / "other/notes", "of somebody");

@@ -12,6 +12,7 @@
 #include "troika/parallel/sharded.h"
 #include "troika/train/checkpoint/resume.h"
 #include "troika/train/strategy.h"
+#include "troika/train/trainer.h"
 #include "troika/train/training_step.h"
 
 namespace troika::train {
@@ -109,6 +110,25 @@ class ShardedRun : public testing::Test {
 
   TrainOptions options_;
 };
+
+TEST_F(ShardedRun, ADoneRunThatIsStartedAgainLeavesTheModuleWhole) {
+  const TemporaryFolder folder;
+  auto options = with("zero3");
+  options.run.folder = folder.path().string();
+  options.data.global_batch_size = kGlobalBatch;
+  options.trainer.max_epochs = 1;
+  options.trainer.enable_progress_bar = false;
+  options.trainer.ckpt_path = "last";
+  for (int start = 0; start < 2; ++start) {
+    comm::local::run(4, [&](const comm::Group& group) {
+      const auto task = make_wide_task();
+      Trainer trainer(options, group);
+      trainer.fit(*task, Waves(), Waves());
+      const auto trained = trainer.test(*task, Waves());
+      EXPECT_EQ(trained, trainer.test(*task, Waves(), "last")) << start;
+    });
+  }
+}
 
 TEST_F(ShardedRun, RecomputedAndOffloadedActivationsChangeNoBit) {
   const TemporaryFolder folder;

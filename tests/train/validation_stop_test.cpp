@@ -57,6 +57,13 @@ TEST_F(ValidationStop, IsExactBetweenOuterStepsOfDiLoCo) {
   expect_exact_from_validations();
 }
 
+// Ranks of which some have a batch of validation more than others.
+TEST_F(ValidationStop, IsExactWhereRanksShareParameters) {
+  options_.trainer.strategy = "zero3";
+  width_ = 3400;  // a block of more than 10000 parameters, which is shared out
+  expect_exact_from_validations();
+}
+
 TEST_F(ValidationStop, IsExactInTheSanityValidation) {
   options_.ema.enabled = true;
   options_.trainer.num_sanity_val_steps = 2;

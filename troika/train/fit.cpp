@@ -11,6 +11,7 @@
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint/foreign_weights.h"
+#include "troika/train/finite_loss.h"
 #include "troika/train/random_state.h"
 #include "troika/train/trainer.h"
 
@@ -158,9 +159,9 @@ void Fit::go_on() {
     train_epoch();
     if (!is_stopping()) end_epoch();
   }
-  if (!is_stopping()) return;
-  if (saved_samples_ != at_.samples) save(/*to_go_on=*/true);
-  if (at_.validating == 0) training_step_->agree();
+  if (is_stopping() && saved_samples_ != at_.samples) save(/*to_go_on=*/true);
+  // Also where nothing was left to do: the module is to be whole after the run.
+  training_step_->agree();
 }
 
 void Fit::train_epoch() {
@@ -172,9 +173,11 @@ void Fit::train_epoch() {
     count = std::min(count, std::max<int64_t>(steps * passes_ - at_.pass, 1));
   }
   // The run was stopped in a validation inside of the epoch.
-  if (at_.validating != 0 && count > 0) {
+  if (std::exchange(at_.validating, 0) != 0 && count > 0 && limits_.validation_batches > 0) {
+    training_step_->agree();
     if (!validate()) return;
     if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
+    if (context_.is_done()) return;
   }
   auto batches = sampler_.batches(from);
   batches.resize(static_cast<size_t>(count));
@@ -222,6 +225,7 @@ void Fit::train_batch(const data::Batch& batch, bool is_last, bool is_last_of_ep
   hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
   in_pass_ = true;
   const double loss = training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_);
+  require_finite(loss, batch, context_);
   log_.log(kTrainLoss, loss, {.sync_dist = true});
   log_.log(kEpochLoss, loss, {.on_step = false, .on_epoch = true, .sync_dist = true});
   at_.position += batch_;
@@ -287,7 +291,7 @@ bool Fit::validates_after_epoch() const {
 }
 
 void Fit::end_epoch() {
-  if (at_.validating == 0) training_step_->agree();
+  training_step_->agree();
   const bool validates = validates_after_epoch();
   // Where a validation has ended the run there is no second of the same weights.
   if (validates && validated_samples_ != at_.samples && !validate()) return;

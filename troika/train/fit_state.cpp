@@ -114,6 +114,9 @@ void Fit::restore(const CheckpointReader& saved) {
   saved_samples_ = at_.samples;
   if (is_main()) {
     log::info("goes on from {}: epoch {}, step {}", checkpoint.string(), at_.epoch + 1, at_.step);
+    if (context_.is_done() && at_.ended_step == at_.step) {
+      log::info("the run is finished: raise trainer.max_epochs or trainer.max_steps to train on");
+    }
   }
 }
 

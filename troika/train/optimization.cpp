@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -20,6 +22,30 @@ const std::string kSkipped = "skipped";
 const std::string kRate = "rate";
 const std::string kStates = "state.";
 const std::string kScaler = "scaler.";
+
+// What an optimizer keeps of each parameter: exp_avg of "fc.weight.exp_avg".
+std::set<std::string> kinds(const optim::NamedTensors& states) {
+  std::set<std::string> result;
+  for (const auto& [name, tensor] : states) result.insert(name.substr(name.rfind('.') + 1));
+  return result;
+}
+
+// A clearer word than that one of the states is missing.
+void require_same_optimizer(const optim::NamedTensors& saved, const optim::NamedTensors& own,
+                            const CheckpointReader& checkpoint) {
+  const auto theirs = kinds(saved), ours = kinds(own);
+  if (theirs == ours) return;
+  const auto words = [](const std::set<std::string>& names) {
+    return names.empty() ? "no state" : fmt::format("{}", fmt::join(names, ", "));
+  };
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "cannot resume from " + checkpoint.path().string() + " with another optimizer",
+       .got = "one that keeps " + words(ours),
+       .expected = "the one that kept " + words(theirs),
+       .hint = "optim.name and optim.momentum as they were, or model.weights to start a new "
+               "run from its weights"});
+}
 
 bool is_on_host(const std::vector<optim::Parameter>& parameters) {
   return std::all_of(parameters.begin(), parameters.end(),
@@ -168,7 +194,9 @@ void Optimization::load(const parallel::Exchange& exchange, const CheckpointRead
                         const std::string& prefix) {
   skipped_ = saved.read(prefix + kSkipped).item<int64_t>();
   set_learning_rate(saved.read(prefix + kRate).item<double>());
-  optimizer_->load_state(saved_states(exchange, saved, prefix + kStates));
+  const auto states = saved_states(exchange, saved, prefix + kStates);
+  require_same_optimizer(states, optimizer_->state(), saved);
+  optimizer_->load_state(states);
   if (scaler_) scaler_->load_state(saved.read_all(prefix + kScaler));
   if (masters_) masters_->give_weights();
 }

@@ -46,7 +46,7 @@ std::vector<CheckpointManager::Kept> CheckpointManager::next() const {
   auto result = current();
   const auto score = proposal();
   if (!score || save_top_k_ == 0) return result;
-  if (is_full(result)) result.erase(worst_of(result));
+  while (is_full(result)) result.erase(worst_of(result));
   const auto place = std::find_if(result.begin(), result.end(),
                                   [&](const Kept& kept) { return is_better(*score, kept); });
   result.insert(place, {"", comparable(*score)});
@@ -68,7 +68,7 @@ std::vector<std::string> CheckpointManager::finish_writing(const std::string& na
   latest_ = name;
   if (!contains(best_, name)) others_.push_back(name);
   std::erase_if(candidates, [&](const std::string& candidate) {
-    return candidate == name || candidate == resumed_from_ || contains(best_, candidate);
+    return candidate == name || chosen_.contains(candidate) || contains(best_, candidate);
   });
   return candidates;
 }
@@ -79,7 +79,7 @@ std::string CheckpointManager::kth_best() const {
 }
 
 CheckpointManager::State CheckpointManager::state() const {
-  State result{.best = next(), .others = others_};
+  State result{.best = next(), .others = others_, .chosen = {chosen_.begin(), chosen_.end()}};
   for (const auto& kept : best_) {
     if (!contains(result.best, kept.name)) result.others.push_back(kept.name);
   }
@@ -95,8 +95,10 @@ void CheckpointManager::resume(const std::string& name, State state,
   std::erase_if(best_, [&](const Kept& kept) { return !present.contains(kept.name); });
   latest_ = name;
   others_.clear();
+  chosen_ = {state.chosen.begin(), state.chosen.end()};
+  std::erase_if(chosen_, [&](const std::string& other) { return !present.contains(other); });
   if (!may_remove) {
-    resumed_from_ = name;
+    chosen_.insert(name);
     return;
   }
   others_ = std::move(state.others);

@@ -28,6 +28,7 @@ class CheckpointManager {
   struct State {
     std::vector<Kept> best;           // best first
     std::vector<std::string> others;  // written by this run, and not among the best
+    std::vector<std::string> chosen;  // that somebody chose to resume from
   };
 
   CheckpointManager(int64_t save_top_k, Monitor monitor)
@@ -74,7 +75,7 @@ class CheckpointManager {
   std::vector<Kept> best_;  // best first
   std::vector<std::string> others_;
   std::string latest_;
-  std::string resumed_from_;  // where that must stay
+  std::set<std::string> chosen_;  // by somebody, to resume from: these must stay
   std::optional<double> proposed_;
   std::optional<std::vector<Kept>> being_written_;  // what best_ will be
 };

@@ -171,7 +171,7 @@ void ModelCheckpoint::on_checkpoint(FitContext& context, const std::filesystem::
 }
 
 NamedTensors ModelCheckpoint::state() const {
-  std::string names, others;
+  std::string names, others, chosen;
   std::vector<double> scores;
   const auto state = manager_.state();
   for (const auto& kept : state.best) {
@@ -179,9 +179,11 @@ NamedTensors ModelCheckpoint::state() const {
     scores.push_back(kept.score);
   }
   for (const auto& name : state.others) others += name + "\n";
+  for (const auto& name : state.chosen) chosen += name + "\n";
   return {{"names", text_tensor(names)},
           {"scores", at::tensor(scores, at::kDouble)},
           {"others", text_tensor(others)},
+          {"chosen", text_tensor(chosen)},
           {"due", at::scalar_tensor(int64_t{is_due_}, at::kLong)}};
 }
 
@@ -194,6 +196,9 @@ void ModelCheckpoint::load_state(const CheckpointReader& saved, const std::strin
     loaded_->state.best.push_back({names[i], scores[static_cast<int64_t>(i)].item<double>()});
   }
   loaded_->state.others = lines_of(saved.read(prefix + "others"));
+  if (saved.has(prefix + "chosen")) {
+    loaded_->state.chosen = lines_of(saved.read(prefix + "chosen"));
+  }
   is_due_ = saved.read(prefix + "due").item<int64_t>() != 0;
 }
 

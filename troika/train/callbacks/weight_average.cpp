@@ -23,18 +23,18 @@ void WeightAverage::attach(const FitContext& context) {
   exchange_ = context.exchange;
   weights_.clear();
   buffers_.clear();
-  replaced_.clear();
+  is_in_module_ = false;
   updates_ = 0;
   const auto in_module = exchange_->parameters(context.task.module());
   const auto& stepped = context.optimization->parameters();
   for (size_t i = 0; i < stepped.size(); ++i) {
     const auto source = stepped[i].tensor.detach();
     weights_.push_back(
-        {stepped[i].name, source, at::empty_like(source), in_module[i].tensor.detach()});
+        {stepped[i].name, source, at::empty_like(source), in_module[i].tensor.detach(), {}});
   }
   for (const auto& item : nn::named_state(context.task.module())) {
     if (uses_buffers_ && item.is_buffer) {
-      buffers_.push_back({item.name, item.tensor, at::empty_like(item.tensor), item.tensor});
+      buffers_.push_back({item.name, item.tensor, at::empty_like(item.tensor), item.tensor, {}});
     }
   }
   if (loaded_) take_loaded(*loaded_);
@@ -68,7 +68,7 @@ void WeightAverage::take_loaded(const CheckpointReader& saved) {
   for (auto& entry : buffers_) entry.average.copy_(saved.read(key(entry.name)));
   const auto shards = exchange_->shards();
   for (size_t i = 0; i < weights_.size(); ++i) {
-    auto& [name, source, average, in_module] = weights_[i];
+    auto& [name, source, average, in_module, replaced] = weights_[i];
     average.copy_(shards.empty()
                       ? saved.read(key(name))
                       : saved.read(key(name), shards[i].offset, shards[i].count).view_as(average));
@@ -78,7 +78,7 @@ void WeightAverage::take_loaded(const CheckpointReader& saved) {
 void WeightAverage::update() {
   const at::NoGradGuard no_grad;
   for (auto* entries : {&weights_, &buffers_}) {
-    for (auto& [name, source, average, in_module] : *entries) {
+    for (auto& [name, source, average, in_module, replaced] : *entries) {
       if (updates_ == 0 || !source.is_floating_point()) {
         average.copy_(source);
       } else if (decay_) {
@@ -96,21 +96,27 @@ void WeightAverage::put_into_module() {
   const at::NoGradGuard no_grad;
   for (auto* entries : {&weights_, &buffers_}) {
     for (auto& entry : *entries) {
-      replaced_.emplace_back(entry.in_module, entry.in_module.clone());
+      entry.replaced = entry.in_module.clone();
       entry.in_module.copy_(entry.average);
     }
   }
+  is_in_module_ = true;
   exchange_->spread_parameters();
 }
 
 void WeightAverage::take_back_alone() {
   const at::NoGradGuard no_grad;
-  for (auto& [tensor, before] : replaced_) tensor.copy_(before);
-  replaced_.clear();
+  for (auto* entries : {&weights_, &buffers_}) {
+    for (auto& entry : *entries) {
+      if (entry.replaced.defined()) entry.in_module.copy_(entry.replaced);
+      entry.replaced.reset();
+    }
+  }
+  is_in_module_ = false;
 }
 
 void WeightAverage::take_back() {
-  if (replaced_.empty()) return;
+  if (!is_in_module_) return;
   take_back_alone();
   exchange_->spread_parameters();
 }
@@ -134,7 +140,11 @@ void WeightAverage::put_into(RankState& state) const {
   for (auto& [name, tensor] : state.model) model[name] = &tensor;
   for (const auto* entries : {&weights_, &buffers_}) {
     for (const auto& entry : *entries) {
-      state.rest.emplace_back(kRawPrefix + entry.name, entry.source);
+      // The average may be in the module, of which the weights are a part where they have no
+      // masters.
+      const bool is_hidden =
+          entry.replaced.defined() && entry.source.data_ptr() == entry.in_module.data_ptr();
+      state.rest.emplace_back(kRawPrefix + entry.name, is_hidden ? entry.replaced : entry.source);
       *model.at(entry.name) = entry.average;
     }
   }

@@ -49,8 +49,7 @@ class WeightAverage {
   void load_state(const CheckpointReader& saved, const std::string& prefix);
 
   // Makes the average the model of a checkpoint, and adds the weights behind kRawPrefix, to go on
-  // with; nothing before the first update. Tensors share memory with this object and the module,
-  // which must hold the weights.
+  // with; nothing before the first update. Tensors share memory with this object and the module.
   void put_into(RankState& state) const;
   // "updates" alone, for a state() beside put_into().
   NamedTensors count() const;
@@ -64,6 +63,7 @@ class WeightAverage {
     at::Tensor source;
     at::Tensor average;
     at::Tensor in_module;
+    at::Tensor replaced;  // what that was, while the average is there
   };
   void take_loaded(const CheckpointReader& saved);
 
@@ -74,8 +74,8 @@ class WeightAverage {
   std::vector<Entry> buffers_;
   int64_t updates_ = 0;
   std::optional<CheckpointReader> loaded_;
-  std::string updates_key_, prefix_, suffix_;                // of names in it
-  std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;  // in the module, what it was
+  std::string updates_key_, prefix_, suffix_;  // of names in it
+  bool is_in_module_ = false;
 };
 
 }  // namespace troika::train
