@@ -123,6 +123,30 @@ TEST_F(ResumeRun, TheTermSignalSavesAndStops) {
   EXPECT_EQ(summary()["steps"], step + 3);
 }
 
+TEST_F(ResumeRun, CtrlCSavesAndSaysHowToGoOn) {
+  for (const char* processes : {"1", "2"}) {
+    SCOPED_TRACE(processes);
+    const auto stopped =
+        shell(std::string("./signalled INT 'epoch 1/' " TROIKA_PROGRAM " train") + kSmall +
+              " --trainer.max_epochs=100000 --trainer.devices=" + processes +
+              " --run.name=by-hand-" + processes);
+    EXPECT_EQ(stopped.exit_code, 6) << read_file(folder_ / "rest");
+    EXPECT_EQ(stopped.orphans, 0);
+    EXPECT_THAT(read_file(folder_ / "rest"), HasSubstr("Ctrl-C again ends at once"));
+    const auto said = read_file(folder_ / "out");
+    EXPECT_THAT(said, HasSubstr(" stopped: "));
+    const std::string how = "\nto go on: troika ";
+    const auto at = said.find(how);
+    ASSERT_NE(at, std::string::npos) << said;
+    const auto command = said.substr(at + how.size(), said.find('\n', at + 1) - at - how.size());
+    const auto resumed = shell(
+        fmt::format("{} {} --trainer.max_steps={}", TROIKA_PROGRAM, command,
+                    summary("by-hand-" + std::string(processes))["steps"].get<int64_t>() + 1));
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+  }
+}
+
 TEST_F(ResumeRun, TheUserSignalSavesAndRequeuesOnce) {
   const std::string job = "SLURM_JOB_ID=77 SLURM_JOB_NAME=batch ";
   const auto stopped = shell(

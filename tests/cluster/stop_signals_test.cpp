@@ -30,6 +30,21 @@ TEST(StopSignals, SayWhatIsAsked) {
   EXPECT_EQ(signals.asked(), StopRequest::save_and_stop) << "stopping wins";
 }
 
+TEST(StopSignals, CtrlCAsksToStopAndASecondOneEndsTheProcess) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    StopSignals signals(true);
+    send_self(SIGINT);
+    if (signals.asked() != StopRequest::save_and_stop) ::_exit(1);
+    send_self(SIGINT);
+    ::_exit(2);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
+  EXPECT_EQ(WTERMSIG(status), SIGINT);
+}
+
 TEST(StopSignals, WithoutRequeueingBothMeanToStop) {
   StopSignals signals(false);
   send_self(SIGUSR1);

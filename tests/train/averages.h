@@ -16,6 +16,7 @@
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
+#include "troika/train/run_group.h"
 #include "troika/train/trainer.h"
 #include "troika/train/training_step.h"
 
@@ -86,14 +87,15 @@ class Averages : public testing::Test {
   State fit(const TrainOptions& options, int ranks,
             const std::shared_ptr<Callback>& of_last_rank = nullptr) const {
     State result;
-    comm::local::run(ranks, [&](comm::Group group) {
+    const auto train = [&](comm::Group group) {
       const auto task = make_waves_task(width_, 0);
       Trainer trainer(options, group);
       const bool is_last = group.rank() + 1 == group.size();
       if (is_last && of_last_rank) trainer.add(of_last_rank);
       trainer.fit(*task, Waves(), Waves());
       if (is_last) result = copy_of(task->module());
-    });
+    };
+    comm::local::run(ranks, train, world_options(options).group);
     return result;
   }
   static std::filesystem::path last(const TrainOptions& options) {

@@ -177,5 +177,15 @@ TEST_F(Integrity, AReadOnlyFolderLeavesTheFormerCheckpoint) {
   expect_step_1_stands();
 }
 
+TEST_F(Integrity, ANumberOfRanksThatCannotBeIsADamagedIndex) {
+  for (const int64_t ranks : {int64_t{0}, int64_t{-1}, int64_t{2'000'000'000}}) {
+    const auto checkpoint = save(ranks < 0 ? 1 : ranks % 7 + 2);
+    change_index(checkpoint, [&](auto& json) { json["ranks"] = ranks; });
+    EXPECT_THAT(message_of([&] { CheckpointReader(checkpoint, 0); }),
+                HasSubstr("got another index.json"))
+        << ranks;
+  }
+}
+
 }  // namespace
 }  // namespace troika::train

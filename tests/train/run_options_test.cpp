@@ -10,6 +10,7 @@
 #include "troika/comm/local/local.h"
 #include "troika/train/placement.h"
 #include "troika/train/profile.h"
+#include "troika/train/run_group.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -117,6 +118,53 @@ TEST_F(RunOptions, TheNumberOfMachinesIsChecked) {
       "[train] trainer.num_nodes and the launcher disagree; got num_nodes = 2, expected 1, the "
       "machines that the 2 processes are on (start it on 2, with srun --nodes=2 or troika "
       "launch --nnodes 2, or leave it at -1)");
+}
+
+TEST_F(RunOptions, AGroupThatWasMadeElsewhereIsWhatTheOptionsAskFor) {
+  const auto error_with = [&](const std::function<void(TrainOptions&)>& change,
+                              const comm::GroupOptions& made_with = {}) {
+    auto options = options_;
+    change(options);
+    return error_of([&] {
+      comm::local::run(
+          4,
+          [&](const comm::Group& group) {
+            const auto task = make_waves_task(4, 0);
+            Trainer(options, group).fit(*task, Waves(), Waves());
+          },
+          made_with);
+    });
+  };
+  const std::string hint = " (make it with comm::world(train::world_options(options)))";
+  EXPECT_EQ(error_with([](TrainOptions& o) { o.comm.timeout_seconds = 20; }),
+            "[train] comm.timeout_seconds is not what the trainer's group was made with; got 20, "
+            "expected 300" +
+                hint);
+  EXPECT_EQ(error_with([](TrainOptions& o) { o.comm.stall_warning_seconds = 5; }),
+            "[train] comm.stall_warning_seconds is not what the trainer's group was made with; got "
+            "5, expected 30" +
+                hint);
+  EXPECT_EQ(error_with([](TrainOptions& o) { o.comm.algorithm = "ring"; }),
+            "[train] comm.algorithm is not what the trainer's group was made with; got ring, "
+            "expected auto" +
+                hint);
+  EXPECT_EQ(
+      error_with([](TrainOptions& o) { o.comm.backend = "gloo"; }),
+      "[train] comm.backend is not what the trainer's group was made with; got gloo, expected "
+      "local" +
+          hint);
+  EXPECT_EQ(
+      error_with([](TrainOptions& o) { o.trainer.devices = 2; }),
+      "[train] trainer.devices and the launcher disagree; got devices = 2, expected 4, the "
+      "processes of the group on this machine (leave trainer.devices at -1 under a launcher)");
+  const auto asked = [](TrainOptions& o) {
+    o.comm.timeout_seconds = 20;
+    o.comm.algorithm = "ring";
+    o.trainer.devices = 4;
+  };
+  auto options = options_;
+  asked(options);
+  EXPECT_EQ(error_with(asked, world_options(options).group), "nothing");
 }
 
 TEST_F(RunOptions, TheSimpleProfilerMakesLightningsTable) {

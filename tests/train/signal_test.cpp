@@ -11,7 +11,7 @@
 #include "troika/cluster/environment.h"
 #include "troika/cluster/port.h"
 #include "troika/cluster/stop_signals.h"
-#include "troika/comm/world.h"
+#include "troika/train/run_group.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -65,9 +65,9 @@ class Signals : public testing::Test {
       environment.world_size = environment.local_world_size = kRanks;
       environment.master_port = port;
       const cluster::StopSignals signals(/*requeue=*/true);
-      const auto group = comm::world(environment, {});
       auto options = options_;
       options.run.name = run;
+      const auto group = comm::world(environment, world_options(options));
       SignalledTask task(signal, at);
       Trainer trainer(options, group);
       trainer.ask_to_stop([&] { return signals.asked(); });

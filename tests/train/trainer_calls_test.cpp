@@ -277,7 +277,8 @@ class Noting : public Base {
 
  protected:
   void note(const std::string& what, const FitContext& context) {
-    EXPECT_EQ(context.task.module().is_training(), false);
+    EXPECT_FALSE(context.task.module().is_training());
+    EXPECT_FALSE(at::GradMode::is_enabled()) << what;
     notes_.push_back(std::string(stage_name(context.stage)) + " " + what);
   }
 

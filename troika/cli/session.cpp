@@ -15,8 +15,8 @@
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cluster/launcher.h"
-#include "troika/comm/world.h"
 #include "troika/compat/torch.h"
+#include "troika/train/run_group.h"
 #include "troika/train/strategy.h"
 
 namespace troika::cli {
@@ -26,7 +26,7 @@ namespace {
 // Training's own names stay free of what is tried on its results.
 std::filesystem::path file_of(const train::TrainOptions& options, const std::string& name,
                               const std::string& file) {
-  return run_folder(options) / (name == "train" ? file : name + "-" + file);
+  return train::run_folder(options) / (name == "train" ? file : name + "-" + file);
 }
 
 // Starts this program once per device on the resolved configuration, which unlike CONFIG can be
@@ -43,22 +43,9 @@ int launch_self(const train::TrainOptions& options, const config::Table& table,
                     std::filesystem::absolute(config).string()};
   launch.command.insert(launch.command.end(), more.begin(), more.end());
   launch.log_dir = file_of(options, name, "logs");
-  if (shutdown_seconds) {
-    launch.shutdown_timeout = to_timeout("shutdown timeout", *shutdown_seconds);
-  }
+  // A step has to end, and its checkpoint to be written.
+  launch.shutdown_timeout = to_timeout("shutdown timeout", shutdown_seconds.value_or(30));
   return cluster::launch(launch);
-}
-
-void check_devices(const train::TrainOptions& options, const cluster::Environment& environment) {
-  const int64_t devices = options.trainer.devices;
-  if (devices == -1 || devices == environment.local_world_size) return;
-  if (train::in_one_process(options)) return;
-  throw Error("train", ErrorKind::usage,
-              {.what = "trainer.devices and the launcher disagree",
-               .got = fmt::format("devices = {}", devices),
-               .expected = fmt::format("{}, the processes that {} started on this machine",
-                                       environment.local_world_size, environment.launcher),
-               .hint = "leave trainer.devices at -1 under a launcher"});
 }
 
 void set_threads(const train::TrainOptions& options, const cluster::Environment& environment) {
@@ -86,10 +73,6 @@ void open_log(const std::filesystem::path& folder, const cluster::Environment& e
   }
 }
 
-Milliseconds milliseconds(double seconds) {
-  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
-}
-
 }  // namespace
 
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
@@ -98,10 +81,12 @@ void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
                    "print the resolved configuration and stop");
   command.add_flag("--describe-config", arguments.describe_config,
                    "print all options with their defaults and meanings, and stop");
-  command.add_option("--shutdown-timeout", arguments.shutdown_seconds,
-                     "with trainer.devices > 1: seconds from SIGTERM to SIGKILL, 5 unless told");
+  command.add_option(
+      "--shutdown-timeout", arguments.shutdown_seconds,
+      "with trainer.devices > 1: seconds from SIGTERM or Ctrl-C to SIGKILL, 30 unless told");
   command.allow_extras();
-  command.footer("Any option of CONFIG may follow as --section.name=value.");
+  command.footer(
+      "Any option of CONFIG may follow as --section.name=value or --section.name value.");
 }
 
 int run_configured(const std::string& name, const ConfigArguments& arguments,
@@ -136,26 +121,14 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
   return work(options, environment);
 }
 
-std::filesystem::path run_folder(const train::TrainOptions& options) {
-  return std::filesystem::path(options.run.folder) / options.run.name;
-}
-
 void prepare_process(const std::string& name, const train::TrainOptions& options,
                      const cluster::Environment& environment) {
-  check_devices(options, environment);
   set_threads(options, environment);
   open_log(file_of(options, name, "logs"), environment);
 }
 
 comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment) {
-  const auto& comm = options.comm;
-  auto group =
-      comm::world(environment, {.backend = comm.backend,
-                                .join_timeout = milliseconds(comm.join_timeout_seconds),
-                                .group = {.timeout = milliseconds(comm.timeout_seconds),
-                                          .stall_warning = milliseconds(comm.stall_warning_seconds),
-                                          .algorithm = comm::algorithm_from(comm.algorithm),
-                                          .flight_record = run_folder(options) / "flight-record"}});
+  auto group = comm::world(environment, train::world_options(options));
   log::info("{}, back end {}", cluster::describe(environment), group.backend());
   return group;
 }

@@ -2,7 +2,6 @@
 // work by it, and their group.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -38,10 +37,8 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
                    const std::vector<std::string>& more = {},
                    const std::function<void(train::TrainOptions&)>& change = {});
 
-std::filesystem::path run_folder(const train::TrainOptions& options);
-
-// Threads and log of this process for the subcommand `name`, after a check of trainer.devices. Then
-// connects to the others, which blocks.
+// Threads and log of this process for the subcommand `name`. Then connects to the others, which
+// blocks.
 void prepare_process(const std::string& name, const train::TrainOptions& options,
                      const cluster::Environment& environment);
 comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment);

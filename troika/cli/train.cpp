@@ -2,12 +2,10 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
-#include "troika/base/exit_code.h"
-#include "troika/base/log.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
@@ -18,7 +16,6 @@
 #include "troika/cluster/stop_signals.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/placement.h"
 #include "troika/train/strategy.h"
@@ -40,21 +37,25 @@ std::string peak_memory(const train::RunSummary& summary) {
                      predicted > 0 ? human_bytes(predicted) : "nothing", resident);
 }
 
+// A line of the summary; nothing of what was not computed.
+void print_number(const char* name, double value, const char* unit = "", int digits = 4) {
+  if (!std::isnan(value)) fmt::print("  {:<20} {:.{}f}{}\n", name, value, digits, unit);
+}
+
 void print_summary(const train::RunSummary& summary) {
-  fmt::print(
-      "\n{} {}: {} steps on {} process{} in {}\n"
-      "  train loss           {:.4f}\n"
-      "  validation loss      {:.4f}\n"
-      "  validation accuracy  {:.2f} %\n"
-      "  throughput           {:.1f} samples/s, median step {:.1f} ms\n"
-      "  peak memory          {}\n"
-      "  checkpoint           {}\n"
-      "  metrics and logs     {}\n",
-      summary.name, summary.status, summary.steps, summary.world_size,
-      summary.world_size == 1 ? "" : "es", human_seconds(summary.seconds), summary.train_loss,
-      summary.validation_loss, 100 * summary.validation_accuracy, summary.samples_per_second,
-      summary.median_step_milliseconds, peak_memory(summary), summary.checkpoint,
-      summary.run_folder);
+  fmt::print("\n{} {}: {} steps on {} process{} in {}\n", summary.name, summary.status,
+             summary.steps, summary.world_size, summary.world_size == 1 ? "" : "es",
+             human_seconds(summary.seconds));
+  print_number("train loss", summary.train_loss);
+  print_number("validation loss", summary.validation_loss);
+  print_number("validation accuracy", 100 * summary.validation_accuracy, " %", 2);
+  if (summary.steps > 0 && !std::isnan(summary.median_step_milliseconds)) {
+    fmt::print("  throughput           {:.1f} samples/s, median step {:.1f} ms\n",
+               summary.samples_per_second, summary.median_step_milliseconds);
+  }
+  fmt::print("  peak memory          {}\n", peak_memory(summary));
+  if (!summary.checkpoint.empty()) fmt::print("  checkpoint           {}\n", summary.checkpoint);
+  fmt::print("  metrics and logs     {}\n", summary.run_folder);
 }
 
 // Of the run's peak, on rank 0; 0 where that is not predicted, as on GPUs. Before the run's own
@@ -68,37 +69,13 @@ int64_t predicted_bytes(const train::TrainOptions& options, const data::Dataset&
   return static_cast<int64_t>(predictor.predict(choice).peak());
 }
 
-// Rank 0 alone puts the job back, when all have saved.
-int end(cluster::StopRequest asked, const cluster::Environment& environment) {
-  using cluster::StopRequest;
-  if (asked == StopRequest::none) return static_cast<int>(ExitCode::done);
-  if (asked == StopRequest::save_and_stop) return static_cast<int>(ExitCode::stopped);
-  if (environment.rank == 0) {
-    log::info("job {} is in the queue again", cluster::slurm::requeue());
-  }
-  return static_cast<int>(ExitCode::requeued);
-}
-
-// By Slurm, which had put the job into the queue again, or by torchrun or troika launch, in whose
-// elastic runs not every round is a restart.
-bool started_again() {
-  const auto is_positive = [](const char* name) {
-    return cluster::process_variable(name).value_or("0") != "0";
-  };
-  return std::getenv("SLURM_RESTART_COUNT") || is_positive("TORCHELASTIC_RESTART_COUNT") ||
-         is_positive("TROIKA_ROUND");
-}
-
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
   // Whatever fails from here on, an earlier run of this name must not speak for this one.
-  if (environment.rank == 0) std::filesystem::remove(run_folder(options) / "summary.json");
+  if (environment.rank == 0) std::filesystem::remove(train::run_folder(options) / "summary.json");
   compat::count_tensor_memory();
   prepare_process("train", options, environment);
   require_elastic_batch(options, environment);
-  const cluster::StopSignals signals(cluster::slurm::may_requeue());
-  if (started_again() && train::has_last_of_course(run_folder(options) / "checkpoints")) {
-    options.trainer.ckpt_path = "last";
-  }
+  const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue());
   const auto group = join(options, environment);
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
@@ -108,10 +85,14 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto task = train::make_task(options);
   train::Trainer trainer(options, group);
   trainer.expect_tensor_bytes(predicted);
-  trainer.ask_to_stop([&] { return signals.asked(); });
+  trainer.stop_on_signals(signals);
   const auto summary = trainer.fit(*task, *training, *validation);
   if (environment.rank == 0) print_summary(summary);
-  return end(trainer.stopped_by(), environment);
+  if (environment.rank == 0 && trainer.stopped_by() == cluster::StopRequest::save_and_stop) {
+    fmt::print("\nto go on: troika train {}/config.toml --trainer.ckpt_path=last\n",
+               summary.run_folder);
+  }
+  return trainer.exit_code();
 }
 
 }  // namespace

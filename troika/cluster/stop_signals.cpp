@@ -1,9 +1,12 @@
 #include "troika/cluster/stop_signals.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <string_view>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -12,16 +15,32 @@ namespace troika::cluster {
 
 namespace {
 
-constexpr std::array kStopSignals{SIGUSR1, SIGTERM};
+constexpr std::array kStopSignals{SIGUSR1, SIGTERM, SIGINT};
 
 std::atomic<int> stop_asked = 0;
 std::atomic<int> meaning_of_usr1 = 0;
+std::atomic<bool> interrupted = false;
 std::atomic<bool> listening = false;
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
 std::array<struct sigaction, kStopSignals.size()> former_actions;
 
+// Only what is async-signal-safe.
+void note_interrupt() {
+  if (interrupted.exchange(true)) {
+    ::signal(SIGINT, SIG_DFL);
+    ::raise(SIGINT);  // once this handler returns
+    return;
+  }
+  constexpr std::string_view kText =
+      "\nCtrl-C: saving at the end of the step; Ctrl-C again ends at once\n";
+  const int error = errno;
+  [[maybe_unused]] const auto told = ::write(STDERR_FILENO, kText.data(), kText.size());
+  errno = error;
+}
+
 void note_stop(int signal) {
+  if (signal == SIGINT) note_interrupt();
   const int asked =
       signal == SIGUSR1 ? meaning_of_usr1.load() : static_cast<int>(StopRequest::save_and_stop);
   int before = stop_asked;
@@ -34,6 +53,7 @@ void note_stop(int signal) {
 StopSignals::StopSignals(bool requeue) {
   TROIKA_CHECK(!listening.exchange(true), "two StopSignals in one process at a time");
   stop_asked = static_cast<int>(StopRequest::none);
+  interrupted = false;
   meaning_of_usr1 =
       static_cast<int>(requeue ? StopRequest::save_and_requeue : StopRequest::save_and_stop);
   struct sigaction action {};

@@ -8,14 +8,14 @@ namespace troika::cluster {
 enum class StopRequest : int {
   none = 0,
   save_and_requeue = 1,  // SIGUSR1, which Slurm sends ahead of the time limit (sbatch --signal)
-  save_and_stop = 2,     // SIGTERM: scancel, pre-emption, a launcher that gives up
+  save_and_stop = 2,     // SIGTERM: scancel, pre-emption, a launcher that gives up; SIGINT: Ctrl-C
 };
 
 // From construction to destruction these signals only set a flag, then the former handlers are
 // back. Slurm signals every rank, but not at the same step: the flag is to be agreed on by all
 // ranks (an all-reduce of the maximum) and acted on after the same step, by saving, then
 // slurm::requeue() on one rank where that was asked, and ending with ExitCode::requeued or
-// ExitCode::stopped.
+// ExitCode::stopped. A second SIGINT ends the process at once, as it does without this object.
 //
 // One at a time in a process. Signals of before it, and those of other processes, are not seen.
 class StopSignals {

@@ -27,7 +27,7 @@ class Hook : public torch::autograd::FunctionPostHook {
 
 struct GradientHook::Registration {
   // Holding the accumulator keeps it, and with it the hook, from being made anew for each graph.
-  // A std::shared_ptr in LibTorch 1.13, a c10::intrusive_ptr by 2.14.
+  // A std::shared_ptr in LibTorch 1.13, a c10::intrusive_ptr by 2.15.
   decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
   uintptr_t key;
 };

@@ -80,7 +80,6 @@ EvaluationLoop::EvaluationLoop(Stage stage, FitContext& context, const Placement
       stop_(stop) {}
 
 bool EvaluationLoop::for_each_batch(const std::function<void(const data::Batch&)>& step) const {
-  const at::NoGradGuard no_grad;
   const nn::Autocast autocast(placement_.precision, placement_.device.type());
   const auto& options = context_.options;
   const auto& group = context_.group;
@@ -123,6 +122,7 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
 }
 
 void EvaluationLoop::rehearse(MetricLog& log) {
+  const at::NoGradGuard no_grad;
   context_.task.module().eval();
   if (evaluate(nullptr, log)) log.end_epoch();
   log.clear();
@@ -130,6 +130,7 @@ void EvaluationLoop::rehearse(MetricLog& log) {
 
 bool EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
                          const std::function<void(const Result&)>& take) {
+  const at::NoGradGuard no_grad;
   const auto& of = hooks_of(stage_);
   const auto call = [&](const Hook& hook) { hooks.call(hook.name, hook.function); };
   context_.log = &log;
@@ -154,6 +155,7 @@ bool EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
 }
 
 at::Tensor EvaluationLoop::predict(const HookCalls& hooks) {
+  const at::NoGradGuard no_grad;
   context_.task.module().eval();
   hooks.call("on_predict_start", &Hooks::on_predict_start);
   hooks.call("on_predict_epoch_start", &Hooks::on_predict_epoch_start);

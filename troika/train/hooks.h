@@ -39,7 +39,7 @@ class Hooks {
   // Gradients are those of all ranks (with ZeRO this rank's share of them), before clipping, and
   // multiplied by the loss scale where there is one.
   virtual void on_before_optimizer_step(FitContext&) {}
-  // In evaluation mode; the batches also without gradients.
+  // In evaluation mode and without gradients, as are those of tests and predictions.
   virtual void on_validation_start(FitContext&) {}
   virtual void on_validation_epoch_start(FitContext&) {}
   virtual void on_validation_batch_start(FitContext&, const data::Batch&) {}

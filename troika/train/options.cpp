@@ -75,7 +75,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.precision", &trainer.precision,
             "number type: mixed computes matrix products and convolutions in 16 bits, true keeps "
             "parameters so too; docs/precision-and-memory.md",
-            one_of(nn::precision_names()));
+            one_of(nn::precision_names(), nn::other_precision_names()));
   table.add("trainer.memory_format", &trainer.memory_format,
             "order of images and convolutions' weights in memory; auto: channels_last for "
             "precisions that compute in 16 bits, else contiguous",
@@ -126,6 +126,10 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             count_from(-1));
   table.add("trainer.deterministic", &trainer.deterministic,
             "only algorithms that give the same bits each time; an error where there is none");
+  table.add(
+      "trainer.terminate_on_nan", &trainer.terminate_on_nan,
+      "end the run with an error, and its batch in the run's folder, when the training loss is "
+      "infinite or NaN; with 16-mixed and 16-true the loss scaler skips such steps instead");
   table.add(
       "trainer.accumulate_grad_batches", &trainer.accumulate_grad_batches,
       "batches whose gradients, added up and divided by this number, make one optimizer step; "
@@ -332,6 +336,10 @@ void add_strategies(config::Table& table, TrainOptions& options) {
 }
 
 }  // namespace
+
+std::filesystem::path run_folder(const TrainOptions& options) {
+  return std::filesystem::path(options.run.folder) / options.run.name;
+}
 
 config::Table make_table(TrainOptions& options) {
   config::Table table;

@@ -2,6 +2,7 @@
 // parsing, defaults, validation, help and docs/configuration.md.
 #pragma once
 
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>
@@ -45,6 +46,7 @@ struct TrainOptions {
     std::string val_check_interval = "1.0";
     int64_t num_sanity_val_steps = 2;
     bool deterministic = false;
+    bool terminate_on_nan = true;
     int64_t accumulate_grad_batches = 1;
     double gradient_clip_val = 0;
     std::string gradient_clip_algorithm = "norm";
@@ -172,6 +174,9 @@ struct TrainOptions {
     bool strict = true;
   } weights;
 };
+
+// Where the run writes: run.folder/run.name.
+std::filesystem::path run_folder(const TrainOptions& options);
 
 // Binds every option to its key; `options` must outlive the table.
 config::Table make_table(TrainOptions& options);

@@ -3,18 +3,21 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/exit_code.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
+#include "troika/cluster/environment.h"
+#include "troika/cluster/slurm/commands.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit.h"
 #include "troika/train/limits.h"
+#include "troika/train/run_group.h"
 
 namespace troika::train {
 
@@ -27,6 +30,16 @@ void try_to_write(const std::filesystem::path& file, const RunSummary& summary) 
   } catch (const std::exception& problem) {
     log::error("no summary of the failed run: {}", problem.what());
   }
+}
+
+// By Slurm, which had put the job into the queue again, or by torchrun or troika launch, in whose
+// elastic runs not every round is a restart.
+bool was_started_again() {
+  const auto is_positive = [](const char* name) {
+    return cluster::process_variable(name).value_or("0") != "0";
+  };
+  return cluster::process_variable("SLURM_RESTART_COUNT") ||
+         is_positive("TORCHELASTIC_RESTART_COUNT") || is_positive("TROIKA_ROUND");
 }
 
 }  // namespace
@@ -62,18 +75,7 @@ void settle_randomness(const TrainOptions& options, const comm::Group& group) {
 Trainer::Trainer(TrainOptions options, comm::Group group)
     : options_(with_fast_dev_run(with_default_epochs(std::move(options)))),
       group_(std::move(group)) {
-  const auto& ranks = group_.nodes();
-  const auto nodes = static_cast<int64_t>(std::set<int>(ranks.begin(), ranks.end()).size());
-  const int64_t wanted = options_.trainer.num_nodes;
-  if (wanted == -1 || wanted == nodes) return;
-  throw Error("train", ErrorKind::usage,
-              {.what = "trainer.num_nodes and the launcher disagree",
-               .got = fmt::format("num_nodes = {}", wanted),
-               .expected = fmt::format("{}, the machines that the {} processes are on", nodes,
-                                       group_.size()),
-               .hint = fmt::format("start it on {}, with srun --nodes={} or troika launch --nnodes "
-                                   "{}, or leave it at -1",
-                                   wanted, wanted, wanted)});
+  require_group_of(options_, group_);
 }
 
 // It must not speak for this one.
@@ -85,7 +87,7 @@ void Trainer::forget_earlier_run() const {
 }
 
 std::filesystem::path Trainer::folder() const {
-  return std::filesystem::path(options_.run.folder) / options_.run.name;
+  return run_folder(options_);
 }
 
 std::filesystem::path Trainer::save_checkpoint(const std::filesystem::path& path,
@@ -95,6 +97,29 @@ std::filesystem::path Trainer::save_checkpoint(const std::filesystem::path& path
               {.what = "no run to save as " + path.string(),
                .got = "no fit(), or one that failed",
                .expected = "a call from its hooks or after it"});
+}
+
+void Trainer::stop_on_signals(std::shared_ptr<const cluster::StopSignals> caught) {
+  signals_ = std::move(caught);
+  if (!signals_) {
+    signals_ = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue());
+  }
+  ask_to_stop([signals = signals_] { return signals->asked(); });
+  if (was_started_again() && has_last_of_course(folder() / "checkpoints")) {
+    options_.trainer.ckpt_path = "last";
+  }
+}
+
+int Trainer::exit_code() const {
+  switch (stopped_by_) {
+    case cluster::StopRequest::none:
+      return static_cast<int>(ExitCode::done);
+    case cluster::StopRequest::save_and_requeue:
+      return static_cast<int>(ExitCode::requeued);
+    case cluster::StopRequest::save_and_stop:
+      return static_cast<int>(ExitCode::stopped);
+  }
+  TROIKA_CHECK(false, "a request that is none");
 }
 
 RunSummary Trainer::fit(Task& task, const data::Dataset& training,
@@ -139,6 +164,10 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
       if (weights_only) keep_weights(saved);
       return write_checkpoint(group, path, saved, options, info);
     };
+    // The last of all: Slurm begins to stop the job at once.
+    if (is_main && signals_ && stopped_by_ == cluster::StopRequest::save_and_requeue) {
+      log::info("job {} is in the queue again", cluster::slurm::requeue());
+    }
     return summary;
   } catch (...) {
     save_ = nullptr;

@@ -31,7 +31,8 @@ namespace troika::train {
 // Validation counts every sample once.
 class Trainer {
  public:
-  // Throws Error(usage) where trainer.num_nodes is not the number of machines of the group.
+  // Throws Error(usage) where the options ask for another group than this one
+  // (require_group_of()); world_options() makes what they ask for.
   Trainer(TrainOptions options, comm::Group group);
 
   // Blocks until done. The data sets must hold what the task's module takes; the module's
@@ -84,6 +85,18 @@ class Trainer {
   // cut short so is made anew when the run goes on. validate(), test() and predict() return nothing
   // then: no metrics, an undefined tensor.
   void ask_to_stop(StopQuestion question) { question_ = std::move(question); }
+  // Does what `troika train` does when its job is signalled. From now until the end of this object,
+  // SIGTERM and SIGINT (Ctrl-C; a second one ends the process) ask every call to save and end, and
+  // so does SIGUSR1, after which rank 0 puts a Slurm job that may be requeued back into the queue.
+  // When Slurm, torchrun or troika launch has started the process again, fit() goes on from the
+  // run's last checkpoint. To be called on all ranks, by one trainer of a process at a time, which
+  // has no other question. Ranks learn of the signal as ask_to_stop() says. `caught`: what has
+  // caught them since before the group was made, if anything has.
+  void stop_on_signals(std::shared_ptr<const cluster::StopSignals> caught = nullptr);
+  // For the end of main(): 0 when the latest call was done, 6 when it saved and stopped, 5 when the
+  // job is in the queue again.
+  int exit_code() const;
+
   // For the summary: what predict_memory() expects of this run.
   void expect_tensor_bytes(int64_t bytes) { predicted_tensor_bytes_ = bytes; }
   // The request that ended the latest call: `none` when it was done.
@@ -110,6 +123,7 @@ class Trainer {
   comm::Group group_;
   Callbacks callbacks_;
   StopQuestion question_;
+  std::shared_ptr<const cluster::StopSignals> signals_;
   // The function that save_checkpoint() calls; none where there is no run to save.
   std::function<std::filesystem::path(const std::filesystem::path&, bool)> save_;
   int64_t predicted_tensor_bytes_ = 0;

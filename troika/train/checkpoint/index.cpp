@@ -17,6 +17,9 @@ namespace troika::train {
 
 namespace {
 
+// Who reads a checkpoint goes through its ranks one by one.
+constexpr int kMostRanks = 1 << 20;
+
 // Members keep the order in which they are added; adding one by its name looks for it first.
 using Ordered = nlohmann::ordered_json;
 using nlohmann::json;
@@ -283,7 +286,7 @@ CheckpointIndex read_index(const std::filesystem::path& checkpoint) {
                                              : root.at("chunk_bytes").get<int64_t>(),
                           .files = {},
                           .tensors = {}};
-    if (index.chunk_bytes < 1) throw another;
+    if (index.chunk_bytes < 1 || index.ranks < 1 || index.ranks > kMostRanks) throw another;
     add_json(index, root);
     if (const auto file = foreign_file(index)) {
       throw damaged_checkpoint(checkpoint, fmt::format("{} that names `{}`", kIndexFile, *file),

@@ -29,8 +29,8 @@ struct SafetensorsHeader {
 
 // The format's own limit, which keeps a flipped length from asking for memory.
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
-// Limits tensors plus metadata. A header takes memory for its text and at most 512 bytes for
-// each name.
+// Limits tensors plus metadata. A header takes memory for its text and at most 1 KiB for
+// each name, which has at most 64 dimensions.
 constexpr size_t kMaxNames = size_t{1} << 20;
 
 // The format's name of a dtype ("BF16"), or nothing where it has none.

@@ -1,0 +1,93 @@
+#include "troika/train/run_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "troika/base/error.h"
+#include "troika/train/strategy.h"
+
+namespace troika::train {
+
+namespace {
+
+Milliseconds milliseconds(double seconds) {
+  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+void require_devices(const TrainOptions& options, const comm::Group& group) {
+  const auto& nodes = group.nodes();
+  const int64_t here =
+      std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(group.rank())]);
+  const int64_t wanted = options.trainer.devices;
+  if (wanted == -1 || wanted == here || in_one_process(options)) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "trainer.devices and the launcher disagree",
+               .got = fmt::format("devices = {}", wanted),
+               .expected = fmt::format("{}, the processes of the group on this machine", here),
+               .hint = "leave trainer.devices at -1 under a launcher"});
+}
+
+void require_nodes(const TrainOptions& options, const comm::Group& group) {
+  const auto& ranks = group.nodes();
+  const auto nodes = static_cast<int64_t>(std::set<int>(ranks.begin(), ranks.end()).size());
+  const int64_t wanted = options.trainer.num_nodes;
+  if (wanted == -1 || wanted == nodes) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "trainer.num_nodes and the launcher disagree",
+               .got = fmt::format("num_nodes = {}", wanted),
+               .expected = fmt::format("{}, the machines that the {} processes are on", nodes,
+                                       group.size()),
+               .hint = fmt::format("start it on {}, with srun --nodes={} or troika launch --nnodes "
+                                   "{}, or leave it at -1",
+                                   wanted, wanted, wanted)});
+}
+
+double seconds(Milliseconds time) {
+  return static_cast<double>(time.count()) / 1e3;
+}
+
+// A value that is not the default was asked for.
+template <typename T>
+void require_made_with(const char* key, const T& wanted, const T& by_default, const T& made_with) {
+  if (wanted == by_default || wanted == made_with) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = fmt::format("{} is not what the trainer's group was made with", key),
+               .got = fmt::format("{}", wanted),
+               .expected = fmt::format("{}", made_with),
+               .hint = "make it with comm::world(train::world_options(options))"});
+}
+
+}  // namespace
+
+comm::WorldOptions world_options(const TrainOptions& options) {
+  const auto& comm = options.comm;
+  return {.backend = comm.backend,
+          .join_timeout = milliseconds(comm.join_timeout_seconds),
+          .group = {.timeout = milliseconds(comm.timeout_seconds),
+                    .stall_warning = milliseconds(comm.stall_warning_seconds),
+                    .algorithm = comm::algorithm_from(comm.algorithm),
+                    .flight_record = run_folder(options) / "flight-record"}};
+}
+
+void require_group_of(const TrainOptions& options, const comm::Group& group) {
+  require_devices(options, group);
+  require_nodes(options, group);
+  if (group.size() == 1) return;  // sends nothing
+  const auto& comm = options.comm;
+  const TrainOptions::Comm defaults;
+  const auto& made = group.options();
+  require_made_with("comm.timeout_seconds", comm.timeout_seconds, defaults.timeout_seconds,
+                    seconds(made.timeout));
+  require_made_with("comm.stall_warning_seconds", comm.stall_warning_seconds,
+                    defaults.stall_warning_seconds, seconds(made.stall_warning));
+  require_made_with("comm.algorithm", comm.algorithm, defaults.algorithm,
+                    std::string(comm::name(made.algorithm)));
+  const std::string backend(group.backend());
+  require_made_with("comm.backend", comm.backend, defaults.backend,
+                    backend.substr(0, backend.find("+nccl")));
+}
+
+}  // namespace troika::train
