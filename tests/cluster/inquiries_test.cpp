@@ -68,6 +68,16 @@ TEST_F(InquiriesTest, OneAsksAndAllOthersAnswer) {
   EXPECT_FALSE(inquiries_.deadline());
 }
 
+TEST_F(InquiriesTest, AnAskerWhoseTimeIsOverGetsWhatHasComeAndKeepsNobodyWaiting) {
+  arrive(4);
+  inquiries_.ask(1, "a", "?", Milliseconds(30));
+  inquiries_.ask(2, "b", "?", kLongTime);
+  inquiries_.answer(0, 0, "x");
+  EXPECT_THAT(said(), ElementsAre("0: ? 0", "2: ? 0", "3: ? 0"));
+  wait_until_due();
+  EXPECT_THAT(said(), ElementsAre("1: a x=0", "0: ? 1", "1: ? 1", "3: ? 1"));
+}
+
 TEST_F(InquiriesTest, AllAskAtOnceAndAllGetAllForSomeFramesEach) {
   arrive(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) inquiries_.ask(rank, "a", "?", kLongTime);

@@ -128,13 +128,15 @@ TEST(Launcher, NamesTheFirstFailureAndStopsTheOthers) {
 }
 
 TEST(Launcher, NamesTheSignalThatKilledARank) {
-  Launch launch(shell("[ $RANK = 1 ] && kill -KILL $$; exec sleep 1000", 2));
+  Launch launch(shell("[ $RANK = 1 ] && echo unrelated >&2 && kill -KILL $$; exec sleep 1000", 2));
   EXPECT_EQ(launch.wait(), 137);
-  EXPECT_EQ(launch.err(),
-            "[cluster] rank 1 failed first: killed by SIGKILL (137)\n"
-            "  message: none, neither reported nor on its standard error\n"
-            "  log:     " +
-                launch.log_path(1) + "\n  rank 0:  stopped by the launcher\n");
+  EXPECT_EQ(
+      launch.err(),
+      "[cluster] rank 1 failed first: killed by SIGKILL (137)\n"
+      "  message: none: a process that is killed cannot say why; the kernel does it when memory "
+      "runs out (dmesg, or memory.events of the cgroup)\n"
+      "  log:     " +
+          launch.log_path(1) + "\n  rank 0:  stopped by the launcher\n");
 }
 
 TEST(Launcher, ReportedFailureCountsBeforeTheOnesItCaused) {

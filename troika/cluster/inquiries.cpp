@@ -106,18 +106,30 @@ std::optional<Deadline> Inquiries::deadline() const {
 }
 
 void Inquiries::proceed() {
-  std::vector<std::string> over;
+  std::vector<std::string> over, ended;
+  const auto is_late = [](const Asker& asker) { return asker.until.passed(); };
   for (auto entry = waves_.begin(); entry != waves_.end();) {
     auto& wave = entry->second;
-    if (wave.due.passed()) {
+    const bool is_due = wave.due.passed();
+    // An asker gets what has come before its time is over.
+    if (is_due || std::ranges::any_of(wave.askers, is_late)) pass_on(wave);
+    if (is_due) {
       over.push_back(wave.question);
-      pass_on(wave);
       wave.due = next_due();
     }
-    std::erase_if(wave.askers, [](const Asker& asker) { return asker.until.passed(); });
-    entry = wave.askers.empty() ? waves_.erase(entry) : std::next(entry);
+    std::erase_if(wave.askers, is_late);
+    if (!wave.askers.empty()) {
+      ++entry;
+      continue;
+    }
+    ended.push_back(wave.question);
+    entry = waves_.erase(entry);
   }
   for (const auto& question : over) begin_waiting(question);
+  // Those who wait for a wave that has gone with its askers.
+  for (const auto& question : ended) {
+    if (!is_under_way(question)) begin_waiting(question);
+  }
 }
 
 std::string pack_answers(const std::map<std::string, std::vector<int>>& answers) {
