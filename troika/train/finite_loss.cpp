@@ -21,7 +21,7 @@ void require_finite(double loss, const data::Batch& batch, const FitContext& con
   throw Error("train", ErrorKind::failure,
               {.what = fmt::format("the training loss of step {} on rank {} is no number",
                                    context.at.step, context.group.rank()),
-               .got = fmt::format("{}", loss),
+               .got = std::isnan(loss) ? "nan" : fmt::format("{}", loss),  // a NaN may have a sign
                .expected = "a finite one",
                .hint = fmt::format("the batch is in {}; a lower optim.lr, a warm-up or "
                                    "trainer.gradient_clip_val may help; "
