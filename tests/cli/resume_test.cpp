@@ -53,8 +53,8 @@ class ResumeRun : public testing::Test {
   std::filesystem::path last(const std::string& run) const {
     return folder_ / "runs" / run / "checkpoints/last";
   }
-  nlohmann::json summary() const {
-    return nlohmann::json::parse(read_file(folder_ / "runs/run/summary.json"));
+  nlohmann::json summary(const std::string& run = "run") const {
+    return nlohmann::json::parse(read_file(folder_ / "runs" / run / "summary.json"));
   }
   // The bytes of all tensors, without the options in the file's metadata.
   static std::string tensors(const std::filesystem::path& file) {
