@@ -95,6 +95,7 @@ TEST(PeerServer, TheOldestStrangersGoWhenMoreCome) {
 }
 
 TEST(PeerServer, StrangersGoWhereNoDescriptorIsLeft) {
+  secret();  // is then the same in both processes
   net::Pipe port = net::make_pipe();
   const pid_t server = in_child([&] {
     const rlimit few{40, 40};

@@ -272,7 +272,7 @@ class Noting : public Base {
   void on_predict_epoch_end(FitContext& c) override { note("predict_epoch_end", c); }
   void on_predict_end(FitContext& c) override { note("predict_end", c); }
   void on_exception(FitContext& c, const std::exception& problem) override {
-    note(problem.what(), c);
+    notes_.push_back(std::string(stage_name(c.stage)) + " " + problem.what());
   }
 
  protected:
