@@ -86,7 +86,7 @@ TEST_F(WrongInput, AValueMayFollowItsOptionAsAWord) {
   EXPECT_THAT(troika("train --data.batch_size 8 run.toml --print-config").out,
               HasSubstr("\nlr = 0.25 "));
   expect_failure(troika("train --trainer.max_epochs many run.toml"), 2,
-                 "error: [config] trainer.max_epochs; got 'many', expected an integer\n");
+                 "error: [config] trainer.max_epochs; got \"many\", expected an integer\n");
 }
 
 TEST_F(WrongInput, VersionIsAnOptionToo) {

@@ -329,7 +329,9 @@ void Table::set(std::string_view key, std::string_view text) {
 
 void Table::set_argument(std::string_view argument) {
   const size_t equals = argument.find('=');
-  if (!argument.starts_with("--") || equals == std::string_view::npos) {
+  const bool is_option = argument.starts_with("--");
+  if (is_option && equals == std::string_view::npos) find(argument.substr(2), "");
+  if (!is_option || equals == std::string_view::npos) {
     fail("argument", std::string(argument), "--section.name=value");
   }
   set(argument.substr(2, equals - 2), argument.substr(equals + 1));

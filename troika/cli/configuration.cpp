@@ -8,8 +8,15 @@ namespace troika::cli {
 
 void read_configuration(config::Table& table, const std::string& file,
                         const std::vector<std::string>& arguments) {
-  if (!file.empty()) table.load(file);
-  for (const auto& argument : arguments) table.set_argument(argument);
+  const auto override_by_arguments = [&] {
+    for (const auto& argument : arguments) table.set_argument(argument);
+  };
+  // Before CONFIG too: of `--name value`, without a section, the value would be looked for as
+  // CONFIG.
+  override_by_arguments();
+  if (file.empty()) return;
+  table.load(file);
+  override_by_arguments();
 }
 
 nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset) {
