@@ -95,7 +95,7 @@ TEST(PeerServer, TheOldestStrangersGoWhenMoreCome) {
 }
 
 TEST(PeerServer, StrangersGoWhereNoDescriptorIsLeft) {
-  secret();  // is then the same in both processes
+  secret();  // made before the fork, so that both processes have the same
   net::Pipe port = net::make_pipe();
   const pid_t server = in_child([&] {
     const rlimit few{40, 40};

@@ -1,5 +1,6 @@
-// What ranks and launches read from their connections: frames in pieces, and the JSON, answers and
-// relayed frames in them, given to the rules of the rendezvous and of elastic rounds.
+// Feeds parsers the bytes that ranks and launches read from connections: frames in pieces, and the
+// JSON, answers and relayed frames in them, given to the rules of the rendezvous and of elastic
+// rounds.
 #include <map>
 #include <optional>
 

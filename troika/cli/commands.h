@@ -30,7 +30,7 @@ using AfterDashes = std::optional<std::vector<std::string>>;
 // An option's seconds; throws Error(usage) naming it for a number that is no sensible time.
 Milliseconds to_timeout(const std::string& what, double seconds);
 
-// Of Troika and LibTorch, as `--version` prints them.
+// The versions of Troika and LibTorch, as `--version` prints them.
 std::string versions();
 
 Entry add_train(CLI::App& app);

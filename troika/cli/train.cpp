@@ -37,7 +37,7 @@ std::string peak_memory(const train::RunSummary& summary) {
                      predicted > 0 ? human_bytes(predicted) : "nothing", resident);
 }
 
-// A line of the summary; nothing of what was not computed.
+// Prints a line of the summary, or nothing for a number that was not computed.
 void print_number(const char* name, double value, const char* unit = "", int digits = 4) {
   if (!std::isnan(value)) fmt::print("  {:<20} {:.{}f}{}\n", name, value, digits, unit);
 }

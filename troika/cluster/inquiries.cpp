@@ -126,7 +126,7 @@ void Inquiries::proceed() {
     entry = waves_.erase(entry);
   }
   for (const auto& question : over) begin_waiting(question);
-  // Those who wait for a wave that has gone with its askers.
+  // Starts the next wave for ranks that waited for one whose askers have all gone.
   for (const auto& question : ended) {
     if (!is_under_way(question)) begin_waiting(question);
   }

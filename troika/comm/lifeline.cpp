@@ -290,7 +290,7 @@ std::string Lifeline::missing(uint32_t id, int64_t sequence, Deadline deadline) 
     if (ranks[r] == world_rank_) continue;
     const auto& standing = standings[r];
     if (!standing) {
-      // Of those that it would have passed on for nothing is known.
+      // One line for a silent relay: nothing is known of the ranks behind it.
       if (!named.insert(silent[r]).second) continue;
       lines.push_back(
           fmt::format("rank {} does not answer (it is stopped, or out of reach)", silent[r]));

@@ -23,14 +23,15 @@ const std::string kRate = "rate";
 const std::string kStates = "state.";
 const std::string kScaler = "scaler.";
 
-// What an optimizer keeps of each parameter: exp_avg of "fc.weight.exp_avg".
+// The names of the states an optimizer keeps for each parameter: "exp_avg" for the state
+// "fc.weight.exp_avg".
 std::set<std::string> kinds(const optim::NamedTensors& states) {
   std::set<std::string> result;
   for (const auto& [name, tensor] : states) result.insert(name.substr(name.rfind('.') + 1));
   return result;
 }
 
-// A clearer word than that one of the states is missing.
+// Refuses another optimizer by name of its states, before load_state() misses a single one.
 void require_same_optimizer(const optim::NamedTensors& saved, const optim::NamedTensors& own,
                             const CheckpointReader& checkpoint) {
   const auto theirs = kinds(saved), ours = kinds(own);

@@ -127,6 +127,7 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
   const bool is_main = group_.rank() == 0;
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;
+  bool has_ended = false;
   save_ = nullptr;
   try {
     forget_earlier_run();
@@ -164,12 +165,14 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
       if (weights_only) keep_weights(saved);
       return write_checkpoint(group, path, saved, options, info);
     };
+    has_ended = true;
     // The last of all: Slurm begins to stop the job at once.
     if (is_main && signals_ && stopped_by_ == cluster::StopRequest::save_and_requeue) {
       log::info("job {} is in the queue again", cluster::slurm::requeue());
     }
     return summary;
   } catch (...) {
+    if (has_ended) throw;  // saved and summed up; only the requeue has failed
     save_ = nullptr;
     if (is_main) {
       try_to_write(summary_file, fit ? fit->summary("failed")
