@@ -1,9 +1,11 @@
 // Checkpoints that a program asks for by their path.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <map>
 
 #include "tests/support/errors.h"
+#include "tests/train/logged_rows.h"
 #include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/file.h"
@@ -135,17 +137,27 @@ TEST_F(SaveCheckpoint, BetweenRunsItIsTheEndOfTheLatest) {
   }
 }
 
-// Saves once all batches of a validation are done, and the average is in the module.
-class InValidations : public Callback {
+// Calls something in a hook of every validation, or of every end of an epoch.
+class InHooks : public Callback {
  public:
-  explicit InValidations(std::filesystem::path path) : path_(std::move(path)) {}
-  std::string name() const override { return "in_validations"; }
+  using Call = std::function<void(FitContext&)>;
+  struct Calls {
+    Call before_result = {}, at_end = {}, after_epoch = {};
+  };
+  explicit InHooks(Calls calls) : calls_(std::move(calls)) {}
+  std::string name() const override { return "in_hooks"; }
   void on_validation_epoch_end(FitContext& context) override {
-    context.save_checkpoint(path_, false);
+    if (calls_.before_result) calls_.before_result(context);
+  }
+  void on_validation_end(FitContext& context) override {
+    if (calls_.at_end) calls_.at_end(context);
+  }
+  void on_train_epoch_end(FitContext& context) override {
+    if (calls_.after_epoch) calls_.after_epoch(context);
   }
 
  private:
-  const std::filesystem::path path_;
+  const Calls calls_;
 };
 
 TEST_F(SaveCheckpoint, GoesOnWithTheWeightsWhileTheirAverageIsInTheModule) {
@@ -156,7 +168,12 @@ TEST_F(SaveCheckpoint, GoesOnWithTheWeightsWhileTheirAverageIsInTheModule) {
     SCOPED_TRACE(strategy);
     options_.trainer.strategy = strategy;
     const auto ended = folder_ / strategy, validating = ended / "validating";
-    fit([&](Trainer& trainer) { trainer.add(std::make_shared<InValidations>(validating)); },
+    fit(
+        [&](Trainer& trainer) {
+          trainer.add(std::make_shared<InHooks>(InHooks::Calls{.before_result = [&](auto& context) {
+            context.save_checkpoint(validating, false);
+          }}));
+        },
         [&](Trainer& trainer, Task&) { trainer.save_checkpoint(ended / "end"); });
     expect_same(ended / "end", last());
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -168,6 +185,96 @@ TEST_F(SaveCheckpoint, GoesOnWithTheWeightsWhileTheirAverageIsInTheModule) {
         EXPECT_TRUE(in_validation[i].second.equal(at_end[i].second)) << at_end[i].first;
       }
     }
+  }
+}
+
+// Each of the checkpoints that the hooks of one run saved gives, when a run goes on from it, the
+// end of that run: schedule, early stopping and rows of the log have seen each validation once.
+TEST_F(SaveCheckpoint, AValidationIsJudgedOnceWhicheverHookSaved) {
+  options_.trainer.num_sanity_val_steps = 0;
+  options_.trainer.val_check_interval = "2";  // and at the end of the epoch
+  options_.trainer.loggers = {"jsonl"};
+  options_.schedule.name = "plateau";
+  options_.schedule.patience = 1;
+  options_.schedule.threshold = 1e3;  // no progress is enough
+  options_.early_stopping.monitor = "validation/loss";
+  options_.early_stopping.patience = 100;
+  options_.early_stopping.min_delta = 1e3;
+  options_.checkpoint.monitor = "validation/loss";
+  options_.checkpoint.save_top_k = -1;
+  // Of the hooks that save, in their order: name, number.
+  std::vector<std::string> saved;
+  fit([&](Trainer& trainer) {
+    const auto count = std::make_shared<int>(0);
+    const auto save_as = [&, count](const std::string& hook) {
+      return [&, count, hook](FitContext& context) {
+        const auto name = std::to_string((*count)++) + "-" + hook;
+        EXPECT_EQ(context.save_checkpoint(folder_ / name, false), folder_ / name);
+        if (context.group.rank() == 0) saved.push_back(name);
+      };
+    };
+    trainer.add(std::make_shared<InHooks>(InHooks::Calls{.before_result = save_as("batches"),
+                                                         .at_end = save_as("validation"),
+                                                         .after_epoch = save_as("epoch")}));
+    trainer.add(std::make_shared<AfterPasses>(5, save_as("pass")));  // and a validation
+  });
+  ASSERT_EQ(saved.size(), 3 * (2 + 2 + 1) + 1u);
+  const auto run = std::filesystem::path(options_.run.folder) / "run";
+  const auto whole = folder_ / "whole";
+  const auto rows = jsonl_rows(run);
+  std::filesystem::rename(last(), whole);
+  for (const auto& name : saved) {
+    SCOPED_TRACE(name);
+    std::filesystem::remove_all(options_.run.folder);
+    const auto path = folder_ / name;
+    EXPECT_EQ(CheckpointReader(path, 0).read("loops.validating").item<int64_t>(), 0);
+    options_.trainer.ckpt_path = path.string();
+    fit();
+    const bool was_over = CheckpointReader(path, 0).read("loops.epoch").item<int64_t>() == 3;
+    expect_same(was_over ? path : last(), whole);
+    const auto more = jsonl_rows(run);
+    ASSERT_LE(more.size(), rows.size());
+    EXPECT_TRUE(std::equal(more.begin(), more.end(), rows.end() - static_cast<long>(more.size())));
+  }
+}
+
+TEST_F(SaveCheckpoint, NotOnceTheModuleHasOtherWeights) {
+  for (const char* strategy : {"ddp", "zero2"}) {
+    SCOPED_TRACE(strategy);
+    options_.trainer.strategy = strategy;
+    std::filesystem::remove_all(options_.run.folder);
+    const auto other = folder_ / strategy / "other", before = folder_ / strategy / "before";
+    const auto after = folder_ / strategy / "after";
+    const auto refused = [&](int rank) {
+      return fmt::format(
+          "[train] no run to save as {}; got a module whose `0.weight` changed after fit() on rank "
+          "{}, expected the weights that fit() left (save before other weights are loaded, as by "
+          "test() of a checkpoint)",
+          after.string(), rank);
+    };
+    comm::local::run(kRanks, [&](const comm::Group& group) {
+      const auto task = make_waves_task(8, 0);
+      Trainer trainer(options_, group);
+      trainer.add(std::make_shared<AfterPasses>(
+          1, [&](FitContext& context) { context.save_checkpoint(other, false); }));
+      trainer.fit(*task, Waves(), Waves());
+      group.barrier();  // threads share a generator of random numbers
+      trainer.test(*task, Waves());
+      trainer.test(*task, Waves(), "last");  // with the same weights
+      trainer.save_checkpoint(before);
+      // On one rank that is not the first.
+      const at::NoGradGuard no_grad;
+      const auto weight = task->module().parameters().at(0);
+      const auto left = weight.detach().clone();
+      if (group.rank() == 2) weight.add_(1);
+      EXPECT_ERROR(trainer.save_checkpoint(after), ErrorKind::usage, refused(2));
+      weight.copy_(left);
+      trainer.save_checkpoint(before);
+      trainer.test(*task, Waves(), other.string());
+      EXPECT_ERROR(trainer.save_checkpoint(after), ErrorKind::usage, refused(0));
+    });
+    expect_same(before, last());
+    EXPECT_FALSE(std::filesystem::exists(after));
   }
 }
 
@@ -191,26 +298,48 @@ TEST_F(SaveCheckpoint, ACheckpointIsReplacedAndNothingElseIs) {
   EXPECT_THAT(names, testing::UnorderedElementsAre("mine", "other", "runs"));
 }
 
-TEST_F(SaveCheckpoint, ThereMustBeARunToSaveBetweenItsPasses) {
+TEST_F(SaveCheckpoint, InsideOfAStepItIsOfTheEndOfItsPass) {
+  const auto inside = folder_ / "inside", after = folder_ / "after";
+  class Early : public Callback {
+   public:
+    explicit Early(std::filesystem::path path) : path_(std::move(path)) {}
+    std::string name() const override { return "early"; }
+    void on_before_optimizer_step(FitContext& context) override {
+      if (context.at.step == 2) context.save_checkpoint(path_, false);
+    }
+
+   private:
+    const std::filesystem::path path_;
+  };
+  fit([&](Trainer& trainer) {
+    trainer.add(std::make_shared<Early>(inside));
+    trainer.add(std::make_shared<AfterPasses>(
+        5, [&](FitContext& context) { context.save_checkpoint(after, false); }));
+  });
+  expect_same(inside, after);
+}
+
+TEST_F(SaveCheckpoint, ThereMustBeARunToSave) {
+  class Failing : public Callback {
+   public:
+    std::string name() const override { return "failing"; }
+    void on_train_epoch_start(FitContext&) override { throw std::runtime_error("no more"); }
+    void on_exception(FitContext& context, const std::exception&) override {
+      EXPECT_ERROR(context.save_checkpoint("x", false), ErrorKind::usage,
+                   "[train] save_checkpoint() of a run that has failed; got a call in "
+                   "on_exception, where ranks cannot agree any more, expected "
+                   "checkpoint.on_exception, or FitContext::save_alone");
+    }
+  };
   comm::local::run(kRanks, [&](comm::Group group) {
     Trainer trainer(options_, group);
     const std::string none =
         "[train] no run to save as x; got no fit(), or one that failed, expected a call from its "
         "hooks or after it";
     EXPECT_ERROR(trainer.save_checkpoint("x"), ErrorKind::usage, none);
-    class Early : public Callback {
-     public:
-      std::string name() const override { return "early"; }
-      void on_before_optimizer_step(FitContext& context) override {
-        context.save_checkpoint("x", false);
-      }
-    };
-    trainer.add(std::make_shared<Early>());
+    trainer.add(std::make_shared<Failing>());
     const auto task = make_waves_task(8, 0);
-    EXPECT_ERROR(trainer.fit(*task, Waves(), Waves()), ErrorKind::usage,
-                 "[train] save_checkpoint() inside of a training step; got a call in step 1, "
-                 "expected a call between passes (use on_train_batch_end, or "
-                 "ask_for_checkpoint())");
+    EXPECT_THROW(trainer.fit(*task, Waves(), Waves()), std::runtime_error);
     EXPECT_ERROR(trainer.save_checkpoint("x"), ErrorKind::usage, none);
   });
   EXPECT_FALSE(std::filesystem::exists("x"));

@@ -24,87 +24,7 @@ using cluster::StopRequest;
 const std::string kTrainLoss = "train/loss";
 const std::string kEpochLoss = "train/epoch_loss";
 
-Callbacks in_order(Callbacks callbacks) {
-  std::stable_partition(callbacks.begin(), callbacks.end(),
-                        [](const auto& callback) { return !callback->monitors(); });
-  std::set<std::string> names;
-  for (const auto& callback : callbacks) {
-    if (names.insert(callback->name()).second) continue;
-    throw Error("train", ErrorKind::usage,
-                {.what = "two callbacks of one name",
-                 .got = callback->name(),
-                 .expected = "names that differ, as states are saved under them"});
-  }
-  return callbacks;
-}
-
 }  // namespace
-
-Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::path& folder,
-         Task& task, const data::Dataset& training, const data::Dataset& validation,
-         const StopQuestion& question, Callbacks callbacks)
-    : options_(options),
-      group_(std::move(group)),
-      folder_(folder),
-      task_(task),
-      training_(training),
-      validation_(validation),
-      ranks_{group_.rank(), group_.size()},
-      batch_(global_batch(options, group_.size())),
-      passes_(accumulation(options).passes),
-      sampler_({.size = training.size(),
-                .global_batch = batch_,
-                .seed = static_cast<uint64_t>(options.run.seed),
-                .ranks = ranks_}),
-      limits_(
-          make_limits(options, sampler_.steps_left({}), (validation.size() + batch_ - 1) / batch_)),
-      stop_(group_, question,
-            std::any_of(callbacks.begin(), callbacks.end(),
-                        [](const auto& callback) { return callback->keeps_time(); })),
-      log_(group_, MetricLog::Stage::training),
-      evaluation_log_(group_, MetricLog::Stage::evaluation),
-      callbacks_(in_order(std::move(callbacks))),
-      context_{.options = options,
-               .group = group_,
-               .folder = folder,
-               .task = task,
-               .at = at_,
-               .log = &log_},
-      profile_(options.trainer.profiler.empty() ? std::nullopt
-                                                : std::optional<Profile>(std::in_place)),
-      hooks_(context_, callbacks_, profile()) {
-  settle_randomness(options, group_);
-  const auto checkpoint = checkpoint_to_load();
-  std::optional<CheckpointReader> saved;
-  if (!checkpoint.empty()) {
-    saved.emplace(checkpoint, group_.rank());
-    require_resumable(*saved);
-  } else if (!options.weights.path.empty()) {
-    take_weights(task_.module(), options.weights.path, options.weights.strict);
-  }
-  // Before any group is split off.
-  settle_links(saved);
-  if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), group_);
-  if (options.trainer.trace) timeline_.emplace(group_);
-  times_ = StepTimes(trace(), profile());
-  training_step_.emplace(options, task_, group_, planned_steps(), batch_, trace(), [this] {
-    context_.learning_rate = training_step_->optimization().learning_rate();
-    hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
-  });
-  context_.exchange = &training_step_->exchange();
-  context_.optimization = &training_step_->optimization();
-  context_.run_training_data = [this] { run_training_data(); };
-  context_.save_checkpoint = [this](const auto& path, bool weights_only) {
-    return save_as(path, weights_only);
-  };
-  context_.validates_at_epoch_ends =
-      limits_.validation_batches == 0 ||
-      (options.trainer.check_val_every_n_epoch == 1 && limits_.validation_every >= limits_.passes);
-  context_.save_alone = [this](const auto& to) { return save_alone(to); };
-  if (options.checkpoint.async) writer_.emplace(group_, options);
-  if (saved) restore(*saved);
-  outputs_.emplace(is_main(), folder_, options, rows_to_keep(checkpoint));
-}
 
 Fit::~Fit() {
   task_.log_to(nullptr, 1);
@@ -139,13 +59,16 @@ StopRequest Fit::run() {
   hooks_.call("on_fit_start", &Hooks::on_fit_start);
   if (checkpoint_.empty() && limits_.sanity_batches > 0) check_sanity();
   hooks_.call("on_train_start", &Hooks::on_train_start);
+  write_asked();
   go_on();
   finish_saving();
   if (is_main() && !context_.stop_reason.empty()) {
     log::info("stopped at step {}: {}", at_.step, context_.stop_reason);
   }
   hooks_.call("on_train_end", &Hooks::on_train_end);
+  write_asked();
   hooks_.call("on_fit_end", &Hooks::on_fit_end);
+  write_asked();
   outputs_->flush();
   if (timeline_) write_timeline();
   if (profile_ && is_main()) profile_->report(folder_, stage_name(Stage::fit));
@@ -160,6 +83,7 @@ void Fit::go_on() {
     if (!is_stopping()) end_epoch();
   }
   if (is_stopping() && saved_samples_ != at_.samples) save(/*to_go_on=*/true);
+  write_asked();
   // Also where nothing was left to do: the module is to be whole after the run.
   training_step_->agree();
 }
@@ -176,7 +100,7 @@ void Fit::train_epoch() {
   if (std::exchange(at_.validating, 0) != 0 && count > 0 && limits_.validation_batches > 0) {
     training_step_->agree();
     if (!validate()) return;
-    if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
+    save_asked();
     if (context_.is_done()) return;
   }
   auto batches = sampler_.batches(from);
@@ -206,7 +130,7 @@ void Fit::train_epoch() {
       interval_.restart();
       interval_samples_ = 0;
     }
-    if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
+    save_asked();
     if (writer_ && writer_->is_done()) finish_saving();
     const bool is_asked = stop_.after_pass(seconds());
     context_.seconds = stop_.seconds();
@@ -223,7 +147,6 @@ void Fit::train_batch(const data::Batch& batch, bool is_last, bool is_last_of_ep
   log_.start_batch(batch.size());
   task_.log_to(&log_, batch.size());
   hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
-  in_pass_ = true;
   const double loss = training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_);
   require_finite(loss, batch, context_);
   log_.log(kTrainLoss, loss, {.sync_dist = true});
@@ -232,7 +155,6 @@ void Fit::train_batch(const data::Batch& batch, bool is_last, bool is_last_of_ep
   at_.samples += batch_;
   at_.pass = is_last ? 0 : at_.pass + 1;
   if (is_last) ++at_.step;
-  in_pass_ = false;
   step_seconds_ += one.seconds();
   interval_samples_ += batch_;
   outputs_->advance(batch_, loss);
@@ -310,7 +232,7 @@ void Fit::end_epoch() {
     ++at_.epoch;
     at_.position = 0;
   }
-  if (context_.checkpoint_asked) save(!options_.checkpoint.weights_only);
+  save_asked();
 }
 
 bool Fit::is_validation_due(int64_t passes) const {

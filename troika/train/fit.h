@@ -41,12 +41,15 @@ class Fit {
   // Returns the request that ended it: `none` when it is done.
   cluster::StopRequest run();
   // Tells the hooks what run() threw.
-  void tell(const std::exception& problem) const { hooks_.tell(problem); }
+  void tell(const std::exception& problem) {
+    has_failed_ = true;
+    hooks_.tell(problem);
+  }
   RunSummary summary(const std::string& status) const;
   // Called by all ranks.
   std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
-  // Trainer::save_checkpoint().
-  std::filesystem::path save_as(const std::filesystem::path& path, bool weights_only);
+  // Trainer::save_checkpoint() inside of run(). Returns the path; save_asked() writes.
+  std::filesystem::path ask_to_save_as(const std::filesystem::path& path, bool weights_only);
   // The run as a checkpoint holds it. Its tensors share memory with the module and the optimizer,
   // and outlive this object.
   RankState checkpoint_state(bool weights_only) const;
@@ -107,6 +110,11 @@ class Fit {
   std::optional<LogPosition> rows_to_keep(const std::filesystem::path& checkpoint) const;
   // With all that a run goes on from, or weights alone.
   void save(bool to_go_on);
+  // Writes the checkpoints that hooks asked for: of both kinds, and those of save_checkpoint().
+  // Called where all callbacks have had the same hooks and `at_` tells of all that was done, so
+  // that a run that goes on repeats and misses nothing.
+  void save_asked();
+  void write_asked();
   // The training step's state, as checkpoints hold it.
   RankState state(bool in_step) const;
   // Adds the state of everything but the training step.
@@ -134,7 +142,6 @@ class Fit {
   std::optional<TrainingStep> training_step_;
   Stop stop_;
   Loops at_;
-  bool in_pass_ = false;  // at_ does not tell of it yet
   MetricLog log_;
   MetricLog evaluation_log_;
   const Callbacks callbacks_;  // those that monitor last
@@ -142,6 +149,12 @@ class Fit {
   std::optional<Profile> profile_;
   const HookCalls hooks_;
   std::optional<CheckpointWriter> writer_;
+  struct Asked {
+    std::filesystem::path path;
+    bool weights_only;
+  };
+  std::vector<Asked> asked_;  // by Trainer::save_checkpoint(), and not written yet
+  bool has_failed_ = false;
   std::filesystem::path checkpoint_;  // the latest
   int64_t saved_samples_ = -1;        // trained on when one to go on from was written
   int64_t validated_samples_ = -1;    // trained on at the latest validation

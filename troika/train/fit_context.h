@@ -67,7 +67,7 @@ struct FitContext {
 
   std::string stop_reason = {};  // empty: nobody asked
   bool checkpoint_asked = false;
-  // Trainer::save_checkpoint(), for hooks of fit() between passes.
+  // Trainer::save_checkpoint(), for hooks of fit().
   std::function<std::filesystem::path(const std::filesystem::path& path, bool weights_only)>
       save_checkpoint = {};
 };

@@ -15,6 +15,7 @@
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/ended_run.h"
 #include "troika/train/fit.h"
 #include "troika/train/limits.h"
 #include "troika/train/run_group.h"
@@ -138,7 +139,9 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
     fit.emplace(options_, group_, folder(), task, training, validation, question_,
                 std::move(callbacks));
-    save_ = [&](const auto& path, bool weights_only) { return fit->save_as(path, weights_only); };
+    save_ = [&](const auto& path, bool weights_only) {
+      return fit->ask_to_save_as(path, weights_only);
+    };
     try {
       stopped_by_ = fit->run();
     } catch (const std::exception& problem) {
@@ -158,12 +161,9 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
     }
     summary.predicted_tensor_bytes = predicted_tensor_bytes_;
     if (is_main) write_summary(summary_file, summary);
-    save_ = [options = options_, group = group_, info = fit->checkpoint_info(),
-             state = fit->checkpoint_state(/*weights_only=*/false)](const auto& path,
-                                                                    bool weights_only) {
-      RankState saved = state;
-      if (weights_only) keep_weights(saved);
-      return write_checkpoint(group, path, saved, options, info);
+    save_ = [ended = EndedRun(group_, options_, fit->checkpoint_state(/*weights_only=*/false),
+                              fit->checkpoint_info())](const auto& path, bool weights_only) {
+      return ended.save(path, weights_only);
     };
     has_ended = true;
     // The last of all: Slurm begins to stop the job at once.

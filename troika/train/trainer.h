@@ -66,13 +66,16 @@ class Trainer {
   MetricValues test(Task& task, DataModule& data, const std::string& ckpt = "");
   at::Tensor predict(Task& task, DataModule& data, const std::string& ckpt = "");
 
-  // Writes a checkpoint, a folder, as `path`: of the run as it stands, from a hook of fit() between
-  // passes (not in on_before_optimizer_step), or of the latest fit() as it stood at its end. A run
-  // goes on from it with trainer.ckpt_path, unless `weights_only`. A checkpoint that is there is
-  // replaced; no link moves, and checkpoint.save_top_k never removes it. Called by all ranks, which
-  // share the folder and take rank 0's `path`; blocks. Returns the path. Throws Error(usage) before
-  // a fit(), after one that failed, and where `path` is something else than a checkpoint. Until the
-  // next fit() this keeps the optimizer's states in memory.
+  // Writes a checkpoint, a folder, as `path`: of the latest fit() as it stood at its end, or, from
+  // a hook of fit(), of the run as it stands once all callbacks have had the hooks of the pass
+  // (with the validation that follows it), the validation or the epoch that is on. From such a hook
+  // it returns before the checkpoint is written. A run goes on from it with trainer.ckpt_path,
+  // unless `weights_only`. A checkpoint that is there is replaced; no link moves, and
+  // checkpoint.save_top_k never removes it. Called by all ranks, which share the folder and take
+  // rank 0's `path`; blocks. Returns the absolute path. Throws Error(usage) before a fit(), in
+  // on_exception and after a fit() that failed, where `path` is something else than a checkpoint,
+  // and after a fit() once the module has other weights than that left, as those of a checkpoint
+  // that test() has loaded. Until the next fit() this keeps the optimizer's states in memory.
   std::filesystem::path save_checkpoint(const std::filesystem::path& path,
                                         bool weights_only = false) const;
 

@@ -227,24 +227,29 @@ void replace(const std::filesystem::path& unfinished, const std::filesystem::pat
   sync_path(path.parent_path());
 }
 
-std::filesystem::path write(const comm::Group& group, const std::filesystem::path& given,
-                            const RankState& state, const TrainOptions& options,
-                            const CheckpointInfo& info) {
-  const bool is_main = group.rank() == 0;
+std::filesystem::path agreed_path(const comm::Group& group, const std::filesystem::path& given) {
   const auto normal = std::filesystem::absolute(given).lexically_normal();
   const auto own = normal.has_filename() ? normal : normal.parent_path();
+  const bool is_main = group.rank() == 0;
   const auto answer = group.broadcast_text(is_main ? (is_free(own) ? "+" : "-") + own.string() : "",
                                            0, "checkpoint");
-  const std::filesystem::path path = answer.substr(1);
+  std::filesystem::path path = answer.substr(1);
   if (answer.front() == '-') {
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot save a checkpoint as " + path.string(),
                  .got = "something else there",
                  .expected = "a new path, or the folder of a checkpoint to replace"});
   }
+  return path;
+}
+
+std::filesystem::path write(const comm::Group& group, const std::filesystem::path& given,
+                            const RankState& state, const TrainOptions& options,
+                            const CheckpointInfo& info) {
+  auto path = agreed_path(group, given);
   const auto unfinished = path.parent_path() / (kUnfinished + path.filename().string());
   write_folder(group, unfinished, state, options, info);
-  if (is_main) replace(unfinished, path);
+  if (group.rank() == 0) replace(unfinished, path);
   group.barrier({.label = "checkpoint"});
   return path;
 }
@@ -256,6 +261,10 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
                                       const CheckpointInfo& info) {
   return on_disk("save a checkpoint in " + folder.string(),
                  [&] { return save(group, folder, state, options, info); });
+}
+
+std::filesystem::path checkpoint_path(const comm::Group& group, const std::filesystem::path& path) {
+  return on_disk("save a checkpoint as " + path.string(), [&] { return agreed_path(group, path); });
 }
 
 std::filesystem::path write_checkpoint(const comm::Group& group, const std::filesystem::path& path,

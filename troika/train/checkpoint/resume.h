@@ -19,10 +19,13 @@ std::filesystem::path save_checkpoint(const comm::Group& group, const std::files
                                       const RankState& state, const TrainOptions& options,
                                       const CheckpointInfo& info);
 
+// The absolute path that write_checkpoint() writes to: rank 0's `path`. Called by all ranks;
+// blocks. Throws Error(usage) on all ranks if something else than a checkpoint is there.
+std::filesystem::path checkpoint_path(const comm::Group& group, const std::filesystem::path& path);
+
 // Writes the same to the folder `path` itself and moves no links. A checkpoint that is there
-// already is replaced, in one step where the file system can do that. Called by all ranks, which
-// take rank 0's `path`; blocks. Returns it. Throws Error(usage) on all ranks if something else is
-// there.
+// already is replaced, in one step where the file system can do that. Called by all ranks; blocks.
+// Returns checkpoint_path().
 std::filesystem::path write_checkpoint(const comm::Group& group, const std::filesystem::path& path,
                                        const RankState& state, const TrainOptions& options,
                                        const CheckpointInfo& info);

@@ -1,0 +1,20 @@
+// Names in checkpoints of the state of a run beside its training step.
+#pragma once
+
+#include <string>
+
+#include "troika/train/callback.h"
+
+namespace troika::train {
+
+inline constexpr const char* kRandomPrefix = "random.";
+inline constexpr const char* kSeed = "seed";
+inline constexpr const char* kLinks = "links";
+inline constexpr const char* kLoopsPrefix = "loops.";
+inline constexpr const char* kLog = "log.training";
+
+inline std::string callback_prefix(const Callback& callback) {
+  return "callback." + callback.name() + ".";
+}
+
+}  // namespace troika::train

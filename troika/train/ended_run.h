@@ -1,0 +1,37 @@
+// The state in which fit() left a run, for checkpoints that are saved after it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "troika/comm/group.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/options.h"
+
+namespace troika::train {
+
+// The weights are those of the module, whose memory they share, so a checkpoint is refused once the
+// module holds others.
+class EndedRun {
+ public:
+  EndedRun(const comm::Group& group, const TrainOptions& options, RankState state,
+           const CheckpointInfo& info);
+
+  // As Trainer::save_checkpoint(). Throws Error(usage) on all ranks where the module's weights are
+  // not what they were on one of them.
+  std::filesystem::path save(const std::filesystem::path& path, bool weights_only) const;
+
+ private:
+  // The first tensor of the model that is not what it was; empty where there is none.
+  std::string changed() const;
+
+  comm::Group group_;
+  TrainOptions options_;
+  RankState state_;
+  CheckpointInfo info_;
+  std::vector<std::vector<uint32_t>> checksums_;  // of the chunks of each tensor of the model
+};
+
+}  // namespace troika::train

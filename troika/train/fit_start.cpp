@@ -1,0 +1,216 @@
+// The part of class Fit that begins a run, or goes on with one from a checkpoint.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/base/random.h"
+#include "troika/compat/torch.h"
+#include "troika/train/checkpoint/foreign_weights.h"
+#include "troika/train/checkpoint/resume.h"
+#include "troika/train/course_names.h"
+#include "troika/train/fit.h"
+#include "troika/train/random_state.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+
+namespace {
+
+Callbacks in_order(Callbacks callbacks) {
+  std::stable_partition(callbacks.begin(), callbacks.end(),
+                        [](const auto& callback) { return !callback->monitors(); });
+  std::set<std::string> names;
+  for (const auto& callback : callbacks) {
+    if (names.insert(callback->name()).second) continue;
+    throw Error("train", ErrorKind::usage,
+                {.what = "two callbacks of one name",
+                 .got = callback->name(),
+                 .expected = "names that differ, as states are saved under them"});
+  }
+  return callbacks;
+}
+
+// Gradients of an unfinished step. From another number of ranks every rank gets the mean, so
+// that their mean over ranks stays.
+NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
+  if (saved.ranks() == ranks) return saved.read_all(kGradientPrefix);
+  std::map<std::string, at::Tensor> sums;
+  for (int rank = 0; rank < saved.ranks(); ++rank) {
+    for (const auto& [name, gradient] : saved.of(rank).read_all(kGradientPrefix)) {
+      if (gradient.numel() == 0) continue;
+      const auto share = gradient / saved.ranks();
+      auto& sum = sums[name];
+      sum = sum.defined() ? sum + share : share;
+    }
+  }
+  return {sums.begin(), sums.end()};
+}
+
+}  // namespace
+
+Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::path& folder,
+         Task& task, const data::Dataset& training, const data::Dataset& validation,
+         const StopQuestion& question, Callbacks callbacks)
+    : options_(options),
+      group_(std::move(group)),
+      folder_(folder),
+      task_(task),
+      training_(training),
+      validation_(validation),
+      ranks_{group_.rank(), group_.size()},
+      batch_(global_batch(options, group_.size())),
+      passes_(accumulation(options).passes),
+      sampler_({.size = training.size(),
+                .global_batch = batch_,
+                .seed = static_cast<uint64_t>(options.run.seed),
+                .ranks = ranks_}),
+      limits_(
+          make_limits(options, sampler_.steps_left({}), (validation.size() + batch_ - 1) / batch_)),
+      stop_(group_, question,
+            std::any_of(callbacks.begin(), callbacks.end(),
+                        [](const auto& callback) { return callback->keeps_time(); })),
+      log_(group_, MetricLog::Stage::training),
+      evaluation_log_(group_, MetricLog::Stage::evaluation),
+      callbacks_(in_order(std::move(callbacks))),
+      context_{.options = options,
+               .group = group_,
+               .folder = folder,
+               .task = task,
+               .at = at_,
+               .log = &log_},
+      profile_(options.trainer.profiler.empty() ? std::nullopt
+                                                : std::optional<Profile>(std::in_place)),
+      hooks_(context_, callbacks_, profile()) {
+  settle_randomness(options, group_);
+  const auto checkpoint = checkpoint_to_load();
+  std::optional<CheckpointReader> saved;
+  if (!checkpoint.empty()) {
+    saved.emplace(checkpoint, group_.rank());
+    require_resumable(*saved);
+  } else if (!options.weights.path.empty()) {
+    take_weights(task_.module(), options.weights.path, options.weights.strict);
+  }
+  // Before any group is split off.
+  settle_links(saved);
+  if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), group_);
+  if (options.trainer.trace) timeline_.emplace(group_);
+  times_ = StepTimes(trace(), profile());
+  training_step_.emplace(options, task_, group_, planned_steps(), batch_, trace(), [this] {
+    context_.learning_rate = training_step_->optimization().learning_rate();
+    hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
+  });
+  context_.exchange = &training_step_->exchange();
+  context_.optimization = &training_step_->optimization();
+  context_.run_training_data = [this] { run_training_data(); };
+  context_.save_checkpoint = [this](const auto& path, bool weights_only) {
+    return ask_to_save_as(path, weights_only);
+  };
+  context_.validates_at_epoch_ends =
+      limits_.validation_batches == 0 ||
+      (options.trainer.check_val_every_n_epoch == 1 && limits_.validation_every >= limits_.passes);
+  context_.save_alone = [this](const auto& to) { return save_alone(to); };
+  if (options.checkpoint.async) writer_.emplace(group_, options);
+  if (saved) restore(*saved);
+  outputs_.emplace(is_main(), folder_, options, rows_to_keep(checkpoint));
+}
+
+std::filesystem::path Fit::checkpoint_to_load() const {
+  std::string found;
+  if (is_main()) {
+    settle_unfinished(checkpoints());
+    found = find_checkpoint(checkpoints(), options_.trainer.ckpt_path).string();
+    if (found.empty() && !options_.trainer.ckpt_path.empty()) {
+      log::info("no checkpoint in {} yet: starts anew", checkpoints().string());
+    }
+    if (options_.trainer.ckpt_path != "last") begin_course(checkpoints());
+  }
+  return group_.broadcast_text(found, 0, "checkpoint");
+}
+
+void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
+  if (group_.size() == 1) return;
+  if (saved && saved->ranks() == group_.size()) {
+    group_.assume_links(saved->read(kLinks));
+  } else {
+    group_.links();
+  }
+}
+
+void Fit::require_resumable(const CheckpointReader& saved) {
+  if (saved.has(kSeed)) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "cannot resume from " + saved.path().string(),
+               .got = "weights alone",
+               .expected = "a checkpoint of a run without checkpoint.weights_only",
+               .hint = "model.weights starts a new run from them"});
+}
+
+void Fit::restore(const CheckpointReader& saved) {
+  const auto& checkpoint = saved.path();
+  std::map<std::string, at::Tensor> loops;
+  // All ranks take rank 0's: each had its own clock, but they must decide by it alike.
+  const auto first = saved.of(0);
+  for (const auto& name : first.names(kLoopsPrefix)) loops.emplace(name, first.read(name));
+  at_.load_state(loops);
+  seconds_before_ = context_.seconds = at_.seconds;
+  const auto seed = saved.read(kSeed).item<int64_t>();
+  if (seed != options_.run.seed) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "cannot resume from " + checkpoint.string() + " with another run.seed",
+                 .got = std::to_string(options_.run.seed),
+                 .expected = std::to_string(seed)});
+  }
+  if (at_.position > training_.size()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "cannot resume from " + checkpoint.string() + " on fewer samples",
+                 .got = std::to_string(training_.size()),
+                 .expected = fmt::format("at least {}", at_.position)});
+  }
+  restore_log(saved);
+  training_step_->load(saved, gradients_of(saved, group_.size()));
+  for (const auto& callback : callbacks_) {
+    const auto prefix = callback_prefix(*callback);
+    if (!saved.names(prefix).empty()) callback->load_state(saved, prefix);
+  }
+  if (group_.rank() < saved.ranks()) {
+    load_random_state(device(), saved.read_all(kRandomPrefix));
+  } else {
+    torch::manual_seed(mix(static_cast<uint64_t>(options_.run.seed),
+                           static_cast<uint64_t>(group_.rank()) + 1,
+                           static_cast<uint64_t>(at_.samples)));
+  }
+  checkpoint_ = checkpoint;
+  saved_samples_ = at_.samples;
+  if (is_main()) {
+    log::info("goes on from {}: epoch {}, step {}", checkpoint.string(), at_.epoch + 1, at_.step);
+    if (context_.is_done() && at_.ended_step == at_.step) {
+      log::info("the run is finished: raise trainer.max_epochs or trainer.max_steps to train on");
+    }
+  }
+}
+
+void Fit::restore_log(const CheckpointReader& saved) {
+  if (saved.ranks() == group_.size()) {
+    log_.add_state(saved.read(kLog));
+    return;
+  }
+  // Another number of ranks: rank 0 gets all that was logged.
+  if (!is_main()) return;
+  for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
+}
+
+std::optional<LogPosition> Fit::rows_to_keep(const std::filesystem::path& checkpoint) const {
+  std::error_code none;
+  for (auto path = checkpoint; path.has_relative_path(); path = path.parent_path()) {
+    if (std::filesystem::equivalent(path, checkpoints(), none)) {
+      return LogPosition{at_.step, at_.rows};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace troika::train
