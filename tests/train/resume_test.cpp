@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
+#include "tests/train/damaged_checkpoint.h"
 #include "tests/train/resumed_run.h"
 
 namespace troika::train {
@@ -227,6 +228,23 @@ TEST_F(Resume, SharesBecomeReplicasAndReplicasShares) {
       expect_close(whole[0], fit(options, ranks_after)[0]);
     }
   }
+}
+
+TEST_F(Resume, RefusesAnotherFormatWhoseWeightsCanBeUsed) {
+  options_.trainer.sync_batchnorm = true;  // a pass has one sample a rank
+  options_.trainer.ckpt_path = "last";
+  const auto whole = fit(options_, 4);
+  const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
+  make_format_three(last);
+  options_.trainer.max_epochs = 5;
+  EXPECT_ERROR(fit(options_, 4), ErrorKind::usage,
+               "[train] cannot resume from " + last.string() +
+                   "; got a checkpoint of format 3, expected format 4 (model.weights starts a new "
+                   "run from its weights)");
+  expect_same(load_weights(last), whole[0].model);
+  options_.trainer.ckpt_path = "";
+  options_.weights.path = last.string();
+  fit(options_, 4);
 }
 
 TEST_F(Resume, RefusesAnotherSeed) {

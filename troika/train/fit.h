@@ -100,7 +100,7 @@ class Fit {
   std::filesystem::path checkpoint_to_load() const;
   // As many ranks as before choose algorithms by the links they had, so that sums have their bits.
   void settle_links(const std::optional<CheckpointReader>& saved);
-  // Throws Error(usage) for a checkpoint of weights alone.
+  // Throws Error(usage) for a checkpoint of weights alone, and for one of an earlier format.
   static void require_resumable(const CheckpointReader& saved);
   void restore(const CheckpointReader& saved);
   // The training log.

@@ -141,6 +141,13 @@ void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
 }
 
 void Fit::require_resumable(const CheckpointReader& saved) {
+  if (saved.format() != kCheckpointFormat) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "cannot resume from " + saved.path().string(),
+                 .got = fmt::format("a checkpoint of format {}", saved.format()),
+                 .expected = fmt::format("format {}", kCheckpointFormat),
+                 .hint = "model.weights starts a new run from its weights"});
+  }
   if (saved.has(kSeed)) return;
   throw Error("train", ErrorKind::usage,
               {.what = "cannot resume from " + saved.path().string(),

@@ -24,7 +24,6 @@ constexpr int kMostRanks = 1 << 20;
 using Ordered = nlohmann::ordered_json;
 using nlohmann::json;
 
-constexpr int kFormat = 4;
 // The last format with one checksum for a whole slice.
 constexpr int kWholeSlices = 3;
 constexpr const char* kChecksum = "crc32c";
@@ -250,7 +249,7 @@ void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index)
                  .got = fault,
                  .expected = kOnce});
   }
-  Ordered root{{"format", kFormat},
+  Ordered root{{"format", kCheckpointFormat},
                {"ranks", index.ranks},
                {"epoch", index.info.epoch},
                {"step", index.info.step},
@@ -268,18 +267,19 @@ CheckpointIndex read_index(const std::filesystem::path& checkpoint) {
     if (!without_blanks(text)) throw another;
     const auto root = json::parse(text);
     const auto format = root.at("format").get<int64_t>();
-    if (format != kFormat && format != kWholeSlices) {
+    if (format != kCheckpointFormat && format != kWholeSlices) {
       throw Error("train", ErrorKind::usage,
                   {.what = "cannot read checkpoint " + checkpoint.string(),
                    .got = fmt::format("format {}", format),
-                   .expected = fmt::format("format {}, which this version writes, or {}", kFormat,
+                   .expected = fmt::format("format {}, which this version writes, or {}", kCheckpointFormat,
                                            kWholeSlices),
-                   .hint = format < kFormat ? "a copy of its model.safetensors "
+                   .hint = format < kCheckpointFormat ? "a copy of its model.safetensors "
                                               "elsewhere serves model.weights"
                                             : ""});
     }
     if (!is_sealed(text)) throw another;
-    CheckpointIndex index{.ranks = root.at("ranks").get<int>(),
+    CheckpointIndex index{.format = format,
+                          .ranks = root.at("ranks").get<int>(),
                           .info = {root.at("epoch").get<int64_t>(), root.at("step").get<int64_t>()},
                           .chunk_bytes = format == kWholeSlices
                                              ? std::numeric_limits<int64_t>::max()

@@ -31,7 +31,11 @@ struct SavedFile {
   uint32_t header = 0;  // CRC-32C
 };
 
+// The format that is written.
+inline constexpr int64_t kCheckpointFormat = 4;
+
 struct CheckpointIndex {
+  int64_t format = kCheckpointFormat;
   int ranks = 1;
   CheckpointInfo info;
   int64_t chunk_bytes = kChunkBytes;
@@ -57,7 +61,7 @@ void add_share(CheckpointIndex& index, const std::string& text);
 // elements lie in no slice, or in two.
 void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index);
 
-// Reads formats 3 (one checksum for a slice) and 4 (one for each chunk). Throws Error(usage) naming
+// Reads formats 3 (one checksum for a slice), whose weights can be used, and 4 (one for each chunk). Throws Error(usage) naming
 // the file, and the tensor, where the index is damaged, of another format, names a file outside the
 // checkpoint's folder, or has elements in no slice or in two.
 CheckpointIndex read_index(const std::filesystem::path& checkpoint);

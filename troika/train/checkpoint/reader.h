@@ -25,6 +25,7 @@ class CheckpointReader {
 
   const std::filesystem::path& path() const { return checkpoint_; }
   int rank() const { return rank_; }
+  int64_t format() const { return index_->format; }
   int ranks() const { return index_->ranks; }  // that wrote it
   // The same checkpoint for another rank.
   CheckpointReader of(int rank) const;
