@@ -36,15 +36,16 @@ inline void change_index(const std::filesystem::path& checkpoint,
   overwrite(file, json.dump(1) + "\n");
 }
 
-// Makes the checkpoint one of format 3, which has one checksum for a slice. Its tensors have at most
-// one chunk.
+// Makes the checkpoint one of format 3, which has one checksum for a slice. Its tensors have at
+// most one chunk.
 inline void make_format_three(const std::filesystem::path& checkpoint) {
   change_index(checkpoint, [](auto& index) {
     index["format"] = 3;
     index.erase("chunk_bytes");
     for (auto& [name, tensor] : index["tensors"].items()) {
       for (auto& slice : tensor["slices"]) {
-        const uint32_t whole = slice["count"] == 0 ? 0 : slice["crc32c"][0].template get<uint32_t>();
+        const uint32_t whole =
+            slice["count"] == 0 ? 0 : slice["crc32c"][0].template get<uint32_t>();
         slice["crc32c"] = whole;
       }
     }

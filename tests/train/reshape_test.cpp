@@ -64,7 +64,7 @@ class Reshape : public testing::TestWithParam<Change> {
     comm::local::run(ranks, [&](const comm::Group& group) {
       const auto task = make_task();
       TrainingStep step(options, *task, group, /*steps=*/6, kGlobalBatch, nullptr, [] {});
-      step.load(CheckpointReader(checkpoint, group.rank()), {});
+      step.load(CheckpointReader(checkpoint, group.rank()), {})();
       save_checkpoint(group, folder, step.state(/*in_step=*/false), options,
                       {.epoch = 3, .step = 6});
     });

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tests/support/errors.h"
+#include "tests/train/damaged_checkpoint.h"
 #include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
@@ -58,7 +59,7 @@ Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
   comm::local::run(ranks, [&](const comm::Group& group) {
     const auto task = make_wide_task();
     TrainingStep step(options, *task, group, kSteps, kGlobalBatch, nullptr, [] {});
-    if (from) step.load(CheckpointReader(from->checkpoint, group.rank()), {});
+    if (from) step.load(CheckpointReader(from->checkpoint, group.rank()), {})();
     const int64_t share = kGlobalBatch / group.size();
     for (int64_t i = 0; i < steps; ++i) {
       std::vector<int64_t> samples;
@@ -128,6 +129,70 @@ TEST_F(ShardedRun, ADoneRunThatIsStartedAgainLeavesTheModuleWhole) {
       EXPECT_EQ(trained, trainer.test(*task, Waves(), "last")) << start;
     });
   }
+}
+
+// Whatever refuses it, on all ranks or on one of them, before anything was loaded or after.
+TEST_F(ShardedRun, AFitThatCannotStartLeavesTheModuleWhole) {
+  const TemporaryFolder folder;
+  auto options = with("zero3");
+  options.run.folder = folder.path().string();
+  options.data.global_batch_size = kGlobalBatch;
+  options.trainer.max_epochs = 1;
+  options.trainer.enable_progress_bar = false;
+  // `victim`: the rank that fails alone; -1: all do.
+  const auto expect_refused = [](const TrainOptions& with, const std::string& error, int victim) {
+    SCOPED_TRACE(error);
+    const auto batch = Waves().load(std::vector<int64_t>{0, 1, 2}, {});
+    std::vector<at::Tensor> outputs(4);
+    comm::local::run(4, [&](const comm::Group& group) {
+      const auto task = make_wide_task();
+      std::string message;
+      try {
+        Trainer(with, group).fit(*task, Waves(), Waves());
+      } catch (const std::exception& problem) {
+        message = problem.what();
+      }
+      EXPECT_THAT(message, testing::HasSubstr(error));
+      const auto of_peer = fmt::format("[train] rank {} cannot start the run; got `", victim);
+      EXPECT_EQ(message.find(of_peer) != std::string::npos, victim >= 0 && group.rank() != victim)
+          << message;
+      outputs[static_cast<size_t>(group.rank())] = task->predict_step(batch);
+    });
+    for (const auto& one : outputs) EXPECT_TRUE(one.equal(outputs[0]));
+    const bool is_untouched = error == "run.seed";
+    EXPECT_EQ(outputs[0].equal(make_wide_task()->predict_step(batch)), is_untouched);
+  };
+  comm::local::run(4, [&](const comm::Group& group) {
+    Trainer(options, group).fit(*make_wide_task(), Waves(), Waves());
+  });
+  const auto last = find_checkpoint(folder / "run/checkpoints", "last");
+  options.trainer.max_epochs = 2;
+  options.trainer.ckpt_path = last.string();
+  auto changed = options;
+  changed.run.seed = 7;
+  expect_refused(changed, "run.seed", -1);
+  changed = options;
+  changed.optimizer.name = "sgd";
+  expect_refused(changed, "with another optimizer", -1);
+  changed = options;
+  changed.ema.enabled = true;
+  changed.ddp.broadcast_buffers = false;
+  expect_refused(changed, "ema averages buffers", -1);
+  // Rank 0 alone writes logs.
+  changed = options;
+  changed.run.name = "blocked";
+  std::filesystem::create_directories(folder / "blocked/metrics.csv/in the way");
+  expect_refused(changed, "metrics.csv", 0);
+  // Rank 2 alone reads its shard of the optimizer's states.
+  change_index(last, [](auto& index) {
+    for (auto& [name, tensor] : index["tensors"].items()) {
+      for (auto& slice : tensor["slices"]) {
+        const bool is_state = name.starts_with("optimizer.state.") && tensor["slices"].size() > 1;
+        if (is_state && slice["file"] == rank_file(2)) slice["crc32c"][0] = 0;
+      }
+    }
+  });
+  expect_refused(options, "with checksum", 2);
 }
 
 TEST_F(ShardedRun, RecomputedAndOffloadedActivationsChangeNoBit) {

@@ -56,7 +56,7 @@ int64_t Fit::passes_left() const {
 }
 
 StopRequest Fit::run() {
-  hooks_.call("on_fit_start", &Hooks::on_fit_start);
+  call_on_fit_start();
   if (checkpoint_.empty() && limits_.sanity_batches > 0) check_sanity();
   hooks_.call("on_train_start", &Hooks::on_train_start);
   write_asked();

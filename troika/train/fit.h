@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -73,8 +74,14 @@ class Fit {
   // Validates a little and forgets it; nothing of the run depends on it.
   void check_sanity();
   bool is_stopping() const { return stop_.asked() != cluster::StopRequest::none; }
+  void call_on_fit_start();
   // The body of run() between its hooks.
   void go_on();
+  // Calls `body`, in which ranks do not communicate. Throws on all ranks where it throws on one, with
+  // the module whole.
+  void on_all_or_none(const std::function<void()>& body);
+  // Calls `body`, which throws an Error on all ranks or on none: then the module is whole.
+  void or_leave_module_whole(const std::function<void()>& body);
   // After a step of so many passes.
   bool is_validation_due(int64_t passes) const;
   // Returns early, after any pass, when asked to stop.
@@ -102,7 +109,9 @@ class Fit {
   void settle_links(const std::optional<CheckpointReader>& saved);
   // Throws Error(usage) for a checkpoint of weights alone, and for one of an earlier format.
   static void require_resumable(const CheckpointReader& saved);
-  void restore(const CheckpointReader& saved);
+  // Returns what is to be called on all ranks then (TrainingStep::load()); ranks do not communicate
+  // before.
+  std::function<void()> restore(const CheckpointReader& saved);
   // The training log.
   void restore_log(const CheckpointReader& saved);
   // Where the logs of this run's folder go on after `checkpoint`; nothing for a checkpoint of

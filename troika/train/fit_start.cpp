@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -114,8 +116,48 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       (options.trainer.check_val_every_n_epoch == 1 && limits_.validation_every >= limits_.passes);
   context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(group_, options);
-  if (saved) restore(*saved);
-  outputs_.emplace(is_main(), folder_, options, rows_to_keep(checkpoint));
+  if (saved) {
+    std::function<void()> take_loaded;
+    on_all_or_none([&] { take_loaded = restore(*saved); });
+    or_leave_module_whole(take_loaded);
+  }
+  // The last of all that may fail, as rows of after the checkpoint go.
+  on_all_or_none([&] {
+    outputs_.emplace(is_main(), folder_, options, rows_to_keep(checkpoint));
+  });
+}
+
+void Fit::on_all_or_none(const std::function<void()>& body) {
+  std::exception_ptr own;
+  std::string text;
+  try {
+    body();
+  } catch (const std::exception& problem) {
+    own = std::current_exception();
+    text = fmt::format("`{}`", problem.what());
+  }
+  const auto texts = group_.all_gather_text(text, "start");
+  const auto failed =
+      std::find_if(texts.begin(), texts.end(), [](const auto& one) { return !one.empty(); });
+  if (failed == texts.end()) return;
+  training_step_->try_to_make_whole();
+  if (own) std::rethrow_exception(own);
+  throw Error("train", ErrorKind::peer,
+              {.what = fmt::format("rank {} cannot start the run", failed - texts.begin()),
+               .got = *failed});
+}
+
+void Fit::or_leave_module_whole(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error&) {
+    training_step_->try_to_make_whole();
+    throw;
+  }
+}
+
+void Fit::call_on_fit_start() {
+  or_leave_module_whole([this] { hooks_.call("on_fit_start", &Hooks::on_fit_start); });
 }
 
 std::filesystem::path Fit::checkpoint_to_load() const {
@@ -156,7 +198,7 @@ void Fit::require_resumable(const CheckpointReader& saved) {
                .hint = "model.weights starts a new run from them"});
 }
 
-void Fit::restore(const CheckpointReader& saved) {
+std::function<void()> Fit::restore(const CheckpointReader& saved) {
   const auto& checkpoint = saved.path();
   std::map<std::string, at::Tensor> loops;
   // All ranks take rank 0's: each had its own clock, but they must decide by it alike.
@@ -178,7 +220,7 @@ void Fit::restore(const CheckpointReader& saved) {
                  .expected = fmt::format("at least {}", at_.position)});
   }
   restore_log(saved);
-  training_step_->load(saved, gradients_of(saved, group_.size()));
+  auto take_loaded = training_step_->load(saved, gradients_of(saved, group_.size()));
   for (const auto& callback : callbacks_) {
     const auto prefix = callback_prefix(*callback);
     if (!saved.names(prefix).empty()) callback->load_state(saved, prefix);
@@ -198,6 +240,7 @@ void Fit::restore(const CheckpointReader& saved) {
       log::info("the run is finished: raise trainer.max_epochs or trainer.max_steps to train on");
     }
   }
+  return take_loaded;
 }
 
 void Fit::restore_log(const CheckpointReader& saved) {

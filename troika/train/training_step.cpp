@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/base/memory.h"
 #include "troika/compat/module_members.h"
 #include "troika/compat/tensor_memory.h"
@@ -130,7 +131,12 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   TrainOptions own = options;
   own.optimizer = recipe_.optimizer;
   exchange_ = make_exchange(own, task_, group, trace);
-  optimization_.emplace(placement_.precision, task_.module(), *exchange_, recipe_);
+  try {
+    optimization_.emplace(placement_.precision, task_.module(), *exchange_, recipe_);
+  } catch (const Error&) {
+    try_to_make_whole();
+    throw;
+  }
 }
 
 double TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
@@ -283,18 +289,35 @@ void TrainingStep::load_model(const CheckpointReader& saved) {
   }
 }
 
-void TrainingStep::load(const CheckpointReader& saved, const NamedTensors& gradients) {
+std::function<void()> TrainingStep::load(const CheckpointReader& saved,
+                                         const NamedTensors& gradients) {
   require_readable(saved);
   if (plateau_ && saved.has(kPlateau)) plateau_->load_state(saved.read(kPlateau));
   load_model(saved);
   optimization_->load(*exchange_, saved, kOptimizer);
+  return [this, exchange = saved.read_all(kExchange), gradients] {
+    take_loaded(exchange, gradients);
+  };
+}
+
+void TrainingStep::take_loaded(const NamedTensors& exchange, const NamedTensors& gradients) {
   exchange_->spread_parameters();
   std::vector<at::Tensor> buffers;
   for (const auto& buffer : task_.module().buffers()) buffers.push_back(buffer.clone());
-  exchange_->load_state(saved.read_all(kExchange));
+  exchange_->load_state(exchange);
   // The exchange may have made buffers rank 0's.
   for (size_t i = 0; i < buffers.size(); ++i) task_.module().buffers()[i].copy_(buffers[i]);
   load_gradients({gradients.begin(), gradients.end()});
+}
+
+void TrainingStep::try_to_make_whole() {
+  if (!exchange_->shares_parameters()) return;
+  try {
+    exchange_->spread_parameters();
+    exchange_->agree();
+  } catch (const std::exception& problem) {
+    log::warn("the module is left without the parameters that ranks share out: {}", problem.what());
+  }
 }
 
 void TrainingStep::load_gradients(const std::map<std::string, at::Tensor>& gradients) {

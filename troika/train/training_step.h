@@ -61,9 +61,15 @@ class TrainingStep {
   RankState state(bool in_step) const;
   // Loads what state() gave, on any number of ranks of any strategy with the same states: of what
   // ranks share out this rank's parts alone are read. `gradients` are those of an unfinished step.
-  // Called by all ranks; blocks. Throws Error(usage) where states that follow the order of weights
+  // Does not communicate: what it returns is to be called then, on all ranks; it blocks, and the
+  // module takes what was read. Throws Error(usage) where states that follow the order of weights
   // in memory are of another one, and for what does not fit.
-  void load(const CheckpointReader& saved, const NamedTensors& gradients);
+  [[nodiscard]] std::function<void()> load(const CheckpointReader& saved,
+                                           const NamedTensors& gradients);
+  // For what ends before the first pass: where ranks share parameters out, the module gets all of
+  // them again. Called by all ranks; blocks. Where that fails, as another rank is gone, a warning
+  // says so.
+  void try_to_make_whole();
 
  private:
   void plan_recomputation(const at::Tensor& input);
@@ -72,6 +78,7 @@ class TrainingStep {
   at::MemoryFormat states_format() const;
   void require_readable(const CheckpointReader& saved) const;
   void load_model(const CheckpointReader& saved);
+  void take_loaded(const NamedTensors& exchange, const NamedTensors& gradients);
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);
 
   const TrainOptions& options_;
