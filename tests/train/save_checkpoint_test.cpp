@@ -278,6 +278,37 @@ TEST_F(SaveCheckpoint, NotOnceTheModuleHasOtherWeights) {
   }
 }
 
+TEST_F(SaveCheckpoint, LogsGoOnFromACheckpointOfTheirRunWhereverItIs) {
+  const auto run = std::filesystem::path(options_.run.folder) / "run";
+  const auto middle = folder_ / "elsewhere/middle";
+  options_.trainer.loggers = {"csv", "jsonl"};
+  options_.schedule.name = "constant";
+  fit([&](Trainer& trainer) {
+    trainer.add(std::make_shared<AfterPasses>(
+        5, [&](FitContext& context) { context.save_checkpoint(middle, false); }));
+  });
+  const auto csv = csv_rows(run), jsonl = jsonl_rows(run);
+  const auto first = last();
+  options_.trainer.ckpt_path = middle.string();
+  fit();
+  EXPECT_EQ(csv_rows(run), csv);
+  EXPECT_EQ(jsonl_rows(run), jsonl);
+  // Another run of that name begins the logs anew; so does the first when it goes on after that,
+  // though its checkpoint is in the folder.
+  options_.trainer.ckpt_path = "";
+  options_.trainer.max_epochs = 1;
+  fit();
+  const auto other = jsonl_rows(run);
+  EXPECT_LT(other.size(), jsonl.size());
+  options_.trainer.ckpt_path = first.string();
+  options_.trainer.max_epochs = 4;
+  fit();
+  const auto more = jsonl_rows(run);
+  ASSERT_FALSE(more.empty());
+  EXPECT_GT(more.front().first, jsonl.back().first);
+  EXPECT_EQ(csv_rows(run).front().first, more.front().first);
+}
+
 TEST_F(SaveCheckpoint, ACheckpointIsReplacedAndNothingElseIs) {
   const auto path = folder_ / "mine";
   write_file_atomically(folder_ / "other/notes", "of somebody");

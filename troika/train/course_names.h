@@ -12,6 +12,7 @@ inline constexpr const char* kSeed = "seed";
 inline constexpr const char* kLinks = "links";
 inline constexpr const char* kLoopsPrefix = "loops.";
 inline constexpr const char* kLog = "log.training";
+inline constexpr const char* kRunId = "run_id";
 
 inline std::string callback_prefix(const Callback& callback) {
   return "callback." + callback.name() + ".";

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,8 +77,8 @@ class Fit {
   void call_on_fit_start();
   // The body of run() between its hooks.
   void go_on();
-  // Calls `body`, in which ranks do not communicate. Throws on all ranks where it throws on one, with
-  // the module whole.
+  // Calls `body`, in which ranks do not communicate. Throws on all ranks where it throws on one,
+  // with the module whole.
   void on_all_or_none(const std::function<void()>& body);
   // Calls `body`, which throws an Error on all ranks or on none: then the module is whole.
   void or_leave_module_whole(const std::function<void()>& body);
@@ -114,9 +114,9 @@ class Fit {
   std::function<void()> restore(const CheckpointReader& saved);
   // The training log.
   void restore_log(const CheckpointReader& saved);
-  // Where the logs of this run's folder go on after `checkpoint`; nothing for a checkpoint of
-  // another run, which does not go with this run's rows.
-  std::optional<LogPosition> rows_to_keep(const std::filesystem::path& checkpoint) const;
+  // The id of this run: that of the checkpoint to go on from, where the logs in the folder are of
+  // the same run; else a new one. Called by all ranks, which get the same.
+  std::string choose_id(const std::optional<CheckpointReader>& saved) const;
   // With all that a run goes on from, or weights alone.
   void save(bool to_go_on);
   // Writes the checkpoints that hooks asked for: of both kinds, and those of save_checkpoint().
@@ -167,6 +167,7 @@ class Fit {
   std::filesystem::path checkpoint_;  // the latest
   int64_t saved_samples_ = -1;        // trained on when one to go on from was written
   int64_t validated_samples_ = -1;    // trained on at the latest validation
+  std::string id_;                    // of the run, in its checkpoints and beside its logs
   std::optional<RunOutputs> outputs_;
   const Stopwatch since_start_;
   double seconds_before_ = 0;  // that the run took before

@@ -8,11 +8,13 @@
 #include <set>
 
 #include "troika/base/error.h"
+#include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint/foreign_weights.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint/text_tensor.h"
 #include "troika/train/course_names.h"
 #include "troika/train/fit.h"
 #include "troika/train/random_state.h"
@@ -96,6 +98,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   } else if (!options.weights.path.empty()) {
     take_weights(task_.module(), options.weights.path, options.weights.strict);
   }
+  id_ = choose_id(saved);
   // Before any group is split off.
   settle_links(saved);
   if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), group_);
@@ -123,7 +126,10 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   }
   // The last of all that may fail, as rows of after the checkpoint go.
   on_all_or_none([&] {
-    outputs_.emplace(is_main(), folder_, options, rows_to_keep(checkpoint));
+    // Rows of another run do not go with this one's.
+    const bool goes_on = is_main() && id_ == id_of_logged_run(folder_);
+    outputs_.emplace(is_main(), folder_, options, id_,
+                     goes_on ? std::optional(LogPosition{at_.step, at_.rows}) : std::nullopt);
   });
 }
 
@@ -253,14 +259,14 @@ void Fit::restore_log(const CheckpointReader& saved) {
   for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }
 
-std::optional<LogPosition> Fit::rows_to_keep(const std::filesystem::path& checkpoint) const {
-  std::error_code none;
-  for (auto path = checkpoint; path.has_relative_path(); path = path.parent_path()) {
-    if (std::filesystem::equivalent(path, checkpoints(), none)) {
-      return LogPosition{at_.step, at_.rows};
-    }
+std::string Fit::choose_id(const std::optional<CheckpointReader>& saved) const {
+  std::string id;
+  if (is_main()) {
+    const auto logged = id_of_logged_run(folder_);
+    const bool goes_on = saved && saved->has(kRunId) && text_of(saved->read(kRunId)) == logged;
+    id = goes_on ? logged : random_name();
   }
-  return std::nullopt;
+  return group_.broadcast_text(id, 0, "run id");
 }
 
 }  // namespace troika::train

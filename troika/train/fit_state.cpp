@@ -5,6 +5,7 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint/text_tensor.h"
 #include "troika/train/course_names.h"
 #include "troika/train/fit.h"
 #include "troika/train/random_state.h"
@@ -105,6 +106,7 @@ void Fit::add_course(const Loops& at, RankState& state) const {
     rest.emplace_back(kRandomPrefix + name, std::move(numbers));
   }
   rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
+  rest.emplace_back(kRunId, text_tensor(id_));
 }
 
 void Fit::finish_saving() {

@@ -1,13 +1,28 @@
 #include "troika/train/run_outputs.h"
 
+#include "troika/base/file.h"
+#include "troika/base/text.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
 
+namespace {
+
+constexpr const char* kIdFile = "run.id";
+
+}  // namespace
+
+std::string id_of_logged_run(const std::filesystem::path& folder) {
+  const auto file = folder / kIdFile;
+  return std::filesystem::exists(file) ? std::string(trim(read_file(file))) : "";
+}
+
 RunOutputs::RunOutputs(bool is_main, const std::filesystem::path& folder,
-                       const TrainOptions& options, std::optional<LogPosition> resumed) {
+                       const TrainOptions& options, const std::string& id,
+                       std::optional<LogPosition> resumed) {
   if (!is_main) return;
   loggers_ = open_loggers(options.trainer.loggers, folder, options.run.name, resumed);
+  if (!loggers_.empty() && !resumed) write_file_atomically(folder / kIdFile, id + "\n");
   if (options.trainer.enable_progress_bar) progress_.emplace();
 }
 

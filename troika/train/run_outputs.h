@@ -14,12 +14,16 @@ namespace troika::train {
 
 struct TrainOptions;
 
+// The id of the run whose logs are in the folder; empty where the folder does not say.
+std::string id_of_logged_run(const std::filesystem::path& folder);
+
 // On ranks other than 0 nothing happens.
 class RunOutputs {
  public:
-  // Into `folder`. With `resumed`, rows of up to there stay.
+  // Into `folder`. With `resumed`, rows of up to there stay; else the logs begin anew, and `run.id`
+  // beside them says that they are those of the run `id`.
   RunOutputs(bool is_main, const std::filesystem::path& folder, const TrainOptions& options,
-             std::optional<LogPosition> resumed);
+             const std::string& id, std::optional<LogPosition> resumed);
 
   void log(int64_t step, const MetricValues& values);
   void flush();

@@ -295,9 +295,8 @@ std::function<void()> TrainingStep::load(const CheckpointReader& saved,
   if (plateau_ && saved.has(kPlateau)) plateau_->load_state(saved.read(kPlateau));
   load_model(saved);
   optimization_->load(*exchange_, saved, kOptimizer);
-  return [this, exchange = saved.read_all(kExchange), gradients] {
-    take_loaded(exchange, gradients);
-  };
+  return
+      [this, exchange = saved.read_all(kExchange), gradients] { take_loaded(exchange, gradients); };
 }
 
 void TrainingStep::take_loaded(const NamedTensors& exchange, const NamedTensors& gradients) {

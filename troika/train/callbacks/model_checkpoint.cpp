@@ -10,6 +10,7 @@
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint/text_tensor.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
 
@@ -19,12 +20,6 @@ namespace {
 
 constexpr const char* kValidation = "validation/loss";  // there is one after any validation
 
-at::Tensor text_tensor(const std::string& text) {
-  const auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
-  return bytes;
-}
-
 // The lines of the text, which all have an end.
 std::vector<std::string> lines_of(std::string_view text) {
   auto lines = split(text, '\n');
@@ -33,8 +28,7 @@ std::vector<std::string> lines_of(std::string_view text) {
 }
 
 std::vector<std::string> lines_of(const at::Tensor& bytes) {
-  const auto* text = reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>());
-  return lines_of(std::string_view(text, static_cast<size_t>(bytes.numel())));
+  return lines_of(text_of(bytes));
 }
 
 void require_one_of(const char* option, const std::string& value,

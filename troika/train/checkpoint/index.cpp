@@ -271,11 +271,11 @@ CheckpointIndex read_index(const std::filesystem::path& checkpoint) {
       throw Error("train", ErrorKind::usage,
                   {.what = "cannot read checkpoint " + checkpoint.string(),
                    .got = fmt::format("format {}", format),
-                   .expected = fmt::format("format {}, which this version writes, or {}", kCheckpointFormat,
-                                           kWholeSlices),
+                   .expected = fmt::format("format {}, which this version writes, or {}",
+                                           kCheckpointFormat, kWholeSlices),
                    .hint = format < kCheckpointFormat ? "a copy of its model.safetensors "
-                                              "elsewhere serves model.weights"
-                                            : ""});
+                                                        "elsewhere serves model.weights"
+                                                      : ""});
     }
     if (!is_sealed(text)) throw another;
     CheckpointIndex index{.format = format,

@@ -61,9 +61,10 @@ void add_share(CheckpointIndex& index, const std::string& text);
 // elements lie in no slice, or in two.
 void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index);
 
-// Reads formats 3 (one checksum for a slice), whose weights can be used, and 4 (one for each chunk). Throws Error(usage) naming
-// the file, and the tensor, where the index is damaged, of another format, names a file outside the
-// checkpoint's folder, or has elements in no slice or in two.
+// Reads formats 3 (one checksum for a slice), whose weights can be used, and 4 (one for each
+// chunk). Throws Error(usage) naming the file, and the tensor, where the index is damaged, of
+// another format, names a file outside the checkpoint's folder, or has elements in no slice or in
+// two.
 CheckpointIndex read_index(const std::filesystem::path& checkpoint);
 
 Error damaged_checkpoint(const std::filesystem::path& checkpoint, std::string got,
