@@ -159,6 +159,37 @@ TEST(SyncBatchNorm, CanBeUndone) {
   });
 }
 
+TEST(SyncBatchNorm, GivesBackTheTrainingThatWasSetBefore) {
+  comm::local::run(4, [](Group group) {
+    BatchNorm layer(3);
+    layer->set_training([](nn::BatchNormImpl&, const at::Tensor& input) { return input * 2; });
+    const auto input = at::ones({2, 3});
+    {
+      const ScopedSyncBatchNorm scope(*layer, group);
+      EXPECT_FALSE(layer->forward(input).equal(input * 2));
+    }
+    EXPECT_TRUE(layer->forward(input).equal(input * 2));
+  });
+}
+
+TEST(SyncBatchNorm, GivesALayerBackItsStatisticsWhenTheirTypeHasChanged) {
+  comm::local::run(4, [](Group group) {
+    torch::nn::BatchNorm1d norm(3);
+    torch::nn::Sequential module(norm);
+    {
+      const ScopedSyncBatchNorm scope(*module, group);
+      module->to(at::kDouble);
+      module->forward(at::full({2, 3}, group.rank(), at::kDouble));
+    }
+    EXPECT_EQ(norm->running_mean.scalar_type(), at::kDouble);
+    EXPECT_NEAR(norm->running_mean[0].item<double>(), 0.15, 1e-6) << "the mean of all ranks";
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 1);
+    EXPECT_TRUE(module->buffers()[0].is_same(norm->running_mean));
+    norm->eval();
+    EXPECT_EQ(module->forward(at::ones({2, 3}, at::kDouble)).scalar_type(), at::kDouble);
+  });
+}
+
 TEST(SyncBatchNorm, GivesASequentialItsLayerBack) {
   comm::local::run(4, [](Group group) {
     torch::nn::BatchNorm1d norm(3);

@@ -37,6 +37,7 @@ class BatchNormImpl
   // Takes the place of LibTorch's forward pass in training; an empty function gives it back.
   // Copies and clones of the layer take it with them.
   void set_training(Training training) { training_ = std::move(training); }
+  const Training& training() const { return training_; }
 
   void pretty_print(std::ostream& stream) const override;
 

@@ -183,6 +183,12 @@ bool plan_as(torch::nn::Module& module, const std::string& name, const ReplaceIn
                   },
                   [made, layer, replace] {
                     layer->train(made->is_training());
+                    // What changes a module's type or device gives buffers other memory.
+                    if (made->options.track_running_stats()) {
+                      layer->running_mean.set_data(made->running_mean);
+                      layer->running_var.set_data(made->running_var);
+                      layer->num_batches_tracked.set_data(made->num_batches_tracked);
+                    }
                     replace(torch::nn::AnyModule(layer));
                   }});
   return true;
@@ -192,7 +198,7 @@ void make_plan(torch::nn::Module& module, const std::string& name, const Replace
                std::vector<Conversion>& plan) {
   if (auto* layer = dynamic_cast<nn::BatchNormImpl*>(&module)) {
     plan.push_back({name, [layer]() -> nn::BatchNormImpl& { return *layer; },
-                    [layer] { layer->set_training({}); }});
+                    [layer, before = layer->training()] { layer->set_training(before); }});
     return;
   }
   if (plan_as<torch::nn::BatchNorm1dImpl>(module, name, replace, plan) ||
