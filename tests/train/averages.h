@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -83,9 +84,10 @@ class Averages : public testing::Test {
     options_.comm.bucket_megabytes = 1e-2;
   }
 
-  // The module of the last rank when fit() has returned.
+  // The module of the last rank when fit() has returned. `after` is called then on all ranks.
   State fit(const TrainOptions& options, int ranks,
-            const std::shared_ptr<Callback>& of_last_rank = nullptr) const {
+            const std::shared_ptr<Callback>& of_last_rank = nullptr,
+            const std::function<void(Trainer&)>& after = {}) const {
     State result;
     const auto train = [&](comm::Group group) {
       const auto task = make_waves_task(width_, 0);
@@ -94,6 +96,7 @@ class Averages : public testing::Test {
       if (is_last && of_last_rank) trainer.add(of_last_rank);
       trainer.fit(*task, Waves(), Waves());
       if (is_last) result = copy_of(task->module());
+      if (after) after(trainer);
     };
     comm::local::run(ranks, train, world_options(options).group);
     return result;

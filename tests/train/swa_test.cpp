@@ -71,6 +71,38 @@ TEST_F(SwaRun, IsNotThatOfAnEma) {
   }
 }
 
+// The mean is in the module by then.
+TEST_F(SwaRun, ARunGoesOnFromACheckpointThatWasSavedAfterFit) {
+  width_ = 2600;
+  options_.data.global_batch_size = 12;
+  options_.comm.algorithm = "ring";  // whatever the links measure
+  for (const auto& [strategy, ranks, has_ema] :
+       {std::tuple("ddp", 4, false), {"ddp", 4, true}, {"zero3", 4, false}, {"zero3", 4, true}}) {
+    SCOPED_TRACE(fmt::format("{} ema {}", strategy, has_ema));
+    options_.trainer.strategy = strategy;
+    options_.ema = {.enabled = has_ema, .decay = 0.5};
+    options_.run.folder = (folder_ / fmt::format("{}-{}", strategy, has_ema)).string();
+    const auto ended = folder_ / fmt::format("{}-{}-ended", strategy, has_ema);
+    auto options = options_;
+    const auto mean = fit(options, ranks, nullptr, [&](Trainer& trainer) {
+      trainer.save_checkpoint(ended / "whole");
+      trainer.save_checkpoint(ended / "weights", /*weights_only=*/true);
+    });
+    const auto average = saved(options);
+    for (const char* name : {"whole", "weights"}) {
+      const auto list = load_weights(ended / name);
+      expect_same({list.begin(), list.end()}, has_ema ? average : mean);
+    }
+    options.trainer.max_epochs = 7;
+    options.trainer.ckpt_path = "last";
+    const auto expected = fit(options, ranks);
+    const auto expected_raw = raw(options);
+    options.trainer.ckpt_path = (ended / "whole").string();
+    expect_same(fit(options, ranks), expected);
+    expect_same(raw(options), expected_raw);
+  }
+}
+
 TEST_F(SwaRun, AnnealsTheRateEpochByEpoch) {
   const auto rates = [&] {
     const auto watching = std::make_shared<Watching>();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -14,6 +15,7 @@
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
+#include "troika/train/training_step.h"
 
 namespace troika::train {
 
@@ -124,7 +126,8 @@ void Swa::on_fit_start(FitContext& context) {
                  .expected = "a strategy of processes"});
   }
   average_.attach(context);
-  renewed_.reset();
+  mean_.reset();
+  module_ = &context.task.module();
 }
 
 double Swa::rate(int64_t epoch) const {
@@ -150,29 +153,58 @@ void Swa::on_train_epoch_start(FitContext& context) {
 }
 
 void Swa::on_train_end(FitContext& context) {
-  if (context.at.epoch > first_epoch_ && context.at.position == 0) average_.update();
-  const bool is_over = context.at.epoch >= epochs_ || !context.stop_reason.empty();
-  if (average_.updates() == 0 || !is_over) return;
+  if (context.at.epoch < epochs_ && context.stop_reason.empty()) return;
+  // A run that goes on adds the weights of this epoch when the next one starts.
+  mean_.emplace(Mean{average_.copy()});
+  auto& mean = mean_->weights;
+  if (context.at.epoch > first_epoch_ && context.at.position == 0) mean.update();
+  if (mean.updates() == 0) {
+    mean_.reset();
+    return;
+  }
   auto& module = context.task.module();
-  average_.put_into_module();
-  const auto trained = copy_of_statistics(module);
+  mean.put_into_module();
+  mean_->trained = copy_of_statistics(module);
   renew_batch_norm(module, context.group, context.run_training_data);
   if (context.group.rank() == 0 && context.options.checkpoint.enabled) {
     const auto file = context.folder / "checkpoints" / "swa.safetensors";
     save_weights(file, model_state(module), context.options,
                  {.epoch = context.at.epoch, .step = context.at.step});
-    log::info("mean of the weights of {} epochs: {}", average_.updates(), file.string());
+    log::info("mean of the weights of {} epochs: {}", mean.updates(), file.string());
   }
   // Other callbacks may still want what was trained.
-  renewed_ = copy_of_statistics(module);
-  put_statistics(module, trained);
-  average_.take_back();
+  mean_->renewed = copy_of_statistics(module);
+  put_statistics(module, mean_->trained);
+  mean.take_back();
 }
 
 void Swa::on_fit_end(FitContext& context) {
-  if (!renewed_) return;
-  average_.put_into_module();
-  put_statistics(context.task.module(), *std::exchange(renewed_, std::nullopt));
+  if (!mean_) return;
+  mean_->weights.put_into_module();
+  put_statistics(context.task.module(), mean_->renewed);
+}
+
+void Swa::replace_model(RankState& state) const {
+  if (!mean_ || !mean_->weights.is_in_module()) return;
+  // Ema has; then the statistics of the model are those that were trained, too.
+  const bool is_replaced = std::any_of(state.rest.begin(), state.rest.end(), [](const auto& item) {
+    return item.first.starts_with(kRawPrefix);
+  });
+  auto trained = mean_->trained.begin();
+  for (const auto& layer : statistics_of(*module_)) {
+    for (const auto& statistic : {layer.mean, layer.variance, layer.batches}) {
+      const auto& own = *trained++;
+      for (auto& [name, tensor] : state.model) {
+        if (tensor.data_ptr() != statistic.data_ptr()) continue;
+        if (is_replaced) {
+          tensor = own;
+        } else {
+          state.rest.emplace_back(kRawPrefix + name, own);
+        }
+      }
+    }
+  }
+  if (!is_replaced) mean_->weights.put_into(state);
 }
 
 NamedTensors Swa::state() const {

@@ -34,6 +34,9 @@ class Swa : public Callback {
   void on_fit_end(FitContext& context) override;
   NamedTensors state() const override;
   std::vector<parallel::Shard> shards() const override { return average_.shards(); }
+  // After on_fit_end: the model is the mean, unless another callback has replaced it, and the
+  // weights to go on with are those that were trained.
+  void replace_model(RankState& state) const override;
   void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
@@ -42,8 +45,14 @@ class Swa : public Callback {
   const TrainOptions::Swa options_;
   const int64_t first_epoch_;
   const int64_t epochs_;
-  WeightAverage average_{std::nullopt};
-  std::optional<std::vector<at::Tensor>> renewed_;  // statistics of batch norms, for the module
+  torch::nn::Module* module_ = nullptr;
+  WeightAverage average_{std::nullopt};  // of the epochs before the one that is on
+  // The result, with the statistics of batch norms for it, and those that were trained.
+  struct Mean {
+    WeightAverage weights;
+    std::vector<at::Tensor> renewed = {}, trained = {};
+  };
+  std::optional<Mean> mean_;
   double base_rate_ = 0;  // of the first step of first_epoch_ by the schedule; 0: not yet
 };
 

@@ -91,6 +91,18 @@ void WeightAverage::update() {
   ++updates_;
 }
 
+WeightAverage WeightAverage::copy() const {
+  WeightAverage result(decay_, uses_buffers_);
+  result.exchange_ = exchange_;
+  result.weights_ = weights_;
+  result.buffers_ = buffers_;
+  result.updates_ = updates_;
+  for (auto* entries : {&result.weights_, &result.buffers_}) {
+    for (auto& entry : *entries) entry.average = entry.average.clone();
+  }
+  return result;
+}
+
 void WeightAverage::put_into_module() {
   if (updates_ == 0) return;
   const at::NoGradGuard no_grad;

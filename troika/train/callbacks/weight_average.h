@@ -31,6 +31,9 @@ class WeightAverage {
 
   void update();
   int64_t updates() const { return updates_; }
+  bool is_in_module() const { return is_in_module_; }
+  // The same average in memory of its own, attached as this one; not while this is in the module.
+  WeightAverage copy() const;
 
   // Puts the average in place of the module's weights, which must be the same on all ranks; nothing
   // before the first update. Called by all ranks, outside of a pass; blocks.
