@@ -139,6 +139,18 @@ TEST_F(KeptCheckpoints, AreThoseOfLightning) {
       {"every_n_epochs=0 every_n_train_steps=3 save_last=true monitor=score trainer.max_steps=3 "
        "trainer.limit_val_batches=0",
        three, "3", "", "3"},
+      // Without epochs the end of the run is not among the best. (Lightning writes a last one at
+      // each
+      // epoch's end.)
+      {"every_n_epochs=0", three, "", "", ""},
+      {"every_n_epochs=0 save_last=link", three, "", "", ""},
+      {"every_n_epochs=0 save_top_k=0 save_last=link", three, "12", "", "12"},
+      {"every_n_epochs=0 save_last=true monitor=score", three, "12", "", "12"},
+      {"every_n_epochs=0 save_last=true every_n_train_steps=5 save_top_k=-1", three, "5 10 12",
+       "12", "12"},
+      {"every_n_epochs=0 save_last=true every_n_train_steps=6 save_top_k=-1", three, "6 12", "12",
+       "12"},
+      {"every_n_epochs=0 save_last=true trainer.max_steps=6", three, "6", "6", "6"},
       // Steps and epochs, each state once. (Lightning refuses both.)
       {"every_n_train_steps=2 save_top_k=-1", three, "2 4 6 8 10 12", "12", "12"},
       {"every_n_train_steps=2", three, "12", "12", "12"},

@@ -41,7 +41,7 @@ class Resume : public ResumedRun {
     const auto whole = fit(options_, 2);
     auto options = options_;
     options.run.folder = (folder_ / "part").string();
-    options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 17};
+    options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 17, .save_last = "false"};
     fit(options, 2);
     options.trainer.ckpt_path = "last";
     options.checkpoint = {};
@@ -137,6 +137,14 @@ TEST_F(Resume, IsExactWithCallbacks) {
   expect_exact(2, {1});
 }
 
+// In the end there is one checkpoint, also of a run that was stopped after its last pass.
+TEST_F(Resume, IsExactWithoutCheckpointsOfEpochs) {
+  options_.checkpoint.every_n_epochs = 0;
+  expect_exact(1, {8, 24});
+  EXPECT_EQ(find_checkpoint(folder_ / "whole/run/checkpoints", "last").filename(),
+            "epoch=4-step=24");
+}
+
 TEST_F(Resume, IsExactWithAverages) {
   options_.ema.enabled = true;
   options_.swa = {.swa_lrs = 0.01, .swa_epoch_start = "0", .annealing_epochs = 3};
@@ -220,7 +228,9 @@ TEST_F(Resume, SharesBecomeReplicasAndReplicasShares) {
       auto options = options_;
       options.trainer.strategy = before;
       options.run.folder = (folder_ / (before + (stops ? "stopped" : "saved"))).string();
-      if (!stops) options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 5};
+      if (!stops) {
+        options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 5, .save_last = "false"};
+      }
       fit(options, ranks_before, stops ? after_passes(1) : nullptr);
       options.trainer.strategy = after;
       options.trainer.ckpt_path = "last";

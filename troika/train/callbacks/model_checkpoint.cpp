@@ -83,9 +83,8 @@ void ModelCheckpoint::on_fit_start(FitContext& context) {
 
 void ModelCheckpoint::on_train_batch_end(FitContext& context, const data::Batch&, double) {
   if (context.at.pass > 0) return;
-  const int64_t every = options_.every_n_train_steps;
   const bool is_time = context.seconds - considered_at_ >= interval_;
-  if (!is_time && (every == 0 || context.at.step % every != 0)) return;
+  if (!is_time && !is_steps_turn(context)) return;
   considered_at_ = context.seconds;
   const bool has_metric = monitor_.name.empty() || context.at.metrics.contains(monitor_.name);
   if (has_metric && (monitor_.name.empty() || !context.validation_follows)) {
@@ -105,9 +104,18 @@ void ModelCheckpoint::on_validation_end(FitContext& context) {
 }
 
 void ModelCheckpoint::on_train_epoch_end(FitContext& context) {
-  const bool is_end = options_.every_n_epochs > 0 && context.is_last_epoch();
+  const bool is_end = context.is_last_epoch();
   const bool is_epochs_turn = is_epoch_due(context) && saves_at_epoch_end(context);
-  if (std::exchange(is_due_, false) || is_end || is_epochs_turn) consider(context);
+  if (std::exchange(is_due_, false) || (is_end && options_.every_n_epochs > 0) || is_epochs_turn) {
+    consider(context);
+  } else if (is_end && !is_steps_turn(context)) {
+    ask_for_latest(context);
+  }
+}
+
+bool ModelCheckpoint::is_steps_turn(const FitContext& context) const {
+  const int64_t every = options_.every_n_train_steps;
+  return every > 0 && context.at.step % every == 0;
 }
 
 bool ModelCheckpoint::is_epoch_due(const FitContext& context) const {

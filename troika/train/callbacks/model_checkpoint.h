@@ -13,10 +13,12 @@ namespace troika::train {
 
 // Asks for checkpoints after every_n_train_steps, after train_time_interval, and every_n_epochs:
 // there at the end of each validation if validations come inside of epochs or not in each one, else
-// at the end of the epoch (save_on_train_epoch_end decides otherwise), and always at the end of the
-// run. A checkpoint that is due right before a validation waits for it, if there is a `monitor`;
-// one that is due before the metric was ever logged is judged when it is. A state is written once;
-// but a run that goes on from the last pass of an epoch writes what the epoch's end adds.
+// at the end of the epoch (save_on_train_epoch_end decides otherwise), and at the end of the run;
+// with every_n_epochs 0, where Lightning has no best ones of epochs, the end of the run is the
+// latest checkpoint, which save_last wants or not. A checkpoint that is due right before a
+// validation waits for it, if there is a `monitor`; one that is due before the metric was ever
+// logged is judged when it is. A state is written once; but a run that goes on from the last pass
+// of an epoch writes what the epoch's end adds.
 //
 // CheckpointManager says which checkpoints stay. The link `checkpoints/best` leads to the best of
 // them. With save_last a checkpoint that is due and not among the best is written too.
@@ -46,6 +48,7 @@ class ModelCheckpoint : public Callback {
     CheckpointManager::State state;
   };
 
+  bool is_steps_turn(const FitContext& context) const;
   bool is_epoch_due(const FitContext& context) const;
   bool saves_at_epoch_end(const FitContext& context) const;
   // Asks for a checkpoint if one is to stay.

@@ -14,8 +14,11 @@ using config::some_of;
 void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) {
   table.add("checkpoint.enabled", &checkpoint.enabled,
             "write any; when asked to stop, one is written all the same");
-  table.add("checkpoint.every_n_epochs", &checkpoint.every_n_epochs,
-            "epochs between checkpoints; 0: none at the end of epochs", count_from(0));
+  table.add(
+      "checkpoint.every_n_epochs", &checkpoint.every_n_epochs,
+      "epochs between checkpoints; 0: none at the end of epochs, but save_last's at the end of the "
+      "run",
+      count_from(0));
   table.add("checkpoint.every_n_train_steps", &checkpoint.every_n_train_steps,
             "optimizer steps between further checkpoints; 0: none", count_from(0));
   table.add("checkpoint.async", &checkpoint.async,
