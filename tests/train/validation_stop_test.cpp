@@ -64,6 +64,23 @@ TEST_F(ValidationStop, IsExactWhereRanksShareParameters) {
   expect_exact_from_validations();
 }
 
+// The first validation, inside of the first epoch.
+TEST_F(ValidationStop, IsExactWhereTheValidationEndsTheRun) {
+  options_.early_stopping.monitor = "validation/loss";
+  options_.early_stopping.stopping_threshold = 1e9;
+  options_.checkpoint.save_on_train_epoch_end = "true";  // the end of the run, not the validation
+  const auto whole = fit(options_, kRanks);
+  for (const int victim : {0, kRanks - 1}) {
+    const auto name = fmt::format("rank-{}", victim);
+    expect_exact(whole, name, in_step(1, victim));
+    const CheckpointReader last(find_checkpoint(folder_ / name / "run/checkpoints", "last"),
+                                victim);
+    EXPECT_EQ(last.read("loops.step").item<int64_t>(), 2);
+    EXPECT_EQ(last.read("loops.ended_step").item<int64_t>(), 2);
+    EXPECT_EQ(last.read("loops.epoch").item<int64_t>(), 0);
+  }
+}
+
 TEST_F(ValidationStop, IsExactInTheSanityValidation) {
   options_.ema.enabled = true;
   options_.trainer.num_sanity_val_steps = 2;
