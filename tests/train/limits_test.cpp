@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/support/errors.h"
+#include "tests/train/numbers.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
@@ -48,16 +49,7 @@ TEST(SecondsOf, DaysToSeconds) {
   }
 }
 
-class Numbers : public data::Dataset {
- public:
-  int64_t size() const override { return 24; }
-  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
-    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
-    return {numbers.to(at::kFloat).unsqueeze(1) * at::ones({1, 2}), numbers % 2};
-  }
-  int64_t num_classes() const override { return 2; }
-  std::vector<int64_t> input_shape() const override { return {2}; }
-};
+constexpr int64_t kSamples = 24;
 
 // Whose samples, and the steps at which it was validated, are kept; of all ranks.
 struct Seen {
@@ -119,7 +111,7 @@ class LimitedRun : public testing::Test {
       SeeingTask task(seen_);
       Trainer trainer(options_, group);
       if (callback) trainer.add(callback);
-      const auto summary = trainer.fit(task, Numbers(), Numbers());
+      const auto summary = trainer.fit(task, Numbers(kSamples), Numbers(kSamples));
       if (group.rank() == 0) result = summary;
     });
     return result;
