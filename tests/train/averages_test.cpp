@@ -199,6 +199,37 @@ TEST_F(Averages, AResumedEmaGoesOnToTheBit) {
   }
 }
 
+TEST_F(Averages, EmaOfBuffersBeginsWhereAResumedRunSwitchesItOn) {
+  options_.schedule.name = "constant";
+  options_.data.global_batch_size = 12;  // 2 steps an epoch
+  for (const bool use_buffers : {true, false}) {
+    SCOPED_TRACE(use_buffers);
+    auto options = options_;
+    options.run.folder = (folder_ / (use_buffers ? "on" : "off")).string();
+    options.ema = {.enabled = true, .decay = 0.5, .use_buffers = !use_buffers};
+    options.trainer.max_epochs = 1;
+    const auto before = std::make_shared<Watching>(), after = std::make_shared<Watching>();
+    fit(options, 4, before);
+    options.ema.use_buffers = use_buffers;
+    options.trainer.max_epochs = 3;
+    options.trainer.ckpt_path = "last";
+    const auto average = fit(options, 4, after);
+    auto steps = before->after_steps;
+    steps.insert(steps.end(), after->after_steps.begin(), after->after_steps.end());
+    auto expected = mean_by_hand(steps, 0.5, 0, 1, false);
+    if (use_buffers) {
+      std::vector<State> since{before->after_steps.back()};
+      since.insert(since.end(), after->after_steps.begin(), after->after_steps.end());
+      const auto buffers = mean_by_hand(since, 0.5, 0, 1, true);
+      for (auto& [name, tensor] : expected) {
+        if (name.starts_with("1.running") || name.starts_with("1.num")) tensor = buffers.at(name);
+      }
+    }
+    expect_close(average, expected);
+    expect_close(saved(options), expected);
+  }
+}
+
 TEST_F(Averages, EmaRefusesWeightsThatDifferBetweenRanks) {
   options_.ema.enabled = true;
   options_.trainer.strategy = "post_local_sgd";

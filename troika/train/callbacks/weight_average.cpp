@@ -65,6 +65,8 @@ void WeightAverage::take_loaded(const CheckpointReader& saved) {
                 {.what = "cannot go on averaging weights",
                  .got = "a checkpoint without an average of " + name});
   };
+  // A model that was saved without averages of buffers has their latest values: the averages begin
+  // with them.
   for (auto& entry : buffers_) entry.average.copy_(saved.read(key(entry.name)));
   const auto shards = exchange_->shards();
   for (size_t i = 0; i < weights_.size(); ++i) {
