@@ -1,7 +1,9 @@
 // What a run leaves in its folder: metrics.csv, TensorBoard events, summary.json.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,6 +86,57 @@ TEST(CsvLogger, KilledRunKeepsItsRows) {
     logger->log(3, {{"a", 3}});
   });
   EXPECT_EQ(read_file(path), "step,a,b\n1,1,\n2,,2\n3,3,\n");
+}
+
+// A file that is open while it is replaced stays the old one: rows that get more values do not
+// replace it, which would take time in proportion to all rows before.
+TEST(CsvLogger, RowsThatGetMoreValuesAreWrittenInPlace) {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.csv";
+  CsvLogger logger(path);
+  logger.log(0, {{"a", 1}, {"b", 1}, {"c", 1}});
+  std::filesystem::create_hard_link(path, folder / "seen");
+  std::string expected = "step,a,b,c\n0,1,1,1\n";
+  for (int64_t step = 1; step < 20; ++step) {
+    logger.log(step, {{"b", 0.5}});
+    logger.log(step, {{"a", 0.25}});
+    logger.log(step, {{"c", static_cast<double>(step)}, {"a", 0.125}});
+    expected += fmt::format("{},0.125,0.5,{}\n", step, step);
+    EXPECT_EQ(read_file(path), expected);
+  }
+  EXPECT_EQ(read_file(folder / "seen"), expected);
+}
+
+// The run dies in the write of a row, of which a part is in the file.
+TEST(CsvLogger, ARowThatIsCutWhileItGetsMoreValuesIsCompleted) {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.csv";
+  const std::string before = "step,a,b\n1,1,2\n";
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    auto* logger = new CsvLogger(path);
+    logger->log(1, {{"a", 1}, {"b", 2}});
+    logger->log(2, {{"a", 1}});
+    const auto most = before.size() + std::string("2,1,0.12").size();
+    const rlimit limit{most, most};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    logger->log(2, {{"b", 0.123456789}});
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) << status;
+  EXPECT_EQ(read_file(path), before + "2,1,0.12");
+  CsvLogger logger(path, LogPosition{.step = 2, .rows = 1});
+  EXPECT_EQ(read_file(path), before + "2,1,0.123456789\n");
+  // From before that row: what would complete it has no use any more.
+  CsvLogger earlier(path, LogPosition{.step = 1, .rows = 1});
+  earlier.log(3, {{"a", 7}});
+  earlier.log(3, {{"b", 8}});
+  earlier.log(4, {{"a", 9}});
+  const CsvLogger again(path, LogPosition{.step = 4, .rows = 1});
+  EXPECT_EQ(read_file(path), before + "3,7,8\n4,9,\n");
 }
 
 TEST(CsvLogger, StartsAnew) {

@@ -67,7 +67,10 @@ std::optional<CsvRow> parse_csv_row(const std::string& line, size_t columns) {
 CsvLogger::CsvLogger(std::filesystem::path path, std::optional<LogPosition> resumed)
     : path_(std::move(path)) {
   std::vector<std::string> lines;
-  if (resumed && std::filesystem::exists(path_)) lines = take_over(*resumed);
+  if (resumed && std::filesystem::exists(path_)) {
+    complete_row();
+    lines = take_over(*resumed);
+  }
   std::string content = header_line(columns_);
   for (const auto& line : lines) {
     row_start_ = static_cast<int64_t>(content.size());
@@ -104,7 +107,32 @@ std::vector<std::string> CsvLogger::take_over(const LogPosition& position) {
                        });
 }
 
+std::filesystem::path CsvLogger::row_path() const {
+  return path_.parent_path() / fmt::format(".{}.row", path_.filename().string());
+}
+
+void CsvLogger::complete_row() const {
+  if (!std::filesystem::exists(row_path())) return;
+  const auto content = read_file(row_path());
+  const auto end = content.find('\n');
+  const auto start = parse_int(content.substr(0, end));
+  const File file(path_, O_WRONLY);
+  if (end == std::string::npos || !start || *start < 0 || *start > file.size()) return;
+  file.write_at(*start, content.substr(end + 1));
+  file.sync();
+}
+
+// A kill can cut a write between two pages, and the row may be older than a checkpoint. The row
+// does not become shorter, so whatever was written of it, the same write again completes it.
+void CsvLogger::overwrite_row(const std::string& text) {
+  write_file_atomically(row_path(), fmt::format("{}\n{}", row_start_, text));
+  file_->write_at(row_start_, text);
+  end_ = row_start_ + static_cast<int64_t>(text.size());
+}
+
 void CsvLogger::replace_content(const std::string& content) {
+  // It says where a row is in the file as it was.
+  if (std::filesystem::remove(row_path())) sync_path(path_.parent_path());
   write_file_atomically(path_, content);
   file_ = std::make_unique<File>(path_, O_WRONLY);
   end_ = file_->size();
@@ -121,13 +149,14 @@ void CsvLogger::log(int64_t step, const MetricValues& values) {
   add_columns(values);
   for (const auto& [name, value] : values) row_[name] = value;
   const std::string text = row_text();
-  if (row_start_ < end_) {
-    // A kill can cut a write between two pages, and this row may be older than a checkpoint.
+  if (row_start_ == end_) {
+    file_->write_at(end_, text);
+    end_ += static_cast<int64_t>(text.size());
+  } else if (row_start_ + static_cast<int64_t>(text.size()) >= end_) {
+    overwrite_row(text);
+  } else {
     replace_content(read_file(path_).substr(0, static_cast<size_t>(row_start_)) + text);
-    return;
   }
-  file_->write_at(end_, text);
-  end_ += static_cast<int64_t>(text.size());
 }
 
 void CsvLogger::flush() {

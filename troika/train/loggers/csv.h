@@ -24,7 +24,10 @@ std::optional<std::vector<std::string>> parse_csv_header(const std::string& line
 std::optional<CsvRow> parse_csv_row(const std::string& line, size_t columns);
 
 // Values logged in succession for one step share a row; a metric not logged at a step is an empty
-// cell. A new metric rewrites the file with one more column, atomically.
+// cell. A new metric rewrites the file with one more column, atomically. Anything else takes time
+// in proportion to its row: a row that gets more values is overwritten, and so that a kill
+// meanwhile loses nothing of it, it is first written to the file `.<name>.row` beside this one,
+// from which the logger that goes on completes it.
 class CsvLogger : public Logger {
  public:
   // Starts the file anew. With `resumed` its rows of up to there, and damaged lines, stay; a file
@@ -37,6 +40,10 @@ class CsvLogger : public Logger {
   void flush() override;
 
  private:
+  std::filesystem::path row_path() const;
+  // Completes the row that a kill may have cut while it was overwritten.
+  void complete_row() const;
+  void overwrite_row(const std::string& text);
   // Returns the lines of the file that stay.
   std::vector<std::string> take_over(const LogPosition& position);
   void add_columns(const MetricValues& values);
