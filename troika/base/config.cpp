@@ -171,9 +171,7 @@ std::string nearest_name(const Value& value, const Rule& rule) {
     text = unknown == list->end() ? nullptr : &*unknown;
   }
   if (!text || names.empty()) return "";
-  const auto known = rule.known_as.find(lower_case(*text));
-  return fmt::format("did you mean {}?",
-                     known == rule.known_as.end() ? nearest(*text, names) : known->second);
+  return fmt::format("did you mean {}?", meant_name(*text, names, rule.known_as));
 }
 
 std::pair<std::string, std::string> section_and_name(const std::string& key) {
@@ -230,6 +228,12 @@ Rule one_of(std::vector<std::string> names, std::map<std::string, std::string> k
   return {fmt::format("one of {}", fmt::join(names, ", ")),
           [names](const Value& value) { return contains(names, std::get<std::string>(value)); },
           names, std::move(known_as)};
+}
+
+std::string meant_name(const std::string& text, const std::vector<std::string>& names,
+                       const std::map<std::string, std::string>& known_as) {
+  const auto known = known_as.find(lower_case(text));
+  return known == known_as.end() ? nearest(text, names) : known->second;
 }
 
 Rule some_of(std::vector<std::string> names) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
-#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 
 namespace troika::nn {
@@ -72,9 +72,7 @@ Precision parse_precision(const std::string& name) {
   const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
                                   [&](const auto& entry) { return entry.name == name; });
   if (found == kPrecisions.end()) {
-    const auto other = other_precision_names().find(lower_case(name));
-    const auto meant =
-        other == other_precision_names().end() ? nearest(name, precision_names()) : other->second;
+    const auto meant = config::meant_name(name, precision_names(), other_precision_names());
     throw Error("nn", ErrorKind::usage,
                 {.what = "unknown precision", .got = name, .hint = "did you mean " + meant + "?"});
   }
