@@ -1,16 +1,21 @@
-// ranks BACKEND MODE, on the ranks that a launcher started:
+// ranks BACKEND MODE [RANKS_PER_NODE], on the ranks that a launcher started, which take themselves
+// for several nodes if RANKS_PER_NODE is given:
 //   conform   the conformance suite
 //   sum       one sum
+//   deadlock  the last rank calls a collective of the world, the others one of another group
 //   mismatch  rank 1 calls another collective than the others
 //   levels    ranks on several nodes send no messages inside of them
+//   drive     waits inside of a node let messages between nodes move on; 2 nodes of 2 ranks
 //   outlive   sub-groups inside of nodes outlive the world
 //   throw     rank 1 throws and lives on while the others wait for it
-// In mismatch and throw every other rank must get the right error, wherever it has come to by then:
-// a rank that fails ends every call of the others, also those that they need it no more for.
+// In deadlock, mismatch and throw every other rank must get the right error, wherever it has come
+// to by then: a rank that fails ends every call of the others, also those that they need it no more
+// for.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 
 #include "tests/comm/conformance.h"
@@ -47,6 +52,21 @@ void mismatch(const std::function<Group()>& make) {
   });
   expect_error(error, ErrorKind::usage, "ranks called different collectives");
   expect_error(error, ErrorKind::usage, "rank 1: barrier #0 'other'");
+}
+
+void deadlock(const std::function<Group()>& make) {
+  const auto error = error_of([&] {
+    const Group world = make();
+    const Group all = *world.split(0);
+    if (world.rank() == world.size() - 1) {
+      world.barrier({.label = "alone"});
+    } else {
+      all.all_reduce(at::ones({8}), ReduceOp::sum, {.label = "together"});
+    }
+  });
+  expect_error(error, ErrorKind::usage, "ranks wait for each other in calls of different groups");
+  expect_error(error, ErrorKind::usage, "'alone'");
+  expect_error(error, ErrorKind::usage, "'together'");
 }
 
 void sum(const Group& group) {
@@ -110,6 +130,43 @@ void levels(const Group& group) {
   EXPECT_TRUE(sum.eq((n - 1) * (n - 2) / 2).all().item<bool>());
 }
 
+// Each call waits for one that only comes when messages between nodes have moved, though the ranks
+// that have to move them wait for their neighbours: in the world and in a sub-group, for a message
+// that was sent and for one that is to be received.
+void drive(const Group& group) {
+  ASSERT_EQ(group.nodes(), (std::vector<int>{0, 0, 1, 1}));
+  const auto inside = *group.split(group.nodes()[static_cast<size_t>(group.rank())]);
+  const auto large = at::full({4 << 20}, group.rank(), at::kFloat);
+  const auto small = at::zeros({1});
+  const auto meet = [&](bool in_world) {
+    if (!in_world) return inside.barrier();
+    const int neighbour = group.rank() ^ 1;
+    const auto sent = group.send(small, neighbour);
+    group.receive(at::zeros({1}), neighbour).wait();
+    sent.wait();
+  };
+  for (const bool in_world : {false, true}) {
+    for (const int from : {0, 2}) {
+      const int to = 2 - from;
+      if (group.rank() == 0) {
+        const auto work = from == 0 ? group.send(large, to) : group.receive(large, from);
+        meet(in_world);
+        work.wait();
+      } else if (group.rank() == 2) {
+        (from == 0 ? group.receive(large, from) : group.send(large, to)).wait();
+        group.send(small, 1).wait();
+        meet(in_world);
+      } else {
+        if (group.rank() == 1) group.receive(small, 2).wait();
+        meet(in_world);
+      }
+      const int filled_by = group.rank() == to || group.rank() == from ? from : group.rank();
+      EXPECT_TRUE(large.eq(filled_by).all().item<bool>());
+      large.fill_(group.rank());
+    }
+  }
+}
+
 // Sub-groups go on when the handle to the world is gone.
 void outlive(const std::function<Group()>& make) {
   std::optional<Group> inside;
@@ -144,13 +201,21 @@ int main(int argc, char** argv) {
   using namespace troika;
   testing::InitGoogleTest(&argc, argv);
   const std::string mode = argv[2];
-  const auto make = [&] { return comm::world({.backend = argv[1]}); };
   try {
-    const auto environment = cluster::discover();
+    auto environment = cluster::discover();
+    if (argc > 3) {
+      environment.local_world_size = std::atoi(argv[3]);
+      environment.num_nodes = environment.world_size / environment.local_world_size;
+      environment.node_rank = environment.rank / environment.local_world_size;
+      environment.local_rank = environment.rank % environment.local_world_size;
+    }
+    const auto make = [&] { return comm::world(environment, {.backend = argv[1]}); };
     if (mode == "conform") comm::conform(make());
     if (mode == "sum") comm::sum(make());
     if (mode == "levels") comm::levels(make());
+    if (mode == "drive") comm::drive(make());
     if (mode == "outlive") comm::outlive(make);
+    if (mode == "deadlock") comm::deadlock(make);
     if (mode == "mismatch") comm::mismatch(make);
     if (mode == "throw") comm::one_throws(environment.rank, make);
   } catch (const std::exception& error) {

@@ -122,6 +122,17 @@ TEST(Mailbox, MessagesThatWaitLongDoNotKeepTheMemoryOfLaterOnes) {
   for (int i = 0; i < 200; ++i) ranks.receive(1, 0, 1, 100);
 }
 
+TEST(Mailbox, SmallMessagesThatPiledUpGiveTheirMemoryBack) {
+  Ranks ranks(2);
+  for (int i = 0; i < 4000; ++i) ranks.send(0, 1, 1, 60'000);
+  for (int i = 0; i < 4000; ++i) ranks.receive(1, 0, 1, 60'000);
+  for (int i = 0; i < 200; ++i) {
+    ranks.send(0, 1, 1, 100);
+    ranks.receive(1, 0, 1, 100);
+  }
+  EXPECT_LE(shared_memory().resident, Arena::kKeptBytes + 8 * kMiB);
+}
+
 TEST(Arena, LargeTensorsGiveTheirPagesBack) {
   Ranks ranks(1);
   for (const int64_t count : {1, 2, 3, 4}) {

@@ -35,6 +35,7 @@ class Turns : public Callback {
   bool keeps_time() const override { return true; }
   void on_train_start(FitContext& c) override {
     if (seconds) *seconds = c.seconds;
+    if (gathers) c.group.barrier();
   }
   void on_validation_start(FitContext& c) override {
     validated.push_back(c.at.step);
@@ -44,6 +45,7 @@ class Turns : public Callback {
 
   double* seconds = nullptr;  // the time at the start goes here
   std::vector<int64_t> validated;
+  bool gathers = false;
   int64_t fails_at = -1;
   int64_t stops_at = -1;
 };
@@ -103,6 +105,18 @@ class Course : public testing::Test {
   int64_t width_ = 4;
   Turns turns_;
 };
+
+// Without a word from the ranks about each other both would wait until the time-out.
+TEST_F(Course, ACollectiveInAHookOfOneRankIsNamedAtOnce) {
+  options_.data.global_batch_size = 8;
+  options_.trainer.sync_batchnorm = true;  // with a group of its own
+  for (const int alone : {0, 3}) {
+    const auto gather = [&](Turns& turns, int rank) { turns.gathers = rank == alone; };
+    const auto words = error_of([&] { fit(4, -1, gather); });
+    EXPECT_THAT(words, HasSubstr("ranks wait for each other in calls of different groups"));
+    EXPECT_THAT(words, HasSubstr(fmt::format("rank {} waits in barrier", alone)));
+  }
+}
 
 // They decide by it when to save and stop.
 TEST_F(Course, ARunThatGoesOnHasOneTimeOnAllRanks) {

@@ -30,6 +30,7 @@ class PartGroup : public GroupImpl {
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return whole_->receive(member(peer), tagged(tag), data, bytes);
   }
+  bool drive() override { return whole_->drive(); }
 
  private:
   int member(int peer) const { return members_[static_cast<size_t>(peer)]; }
@@ -100,6 +101,8 @@ bool GroupImpl::run_within_node(Call, Deadline) {
 at::Tensor GroupImpl::allocate(int64_t count, c10::ScalarType type) {
   return at::empty({count}, type);
 }
+
+void GroupImpl::drive_while_waiting(std::function<bool()>) {}
 
 std::shared_ptr<GroupImpl> GroupImpl::split(const std::shared_ptr<GroupImpl>& self, Station station,
                                             const std::vector<int>& members, Deadline) {

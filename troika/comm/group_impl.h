@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -106,6 +107,13 @@ class GroupImpl {
   // order, only from inside collectives of this group. `call` is a reduce_scatter, all_gather,
   // broadcast or barrier on host memory; its print needs no number.
   virtual bool run_within_node(Call call, Deadline deadline);
+
+  // Moves messages under way on, and returns whether any still need it; called where this rank
+  // waits for something else. By default they move by themselves.
+  virtual bool drive() { return false; }
+  // Has `drive` called while this rank waits in this group or in a part of it. Called before the
+  // first call on the group, by the group that carries messages between its nodes.
+  virtual void drive_while_waiting(std::function<bool()> drive);
 
   // `count` elements of uninitialised host memory, from which this group communicates fastest. May
   // outlive the group.

@@ -21,6 +21,8 @@ namespace {
 constexpr Milliseconds kNewsTime{1000};
 constexpr Milliseconds kAnswerTime{800};
 constexpr Milliseconds kWatchPeriod{250};
+// The question for the account of a rank; others are the number of a group.
+constexpr const char* kAllGroups = "all";
 // Groups of which a rank still tells, when it has left them, how far it came.
 constexpr size_t kDismissedKept = 1024;
 
@@ -49,7 +51,10 @@ Error loss_of(int rank, const std::string& why) {
 }  // namespace
 
 Lifeline::Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank, int world_size)
-    : world_rank_(world_rank), world_size_(world_size), plane_(std::move(plane)) {
+    : world_rank_(world_rank),
+      world_size_(world_size),
+      plane_(std::move(plane)),
+      deadlock_watch_(world_rank) {
   plane_->listen(
       {.lost = [this](int rank, const std::string& why) { hear_lost(rank, why); },
        .left = [this](int rank, const std::string& farewell) { hear_left(rank, farewell); },
@@ -230,6 +235,7 @@ void Lifeline::require_present(uint32_t id, int64_t sequence) const {
 }
 
 std::string Lifeline::answer(const std::string& question) const {
+  if (question == kAllGroups) return to_text(account());
   const auto id = parse_int(question);
   if (!id) return {};
   const std::lock_guard lock(mutex_);
@@ -239,6 +245,21 @@ std::string Lifeline::answer(const std::string& question) const {
   const auto last = std::ranges::find(dismissed_, static_cast<uint32_t>(*id),
                                       &std::pair<uint32_t, Standing>::first);
   return (last == dismissed_.end() ? Standing{} : last->second).to_text();
+}
+
+Account Lifeline::account() const {
+  Account account;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, group] : groups_) {
+    const auto progress = group.recorder->progress();
+    account.push_back({.id = id,
+                       .first = group.ranks.front(),
+                       .sequence = progress.sequence,
+                       .inside = progress.inside,
+                       .caller = progress.caller,
+                       .call = progress.running ? group.recorder->standing().call : ""});
+  }
+  return account;
 }
 
 std::string Lifeline::farewell() const {
@@ -314,6 +335,7 @@ void Lifeline::watch() {
     if (closing_ || cut_) break;
     lock.unlock();
     warn_of_stalls();
+    look_for_deadlock();
     lock.lock();
   }
   if (!cut_) return;
@@ -347,6 +369,20 @@ void Lifeline::warn_of_stalls() {
               human_seconds(static_cast<double>(progress.since.count()) / 1000),
               who.empty() ? "all ranks are in it" : who);
   }
+}
+
+void Lifeline::look_for_deadlock() {
+  Milliseconds longest{0};
+  {
+    const std::lock_guard lock(mutex_);
+    if (groups_.size() < 2) return;
+    for (const auto& [id, group] : groups_) {
+      longest = std::max(longest, group.recorder->progress().since);
+    }
+  }
+  const auto error = deadlock_watch_.look(
+      longest, [&] { return plane_->ask_all(kAllGroups, Deadline::after(kAnswerTime)); });
+  if (error) abandon(*error);
 }
 
 void Lifeline::write_flight_records(const std::string& cause) {

@@ -21,6 +21,7 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/cluster/answers.h"
+#include "troika/comm/deadlock.h"
 #include "troika/comm/recorder.h"
 
 namespace troika::comm {
@@ -129,6 +130,8 @@ class Lifeline {
   void hear_lost(int rank, const std::string& why);
   void hear_left(int rank, const std::string& farewell);
   std::string answer(const std::string& question) const;
+  // Of all groups that this rank is in.
+  Account account() const;
   std::string farewell() const;
   void cut(const Error& cause, bool heard);
   void give_up(const Error& cause, const std::string& why);
@@ -137,6 +140,7 @@ class Lifeline {
   std::optional<Standing> last_of(const Departed& departed, uint32_t id) const;
   void watch();
   void warn_of_stalls();
+  void look_for_deadlock();
 
   const int world_rank_;
   const int world_size_;
@@ -157,6 +161,7 @@ class Lifeline {
   bool recorded_ = false;
   int64_t last_id_ = 0;
   std::unique_ptr<ControlPlane> plane_;
+  DeadlockWatch deadlock_watch_;  // of watch_
   std::thread watch_;
 };
 

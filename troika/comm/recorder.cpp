@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <thread>
 
 #include "troika/base/error.h"
 
@@ -54,6 +56,10 @@ std::optional<Standing> Standing::from_text(const std::string& text) {
                   read.value("left", false), read.value("call", "")};
 }
 
+uint64_t Recorder::this_thread() {
+  return std::hash<std::thread::id>()(std::this_thread::get_id()) | 1;
+}
+
 Recorder::Entry* Recorder::find(int64_t sequence) {
   auto& entry = entries_[static_cast<size_t>(sequence) % kCapacity];
   return entry.print.sequence == sequence ? &entry : nullptr;
@@ -64,6 +70,8 @@ void Recorder::queued(const Print& print, int64_t bytes) {
   if (entries_.empty()) entries_.resize(kCapacity);
   auto& entry = entries_[static_cast<size_t>(print.sequence) % kCapacity];
   entry = {print, bytes, CallState::queued, Clock::now(), {}, {}};
+  const uint64_t thread = this_thread();
+  caller_ = latest_ < 0 || caller_ == thread ? thread : 0;
   latest_ = print.sequence;
 }
 
@@ -73,6 +81,7 @@ void Recorder::started(const Print& print) {
   current_print_ = print;
   current_start_ = Clock::now();
   running_ = true;
+  inside_ = this_thread();
   if (auto* entry = find(current_)) {
     entry->state = CallState::running;
     entry->started = current_start_;
@@ -97,8 +106,9 @@ Standing Recorder::standing() const {
 
 Progress Recorder::progress() const {
   const std::lock_guard lock(mutex_);
-  if (!running_) return {current_, false, Milliseconds(0)};
-  return {current_, true, std::chrono::floor<Milliseconds>(Clock::now() - current_start_)};
+  if (!running_) return {.sequence = current_, .caller = caller_};
+  return {current_, true, std::chrono::floor<Milliseconds>(Clock::now() - current_start_), inside_,
+          caller_};
 }
 
 std::string Recorder::to_json(const Owner& owner, const std::string& cause,

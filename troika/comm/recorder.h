@@ -30,6 +30,9 @@ struct Progress {
   int64_t sequence = -1;  // of the latest call that was started; -1 before the first
   bool running = false;
   Milliseconds since{0};  // how long it has been running
+  // See GroupAccount.
+  uint64_t inside = 0;
+  uint64_t caller = 0;
 };
 
 enum class CallState { queued, running, finished, failed };
@@ -63,6 +66,8 @@ class Recorder {
                       const Standings& standings) const;
 
  private:
+  static uint64_t this_thread();  // never 0
+
   struct Entry {
     Print print;
     int64_t bytes = 0;
@@ -80,6 +85,8 @@ class Recorder {
   Print current_print_;  // its entry may be overwritten by calls queued behind it
   bool running_ = false;
   bool current_well_ = false;  // ended without an error
+  uint64_t inside_ = 0;        // the thread that started the current call
+  uint64_t caller_ = this_thread();
 };
 
 }  // namespace troika::comm

@@ -18,6 +18,10 @@ class RoutedGroup : public GroupImpl {
       : GroupImpl(std::move(station), far->lifeline()),
         near_(std::move(near)),
         far_(std::move(far)) {
+    near_->drive_while_waiting([weak = std::weak_ptr(far_)] {
+      const auto far = weak.lock();
+      return far && far->drive();
+    });
     const auto& nodes = this->station().nodes;
     const int mine = nodes[static_cast<size_t>(rank())];
     int neighbours = 0;
@@ -33,6 +37,8 @@ class RoutedGroup : public GroupImpl {
     return near == kFar ? far_->receive(peer, tag, data, bytes)
                         : near_->receive(near, tag, data, bytes);
   }
+
+  bool drive() override { return far_->drive(); }
 
   bool run_within_node(Call call, Deadline deadline) override {
     call.print.sequence = calls_within_node_++;

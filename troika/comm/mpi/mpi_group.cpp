@@ -89,12 +89,28 @@ class MpiGroup : public GroupImpl {
     });
   }
 
+  // MPI moves messages only while it is called.
+  bool drive() override {
+    const bool may_call = station().any_thread || std::this_thread::get_id() == maker_;
+    if (under_way_ == 0 || !may_call) return false;
+    post_what_has_come();
+    int has_come = 0;
+    MPI_Status status;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &has_come, &status), rank());
+    return true;
+  }
+
  private:
   class MpiTransfer : public Transfer {
    public:
     MpiTransfer(MpiGroup& group, int peer, std::vector<MPI_Request> requests)
-        : group_(group), peer_(peer), requests_(std::move(requests)) {}
-    ~MpiTransfer() override { cancel(); }
+        : group_(group), peer_(peer), requests_(std::move(requests)) {
+      ++group_.under_way_;
+    }
+    ~MpiTransfer() override {
+      cancel();
+      --group_.under_way_;
+    }
     MpiTransfer(const MpiTransfer&) = delete;
     MpiTransfer& operator=(const MpiTransfer&) = delete;
 
@@ -262,8 +278,10 @@ class MpiGroup : public GroupImpl {
     return noticed->second.passed();
   }
 
+  const std::thread::id maker_ = std::this_thread::get_id();
   MPI_Comm comm_ = MPI_COMM_NULL;
-  std::mutex probed_mutex_;  // guards probed_; taken before that of a receive
+  std::atomic<int> under_way_ = 0;  // transfers that exist
+  std::mutex probed_mutex_;         // guards probed_; taken before that of a receive
   // Receives that are not posted yet, by peer and tag, in their order.
   std::map<std::pair<int, int>, std::deque<ProbedReceive*>> probed_;
   std::atomic<int> unposted_ = 0;  // how many these are

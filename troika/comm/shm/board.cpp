@@ -19,11 +19,14 @@ namespace {
 constexpr int kSpins = 4000;
 constexpr int kCrowdedSpins = 64;
 // How often a sleeping rank looks whether the others are still there.
-constexpr Milliseconds kLook{10};
+constexpr std::chrono::microseconds kLook{10'000};
+// The same while messages of another back end wait to be driven.
+constexpr std::chrono::microseconds kDrive{100};
 
-void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, Milliseconds at_most) {
-  const timespec timeout{.tv_sec = at_most.count() / 1000,
-                         .tv_nsec = at_most.count() % 1000 * 1'000'000};
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen,
+                std::chrono::microseconds at_most) {
+  const timespec timeout{.tv_sec = at_most.count() / 1'000'000,
+                         .tv_nsec = at_most.count() % 1'000'000 * 1000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }
 
@@ -177,7 +180,9 @@ void Board::sleep_until(const std::function<bool()>& done, Deadline deadline,
       throw Error("comm", ErrorKind::timeout,
                   {.what = fmt::format("{} did not come in time", what)});
     }
-    futex_wait(own.bell, seen, std::clamp(deadline.left(), Milliseconds(1), kLook));
+    const bool soon = drive_ && drive_();
+    const auto left = std::max<std::chrono::microseconds>(deadline.left(), Milliseconds(1));
+    futex_wait(own.bell, seen, std::min(left, soon ? kDrive : kLook));
   }
 }
 

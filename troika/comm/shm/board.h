@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "troika/base/clock.h"
 #include "troika/comm/call.h"
@@ -66,6 +67,11 @@ class Board {
     }
     sleep_until(std::ref(done), deadline, what);
   }
+  // Has `drive` called while await() sleeps; it returns whether it wants to be called again soon.
+  // Called before the first await() of another thread.
+  void drive_while_waiting(std::function<bool()> drive) { drive_ = std::move(drive); }
+  const std::function<bool()>& drive() const { return drive_; }
+
   // Wakes whoever sleeps in await() on that rank. Call after the change it waits for, which must be
   // a sequentially consistent store, as must be the load in its `done`.
   void ring(int rank) const;
@@ -82,6 +88,7 @@ class Board {
   const int rank_;
   const int size_;
   const std::shared_ptr<Lifeline> lifeline_;
+  std::function<bool()> drive_;
   uint64_t stage_ = 0;
   int spins_ = 0;
   bool crowded_ = false;  // more ranks than processors

@@ -10,8 +10,10 @@ namespace troika::comm::shm {
 
 namespace {
 
-// Blocks of at most this size are kept for the next message; larger ones go back to the arena.
+// Blocks of at most this size are kept for the next message, up to kKeptBytes of them; the others
+// go back to the arena.
 constexpr size_t kSmallBlock = size_t{64} << 10;
+constexpr size_t kKeptBytes = size_t{4} << 20;
 // How many blocks under way are looked at for a message that is sent.
 constexpr size_t kLooks = 64;
 
@@ -70,6 +72,7 @@ Arena::Piece Mailbox::new_block(Outgoing& outgoing, size_t bytes) {
     if (blocks.empty()) return std::nullopt;
     const auto block = blocks.back();
     blocks.pop_back();
+    kept_bytes_ -= size;
     return block;
   };
   if (const auto block = cached()) return *block;
@@ -90,13 +93,16 @@ void Mailbox::reclaim(Outgoing& outgoing) {
     }
     under_way[at] = under_way.back();
     under_way.pop_back();
-    if (block.bytes > kSmallBlock) {
-      arena_->give_back(block);
-    } else {
-      const std::lock_guard lock(pool_mutex_);
-      free_[block.bytes].push_back(block);
-    }
+    if (!keep(block)) arena_->give_back(block);
   }
+}
+
+bool Mailbox::keep(const Arena::Piece& block) {
+  const std::lock_guard lock(pool_mutex_);
+  if (block.bytes > kSmallBlock || kept_bytes_ + block.bytes > kKeptBytes) return false;
+  free_[block.bytes].push_back(block);
+  kept_bytes_ += block.bytes;
+  return true;
 }
 
 void Mailbox::reclaim_others(const Outgoing& outgoing) {

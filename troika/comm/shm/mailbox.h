@@ -65,6 +65,8 @@ class Mailbox {
   void reclaim(Outgoing& outgoing);
   // The same of all peers but that one.
   void reclaim_others(const Outgoing& outgoing);
+  // Keeps a block for the next message, unless it is large or enough are kept.
+  bool keep(const Arena::Piece& block);
   // Takes what has come off the list; call with the mutex held.
   bool look(int peer, Incoming& incoming);
 
@@ -74,7 +76,8 @@ class Mailbox {
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::mutex pool_mutex_;
-  std::map<size_t, std::vector<Arena::Piece>> free_;  // small blocks, by size
+  std::map<size_t, std::vector<Arena::Piece>> free_;  // kept blocks, by size
+  size_t kept_bytes_ = 0;
 };
 
 }  // namespace troika::comm::shm

@@ -108,6 +108,10 @@ class ShmGroup : public GroupImpl {
     return arena_->tensor(count, type);
   }
 
+  void drive_while_waiting(std::function<bool()> drive) override {
+    board_->drive_while_waiting(std::move(drive));
+  }
+
   // A board of its own, so that the part's calls do not meet this group's; the memory is the same.
   std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
                                    const std::vector<int>& members, Deadline deadline) override {
@@ -129,6 +133,7 @@ class ShmGroup : public GroupImpl {
     std::vector<int> arena_ranks;
     for (const int m : members) arena_ranks.push_back(arena_ranks_[static_cast<size_t>(m)]);
     auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size, lifeline());
+    board->drive_while_waiting(board_->drive());
     return std::make_shared<ShmGroup>(std::move(station), lifeline(), std::move(board), arena_,
                                       std::move(arena_ranks), deadline, self);
   }
