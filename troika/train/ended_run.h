@@ -12,8 +12,9 @@
 
 namespace troika::train {
 
-// The weights are those of the module, whose memory they share, so a checkpoint is refused once the
-// module holds others.
+// Weights share memory with the module where no shards, masters or averages stand in their place,
+// so a checkpoint is refused once the module holds others there. Each tensor of the model is hashed
+// by the constructor and by save(), on the host.
 class EndedRun {
  public:
   EndedRun(const comm::Group& group, const TrainOptions& options, RankState state,
