@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <stdexcept>
 #include <vector>
@@ -116,6 +117,21 @@ TEST_F(Course, ACollectiveInAHookOfOneRankIsNamedAtOnce) {
     EXPECT_THAT(words, HasSubstr("ranks wait for each other in calls of different groups"));
     EXPECT_THAT(words, HasSubstr(fmt::format("rank {} waits in barrier", alone)));
   }
+}
+
+TEST_F(Course, SaysWhatItIsAboutToDoAndShowsValidationsToo) {
+  options_.trainer.enable_progress_bar = true;
+  options_.trainer.num_sanity_val_steps = 2;
+  ::setenv("TROIKA_TTY", "1", 1);
+  testing::internal::CaptureStderr();
+  fit(2);
+  const auto shown = testing::internal::GetCapturedStderr();
+  ::unsetenv("TROIKA_TTY");
+  EXPECT_THAT(shown, HasSubstr("run starts\n  model "));
+  EXPECT_THAT(shown, HasSubstr("26 samples, 26 to validate"));
+  EXPECT_THAT(shown, HasSubstr("12 steps; 6 an epoch"));
+  EXPECT_THAT(shown, HasSubstr("\rsanity check "));
+  EXPECT_THAT(shown, HasSubstr("\rvalidation "));
 }
 
 // They decide by it when to save and stop.

@@ -11,6 +11,7 @@
 #include "troika/compat/torch.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
+#include "troika/train/progress.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -79,7 +80,8 @@ EvaluationLoop::EvaluationLoop(Stage stage, FitContext& context, const Placement
       batches_(batches),
       stop_(stop) {}
 
-bool EvaluationLoop::for_each_batch(const std::function<void(const data::Batch&)>& step) const {
+bool EvaluationLoop::for_each_batch(const std::string& label,
+                                    const std::function<void(const data::Batch&)>& step) const {
   const nn::Autocast autocast(placement_.precision, placement_.device.type());
   const auto& options = context_.options;
   const auto& group = context_.group;
@@ -91,12 +93,20 @@ bool EvaluationLoop::for_each_batch(const std::function<void(const data::Batch&)
                       {}, loader_options(options));
   // The rank with most samples has so many batches; all ranks must ask alike.
   const int64_t most = divide_up(divide_up(samples, group.size()), own_batch);
+  std::optional<ProgressBar> progress;
+  if (group.rank() == 0 && options.trainer.enable_progress_bar) {
+    progress.emplace();
+    progress->start(label, most);
+  }
   stop_.begin_evaluation();
   for (int64_t i = 0; i < most; ++i) {
     if (const auto loaded = loader.next()) step(*loaded);
+    if (progress) progress->advance(1, std::min(batch, samples - i * batch));
     // After the last batch the evaluation is done sooner than made anew.
     if (i + 1 < most && stop_.after_batch(context_.seconds)) return false;
   }
+  // What follows tells the result, or goes on with its own progress.
+  if (progress) progress->clear();
   return true;
 }
 
@@ -107,7 +117,8 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
   };
   Task& task = context_.task;
   Evaluation evaluation;
-  const bool is_whole = for_each_batch([&](const data::Batch& batch) {
+  const char* label = !hooks ? "sanity check" : stage_ == Stage::test ? "test" : "validation";
+  const bool is_whole = for_each_batch(label, [&](const data::Batch& batch) {
     log.start_batch(batch.size());
     task.log_to(&log, batch.size());
     call(of.batch_start, batch);
@@ -160,7 +171,7 @@ at::Tensor EvaluationLoop::predict(const HookCalls& hooks) {
   hooks.call("on_predict_start", &Hooks::on_predict_start);
   hooks.call("on_predict_epoch_start", &Hooks::on_predict_epoch_start);
   std::vector<at::Tensor> predictions;
-  const bool is_whole = for_each_batch([&](const data::Batch& batch) {
+  const bool is_whole = for_each_batch("prediction", [&](const data::Batch& batch) {
     hooks.call("on_predict_batch_start", &Hooks::on_predict_batch_start, batch);
     const auto prediction = context_.task.predict_step(placement_.place(batch));
     check_prediction(prediction, batch.size());

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "troika/data/dataset.h"
 #include "troika/train/hook_calls.h"
@@ -49,9 +50,10 @@ class EvaluationLoop {
  private:
   // Nothing where it was left.
   std::optional<Evaluation> evaluate(const HookCalls* hooks, MetricLog& log);
-  // Calls `step` with this rank's batches as the data set gives them. Returns false where it was
-  // left.
-  bool for_each_batch(const std::function<void(const data::Batch&)>& step) const;
+  // Calls `step` with this rank's batches as the data set gives them, and shows progress under
+  // `label`. Returns false where it was left.
+  bool for_each_batch(const std::string& label,
+                      const std::function<void(const data::Batch&)>& step) const;
 
   const Stage stage_;
   FitContext& context_;

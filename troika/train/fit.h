@@ -23,6 +23,7 @@
 #include "troika/train/limits.h"
 #include "troika/train/loops.h"
 #include "troika/train/run_outputs.h"
+#include "troika/train/run_plan.h"
 #include "troika/train/stop.h"
 #include "troika/train/summary.h"
 #include "troika/train/training_step.h"
@@ -56,6 +57,8 @@ class Fit {
   RankState checkpoint_state(bool weights_only) const;
   CheckpointInfo checkpoint_info() const { return {.epoch = at_.epoch, .step = at_.step}; }
   int64_t peak_tensor_bytes() const { return training_step_->peak_tensor_bytes(); }
+  // Before run(). Without predicted memory.
+  RunPlan plan() const;
 
  private:
   bool is_main() const { return group_.rank() == 0; }
@@ -141,6 +144,8 @@ class Fit {
   const data::Dataset& training_;
   const data::Dataset& validation_;
   const data::RankOf ranks_;
+  const int64_t parameters_;  // numbers in the whole model's; of them
+  const int64_t trainable_;
   const int64_t batch_;  // samples a pass over all ranks
   const int64_t passes_;
   const data::Sampler sampler_;

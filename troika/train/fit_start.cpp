@@ -38,6 +38,14 @@ Callbacks in_order(Callbacks callbacks) {
   return callbacks;
 }
 
+int64_t count_parameters(const torch::nn::Module& module, bool trainable) {
+  int64_t count = 0;
+  for (const auto& parameter : module.parameters()) {
+    if (!trainable || parameter.requires_grad()) count += parameter.numel();
+  }
+  return count;
+}
+
 // Gradients of an unfinished step. From another number of ranks every rank gets the mean, so
 // that their mean over ranks stays.
 NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
@@ -66,6 +74,8 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       training_(training),
       validation_(validation),
       ranks_{group_.rank(), group_.size()},
+      parameters_(count_parameters(task.module(), /*trainable=*/false)),
+      trainable_(count_parameters(task.module(), /*trainable=*/true)),
       batch_(global_batch(options, group_.size())),
       passes_(accumulation(options).passes),
       sampler_({.size = training.size(),
@@ -160,6 +170,27 @@ void Fit::or_leave_module_whole(const std::function<void()>& body) {
     training_step_->try_to_make_whole();
     throw;
   }
+}
+
+RunPlan Fit::plan() const {
+  return {.name = options_.run.name,
+          .model = task_.module().name(),
+          .parameters = parameters_,
+          .trainable = trainable_,
+          .training_samples = training_.size(),
+          .validation_samples = validation_.size(),
+          .steps_made = at_.step,
+          .steps = planned_steps(),
+          .steps_per_epoch = (limits_.passes + passes_ - 1) / passes_,
+          .batch = batch_,
+          .passes = passes_,
+          .ranks = group_.size(),
+          .nodes = 1 + std::ranges::max(group_.nodes()),
+          .backend = std::string(group_.backend()),
+          .device = device().str(),
+          .strategy = options_.trainer.strategy,
+          .precision = options_.trainer.precision,
+          .folder = folder_.string()};
 }
 
 void Fit::call_on_fit_start() {

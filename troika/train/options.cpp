@@ -149,6 +149,8 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "of computation in each process; 0: cores / processes on this machine",
             between(int64_t{0}, int64_t{65536}));
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
+  table.add("trainer.enable_model_summary", &trainer.enable_model_summary,
+            "say on rank 0 what the run is about to do: model, data, steps, strategy, memory");
   table.add("trainer.trace", &trainer.trace,
             "write what happened when on all ranks in the first 500 steps to trace.json, for "
             "Perfetto and troika report");

@@ -55,6 +55,7 @@ struct TrainOptions {
     std::vector<std::string> loggers = {"csv", "tensorboard"};
     int64_t threads = 0;
     bool enable_progress_bar = true;
+    bool enable_model_summary = true;
     bool trace = false;
     std::string profiler = {};
     std::string ckpt_path;

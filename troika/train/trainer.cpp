@@ -142,6 +142,11 @@ RunSummary Trainer::fit(Task& task, const data::Dataset& training,
     save_ = [&](const auto& path, bool weights_only) {
       return fit->ask_to_save_as(path, weights_only);
     };
+    if (is_main && options_.trainer.enable_model_summary) {
+      auto plan = fit->plan();
+      plan.predicted_bytes = predicted_tensor_bytes_;
+      log::info("{}", describe(plan));
+    }
     try {
       stopped_by_ = fit->run();
     } catch (const std::exception& problem) {

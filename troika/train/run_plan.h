@@ -1,0 +1,34 @@
+// What a run is about to do, told before it does it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace troika::train {
+
+struct RunPlan {
+  std::string name;
+  std::string model;  // the module's class
+  int64_t parameters = 0;
+  int64_t trainable = 0;  // of the parameters
+  int64_t training_samples = 0;
+  int64_t validation_samples = 0;
+  int64_t steps_made = 0;  // before a resume
+  int64_t steps = 0;       // of the whole run; 0: it ends by time
+  int64_t steps_per_epoch = 0;
+  int64_t batch = 0;   // samples of a pass, over all ranks
+  int64_t passes = 1;  // of an optimizer step
+  int ranks = 1;
+  int nodes = 1;
+  std::string backend;
+  std::string device;
+  std::string strategy;
+  std::string precision;
+  int64_t predicted_bytes = 0;  // of a rank's tensors in training steps; 0: not predicted
+  std::string folder;
+};
+
+// A line for the name, and one for each of the rest, without a line break at the end.
+std::string describe(const RunPlan& plan);
+
+}  // namespace troika::train
