@@ -10,7 +10,7 @@
 
 namespace troika::train {
 
-// The message of what `body` throws, which must be an error of usage; "nothing" if it does not throw.
+// The message of what `body` throws, an error of usage; "nothing" if it does not throw.
 inline std::string error_of(const std::function<void()>& body) {
   try {
     body();
