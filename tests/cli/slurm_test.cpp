@@ -18,7 +18,10 @@ class Slurm : public testing::Test {
     make_folder(folder_ / "bin");
     write_file_atomically(folder_ / "bin/sbatch",
                           "#!/bin/sh\necho \"$@\" > called\ncat \"$2\" > sent\necho 4711\n");
-    std::filesystem::permissions(folder_ / "bin/sbatch", std::filesystem::perms::owner_all);
+    write_file_atomically(folder_ / "bin/prog", "#!/bin/sh\n");
+    for (const char* program : {"bin/sbatch", "bin/prog"}) {
+      std::filesystem::permissions(folder_ / program, std::filesystem::perms::owner_all);
+    }
   }
   testing_support::Outcome slurm(const std::string& arguments) {
     return run_program("cd " + folder_.path().string() + " && PATH=$PWD/bin:$PATH exec " +
@@ -33,7 +36,9 @@ TEST_F(Slurm, AllOptionsReachTheScript) {
   const auto outcome = slurm(
       "make --print --site=jean-zay -J run -N 2 -g 4 -p gpu_p13 -C v100-32g -A abc@v100 "
       "-q qos_gpu-t4 -t 50:00:00 -a 0-3%2 --tasks-per-node 2 -c 7 --output o-%j "
-      "--signal-lead 30 --no-requeue -m gcc -m cuda -e A=1 -e B=2 -- prog -m --print -- 'a b'");
+      "--signal-lead 30 --no-requeue --exclusive -d afterok:12 --reservation ours "
+      "--sbatch '--mail-type=END --mail-user=me' --sbatch --nice=5 -m gcc -m cuda -e A=1 -e B=2 -- "
+      "prog -m --print -- 'a b'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, R"(#!/bin/bash
 #SBATCH --job-name=run
@@ -46,11 +51,16 @@ TEST_F(Slurm, AllOptionsReachTheScript) {
 #SBATCH --cpus-per-task=7
 #SBATCH --hint=nomultithread
 #SBATCH --time=50:00:00
+#SBATCH --exclusive
+#SBATCH --reservation=ours
+#SBATCH --dependency=afterok:12
 #SBATCH --array=0-3%2
 #SBATCH --output=o-%j
 #SBATCH --open-mode=append
 #SBATCH --signal=USR1@30
 #SBATCH --no-requeue
+#SBATCH --mail-type=END --mail-user=me
+#SBATCH --nice=5
 
 module purge
 module load gcc || exit 2
@@ -94,6 +104,42 @@ TEST_F(Slurm, ATableOfOnesOwnIsGivenByItsPath) {
                         "[partition.big]\ncores = 12\nselect = [\"--partition=b1,b2\"]\n");
   EXPECT_THAT(slurm("make --print --site ours.toml -p big --tasks-per-node 3 -- prog").out,
               testing::AllOf(HasSubstr("--partition=b1,b2\n"), HasSubstr("--cpus-per-task=4\n")));
+}
+
+TEST_F(Slurm, ProgramAndConfigurationAreCheckedBeforeTheJobIsSent) {
+  write_file_atomically(folder_ / "run.toml", "[trainer]\nmax_epoch = 3\n");
+  const std::string troika = TROIKA_PROGRAM;
+  const std::pair<std::string, std::string> rows[] = {
+      {"pog",
+       "error: [slurm] program to run; got pog, expected a program in PATH or the path of one"},
+      {"./bin", "error: [slurm] program to run; got ./bin, expected"},
+      {troika + " train run.toml",
+       "error: [slurm] the job would fail at once; got [config] unknown key trainer.max_epoch "
+       "(run.toml:2) (did you mean trainer.max_epochs?), expected a configuration that "},
+      {troika + " test --trainer.precision=17", "the job would fail at once; got [config]"},
+      {troika + " train nowhere.toml",
+       "the job would fail at once; got [base] cannot read nowhere.toml"},
+  };
+  for (const char* how : {"submit", "submit --dry-run"}) {
+    for (const auto& [command, message] : rows) {
+      const auto outcome = slurm(std::string(how) + " -c 1 -- " + command);
+      EXPECT_EQ(outcome.exit_code, 2) << command;
+      EXPECT_THAT(outcome.err, HasSubstr(message));
+    }
+  }
+  EXPECT_FALSE(exists("called"));
+  const auto from_module = slurm("submit -c 1 -m ours -- pog");
+  EXPECT_EQ(from_module.exit_code, 0) << from_module.err;
+  EXPECT_THAT(from_module.err, HasSubstr("pog is not in PATH here: it must come with the modules"));
+  EXPECT_EQ(slurm("submit -c 1 -- " + troika + " train --trainer.max_epochs=3").out, "4711\n");
+}
+
+TEST_F(Slurm, ATimeThatTheSiteGivesIsSaid) {
+  const auto outcome = slurm("submit --site jean-zay -C a100 -g 8 -- prog");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("no --time: gpu_p5 ends the job after 00:10:00"));
+  EXPECT_THAT(slurm("submit --site jean-zay -C a100 -g 8 -t 2:00:00 -- prog").err,
+              testing::Not(HasSubstr("--time")));
 }
 
 TEST_F(Slurm, MistakesAreTold) {

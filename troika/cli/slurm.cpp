@@ -7,9 +7,11 @@
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
+#include "troika/base/log.h"
 #include "troika/cli/commands.h"
 #include "troika/cluster/slurm/commands.h"
 #include "troika/cluster/slurm/script.h"
+#include "troika/cluster/slurm/time_limit.h"
 
 namespace troika::cli {
 
@@ -52,6 +54,11 @@ std::string make(SlurmArguments& arguments, const AfterDashes& rest) {
   const auto site = arguments.site.empty() ? cluster::slurm::Site{}
                                            : cluster::slurm::load_site(site_file(arguments.site));
   std::string script = cluster::slurm::make_script(job, site);
+  const auto* partition = cluster::slurm::find_partition(job, site);
+  if (job.time.empty() && partition && partition->time_default.count() > 0) {
+    log::warn("[slurm] no --time: {} ends the job after {}", partition->name,
+              cluster::slurm::format_time(partition->time_default));
+  }
   if (arguments.file.empty()) arguments.file = job.name + ".sbatch";
   return script;
 }
@@ -70,6 +77,7 @@ int run_make(SlurmArguments& arguments, const AfterDashes& rest) {
 int run_submit(SlurmArguments& arguments, const AfterDashes& rest) {
   const std::string script = make(arguments, rest);
   check_output_folder(arguments.job);
+  cluster::slurm::check_program(arguments.job);
   if (arguments.print_only) {
     std::cout << script;
     return 0;
@@ -90,12 +98,22 @@ void add_options(CLI::App& command, SlurmArguments& arguments) {
   command.add_option("-c,--cpus-per-task", job.cpus_per_task,
                      "default: the ranks' share of the cores the site's nodes have");
   command.add_option("-p,--partition", job.partition,
-                     "kind of nodes, by its name in the site's table");
+                     "kind of nodes, by its name in the site's table; default: the one with the "
+                     "constraint");
   command.add_option("-C,--constraint", job.constraint, "feature the nodes must have");
   command.add_option("-A,--account", job.account, "who pays");
   command.add_option("-q,--qos", job.qos, "quality of service, with limits of its own");
   command.add_option("-t,--time", job.time, "HH:MM:SS, D-HH:MM:SS or minutes");
   command.add_option("--mem", job.memory, "memory of a node, where the site takes it");
+  command.add_flag("--exclusive", job.exclusive, "whole nodes, without other jobs on them");
+  command.add_option("-d,--dependency", job.dependency, "jobs to wait for, as afterok:4711");
+  command.add_option("--reservation", job.reservation, "resources that were set aside for you");
+  command
+      .add_option("--sbatch", job.sbatch,
+                  "more options of sbatch, as --sbatch \"--mail-type=END --mail-user=me\"; may be "
+                  "repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_option("-a,--array", job.array, "indices as 0-9, 1,3,7 or 0-99%4");
   command.add_option("--output", job.output, "of the job, with sbatch's %x, %j, ...");
   command

@@ -134,6 +134,58 @@ TEST(SlurmJob, WhatFitsIsTaken) {
   EXPECT_EQ(complete(job, jean_zay()).time, "100:00:00");
 }
 
+TEST(SlurmJob, ThePartitionFollowsFromTheConstraint) {
+  for (const auto& [constraint, partition, left] :
+       {std::tuple("a100", "gpu_p5", ""), std::tuple("h100", "gpu_p6", ""),
+        std::tuple("v100-16g", "gpu_p13", "v100-16g")}) {
+    for (const bool named : {false, true}) {
+      auto job = job_on(named ? partition : "", 4);
+      job.constraint = constraint;
+      const auto full = complete(job, jean_zay());
+      EXPECT_EQ(full.partition, partition);
+      EXPECT_EQ(full.constraint, left);
+    }
+  }
+  auto job = job_on("", 4);
+  job.constraint = "a200";
+  EXPECT_ERROR(complete(job, jean_zay()), ErrorKind::usage,
+               "[slurm] partition of jean-zay; got none, expected one of gpu_p13, gpu_p2, gpu_p2s, "
+               "gpu_p2l, gpu_p5, gpu_p6, cpu_p1");
+}
+
+TEST(SlurmJob, OptionsOfSbatchAreThoseItHasNotItself) {
+  auto job = job_on("gpu_p13", 4);
+  job.sbatch = {"--mail-type=END --mail-user=me", "--nice=5"};
+  EXPECT_EQ(complete(job, jean_zay()).sbatch, job.sbatch);
+  const std::pair<const char*, const char*> rows[] = {
+      {"mail-type=END",
+       "[slurm] --sbatch; got \"mail-type=END\", expected options of sbatch in one line, as "
+       "\"--mail-type=END --mail-user=me\""},
+      {"--nice=5 --time=3:00:00",
+       "[slurm] --sbatch; got --time, expected options that troika slurm does not have itself "
+       "(troika slurm make --help lists its own)"},
+      {"-N 3",
+       "[slurm] --sbatch; got -N, expected options that troika slurm does not have itself (troika "
+       "slurm make --help lists its own)"},
+  };
+  for (const auto& [more, message] : rows) {
+    job.sbatch = {more};
+    EXPECT_ERROR(complete(job, jean_zay()), ErrorKind::usage, message);
+  }
+  job.sbatch = {"--nice=5\n#SBATCH --nodes=9"};
+  EXPECT_THROW(complete(job, jean_zay()), Error);
+}
+
+TEST(SlurmSite, APartitionIsSelectedByItsNameUnlessItSaysHow) {
+  const TemporaryFolder folder;
+  write_file_atomically(
+      folder / "ours.toml",
+      "[partition.plain]\ncores = 4\n[partition.default]\ncores = 4\nselect = []\n");
+  const auto site = load_site(folder / "ours.toml");
+  EXPECT_THAT(site.partitions.at(0).select, testing::ElementsAre("--partition=plain"));
+  EXPECT_THAT(site.partitions.at(1).select, testing::IsEmpty());
+}
+
 TEST(SlurmJob, WithoutATableOnlyTheCoresMustBeTold) {
   auto job = job_on("whatever", 7);
   EXPECT_ERROR(complete(job, Site{}), ErrorKind::usage,

@@ -80,6 +80,20 @@ exec srun --kill-on-bad-exit=0 --cpus-per-task=24 troika train run.toml
 )");
 }
 
+TEST(SlurmScript, OnlyTheConstraintSaysWhere) {
+  auto job = job_on("", 8);
+  job.constraint = "a100";
+  const auto script = make_script(job, jean_zay());
+  EXPECT_THAT(script, testing::HasSubstr("#SBATCH --constraint=a100\n#SBATCH --nodes=1\n"));
+  EXPECT_THAT(script, testing::HasSubstr("\nmodule purge\nmodule load arch/a100 || exit 2\n"));
+}
+
+// sbatch hands the modules of the login shell down.
+TEST(SlurmScript, DropsModulesOfTheLoginShellWhereTheSiteWantsThat) {
+  EXPECT_THAT(make_script(job_on("gpu_p13", 4), jean_zay()),
+              testing::HasSubstr("\n\nmodule purge\nexport OMP"));
+}
+
 TEST(SlurmScript, OnNodesWithoutGpusAndASiteWithoutATable) {
   auto job = job_on("short", 0);
   job.tasks_per_node = 2;

@@ -4,10 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/base/text.h"
 #include "troika/cluster/process.h"
 
@@ -30,7 +32,8 @@ bool read_some(int fd, std::string& text) {
   return got < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
-Answer call(const std::vector<std::string>& command, Deadline deadline) {
+Answer call(const std::vector<std::string>& command, Deadline deadline,
+            const std::string& hint = "") {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry; ++entry) environment.emplace_back(*entry);
   const Child child = spawn(command, environment);
@@ -49,8 +52,7 @@ Answer call(const std::vector<std::string>& command, Deadline deadline) {
     signal_group(child.pid, SIGKILL);
     reap(child.pid);
     throw Error("slurm", ErrorKind::timeout,
-                {.what = fmt::format("no answer from {} in time", command[0]),
-                 .hint = "is Slurm's controller up? sinfo tells"});
+                {.what = fmt::format("no answer from {} in time", command[0]), .hint = hint});
   }
   siginfo_t ended{};
   while (::waitid(P_PID, static_cast<id_t>(child.pid), &ended, WEXITED | WNOWAIT) < 0 &&
@@ -62,7 +64,7 @@ Answer call(const std::vector<std::string>& command, Deadline deadline) {
 }
 
 std::string ask_slurm(const std::vector<std::string>& command, Deadline deadline) {
-  const Answer answer = call(command, deadline);
+  const Answer answer = call(command, deadline, "is Slurm's controller up? sinfo tells");
   if (answer.status.ok()) return answer.out;
   const std::string words(trim(answer.err));
   throw Error("slurm", ErrorKind::failure,
@@ -70,7 +72,49 @@ std::string ask_slurm(const std::vector<std::string>& command, Deadline deadline
                .got = words.empty() ? describe(answer.status) : words});
 }
 
+bool is_executable(const std::filesystem::path& file) {
+  return std::filesystem::is_regular_file(file) && ::access(file.c_str(), X_OK) == 0;
+}
+
+bool is_in_path(const std::string& program) {
+  if (program.find('/') != std::string::npos) return is_executable(program);
+  const auto folders = split(process_variable("PATH").value_or(""), ':');
+  return std::ranges::any_of(folders, [&](const std::string& folder) {
+    return is_executable(std::filesystem::path(folder) / program);
+  });
+}
+
 }  // namespace
+
+void check_program(const Job& job, Deadline deadline) {
+  const auto& program = job.command.front();
+  if (!is_in_path(program)) {
+    if (!job.modules.empty()) {
+      log::warn("[slurm] {} is not in PATH here: it must come with the modules", program);
+      return;
+    }
+    throw Error("slurm", ErrorKind::usage,
+                {.what = "program to run",
+                 .got = program,
+                 .expected = "a program in PATH or the path of one",
+                 .hint = "-m names modules that bring it"});
+  }
+  const bool is_troika = std::filesystem::path(program).filename() == "troika";
+  const auto configured = {"train", "validate", "test", "predict"};
+  if (!is_troika || job.command.size() < 2 || std::ranges::count(configured, job.command[1]) == 0) {
+    return;
+  }
+  auto command = job.command;
+  command.insert(command.begin() + 2, "--print-config");
+  const Answer answer = call(command, deadline);
+  if (answer.status.ok()) return;
+  auto words = trim(answer.err);
+  if (words.starts_with("error: ")) words.remove_prefix(7);
+  throw Error("slurm", ErrorKind::usage,
+              {.what = "the job would fail at once",
+               .got = words.empty() ? describe(answer.status) : std::string(words),
+               .expected = "a configuration that " + program + " takes"});
+}
 
 std::string submit(const std::filesystem::path& script, Deadline deadline) {
   // --parsable: "id" or "id;cluster".

@@ -39,6 +39,40 @@ void check_word(const char* what, const std::string& text) {
   }
 }
 
+// Options of sbatch that are made of a Job's members.
+constexpr const char* kOwnOptions[] = {"-J",           "--job-name",
+                                       "-p",           "--partition",
+                                       "-C",           "--constraint",
+                                       "-A",           "--account",
+                                       "-q",           "--qos",
+                                       "-N",           "--nodes",
+                                       "-c",           "--cpus-per-task",
+                                       "-t",           "--time",
+                                       "-a",           "--array",
+                                       "-o",           "--output",
+                                       "-d",           "--dependency",
+                                       "-n",           "--ntasks",
+                                       "-G",           "--gpus",
+                                       "--gres",       "--gpus-per-node",
+                                       "--mem",        "--ntasks-per-node",
+                                       "--signal",     "--requeue",
+                                       "--no-requeue", "--reservation",
+                                       "--exclusive"};
+
+void check_more(const std::string& text) {
+  const auto is_control = [](char c) { return (c >= '\0' && c < ' ') || c == '\x7f'; };
+  if (!text.starts_with('-') || std::ranges::any_of(text, is_control)) {
+    refuse_job("--sbatch", fmt::format("\"{}\"", text),
+               "options of sbatch in one line, as \"--mail-type=END --mail-user=me\"");
+  }
+  for (const auto& word : split(text, ' ')) {
+    const auto name = word.substr(0, word.find('='));
+    if (std::ranges::count(kOwnOptions, name) == 0) continue;
+    refuse_job("--sbatch", name, "options that troika slurm does not have itself",
+               "troika slurm make --help lists its own");
+  }
+}
+
 void check_texts(const Job& job) {
   check_word("job name", job.name);
   check_word("partition", job.partition);
@@ -47,6 +81,9 @@ void check_texts(const Job& job) {
   check_word("QoS", job.qos);
   check_word("memory", job.memory);
   check_word("output", job.output);
+  check_word("dependency", job.dependency);
+  check_word("reservation", job.reservation);
+  for (const auto& more : job.sbatch) check_more(more);
   if (job.name.empty()) refuse_job("job name", "none", "a name");
   static const std::regex array(R"(\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%[1-9]\d*)?)");
   if (!job.array.empty() && !std::regex_match(job.array, array)) {
@@ -76,9 +113,14 @@ void check_memory(const Job& job, const Site& site) {
   refuse_job("memory", job.memory, fmt::format("none on {}", site.name), site.memory_note);
 }
 
+bool is_selected_by(const Partition& partition, const std::string& constraint) {
+  return std::ranges::count(partition.select, "--constraint=" + constraint) > 0;
+}
+
 void check_choices(const Job& job, const Partition& partition) {
   const auto& constraints = partition.constraints;
-  if (!job.constraint.empty() && !std::ranges::count(constraints, job.constraint)) {
+  if (!job.constraint.empty() && !is_selected_by(partition, job.constraint) &&
+      !std::ranges::count(constraints, job.constraint)) {
     refuse_job(fmt::format("constraint on partition {}", partition.name), job.constraint,
                one_of(constraints));
   }
@@ -183,10 +225,17 @@ void check_lead(const Job& job, std::chrono::seconds time) {
 
 const Partition* find_partition(const Job& job, const Site& site) {
   if (site.partitions.empty()) return nullptr;
-  const auto found = std::ranges::find(site.partitions, job.partition, &Partition::name);
-  if (found != site.partitions.end()) return &*found;
+  std::vector<const Partition*> candidates;
   std::vector<std::string> names;
-  for (const auto& partition : site.partitions) names.push_back(partition.name);
+  for (const auto& partition : site.partitions) {
+    const bool has_constraint = is_selected_by(partition, job.constraint) ||
+                                std::ranges::count(partition.constraints, job.constraint) > 0;
+    const bool is_meant = job.partition.empty() ? !job.constraint.empty() && has_constraint
+                                                : job.partition == partition.name;
+    if (is_meant) candidates.push_back(&partition);
+    names.push_back(partition.name);
+  }
+  if (candidates.size() == 1) return candidates.front();
   refuse_job(fmt::format("partition of {}", site.name),
              job.partition.empty() ? "none" : job.partition, one_of(names));
 }
@@ -200,7 +249,9 @@ Job complete(Job job, const Site& site) {
   const Partition* partition = find_partition(job, site);
   check_memory(job, site);
   if (partition) {
+    job.partition = partition->name;
     check_choices(job, *partition);
+    if (is_selected_by(*partition, job.constraint)) job.constraint.clear();
     check_gpus(job, *partition);
   }
   if (job.tasks_per_node == 0) job.tasks_per_node = std::max(1, job.gpus_per_node);

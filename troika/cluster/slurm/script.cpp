@@ -33,11 +33,15 @@ std::string directives(const Job& job, const Site& site) {
   set_if_given("hint", site.hint);
   set_if_given("mem", job.memory);
   set_if_given("time", job.time);
+  if (job.exclusive) say("--exclusive");
+  set_if_given("reservation", job.reservation);
+  set_if_given("dependency", job.dependency);
   set_if_given("array", job.array);
   set("output", job.output);
   say("--open-mode=append");  // a job that starts again must not overwrite what it said
   if (job.signal_lead > 0) set("signal", fmt::format("USR1@{}", job.signal_lead));
   say(job.requeue ? "--requeue" : "--no-requeue");
+  for (const auto& more : job.sbatch) say(more);
   return out;
 }
 
@@ -45,7 +49,7 @@ std::string modules(const Job& job, const Site& site) {
   std::vector<std::string> names;
   if (const auto* partition = find_partition(job, site)) names = partition->modules;
   names.insert(names.end(), job.modules.begin(), job.modules.end());
-  if (names.empty()) return "";
+  if (names.empty() && !site.module_purge) return "";
   std::string out = "module purge\n";
   // Usage errors' exit code: a job without its modules cannot do better on a second try.
   for (const auto& name : names)

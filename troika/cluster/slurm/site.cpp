@@ -49,10 +49,11 @@ class Keys {
     value = *time;
   }
 
-  void read(const char* key, std::vector<std::string>& value) {
+  // Returns whether it is there.
+  bool read(const char* key, std::vector<std::string>& value) {
     known_.emplace_back(key);
     const auto* node = table_.get(key);
-    if (!node) return;
+    if (!node) return false;
     const auto* list = node->as_array();
     if (!list) fail_site(place(key), "something else", "a list of strings");
     for (const auto& item : *list) {
@@ -60,6 +61,7 @@ class Keys {
       if (!text) fail_site(place(key), "something else in it", "a list of strings");
       value.push_back(*text);
     }
+    return true;
   }
 
   // Calls read_one(name, keys) for every table below `key`, in the order of the file.
@@ -124,7 +126,7 @@ Partition read_partition(const std::string& name, Keys& keys) {
   found.name = name;
   keys.read("cores", found.cores);
   keys.read("gpus", found.gpus);
-  keys.read("select", found.select);
+  if (!keys.read("select", found.select)) found.select = {"--partition=" + name};
   keys.read("constraints", found.constraints);
   keys.read("account_suffix", found.account_suffix);
   keys.read("modules", found.modules);
@@ -153,6 +155,7 @@ Site load_site(const std::filesystem::path& file) {
   site.name = file.stem().string();
   Keys keys(root, "", file.string());
   keys.read("hint", site.hint);
+  keys.read("module_purge", site.module_purge);
   keys.read("memory_option", site.memory_option);
   keys.read("memory_note", site.memory_note);
   keys.read_tables("partition", [&](const std::string& name, Keys& of_partition) {
