@@ -316,6 +316,13 @@ void TrainingStep::try_to_make_whole() {
     exchange_->agree();
   } catch (const std::exception& problem) {
     log::warn("the module is left without the parameters that ranks share out: {}", problem.what());
+    return;
+  }
+  // A rank that leaves fails the world, so none leaves before all have their parameters. Where this
+  // fails, one has left since: then all have them.
+  try {
+    group_.barrier({.label = "parameters"});
+  } catch (const Error&) {
   }
 }
 
