@@ -8,6 +8,10 @@ target_link_libraries(troika_troika INTERFACE troika_train)
 install(TARGETS troika_troika EXPORT troika-targets)
 install(FILES troika/troika.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troika)
 
+# What a user without the sources needs.
+install(FILES LICENSE README.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/troika)
 install(EXPORT troika-targets NAMESPACE troika:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/troika-config.cmake.in troika-config.cmake

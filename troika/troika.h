@@ -37,6 +37,7 @@
 #include "troika/train/callbacks/timer.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/foreign_weights.h"
+#include "troika/train/checkpoint/hugging_face.h"
 #include "troika/train/data_module.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/memory/prediction.h"

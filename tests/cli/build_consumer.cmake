@@ -1,5 +1,5 @@
-# Installs the build tree BUILD under FOLDER/prefix, moves that to FOLDER/moved, runs the installed
-# PROGRAM from there, then configures and builds the project SOURCE in FOLDER/build against it, with
+# Installs the build tree BUILD under FOLDER/prefix, moves that to FOLDER/moved, looks for documents in
+# DOC there and runs the installed PROGRAM, then configures and builds the project SOURCE in FOLDER/build against it, with
 # the LibTorch in TORCH_DIR, packages in PREFIX_PATH and the sanitizers of BUILD.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed)
@@ -13,6 +13,12 @@ run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/prefix)
 file(RENAME ${FOLDER}/prefix ${FOLDER}/moved)
 run(${FOLDER}/moved/${PROGRAM} version)
 run(${FOLDER}/moved/${PROGRAM} slurm make --print --site=jean-zay -p cpu_p1 -- true)
+
+foreach(file LICENSE README.md docs/tutorial.md docs/api.md examples/quickstart.toml examples/own_loop/CMakeLists.txt)
+  if(NOT EXISTS ${FOLDER}/moved/${DOC}/${file})
+    message(FATAL_ERROR "${DOC}/${file} is not installed")
+  endif()
+endforeach()
 
 set(prefixes ${FOLDER}/moved ${PREFIX_PATH})
 string(REPLACE ";" "\\;" prefixes "${prefixes}")

@@ -19,7 +19,8 @@ using testing_support::run_program;
 const std::string kTiny =
     " --model.name=mlp --model.hidden_width=16 --data.train_samples=192 "
     "--data.validation_samples=37 --data.global_batch_size=12 --trainer.max_epochs=2 "
-    "--trainer.log_every_n_steps=4 --optim.lr=0.01 --data.augment=false --run.name=tiny";
+    "--trainer.log_every_n_steps=4 --optim.lr=0.01 --data.augment=false --run.name=tiny "
+    "--run.overwrite=true";
 
 class Train : public testing::Test {
  protected:
@@ -160,6 +161,26 @@ TEST_F(Train, NoSummaryOfAnEarlierRunSurvivesAFailure) {
   EXPECT_FALSE(std::filesystem::exists(run_folder() / "summary.json"));
   EXPECT_EQ(troika("train" + kTiny + " --data.global_batch_size=500").exit_code, 2);
   EXPECT_EQ(summary()["status"], "failed");
+}
+
+TEST_F(Train, AMonitorThatNobodyLogsIsRefusedBeforeTraining) {
+  for (const auto& [monitor, devices] :
+       {std::pair("early_stopping", "1"), std::pair("checkpoint", "4")}) {
+    SCOPED_TRACE(monitor);
+    const auto outcome = troika("train" + kTiny + " --trainer.devices=" + devices + " --" +
+                                monitor + ".monitor=val_loss");
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("cannot monitor val_loss; got no such metric"));
+    EXPECT_THAT(outcome.err, HasSubstr("validation/accuracy, validation/loss"));
+    EXPECT_THAT(outcome.err, HasSubstr("did you mean validation/loss?"));
+    EXPECT_EQ(summary()["steps"], 0);
+  }
+  EXPECT_EQ(troika("train" + kTiny + " --early_stopping.monitor=validation/accuracy").exit_code, 0);
+  EXPECT_EQ(troika("train" + kTiny + " --checkpoint.monitor=train/epoch_loss").exit_code, 0);
+  EXPECT_EQ(
+      troika("train" + kTiny + " --early_stopping.monitor=val_loss --early_stopping.strict=false")
+          .exit_code,
+      0);
 }
 
 TEST_F(Train, ATextModelTrainsAndSpeaks) {

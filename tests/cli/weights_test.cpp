@@ -82,7 +82,7 @@ TEST_F(Weights, MayBeTheMovingAverage) {
   const std::string run =
       "train --model.name=mlp --model.hidden_width=6 --data.train_samples=64 "
       "--data.validation_samples=8 --trainer.max_epochs=1 --trainer.enable_progress_bar=false "
-      "--ema.enabled=";
+      "--run.overwrite=true --ema.enabled=";
   ASSERT_EQ(troika(run + "false").exit_code, 0);
   ASSERT_EQ(troika("export runs/run/checkpoints/last out.safetensors").exit_code, 0);
   ASSERT_EQ(troika(run + "true").exit_code, 0);
@@ -118,8 +118,132 @@ TEST_F(Weights, AnImportedGptSpeaksAsBefore) {
   EXPECT_EQ(ours.out, theirs.out);
 }
 
+TEST_F(Weights, AGptGoesToHuggingFaceAndComesBackToTheBit) {
+  write_file_atomically(folder_ / "text", std::string(2000, 'x'));
+  const auto trained = troika(
+      "train --data.name=text --data.files=text --model.name=gpt --model.layers=2 --model.heads=2 "
+      "--model.width=8 --data.context=16 --trainer.max_steps=2");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto out = troika("export runs/run --hf theirs");
+  ASSERT_EQ(out.exit_code, 0) << out.err;
+  EXPECT_THAT(out.out, HasSubstr("theirs/model.safetensors: 28 tensors"));
+  const auto config = nlohmann::json::parse(read_file(folder_ / "theirs/config.json"));
+  const nlohmann::json expected{{"architectures", {"GPT2LMHeadModel"}},
+                                {"model_type", "gpt2"},
+                                {"vocab_size", 256},
+                                {"n_positions", 16},
+                                {"n_embd", 8},
+                                {"n_layer", 2},
+                                {"n_head", 2},
+                                {"activation_function", "gelu_new"},
+                                {"tie_word_embeddings", true},
+                                {"torch_dtype", "float32"}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(config.at(key), value) << key;
+  const auto [metadata, bytes] = parts("theirs/model.safetensors");
+  EXPECT_EQ(metadata, nlohmann::json({{"format", "pt"}}));
+  EXPECT_FALSE(bytes.contains("lm_head.weight"));
+  EXPECT_EQ(bytes, parts("runs/run/checkpoints/last.safetensors").second);
+  const auto in = troika("import theirs/model.safetensors back.safetensors --model gpt");
+  ASSERT_EQ(in.exit_code, 0) << in.err;
+  EXPECT_EQ(parts("back.safetensors").second, bytes);
+
+  const auto both = troika("export runs/run out.safetensors --hf theirs");
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("got OUT and --hf"));
+  ASSERT_EQ(troika("train --model.name=mlp --data.train_samples=32 --trainer.max_steps=1 "
+                   "--run.name=images")
+                .exit_code,
+            0);
+  const auto images = troika("export runs/images --hf images");
+  EXPECT_EQ(images.exit_code, 2);
+  EXPECT_THAT(images.err, HasSubstr("got mlp, expected gpt"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "images"));
+}
+
+// One best checkpoint, and a later one.
+TEST_F(Weights, AreFoundByAnyHandleByAllCommands) {
+  const std::string options =
+      " --model.name=mlp --model.hidden_width=6 --data.train_samples=32 --data.augment=false "
+      "--data.validation_samples=8 --trainer.enable_progress_bar=false --optim.lr=0.5 "
+      "--trainer.loggers=csv";
+  const auto trained = troika(
+      "train --checkpoint.monitor=validation/loss --checkpoint.mode=max "
+      "--trainer.max_epochs=6" +
+      options);
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto run = folder_ / "runs/run/checkpoints";
+  const auto best = std::filesystem::read_symlink(run / "best").string();
+  const auto last = std::filesystem::read_symlink(run / "last").string();
+  ASSERT_NE(best, last);
+  const auto weights_of = [&](const std::string& name) {
+    return parts("runs/run/checkpoints/" + name + "/model.safetensors").second;
+  };
+  const std::pair<std::string, std::string> rows[] = {
+      {"last", last},
+      {"best", best},
+      {"runs/run", last},
+      {"runs/run/", last},
+      {"runs/run/best", best},
+      {"runs/run/checkpoints", last},
+      {"runs/run/checkpoints/best", best},
+      {"runs/run/checkpoints/" + best, best},
+      {"runs/run/checkpoints/last.safetensors", last},
+      {"runs/run/checkpoints/" + best + "/model.safetensors", best},
+      {"copy.safetensors", best},
+  };
+  ASSERT_EQ(troika("export best copy.safetensors").exit_code, 0);
+  for (const auto& [handle, name] : rows) {
+    SCOPED_TRACE(handle);
+    const auto out = troika("export " + handle + " out.safetensors");
+    ASSERT_EQ(out.exit_code, 0) << out.err;
+    EXPECT_EQ(parts("out.safetensors").second, weights_of(name));
+  }
+  const auto expected = troika("test runs/run/config.toml --trainer.ckpt_path=best").out;
+  ASSERT_THAT(expected, HasSubstr("test/loss "));
+  for (const auto& handle : {rows[4].first, rows[9].first, rows[10].first}) {
+    SCOPED_TRACE(handle);
+    const auto from = " runs/run/config.toml --trainer.ckpt_path=" + handle;
+    EXPECT_EQ(troika("test" + from).out, expected);
+    EXPECT_THAT(troika("validate" + from).out, HasSubstr("validation/loss "));
+    EXPECT_EQ(troika("predict --output p.safetensors" + from).exit_code, 0);
+    // A new run from these weights, which it leaves as they are.
+    const auto started = troika("train --model.weights=" + handle + options +
+                                " --trainer.max_steps=1 --optim.warmup_steps=1000000 "
+                                "--run.name=started --run.overwrite=true");
+    ASSERT_EQ(started.exit_code, 0) << started.err;
+  }
+  for (const auto& [handle, name] : {rows[2], rows[4], rows[8]}) {
+    SCOPED_TRACE(handle);
+    const auto resumed = troika(
+        "train --run.name=resumed --run.overwrite=true --trainer.max_epochs=7 "
+        "--trainer.ckpt_path=" +
+        handle + options);
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+    EXPECT_THAT(resumed.err, HasSubstr("checkpoints/" + name + ": "));
+  }
+  const auto refused = troika("train --trainer.ckpt_path=copy.safetensors" + options);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("copy.safetensors; got weights alone, expected a checkpoint"));
+}
+
 TEST_F(Weights, WhatIsNotThereOrUnknownIsSaid) {
-  EXPECT_THAT(troika("export nowhere out.safetensors").err, HasSubstr("cannot open nowhere"));
+  const auto missing = troika("export nowhere out.safetensors");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err,
+              HasSubstr("[train] there is no checkpoint nowhere; got No such file or directory, "
+                        "expected last, best, the folder of a run or of a checkpoint, or a file of "
+                        "weights"));
+  EXPECT_THAT(troika("export last out.safetensors").err,
+              HasSubstr("[train] there is no last checkpoint; got none in runs/run/checkpoints, "
+                        "expected those of a run that was trained (give the folder of the run, as "
+                        "runs/NAME)"));
+  make_folder(folder_ / "empty");
+  EXPECT_THAT(troika("export empty out.safetensors").err,
+              HasSubstr("there is no checkpoint empty; got a folder without one"));
+  EXPECT_THAT(troika("export").err, HasSubstr("CHECKPOINT is required"));
+  EXPECT_THAT(troika("export nowhere").err,
+              HasSubstr("got neither OUT nor --hf, expected OUT, a file, or --hf=DIR"));
   EXPECT_THAT(troika("import nowhere out --model mlp").err, HasSubstr("cannot open nowhere"));
   EXPECT_THAT(troika("import " TROIKA_PROGRAM " out --model mlp").err,
               HasSubstr("not a safetensors file"));

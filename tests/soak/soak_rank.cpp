@@ -30,6 +30,7 @@ TrainOptions options_of(int64_t cycle, const std::filesystem::path& folder) {
   TrainOptions options;
   options.trainer.strategy = kStrategies[static_cast<size_t>(cycle % strategies)];
   options.run.name = options.trainer.strategy;
+  options.run.overwrite = true;
   options.trainer.max_epochs = resumes + 1;
   options.trainer.enable_progress_bar = false;
   options.trainer.ckpt_path = resumes > 0 ? "last" : "";

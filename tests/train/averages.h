@@ -75,6 +75,7 @@ class Averages : public testing::Test {
  protected:
   Averages() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.precision = "64";
     options_.trainer.max_epochs = 3;
     options_.trainer.sync_batchnorm = true;

@@ -82,6 +82,7 @@ class CallbackRun : public testing::Test {
  protected:
   CallbackRun() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.max_epochs = 1;
     options_.data.global_batch_size = 4;  // 2 steps an epoch

@@ -76,8 +76,8 @@ TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
   EXPECT_EQ(find_checkpoint(folder_.path(), ""), "");
   EXPECT_ERROR(find_checkpoint(folder_.path(), "nowhere"), ErrorKind::usage,
-               "[train] cannot resume from nowhere; got no index.json in it, expected the folder "
-               "of a checkpoint, last, or best");
+               "[train] there is no checkpoint nowhere; got No such file or directory, expected "
+               "last, best, the folder of a run or of a checkpoint, or a file of weights");
   const auto file = save(1);
   write_file_atomically(file / "index.json", "{\"format\": 9}");
   EXPECT_ERROR(checkpoint_ranks(file), ErrorKind::usage,

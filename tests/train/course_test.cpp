@@ -55,6 +55,7 @@ class Course : public testing::Test {
  protected:
   Course() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.max_epochs = 2;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.num_sanity_val_steps = 0;

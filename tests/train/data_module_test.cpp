@@ -63,6 +63,7 @@ class DataModules : public testing::Test {
  protected:
   DataModules() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.max_steps = 1;
     options_.data.global_batch_size = 12;

@@ -95,6 +95,7 @@ class LimitedRun : public testing::Test {
  protected:
   LimitedRun() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.max_epochs = 2;
     options_.trainer.num_sanity_val_steps = 0;

@@ -52,6 +52,7 @@ class MemoryFormatOfARun : public testing::Test {
  protected:
   MemoryFormatOfARun() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.precision = "64";
     options_.trainer.max_epochs = 2;
     options_.trainer.enable_progress_bar = false;

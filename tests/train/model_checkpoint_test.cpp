@@ -42,6 +42,7 @@ class KeptCheckpoints : public testing::Test {
  protected:
   KeptCheckpoints() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.max_epochs = 3;
     options_.trainer.loggers = {};
@@ -290,7 +291,8 @@ TEST_F(KeptCheckpoints, NeedAMetricThatIsLogged) {
       run({1, 2, 3, 4, 5, 6});
       FAIL();
     } catch (const Error& problem) {
-      EXPECT_THAT(problem.what(), HasSubstr("[train] checkpoint cannot monitor validation/los"));
+      EXPECT_THAT(problem.what(),
+                  HasSubstr("[train] model_checkpoint cannot monitor validation/los"));
       EXPECT_THAT(problem.what(), HasSubstr("did you mean validation/loss"));
     }
   }

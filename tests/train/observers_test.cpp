@@ -33,6 +33,7 @@ class Observed : public testing::Test {
  protected:
   Observed() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.precision = "64";
     options_.trainer.sync_batchnorm = true;
     options_.trainer.enable_progress_bar = false;

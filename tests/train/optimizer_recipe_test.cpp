@@ -46,6 +46,7 @@ class Recipes : public testing::Test {
  protected:
   Recipes() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.precision = "64";
     options_.trainer.loggers = {};

@@ -50,6 +50,7 @@ class PrecisionOfARun : public testing::Test {
  protected:
   void prepare(const std::string& precision) {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.run.name = precision;
     options_.trainer.precision = precision;
     options_.trainer.max_epochs = 5;

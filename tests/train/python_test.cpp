@@ -11,6 +11,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
 #include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint/hugging_face.h"
 #include "troika/train/loggers/tensorboard.h"
 #include "troika/train/options.h"
 
@@ -66,7 +67,9 @@ TEST_F(Python, ReadsTheSameValuesAndGetsTheSameLogits) {
   nn::ModelOptions small{.name = "mlp", .num_classes = 5, .image_size = 4};
   small.hidden_width = 7;
   const auto mlp = write_model(small);
-  write_model({.name = "gpt", .vocab_size = 11, .context = 6, .layers = 2, .heads = 2, .width = 8});
+  const nn::ModelOptions gpt{
+      .name = "gpt", .vocab_size = 11, .context = 6, .layers = 2, .heads = 2, .width = 8};
+  save_hugging_face(folder_ / "gpt", write_model(gpt), gpt);
   expected_["heads"] = 2;
   write_events();
   write_resumed_events();

@@ -1,7 +1,9 @@
-"""Reads what Troika wrote, in the folder given, with the packages that people use: `safetensors` and
-TensorBoard's own reader. Fails where a value is not the one expected.json or logits.safetensors has;
-then writes written_by_python.safetensors for Troika to read."""
+"""Reads what Troika wrote, in the folder given, with the packages that people use: `safetensors`,
+TensorBoard's own reader, and Hugging Face's transformers where these are installed. Fails where a value is
+not the one expected.json or logits.safetensors has; then writes written_by_python.safetensors for
+Troika to read."""
 
+import importlib.util
 import json
 import pathlib
 import sys
@@ -77,6 +79,19 @@ np.testing.assert_allclose(mlp(weights, io["mlp.input"]), io["mlp.logits"], rtol
 
 logits = gpt(load_file(folder / "gpt.safetensors"), io["gpt.input"], expected["heads"])
 np.testing.assert_allclose(logits, io["gpt.logits"], rtol=1e-4, atol=1e-5)
+
+config = json.loads((folder / "gpt/config.json").read_text())
+logits = gpt(load_file(folder / "gpt/model.safetensors"), io["gpt.input"], config["n_head"])
+np.testing.assert_allclose(logits, io["gpt.logits"], rtol=1e-4, atol=1e-5)
+if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"):
+    import torch
+    from transformers import GPT2LMHeadModel
+
+    model, said = GPT2LMHeadModel.from_pretrained(folder / "gpt", output_loading_info=True)
+    assert not any(said.values()), said
+    with torch.no_grad():
+        logits = model.eval()(torch.from_numpy(io["gpt.input"])).logits.numpy()
+    np.testing.assert_allclose(logits, io["gpt.logits"], rtol=1e-4, atol=1e-5)
 
 found = scalars(folder)
 assert [row[:2] for row in found] == [row[:2] for row in expected["scalars"]], found

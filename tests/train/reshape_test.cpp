@@ -26,6 +26,7 @@ class Reshape : public testing::TestWithParam<Change> {
  protected:
   Reshape() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.max_epochs = 3;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.strategy = GetParam().before;

@@ -42,6 +42,7 @@ class ResumedRun : public testing::Test {
     options_.optimizer.name = "adamw";
     options_.optimizer.lr = 0.05;
     options_.run.folder = (folder_ / "whole").string();
+    options_.run.overwrite = true;
   }
 
   // All that the course of each rank depends on, after the run.

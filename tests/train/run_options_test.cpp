@@ -170,6 +170,7 @@ TEST_F(RunOptions, AGroupThatWasMadeElsewhereIsWhatTheOptionsAskFor) {
 TEST_F(RunOptions, TheSimpleProfilerMakesLightningsTable) {
   EXPECT_GT(fit().steps, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/fit-profile.txt"));
+  options_.run.overwrite = true;
   options_.trainer.profiler = "simple";
   options_.trainer.max_epochs = 3;
   fit();

@@ -31,6 +31,7 @@ class SaveCheckpoint : public testing::Test {
     options_.optimizer.name = "adamw";
     options_.optimizer.lr = 0.05;
     options_.run.folder = (folder_ / "runs").string();
+    options_.run.overwrite = true;
   }
 
   // Fits on all ranks, then calls `after` on each.

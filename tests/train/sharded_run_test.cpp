@@ -181,6 +181,7 @@ TEST_F(ShardedRun, AFitThatCannotStartLeavesTheModuleWhole) {
   // Rank 0 alone writes logs.
   changed = options;
   changed.run.name = "blocked";
+  changed.run.overwrite = true;  // else what is in the way would be another run's results
   std::filesystem::create_directories(folder / "blocked/metrics.csv/in the way");
   expect_refused(changed, "metrics.csv", 0);
   // Rank 2 alone reads its shard of the optimizer's states.

@@ -56,6 +56,7 @@ class Strategies : public testing::Test {
  protected:
   Strategies() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.precision = "64";
     options_.trainer.max_epochs = 2;
     options_.trainer.enable_progress_bar = false;

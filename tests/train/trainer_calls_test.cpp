@@ -1,5 +1,4 @@
-// Trainer::validate(), test() and predict(): every sample once on any number of ranks, which
-// weights, which hooks.
+// Trainer::validate(), test() and predict() on any number of ranks: samples, weights, hooks.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -24,6 +23,7 @@ class TrainerCalls : public testing::Test {
  protected:
   TrainerCalls() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.max_epochs = 1;
     options_.trainer.precision = "64";
@@ -221,7 +221,7 @@ TEST_F(TrainerCalls, ACheckpointThatIsNotThereIsRefused) {
                 ", expected those of a run that was trained (run.folder and run.name say which "
                 "run)");
   EXPECT_THAT(error_of([&] { trainer.predict(*task, Waves(), "nowhere"); }),
-              HasSubstr("got no index.json in it, expected the folder of a checkpoint"));
+              HasSubstr("expected last, best, the folder of a run or of a checkpoint, or a file"));
 }
 
 TEST_F(TrainerCalls, LimitsCountGlobalBatches) {

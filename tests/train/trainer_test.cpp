@@ -49,6 +49,7 @@ class FailedRun : public testing::Test {
  protected:
   FailedRun() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.max_epochs = 2;
     options_.trainer.enable_progress_bar = false;
     options_.data.batch_size = 2;

@@ -19,6 +19,7 @@ class Weights : public testing::Test {
  protected:
   Weights() {
     options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
     options_.trainer.enable_progress_bar = false;
     options_.trainer.max_epochs = 1;
     options_.data.global_batch_size = 6;

@@ -377,4 +377,13 @@ std::string Table::to_markdown() const {
   return out;
 }
 
+std::vector<std::pair<std::string, std::vector<std::string>>> Table::choices() const {
+  std::vector<std::pair<std::string, std::vector<std::string>>> all;
+  for (const auto& row : rows_) {
+    const bool is_flag = std::holds_alternative<bool*>(row.target);
+    all.emplace_back(row.key, is_flag ? std::vector<std::string>{"true", "false"} : row.rule.names);
+  }
+  return all;
+}
+
 }  // namespace troika::config

@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -75,6 +76,8 @@ class Table {
   std::string to_toml() const;
   // A table of all options with type, default and meaning, a section each.
   std::string to_markdown() const;
+  // The keys in their order, each with the values that it can only have; none where it has others.
+  std::vector<std::pair<std::string, std::vector<std::string>>> choices() const;
 
  private:
   using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*,

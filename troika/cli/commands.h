@@ -17,6 +17,11 @@ namespace troika::cli {
 
 using Command = std::function<int()>;
 
+// Of arguments that find_checkpoint() takes.
+inline constexpr const char* kCheckpointHelp =
+    "the folder of a run (its last checkpoint), RUN/best, the folder of a checkpoint, or a file of "
+    "weights";
+
 // Each declares its options on `app`'s new subcommand and gives back what runs when it is chosen.
 struct Entry {
   CLI::App* app;
@@ -47,5 +52,6 @@ Entry add_report(CLI::App& app);
 Entry add_export(CLI::App& app);
 Entry add_import(CLI::App& app);
 Entry add_version(CLI::App& app);
+Entry add_completion(CLI::App& app);
 
 }  // namespace troika::cli

@@ -24,8 +24,8 @@ using Work = std::function<void(train::Trainer&, train::Task&, const data::Datas
 
 WorkHere work_here(const std::string& name, const Work& work) {
   return [name, work](train::TrainOptions options, const cluster::Environment& environment) {
-    prepare_process(name, options, environment);
     const auto group = join(options, environment);
+    open_log(name, options, environment, group);
     const auto dataset = data::make_dataset(options.data, data::Split::validation);
     options.model = fit_model(options.model, *dataset);
     torch::manual_seed(static_cast<uint64_t>(options.run.seed));

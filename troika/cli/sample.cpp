@@ -63,10 +63,7 @@ int run(const Arguments& arguments) {
 Entry add_sample(CLI::App& app) {
   auto* command = app.add_subcommand("sample", "print text that a trained gpt continues");
   const auto arguments = std::make_shared<Arguments>();
-  command
-      ->add_option("CHECKPOINT", arguments->checkpoint,
-                   "a folder or a file of runs/NAME/checkpoints")
-      ->required();
+  command->add_option("CHECKPOINT", arguments->checkpoint, kCheckpointHelp)->required();
   command->add_option("--prompt", arguments->prompt, "text to continue")
       ->check([](const std::string& text) {
         return text.empty() ? std::string("the prompt must not be empty") : std::string();

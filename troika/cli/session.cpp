@@ -16,6 +16,7 @@
 #include "troika/cli/configuration.h"
 #include "troika/cluster/launcher.h"
 #include "troika/compat/torch.h"
+#include "troika/train/run_folder.h"
 #include "troika/train/run_group.h"
 #include "troika/train/strategy.h"
 
@@ -31,9 +32,13 @@ std::filesystem::path file_of(const train::TrainOptions& options, const std::str
 
 // Starts this program once per device on the resolved configuration, which unlike CONFIG can be
 // read many times and does not change meanwhile, and watches over the processes.
-int launch_self(const train::TrainOptions& options, const config::Table& table,
-                const std::string& name, const std::vector<std::string>& more,
-                std::optional<double> shutdown_seconds) {
+int launch_self(train::TrainOptions& options, const config::Table& table, const std::string& name,
+                const std::vector<std::string>& more, std::optional<double> shutdown_seconds) {
+  std::optional<train::RunFolder> claimed;
+  if (name == "train") {
+    claimed = train::RunFolder::claim(options, /*goes_on_when_started_again=*/true);
+    train::RunFolder::hand_down(options);
+  }
   const auto config = file_of(options, name, "config.toml");
   write_file_atomically(config, table.to_toml());
   cluster::LaunchOptions launch;
@@ -66,13 +71,6 @@ bool output_is_kept(const std::filesystem::path& folder) {
          std::filesystem::equivalent(std::filesystem::path(error_file).parent_path(), folder, none);
 }
 
-void open_log(const std::filesystem::path& folder, const cluster::Environment& environment) {
-  if (environment.world_size > 1) log::set_prefix(fmt::format("rank {}", environment.rank));
-  if (!output_is_kept(folder)) {
-    log::also_to_file(folder / fmt::format("rank-{}.log", environment.rank));
-  }
-}
-
 }  // namespace
 
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
@@ -87,6 +85,10 @@ void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
   command.allow_extras();
   command.footer(
       "Any option of CONFIG may follow as --section.name=value or --section.name value.");
+}
+
+bool takes_configuration(const CLI::App& command) {
+  return command.get_option_no_throw("CONFIG") != nullptr;
 }
 
 int run_configured(const std::string& name, const ConfigArguments& arguments,
@@ -121,16 +123,19 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
   return work(options, environment);
 }
 
-void prepare_process(const std::string& name, const train::TrainOptions& options,
-                     const cluster::Environment& environment) {
+comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment) {
   set_threads(options, environment);
-  open_log(file_of(options, name, "logs"), environment);
+  if (environment.world_size > 1) log::set_prefix(fmt::format("rank {}", environment.rank));
+  return comm::world(environment, train::world_options(options));
 }
 
-comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment) {
-  auto group = comm::world(environment, train::world_options(options));
+void open_log(const std::string& name, const train::TrainOptions& options,
+              const cluster::Environment& environment, const comm::Group& group) {
+  const auto folder = file_of(options, name, "logs");
+  if (!output_is_kept(folder)) {
+    log::also_to_file(folder / fmt::format("rank-{}.log", environment.rank));
+  }
   log::info("{}, back end {}", cluster::describe(environment), group.backend());
-  return group;
 }
 
 }  // namespace troika::cli

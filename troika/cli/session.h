@@ -25,6 +25,8 @@ struct ConfigArguments {
 };
 // CONFIG, --print-config, --describe-config, --shutdown-timeout, and any --section.name=value.
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
+// Whether these are among the command's arguments.
+bool takes_configuration(const CLI::App& command);
 
 // What one process does; the result is its exit code.
 using WorkHere = std::function<int(train::TrainOptions, const cluster::Environment&)>;
@@ -37,10 +39,10 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
                    const std::vector<std::string>& more = {},
                    const std::function<void(train::TrainOptions&)>& change = {});
 
-// Threads and log of this process for the subcommand `name`. Then connects to the others, which
-// blocks.
-void prepare_process(const std::string& name, const train::TrainOptions& options,
-                     const cluster::Environment& environment);
+// Sets the threads of this process and connects it to the others, which blocks.
 comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment);
+// From now on, writes the log of this process for the subcommand `name` to the run's folder, too.
+void open_log(const std::string& name, const train::TrainOptions& options,
+              const cluster::Environment& environment, const comm::Group& group);
 
 }  // namespace troika::cli

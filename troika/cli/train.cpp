@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 
 #include "troika/base/text.h"
@@ -70,20 +69,19 @@ int64_t predicted_bytes(const train::TrainOptions& options, const data::Dataset&
 }
 
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
-  // Whatever fails from here on, an earlier run of this name must not speak for this one.
-  if (environment.rank == 0) std::filesystem::remove(train::run_folder(options) / "summary.json");
   compat::count_tensor_memory();
-  prepare_process("train", options, environment);
   require_elastic_batch(options, environment);
   const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue());
   const auto group = join(options, environment);
+  auto folder = train::RunFolder::claim(options, group, /*goes_on_when_started_again=*/true);
+  open_log("train", options, environment, group);
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options.model, *training);
   const int64_t predicted = predicted_bytes(options, *training, group);
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
   const auto task = train::make_task(options);
-  train::Trainer trainer(options, group);
+  train::Trainer trainer(options, group, std::move(folder));
   trainer.expect_tensor_bytes(predicted);
   trainer.stop_on_signals(signals);
   const auto summary = trainer.fit(*task, *training, *validation);

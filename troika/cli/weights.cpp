@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <memory>
 
 #include "troika/base/error.h"
@@ -11,6 +12,7 @@
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/foreign_weights.h"
+#include "troika/train/checkpoint/hugging_face.h"
 #include "troika/train/checkpoint/model_sizes.h"
 #include "troika/train/options.h"
 
@@ -29,8 +31,22 @@ void report(const Files& files, const train::NamedTensors& tensors) {
   fmt::print("{}: {} tensors, {} numbers\n", files.to, tensors.size(), numbers);
 }
 
-int export_weights(const Files& files) {
+// With `hf`, the folder to write a model for Hugging Face's transformers to.
+int export_weights(Files files, const std::string& hf) {
+  if (files.to.empty() == hf.empty()) {
+    throw Error("export", ErrorKind::usage,
+                {.what = "one thing is to be written",
+                 .got = hf.empty() ? "neither OUT nor --hf" : "OUT and --hf",
+                 .expected = "OUT, a file, or --hf=DIR"});
+  }
   const auto tensors = train::load_weights(files.from);
+  if (!hf.empty()) {
+    const auto options = train::read_checkpoint_options(files.from);
+    train::save_hugging_face(hf, tensors, options.model);
+    files.to = (std::filesystem::path(hf) / "model.safetensors").string();
+    report(files, tensors);
+    return 0;
+  }
   // Without this key, Hugging Face's transformers refuse a file.
   train::save_safetensors(files.to, tensors, {{"format", "pt"}});
   report(files, tensors);
@@ -59,29 +75,29 @@ int import_weights(const Files& files, const std::string& model_name,
   return 0;
 }
 
-void add_files(CLI::App* command, Files& files, const std::string& from,
-               const std::string& from_help, const std::string& to_help) {
-  command->add_option(from, files.from, from_help)->required();
-  command->add_option("OUT", files.to, to_help)->required();
-}
-
 }  // namespace
 
 Entry add_export(CLI::App& app) {
   auto* command = app.add_subcommand("export", "write the weights of a checkpoint as one file");
   const auto files = std::make_shared<Files>();
-  add_files(command, *files, "CHECKPOINT", "a folder or a file of runs/NAME/checkpoints",
-            "safetensors file of the weights alone, under PyTorch's names");
-  return {command, [files] { return export_weights(*files); }};
+  const auto hf = std::make_shared<std::string>();
+  command->add_option("CHECKPOINT", files->from, kCheckpointHelp)->required();
+  command->add_option("OUT", files->to,
+                      "safetensors file of the weights alone, under PyTorch's names");
+  command->add_option("--hf", *hf,
+                      "in place of OUT: a folder for Hugging Face's from_pretrained(), of a gpt");
+  return {command, [files, hf] { return export_weights(*files, *hf); }};
 }
 
 Entry add_import(CLI::App& app) {
   auto* command = app.add_subcommand("import", "take weights that another program has saved");
   const auto files = std::make_shared<Files>();
   const auto model = std::make_shared<std::string>();
-  add_files(command, *files, "FILE",
-            "safetensors file with the names of torchvision or of Hugging Face's GPT-2",
-            "safetensors file for troika");
+  command
+      ->add_option("FILE", files->from,
+                   "safetensors file with the names of torchvision or of Hugging Face's GPT-2")
+      ->required();
+  command->add_option("OUT", files->to, "safetensors file for troika")->required();
   command->add_option("--model", *model, "which model they are of, as model.name")->required();
   command->allow_extras();
   command->footer(

@@ -21,6 +21,8 @@ class Callback : public Hooks {
   virtual std::string name() const = 0;
   // Decides by the epoch's metrics: see on_train_epoch_end. Such callbacks come after all others.
   virtual bool monitors() const { return false; }
+  // The metric that it cannot do without; empty for none.
+  virtual std::string monitored() const { return {}; }
   // Looks at FitContext::seconds, which stands still otherwise.
   virtual bool keeps_time() const { return false; }
 

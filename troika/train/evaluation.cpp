@@ -59,10 +59,7 @@ void try_to_tear_down(DataModule& data, Stage stage) {
 
 void Trainer::load_weights(Stage stage, Task& task, const std::string& ckpt) const {
   if (!ckpt.empty() && group_.rank() == 0) {
-    std::filesystem::path from = ckpt;
-    if (!std::filesystem::is_regular_file(from)) {
-      from = find_checkpoint(folder() / "checkpoints", ckpt);
-    }
+    const auto from = find_checkpoint(folder() / "checkpoints", ckpt);
     if (from.empty()) {
       throw Error("train", ErrorKind::usage,
                   {.what = fmt::format("cannot {} the {} checkpoint", stage_name(stage), ckpt),
@@ -165,9 +162,9 @@ auto Trainer::with(DataModule& data, Stage stage, const Body& body) {
 }
 
 RunSummary Trainer::fit(Task& task, DataModule& data) {
-  forget_earlier_run();
+  const auto claimed = begin_run();
   return with(data, Stage::fit,
-              [&] { return fit(task, data.train_dataset(), data.val_dataset()); });
+              [&] { return fit_claimed(task, data.train_dataset(), data.val_dataset()); });
 }
 
 MetricValues Trainer::validate(Task& task, DataModule& data, const std::string& ckpt) {

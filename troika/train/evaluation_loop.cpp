@@ -132,11 +132,26 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
   return {};
 }
 
-void EvaluationLoop::rehearse(MetricLog& log) {
+EvaluationLoop::Result EvaluationLoop::result_of(const Evaluation& evaluation,
+                                                 MetricLog& log) const {
+  Result result{.loss = evaluation.loss.value(context_.group, "evaluation loss"),
+                .accuracy = evaluation.accuracy.value(context_.group, "evaluation accuracy"),
+                .row = {}};
+  result.row = log.end_epoch();
+  return result;
+}
+
+MetricValues EvaluationLoop::rehearse(MetricLog& log) {
   const at::NoGradGuard no_grad;
   context_.task.module().eval();
-  if (evaluate(nullptr, log)) log.end_epoch();
+  MetricValues metrics;
+  if (const auto evaluation = evaluate(nullptr, log)) {
+    const auto result = result_of(*evaluation, log);
+    metrics = result.metrics(stage_);
+    metrics.insert(metrics.end(), result.row.common.begin(), result.row.common.end());
+  }
   log.clear();
+  return metrics;
 }
 
 bool EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
@@ -156,11 +171,7 @@ bool EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
     return false;
   }
   call(of.epoch_end);
-  Result result{.loss = evaluation->loss.value(context_.group, "evaluation loss"),
-                .accuracy = evaluation->accuracy.value(context_.group, "evaluation accuracy"),
-                .row = {}};
-  result.row = log.end_epoch();
-  take(result);
+  take(result_of(*evaluation, log));
   call(of.end);
   return true;
 }

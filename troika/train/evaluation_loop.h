@@ -40,14 +40,17 @@ class EvaluationLoop {
   // end. What the steps log goes to `log`. Returns false where it was left: then there is no
   // result, and nothing of it stays in `log`.
   bool run(const HookCalls& hooks, MetricLog& log, const std::function<void(const Result&)>& take);
-  // The same without hooks and result.
-  void rehearse(MetricLog& log);
+  // The same without hooks. Returns the metrics, those that are the same on all ranks; none where
+  // it was left.
+  MetricValues rehearse(MetricLog& log);
 
   // Returns this rank's predictions, one after another, on the host; undefined without samples, and
   // where it was left.
   at::Tensor predict(const HookCalls& hooks);
 
  private:
+  // Called by all ranks, after the log's samples of the evaluation.
+  Result result_of(const Evaluation& evaluation, MetricLog& log) const;
   // Nothing where it was left.
   std::optional<Evaluation> evaluate(const HookCalls* hooks, MetricLog& log);
   // Calls `step` with this rank's batches as the data set gives them, and shows progress under

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/train/callbacks/callbacks.h"
 #include "troika/train/checkpoint/foreign_weights.h"
 #include "troika/train/finite_loss.h"
 #include "troika/train/random_state.h"
@@ -246,7 +246,8 @@ void Fit::check_sanity() {
   const Profile::Span span(profile(), "run_sanity_check");
   const auto random = random_state(device());
   training_step_->agree();
-  validation_loop(limits_.sanity_batches).rehearse(evaluation_log_);
+  const auto metrics = validation_loop(limits_.sanity_batches).rehearse(evaluation_log_);
+  require_monitored(callbacks_, options_, task_, metrics, /*warns=*/is_main());
   load_random_state(device(), random);
 }
 

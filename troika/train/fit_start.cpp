@@ -62,6 +62,14 @@ NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
   return {sums.begin(), sums.end()};
 }
 
+[[noreturn]] void refuse_weights_alone(const std::filesystem::path& from) {
+  throw Error("train", ErrorKind::usage,
+              {.what = "cannot resume from " + from.string(),
+               .got = "weights alone",
+               .expected = "a checkpoint of a run without checkpoint.weights_only",
+               .hint = "model.weights starts a new run from them"});
+}
+
 }  // namespace
 
 Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::path& folder,
@@ -202,6 +210,7 @@ std::filesystem::path Fit::checkpoint_to_load() const {
   if (is_main()) {
     settle_unfinished(checkpoints());
     found = find_checkpoint(checkpoints(), options_.trainer.ckpt_path).string();
+    if (!found.empty() && !std::filesystem::is_directory(found)) refuse_weights_alone(found);
     if (found.empty() && !options_.trainer.ckpt_path.empty()) {
       log::info("no checkpoint in {} yet: starts anew", checkpoints().string());
     }
@@ -228,11 +237,7 @@ void Fit::require_resumable(const CheckpointReader& saved) {
                  .hint = "model.weights starts a new run from its weights"});
   }
   if (saved.has(kSeed)) return;
-  throw Error("train", ErrorKind::usage,
-              {.what = "cannot resume from " + saved.path().string(),
-               .got = "weights alone",
-               .expected = "a checkpoint of a run without checkpoint.weights_only",
-               .hint = "model.weights starts a new run from them"});
+  refuse_weights_alone(saved.path());
 }
 
 std::function<void()> Fit::restore(const CheckpointReader& saved) {

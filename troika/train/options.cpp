@@ -1,5 +1,7 @@
 #include "troika/train/options.h"
 
+#include <algorithm>
+
 #include "troika/base/error.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
@@ -47,12 +49,27 @@ config::Rule recompute_policy() {
           }};
 }
 
+// What run_folder() takes as run.name.
+constexpr const char* kRunNames = "a relative path without . or .. in it";
+
+bool is_run_name(const std::filesystem::path& name) {
+  return !name.empty() && name.is_relative() && name.has_filename() &&
+         std::none_of(name.begin(), name.end(),
+                      [](const auto& part) { return part == "." || part == ".."; });
+}
+
 void add_run(config::Table& table, TrainOptions::Run& run) {
-  table.add("run.name", &run.name, "name of the run: results go to folder/name");
+  table.add("run.name", &run.name,
+            "name of the run: results go to folder/name, or to folder/name-2, name-3... if a run "
+            "has left results there and this one does not go on with it",
+            {kRunNames,
+             [](const config::Value& value) { return is_run_name(std::get<std::string>(value)); }});
   table.add("run.folder", &run.folder, "where runs are kept");
+  table.add("run.overwrite", &run.overwrite,
+            "write to folder/name even if a run has left results there");
   table.add(
       "run.seed", &run.seed,
-      "of initial weights, data order, augmentation and dropout; also trainer.seed_everything",
+      "seed of initial weights, data order, augmentation and dropout; also trainer.seed_everything",
       at_least(int64_t{0}));
   table.add_alias("trainer.seed_everything", "run.seed");
 }
@@ -136,9 +153,10 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
       "perhaps fewer at the end of an epoch",
       count_from(1));
   table.add("trainer.gradient_clip_val", &trainer.gradient_clip_val,
-            "bound on gradients before each step; 0: none", at_least(0.0));
+            "clip gradients to this before each step; 0: do not", at_least(0.0));
   table.add("trainer.gradient_clip_algorithm", &trainer.gradient_clip_algorithm,
-            "norm: of all gradients together; value: of each number", one_of({"norm", "value"}));
+            "norm: clip the norm of all gradients together; value: clip each number",
+            one_of({"norm", "value"}));
   table.add("trainer.check_val_every_n_epoch", &trainer.check_val_every_n_epoch,
             "validate after every n-th epoch, and after the last", at_least(int64_t{1}));
   table.add("trainer.log_every_n_steps", &trainer.log_every_n_steps, "steps between logged rows",
@@ -146,7 +164,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.loggers", &trainer.loggers, "where metrics are written, in the run's folder",
             some_of(logger_names()));
   table.add("trainer.threads", &trainer.threads,
-            "of computation in each process; 0: cores / processes on this machine",
+            "threads of computation in each process; 0: cores / processes on this machine",
             between(int64_t{0}, int64_t{65536}));
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
   table.add("trainer.enable_model_summary", &trainer.enable_model_summary,
@@ -162,46 +180,53 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
              }});
   table.add(
       "trainer.ckpt_path", &trainer.ckpt_path,
-      "checkpoint to go on from: a folder, or last or best of the run: a new run without one; for "
-      "validate, test and predict whose weights");
+      "checkpoint to go on from: last or best of the run (a new run if there is none), the folder "
+      "of a run or of a checkpoint; for validate, test and predict: whose weights, also a file");
 }
 
 void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weights& weights) {
   table.add("model.name", &model.name, "which model", one_of(nn::model_names()));
-  table.add("model.weights", &weights.path,
-            "what a new run starts from: a checkpoint, a safetensors file of troika export or "
-            "import, or one that import takes; empty: at random");
+  table.add(
+      "model.weights", &weights.path,
+      "start a new run from these weights: the folder of a run or of a checkpoint, last, best, or "
+      "a safetensors file, also one that troika import takes; empty: random weights");
   table.add("model.weights_strict", &weights.strict,
-            "they must be all of the model's; else what does not fit stays random, and is named");
-  table.add("model.dropout", &model.dropout, "of mlp, vgg*, inception_v3 and gpt",
-            between(0.0, 1.0));
-  table.add("model.hidden_layers", &model.hidden_layers, "of mlp", at_least(int64_t{0}));
-  table.add("model.hidden_width", &model.hidden_width, "of mlp", at_least(int64_t{1}));
-  table.add("model.layers", &model.layers, "of gpt: transformer blocks", at_least(int64_t{1}));
-  table.add("model.heads", &model.heads, "of gpt: attention heads", at_least(int64_t{1}));
-  table.add("model.width", &model.width, "of gpt: model dimension", at_least(int64_t{1}));
+            "the weights must have all tensors of the model; false: take those that fit, and log "
+            "which stay random");
+  table.add("model.dropout", &model.dropout,
+            "probability of dropout, for mlp, vgg*, inception_v3 and gpt", between(0.0, 1.0));
+  table.add("model.hidden_layers", &model.hidden_layers, "mlp: number of hidden layers",
+            at_least(int64_t{0}));
+  table.add("model.hidden_width", &model.hidden_width, "mlp: width of the hidden layers",
+            at_least(int64_t{1}));
+  table.add("model.layers", &model.layers, "gpt: number of transformer blocks",
+            at_least(int64_t{1}));
+  table.add("model.heads", &model.heads, "gpt: number of attention heads", at_least(int64_t{1}));
+  table.add("model.width", &model.width, "gpt: width of the embeddings", at_least(int64_t{1}));
 }
 
 void add_data(config::Table& table, TrainOptions::Data& data) {
   table.add("data.name", &data.name, "which data set", one_of(data::dataset_names()));
-  table.add("data.path", &data.path, "folder of cifar10, cifar100 and idx");
-  table.add("data.files", &data.files, "of text: the files, in order");
-  table.add("data.train_samples", &data.train_samples, "at most this many; 0: all (shapes: 10000)",
-            at_least(int64_t{0}));
+  table.add("data.path", &data.path, "folder of the files of cifar10, cifar100 and idx");
+  table.add("data.files", &data.files, "text: the files to read, one after another");
+  table.add("data.train_samples", &data.train_samples,
+            "train on the first so many samples; 0: all (shapes: 10000)", at_least(int64_t{0}));
   table.add("data.validation_samples", &data.validation_samples,
-            "at most this many; 0: all (shapes: 2000)", at_least(int64_t{0}));
-  table.add("data.context", &data.context, "of text: bytes a sample predicts",
+            "validate on the first so many samples; 0: all (shapes: 2000)", at_least(int64_t{0}));
+  table.add("data.context", &data.context, "text: length of a sample in bytes",
             at_least(int64_t{1}));
   table.add("data.validation_fraction", &data.validation_fraction,
-            "of text: share of its end that is held out", between(0.0, 1.0));
+            "text: share at the end that is held out for validation", between(0.0, 1.0));
   table.add("data.augment", &data.augment, "random crops and flips of training images");
-  table.add("data.batch_size", &data.batch_size, "samples a step on each process", count_from(1));
-  table.add("data.global_batch_size", &data.global_batch_size,
-            "samples a step over all processes, instead of batch_size; 0: batch_size counts",
-            count_from(0));
-  table.add("data.workers", &data.workers, "threads that load ahead",
+  table.add("data.batch_size", &data.batch_size, "samples of a step on each process",
+            count_from(1));
+  table.add(
+      "data.global_batch_size", &data.global_batch_size,
+      "samples of a step on all processes together, in place of batch_size; 0: batch_size counts",
+      count_from(0));
+  table.add("data.workers", &data.workers, "threads of each process that load batches ahead",
             between(int64_t{0}, int64_t{1024}));
-  table.add("data.prefetch", &data.prefetch, "batches loaded ahead",
+  table.add("data.prefetch", &data.prefetch, "batches that are loaded ahead",
             between(int64_t{1}, int64_t{65536}));
 }
 
@@ -214,8 +239,8 @@ void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
   table.add("optim.decay_vectors", &optimizer.decay_vectors,
             "weight decay on biases and normalisations too, and with lars and lamb a rate of their "
             "own");
-  table.add("optim.momentum", &optimizer.momentum, "of sgd and lars", between(0.0, 1.0));
-  table.add("optim.nesterov", &optimizer.nesterov, "of sgd");
+  table.add("optim.momentum", &optimizer.momentum, "momentum of sgd and lars", between(0.0, 1.0));
+  table.add("optim.nesterov", &optimizer.nesterov, "Nesterov momentum, for sgd");
   table.add("optim.beta1", &optimizer.beta1, "of adam, adamw, adamw_8bit and lamb",
             from_to_below(0.0, 1.0));
   table.add("optim.beta2", &optimizer.beta2, "of adam, adamw, adamw_8bit and lamb",
@@ -225,37 +250,40 @@ void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
   table.add("optim.trust_coefficient", &optimizer.trust_coefficient,
             "of lars: a tensor's step as a share of its norm", above(0.0));
   table.add("optim.scaling", &schedule.scaling,
-            "of lr with the global batch over reference_batch; the warm-up then starts at lr",
+            "multiply lr by the global batch over reference_batch, or its square root; the warm-up "
+            "then starts at lr",
             one_of(optim::scaling_names()));
-  table.add("optim.reference_batch", &schedule.reference_batch, "global batch that lr is meant for",
-            count_from(1));
+  table.add("optim.reference_batch", &schedule.reference_batch,
+            "global batch that lr is given for, see scaling", count_from(1));
 }
 
 void add_schedule(config::Table& table, optim::ScheduleOptions& schedule) {
-  table.add("optim.schedule", &schedule.name, "course of the learning rate, step by step",
+  table.add("optim.schedule", &schedule.name, "how the learning rate changes from step to step",
             one_of(optim::schedule_names()));
-  table.add("optim.warmup_steps", &schedule.warmup_steps, "of linear rise to the base rate",
-            at_least(int64_t{0}));
+  table.add("optim.warmup_steps", &schedule.warmup_steps,
+            "the learning rate rises to lr linearly in so many first steps", at_least(int64_t{0}));
   table.add("optim.final_factor", &schedule.final_factor,
-            "of cosine, polynomial and one_cycle: last rate as a share of the base rate; of "
-            "plateau: the least",
+            "cosine, polynomial and one_cycle: last learning rate as a share of lr; plateau: the "
+            "least one",
             between(0.0, 1.0));
-  table.add("optim.gamma", &schedule.gamma, "of step, multi_step and plateau: factor of a fall",
+  table.add("optim.gamma", &schedule.gamma,
+            "step, multi_step and plateau: factor by which the learning rate falls",
             above_to(0.0, 1.0));
-  table.add("optim.step_size", &schedule.step_size, "of step: optimizer steps between falls",
-            count_from(1));
+  table.add("optim.step_size", &schedule.step_size,
+            "step: the learning rate falls every so many optimizer steps", count_from(1));
   table.add("optim.milestones", &schedule.milestones,
-            "of multi_step: optimizer steps at which the rate falls, ascending");
-  table.add("optim.power", &schedule.power, "of polynomial", above(0.0));
+            "multi_step: optimizer steps at which the learning rate falls, ascending");
+  table.add("optim.power", &schedule.power, "polynomial: exponent", above(0.0));
   table.add("optim.start_factor", &schedule.start_factor,
-            "of one_cycle: first rate as a share of the base rate", between(0.0, 1.0));
+            "one_cycle: first learning rate as a share of lr", between(0.0, 1.0));
   table.add("optim.rise_fraction", &schedule.rise_fraction,
-            "of one_cycle: share of the steps in which the rate rises", between(0.0, 1.0));
+            "one_cycle: share of the steps in which the learning rate rises", between(0.0, 1.0));
   table.add("optim.patience", &schedule.patience,
-            "of plateau: validations in a row without a lower loss that are put up with",
+            "plateau: the learning rate falls after so many validations in a row without a lower "
+            "loss, and one more",
             count_from(0));
   table.add("optim.threshold", &schedule.threshold,
-            "of plateau: how much lower counts, relative to the best loss", between(0.0, 1.0));
+            "plateau: a loss is lower if it is by this share of the best loss", between(0.0, 1.0));
 }
 
 void add_offload(config::Table& table, TrainOptions& options) {
@@ -272,27 +300,29 @@ void add_comm(config::Table& table, TrainOptions::Comm& comm) {
             "auto: shared memory in a node; mpi under mpirun, else gloo, between nodes",
             one_of({"auto", "shm", "gloo", "mpi"}));
   table.add("comm.algorithm", &comm.algorithm,
-            "of all-reduce; auto: the fastest by what the links were measured to do",
+            "algorithm of all-reduce; auto: the fastest one by measurements of the links",
             one_of({"auto", "ring", "recursive_doubling", "rabenseifner", "double_tree",
                     "hierarchical"}));
-  table.add("comm.timeout_seconds", &comm.timeout_seconds, "a collective may take",
+  table.add("comm.timeout_seconds", &comm.timeout_seconds,
+            "a collective fails after this time, and names the ranks that did not come",
             above_to(0.0, kWeekSeconds));
   table.add("comm.stall_warning_seconds", &comm.stall_warning_seconds,
-            "a collective may take before a warning names the ranks it waits for; 0: never",
+            "a warning names the ranks that a collective waits for after this time; 0: never",
             between(0.0, kWeekSeconds));
   table.add("comm.join_timeout_seconds", &comm.join_timeout_seconds,
-            "to wait for all processes at the start", above_to(0.0, kWeekSeconds));
-  table.add("comm.bucket_megabytes", &comm.bucket_megabytes, "MiB of gradients averaged at a time",
-            above_to(0.0, kMaxMegabytes));
+            "the start fails if not all processes have come after this time",
+            above_to(0.0, kWeekSeconds));
+  table.add("comm.bucket_megabytes", &comm.bucket_megabytes,
+            "gradients are averaged in buckets of so many MiB", above_to(0.0, kMaxMegabytes));
   table.add("comm.first_bucket_megabytes", &comm.first_bucket_megabytes,
             "MiB of the bucket that is averaged first", above_to(0.0, kMaxMegabytes));
 }
 
 void add_ddp(config::Table& table, parallel::DataParallelOptions& ddp) {
   table.add("ddp.find_unused_parameters", &ddp.find_unused_parameters,
-            "parameters may lack a gradient in some steps");
+            "allow parameters that get no gradient in some steps");
   table.add("ddp.static_graph", &ddp.static_graph,
-            "every step makes the same gradients as the first, each perhaps in parts");
+            "every step gives the same parameters gradients as the first one does");
   table.add("ddp.broadcast_buffers", &ddp.broadcast_buffers,
             "all processes get rank 0's buffers (batch-norm statistics) after each step");
   auto& codec = ddp.codec;
@@ -340,6 +370,12 @@ void add_strategies(config::Table& table, TrainOptions& options) {
 }  // namespace
 
 std::filesystem::path run_folder(const TrainOptions& options) {
+  if (!is_run_name(options.run.name)) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "run.name does not name a folder in run.folder",
+                 .got = "\"" + options.run.name + "\"",
+                 .expected = kRunNames});
+  }
   return std::filesystem::path(options.run.folder) / options.run.name;
 }
 

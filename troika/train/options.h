@@ -20,6 +20,7 @@ struct TrainOptions {
   struct Run {
     std::string name = "run";
     std::string folder = "runs";
+    bool overwrite = false;
     int64_t seed = 42;
   } run;
 
@@ -176,7 +177,8 @@ struct TrainOptions {
   } weights;
 };
 
-// Where the run writes: run.folder/run.name.
+// run.folder/run.name. A run writes there unless RunFolder::claim() decides otherwise. Throws
+// Error(usage) for a run.name that is empty, absolute, or leads out of run.folder.
 std::filesystem::path run_folder(const TrainOptions& options);
 
 // Binds every option to its key; `options` must outlive the table.

@@ -60,6 +60,13 @@ void require_made_with(const char* key, const T& wanted, const T& by_default, co
                .hint = "make it with comm::world(train::world_options(options))"});
 }
 
+// Which folder the run gets is decided by its ranks after they have met. A launcher's folder is
+// world()'s choice.
+std::filesystem::path flight_record_folder(const TrainOptions& options) {
+  if (cluster::process_variable("TROIKA_FLIGHT_RECORD")) return {};
+  return std::filesystem::path(options.run.folder) / "flight-records" / options.run.name;
+}
+
 }  // namespace
 
 comm::WorldOptions world_options(const TrainOptions& options) {
@@ -69,7 +76,7 @@ comm::WorldOptions world_options(const TrainOptions& options) {
           .group = {.timeout = milliseconds(comm.timeout_seconds),
                     .stall_warning = milliseconds(comm.stall_warning_seconds),
                     .algorithm = comm::algorithm_from(comm.algorithm),
-                    .flight_record = run_folder(options) / "flight-record"}};
+                    .flight_record = flight_record_folder(options)}};
 }
 
 void require_group_of(const TrainOptions& options, const comm::Group& group) {

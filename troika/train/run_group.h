@@ -7,7 +7,8 @@
 namespace troika::train {
 
 // Returns the options for comm::world(): the back end, the time-outs and the algorithm of `comm`,
-// and the run's folder for flight records. A program of one's own makes its group so:
+// and run.folder/flight-records/NAME for flight records, where the launcher has no folder for them.
+// A program of one's own makes its group so:
 //   comm::world(train::world_options(options))
 comm::WorldOptions world_options(const TrainOptions& options);
 

@@ -10,7 +10,6 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
-#include "troika/cluster/environment.h"
 #include "troika/cluster/slurm/commands.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
@@ -31,16 +30,6 @@ void try_to_write(const std::filesystem::path& file, const RunSummary& summary) 
   } catch (const std::exception& problem) {
     log::error("no summary of the failed run: {}", problem.what());
   }
-}
-
-// By Slurm, which had put the job into the queue again, or by torchrun or troika launch, in whose
-// elastic runs not every round is a restart.
-bool was_started_again() {
-  const auto is_positive = [](const char* name) {
-    return cluster::process_variable(name).value_or("0") != "0";
-  };
-  return cluster::process_variable("SLURM_RESTART_COUNT") ||
-         is_positive("TORCHELASTIC_RESTART_COUNT") || is_positive("TROIKA_ROUND");
 }
 
 }  // namespace
@@ -73,18 +62,18 @@ void settle_randomness(const TrainOptions& options, const comm::Group& group) {
       mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group.rank()) + 1));
 }
 
-Trainer::Trainer(TrainOptions options, comm::Group group)
+Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed)
     : options_(with_fast_dev_run(with_default_epochs(std::move(options)))),
+      asked_name_(options_.run.name),
+      claimed_(std::move(claimed)),
       group_(std::move(group)) {
   require_group_of(options_, group_);
 }
 
-// It must not speak for this one.
-void Trainer::forget_earlier_run() const {
-  if (group_.rank() != 0) return;
-  for (const char* file : {"summary.json", "trace.json", "report.html"}) {
-    std::filesystem::remove(folder() / file);
-  }
+RunFolder Trainer::begin_run() {
+  if (claimed_) return *std::exchange(claimed_, std::nullopt);
+  if (options_.trainer.ckpt_path.empty()) options_.run.name = asked_name_;
+  return RunFolder::claim(options_, group_, /*goes_on_when_started_again=*/signals_ != nullptr);
 }
 
 std::filesystem::path Trainer::folder() const {
@@ -106,9 +95,6 @@ void Trainer::stop_on_signals(std::shared_ptr<const cluster::StopSignals> caught
     signals_ = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue());
   }
   ask_to_stop([signals = signals_] { return signals->asked(); });
-  if (was_started_again() && has_last_of_course(folder() / "checkpoints")) {
-    options_.trainer.ckpt_path = "last";
-  }
 }
 
 int Trainer::exit_code() const {
@@ -125,13 +111,18 @@ int Trainer::exit_code() const {
 
 RunSummary Trainer::fit(Task& task, const data::Dataset& training,
                         const data::Dataset& validation) {
+  const auto claimed = begin_run();
+  return fit_claimed(task, training, validation);
+}
+
+RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
+                                const data::Dataset& validation) {
   const bool is_main = group_.rank() == 0;
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;
   bool has_ended = false;
   save_ = nullptr;
   try {
-    forget_earlier_run();
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,14 +15,15 @@
 #include "troika/train/callback.h"
 #include "troika/train/data_module.h"
 #include "troika/train/options.h"
+#include "troika/train/run_folder.h"
 #include "troika/train/stop.h"
 #include "troika/train/summary.h"
 #include "troika/train/task.h"
 
 namespace troika::train {
 
-// Trains a task on the ranks of a group, each calling the same. Rank 0 writes, into
-// folder/name of the options: config.toml, metrics.csv, TensorBoard events and summary.json. All
+// Trains a task on the ranks of a group, each calling the same. Rank 0 writes, into the folder that
+// RunFolder::claim() decides on: config.toml, metrics.csv, TensorBoard events and summary.json. All
 // ranks write checkpoints there; a run with trainer.ckpt_path goes on from one as if it had never
 // ended, to the bit on as many ranks as before.
 //
@@ -32,22 +34,24 @@ namespace troika::train {
 class Trainer {
  public:
   // Throws Error(usage) where the options ask for another group than this one
-  // (require_group_of()); world_options() makes what they ask for.
-  Trainer(TrainOptions options, comm::Group group);
+  // (require_group_of()); world_options() makes what they ask for. `claimed`: the folder of these
+  // options, where it is claimed already; the first fit() then does not do that.
+  Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed = {});
 
   // Blocks until done. The data sets must hold what the task's module takes; the module's
   // parameters become rank 0's. Throws what the task, the data or the group throw; the summary then
-  // says "failed", without numbers where nothing was trained. No summary of an earlier run of this
-  // name survives the call.
+  // says "failed", without numbers where nothing was trained. Locks the run's folder until the end
+  // of the call. Every fit() that goes on from no checkpoint of its run is a run with a folder of
+  // its own.
   RunSummary fit(Task& task, const data::Dataset& training, const data::Dataset& validation);
 
   // One pass each over a data set, in which every sample counts once whatever the number of ranks:
   // without gradients, in evaluation mode, and with what trainer.precision and memory_format say.
   // Nothing is written but a profile. `ckpt` says which weights: empty for those of the module,
-  // "last" or "best" for those of the run's checkpoint, else a checkpoint's folder or a file of
-  // weights that rank 0 reads. All ranks get rank 0's, and keep them. Hooks are those of the
-  // callbacks that were added, not of those that the options make fit() use, and of the task.
-  // Throws Error(usage) where there is no such checkpoint.
+  // else those that find_checkpoint() finds on rank 0: "last" or "best" of this run, the folder of
+  // another run or of a checkpoint, a file. All ranks get rank 0's, and keep them. Hooks are those
+  // of the callbacks that were added, not of those that the options make fit() use, and of the
+  // task. Throws Error(usage) where there is no such checkpoint.
   //
   // The metrics, as fit() names and logs them: "validation/loss" and "validation/accuracy", or
   // "test/loss" and "test/accuracy", and then what the steps logged, of which numbers without
@@ -105,9 +109,14 @@ class Trainer {
   // The request that ended the latest call: `none` when it was done.
   cluster::StopRequest stopped_by() const { return stopped_by_; }
 
+  // The folder of the latest fit(); before it, run_folder() of the options.
   std::filesystem::path folder() const;
 
  private:
+  // Claims the folder of a fit(), whose body follows.
+  RunFolder begin_run();
+  RunSummary fit_claimed(Task& task, const data::Dataset& training,
+                         const data::Dataset& validation);
   // Serves validate(), test() and predict(): calls `body` with a loop over the data set, unless
   // that is limited to nothing.
   template <typename Body>
@@ -120,9 +129,10 @@ class Trainer {
   // Prepares the data, calls `body`, and tears the data down whatever `body` throws.
   template <typename Body>
   auto with(DataModule& data, Stage stage, const Body& body);
-  void forget_earlier_run() const;
 
   TrainOptions options_;
+  const std::string asked_name_;      // run.name as it was given
+  std::optional<RunFolder> claimed_;  // for the first fit()
   comm::Group group_;
   Callbacks callbacks_;
   StopQuestion question_;

@@ -1,13 +1,21 @@
 #include "troika/train/callbacks/callbacks.h"
 
+#include <map>
+#include <string>
+#include <typeinfo>
+
+#include "troika/base/log.h"
 #include "troika/train/callbacks/early_stopping.h"
 #include "troika/train/callbacks/ema.h"
 #include "troika/train/callbacks/exception_checkpoint.h"
 #include "troika/train/callbacks/model_checkpoint.h"
+#include "troika/train/callbacks/monitor.h"
 #include "troika/train/callbacks/statistics.h"
 #include "troika/train/callbacks/swa.h"
 #include "troika/train/callbacks/throughput.h"
 #include "troika/train/callbacks/timer.h"
+#include "troika/train/options.h"
+#include "troika/train/task.h"
 
 namespace troika::train {
 
@@ -32,6 +40,27 @@ Callbacks make_callbacks(const TrainOptions& options) {
   // Last, so that it saves what the others decided.
   result.push_back(std::make_shared<ModelCheckpoint>(options.checkpoint));
   return result;
+}
+
+void require_monitored(const Callbacks& callbacks, const TrainOptions& options, const Task& task,
+                       const MetricValues& validated, bool warns) {
+  if (validated.empty()) return;
+  std::map<std::string, double> known(validated.begin(), validated.end());
+  for (const char* name : {"train/loss", "train/epoch_loss", "train/lr"}) known[name] = 0;
+  if (options.trainer.precision.starts_with("16")) known["train/loss_scale"] = 0;
+  const bool all_is_known = typeid(task) == typeid(Task) && !options.throughput.enabled &&
+                            options.statistics.every_n_steps == 0 &&
+                            callbacks.size() == make_callbacks(options).size();
+  for (const auto& callback : callbacks) {
+    const auto name = callback->monitored();
+    if (name.empty() || known.contains(name)) continue;
+    if (all_is_known) refuse_monitor(callback->name(), name, known);
+    if (!warns) continue;
+    log::warn(
+        "[train] {} monitors {}, which the validation steps do not log: the run fails at "
+        "the end of the first epoch if nothing else does",
+        callback->name(), name);
+  }
 }
 
 }  // namespace troika::train

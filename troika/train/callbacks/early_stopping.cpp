@@ -23,7 +23,7 @@ void EarlyStopping::on_train_epoch_end(FitContext& context) {
   look_at(context);
   const bool complete = std::exchange(validated_, false);
   if (options_.strict && complete && !found_) {
-    refuse_monitor("early_stopping", monitor_, context.at.metrics);
+    refuse_monitor(name(), monitor_.name, context.at.metrics);
   }
 }
 

@@ -15,6 +15,7 @@ class EarlyStopping : public Callback {
 
   std::string name() const override { return "early_stopping"; }
   bool monitors() const override { return true; }
+  std::string monitored() const override { return options_.strict ? monitor_.name : std::string(); }
   // Throws Error(usage) if `strict` and the metric is not logged.
   void on_train_epoch_end(FitContext& context) override;
   void on_validation_end(FitContext& context) override;

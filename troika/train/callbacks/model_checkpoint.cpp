@@ -149,7 +149,7 @@ std::optional<double> ModelCheckpoint::score(const FitContext& context) const {
   const auto& metrics = context.at.metrics;
   const auto found = metrics.find(monitor_.name);
   if (found != metrics.end()) return found->second;
-  if (metrics.contains(kValidation)) refuse_monitor("checkpoint", monitor_, metrics);
+  if (metrics.contains(kValidation)) refuse_monitor(name(), monitor_.name, metrics);
   return {};
 }
 

@@ -31,6 +31,7 @@ class ModelCheckpoint : public Callback {
 
   std::string name() const override { return "model_checkpoint"; }
   bool monitors() const override { return true; }
+  std::string monitored() const override { return monitor_.name; }
   bool keeps_time() const override { return std::isfinite(interval_); }
   void on_fit_start(FitContext& context) override;
   void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;

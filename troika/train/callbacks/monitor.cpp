@@ -13,7 +13,7 @@ double Monitor::worst() const {
   return is_max ? -kInfinity : kInfinity;
 }
 
-void refuse_monitor(const std::string& callback, const Monitor& monitor,
+void refuse_monitor(const std::string& callback, const std::string& monitored,
                     const std::map<std::string, double>& known) {
   std::vector<std::string> names;
   std::string list;
@@ -22,10 +22,10 @@ void refuse_monitor(const std::string& callback, const Monitor& monitor,
     list += (list.empty() ? "" : ", ") + name;
   }
   throw Error("train", ErrorKind::usage,
-              {.what = callback + " cannot monitor " + monitor.name,
+              {.what = callback + " cannot monitor " + monitored,
                .got = "no such metric among those that are the same on all ranks",
                .expected = list.empty() ? "one that is logged" : "one of " + list,
-               .hint = "did you mean " + nearest(monitor.name, names) +
+               .hint = "did you mean " + nearest(monitored, names) +
                        "? a task's own must be logged with sync_dist"});
 }
 

@@ -18,7 +18,7 @@ struct Monitor {
 };
 
 // Throws the error of a monitored metric that was not logged; it lists those that were.
-[[noreturn]] void refuse_monitor(const std::string& callback, const Monitor& monitor,
+[[noreturn]] void refuse_monitor(const std::string& callback, const std::string& monitored,
                                  const std::map<std::string, double>& known);
 
 }  // namespace troika::train

@@ -13,100 +13,110 @@ using config::some_of;
 
 void add_checkpoint(config::Table& table, TrainOptions::Checkpoint& checkpoint) {
   table.add("checkpoint.enabled", &checkpoint.enabled,
-            "write any; when asked to stop, one is written all the same");
+            "write checkpoints; a run that is asked to stop writes one all the same");
   table.add(
       "checkpoint.every_n_epochs", &checkpoint.every_n_epochs,
-      "epochs between checkpoints; 0: none at the end of epochs, but save_last's at the end of the "
-      "run",
+      "write a checkpoint every so many epochs; 0: none at the end of epochs, but save_last's "
+      "at the end of the run",
       count_from(0));
   table.add("checkpoint.every_n_train_steps", &checkpoint.every_n_train_steps,
-            "optimizer steps between further checkpoints; 0: none", count_from(0));
+            "also write a checkpoint every so many optimizer steps; 0: none", count_from(0));
   table.add("checkpoint.async", &checkpoint.async,
-            "write beside training, from a copy in memory; one at a time");
+            "write checkpoints beside training, from a copy of the state in memory, one at a time");
   table.add("checkpoint.weights_only", &checkpoint.weights_only,
-            "write weights alone, which no run goes on from; when asked to stop, all is written");
+            "write the weights alone, from which no run can go on; a run that is asked to stop "
+            "writes all");
   table.add("checkpoint.train_time_interval", &checkpoint.train_time_interval,
-            "time between further checkpoints, DD:HH:MM:SS; empty: none");
-  table.add("checkpoint.monitor", &checkpoint.monitor,
-            "metric that says which checkpoints are the best, as validation/loss; empty: the "
-            "latest are");
-  table.add("checkpoint.mode", &checkpoint.mode, "whether less or more of it is better",
+            "also write a checkpoint after this time, DD:HH:MM:SS; empty: none");
+  table.add(
+      "checkpoint.monitor", &checkpoint.monitor,
+      "metric by which checkpoints are compared, as validation/loss; empty: later ones are better");
+  table.add("checkpoint.mode", &checkpoint.mode,
+            "min: smaller values of the metric are better; max: greater ones are",
             one_of({"min", "max"}));
-  table.add("checkpoint.save_top_k", &checkpoint.save_top_k, "how many of the best stay; -1: all",
-            count_from(-1));
+  table.add("checkpoint.save_top_k", &checkpoint.save_top_k,
+            "keep so many of the best checkpoints; -1: all", count_from(-1));
   table.add("checkpoint.save_last", &checkpoint.save_last,
-            "write and keep the latest too where it is not among the best; link: only if none of "
-            "the best stays (save_top_k 0)",
+            "true: also write and keep the latest checkpoint; false: not unless it is among the "
+            "best; link: only if save_top_k is 0",
             one_of({"true", "false", "link"}));
   table.add("checkpoint.save_on_train_epoch_end", &checkpoint.save_on_train_epoch_end,
-            "whether every_n_epochs means the end of epochs, or of each validation in them; auto: "
-            "of validations, where these come inside of epochs or not in each",
+            "true: every_n_epochs writes at the end of the epoch; false: at the end of each "
+            "validation in it; auto: of validations, if they come inside of epochs or not in each",
             one_of({"auto", "true", "false"}));
   table.add("checkpoint.on_exception", &checkpoint.on_exception,
-            "a rank that fails writes what it has, where it has all of it; docs/callbacks.md");
+            "a rank that fails writes a checkpoint, if it has the whole state; docs/callbacks.md");
 }
 
 void add_early_stopping(config::Table& table, TrainOptions::EarlyStopping& stopping) {
-  table.add("early_stopping.monitor", &stopping.monitor,
-            "metric without whose improvement the run ends, as validation/loss; empty: none");
-  table.add("early_stopping.mode", &stopping.mode, "whether less or more of it is better",
+  table.add(
+      "early_stopping.monitor", &stopping.monitor,
+      "end the run when this metric, as validation/loss, does not improve any more; empty: never");
+  table.add("early_stopping.mode", &stopping.mode,
+            "min: smaller values of the metric are better; max: greater ones are",
             one_of({"min", "max"}));
   table.add("early_stopping.patience", &stopping.patience,
-            "values in a row without improvement that end the run", count_from(1));
+            "end the run after so many values in a row without an improvement", count_from(1));
   table.add("early_stopping.min_delta", &stopping.min_delta,
-            "an improvement must be larger than this", at_least(0.0));
+            "count only improvements that are greater than this", at_least(0.0));
   table.add("early_stopping.strict", &stopping.strict,
-            "a metric that is not logged is an error, instead of no reason to end");
+            "end with an error if the metric is not logged; false: ignore that");
   table.add("early_stopping.check_finite", &stopping.check_finite,
-            "a value that is NaN or infinite ends the run");
+            "end the run when the metric is NaN or infinite");
   table.add("early_stopping.stopping_threshold", &stopping.stopping_threshold,
-            "a better value ends the run; nan: none does");
+            "end the run when the metric is better than this; nan: never");
   table.add("early_stopping.divergence_threshold", &stopping.divergence_threshold,
-            "a worse value ends the run; nan: none does");
+            "end the run when the metric is worse than this; nan: never");
 }
 
 void add_timer(config::Table& table, TrainOptions::Timer& timer) {
-  table.add("timer.interval", &timer.interval, "after what a run whose max_time is over ends",
+  table.add("timer.interval", &timer.interval,
+            "stop at the next step or epoch after trainer.max_time has passed",
             one_of({"step", "epoch"}));
   table.add("timer.verbose", &timer.verbose,
-            "say at the end how long training and validation took");
+            "print at the end how long training and validation took");
 }
 
 void add_averages(config::Table& table, TrainOptions::Ema& ema, TrainOptions::Swa& swa) {
   table.add("ema.enabled", &ema.enabled,
             "validate with an exponential moving average of the weights; docs/callbacks.md");
-  table.add("ema.decay", &ema.decay, "share that the average keeps at an update",
+  table.add("ema.decay", &ema.decay,
+            "weight of the old average at each update; the new weights have the rest",
             from_to_below(0.0, 1.0));
-  table.add("ema.update_every_n_steps", &ema.update_every_n_steps, "optimizer steps",
-            count_from(1));
+  table.add("ema.update_every_n_steps", &ema.update_every_n_steps,
+            "update the average every so many optimizer steps", count_from(1));
   table.add("ema.update_starting_at_step", &ema.update_starting_at_step,
-            "steps before the first that enters the average", count_from(0));
+            "leave the weights of so many first steps out of the average", count_from(0));
   table.add("ema.use_buffers", &ema.use_buffers,
-            "average buffers (batch-norm statistics) too; else the latest are used");
+            "average buffers (batch-norm statistics), too; false: take the latest ones");
   table.add("swa.swa_lrs", &swa.swa_lrs,
-            "learning rate while weights are averaged at the end of epochs; 0: no averages",
+            "stochastic weight averaging: learning rate while the weights of the ends of epochs "
+            "are averaged; 0: off",
             at_least(0.0));
-  table.add("swa.swa_epoch_start", &swa.swa_epoch_start,
-            "epoch, counted from 0, that begins it: a number as 8, or a share of max_epochs",
-            number_or_share());
-  table.add("swa.annealing_epochs", &swa.annealing_epochs, "in which the rate goes to swa_lrs",
-            count_from(0));
-  table.add("swa.annealing_strategy", &swa.annealing_strategy, "how it goes there",
+  table.add(
+      "swa.swa_epoch_start", &swa.swa_epoch_start,
+      "begin to average in this epoch, counted from 0: a number as 8, or a share of max_epochs",
+      number_or_share());
+  table.add("swa.annealing_epochs", &swa.annealing_epochs,
+            "change the learning rate to swa_lrs within so many epochs", count_from(0));
+  table.add("swa.annealing_strategy", &swa.annealing_strategy, "curve of that change",
             one_of({"cos", "linear"}));
 }
 
 void add_observers(config::Table& table, TrainOptions& options) {
   auto& statistics = options.statistics;
   table.add("statistics.every_n_steps", &statistics.every_n_steps,
-            "optimizer steps between statistics of gradients and weights; 0: none", count_from(0));
-  table.add("statistics.of", &statistics.of, "what they are of", some_of({"gradients", "weights"}));
+            "log statistics of gradients and weights every so many optimizer steps; 0: never",
+            count_from(0));
+  table.add("statistics.of", &statistics.of, "which tensors the statistics are of",
+            some_of({"gradients", "weights"}));
   table.add("statistics.per", &statistics.per,
-            "what has some of its own, beside the total: block is what stands before a name's last "
-            "dot",
+            "log them in total, and also for each parameter or each block (the parameters with the "
+            "same name up to its last dot)",
             one_of({"parameter", "block", "total"}));
   auto& throughput = options.throughput;
   table.add("throughput.enabled", &throughput.enabled,
-            "log steps, tokens and FLOPs a second, and their share of the peak");
+            "log steps, tokens and FLOPs a second, and the share of the device's peak (MFU)");
   table.add("throughput.available_flops", &throughput.available_flops,
             "peak of each process's device in FLOPs a second; 0: its data sheet's if it is a known "
             "GPU, else measured by matrix products",

@@ -9,6 +9,7 @@
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint/index.h"
 #include "troika/train/checkpoint/reader.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
@@ -24,6 +25,17 @@ constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
     {"troika.image_size", &nn::ModelOptions::image_size},
     {"troika.vocab_size", &nn::ModelOptions::vocab_size},
     {"troika.context", &nn::ModelOptions::context}};
+
+std::filesystem::path find_on_disk(const std::filesystem::path& path) {
+  const auto checkpoints = run_folder({}) / "checkpoints";
+  auto found = find_checkpoint(checkpoints, path.string());
+  if (!found.empty()) return found;
+  throw Error("train", ErrorKind::usage,
+              {.what = "there is no " + path.string() + " checkpoint",
+               .got = "none in " + checkpoints.string(),
+               .expected = "those of a run that was trained",
+               .hint = "give the folder of the run, as runs/NAME"});
+}
 
 }  // namespace
 
@@ -58,21 +70,15 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
   return save_safetensors(file, model, metadata, publish);
 }
 
-std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
-  std::error_code none;
-  auto folder = std::filesystem::canonical(path, none);
-  if (!none && folder.filename() == kWeightsFile) folder = folder.parent_path();
-  return !none && std::filesystem::exists(folder / kIndexFile) ? folder : std::filesystem::path();
-}
-
 NamedTensors load_weights(const std::filesystem::path& path) {
-  const auto folder = checkpoint_of(path);
-  return folder.empty() ? load_safetensors(path)
-                        : CheckpointReader(folder, 0).read_all(kModelPrefix);
+  const auto found = find_on_disk(path);
+  return std::filesystem::is_directory(found) ? CheckpointReader(found, 0).read_all(kModelPrefix)
+                                              : load_safetensors(found);
 }
 
 TrainOptions read_checkpoint_options(const std::filesystem::path& path) {
-  const auto file = std::filesystem::is_directory(path) ? path / kWeightsFile : path;
+  const auto found = find_on_disk(path);
+  const auto file = std::filesystem::is_directory(found) ? found / kWeightsFile : found;
   const Metadata metadata = read_safetensors_metadata(file);
   const auto text = metadata.find(kOptionsKey);
   if (text == metadata.end()) {

@@ -50,16 +50,15 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
                         const TrainOptions& options, const CheckpointInfo& info,
                         Publish publish = Publish::at_once);
 
-// Weights under PyTorch's names: of the folder of a checkpoint or of model.safetensors in it (or a
-// link to one of them), put together from the files of all ranks and checked; or those of any other
-// safetensors file.
+// In the following, `path` is any of what find_checkpoint() takes; "last" and "best" are those of
+// the run of the default options, runs/run.
+
+// Weights under PyTorch's names: of a checkpoint, put together from the files of all ranks and
+// checked; or those of any other safetensors file.
 NamedTensors load_weights(const std::filesystem::path& path);
 
-// The folder of the checkpoint that such a path means; empty for a file that is in none.
-std::filesystem::path checkpoint_of(const std::filesystem::path& path);
-
-// The options a checkpoint (its folder, or weights) was trained with: enough to make its model
-// again, if that is one of the zoo's.
+// The options that a checkpoint was trained with: enough to make its model again, if that is one of
+// the zoo's.
 TrainOptions read_checkpoint_options(const std::filesystem::path& path);
 
 // The model of a checkpoint of one of the zoo's, in training mode, with its weights in float32.

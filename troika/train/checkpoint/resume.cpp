@@ -275,11 +275,11 @@ std::filesystem::path write_checkpoint(const comm::Group& group, const std::file
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
-                                      const std::string& ckpt_path) {
-  if (ckpt_path.empty()) return {};
+                                      const std::string& handle) {
+  if (handle.empty()) return {};
   std::error_code none;
-  if (ckpt_path == "last" || ckpt_path == "best") {
-    const auto link = folder / ckpt_path;
+  if (handle == "last" || handle == "best") {
+    const auto link = folder / handle;
     // A copy of the folder may have made the link a folder.
     if (!std::filesystem::is_symlink(link, none)) {
       return std::filesystem::exists(link, none) ? link : std::filesystem::path();
@@ -287,15 +287,37 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
     const auto target = std::filesystem::read_symlink(link);
     return target.is_absolute() ? target : folder / target;
   }
-  const std::filesystem::path path(ckpt_path);
-  if (!std::filesystem::exists(path / kIndexFile)) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "cannot resume from " + path.string(),
-                 .got = std::string("no ") + kIndexFile + " in it",
-                 .expected = "the folder of a checkpoint, last, or best"});
-  }
+  const std::filesystem::path path(handle);
   // The link `last`, say, will point to another one, which must not be taken for this.
-  return std::filesystem::canonical(path);
+  const auto found = std::filesystem::canonical(path, none);
+  if (!none) {
+    if (std::filesystem::exists(found / kIndexFile)) return found;
+    const bool is_part = found.filename() == kWeightsFile &&
+                         std::filesystem::exists(found.parent_path() / kIndexFile);
+    if (is_part) return found.parent_path();
+    if (!std::filesystem::is_directory(found)) return found;
+    for (const auto& run : {found, found / "checkpoints"}) {
+      auto last = find_checkpoint(run, "last");
+      if (!last.empty()) return last;
+    }
+  } else if (path.has_parent_path() && (path.filename() == "last" || path.filename() == "best")) {
+    auto named = find_checkpoint(path.parent_path() / "checkpoints", path.filename());
+    if (!named.empty()) return named;
+  }
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "there is no checkpoint " + path.string(),
+       .got = none ? none.message() : "a folder without one",
+       .expected = "last, best, the folder of a run or of a checkpoint, or a file of weights"});
+}
+
+bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  std::error_code none;
+  for (auto part = std::filesystem::weakly_canonical(path, none); part.has_relative_path();
+       part = part.parent_path()) {
+    if (std::filesystem::equivalent(part, folder, none)) return true;
+  }
+  return false;
 }
 
 bool has_last_of_course(const std::filesystem::path& folder) {

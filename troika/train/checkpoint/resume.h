@@ -30,11 +30,18 @@ std::filesystem::path write_checkpoint(const comm::Group& group, const std::file
                                        const RankState& state, const TrainOptions& options,
                                        const CheckpointInfo& info);
 
-// The checkpoint that trainer.ckpt_path means: empty for none, which is also what "last" and
-// "best" mean before the first one was written. `folder` holds the run's checkpoints. Throws
-// Error(usage) for another path that is no checkpoint.
+// The checkpoint that a user's words mean, wherever a checkpoint or weights are asked for:
+// - "last" or "best": that of the run whose checkpoints are in `folder`; empty before there is one;
+// - the folder of a run, or `checkpoints` in it: its last one; RUN/last and RUN/best;
+// - the folder of a checkpoint, or the model.safetensors in it;
+// - any other file, which is taken for one of weights.
+// Links are followed. Returns a checkpoint's folder, or the file; nothing for an empty `handle`.
+// Throws Error(usage) for anything else.
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
-                                      const std::string& ckpt_path);
+                                      const std::string& handle);
+
+// Whether `path` is `folder` or something in it, links followed.
+bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder);
 
 // Whether `folder`/last is of the course that begin_course() began, so of what a run that is
 // started again goes on from. Another run of that name may have left one before.

@@ -1,0 +1,97 @@
+// `troika completion`: the commands and options of this program, for a shell that completes them.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <memory>
+
+#include "troika/cli/commands.h"
+#include "troika/cli/session.h"
+#include "troika/train/options.h"
+
+namespace troika::cli {
+
+namespace {
+
+// Completes the command, its options, keys of the configuration and the values of those that have
+// only some. A key takes no blank after it, as its value follows. Bash cuts words at `=`.
+constexpr const char* kBash = R"(
+_troika() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} key=
+  if [[ $word == "=" ]]; then key=$before word=
+  elif [[ $before == "=" ]]; then key=${{COMP_WORDS[COMP_CWORD-2]}}
+  elif [[ $before == --*.* ]]; then key=$before
+  fi
+  local words=
+  if [[ -n $key ]]; then
+    case $key in
+{values}    esac
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+    return
+  fi
+  local command=${{COMP_WORDS[1]}} keys=
+  [[ $COMP_CWORD -gt 2 && -n ${{COMP_WORDS[2]}} ]] && command="$command ${{COMP_WORDS[2]}}"
+  [[ $COMP_CWORD -eq 1 ]] && command=
+  case $command in
+{commands}  esac
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  if [[ -n $keys && $word == --* ]]; then
+    local found=($(compgen -S = -W "{keys}" -- "$word"))
+    [[ ${{#found[@]}} -gt 0 ]] && compopt -o nospace 2>/dev/null
+    COMPREPLY+=("${{found[@]}}")
+  fi
+}}
+complete -o default -F _troika troika
+)";
+
+std::string words_of(const CLI::App& app) {
+  std::vector<std::string> words;
+  for (const auto* command : app.get_subcommands(nullptr)) words.push_back(command->get_name());
+  for (const auto* option : app.get_options(nullptr)) {
+    for (const auto& name : option->get_lnames()) words.push_back("--" + name);
+    for (const auto& name : option->get_snames()) words.push_back("-" + name);
+  }
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+// The branches of a `case`: that of an inner command comes before that of the one it is in.
+void add_branches(const CLI::App& app, const std::string& path, std::string& out) {
+  for (const auto* command : app.get_subcommands(nullptr)) {
+    add_branches(*command, path + command->get_name() + " ", out);
+  }
+  const auto pattern =
+      path.empty() ? "\"\"" : fmt::format("\"{0}\"|\"{0} \"*", path.substr(0, path.size() - 1));
+  out += fmt::format("    {}) words=\"{}\"{} ;;\n", pattern, words_of(app),
+                     takes_configuration(app) ? " keys=1" : "");
+}
+
+std::string bash(const CLI::App& app) {
+  train::TrainOptions options;
+  std::string keys, values, commands;
+  for (const auto& [key, choices] : train::make_table(options).choices()) {
+    keys += (keys.empty() ? "--" : " --") + key;
+    if (!choices.empty()) {
+      values += fmt::format("      --{}) words=\"{}\" ;;\n", key, fmt::join(choices, " "));
+    }
+  }
+  add_branches(app, "", commands);
+  return fmt::format(fmt::runtime(kBash), fmt::arg("values", values),
+                     fmt::arg("commands", commands), fmt::arg("keys", keys));
+}
+
+}  // namespace
+
+Entry add_completion(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("completion", "print what makes a shell complete commands and options");
+  const auto shell = std::make_shared<std::string>();
+  command->add_option("SHELL", *shell, "bash")->required()->check(CLI::IsMember({"bash"}));
+  command->footer("In ~/.bashrc: source <(troika completion bash)");
+  return {command, [&app, shell] {
+            std::cout << bash(app);
+            return 0;
+          }};
+}
+
+}  // namespace troika::cli
