@@ -1,4 +1,5 @@
 // `troika memory`, and what `troika train` says of the memory it took.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -59,10 +60,55 @@ TEST_F(Memory, MarksWhatFitsIntoTheBudget) {
 }
 
 TEST_F(Memory, ComesAsATableOfAllChoices) {
-  const auto outcome = troika("memory --budget=6GiB" + kModel);
+  const auto outcome = troika("memory --all --budget=6GiB" + kModel);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, ContainsRegex("> 32 +none +ddp [^\n]* fits\n"));
   EXPECT_THAT(outcome.out, ContainsRegex("\n  bf16-mixed +full +zero2 "));
+}
+
+TEST_F(Memory, AdvisesTheFastestThatFits) {
+  const auto large = troika("memory" + kModel);
+  ASSERT_EQ(large.exit_code, 0) << large.err;
+  EXPECT_THAT(large.out,
+              ContainsRegex("what is configured fits into [0-9.]+ [MGT]iB \\(what is left of"));
+  EXPECT_LT(std::count(large.out.begin(), large.out.end(), '\n'), 10) << large.out;
+  const std::string wider =
+      " --model.name=mlp --model.hidden_width=1024 --optim.name=adamw --ranks=4";
+  const auto all = nlohmann::json::parse(troika("memory --json" + wider).out);
+  auto budget = all["process_bytes"].get<int64_t>();
+  for (const auto& row : all["predictions"]) {
+    if (row["configured"]) budget += row["peak_bytes"].get<int64_t>() * 9 / 10;
+  }
+  const auto small = troika(fmt::format("memory --budget={}B{}", budget, wider));
+  EXPECT_THAT(small.out, HasSubstr("--trainer.precision=32 --trainer.recompute="));
+  EXPECT_THAT(troika("memory --budget=1MiB" + kModel).out, HasSubstr("nothing fits into 1.0 MiB"));
+}
+
+// Without the check the kernel ends the process, and nobody says why.
+TEST_F(Memory, ATensorThatNoMemoryIsLeftForIsRefused) {
+  const std::string large =
+      " --model.name=mlp --model.hidden_width=2000000 --data.train_samples=64";
+  for (const std::string command : {"memory", "train"}) {
+    const auto outcome = troika(command + large);
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+    EXPECT_THAT(
+        outcome.err,
+        ContainsRegex("no memory for a tensor of [0-9.]+ [GT]iB; got [0-9.]+ [GMK]iB left of"));
+    EXPECT_THAT(outcome.err, HasSubstr("trainer.memory_check=off"));
+  }
+}
+
+TEST_F(Memory, ARunThatDoesNotFitIsRefusedBeforeItStarts) {
+  const auto outcome = troika(
+      "train --model.name=mlp --model.hidden_width=2000 --data.batch_size=1000000000 "
+      "--data.train_samples=64 --trainer.devices=2");
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_THAT(
+      outcome.err,
+      ContainsRegex(
+          "the run does not fit into memory; got [0-9.]+ TiB of tensors on each rank, "
+          "predicted, expected at most [0-9.]+ [GM]iB: what is left of .*, for 2 ranks here"));
+  EXPECT_THAT(outcome.err, HasSubstr("nothing that `troika memory` knows fits"));
 }
 
 TEST_F(Memory, RefusesWhatItCannotPredict) {

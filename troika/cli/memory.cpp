@@ -7,10 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "troika/base/error.h"
+#include "troika/base/machine_memory.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
-#include "troika/compat/tensor_memory.h"
+#include "troika/cli/session.h"
 #include "troika/compat/torch.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/summary.h"
@@ -28,6 +29,7 @@ struct Arguments {
   std::vector<int> ranks;
   int64_t budget = 0;  // bytes; 0: none stated
   bool json = false;
+  bool all = false;
 };
 
 struct Part {
@@ -45,47 +47,71 @@ struct Report {
   std::vector<MemoryPrediction> predictions = {};
   MemoryChoice configured = {};
   int64_t resident_before = 0;  // of this process, before tensors: a budget must hold that too
-  int64_t budget = 0;
+  int64_t budget = 0;           // of each rank, with its process; 0: not known
+  std::string budget_text = {};
 
-  bool fits(const MemoryPrediction& prediction) const {
-    return prediction.peak() + static_cast<double>(resident_before) <= static_cast<double>(budget);
+  double for_tensors() const { return static_cast<double>(budget - resident_before); }
+  bool fits(const MemoryPrediction& prediction) const { return prediction.peak() <= for_tensors(); }
+  MemoryChoice configured_on(int ranks) const {
+    auto choice = configured;
+    choice.ranks = ranks;
+    return choice;
   }
   bool is_configured(const MemoryPrediction& prediction) const {
-    auto choice = configured;
-    choice.ranks = prediction.choice.ranks;
-    return prediction.choice == choice;
+    return prediction.choice == configured_on(prediction.choice.ranks);
   }
 };
 
-void print_table(const Report& report) {
+void print_row(const Report& report, const MemoryPrediction& prediction) {
+  const auto& choice = prediction.choice;
+  fmt::print("{:<2}{:<11}{:<10}{:<9}{:>10}", report.is_configured(prediction) ? ">" : "",
+             choice.precision, choice.recompute, choice.strategy, human_bytes(prediction.peak()));
+  for (const auto& part : kParts) {
+    fmt::print("{:>12}", human_bytes(prediction.step.*part.bytes));
+  }
+  fmt::print("{:>14}{:>10}", human_bytes(prediction.between_steps), human_bytes(prediction.start));
+  if (report.budget > 0) fmt::print("{}", report.fits(prediction) ? "  fits" : "  -");
+  fmt::print("\n");
+}
+
+void print_advice(const Report& report, const MemoryPrediction* fastest, int ranks) {
+  if (report.budget == 0) return;
+  if (!fastest) {
+    fmt::print("nothing fits into {}: take a smaller batch or model, or more machines\n",
+               report.budget_text);
+  } else if (fastest->choice == report.configured_on(ranks)) {
+    fmt::print("what is configured fits into {}\n", report.budget_text);
+  } else {
+    fmt::print("into {} fits, fastest first: {}\n", report.budget_text,
+               train::options_of(fastest->choice));
+  }
+}
+
+// For each number of ranks what is configured, the fastest that fits and the least; or all.
+void print_table(const Report& report, const std::vector<int>& ranks, bool all) {
   fmt::print("Predicted peak bytes of tensors on each rank, beside {} of the process itself\n",
              human_bytes(static_cast<double>(report.resident_before)));
-  int ranks = 0;
-  for (const auto& prediction : report.predictions) {
-    const auto& choice = prediction.choice;
-    if (choice.ranks != ranks) {
-      ranks = choice.ranks;
-      fmt::print("\n{} rank{}\n  {:<11}{:<10}{:<9}{:>10}", ranks, ranks == 1 ? "" : "s",
-                 "precision", "recompute", "strategy", "peak");
-      for (const auto& part : kParts) fmt::print("{:>12}", part.name);
-      fmt::print("{:>14}{:>10}\n", "between steps", "start");
+  for (const int count : ranks) {
+    std::vector<const MemoryPrediction*> here;
+    for (const auto& prediction : report.predictions) {
+      if (prediction.choice.ranks == count) here.push_back(&prediction);
     }
-    fmt::print("{:<2}{:<11}{:<10}{:<9}{:>10}", report.is_configured(prediction) ? ">" : "",
-               choice.precision, choice.recompute, choice.strategy, human_bytes(prediction.peak()));
-    for (const auto& part : kParts) {
-      fmt::print("{:>12}", human_bytes(prediction.step.*part.bytes));
+    const auto* fastest = train::fastest_within(report.predictions, report.for_tensors(),
+                                                report.configured_on(count));
+    const auto* least = *std::ranges::min_element(here, {}, &MemoryPrediction::peak);
+    fmt::print("\n{} rank{}\n  {:<11}{:<10}{:<9}{:>10}", count, count == 1 ? "" : "s", "precision",
+               "recompute", "strategy", "peak");
+    for (const auto& part : kParts) fmt::print("{:>12}", part.name);
+    fmt::print("{:>14}{:>10}\n", "between steps", "start");
+    for (const auto* one : here) {
+      if (all || report.is_configured(*one) || one == fastest || one == least) {
+        print_row(report, *one);
+      }
     }
-    fmt::print("{:>14}{:>10}", human_bytes(prediction.between_steps),
-               human_bytes(prediction.start));
-    if (report.budget > 0) fmt::print("{}", report.fits(prediction) ? "  fits" : "  -");
-    fmt::print("\n");
+    print_advice(report, fastest, count);
   }
-  fmt::print("\n>: as configured. Parts are those at the peak of a step.");
-  if (report.budget > 0) {
-    fmt::print(" fits: with the process, into {}.",
-               human_bytes(static_cast<double>(report.budget)));
-  }
-  fmt::print("\n");
+  fmt::print("\n>: as configured. Parts are those at the peak of a step.{}\n",
+             all ? "" : " --all prints every choice.");
 }
 
 void print_json(const Report& report) {
@@ -112,24 +138,40 @@ void print_json(const Report& report) {
   std::cout << all.dump(2) << '\n';
 }
 
+// The stated one, or for one number of ranks an equal share of what is left on this machine.
+void set_budget(Report& report, const Arguments& arguments, const std::vector<int>& ranks) {
+  if (arguments.budget > 0) {
+    report.budget = arguments.budget;
+    report.budget_text = human_bytes(static_cast<double>(arguments.budget));
+    return;
+  }
+  const auto left = memory::available();
+  if (!left || ranks.size() != 1) return;
+  report.budget = left->bytes / ranks.front();
+  report.budget_text =
+      fmt::format("{} (what is left of {}, by {})", human_bytes(static_cast<double>(report.budget)),
+                  left->limit, ranks.front());
+}
+
 int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.file, overrides);
-  compat::count_tensor_memory();
+  check_memory(options);
   // One sample says what the model takes.
   options.data.train_samples = 1;
   const auto dataset = data::make_dataset(options.data, data::Split::train);
   options.model = fit_model(options.model, *dataset);
-  Report report{.resident_before = train::peak_resident_bytes(), .budget = arguments.budget};
   auto ranks = arguments.ranks;
   if (ranks.empty()) {
     ranks.push_back(static_cast<int>(std::max<int64_t>(1, options.trainer.devices)));
   }
+  Report report{.resident_before = train::peak_resident_bytes()};
+  set_budget(report, arguments, ranks);
   train::MemoryPredictor predictor(options, *dataset);
   report.configured = predictor.configured(ranks.front());
   report.predictions = train::predict_choices(predictor, ranks);
-  arguments.json ? print_json(report) : print_table(report);
+  arguments.json ? print_json(report) : print_table(report, ranks, arguments.all);
   return 0;
 }
 
@@ -142,9 +184,12 @@ Entry add_memory(CLI::App& app) {
   command->add_option("--ranks", arguments->ranks, "numbers of processes; one: trainer.devices")
       ->delimiter(',')
       ->check(CLI::Range(1, 1'000'000));
-  command->add_option("--budget", arguments->budget, "of each process, as in 6GiB: mark what fits")
+  command
+      ->add_option("--budget", arguments->budget,
+                   "of each process, as in 6GiB; none: a share of what is left here")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::PositiveNumber);
+  command->add_flag("--all", arguments->all, "print every choice, not those that matter most");
   command->add_flag("--json", arguments->json, "print JSON, in bytes");
   command->allow_extras();
   command->footer("Any option of CONFIG may follow as --section.name=value.");

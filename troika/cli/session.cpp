@@ -15,6 +15,7 @@
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cluster/launcher.h"
+#include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/train/run_folder.h"
 #include "troika/train/run_group.h"
@@ -127,6 +128,14 @@ comm::Group join(const train::TrainOptions& options, const cluster::Environment&
   set_threads(options, environment);
   if (environment.world_size > 1) log::set_prefix(fmt::format("rank {}", environment.rank));
   return comm::world(environment, train::world_options(options));
+}
+
+void check_memory(const train::TrainOptions& options) {
+  compat::count_tensor_memory();
+  if (options.trainer.memory_check == "off") return;
+  compat::refuse_tensors_beyond_memory(
+      "take a smaller data.batch_size or model, trainer.recompute=full or trainer.strategy=zero3; "
+      "`troika memory` predicts; trainer.memory_check=off tries all the same");
 }
 
 void open_log(const std::string& name, const train::TrainOptions& options,

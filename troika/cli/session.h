@@ -39,6 +39,10 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
                    const std::vector<std::string>& more = {},
                    const std::function<void(train::TrainOptions&)>& change = {});
 
+// Counts the memory of tensors from here on, and refuses what there is no memory for unless
+// trainer.memory_check is off.
+void check_memory(const train::TrainOptions& options);
+
 // Sets the threads of this process and connects it to the others, which blocks.
 comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment);
 // From now on, writes the log of this process for the subcommand `name` to the run's folder, too.

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <memory>
 
+#include "troika/base/error.h"
+#include "troika/base/machine_memory.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
@@ -13,7 +15,6 @@
 #include "troika/cluster/environment.h"
 #include "troika/cluster/slurm/commands.h"
 #include "troika/cluster/stop_signals.h"
-#include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/placement.h"
@@ -57,19 +58,45 @@ void print_summary(const train::RunSummary& summary) {
   fmt::print("  metrics and logs     {}\n", summary.run_folder);
 }
 
-// Of the run's peak, on rank 0; 0 where that is not predicted, as on GPUs. Before the run's own
-// tensors are made and random numbers are drawn: it leaves no trace in either.
+// Throws Error(usage) where the ranks on this machine are predicted to take more than there is.
+void require_fits(train::MemoryPredictor& predictor, const train::MemoryPrediction& prediction,
+                  int local_ranks) {
+  const auto left = memory::available();
+  if (!left) return;
+  const double each = static_cast<double>(left->bytes) / local_ranks;
+  if (prediction.peak() <= each) return;
+  const auto choices = train::predict_choices(predictor, {prediction.choice.ranks});
+  const auto* fits = train::fastest_within(choices, each, prediction.choice);
+  const auto way_out =
+      fits ? fmt::format("{} takes {}", train::options_of(fits->choice), human_bytes(fits->peak()))
+           : std::string(
+                 "nothing that `troika memory` knows fits: take a smaller batch or model, "
+                 "or more machines");
+  throw Error(
+      "cli", ErrorKind::usage,
+      {.what = "the run does not fit into memory",
+       .got = fmt::format("{} of tensors on each rank, predicted", human_bytes(prediction.peak())),
+       .expected =
+           fmt::format("at most {}: what is left of {}, for {} rank{} here", human_bytes(each),
+                       left->limit, local_ranks, local_ranks == 1 ? "" : "s"),
+       .hint = way_out + "; trainer.memory_check=off tries all the same"});
+}
+
+// The predicted peak of the run, on rank 0; 0 where that is not predicted, as on GPUs. Before the
+// run's own tensors are made and random numbers are drawn: it leaves no trace in either.
 int64_t predicted_bytes(const train::TrainOptions& options, const data::Dataset& dataset,
-                        const comm::Group& group) {
+                        const comm::Group& group, int local_ranks) {
   if (group.rank() != 0 || !train::Placement::of(options, group).device.is_cpu()) return 0;
   train::MemoryPredictor predictor(options, dataset);
   const auto choice = predictor.configured(group.size());
   if (!predictor.why_not(choice).empty()) return 0;
-  return static_cast<int64_t>(predictor.predict(choice).peak());
+  const auto prediction = predictor.predict(choice);
+  if (options.trainer.memory_check == "on") require_fits(predictor, prediction, local_ranks);
+  return static_cast<int64_t>(prediction.peak());
 }
 
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
-  compat::count_tensor_memory();
+  check_memory(options);
   require_elastic_batch(options, environment);
   const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue());
   const auto group = join(options, environment);
@@ -78,7 +105,8 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options.model, *training);
-  const int64_t predicted = predicted_bytes(options, *training, group);
+  const int64_t predicted =
+      predicted_bytes(options, *training, group, environment.local_world_size);
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
   const auto task = train::make_task(options);
   train::Trainer trainer(options, group, std::move(folder));

@@ -1,12 +1,18 @@
 #include "troika/compat/tensor_memory.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <fmt/format.h>
 #include <malloc.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <limits>
 
 #include "troika/base/error.h"
+#include "troika/base/machine_memory.h"
 #include "troika/base/memory.h"
+#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 
 namespace troika::compat {
@@ -24,6 +30,47 @@ void give_back(void* data) {
   memory::add(-size_of(data));
   g_allocator->raw_deleter()(data);
 }
+
+// Refuses what there is no memory for.
+class Guard {
+ public:
+  explicit Guard(std::string hint) : hint_(std::move(hint)) {}
+
+  void require_room(int64_t bytes) {
+    const int64_t wanted = memory::live() + bytes;
+    if (wanted < next_look_) return;
+    const auto left = memory::available();
+    if (!left) {
+      next_look_ = std::numeric_limits<int64_t>::max();
+      return;
+    }
+    // Tensors that nothing was written to have no memory yet, and malloc() has some that it was
+    // given back.
+    const int64_t untouched = std::max<int64_t>(0, memory::live() - memory::resident());
+    const auto kept = static_cast<int64_t>(::mallinfo2().fordblks);
+    const int64_t room = left->bytes + kept - untouched;
+    if (bytes > room) refuse(bytes, std::max<int64_t>(0, room), left->limit);
+    next_look_ = wanted + std::max(kLeastStep, (room - bytes) / 8);
+  }
+
+ private:
+  static constexpr int64_t kLeastStep = int64_t{1} << 20;
+
+  [[noreturn]] void refuse(int64_t bytes, int64_t room, const std::string& limit) const {
+    throw Error("compat", ErrorKind::failure,
+                {.what = fmt::format("no memory for a tensor of {}",
+                                     human_bytes(static_cast<double>(bytes))),
+                 .got = fmt::format("{} left of {}, beside {} of tensors of this process",
+                                    human_bytes(static_cast<double>(room)), limit,
+                                    human_bytes(static_cast<double>(memory::live()))),
+                 .hint = hint_});
+  }
+
+  const std::string hint_;
+  std::atomic<int64_t> next_look_ = 0;  // bytes of live tensors from which the system is asked
+};
+
+std::atomic<Guard*> g_guard = nullptr;
 
 class Counting final : public c10::Allocator {
  public:
@@ -45,6 +92,7 @@ class Counting final : public c10::Allocator {
 
  private:
   static c10::DataPtr counted(size_t bytes) {
+    if (Guard* const guard = g_guard) guard->require_room(static_cast<int64_t>(bytes));
     auto result = g_allocator->allocate(bytes);
     memory::add(size_of(result.get()));
     TROIKA_CHECK(result.compare_exchange_deleter(g_allocator->raw_deleter(), &give_back),
@@ -67,6 +115,12 @@ void count_tensor_memory() {
 
 bool counts_tensor_memory() {
   return g_allocator != nullptr;
+}
+
+void refuse_tensors_beyond_memory(const std::string& hint) {
+  count_tensor_memory();
+  static Guard guard(hint);
+  g_guard = &guard;
 }
 
 }  // namespace troika::compat

@@ -1,11 +1,19 @@
 // LibTorch's allocator for the CPU, made to tell what it is asked for.
 #pragma once
 
+#include <string>
+
 namespace troika::compat {
 
 // From here on, tensors on the CPU count in base/memory.h; those made before never do. Call it
 // before there are tensors that matter; again, it does nothing.
 void count_tensor_memory();
 bool counts_tensor_memory();
+
+// From here on, a tensor on the CPU that neither this machine nor a limit of this process's cgroup
+// has memory for is refused: its allocation throws Error(failure) with `hint`, where the kernel
+// would end the process without a word. Counts too. The system is asked when tensors take an eighth
+// of what was left more than before, so memory that other processes take in between is not seen.
+void refuse_tensors_beyond_memory(const std::string& hint);
 
 }  // namespace troika::compat

@@ -169,6 +169,11 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
   table.add("trainer.enable_model_summary", &trainer.enable_model_summary,
             "say on rank 0 what the run is about to do: model, data, steps, strategy, memory");
+  table.add(
+      "trainer.memory_check", &trainer.memory_check,
+      "on: troika train ends with an error where a tensor on the CPU, or what is predicted of "
+      "the run, does not fit into the memory of the machine or the cgroup; off: tries",
+      one_of({"on", "off"}));
   table.add("trainer.trace", &trainer.trace,
             "write what happened when on all ranks in the first 500 steps to trace.json, for "
             "Perfetto and troika report");

@@ -57,6 +57,7 @@ struct TrainOptions {
     int64_t threads = 0;
     bool enable_progress_bar = true;
     bool enable_model_summary = true;
+    std::string memory_check = "on";
     bool trace = false;
     std::string profiler = {};
     std::string ckpt_path;

@@ -9,7 +9,7 @@ namespace troika::train {
 namespace {
 
 // "1 rank", "1,234 ranks"
-std::string count(int64_t number, const char* noun) {
+std::string noun_text(int64_t number, const char* noun) {
   std::string digits = std::to_string(number);
   for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
     digits.insert(static_cast<size_t>(at), ",");
@@ -17,20 +17,20 @@ std::string count(int64_t number, const char* noun) {
 }
 
 std::string model_text(const RunPlan& plan) {
-  std::string text = fmt::format("{}, {}", plan.model, count(plan.parameters, "parameter"));
+  std::string text = fmt::format("{}, {}", plan.model, noun_text(plan.parameters, "parameter"));
   if (plan.trainable != plan.parameters)
     text += fmt::format(", {} of them trainable", plan.trainable);
   return text;
 }
 
 std::string steps_text(const RunPlan& plan) {
-  std::string text = plan.steps > 0 ? count(plan.steps, "step") : "until the time is over";
+  std::string text = plan.steps > 0 ? noun_text(plan.steps, "step") : "until the time is over";
   if (plan.steps_made > 0) text += fmt::format(", from step {} on", plan.steps_made);
   return text + fmt::format("; {} an epoch", plan.steps_per_epoch);
 }
 
 std::string batch_text(const RunPlan& plan) {
-  std::string text = count(plan.batch * plan.passes, "sample") + " a step";
+  std::string text = noun_text(plan.batch * plan.passes, "sample") + " a step";
   if (plan.ranks > 1)
     text += fmt::format(", {:.4g} on each rank",
                         static_cast<double>(plan.batch * plan.passes) / plan.ranks);
@@ -40,8 +40,9 @@ std::string batch_text(const RunPlan& plan) {
 
 std::string strategy_text(const RunPlan& plan) {
   if (plan.ranks == 1) return fmt::format("1 rank on {}", plan.device);
-  return fmt::format("{}, {} on {}, back end {}, on {}", plan.strategy, count(plan.ranks, "rank"),
-                     count(plan.nodes, "node"), plan.backend, plan.device);
+  return fmt::format("{}, {} on {}, back end {}, on {}", plan.strategy,
+                     noun_text(plan.ranks, "rank"), noun_text(plan.nodes, "node"), plan.backend,
+                     plan.device);
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ std::string describe(const RunPlan& plan) {
     text += fmt::format("\n  {:<10} {}", name, value);
   };
   line("model", model_text(plan));
-  line("data", fmt::format("{}, {} to validate", count(plan.training_samples, "sample"),
+  line("data", fmt::format("{}, {} to validate", noun_text(plan.training_samples, "sample"),
                            plan.validation_samples));
   line("steps", steps_text(plan));
   line("batch", batch_text(plan));

@@ -237,4 +237,21 @@ std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
   return result;
 }
 
+const MemoryPrediction* fastest_within(const std::vector<MemoryPrediction>& predictions,
+                                       double bytes, const MemoryChoice& like) {
+  const MemoryPrediction* found = nullptr;
+  for (const auto& prediction : predictions) {
+    const auto& choice = prediction.choice;
+    if (choice.ranks != like.ranks || prediction.peak() > bytes) continue;
+    if (choice.precision == like.precision) return &prediction;
+    if (!found) found = &prediction;
+  }
+  return found;
+}
+
+std::string options_of(const MemoryChoice& choice) {
+  return fmt::format("--trainer.precision={} --trainer.recompute={} --trainer.strategy={}",
+                     choice.precision, choice.recompute, choice.strategy);
+}
+
 }  // namespace troika::train

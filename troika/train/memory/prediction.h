@@ -86,4 +86,14 @@ class MemoryPredictor {
 std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
                                               const std::vector<int>& ranks);
 
+// The prediction for a rank that is expected to be fastest among those of `like`'s number of ranks
+// that peak at no more than so many bytes: one of its precision if there is any, then with the
+// least recomputation, then with the least shared out. Null where none does. `predictions` are in
+// the order of predict_choices().
+const MemoryPrediction* fastest_within(const std::vector<MemoryPrediction>& predictions,
+                                       double bytes, const MemoryChoice& like);
+
+// The options that make a choice: "--trainer.precision=32 --trainer.recompute=full ...".
+std::string options_of(const MemoryChoice& choice);
+
 }  // namespace troika::train
