@@ -20,13 +20,13 @@ namespace troika::config {
 using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                            std::vector<int64_t>>;
 
-// What a value must be beyond its type. `text` completes "expected ...".
+// A condition on a value beyond its type. `text` completes "expected ...".
 struct Rule {
   std::string text;
   std::function<bool(const Value&)> holds;
   std::vector<std::string> names = {};  // of a text or a list: all there are, to name the nearest
   std::map<std::string, std::string> known_as = {};  // what other programs call some of the names
-  // Of a text: files may give it as a number too, which keeps its form (1 or 1.0).
+  // For a text: files may give it as a number too, which keeps its form (1 or 1.0).
   bool takes_numbers = false;
 };
 

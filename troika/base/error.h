@@ -9,7 +9,7 @@
 
 namespace troika {
 
-// What a process that ends with this error tells its launcher through its exit code.
+// The kind of an error, which a process that ends with it tells its launcher by its exit code.
 enum class ErrorKind : int {
   failure = 1,  // anything else: a bug, a full disk, memory
   usage = 2,    // configuration, command line, environment or input data: a retry cannot help

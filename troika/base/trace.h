@@ -1,4 +1,4 @@
-// What happened when: spans and instants of one rank on named tracks, as a measurement or a
+// Traces: spans and instants of one rank on named tracks, as a measurement or a
 // simulator made them, and their file format.
 //
 // The file is a Chrome trace (Trace Event Format, "JSON Object Format"), which Perfetto opens: a
@@ -80,7 +80,7 @@ struct ClockExchange {
   Clock::time_point received;
 };
 
-// What to add to this rank's clock at the instant `at`, within +- error.
+// A time to add to this rank's clock at the instant `at`, within +- error.
 struct ClockOffset {
   Clock::time_point at;
   Clock::duration offset{0};
@@ -98,7 +98,7 @@ class AlignedClock {
   AlignedClock(ClockOffset first, ClockOffset last) : first_(first), last_(last) {}
 
   Clock::time_point operator()(Clock::time_point here) const;
-  // Of times between the two measurements, if the clocks drift evenly.
+  // The bound for times between the two measurements, if the clocks drift evenly.
   Clock::duration error() const { return std::max(first_.error, last_.error); }
 
  private:

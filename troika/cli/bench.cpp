@@ -102,7 +102,7 @@ Entry add_bench(CLI::App& app) {
   add_words(*collectives, given->words);
   collectives->add_option("--json", given->json_file, "file to write the rows to, as a JSON array");
 
-  // What `collectives` starts as its ranks; the empty group keeps it out of the help.
+  // `collectives` starts its ranks by this; the empty group keeps it out of the help.
   auto* rank = command->add_subcommand("rank", "one rank of a benchmark")->group("");
   add_words(*rank, given->words);
   rank->add_option("--rows", given->rows_file)->required();

@@ -1,4 +1,4 @@
-// What subcommands that take a training configuration share.
+// Arguments that all subcommands with a training configuration share.
 #pragma once
 
 #include <string>

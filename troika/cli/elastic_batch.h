@@ -1,4 +1,4 @@
-// What training asks of its options when machines may come and go.
+// Checks of the options of a training whose machines may come and go.
 #pragma once
 
 #include "troika/cluster/environment.h"

@@ -18,7 +18,7 @@ namespace troika::cli {
 
 namespace {
 
-// What is done with the trainer, the task and the samples that were held out.
+// Works with the trainer, the task and the samples that were held out.
 using Work = std::function<void(train::Trainer&, train::Task&, const data::Dataset&,
                                 const std::string& ckpt, const comm::Group&)>;
 

@@ -26,7 +26,7 @@ struct Arguments {
   double join_seconds = 600;
 };
 
-// What CLI11 left over, from the first word that is no option of ours, and what followed `--`.
+// The words that CLI11 left over, from the first that is no option of ours, and those after `--`.
 std::vector<std::string> program(std::vector<std::string> words, const AfterDashes& rest) {
   if (!words.empty() && words.front().starts_with('-')) {
     throw Error("launch", ErrorKind::usage,

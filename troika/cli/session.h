@@ -1,4 +1,4 @@
-// What the subcommands that train, test and predict share: the configuration, the processes that
+// Shared by the subcommands that train, test and predict: the configuration, the processes that
 // work by it, and their group.
 #pragma once
 
@@ -28,12 +28,13 @@ void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
 // Whether these are among the command's arguments.
 bool takes_configuration(const CLI::App& command);
 
-// What one process does; the result is its exit code.
+// The work of one process; the result is its exit code.
 using WorkHere = std::function<int(train::TrainOptions, const cluster::Environment&)>;
 
-// Of the subcommand `name`: prints the configuration if that is all that was asked for; starts this
-// program once per trainer.devices, with `more` arguments, if no launcher has started this process
-// yet; else does the work here. `change`, if there is one, changes the options that were read.
+// Runs the subcommand `name`: prints the configuration if that is all that was asked for; starts
+// this program once per trainer.devices, with `more` arguments, if no launcher has started this
+// process yet; else does the work here. `change`, if there is one, changes the options that were
+// read.
 int run_configured(const std::string& name, const ConfigArguments& arguments,
                    const std::vector<std::string>& overrides, const WorkHere& work,
                    const std::vector<std::string>& more = {},

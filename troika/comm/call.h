@@ -41,8 +41,8 @@ std::string_view name(Algorithm algorithm);
 // Throws Error(usage) that names the nearest one.
 Algorithm algorithm_from(std::string_view name);
 
-// What ranks must agree on before a collective moves data, and the names that errors need. Sent as
-// it lies in memory.
+// The facts that ranks must agree on before a collective moves data, and the names that errors
+// need. Sent as it lies in memory.
 struct Print {
   int64_t sequence = 0;
   int64_t count = 0;      // elements that all ranks must agree on; -1 where they may differ

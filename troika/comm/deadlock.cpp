@@ -20,7 +20,7 @@ struct Waiter {
   int next = -1;
 };
 
-// What a rank says of itself in that group; null when it is no member, or not known.
+// A rank's account of itself in that group; null when it is no member, or not known.
 const GroupAccount* account_in(const GroupAccount& group, const std::optional<Account>& account) {
   if (!account) return nullptr;
   const auto is_it = [&](const GroupAccount& theirs) { return theirs.is_of(group); };

@@ -54,7 +54,7 @@ struct GroupOptions {
   Milliseconds timeout = std::chrono::minutes(5);
   // How long one may take before a warning names the ranks that have not come; zero for never.
   Milliseconds stall_warning = std::chrono::seconds(30);
-  // Of every all-reduce that names none itself.
+  // For every all-reduce that names none itself.
   Algorithm algorithm = Algorithm::automatic;
   // Where every rank writes its flight record when the group fails, as <group>-rank<r>.json; empty
   // for nowhere.
@@ -73,12 +73,12 @@ struct CallOptions {
   Algorithm algorithm = Algorithm::automatic;
 };
 
-// What this rank has sent for collectives so far: messages and bytes of data, without what is
-// needed to agree. Back ends that work in shared memory send nothing.
+// Messages and bytes of data that this rank has sent for collectives so far, without those needed
+// to agree. Back ends that work in shared memory send nothing.
 struct Counters {
   uint64_t messages = 0;
   uint64_t bytes = 0;
-  // Of these, to ranks of other nodes.
+  // The part of them to ranks of other nodes.
   uint64_t messages_between_nodes = 0;
   uint64_t bytes_between_nodes = 0;
 };
@@ -167,7 +167,7 @@ class Group {
   // over MPI libraries with few tags in fewer; beyond, all members get Error(usage).
   std::optional<Group> split(int color, int key = 0, Site site = Site::current()) const;
 
-  // What messages were measured to cost, by which Algorithm::automatic chooses: float64 [5], the
+  // The measured costs of messages, by which Algorithm::automatic chooses: float64 [5], the
   // same on all ranks, for assume_links(). Measured at the first call that needs it, or here. A run
   // that is to give the same bits again must choose alike, so this belongs into its checkpoint.
   // Collective, blocking, with no call under way; as is assume_links(). Groups of all ranks that

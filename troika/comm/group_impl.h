@@ -46,7 +46,7 @@ class CompletedSend : public Transfer {
   bool done() override { return true; }
 };
 
-// What a group's implementation is, told once when it is made.
+// The facts about a group that its implementation is told once, when it is made.
 struct Station {
   std::string backend;
   int rank = 0;

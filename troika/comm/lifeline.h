@@ -99,7 +99,7 @@ class Lifeline {
   // that one was taken.
   int64_t next_id() const;
   void take_id(int64_t id);
-  // Those of the groups this rank is in.
+  // The tag spaces of the groups this rank is in.
   static constexpr size_t kTagSpaces = 512;
   std::bitset<kTagSpaces> tag_spaces() const;
   void enrol(Enrolment group);
@@ -130,7 +130,7 @@ class Lifeline {
   void hear_lost(int rank, const std::string& why);
   void hear_left(int rank, const std::string& farewell);
   std::string answer(const std::string& question) const;
-  // Of all groups that this rank is in.
+  // This rank's account of all groups that it is in.
   Account account() const;
   std::string farewell() const;
   void cut(const Error& cause, bool heard);

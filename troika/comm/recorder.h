@@ -12,7 +12,7 @@
 
 namespace troika::comm {
 
-// What a rank says of itself: its latest call, and whether that is still going on.
+// A rank's account of itself: its latest call, and whether that is still going on.
 struct Standing {
   int64_t sequence = -1;  // -1: nothing was called yet
   bool finished = true;
@@ -47,7 +47,7 @@ class Recorder {
   void started(const Print& print);
   void ended(int64_t sequence, bool well);
 
-  // Of the latest call that was started.
+  // These are of the latest call that was started.
   Standing standing() const;
   Progress progress() const;
 

@@ -28,8 +28,8 @@ struct WorldOptions {
 Group world(const WorldOptions& options = {});
 Group world(const cluster::Environment& environment, const WorldOptions& options);
 
-// What "auto" stands for here if the ranks of a node can share memory, as it can be told before
-// they have met: "local" when the process is alone, "shm", "shm+gloo" or "shm+mpi".
+// The back end that "auto" stands for here if the ranks of a node can share memory, as it can be
+// told before they have met: "local" when the process is alone, "shm", "shm+gloo" or "shm+mpi".
 std::string choose_backend(const cluster::Environment& environment);
 
 }  // namespace troika::comm

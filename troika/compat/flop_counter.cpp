@@ -22,7 +22,7 @@ const auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
 thread_local int inside = 0;    // operators that count
 thread_local int backward = 0;  // nodes of a backward pass
 
-// Of [..., m, k] and [..., k, n].
+// FLOPs of the product of [..., m, k] and [..., k, n].
 int64_t product(const c10::IValue& a, const c10::IValue& b) {
   return 2 * a.toTensor().numel() * b.toTensor().size(-1);
 }
@@ -50,8 +50,8 @@ int64_t convolution_forward(Inputs in) {
   return 2 * places * weight.numel();
 }
 
-// Of aten::convolution_backward: grad_output, input, weight, bias_sizes, stride, padding, dilation,
-// transposed, output_padding, groups, output_mask.
+// Inputs of aten::convolution_backward: grad_output, input, weight, bias_sizes, stride, padding,
+// dilation, transposed, output_padding, groups, output_mask.
 int64_t convolution_backward(Inputs in) {
   const auto& places = in[7].toBool() ? in[1] : in[0];
   const auto wanted = in[10].toBoolList();

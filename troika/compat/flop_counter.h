@@ -35,7 +35,7 @@ class [[nodiscard]] FlopCounter {
   };
 
   int64_t flops() const;
-  // What a backward pass made again of the forward pass, which flops() leaves out.
+  // The part that backward passes made again of forward passes, which flops() leaves out.
   int64_t recomputed() const;
 
  private:

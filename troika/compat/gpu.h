@@ -1,4 +1,4 @@
-// What LibTorch knows of a GPU beyond what its common headers tell.
+// Facts about a GPU that LibTorch's common headers do not tell.
 #pragma once
 
 #include <c10/core/Device.h>

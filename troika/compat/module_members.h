@@ -1,4 +1,5 @@
-// What LibTorch's modules are made of, where they hold it: Module's own lists copy every name.
+// The parameters, buffers and submodules of LibTorch's modules, where they hold them: Module's own
+// lists copy every name.
 #pragma once
 
 #include <ATen/core/Tensor.h>

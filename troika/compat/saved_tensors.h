@@ -1,5 +1,5 @@
-// What operators keep for their backward passes, through a hand of ours. LibTorch gives its hooks
-// on saved tensors to Python alone, but asks its autograd engine for them.
+// Hooks on the tensors that operators keep for their backward passes. LibTorch gives such hooks to
+// Python alone, but asks its autograd engine for them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

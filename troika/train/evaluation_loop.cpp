@@ -105,7 +105,7 @@ bool EvaluationLoop::for_each_batch(const std::string& label,
     // After the last batch the evaluation is done sooner than made anew.
     if (i + 1 < most && stop_.after_batch(context_.seconds)) return false;
   }
-  // What follows tells the result, or goes on with its own progress.
+  // The result is told next, or the training's own progress.
   if (progress) progress->clear();
   return true;
 }

@@ -1,4 +1,4 @@
-// What `troika bench collectives` measures: the words of the command line and what they mean.
+// The plan of `troika bench collectives`: the words of the command line and what they mean.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -46,7 +46,7 @@ void verify(const Variant& variant, const Plan& plan, Stage& stage) {
   if (plan.operation == comm::Operation::all_reduce) variant.output.zero_();
 }
 
-// Of each call the time on the rank where it took longest.
+// Each call's time on the rank where it took longest.
 std::vector<double> longest(std::vector<double> seconds, const comm::Group& control) {
   const at::Tensor all =
       at::from_blob(seconds.data(), {static_cast<int64_t>(seconds.size())}, at::kDouble);

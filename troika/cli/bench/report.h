@@ -14,7 +14,7 @@ struct Row {
   int ranks = 0;
   int64_t bytes = 0;  // of the whole tensor
   int64_t iterations = 0;
-  // Of a call, on the rank where it took longest.
+  // The times of a call, on the rank where it took longest.
   double min_microseconds = 0, p50_microseconds = 0, p99_microseconds = 0;
   // At p50, in 1e9 bytes a second.
   double algorithm_bandwidth = 0;  // bytes / time
@@ -23,7 +23,7 @@ struct Row {
   std::string library = {};        // of a peer that is not LibTorch, e.g. "Open MPI v4.1.4"
 };
 
-// What must pass each rank's link, per byte of the tensor, at the least; with it the numbers of
+// The least that must pass each rank's link, per byte of the tensor; with it the numbers of
 // different operations and numbers of ranks compare (PERFORMANCE.md of nccl-tests).
 double bus_factor(comm::Operation operation, int ranks);
 

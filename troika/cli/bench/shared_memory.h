@@ -43,7 +43,7 @@ class SpinBarrier {
   // In the part of each rank, in one cache line.
   struct Place {
     std::atomic<uint32_t> round;  // how often the rank has come
-    // Of rank 0, for even and odd rounds: it may be one round ahead of who still reads.
+    // Rank 0's, for even and odd rounds: it may be one round ahead of who still reads.
     std::atomic<bool> decisions[2];
   };
   Place& place(int rank) const;

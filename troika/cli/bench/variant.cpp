@@ -176,7 +176,7 @@ at::Tensor pattern(int64_t first, int64_t count, double scale, double shift, c10
   return period.repeat({count / kPeriod + 2}).narrow(0, first % kPeriod, count);
 }
 
-// What `rank` brings.
+// The tensor that `rank` brings.
 at::Tensor contribution(int rank, int64_t count, c10::ScalarType type) {
   return pattern(0, count, 1, rank + 1, type);
 }
@@ -212,7 +212,7 @@ std::vector<Variant> make_variants(const Plan& plan, Stage& stage, int64_t bytes
 }
 
 void fill(const Variant& variant, const Plan& plan, int rank) {
-  // What is there of an earlier call must not pass for a result.
+  // The result of an earlier call must not pass for this one's.
   variant.output.zero_();
   const bool in_place = !variant.input.defined();
   if (in_place && plan.operation == Operation::broadcast && rank != 0) return;

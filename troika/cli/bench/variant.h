@@ -17,7 +17,7 @@
 
 namespace troika::cli::bench {
 
-// What the ranks share from the first measurement to the last: a group for each back end of the
+// All that ranks share from the first measurement to the last: a group for each back end of the
 // plan, the peers, and the barrier from which calls start.
 class Stage {
  public:
@@ -27,7 +27,7 @@ class Stage {
   const std::vector<comm::Group>& groups() const { return groups_; }
   // Where the ranks agree on what to measure.
   const comm::Group& control() const { return groups_.front(); }
-  // Those of plan.against, in its order.
+  // The peers of plan.against, in its order.
   Peer& peer(size_t i) const { return *peers_[i]; }
   SpinBarrier& barrier() { return barrier_; }
 

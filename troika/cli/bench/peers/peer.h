@@ -1,5 +1,5 @@
-// What Troika's all-reduce is measured against: other libraries' own, one source each, with an
-// empty twin where it cannot be built.
+// The peers that Troika's all-reduce is measured against: other libraries' own, one source each,
+// with an empty twin where it cannot be built.
 #pragma once
 
 #include <ATen/core/Tensor.h>
