@@ -114,6 +114,11 @@ class Lifeline {
   void write_flight_records(const std::string& cause);
 
  private:
+  // Enough for news inside a cluster, and too little to be noticed by who waits for an error.
+  static constexpr Milliseconds kNewsTime{1000};
+  // The question for the account of a rank; others are the number of a group.
+  static constexpr const char* kAllGroups = "all";
+
   struct Departed {
     int rank;
     std::map<uint32_t, Standing> last;  // by group
