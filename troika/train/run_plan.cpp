@@ -12,7 +12,7 @@ namespace {
 std::string noun_text(int64_t number, const char* noun) {
   std::string digits = std::to_string(number);
   for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(static_cast<size_t>(at), 1, ',');
   return fmt::format("{} {}{}", digits, noun, number == 1 ? "" : "s");
 }
 
