@@ -140,7 +140,7 @@ TEST_F(TimelineOfARun, IsOffByDefaultAndNoneOfAnEarlierRunSurvives) {
   ASSERT_EQ(troika(kTrain + " --trainer.trace=true").exit_code, 0);
   EXPECT_TRUE(std::filesystem::exists(run_file("trace.json")));
   ASSERT_EQ(troika("report runs/t").exit_code, 0);
-  ASSERT_EQ(troika(kTrain).exit_code, 0);
+  ASSERT_EQ(troika(kTrain + " --run.overwrite=true").exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(run_file("trace.json")));
   EXPECT_FALSE(std::filesystem::exists(run_file("report.html")));
   ASSERT_EQ(troika("report runs/t").exit_code, 0);
