@@ -6,7 +6,7 @@
 namespace troika::testing_support {
 
 struct Outcome {
-  int exit_code = -1;  // 128 + signal for a killed one; -1 when it did not end within 10 seconds
+  int exit_code = -1;  // 128 + signal for a killed one; -1 when it did not end within 30 seconds
   std::string out;
   std::string err;
   int orphans = 0;  // processes it left running; they are killed
