@@ -1,4 +1,4 @@
-// The table of wrong inputs: each ends within 10 seconds, not with success, with the exact message,
+// The table of wrong inputs: each ends within 30 seconds, not with success, with the exact message,
 // and leaves no process behind.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
