@@ -16,7 +16,7 @@ using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::Not;
 
-// What is offered for the last of the words, into which bash has cut the line.
+// The completions of the last word; bash has cut the line into `words`.
 std::vector<std::string> complete(const std::string& words) {
   const TemporaryFolder folder;
   write_file_atomically(

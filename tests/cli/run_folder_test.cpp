@@ -115,7 +115,7 @@ TEST_F(RunFolders, OverwriteTakesTheSameFolder) {
   EXPECT_FALSE(exists("run-2"));
 }
 
-// What fails before it has results leaves the name free.
+// A run that fails before it has results leaves the name free.
 TEST_F(RunFolders, ARunThatCouldNotBeginTakesNoName) {
   for (const char* devices : {"1", "2"}) {
     EXPECT_EQ(

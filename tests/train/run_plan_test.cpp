@@ -29,7 +29,7 @@ TEST(RunPlan, IsABlockOfLines) {
   EXPECT_EQ(describe(kPlan),
             "quickstart starts\n"
             "  model      Net, 272,474 parameters\n"
-            "  data       9,984 samples, 2000 to validate\n"
+            "  data       9,984 samples, 2,000 to validate\n"
             "  steps      468 steps; 156 an epoch\n"
             "  batch      64 samples a step, 32 on each rank\n"
             "  strategy   ddp, 2 ranks on 1 node, back end shm, on cpu\n"

@@ -203,7 +203,7 @@ TEST_F(SaveCheckpoint, AValidationIsJudgedOnceWhicheverHookSaved) {
   options_.early_stopping.min_delta = 1e3;
   options_.checkpoint.monitor = "validation/loss";
   options_.checkpoint.save_top_k = -1;
-  // Of the hooks that save, in their order: name, number.
+  // The hooks that saved, in their order: name, number.
   std::vector<std::string> saved;
   fit([&](Trainer& trainer) {
     const auto count = std::make_shared<int>(0);

@@ -45,7 +45,7 @@ constexpr Version kFirst{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memor
                          "total_inactive_file"};
 constexpr Version kSecond{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
 
-// What the cgroup's own limit leaves; nothing without one.
+// The bytes that the cgroup's own limit leaves; nothing without one.
 std::optional<int64_t> left_in(const fs::path& folder, const Version& version) {
   const auto limit = number_after(content_of(folder / version.limit), "");
   const auto usage = number_after(content_of(folder / version.usage), "");

@@ -17,7 +17,7 @@ namespace troika::cli {
 
 using Command = std::function<int()>;
 
-// Of arguments that find_checkpoint() takes.
+// The help of arguments that find_checkpoint() takes.
 inline constexpr const char* kCheckpointHelp =
     "the folder of a run (its last checkpoint), RUN/best, the folder of a checkpoint, or a file of "
     "weights";

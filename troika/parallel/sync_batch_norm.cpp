@@ -183,7 +183,7 @@ bool plan_as(torch::nn::Module& module, const std::string& name, const ReplaceIn
                   },
                   [made, layer, replace] {
                     layer->train(made->is_training());
-                    // What changes a module's type or device gives buffers other memory.
+                    // A change of a module's type or device gives buffers other memory.
                     if (made->options.track_running_stats()) {
                       layer->running_mean.set_data(made->running_mean);
                       layer->running_var.set_data(made->running_var);

@@ -12,6 +12,7 @@
 #include "troika/base/log.h"
 #include "troika/base/random.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/state.h"
 #include "troika/train/checkpoint/foreign_weights.h"
 #include "troika/train/checkpoint/resume.h"
 #include "troika/train/checkpoint/text_tensor.h"
@@ -38,11 +39,9 @@ Callbacks in_order(Callbacks callbacks) {
   return callbacks;
 }
 
-int64_t count_parameters(const torch::nn::Module& module, bool trainable) {
+int64_t count_trainable(const torch::nn::Module& module) {
   int64_t count = 0;
-  for (const auto& parameter : module.parameters()) {
-    if (!trainable || parameter.requires_grad()) count += parameter.numel();
-  }
+  for (const auto& parameter : nn::trained_parameters(module)) count += parameter.tensor.numel();
   return count;
 }
 
@@ -82,8 +81,8 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       training_(training),
       validation_(validation),
       ranks_{group_.rank(), group_.size()},
-      parameters_(count_parameters(task.module(), /*trainable=*/false)),
-      trainable_(count_parameters(task.module(), /*trainable=*/true)),
+      parameters_(nn::parameter_count(task.module())),
+      trainable_(count_trainable(task.module())),
       batch_(global_batch(options, group_.size())),
       passes_(accumulation(options).passes),
       sampler_({.size = training.size(),

@@ -46,7 +46,7 @@ config::Rule recompute_policy() {
           }};
 }
 
-// What run_folder() takes as run.name.
+// The names that run_folder() takes.
 constexpr const char* kRunNames = "a relative path without . or .. in it";
 
 bool is_run_name(const std::filesystem::path& name) {

@@ -222,7 +222,7 @@ bool is_handed_down(const TrainOptions& options) {
 
 RunFolder RunFolder::claim(TrainOptions& options, bool goes_on_when_started_again) {
   RunFolder result;
-  // Of the run that run.name means before this run gets a name of its own.
+  // They are of the run that run.name means before this run gets a name of its own.
   auto& weights = options.weights.path;
   if (weights == "last" || weights == "best") {
     weights = run_folder(options) / "checkpoints" / weights;

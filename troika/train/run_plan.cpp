@@ -8,25 +8,32 @@ namespace troika::train {
 
 namespace {
 
+// "1,234"
+std::string grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) {
+    digits.insert(static_cast<size_t>(at), 1, ',');
+  }
+  return digits;
+}
+
 // "1 rank", "1,234 ranks"
 std::string noun_text(int64_t number, const char* noun) {
-  std::string digits = std::to_string(number);
-  for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<size_t>(at), 1, ',');
-  return fmt::format("{} {}{}", digits, noun, number == 1 ? "" : "s");
+  return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
 }
 
 std::string model_text(const RunPlan& plan) {
   std::string text = fmt::format("{}, {}", plan.model, noun_text(plan.parameters, "parameter"));
-  if (plan.trainable != plan.parameters)
-    text += fmt::format(", {} of them trainable", plan.trainable);
+  if (plan.trainable != plan.parameters) {
+    text += fmt::format(", {} of them trainable", grouped(plan.trainable));
+  }
   return text;
 }
 
 std::string steps_text(const RunPlan& plan) {
   std::string text = plan.steps > 0 ? noun_text(plan.steps, "step") : "until the time is over";
-  if (plan.steps_made > 0) text += fmt::format(", from step {} on", plan.steps_made);
-  return text + fmt::format("; {} an epoch", plan.steps_per_epoch);
+  if (plan.steps_made > 0) text += fmt::format(", from step {} on", grouped(plan.steps_made));
+  return text + fmt::format("; {} an epoch", grouped(plan.steps_per_epoch));
 }
 
 std::string batch_text(const RunPlan& plan) {
@@ -54,7 +61,7 @@ std::string describe(const RunPlan& plan) {
   };
   line("model", model_text(plan));
   line("data", fmt::format("{}, {} to validate", noun_text(plan.training_samples, "sample"),
-                           plan.validation_samples));
+                           grouped(plan.validation_samples)));
   line("steps", steps_text(plan));
   line("batch", batch_text(plan));
   line("strategy", strategy_text(plan));

@@ -1,4 +1,4 @@
-// What a run is about to do, told before it does it.
+// The plan of a run, told before it begins.
 #pragma once
 
 #include <cstdint>
