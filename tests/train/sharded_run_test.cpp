@@ -108,17 +108,21 @@ class ShardedRun : public testing::Test {
     options.trainer.strategy = strategy;
     return options;
   }
+  TrainOptions one_epoch_in(const std::filesystem::path& folder) const {
+    auto options = with("zero3");
+    options.run.folder = folder.string();
+    options.data.global_batch_size = kGlobalBatch;
+    options.trainer.max_epochs = 1;
+    options.trainer.enable_progress_bar = false;
+    return options;
+  }
 
   TrainOptions options_;
 };
 
 TEST_F(ShardedRun, ADoneRunThatIsStartedAgainLeavesTheModuleWhole) {
   const TemporaryFolder folder;
-  auto options = with("zero3");
-  options.run.folder = folder.path().string();
-  options.data.global_batch_size = kGlobalBatch;
-  options.trainer.max_epochs = 1;
-  options.trainer.enable_progress_bar = false;
+  auto options = one_epoch_in(folder.path());
   options.trainer.ckpt_path = "last";
   for (int start = 0; start < 2; ++start) {
     comm::local::run(4, [&](const comm::Group& group) {
@@ -134,11 +138,7 @@ TEST_F(ShardedRun, ADoneRunThatIsStartedAgainLeavesTheModuleWhole) {
 // Whatever refuses it, on all ranks or on one of them, before anything was loaded or after.
 TEST_F(ShardedRun, AFitThatCannotStartLeavesTheModuleWhole) {
   const TemporaryFolder folder;
-  auto options = with("zero3");
-  options.run.folder = folder.path().string();
-  options.data.global_batch_size = kGlobalBatch;
-  options.trainer.max_epochs = 1;
-  options.trainer.enable_progress_bar = false;
+  auto options = one_epoch_in(folder.path());
   // `victim`: the rank that fails alone; -1: all do.
   const auto expect_refused = [](const TrainOptions& with, const std::string& error, int victim) {
     SCOPED_TRACE(error);
