@@ -3,20 +3,31 @@
 # Every rank and every test gets one thread.
 set(TROIKA_TEST_ENVIRONMENT OMP_NUM_THREADS=1 XDG_CONFIG_HOME=${PROJECT_BINARY_DIR}/config)
 
-# troika_test(ROOM [TORCH] SOURCES ... [DEPENDS ...] [ALONE suites ...]): one test program test_ROOM.
-function(troika_test room)
-  cmake_parse_arguments(TEST "TORCH" "" "SOURCES;DEPENDS;ALONE" ${ARGN})
-  set(target test_${room})
-  add_executable(${target} ${TEST_SOURCES})
-  target_link_libraries(${target} PRIVATE troika_options troika::${room} ${TEST_DEPENDS}
-                        GTest::gmock GTest::gtest_main)
+# troika_test_program(TARGET [TORCH] SOURCES ... LIBRARIES ...): a program with GoogleMock, with LibTorch
+# or without. Where TROIKA_UNITY is on, its sources are compiled several at a time.
+function(troika_test_program target)
+  cmake_parse_arguments(PROGRAM "TORCH" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${target} ${PROGRAM_SOURCES})
+  target_link_libraries(${target} PRIVATE troika_options ${PROGRAM_LIBRARIES} GTest::gmock)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
-  if(TEST_TORCH)
+  if(PROGRAM_TORCH)
     target_precompile_headers(${target} REUSE_FROM tests_torch_headers)
-    troika_add_tests(${target} PREFIX ${room}. ALONE ${TEST_ALONE} PROPERTIES TIMEOUT 300)
   else()
     target_precompile_headers(${target} REUSE_FROM tests_headers)
-    troika_add_tests(${target} PREFIX ${room}. ALONE .+ PROPERTIES TIMEOUT 120)
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TROIKA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
+# troika_test(ROOM [TORCH] SOURCES ... [DEPENDS ...]): the test program test_ROOM.
+function(troika_test room)
+  cmake_parse_arguments(TEST "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
+  set(libraries troika::${room} ${TEST_DEPENDS} GTest::gtest_main)
+  if(TEST_TORCH)
+    troika_test_program(test_${room} TORCH SOURCES ${TEST_SOURCES} LIBRARIES ${libraries})
+    troika_add_tests(test_${room} PREFIX ${room}. PROPERTIES TIMEOUT 300)
+  else()
+    troika_test_program(test_${room} SOURCES ${TEST_SOURCES} LIBRARIES ${libraries})
+    troika_add_tests(test_${room} PREFIX ${room}. ALONE .+ PROPERTIES TIMEOUT 120)
   endif()
 endfunction()
 

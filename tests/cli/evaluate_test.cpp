@@ -16,14 +16,14 @@ namespace {
 using testing::HasSubstr;
 using testing_support::run_program;
 
-const std::string kTiny =
+const std::string kTinyRun =
     " --model.name=mlp --model.hidden_width=16 --data.train_samples=96 "
     "--data.validation_samples=37 --data.global_batch_size=12 --trainer.precision=64 "
     "--trainer.max_epochs=2 --optim.lr=0.01 --data.augment=false --run.name=tiny";
 
 class Evaluate : public testing::Test {
  protected:
-  Evaluate() { train_ = troika("train" + kTiny); }
+  Evaluate() { train_ = troika("train" + kTinyRun); }
   testing_support::Outcome troika(const std::string& arguments) {
     return run_program("cd " + folder_.path().string() + " && exec " + TROIKA_PROGRAM + " " +
                        arguments);

@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 // Trains to `steps`; without, rank 1 of the first round is killed after the first checkpoint, and
 // the second round trains some steps more than the checkpoint it goes on from.
-constexpr const char* kRank = R"(#!/bin/sh
+constexpr const char* kRestartedRank = R"(#!/bin/sh
 name=$1 steps=$2 last=runs/$1/checkpoints/last
 if [ -z "$steps" ]; then
   steps=1000000000
@@ -47,7 +47,7 @@ std::string tensors(const std::filesystem::path& file) {
 
 TEST(Restart, EndsWithTheWeightsOfARunThatNeverStopped) {
   const TemporaryFolder folder;
-  write_file_atomically(folder / "rank", kRank);
+  write_file_atomically(folder / "rank", kRestartedRank);
   const auto launch = [&](const std::string& arguments) {
     return testing_support::run_program(
         "cd " + folder.path().string() +

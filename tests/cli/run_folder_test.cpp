@@ -18,7 +18,7 @@ using testing_support::Outcome;
 using testing_support::run_program;
 
 // 16 steps an epoch.
-const std::string kSmall =
+const std::string kSmallRun =
     " --model.name=mlp --model.hidden_width=16 --data.train_samples=192 --data.augment=false "
     "--data.validation_samples=12 --data.global_batch_size=12 --trainer.max_epochs=1 "
     "--trainer.enable_progress_bar=false";
@@ -30,7 +30,7 @@ class RunFolders : public testing::Test {
     return run_program("cd " + folder_.path().string() + " && " + command);
   }
   Outcome train(const std::string& arguments) {
-    return shell(TROIKA_PROGRAM " train" + kSmall + arguments);
+    return shell(TROIKA_PROGRAM " train" + kSmallRun + arguments);
   }
   std::filesystem::path run(const std::string& name) const { return folder_ / "runs" / name; }
   nlohmann::json summary(const std::string& name) const {
@@ -73,7 +73,7 @@ TEST_F(RunFolders, TheSameCommandTwiceKeepsBothRuns) {
 #ifdef TROIKA_WITH_MPI
 TEST_F(RunFolders, RanksOfMpirunAgree) {
   const std::string command =
-      TROIKA_MPIEXEC " --allow-run-as-root --oversubscribe -n 4 " TROIKA_PROGRAM " train" + kSmall;
+      TROIKA_MPIEXEC " --allow-run-as-root --oversubscribe -n 4 " TROIKA_PROGRAM " train" + kSmallRun;
   ASSERT_EQ(shell("exec " + command).exit_code, 0);
   const auto first = content("run");
   const auto again = shell("exec " + command);
@@ -141,7 +141,7 @@ TEST_F(RunFolders, TwoAtOnceHaveTwoAndACrashFreesTheName) {
         "{0} train{1}{2} --run.name={3} --trainer.ckpt_path=last "
         "--trainer.max_steps=$(($(readlink runs/{3}/checkpoints/last | sed 's/.*=//; s/-v.*//') "
         "+ 20)); }}",
-        TROIKA_PROGRAM, kSmall, kEndless, name, processes));
+        TROIKA_PROGRAM, kSmallRun, kEndless, name, processes));
     ASSERT_EQ(both.exit_code, 0) << both.err << read_file(folder_ / "second");
     EXPECT_EQ(summary(name + "-2")["steps"], 16);
     EXPECT_THAT(read_file(folder_ / "refused"),
@@ -157,7 +157,7 @@ TEST_F(RunFolders, ARestartFindsTheFolderOfItsLaunch) {
   ASSERT_EQ(train("").exit_code, 0);
   const auto first = content("run");
   write_file_atomically(folder_ / "rank", R"(#!/bin/sh
-train() { exec )" TROIKA_PROGRAM " train" + kSmall +
+train() { exec )" TROIKA_PROGRAM " train" + kSmallRun +
                                               kEndless +
                                               R"( --trainer.max_steps=$1; }
 last=runs/run-2/checkpoints/last
@@ -191,12 +191,12 @@ TEST_F(RunFolders, ARequeuedJobFindsItsFolder) {
     const auto stopped = shell(fmt::format(
         "{}{} train{}{} --trainer.devices={} & child=$!; until [ -e runs/{}/checkpoints/last ]; "
         "do :; done; kill -USR1 $child; wait $child",
-        job, TROIKA_PROGRAM, kSmall, kEndless, processes, taken));
+        job, TROIKA_PROGRAM, kSmallRun, kEndless, processes, taken));
     ASSERT_EQ(stopped.exit_code, 5) << stopped.err;
     const auto steps = summary(taken)["steps"].get<int64_t>();
     const auto again = shell(fmt::format(
         "{}export SLURM_RESTART_COUNT=1; {} train{}{} --trainer.devices={} --trainer.max_steps={}",
-        job, TROIKA_PROGRAM, kSmall, kEndless, processes, steps + 5));
+        job, TROIKA_PROGRAM, kSmallRun, kEndless, processes, steps + 5));
     ASSERT_EQ(again.exit_code, 0) << again.err;
     EXPECT_THAT(again.err, HasSubstr("goes on from"));
     EXPECT_EQ(summary(taken)["steps"], steps + 5);

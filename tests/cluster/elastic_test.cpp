@@ -23,8 +23,8 @@ using testing::Not;
 constexpr int kManyRounds = 20;
 
 // For ranks' scripts: their `note` makes the file ROUND-RANK-of-WORLD_SIZE.
-const std::string kForEver = "note; while :; do sleep 1000 & wait; done";
-const std::string kUntilAllowed = "[ -e finish ] && note && exit 0; " + kForEver;
+const std::string kRunForEver = "note; while :; do sleep 1000 & wait; done";
+const std::string kUntilAllowed = "[ -e finish ] && note && exit 0; " + kRunForEver;
 const std::string kSaves = "trap 'exit 6' TERM; " + kUntilAllowed;
 
 class Elastic : public testing::Test {
@@ -112,7 +112,7 @@ TEST_F(Elastic, MachinesNumberThemselves) {
 TEST_F(Elastic, AfterAFailureAllStartAnew) {
   add(options("[ $TROIKA_ROUND = 1 ] && echo $TORCHELASTIC_RESTART_COUNT of "
               "$TORCHELASTIC_MAX_RESTARTS && exit 0; [ $RANK = 2 ] && exit 7; " +
-                  kForEver,
+                  kRunForEver,
               3, 3, 2),
       3);
   for (const auto& launch : launches_) {
@@ -134,7 +134,7 @@ TEST_F(Elastic, WhenNoRestartIsLeftTheFailureIsEverybodys) {
 }
 
 TEST_F(Elastic, WhatAnotherTryCannotHelpEndsAll) {
-  add(options("[ $RANK = 1 ] && exit 2; " + kForEver, 2, 2, 3), 2);
+  add(options("[ $RANK = 1 ] && exit 2; " + kRunForEver, 2, 2, 3), 2);
   for (const auto& launch : launches_) {
     EXPECT_EQ(launch->wait(), 2);
     EXPECT_THAT(launch->err(), Not(HasSubstr("round 1")));
@@ -145,7 +145,7 @@ TEST_F(Elastic, WhatAnotherTryCannotHelpEndsAll) {
   add(missing, 2);
   for (const auto& launch : launches_) EXPECT_EQ(launch->wait(), 127) << launch->err();
   launches_.clear();
-  add(options(kForEver, 2, 2, 3));
+  add(options(kRunForEver, 2, 2, 3));
   add(missing);
   for (const auto& launch : launches_) EXPECT_EQ(launch->wait(), 127) << launch->err();
 }
@@ -167,7 +167,7 @@ TEST_F(Elastic, TemporaryLogsStayWithAFailureOnly) {
 }
 
 TEST_F(Elastic, AChildOfBeforeMayEndBeforeTheFirstRound) {
-  auto alone = options(kForEver, 2, 2);
+  auto alone = options(kRunForEver, 2, 2);
   alone.elastic->join_timeout = Milliseconds(1000);
   auto& launch = add(alone, [this](LaunchOptions&) {
     if (::fork() != 0) return;
@@ -246,7 +246,7 @@ TEST_F(Elastic, WhenTheHostIsToldToEndAllSaveAndEnd) {
 TEST_F(Elastic, ARoundThatCrossesTheSignalToTheHostEnds) {
   // More than a pipe takes: the launch comes to a halt in its report of the first round, which ends
   // after that.
-  auto failing = options("[ $TROIKA_ROUND = 0 ] || { " + kForEver +
+  auto failing = options("[ $TROIKA_ROUND = 0 ] || { " + kRunForEver +
                              "; }; printf '{\"message\": \"%0200000d\", \"time_ns\": 1}' 0 > "
                              "$TROIKA_ERROR_FILE; exit 7",
                          1, 1, 1);
@@ -269,7 +269,7 @@ TEST_F(Elastic, ARoundThatCrossesTheSignalToTheHostEnds) {
 }
 
 TEST_F(Elastic, WhenTheHostIsLostAllEnd) {
-  add(options(kForEver, 1, 2, 5), 2);
+  add(options(kRunForEver, 1, 2, 5), 2);
   const int round = begins(2);
   auto& other = machine(1, round);
   machine(0, round).signal(SIGKILL);
@@ -280,7 +280,7 @@ TEST_F(Elastic, WhenTheHostIsLostAllEnd) {
 }
 
 TEST_F(Elastic, TooFewMachinesAreAnErrorInTime) {
-  auto impatient = options(kForEver, 2, 3);
+  auto impatient = options(kRunForEver, 2, 3);
   impatient.elastic->join_timeout = Milliseconds(300);
   auto& launch = add(impatient);
   EXPECT_EQ(launch.wait(), 99);
@@ -289,7 +289,7 @@ TEST_F(Elastic, TooFewMachinesAreAnErrorInTime) {
 }
 
 TEST_F(Elastic, TooFewAreLeft) {
-  auto impatient = options(kForEver, 2, 2);
+  auto impatient = options(kRunForEver, 2, 2);
   impatient.elastic->join_timeout = Milliseconds(3000);
   add(impatient, 2);
   const int round = begins(2);
@@ -300,7 +300,7 @@ TEST_F(Elastic, TooFewAreLeft) {
 }
 
 TEST_F(Elastic, LaunchesThatDisagreeAreRefusedByTheOption) {
-  auto& host = add(options(kForEver, 1, 3));
+  auto& host = add(options(kRunForEver, 1, 3));
   ASSERT_EQ(begins(1), 0);
   auto processes = options("", 1, 3), nodes = options("", 1, 2), id = options("", 1, 3);
   processes.processes = 2;
@@ -319,7 +319,7 @@ TEST_F(Elastic, LaunchesThatDisagreeAreRefusedByTheOption) {
 }
 
 TEST_F(Elastic, RanksThatMeetThereAreToldThatItIsNoRankZero) {
-  add(options(kForEver, 1, 3));
+  add(options(kRunForEver, 1, 3));
   ASSERT_EQ(begins(1), 0);
   Environment rank;
   rank.rank = 1;
@@ -334,7 +334,7 @@ TEST_F(Elastic, RanksThatMeetThereAreToldThatItIsNoRankZero) {
 }
 
 TEST_F(Elastic, AMachineWithAnotherSecretIsToldWhy) {
-  auto impatient = options(kForEver, 2, 2);
+  auto impatient = options(kRunForEver, 2, 2);
   impatient.elastic->join_timeout = Milliseconds(6000);
   auto& host = add(impatient);
   const std::string other(64, 'e');

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr int kSize = 5;
+constexpr int kMembers = 5;
 
 std::string random_bytes(Random& random, size_t size) {
   std::string bytes(size, '\0');
@@ -37,7 +37,7 @@ std::string random_bytes(Random& random, size_t size) {
 // What strangers say: none of it may earn a byte.
 std::vector<std::string> what_strangers_say(const std::string& recorded) {
   Random random(11);
-  const Hello hello{.rank = 1, .world_size = kSize, .host = "h", .patience_ms = 1, .left_ms = 1};
+  const Hello hello{.rank = 1, .world_size = kMembers, .host = "h", .patience_ms = 1, .left_ms = 1};
   const std::string frame = encode({Message::hello, 0, "", to_json(hello)});
   const net::ClientHandshake other(net::Secret::random(), "ranks:1");
   return {"",
@@ -111,7 +111,7 @@ std::string recording(const net::Secret& secret, const std::string& listener) {
   const net::ClientHandshake client(secret, listener);
   const auto answer = server.answer(client.first_message());
   net::Session session(*client.finish(answer->message));
-  const Hello hello{.rank = 1, .world_size = kSize, .host = "h", .patience_ms = 1, .left_ms = 1};
+  const Hello hello{.rank = 1, .world_size = kMembers, .host = "h", .patience_ms = 1, .left_ms = 1};
   return client.first_message() +
          session.sealer.seal(encode({Message::hello, 0, "", to_json(hello)}));
 }
@@ -121,23 +121,23 @@ TEST(Strangers, DoNotDisturbTheGathering) {
   const RunSecret secret{net::Secret::random(), "a test"};
   // Of another session of the same run: the listener would answer its first message.
   const Strangers strangers(port, recording(secret.secret, "ranks:1"));
-  auto early = world(kSize, port);
+  auto early = world(kMembers, port);
   early.pop_back();
   auto others = std::async(std::launch::async, [&] {
     return run_all(early, secret, [&](Rendezvous& meeting, int rank) {
       meeting.set("from " + std::to_string(rank), "x");
       strangers.wait_for_more();
-      all_meet(meeting, "talked", kSize);
+      all_meet(meeting, "talked", kMembers);
       meeting.leave();
     });
   });
   strangers.wait_for_more();  // while one is still to come
   const auto errors =
-      run_all({member(kSize - 1, kSize, port)}, secret, [&](Rendezvous& meeting, int) {
-        for (int rank = 0; rank < kSize - 1; ++rank) {
+      run_all({member(kMembers - 1, kMembers, port)}, secret, [&](Rendezvous& meeting, int) {
+        for (int rank = 0; rank < kMembers - 1; ++rank) {
           meeting.get("from " + std::to_string(rank), Deadline::after(kLong));
         }
-        all_meet(meeting, "talked", kSize);
+        all_meet(meeting, "talked", kMembers);
         meeting.leave();
       });
   EXPECT_THAT(errors, Each(""));
@@ -147,11 +147,11 @@ TEST(Strangers, DoNotDisturbTheGathering) {
 TEST(Strangers, AReplayedHandshakeEarnsNothing) {
   const int port = free_port();
   const RunSecret secret{net::Secret::random(), "a test"};
-  auto members = world(kSize, port);
+  auto members = world(kMembers, port);
   members.pop_back();
   auto run = std::async(std::launch::async, [&] {
     return run_all(members, secret, [&](Rendezvous& meeting, int) {
-      all_meet(meeting, "here", kSize);
+      all_meet(meeting, "here", kMembers);
       meeting.leave();
     });
   });
@@ -178,8 +178,8 @@ TEST(Strangers, AReplayedHandshakeEarnsNothing) {
     ASSERT_TRUE(net::receive(socket.get(), answer, reason));
   }
   net::Session session(client.finish(answer).value());
-  const Hello hello{.rank = kSize - 1,
-                    .world_size = kSize,
+  const Hello hello{.rank = kMembers - 1,
+                    .world_size = kMembers,
                     .host = "here",
                     .patience_ms = 20'000,
                     .left_ms = 20'000};
@@ -214,7 +214,7 @@ TEST(Strangers, ARankWithAnotherSecretIsToldAndSoAreThoseWhoWaitForIt) {
   const int port = free_port();
   const RunSecret secret{net::Secret::random(), "a test"};
   const RunSecret other{net::Secret::random(), "another test"};
-  auto members = world(kSize, port);
+  auto members = world(kMembers, port);
   const Environment last = members.back();
   members.pop_back();
   auto waiting = std::async(std::launch::async,
@@ -245,7 +245,7 @@ TEST(Strangers, AServerWithAnotherSecretIsNotBelieved) {
     const std::string answer = std::string(net::kServerMagic) + std::string(64, 'x');
     send_all(peer.get(), answer, Deadline::after(kLong));
   });
-  EXPECT_THAT(run_all({member(1, kSize, here.port)}, secret, nothing)[0],
+  EXPECT_THAT(run_all({member(1, kMembers, here.port)}, secret, nothing)[0],
               StartsWith("[cluster] could not authenticate with rank 0 at " + place(here.port) +
                          "; got an answer made with another run secret"));
   server.join();
@@ -258,9 +258,9 @@ TEST(Strangers, ManySilentOnesLeaveRoomForTheRanks) {
   const pid_t rank_0 = in_child([&] {
     const rlimit few{128, 128};
     ::setrlimit(RLIMIT_NOFILE, &few);
-    const auto meeting = join(member(0, kSize, port));
-    all_meet(*meeting, "here", kSize);
-    all_meet(*meeting, "more strangers", kSize);
+    const auto meeting = join(member(0, kMembers, port));
+    all_meet(*meeting, "here", kMembers);
+    all_meet(*meeting, "more strangers", kMembers);
     meeting->leave();
   });
   std::vector<net::Descriptor> silent;
@@ -274,12 +274,12 @@ TEST(Strangers, ManySilentOnesLeaveRoomForTheRanks) {
     }
   };
   flood();
-  auto members = world(kSize, port);
+  auto members = world(kMembers, port);
   members.erase(members.begin());
   const auto errors = run_all(members, [&](Rendezvous& meeting, int rank) {
-    all_meet(meeting, "here", kSize);
+    all_meet(meeting, "here", kMembers);
     if (rank == 1) flood();
-    all_meet(meeting, "more strangers", kSize);
+    all_meet(meeting, "more strangers", kMembers);
     meeting.leave();
   });
   EXPECT_THAT(errors, Each(""));

@@ -92,13 +92,13 @@ Counters counted(Group group, const at::Tensor& tensor, Algorithm algorithm) {
 }
 
 // n divides the count, and a block fits into one segment.
-constexpr uint64_t kElements = 5040;
-constexpr uint64_t kBytes = kElements * 4;
+constexpr uint64_t kModelElements = 5040;
+constexpr uint64_t kBytes = kModelElements * 4;
 
 TEST(Algorithms, RingSendsTwoTimesNMinusOneBlocks) {
   for (const int n : {2, 3, 4, 7}) {
     local::run(n, [&](const Group& group) {
-      const auto sent = counted(group, at::ones({kElements}), Algorithm::ring);
+      const auto sent = counted(group, at::ones({kModelElements}), Algorithm::ring);
       const auto ranks = static_cast<uint64_t>(n);
       EXPECT_EQ(sent.messages, 2 * (ranks - 1));
       EXPECT_EQ(sent.bytes, 2 * (ranks - 1) * kBytes / ranks);
@@ -109,7 +109,7 @@ TEST(Algorithms, RingSendsTwoTimesNMinusOneBlocks) {
 TEST(Algorithms, RecursiveDoublingSendsEverythingLogNTimes) {
   for (const auto& [n, rounds] : {std::pair(2, 1), {4, 2}, {8, 3}}) {
     local::run(n, [&](const Group& group) {
-      const auto sent = counted(group, at::ones({kElements}), Algorithm::recursive_doubling);
+      const auto sent = counted(group, at::ones({kModelElements}), Algorithm::recursive_doubling);
       EXPECT_EQ(sent.messages, static_cast<uint64_t>(rounds));
       EXPECT_EQ(sent.bytes, static_cast<uint64_t>(rounds) * kBytes);
     });
@@ -119,7 +119,7 @@ TEST(Algorithms, RecursiveDoublingSendsEverythingLogNTimes) {
 TEST(Algorithms, RabenseifnerSendsTheLeastBytesInTwoLogNMessages) {
   for (const auto& [n, rounds] : {std::pair(2, 1), {4, 2}, {8, 3}}) {
     local::run(n, [&](const Group& group) {
-      const auto sent = counted(group, at::ones({kElements}), Algorithm::rabenseifner);
+      const auto sent = counted(group, at::ones({kModelElements}), Algorithm::rabenseifner);
       const auto ranks = static_cast<uint64_t>(n);
       EXPECT_EQ(sent.messages, 2 * static_cast<uint64_t>(rounds));
       EXPECT_EQ(sent.bytes, 2 * (ranks - 1) * kBytes / ranks);
@@ -131,7 +131,7 @@ TEST(Algorithms, RabenseifnerSendsTheLeastBytesInTwoLogNMessages) {
 TEST(Algorithms, TheTreesSendTwoTimesNMinusOneTimesTheBytesInAll) {
   for (const int n : {2, 3, 4, 5, 6, 7, 8}) {
     local::run(n, [&](const Group& group) {
-      const auto sent = counted(group, at::ones({kElements}), Algorithm::double_tree);
+      const auto sent = counted(group, at::ones({kModelElements}), Algorithm::double_tree);
       auto total = at::tensor({static_cast<int64_t>(sent.bytes)});
       group.all_reduce(total);
       EXPECT_EQ(total.item<int64_t>(), 2 * (n - 1) * static_cast<int64_t>(kBytes));
@@ -148,7 +148,7 @@ TEST(Algorithms, HierarchicalSendsOnlyTheFormulasBytesBetweenNodes) {
     const int n = static_cast<int>(nodes.size());
     local::run_ranks(local::make(n, nodes), [&](const Group& group) {
       group.assume_links(at::tensor({1e-6, 1e-10, 1e-6, 1e-8, 1e-10}, at::kDouble));
-      const auto sent = counted(group, at::ones({kElements}), Algorithm::hierarchical);
+      const auto sent = counted(group, at::ones({kModelElements}), Algorithm::hierarchical);
       auto by_node = at::zeros({size}, at::kLong);
       by_node[group.nodes()[static_cast<size_t>(group.rank())]] =
           static_cast<int64_t>(sent.bytes_between_nodes);
@@ -189,13 +189,13 @@ TEST(Algorithms, HalvesSendHalfOfTheBytesOnEveryTopology) {
       // So that the choice is the ring on one node, and hierarchical on several.
       group.assume_links(at::tensor({1e-6, 1e-10, 1e-6, 1e-9, 1e-10}, at::kDouble));
       const auto values = [](int rank) {
-        return at::sin(at::arange(static_cast<int64_t>(4 * kElements), at::kDouble) + rank * 0.7);
+        return at::sin(at::arange(static_cast<int64_t>(4 * kModelElements), at::kDouble) + rank * 0.7);
       };
       for (const auto algorithm : algorithms) {
         // Of all ranks: bytes, bytes between nodes, messages between nodes.
         std::map<at::ScalarType, at::Tensor> sent;
         for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16}) {
-          auto exact = at::zeros({static_cast<int64_t>(4 * kElements)}, at::kDouble);
+          auto exact = at::zeros({static_cast<int64_t>(4 * kModelElements)}, at::kDouble);
           auto magnitude = at::zeros_like(exact);
           for (int r = 0; r < n; ++r) {
             exact += values(r).to(type).to(at::kDouble);
@@ -226,7 +226,7 @@ TEST(Algorithms, HalvesSendHalfOfTheBytesOnEveryTopology) {
         }
         if (size > 1 && algorithm == Algorithm::automatic) {
           EXPECT_EQ(sent[at::kHalf][1].item<int64_t>(),
-                    2 * (size - 1) * static_cast<int64_t>(4 * kElements) * 2)
+                    2 * (size - 1) * static_cast<int64_t>(4 * kModelElements) * 2)
               << "2(M-1)/M S bytes a node";
         }
       }

@@ -8,7 +8,7 @@ namespace troika::comm {
 
 namespace {
 
-at::Tensor values_of(int rank, int64_t count, at::ScalarType type) {
+at::Tensor moved_values(int rank, int64_t count, at::ScalarType type) {
   return (at::arange(count, at::kLong) * 31 + rank * 7).remainder(101).to(type);
 }
 
@@ -16,9 +16,9 @@ void check_broadcast(Group& group) {
   for (int root = 0; root < group.size(); ++root) {
     for (const auto type : {at::kFloat, at::kBFloat16, at::kBool, at::kLong}) {
       for (const int64_t count : {0, 100, 200'000}) {
-        auto tensor = values_of(group.rank(), count, type);
+        auto tensor = moved_values(group.rank(), count, type);
         group.broadcast(tensor, root);
-        EXPECT_TRUE(tensor.equal(values_of(root, count, type)))
+        EXPECT_TRUE(tensor.equal(moved_values(root, count, type)))
             << c10::toString(type) << " x " << count << " from " << root;
       }
     }
@@ -39,11 +39,11 @@ void check_all_gather(Group& group) {
   for (int r = 0; r < n; ++r) EXPECT_TRUE(all[r].eq(r + 0.5).all().item<bool>());
   for (const int64_t block : {1, 70'000}) {
     const auto shared = group.allocate({block}, at::kFloat);
-    shared.copy_(values_of(group.rank(), block, at::kFloat));
+    shared.copy_(moved_values(group.rank(), block, at::kFloat));
     auto whole = at::empty({n * block});
     group.all_gather(whole, shared);
     for (int r = 0; r < n; ++r) {
-      EXPECT_TRUE(whole.narrow(0, r * block, block).equal(values_of(r, block, at::kFloat)));
+      EXPECT_TRUE(whole.narrow(0, r * block, block).equal(moved_values(r, block, at::kFloat)));
     }
   }
   // Uneven, with a rank that has nothing; small, and too large for one piece.
@@ -51,10 +51,10 @@ void check_all_gather(Group& group) {
     std::vector<int64_t> splits;
     for (int r = 0; r < n; ++r) splits.push_back(r * unit);
     auto whole = at::empty({unit * n * (n - 1) / 2}, at::kLong);
-    group.all_gather(whole, values_of(group.rank(), group.rank() * unit, at::kLong), splits);
+    group.all_gather(whole, moved_values(group.rank(), group.rank() * unit, at::kLong), splits);
     int64_t begin = 0;
     for (int r = 0; r < n; ++r) {
-      EXPECT_TRUE(whole.narrow(0, begin, r * unit).equal(values_of(r, r * unit, at::kLong)));
+      EXPECT_TRUE(whole.narrow(0, begin, r * unit).equal(moved_values(r, r * unit, at::kLong)));
       begin += r * unit;
     }
   }
@@ -64,13 +64,13 @@ void check_gather_and_scatter(Group& group) {
   const int n = group.size();
   for (int root = 0; root < n; ++root) {
     at::Tensor whole = group.rank() == root ? at::zeros({n, 40}, at::kHalf) : at::Tensor();
-    group.gather(whole, values_of(group.rank(), 40, at::kHalf), root);
+    group.gather(whole, moved_values(group.rank(), 40, at::kHalf), root);
     for (int r = 0; group.rank() == root && r < n; ++r) {
-      EXPECT_TRUE(whole[r].equal(values_of(r, 40, at::kHalf)));
+      EXPECT_TRUE(whole[r].equal(moved_values(r, 40, at::kHalf)));
     }
     auto own = at::zeros({40}, at::kHalf);
     group.scatter(own, whole, root);
-    EXPECT_TRUE(own.equal(values_of(group.rank(), 40, at::kHalf)));
+    EXPECT_TRUE(own.equal(moved_values(group.rank(), 40, at::kHalf)));
   }
 }
 

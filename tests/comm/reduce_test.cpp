@@ -23,11 +23,11 @@ at::Tensor reduced(const std::vector<at::Tensor>& terms, ReduceOp op, int diviso
   return result;
 }
 
-struct Row {
+struct KernelRow {
   at::ScalarType type;
   kernels::Type kernel;
 };
-const Row kRows[] = {{at::kDouble, kernels::Type::f64}, {at::kFloat, kernels::Type::f32},
+const KernelRow kRows[] = {{at::kDouble, kernels::Type::f64}, {at::kFloat, kernels::Type::f32},
                      {at::kHalf, kernels::Type::f16},   {at::kBFloat16, kernels::Type::bf16},
                      {at::kLong, kernels::Type::i64},   {at::kInt, kernels::Type::i32},
                      {at::kShort, kernels::Type::i16},  {at::kChar, kernels::Type::i8},
@@ -91,7 +91,7 @@ std::vector<Level> levels_of_this_processor() {
   return levels;
 }
 
-at::Tensor reduced_by(const Level& level, const Row& row, const std::vector<at::Tensor>& terms,
+at::Tensor reduced_by(const Level& level, const KernelRow& row, const std::vector<at::Tensor>& terms,
                       kernels::Op op, int divisor = 1) {
   auto result = at::empty_like(terms[0]);
   void* into = result.data_ptr();

@@ -61,19 +61,19 @@ TEST_P(OffloadedModel, HasTheSameGradients) {
 
 INSTANTIATE_TEST_SUITE_P(, OffloadedModel, testing::Values("resnet20", "gpt"));
 
-constexpr int64_t kElements = ActivationOffload::kLeastBytes / 4;
+constexpr int64_t kOffloadedElements = ActivationOffload::kLeastBytes / 4;
 
 TEST(ActivationOffload, WritesWhatIsSavedTwiceOnce) {
   const TemporaryFolder folder;
   ActivationOffload offload(folder.path());
-  const auto x = at::rand({kElements});
+  const auto x = at::rand({kOffloadedElements});
   const auto again = offload.pack(x);
   const auto one = offload.pack(x);
-  EXPECT_EQ(offload.bytes(), 4 * kElements);
+  EXPECT_EQ(offload.bytes(), 4 * kOffloadedElements);
   const auto before = x.clone();
   x.add_(1);
   const auto changed = offload.pack(x);
-  EXPECT_EQ(offload.bytes(), 8 * kElements);
+  EXPECT_EQ(offload.bytes(), 8 * kOffloadedElements);
   EXPECT_TRUE(one().equal(before));
   EXPECT_TRUE(changed().equal(x));
 }
@@ -81,10 +81,10 @@ TEST(ActivationOffload, WritesWhatIsSavedTwiceOnce) {
 TEST(ActivationOffload, MemoryThatIsUsedAgainIsNoTensorOfBefore) {
   const TemporaryFolder folder;
   ActivationOffload offload(folder.path());
-  std::vector<float> memory(kElements, 1);
-  const auto one = offload.pack(at::from_blob(memory.data(), {kElements}));
+  std::vector<float> memory(kOffloadedElements, 1);
+  const auto one = offload.pack(at::from_blob(memory.data(), {kOffloadedElements}));
   std::fill(memory.begin(), memory.end(), 2.0F);
-  const auto two = offload.pack(at::from_blob(memory.data(), {kElements}));
+  const auto two = offload.pack(at::from_blob(memory.data(), {kOffloadedElements}));
   EXPECT_EQ(one()[0].item<float>(), 1);
   EXPECT_EQ(two()[0].item<float>(), 2);
 }
@@ -93,9 +93,9 @@ TEST(ActivationOffload, LeavesAloneWhatIsSmallOrAParameterOrHasGaps) {
   const TemporaryFolder folder;
   ActivationOffload offload(folder.path());
   const auto matrix = at::rand({256, 256}).requires_grad_();
-  const auto wide = at::rand({2, kElements});
-  for (const auto& tensor : {at::rand({kElements - 1}), matrix, matrix.t(), wide.slice(1, 1),
-                             at::rand({1, kElements}).expand({3, kElements})}) {
+  const auto wide = at::rand({2, kOffloadedElements});
+  for (const auto& tensor : {at::rand({kOffloadedElements - 1}), matrix, matrix.t(), wide.slice(1, 1),
+                             at::rand({1, kOffloadedElements}).expand({3, kOffloadedElements})}) {
     const auto back = offload.pack(tensor);
     EXPECT_EQ(offload.bytes(), 0);
     EXPECT_TRUE(back().equal(tensor));
@@ -113,7 +113,7 @@ TEST(ActivationOffload, KeepsStrides) {
 
 TEST(ActivationOffload, NamesAFolderItCannotUse) {
   ActivationOffload offload("/nowhere");
-  EXPECT_ERROR(offload.pack(at::rand({kElements})), ErrorKind::usage,
+  EXPECT_ERROR(offload.pack(at::rand({kOffloadedElements})), ErrorKind::usage,
                "[base] cannot keep 67108864 bytes in a file in /nowhere; got No such file or "
                "directory");
 }

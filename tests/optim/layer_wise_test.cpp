@@ -18,7 +18,7 @@ const OptimizerOptions kOptions{.lr = 0.02,
                                 .trust_coefficient = 0.01};
 
 // A tensor of several pieces, a small one, a vector, and one of zeros.
-std::vector<at::Tensor> make_parameters(at::ScalarType type) {
+std::vector<at::Tensor> make_layers(at::ScalarType type) {
   torch::manual_seed(5);
   std::vector<at::Tensor> parameters;
   for (const auto& shape : std::vector<std::vector<int64_t>>{{181, 333}, {3, 4}, {7}}) {
@@ -65,8 +65,8 @@ struct Lamb {
 template <typename Paper>
 void expect_the_papers_course(const std::string& name, bool decay_vectors) {
   for (const auto& [type, tolerance] : {std::pair(at::kDouble, 1e-12), {at::kFloat, 2e-6}}) {
-    const auto ours = make_parameters(type);
-    auto expected = make_parameters(at::kDouble);
+    const auto ours = make_layers(type);
+    auto expected = make_layers(at::kDouble);
     auto options = kOptions;
     options.name = name;
     options.decay_vectors = decay_vectors;

@@ -19,7 +19,7 @@ namespace troika::parallel {
 
 namespace {
 
-constexpr int kSteps = 6;
+constexpr int kCourseSteps = 6;
 constexpr int64_t kLeastBatch = 7;
 constexpr int64_t kTokens = 19;
 constexpr int64_t kClasses = 10;
@@ -179,7 +179,7 @@ std::vector<at::Tensor> state_of(const Learner& learner) {
   return state;
 }
 
-void expect_same_bits_on_all_ranks(const comm::Group& group, const Learner& learner, int step) {
+void expect_same_state_on_all_ranks(const comm::Group& group, const Learner& learner, int step) {
   std::vector<at::Tensor> flat;
   for (const auto& tensor : state_of(learner)) flat.push_back(tensor.view({-1}));
   const auto mine = at::cat(flat);
@@ -223,7 +223,7 @@ Course train(comm::Group group, const Lesson& lesson) {
   const auto optimizer = make_optimizer(exchange->parameters(learner), lesson);
   optimizer->complete_sums_by([&](const at::Tensor& sums) { exchange->complete_sums(sums); });
   Course course;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kCourseSteps; ++step) {
     const auto all_shares = shares(lesson, step, group.size());
     const Share share = all_shares[static_cast<size_t>(group.rank())];
     const auto samples = static_cast<double>(share.count);
@@ -247,7 +247,7 @@ Course train(comm::Group group, const Lesson& lesson) {
     const auto sums = at::tensor({loss * samples, samples}, at::kDouble);
     group.all_reduce(sums);
     course.losses.push_back((sums[0] / sums[1]).item<double>());
-    expect_same_bits_on_all_ranks(group, learner, step);
+    expect_same_state_on_all_ranks(group, learner, step);
   }
   course.state = state_of(learner);
   return course;
@@ -261,7 +261,7 @@ Course train_alone(int ranks, const Lesson& lesson) {
   }
   const auto optimizer = make_optimizer(parameters, lesson);
   Course course;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kCourseSteps; ++step) {
     const int64_t batch = size_of(shares(lesson, step, ranks));
     if (step % 2 == 0 || lesson.stage > 0) {
       learner.zero_grad(/*set_to_none=*/true);

@@ -13,7 +13,6 @@ namespace {
 using comm::Group;
 
 const optim::OptimizerOptions kSgd{.name = "sgd", .lr = 0.1, .momentum = 0};
-const optim::OptimizerOptions kAdamW{.name = "adamw", .lr = 0.02, .weight_decay = 0.1};
 
 void step(Replica& replica, Exchange& exchange, const Group& group, int number) {
   replica.backward(group.rank(), number);

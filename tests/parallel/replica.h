@@ -11,6 +11,8 @@
 
 namespace troika::parallel {
 
+inline const optim::OptimizerOptions kAdamW{.name = "adamw", .lr = 0.02, .weight_decay = 0.1};
+
 struct Replica {
   // The same weights each time.
   explicit Replica(const optim::OptimizerOptions& options);

@@ -15,19 +15,19 @@ namespace {
 
 using comm::Group;
 
-struct Case {
+struct ShardedCase {
   Lesson lesson;
   int ranks;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const ShardedCase& c, std::ostream* out) {
   *out << "zero" << c.lesson.stage << "_" << c.lesson.model << "_" << c.lesson.feature << "_"
        << c.lesson.optimizer << "_" << c.ranks;
   if (c.lesson.group_size > 0) *out << "_by_" << c.lesson.group_size;
 }
 
-std::vector<Case> table() {
-  std::vector<Case> cases;
+std::vector<ShardedCase> sharded_table() {
+  std::vector<ShardedCase> cases;
   for (const int stage : {1, 2, 3}) {
     for (const char* model : {"mlp", "gpt"}) {
       for (const std::string feature : {"plain", "accumulation", "unused", "uneven", "clipping"}) {
@@ -66,7 +66,7 @@ std::vector<Case> table() {
   return cases;
 }
 
-class ShardedEquivalence : public testing::TestWithParam<Case> {};
+class ShardedEquivalence : public testing::TestWithParam<ShardedCase> {};
 
 TEST_P(ShardedEquivalence, OneProcessIsTheOracle) {
   const auto& [lesson, ranks] = GetParam();
@@ -76,7 +76,7 @@ TEST_P(ShardedEquivalence, OneProcessIsTheOracle) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Local, ShardedEquivalence, testing::ValuesIn(table()),
+INSTANTIATE_TEST_SUITE_P(Local, ShardedEquivalence, testing::ValuesIn(sharded_table()),
                          testing::PrintToStringParamName());
 
 }  // namespace

@@ -15,17 +15,17 @@
 namespace troika::parallel {
 namespace {
 
-struct Case {
+struct RecomputeCase {
   Lesson lesson;
   int ranks;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const RecomputeCase& c, std::ostream* out) {
   *out << c.lesson.model << "_" << c.lesson.feature << "_" << c.lesson.recompute << "_" << c.ranks;
 }
 
-std::vector<Case> table() {
-  std::vector<Case> cases;
+std::vector<RecomputeCase> recompute_table() {
+  std::vector<RecomputeCase> cases;
   for (const char* model : {"mlp", "resnet20", "gpt"}) {
     for (const char* policy : {"full", "selective", "sqrt", "every_2", "nested"}) {
       for (const int ranks : {1, 2, 3, 4}) {
@@ -43,7 +43,7 @@ std::vector<Case> table() {
   return cases;
 }
 
-class ShardedRecompute : public testing::TestWithParam<Case> {};
+class ShardedRecompute : public testing::TestWithParam<RecomputeCase> {};
 
 TEST_P(ShardedRecompute, OneProcessIsTheOracle) {
   const auto& [lesson, ranks] = GetParam();
@@ -53,7 +53,7 @@ TEST_P(ShardedRecompute, OneProcessIsTheOracle) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Local, ShardedRecompute, testing::ValuesIn(table()),
+INSTANTIATE_TEST_SUITE_P(Local, ShardedRecompute, testing::ValuesIn(recompute_table()),
                          testing::PrintToStringParamName());
 
 constexpr int64_t kWidth = 64;

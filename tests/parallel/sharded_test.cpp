@@ -16,8 +16,6 @@ namespace {
 
 using comm::Group;
 
-const optim::OptimizerOptions kAdamW{.name = "adamw", .lr = 0.02, .weight_decay = 0.1};
-
 void step(Replica& replica, Exchange& exchange, optim::FlatOptimizer& optimizer, int rank,
           int number) {
   replica.backward(rank, number);

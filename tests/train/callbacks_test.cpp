@@ -153,7 +153,7 @@ TEST_F(CallbackRun, OfOneNameAreRefused) {
 }
 
 // Logs in every way, on every rank numbers that all ranks know.
-class LoggingTask : public Task {
+class ThreeRatesTask : public Task {
  public:
   using Task::Task;
   at::Tensor training_step(const data::Batch& batch) override {
@@ -178,7 +178,7 @@ TEST_F(CallbackRun, LogOfATaskReachesTheLoggersReducedOverStepsAndRanks) {
     SCOPED_TRACE(ranks);
     std::map<std::string, double> metrics;
     comm::local::run(ranks, [&](comm::Group group) {
-      LoggingTask task(linear());
+      ThreeRatesTask task(linear());
       class Reading : public Plain {
        public:
         explicit Reading(std::map<std::string, double>& all) : all_(all) {}
@@ -205,9 +205,9 @@ TEST_F(CallbackRun, SharesOfABatchInThreadsLogAsOne) {
   options_.trainer.strategy = "dp";
   options_.trainer.devices = 3;
   options_.trainer.log_every_n_steps = 2;
-  ReplicatedTask task({std::make_shared<LoggingTask>(linear()),
-                       std::make_shared<LoggingTask>(linear()),
-                       std::make_shared<LoggingTask>(linear())});
+  ReplicatedTask task({std::make_shared<ThreeRatesTask>(linear()),
+                       std::make_shared<ThreeRatesTask>(linear()),
+                       std::make_shared<ThreeRatesTask>(linear())});
   fit(task);
   EXPECT_THAT(log_file(), HasSubstr(R"("sum_step":28.0)"));
   EXPECT_THAT(log_file(), HasSubstr(R"("mean_epoch":3.5)"));
@@ -216,9 +216,9 @@ TEST_F(CallbackRun, SharesOfABatchInThreadsLogAsOne) {
 }
 
 // Its validations log the scores given, one each, on all ranks.
-class ScoredTask : public Task {
+class ListedScoresTask : public Task {
  public:
-  explicit ScoredTask(std::vector<double> scores) : Task(linear()), scores_(std::move(scores)) {}
+  explicit ListedScoresTask(std::vector<double> scores) : Task(linear()), scores_(std::move(scores)) {}
   void on_validation_epoch_end(FitContext& c) override {
     c.log->log("score", scores_.at(static_cast<size_t>(c.at.epoch)), {.sync_dist = true});
   }
@@ -238,7 +238,7 @@ class EarlyStoppingRun : public CallbackRun {
   int64_t epochs(const std::vector<double>& scores, int ranks = 1) {
     int64_t result = 0;
     comm::local::run(ranks, [&](comm::Group group) {
-      ScoredTask task(scores);
+      ListedScoresTask task(scores);
       const auto summary = fit(task, {}, group);
       EXPECT_EQ(summary.status, "finished");
       if (group.rank() == 0) result = summary.epochs;

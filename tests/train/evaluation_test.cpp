@@ -14,9 +14,9 @@ namespace troika::train {
 namespace {
 
 // Images and classes by a fixed function of their numbers.
-class Waves : public data::Dataset {
+class Pictures : public data::Dataset {
  public:
-  explicit Waves(int64_t size) : size_(size) {}
+  explicit Pictures(int64_t size) : size_(size) {}
   int64_t size() const override { return size_; }
   data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
     std::vector<at::Tensor> images, classes;
@@ -56,7 +56,7 @@ RunSummary fit(const TrainOptions& options, int ranks, const std::shared_ptr<nn:
   comm::local::run(ranks, [&](comm::Group group) {
     const bool first = group.rank() == 0;
     Task task(first ? model : make_model(options.model.name));
-    const auto own = Trainer(options, group).fit(task, Waves(84), Waves(101));
+    const auto own = Trainer(options, group).fit(task, Pictures(84), Pictures(101));
     if (first) summary = own;
   });
   return summary;

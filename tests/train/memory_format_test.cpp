@@ -15,11 +15,11 @@
 namespace troika::train {
 namespace {
 
-constexpr int64_t kSamples = 16;
+constexpr int64_t kPictures = 16;
 
 class Images : public data::Dataset {
  public:
-  int64_t size() const override { return kSamples; }
+  int64_t size() const override { return kPictures; }
   data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
     const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
     const auto phases = numbers.to(at::kDouble).view({-1, 1, 1, 1}) * 0.7;

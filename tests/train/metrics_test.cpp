@@ -16,7 +16,7 @@
 namespace troika::train {
 namespace {
 
-constexpr int64_t kSamples = 103, kClasses = 5;
+constexpr int64_t kScoredSamples = 103, kClasses = 5;
 
 struct Samples {
   at::Tensor preds, target;
@@ -25,29 +25,29 @@ struct Samples {
 // Some ignored targets, and a class that no target has.
 Samples class_samples() {
   torch::manual_seed(3);
-  const auto target = at::randint(kClasses - 1, {kSamples}, at::kLong);
+  const auto target = at::randint(kClasses - 1, {kScoredSamples}, at::kLong);
   target.slice(0, 5, 9).fill_(kIgnored);
-  return {at::softmax(at::randn({kSamples, kClasses}), 1), target};
+  return {at::softmax(at::randn({kScoredSamples, kClasses}), 1), target};
 }
 
 // Many scores are equal.
 Samples binary_samples_with_ties() {
   torch::manual_seed(4);
-  const auto target = at::randint(2, {kSamples}, at::kLong);
+  const auto target = at::randint(2, {kScoredSamples}, at::kLong);
   target.slice(0, 50, 53).fill_(kIgnored);
-  return {at::round(at::rand({kSamples}) * 20) / 20, target};
+  return {at::round(at::rand({kScoredSamples}) * 20) / 20, target};
 }
 
 // A mean that is large against the spread, as sums of squares would not stand.
 Samples number_samples() {
   torch::manual_seed(5);
-  const auto target = at::randn({kSamples}, at::kDouble) + 1e6;
-  return {target + at::randn({kSamples}, at::kDouble) * 0.5, target};
+  const auto target = at::randn({kScoredSamples}, at::kDouble) + 1e6;
+  return {target + at::randn({kScoredSamples}, at::kDouble) * 0.5, target};
 }
 
 // Of several ranks the first has no samples, and the others' numbers differ.
 int64_t share_begin(int rank, int ranks) {
-  return rank == ranks ? kSamples : rank < 2 ? 0 : kSamples * rank * rank / (ranks * ranks);
+  return rank == ranks ? kScoredSamples : rank < 2 ? 0 : kScoredSamples * rank * rank / (ranks * ranks);
 }
 
 using Factory = std::function<std::unique_ptr<Metric>()>;
@@ -95,7 +95,7 @@ struct Tally {
 
 Tally tally(const Samples& samples, int64_t top_k) {
   Tally result{std::vector(kClasses, std::vector<double>(kClasses)), 0, 0};
-  for (int64_t i = 0; i < kSamples; ++i) {
+  for (int64_t i = 0; i < kScoredSamples; ++i) {
     const auto target = samples.target[i].item<int64_t>();
     if (target == kIgnored) continue;
     const at::Tensor row = samples.preds[i];
@@ -188,9 +188,9 @@ TEST(Metrics, ConfusionMatrixOverRanksIsThatOfOneProcess) {
 // Pair by pair.
 double area_by_pairs(const at::Tensor& scores, const at::Tensor& target, int64_t positive) {
   double won = 0, pairs = 0;
-  for (int64_t i = 0; i < kSamples; ++i) {
+  for (int64_t i = 0; i < kScoredSamples; ++i) {
     if (target[i].item<int64_t>() != positive) continue;
-    for (int64_t j = 0; j < kSamples; ++j) {
+    for (int64_t j = 0; j < kScoredSamples; ++j) {
       const auto other = target[j].item<int64_t>();
       if (other == positive || other == kIgnored) continue;
       const auto a = scores[i].item<double>(), b = scores[j].item<double>();
@@ -251,7 +251,7 @@ TEST(Metrics, RegressionOverRanksIsThatOfOneProcess) {
 TEST(Metrics, PerplexityAndMeanOverRanksAreThoseOfOneProcess) {
   const Samples samples = class_samples();
   double sum = 0, count = 0;
-  for (int64_t i = 0; i < kSamples; ++i) {
+  for (int64_t i = 0; i < kScoredSamples; ++i) {
     const auto target = samples.target[i].item<int64_t>();
     if (target == kIgnored) continue;
     const at::Tensor logits = samples.preds[i].to(at::kDouble);
@@ -261,7 +261,7 @@ TEST(Metrics, PerplexityAndMeanOverRanksAreThoseOfOneProcess) {
   const Samples exact{samples.preds.to(at::kDouble), samples.target};
   expect_equal_for_all_ranks(made<Perplexity>, exact, number(std::exp(sum / count)), 1e-13);
 
-  const Samples weighted{at::arange(kSamples), at::arange(kSamples) % 4};
+  const Samples weighted{at::arange(kScoredSamples), at::arange(kScoredSamples) % 4};
   const at::Tensor mean = (weighted.preds * weighted.target).sum().to(at::kDouble) /
                           weighted.target.sum().to(at::kDouble);
   expect_equal_for_all_ranks(made<Mean>, weighted, mean);

@@ -19,7 +19,7 @@
 namespace troika::train {
 namespace {
 
-constexpr int64_t kGlobalBatch = 12;
+constexpr int64_t kShardedBatch = 12;
 constexpr int64_t kWidth = 120;  // a block of more than 10000 parameters, which zero3 shares out
 constexpr int64_t kSteps = 4;
 
@@ -58,9 +58,9 @@ Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
   Saved result;
   comm::local::run(ranks, [&](const comm::Group& group) {
     const auto task = make_wide_task();
-    TrainingStep step(options, *task, group, kSteps, kGlobalBatch, nullptr, [] {});
+    TrainingStep step(options, *task, group, kSteps, kShardedBatch, nullptr, [] {});
     if (from) step.load(CheckpointReader(from->checkpoint, group.rank()), {})();
-    const int64_t share = kGlobalBatch / group.size();
+    const int64_t share = kShardedBatch / group.size();
     for (int64_t i = 0; i < steps; ++i) {
       std::vector<int64_t> samples;
       for (int64_t s = 0; s < share; ++s) samples.push_back(7 * i + group.rank() * share + s);
@@ -111,7 +111,7 @@ class ShardedRun : public testing::Test {
   TrainOptions one_epoch_in(const std::filesystem::path& folder) const {
     auto options = with("zero3");
     options.run.folder = folder.string();
-    options.data.global_batch_size = kGlobalBatch;
+    options.data.global_batch_size = kShardedBatch;
     options.trainer.max_epochs = 1;
     options.trainer.enable_progress_bar = false;
     return options;

@@ -17,15 +17,15 @@
 namespace troika::train {
 namespace {
 
-constexpr int64_t kWidth = 26003;  // which no number of ranks divides
-constexpr int64_t kParameters = (3 + 1 + 2 + 2) * kWidth + 2;
+constexpr int64_t kOddWidth = 26003;  // which no number of ranks divides
+constexpr int64_t kParameters = (3 + 1 + 2 + 2) * kOddWidth + 2;
 
-struct Case {
+struct ShareCase {
   std::string strategy;
   int ranks;
 };
 
-class Shares : public testing::TestWithParam<Case> {
+class Shares : public testing::TestWithParam<ShareCase> {
  protected:
   Shares() {
     options_.trainer.strategy = GetParam().strategy;
@@ -38,7 +38,7 @@ class Shares : public testing::TestWithParam<Case> {
 
   // After a step, so that states are not zero and zero3 has released what it shares out.
   void save(const comm::Group& group) {
-    const auto task = make_waves_task(kWidth, 0);
+    const auto task = make_waves_task(kOddWidth, 0);
     task->module().train();
     TrainingStep step(options_, *task, group, 1, 4, nullptr, [] {});
     StepTimes times;
@@ -67,7 +67,7 @@ TEST_P(Shares, AreOfEqualSizeAndNothingIsGathered) {
   comm::local::run(ranks, [&](const comm::Group& group) { save(group); });
   const auto index = read_index(find_checkpoint(folder_.path(), "last"));
   EXPECT_EQ(index.tensors.at("optimizer.state.0.weight.exp_avg").shape,
-            (std::vector<int64_t>{kWidth, 3}));
+            (std::vector<int64_t>{kOddWidth, 3}));
   // float32: the weights, and of Adam two states.
   const double states = 8.0 * kParameters, weights = 4.0 * kParameters;
   double all = 0;
@@ -85,12 +85,12 @@ TEST_P(Shares, AreOfEqualSizeAndNothingIsGathered) {
     all += written;
   }
   if (!is("ddp")) all += static_cast<double>(index.files.at(kWeightsFile).bytes);
-  EXPECT_NEAR(all, states + weights, 0.05 * (states + weights) + 8 * kWidth) << "and buffers";
+  EXPECT_NEAR(all, states + weights, 0.05 * (states + weights) + 8 * kOddWidth) << "and buffers";
 }
 
 // Elements of which samples see every 16th.
 constexpr int64_t kSampled = 1 << 18;
-constexpr int kRanks = 6;
+constexpr int kSharingRanks = 6;
 
 // Each of the ranks `odd` differs from the others in an element that no sample sees.
 class Differences : public testing::Test {
@@ -110,11 +110,11 @@ TEST_F(Differences, NoSampleSeesAreKeptForEachRank) {
       return RankState{.model = {{"w", tensor(rank, odd)}, {"same", tensor(0, {})}},
                        .rest = {{"s", tensor(rank, odd)}}};
     };
-    comm::local::run(kRanks, [&](const comm::Group& group) {
+    comm::local::run(kSharingRanks, [&](const comm::Group& group) {
       save_checkpoint(group, folder_.path(), state_of(group.rank()), {}, {});
     });
     const auto checkpoint = find_checkpoint(folder_.path(), "last");
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kSharingRanks; ++rank) {
       const auto expected = state_of(rank);
       const CheckpointReader saved(checkpoint, rank);
       EXPECT_TRUE(saved.read("model.w").equal(expected.model[0].second)) << rank;
@@ -127,7 +127,7 @@ TEST_F(Differences, NoSampleSeesAreKeptForEachRank) {
 
 TEST_F(Differences, OfReplicasOfAShardAreAnError) {
   EXPECT_ERROR(
-      comm::local::run(kRanks,
+      comm::local::run(kSharingRanks,
                        [&](const comm::Group& group) {
                          // Two replicas of three shards.
                          const int part = group.rank() % 3;
@@ -147,9 +147,9 @@ TEST_F(Differences, OfReplicasOfAShardAreAnError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Shares,
-                         testing::Values(Case{"zero1", 2}, Case{"zero1", 4}, Case{"zero2", 2},
-                                         Case{"zero2", 4}, Case{"zero3", 2}, Case{"zero3", 4},
-                                         Case{"ddp", 2}),
+                         testing::Values(ShareCase{"zero1", 2}, ShareCase{"zero1", 4}, ShareCase{"zero2", 2},
+                                         ShareCase{"zero2", 4}, ShareCase{"zero3", 2}, ShareCase{"zero3", 4},
+                                         ShareCase{"ddp", 2}),
                          [](const auto& info) {
                            return info.param.strategy + "_" + std::to_string(info.param.ranks);
                          });

@@ -20,7 +20,7 @@ namespace {
 using cluster::StopRequest;
 using testing::Each;
 
-constexpr int kRanks = 4;
+constexpr int kSignalledRanks = 4;
 
 // Gets a signal in its `at`-th step of validation, counted from 1; 0: never.
 class SignalledTask : public LoggingTask {
@@ -62,7 +62,7 @@ class Signals : public testing::Test {
     try {
       cluster::Environment environment;
       environment.rank = environment.local_rank = rank;
-      environment.world_size = environment.local_world_size = kRanks;
+      environment.world_size = environment.local_world_size = kSignalledRanks;
       environment.master_port = port;
       const cluster::StopSignals signals(/*requeue=*/true);
       auto options = options_;
@@ -82,7 +82,7 @@ class Signals : public testing::Test {
 
   std::vector<int> exit_codes(const std::string& run, int victim = -1, int signal = 0) const {
     const int port = cluster::free_port();
-    Life life(kRanks, [&](int rank) { be_rank(rank, port, run, signal, rank == victim ? 1 : 0); });
+    Life life(kSignalledRanks, [&](int rank) { be_rank(rank, port, run, signal, rank == victim ? 1 : 0); });
     auto codes = life.statuses();
     for (auto& status : codes) status = WIFEXITED(status) ? WEXITSTATUS(status) : -status;
     return codes;

@@ -14,7 +14,7 @@
 namespace troika::train {
 namespace {
 
-class Points : public data::Dataset {
+class Ones : public data::Dataset {
  public:
   int64_t size() const override { return 8; }
   data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
@@ -60,7 +60,7 @@ class FailedRun : public testing::Test {
   nlohmann::json summary() const { return nlohmann::json::parse(read_file(summary_file())); }
   // The words of what fit() throws.
   std::string fit(Task& task) {
-    const Points points;
+    const Ones points;
     try {
       Trainer(options_, comm::local::alone()).fit(task, points, points);
     } catch (const std::exception& problem) {
@@ -107,7 +107,7 @@ TEST_F(FailedRun, GivesBatchNormsBackWhereItCannotStart) {
     torch::nn::BatchNorm1d norm(2);
     torch::nn::Sequential module(norm, torch::nn::Linear(2, 2));
     Task task(module.ptr());
-    const Points points;
+    const Ones points;
     // The first to fail may be another rank.
     EXPECT_THROW(Trainer(options_, group).fit(task, points, points), Error);
     EXPECT_EQ(module->children()[0], norm.ptr());

@@ -7,7 +7,7 @@
 namespace troika::train {
 namespace {
 
-constexpr int kRanks = 4;
+constexpr int kStoppedRanks = 4;
 
 class ValidationStop : public ResumedRun {
  protected:
@@ -31,10 +31,10 @@ class ValidationStop : public ResumedRun {
   }
 
   void expect_exact_from_validations() {
-    const auto whole = fit(options_, kRanks);
-    for (const int victim : {0, kRanks - 1}) {
+    const auto whole = fit(options_, kStoppedRanks);
+    for (const int victim : {0, kStoppedRanks - 1}) {
       const auto own = static_cast<int64_t>(
-          data::evaluation_batches(Waves().size(), 1, {victim, kRanks}).size());
+          data::evaluation_batches(Waves().size(), 1, {victim, kStoppedRanks}).size());
       // The first validation, the one at the end of the first epoch, and the last.
       for (const int64_t validations_before : {0, 2, 5}) {
         expect_exact(whole, fmt::format("rank-{}-validation-{}", victim, validations_before),
@@ -69,8 +69,8 @@ TEST_F(ValidationStop, IsExactWhereTheValidationEndsTheRun) {
   options_.early_stopping.monitor = "validation/loss";
   options_.early_stopping.stopping_threshold = 1e9;
   options_.checkpoint.save_on_train_epoch_end = "true";  // the end of the run, not the validation
-  const auto whole = fit(options_, kRanks);
-  for (const int victim : {0, kRanks - 1}) {
+  const auto whole = fit(options_, kStoppedRanks);
+  for (const int victim : {0, kStoppedRanks - 1}) {
     const auto name = fmt::format("rank-{}", victim);
     expect_exact(whole, name, in_step(1, victim));
     const CheckpointReader last(find_checkpoint(folder_ / name / "run/checkpoints", "last"),
@@ -84,8 +84,8 @@ TEST_F(ValidationStop, IsExactWhereTheValidationEndsTheRun) {
 TEST_F(ValidationStop, IsExactInTheSanityValidation) {
   options_.ema.enabled = true;
   options_.trainer.num_sanity_val_steps = 2;
-  const auto whole = fit(options_, kRanks);
-  for (const int victim : {0, kRanks - 1}) {
+  const auto whole = fit(options_, kStoppedRanks);
+  for (const int victim : {0, kStoppedRanks - 1}) {
     expect_exact(whole, fmt::format("rank-{}", victim), in_step(1, victim));
   }
 }

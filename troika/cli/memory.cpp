@@ -24,7 +24,7 @@ using train::MemoryChoice;
 using train::MemoryParts;
 using train::MemoryPrediction;
 
-struct Arguments {
+struct MemoryArguments {
   std::string file;
   std::vector<int> ranks;
   int64_t budget = 0;  // bytes; 0: none stated
@@ -139,7 +139,7 @@ void print_json(const Report& report) {
 }
 
 // The stated one, or for one number of ranks an equal share of what is left on this machine.
-void set_budget(Report& report, const Arguments& arguments, const std::vector<int>& ranks) {
+void set_budget(Report& report, const MemoryArguments& arguments, const std::vector<int>& ranks) {
   if (arguments.budget > 0) {
     report.budget = arguments.budget;
     report.budget_text = human_bytes(static_cast<double>(arguments.budget));
@@ -153,7 +153,7 @@ void set_budget(Report& report, const Arguments& arguments, const std::vector<in
                   left->limit, ranks.front());
 }
 
-int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
+int print_memory(const MemoryArguments& arguments, const std::vector<std::string>& overrides) {
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.file, overrides);
@@ -179,7 +179,7 @@ int run(const Arguments& arguments, const std::vector<std::string>& overrides) {
 
 Entry add_memory(CLI::App& app) {
   auto* command = app.add_subcommand("memory", "predict the memory that training will take");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<MemoryArguments>();
   command->add_option("CONFIG", arguments->file, "as of train; without one, the defaults");
   command->add_option("--ranks", arguments->ranks, "numbers of processes; one: trainer.devices")
       ->delimiter(',')
@@ -193,7 +193,7 @@ Entry add_memory(CLI::App& app) {
   command->add_flag("--json", arguments->json, "print JSON, in bytes");
   command->allow_extras();
   command->footer("Any option of CONFIG may follow as --section.name=value.");
-  return {command, [command, arguments] { return run(*arguments, command->remaining()); }};
+  return {command, [command, arguments] { return print_memory(*arguments, command->remaining()); }};
 }
 
 }  // namespace troika::cli

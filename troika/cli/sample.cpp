@@ -13,7 +13,7 @@ namespace troika::cli {
 
 namespace {
 
-struct Arguments {
+struct SampleArguments {
   std::string checkpoint;
   std::string prompt = "\n";
   int64_t length = 500;
@@ -27,7 +27,7 @@ int64_t choose(const at::Tensor& logits, double temperature) {
   return at::multinomial((logits / temperature).softmax(-1), 1).item<int64_t>();
 }
 
-int run(const Arguments& arguments) {
+int print_sample(const SampleArguments& arguments) {
   const auto options = train::read_checkpoint_options(arguments.checkpoint);
   if (options.model.name != "gpt") {
     throw Error("sample", ErrorKind::usage,
@@ -62,7 +62,7 @@ int run(const Arguments& arguments) {
 
 Entry add_sample(CLI::App& app) {
   auto* command = app.add_subcommand("sample", "print text that a trained gpt continues");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<SampleArguments>();
   command->add_option("CHECKPOINT", arguments->checkpoint, kCheckpointHelp)->required();
   command->add_option("--prompt", arguments->prompt, "text to continue")
       ->check([](const std::string& text) {
@@ -77,7 +77,7 @@ Entry add_sample(CLI::App& app) {
   command->add_option("--seed", arguments->seed, "of the random choice")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return print_sample(*arguments); }};
 }
 
 }  // namespace troika::cli

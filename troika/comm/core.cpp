@@ -56,7 +56,7 @@ void unpack(const at::Tensor& from, const at::Tensor& into) {
   into.detach().copy_(into.scalar_type() == at::kBool ? from.view(at::kBool) : from);
 }
 
-ParcelTags tags_of(uint32_t tag) {
+ParcelTags message_tags(uint32_t tag) {
   return {.head = kHeadTag | tag, .payload = kMessageTag | tag};
 }
 
@@ -327,7 +327,7 @@ std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int pee
   const auto message = std::make_shared<Message>(packed(tensor, c10::kCPU, true));
   const MessageHead head = head_of(tensor, impl_->station());
   guarded([&] {
-    message->sent = std::make_unique<SentParcel>(*impl_, peer, tags_of(tag), &head, sizeof(head),
+    message->sent = std::make_unique<SentParcel>(*impl_, peer, message_tags(tag), &head, sizeof(head),
                                                  message->data.data_ptr(), message->data.nbytes());
   });
   if (message->done()) return nullptr;
@@ -346,7 +346,7 @@ std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int 
   const auto message = std::make_shared<Message>(packed(tensor, c10::kCPU, false));
   guarded([&] {
     message->arriving =
-        std::make_unique<ArrivingParcel>(*impl_, peer, tags_of(tag), sizeof(MessageHead),
+        std::make_unique<ArrivingParcel>(*impl_, peer, message_tags(tag), sizeof(MessageHead),
                                          message->data.data_ptr(), message->data.nbytes());
     // Also where nobody waits: a message is consumed in its turn.
     message->arriving->post_payload();

@@ -8,21 +8,9 @@
 
 #include "troika/base/error.h"
 #include "troika/base/random.h"
+#include "troika/data/fail.h"
 
 namespace troika::data {
-
-namespace {
-
-[[noreturn]] void fail(std::string what, std::string got, std::string expected,
-                       std::string hint = {}) {
-  throw Error("data", ErrorKind::usage,
-              {.what = std::move(what),
-               .got = std::move(got),
-               .expected = std::move(expected),
-               .hint = std::move(hint)});
-}
-
-}  // namespace
 
 ByteText::ByteText(const std::vector<std::filesystem::path>& files, Split split,
                    const ByteTextOptions& options)

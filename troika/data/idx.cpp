@@ -6,6 +6,7 @@
 #include <array>
 
 #include "troika/base/error.h"
+#include "troika/data/fail.h"
 #include "troika/data/gzip.h"
 
 namespace troika::data {
@@ -23,11 +24,6 @@ struct IdxFile {
   std::vector<int64_t> sizes;
   std::vector<uint8_t> values;
 };
-
-[[noreturn]] void fail(std::string what, std::string got, std::string expected) {
-  throw Error("data", ErrorKind::usage,
-              {.what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
-}
 
 uint32_t big_endian(const std::string& content, size_t at) {
   uint32_t value = 0;

@@ -10,21 +10,13 @@
 #include "troika/base/text.h"
 #include "troika/data/byte_text.h"
 #include "troika/data/cifar.h"
+#include "troika/data/fail.h"
 #include "troika/data/idx.h"
 #include "troika/data/shapes.h"
 
 namespace troika::data {
 
 namespace {
-
-[[noreturn]] void fail(std::string what, std::string got, std::string expected,
-                       std::string hint = {}) {
-  throw Error("data", ErrorKind::usage,
-              {.what = std::move(what),
-               .got = std::move(got),
-               .expected = std::move(expected),
-               .hint = std::move(hint)});
-}
 
 struct Request {
   const DataOptions& options;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPool = 0;
 // Five poolings halve the image to at least one pixel.
-constexpr int64_t kSmallestImage = 32;
+constexpr int64_t kSmallestVggImage = 32;
 
 // Channels of each convolution, and where a 2x2 max-pool stands (configurations A and D).
 std::vector<int64_t> layout_of(int64_t depth) {
@@ -99,7 +99,7 @@ void add_imagenet_classifier(Model& model, const ModelOptions& options, int64_t 
 
 std::shared_ptr<Model> make_vgg(const ModelOptions& options, int64_t depth, bool batch_norm,
                                 Stem stem) {
-  require_at_least(options, "image_size", options.image_size, kSmallestImage);
+  require_at_least(options, "image_size", options.image_size, kSmallestVggImage);
   auto model = std::make_shared<Model>();
   const int64_t channels = add_features(*model, options, depth, batch_norm);
   init_convolutions(*model);
