@@ -72,8 +72,9 @@ TEST_F(RunFolders, TheSameCommandTwiceKeepsBothRuns) {
 
 #ifdef TROIKA_WITH_MPI
 TEST_F(RunFolders, RanksOfMpirunAgree) {
-  const std::string command =
-      TROIKA_MPIEXEC " --allow-run-as-root --oversubscribe -n 4 " TROIKA_PROGRAM " train" + kSmallRun;
+  const std::string command = TROIKA_MPIEXEC
+                              " --allow-run-as-root --oversubscribe -n 4 " TROIKA_PROGRAM " train" +
+                              kSmallRun;
   ASSERT_EQ(shell("exec " + command).exit_code, 0);
   const auto first = content("run");
   const auto again = shell("exec " + command);

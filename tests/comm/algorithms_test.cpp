@@ -189,7 +189,8 @@ TEST(Algorithms, HalvesSendHalfOfTheBytesOnEveryTopology) {
       // So that the choice is the ring on one node, and hierarchical on several.
       group.assume_links(at::tensor({1e-6, 1e-10, 1e-6, 1e-9, 1e-10}, at::kDouble));
       const auto values = [](int rank) {
-        return at::sin(at::arange(static_cast<int64_t>(4 * kModelElements), at::kDouble) + rank * 0.7);
+        return at::sin(at::arange(static_cast<int64_t>(4 * kModelElements), at::kDouble) +
+                       rank * 0.7);
       };
       for (const auto algorithm : algorithms) {
         // Of all ranks: bytes, bytes between nodes, messages between nodes.

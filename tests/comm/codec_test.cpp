@@ -19,7 +19,7 @@ using Shapes = std::vector<std::vector<int64_t>>;
 
 // A layer, its bias, a convolution, something too small to compress at rank 2, a scalar.
 const Shapes kShapes{{16, 12}, {12}, {10, 5, 2, 4}, {6, 8}, {}};
-constexpr int64_t kCodedElements = 653;
+constexpr int64_t kCoded = 653;
 
 GradientBucket bucket_of(at::Tensor flat, const Shapes& shapes) {
   GradientBucket bucket{.index = 0, .flat = std::move(flat), .parts = {}};
@@ -33,7 +33,7 @@ GradientBucket bucket_of(at::Tensor flat, const Shapes& shapes) {
 }
 
 // What a rank gives in a step; every tensor is new.
-at::Tensor gradient(int rank, int step, int64_t count = kCodedElements,
+at::Tensor gradient(int rank, int step, int64_t count = kCoded,
                     c10::ScalarType type = at::kDouble) {
   Random random(mix(static_cast<uint64_t>(rank), static_cast<uint64_t>(step), 11));
   std::vector<double> values;
@@ -42,7 +42,7 @@ at::Tensor gradient(int rank, int step, int64_t count = kCodedElements,
 }
 
 // The mean of what the ranks give, added up in their order.
-at::Tensor mean_gradient(int ranks, int step, int64_t count = kCodedElements,
+at::Tensor mean_gradient(int ranks, int step, int64_t count = kCoded,
                          c10::ScalarType type = at::kDouble) {
   at::Tensor sum = gradient(0, step, count, type);
   for (int r = 1; r < ranks; ++r) sum = sum + gradient(r, step, count, type);
@@ -113,7 +113,7 @@ TEST_P(Sizes, EveryCodecAveragesEveryTypeToTheSameBitsEverywhere) {
         SCOPED_TRACE(std::string(c10::toString(type)) + " " + row.options.name);
         const auto codec = make_codec(row.options);
         EXPECT_EQ(codec->name(), row.options.name);
-        const at::Tensor given = gradient(group.rank(), 0, kCodedElements, type);
+        const at::Tensor given = gradient(group.rank(), 0, kCoded, type);
         const at::Tensor expected = mean_gradient(n, 0);
         at::Tensor sum = at::zeros_like(expected);
         for (int step = 0; step < 150; ++step) {
@@ -152,10 +152,10 @@ TEST_P(Sizes, WhatWasGivenIsWhatWasAppliedPlusTheMemories) {
       local::run(n, [&](Group group) {
         SCOPED_TRACE(std::string(c10::toString(type)) + " " + name);
         const auto codec = make_codec(options_of(name));
-        at::Tensor given = at::zeros({kCodedElements}, at::kDouble);
-        at::Tensor applied = at::zeros({kCodedElements}, at::kDouble);
+        at::Tensor given = at::zeros({kCoded}, at::kDouble);
+        at::Tensor applied = at::zeros({kCoded}, at::kDouble);
         for (int step = 0; step < 20; ++step) {
-          const at::Tensor mine = gradient(group.rank(), step, kCodedElements, type);
+          const at::Tensor mine = gradient(group.rank(), step, kCoded, type);
           given += mine;
           applied += averaged(*codec, group, mine);
         }
@@ -227,8 +227,8 @@ TEST_P(Sizes, TopKOfEverythingIsTheMean) {
   for (const auto type : {at::kDouble, at::kFloat}) {
     local::run(GetParam(), [&](Group group) {
       const auto codec = make_codec({.name = "topk", .density = 1});
-      const at::Tensor result = averaged(*codec, group, gradient(group.rank(), 0, kCodedElements, type));
-      EXPECT_TRUE(result.equal(mean_gradient(group.size(), 0, kCodedElements, type)));
+      const at::Tensor result = averaged(*codec, group, gradient(group.rank(), 0, kCoded, type));
+      EXPECT_TRUE(result.equal(mean_gradient(group.size(), 0, kCoded, type)));
     });
   }
 }
@@ -323,7 +323,7 @@ uint64_t bytes_of(const CodecOptions& options, int ranks, int steps_before) {
   local::run(ranks,
              [&](Group group) {
                const auto codec = make_codec(options);
-               const at::Tensor given = gradient(group.rank(), 0, kCodedElements, at::kFloat);
+               const at::Tensor given = gradient(group.rank(), 0, kCoded, at::kFloat);
                for (int step = 0; step < steps_before; ++step) averaged(*codec, group, given);
                const uint64_t before = group.counters().bytes;
                averaged(*codec, group, given);
@@ -336,8 +336,8 @@ uint64_t bytes_of(const CodecOptions& options, int ranks, int steps_before) {
 TEST_P(Sizes, BytesAreAsPromised) {
   const int n = GetParam();
   const auto others = static_cast<uint64_t>(n - 1);
-  EXPECT_EQ(bytes_of({.name = "none"}, n, 0), 2 * others * kCodedElements * 4);
-  EXPECT_EQ(bytes_of({.name = "bf16"}, n, 0), 2 * others * kCodedElements * 2);
+  EXPECT_EQ(bytes_of({.name = "none"}, n, 0), 2 * others * kCoded * 4);
+  EXPECT_EQ(bytes_of({.name = "bf16"}, n, 0), 2 * others * kCoded * 2);
   // 16 x 12 and 10 x 40 at rank 2; the other 61 elements as they are.
   EXPECT_EQ(bytes_of(options_of("powersgd"), n, 2),
             2 * others * 4 * ((16 + 12) * 2 + (10 + 40) * 2 + 61));

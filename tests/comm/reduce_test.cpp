@@ -28,10 +28,10 @@ struct KernelRow {
   kernels::Type kernel;
 };
 const KernelRow kRows[] = {{at::kDouble, kernels::Type::f64}, {at::kFloat, kernels::Type::f32},
-                     {at::kHalf, kernels::Type::f16},   {at::kBFloat16, kernels::Type::bf16},
-                     {at::kLong, kernels::Type::i64},   {at::kInt, kernels::Type::i32},
-                     {at::kShort, kernels::Type::i16},  {at::kChar, kernels::Type::i8},
-                     {at::kByte, kernels::Type::u8}};
+                           {at::kHalf, kernels::Type::f16},   {at::kBFloat16, kernels::Type::bf16},
+                           {at::kLong, kernels::Type::i64},   {at::kInt, kernels::Type::i32},
+                           {at::kShort, kernels::Type::i16},  {at::kChar, kernels::Type::i8},
+                           {at::kByte, kernels::Type::u8}};
 
 TEST(Reduce, TheWidestVectorsGiveTheBitsOfTheNarrowest) {
   const auto random = at::detail::createCPUGenerator(7);
@@ -91,8 +91,8 @@ std::vector<Level> levels_of_this_processor() {
   return levels;
 }
 
-at::Tensor reduced_by(const Level& level, const KernelRow& row, const std::vector<at::Tensor>& terms,
-                      kernels::Op op, int divisor = 1) {
+at::Tensor reduced_by(const Level& level, const KernelRow& row,
+                      const std::vector<at::Tensor>& terms, kernels::Op op, int divisor = 1) {
   auto result = at::empty_like(terms[0]);
   void* into = result.data_ptr();
   level.reduce(&into, 1, addresses(terms).data(), terms.size(), static_cast<size_t>(result.numel()),

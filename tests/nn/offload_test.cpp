@@ -94,8 +94,9 @@ TEST(ActivationOffload, LeavesAloneWhatIsSmallOrAParameterOrHasGaps) {
   ActivationOffload offload(folder.path());
   const auto matrix = at::rand({256, 256}).requires_grad_();
   const auto wide = at::rand({2, kOffloadedElements});
-  for (const auto& tensor : {at::rand({kOffloadedElements - 1}), matrix, matrix.t(), wide.slice(1, 1),
-                             at::rand({1, kOffloadedElements}).expand({3, kOffloadedElements})}) {
+  for (const auto& tensor :
+       {at::rand({kOffloadedElements - 1}), matrix, matrix.t(), wide.slice(1, 1),
+        at::rand({1, kOffloadedElements}).expand({3, kOffloadedElements})}) {
     const auto back = offload.pack(tensor);
     EXPECT_EQ(offload.bytes(), 0);
     EXPECT_TRUE(back().equal(tensor));

@@ -218,7 +218,8 @@ TEST_F(CallbackRun, SharesOfABatchInThreadsLogAsOne) {
 // Its validations log the scores given, one each, on all ranks.
 class ListedScoresTask : public Task {
  public:
-  explicit ListedScoresTask(std::vector<double> scores) : Task(linear()), scores_(std::move(scores)) {}
+  explicit ListedScoresTask(std::vector<double> scores)
+      : Task(linear()), scores_(std::move(scores)) {}
   void on_validation_epoch_end(FitContext& c) override {
     c.log->log("score", scores_.at(static_cast<size_t>(c.at.epoch)), {.sync_dist = true});
   }

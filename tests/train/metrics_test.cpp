@@ -47,7 +47,9 @@ Samples number_samples() {
 
 // Of several ranks the first has no samples, and the others' numbers differ.
 int64_t share_begin(int rank, int ranks) {
-  return rank == ranks ? kScoredSamples : rank < 2 ? 0 : kScoredSamples * rank * rank / (ranks * ranks);
+  return rank == ranks ? kScoredSamples
+         : rank < 2    ? 0
+                       : kScoredSamples * rank * rank / (ranks * ranks);
 }
 
 using Factory = std::function<std::unique_ptr<Metric>()>;

@@ -147,8 +147,9 @@ TEST_F(Differences, OfReplicasOfAShardAreAnError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Shares,
-                         testing::Values(ShareCase{"zero1", 2}, ShareCase{"zero1", 4}, ShareCase{"zero2", 2},
-                                         ShareCase{"zero2", 4}, ShareCase{"zero3", 2}, ShareCase{"zero3", 4},
+                         testing::Values(ShareCase{"zero1", 2}, ShareCase{"zero1", 4},
+                                         ShareCase{"zero2", 2}, ShareCase{"zero2", 4},
+                                         ShareCase{"zero3", 2}, ShareCase{"zero3", 4},
                                          ShareCase{"ddp", 2}),
                          [](const auto& info) {
                            return info.param.strategy + "_" + std::to_string(info.param.ranks);

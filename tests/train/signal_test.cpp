@@ -82,7 +82,8 @@ class Signals : public testing::Test {
 
   std::vector<int> exit_codes(const std::string& run, int victim = -1, int signal = 0) const {
     const int port = cluster::free_port();
-    Life life(kSignalledRanks, [&](int rank) { be_rank(rank, port, run, signal, rank == victim ? 1 : 0); });
+    Life life(kSignalledRanks,
+              [&](int rank) { be_rank(rank, port, run, signal, rank == victim ? 1 : 0); });
     auto codes = life.statuses();
     for (auto& status : codes) status = WIFEXITED(status) ? WEXITSTATUS(status) : -status;
     return codes;

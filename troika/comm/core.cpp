@@ -327,8 +327,9 @@ std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int pee
   const auto message = std::make_shared<Message>(packed(tensor, c10::kCPU, true));
   const MessageHead head = head_of(tensor, impl_->station());
   guarded([&] {
-    message->sent = std::make_unique<SentParcel>(*impl_, peer, message_tags(tag), &head, sizeof(head),
-                                                 message->data.data_ptr(), message->data.nbytes());
+    message->sent =
+        std::make_unique<SentParcel>(*impl_, peer, message_tags(tag), &head, sizeof(head),
+                                     message->data.data_ptr(), message->data.nbytes());
   });
   if (message->done()) return nullptr;
   keep(message);
