@@ -1,21 +1,13 @@
-// fault_rank BACKEND FAULT WHEN FOLDER VICTIM: one rank of a job in which rank VICTIM misbehaves.
-//
-// Every rank calls a barrier "start" and two sums, "step" and "next". FAULT says what the victim
-// does, WHEN at which of them: before "step", during it, or after it. With WHEN "halves", FAULT is
-// an operation that the lower half of the ranks calls in one way and the upper half in another, in
-// place of "step"; VICTIM is its root. What each rank got to know goes as one line into
-// FOLDER/news, a pipe: rank, pid, milliseconds of the last call, kind of the error (0: none),
-// message.
+#include "tests/comm/fault_rank.h"
+
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "troika/base/error.h"
@@ -26,12 +18,7 @@
 namespace troika::comm {
 namespace {
 
-struct Plan {
-  std::string fault;
-  std::string when;
-  std::filesystem::path folder;
-  int victim;
-};
+using Plan = FaultPlan;
 
 class News {
  public:
@@ -179,14 +166,14 @@ struct Outcome {
   std::string what = "done";
 };
 
-Outcome run(const std::string& backend, const Plan& plan, const News& news) {
+Outcome run(const Plan& plan, const News& news) {
   Stopwatch watch;
   // When work() ended: with the group goes rank 0's server, which then waits for stopped ranks.
   double milliseconds = 0;
   try {
     const bool waits_long = plan.fault != "stop" && plan.fault != "delay";
     const Group group =
-        world({.backend = backend,
+        world({.backend = plan.backend,
                .group = {.timeout = waits_long ? Milliseconds(60'000) : Milliseconds(1500),
                          .flight_record = plan.folder / "record"}});
     group.barrier({.label = "start"});
@@ -203,20 +190,13 @@ Outcome run(const std::string& backend, const Plan& plan, const News& news) {
 }
 
 }  // namespace
-}  // namespace troika::comm
 
-int main(int, char** argv) {
-  using namespace troika;
-  using namespace troika::comm;
-  const Plan plan{argv[2], argv[3], argv[4], std::atoi(argv[5])};
-  const auto environment = cluster::discover();
-  const News news(plan.folder, environment.rank);
-  auto outcome = run(argv[1], plan, news);
+int run_fault_rank(const FaultPlan& plan) {
+  const News news(plan.folder, cluster::discover().rank);
+  auto outcome = run(plan, news);
   for (const auto& left : shared_memory_left()) outcome.what += " left behind: " + left;
   news.tell(outcome.milliseconds, outcome.kind, outcome.what);
-  const int code = outcome.kind == 0 ? 0 : 1;
-  // MPI_Finalize would wait for the ranks that ended without it. mpirun ends such a job, unless it
-  // is told, as here, to let the other ranks go on.
-  if (std::string_view(argv[1]) == "mpi") std::_Exit(code);
-  return code;
+  return outcome.kind == 0 ? 0 : 1;
 }
+
+}  // namespace troika::comm
