@@ -62,7 +62,7 @@ TEST_F(Train, WritesAllItPromises) {
   }
   EXPECT_EQ(json["peak_resident_bytes"].size(), 2u);
   EXPECT_FALSE(json["torch_version"].get<std::string>().empty());
-  EXPECT_TRUE(std::filesystem::exists(run_folder() / "logs/rank-0.log"));
+  EXPECT_THAT(read_file(run_folder() / "logs/rank-0.log"), HasSubstr("\n  model      mlp, "));
   EXPECT_TRUE(std::filesystem::exists(run_folder() / "logs/rank-1.log"));
   EXPECT_TRUE(std::filesystem::exists(run_folder() / "checkpoints/last.safetensors"));
   EXPECT_THAT(read_file(run_folder() / "metrics.csv"), HasSubstr("\n32,"));

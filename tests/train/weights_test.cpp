@@ -1,10 +1,13 @@
 // Weights alone: runs that start from them, checkpoints that hold nothing else, and models made
 // again from what was saved.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
 #include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
+#include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/nn/zoo.h"
@@ -14,6 +17,10 @@
 
 namespace troika::train {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
 
 class Weights : public testing::Test {
  protected:
@@ -128,6 +135,54 @@ TEST_F(Weights, ARunThatIsStoppedSavesAllTheSame) {
   options_.trainer.ckpt_path = "last";
   fit(options_, 2, /*stops=*/true);
   EXPECT_NO_THROW(fit(options_, 2));
+}
+
+// What a run says of its model: in its first lines, in config.toml, and in its checkpoint.
+class ModelOfARun : public Weights {
+ protected:
+  std::string fit_and_log(const std::shared_ptr<Task>& task) {
+    testing::internal::CaptureStderr();
+    Trainer(options_, comm::local::alone()).fit(*task, Waves(), Waves());
+    return testing::internal::GetCapturedStderr();
+  }
+  std::string config() const { return read_file(folder_ / "run/config.toml"); }
+  std::filesystem::path run() const { return folder_ / "run"; }
+};
+
+TEST_F(ModelOfARun, IsNotOneOfTheZooWhereAProgramGaveAModule) {
+  options_.model.name = "resnet18";
+  const auto module = std::make_shared<torch::nn::LinearImpl>(3, 2);
+  EXPECT_THAT(fit_and_log(std::make_shared<Task>(module)),
+              HasSubstr("  model      torch::nn::LinearImpl, 8 parameters"));
+  EXPECT_THAT(config(), AllOf(HasSubstr("[model]\nname = \"\"  # "), Not(HasSubstr("\"resnet18\"")),
+                              Not(HasSubstr("hidden_width"))));
+  EXPECT_EQ(read_checkpoint_options(run()).model.name, "");
+  EXPECT_ERROR(load_from_checkpoint(run()), ErrorKind::usage,
+               "[nn] no model is named; got an empty name, as in the options of a run whose module "
+               "a program gave, expected one of " +
+                   fmt::format("{}", fmt::join(nn::model_names(), ", ")) +
+                   " (the program that made the module can load its weights)");
+  const auto again = std::make_shared<torch::nn::LinearImpl>(3, 2);
+  load_checkpoint(find_checkpoint(checkpoints(options_), "last"), *again);
+  EXPECT_TRUE(again->weight.equal(module->weight));
+}
+
+TEST_F(ModelOfARun, IsTheZoosThatWasTrainedWhateverTheOptionsSay) {
+  options_.model.name = "resnet18";
+  const nn::ModelOptions given{.name = "mlp",
+                               .num_classes = 2,
+                               .in_channels = 3,
+                               .image_size = 1,
+                               .hidden_layers = 1,
+                               .hidden_width = 7};
+  const auto model = nn::make_model(given);
+  EXPECT_THAT(fit_and_log(std::make_shared<Task>(model)), HasSubstr("  model      mlp, 44 param"));
+  EXPECT_THAT(config(), AllOf(HasSubstr("name = \"mlp\"  # "), HasSubstr("hidden_width = 7  # ")));
+  const auto again = load_from_checkpoint(find_checkpoint(checkpoints(options_), "last"));
+  EXPECT_EQ(again->options()->num_classes, 2);
+  // With a block more it is no longer the zoo's.
+  model->add_block("more", std::make_shared<torch::nn::LinearImpl>(2, 2));
+  EXPECT_EQ(model->options(), nullptr);
 }
 
 TEST_F(Weights, AModelIsMadeAgainFromItsCheckpoint) {

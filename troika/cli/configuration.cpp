@@ -22,7 +22,7 @@ void read_configuration(config::Table& table, const std::string& file,
 nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset) {
   const auto shape = dataset.input_shape();
   const bool images = shape.size() == 3;
-  if (images == (model.name == "gpt")) {
+  if (!model.name.empty() && images == (model.name == "gpt")) {
     throw Error("train", ErrorKind::usage,
                 {.what = "model.name and data.name do not go together",
                  .got = fmt::format("{} for {}", model.name, images ? "images" : "text"),

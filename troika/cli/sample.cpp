@@ -32,7 +32,7 @@ int print_sample(const SampleArguments& arguments) {
   if (options.model.name != "gpt") {
     throw Error("sample", ErrorKind::usage,
                 {.what = arguments.checkpoint + " is not of a language model",
-                 .got = options.model.name,
+                 .got = options.model.name.empty() ? "a module of a program" : options.model.name,
                  .expected = "gpt"});
   }
   // Text is bytes, and as many are seen as in training.

@@ -96,6 +96,7 @@ at::Tensor Model::run(const BlockRun& run, const at::Tensor& input) const {
 void Model::add_block(Block block) {
   TROIKA_CHECK(block.forward, "block " + block.name + " has no forward");
   blocks_.push_back(std::move(block));
+  options_.reset();
 }
 
 void Model::place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module) {
@@ -110,6 +111,7 @@ void Model::place_module(const std::string& path, std::shared_ptr<torch::nn::Mod
                   : level->register_module(name, std::make_shared<torch::nn::Module>()).get();
   }
   level->register_module(last, std::move(module));
+  options_.reset();
 }
 
 std::vector<StateTensor> Model::owned_state(const Block& block) const {

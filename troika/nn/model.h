@@ -27,6 +27,8 @@
 
 namespace troika::nn {
 
+struct ModelOptions;
+
 struct Block {
   std::string name;  // "stem", "layer1.0", "head"; unique in its model
   // Sub-modules (with all below them) or single parameters of the model, by full name. Every
@@ -91,6 +93,10 @@ class Model : public torch::nn::Module {
         {path, {path}, {}, [module](const at::Tensor& input) { return module->forward(input); }});
   }
 
+  // The options that make_model() made this model of (zoo.h); null for every other model, and once
+  // a block or a module was added to it.
+  const ModelOptions* options() const { return options_.get(); }
+
   // Parameters and buffers the block owns, under their names in the whole model.
   std::vector<StateTensor> owned_state(const Block& block) const;
 
@@ -100,9 +106,12 @@ class Model : public torch::nn::Module {
   void verify() const;
 
  private:
+  friend std::shared_ptr<Model> make_model(const ModelOptions& options);
+
   void place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module);
 
   std::vector<Block> blocks_;
+  std::shared_ptr<const ModelOptions> options_;
   Runner run_by_;
 };
 

@@ -56,6 +56,13 @@ const Entry& find(const std::string& name) {
   for (const Entry& entry : entries()) {
     if (entry.name == name) return entry;
   }
+  if (name.empty()) {
+    throw Error("nn", ErrorKind::usage,
+                {.what = "no model is named",
+                 .got = "an empty name, as in the options of a run whose module a program gave",
+                 .expected = fmt::format("one of {}", fmt::join(model_names(), ", ")),
+                 .hint = "the program that made the module can load its weights"});
+  }
   throw Error("nn", ErrorKind::usage,
               {.what = fmt::format("unknown model {}", name),
                .expected = fmt::format("one of {}", fmt::join(model_names(), ", ")),
@@ -81,7 +88,9 @@ std::shared_ptr<Model> make_model(const ModelOptions& options) {
     require_at_least(options, "in_channels", options.in_channels, 1);
     require_at_least(options, "image_size", options.image_size, 1);
   }
-  return entry.make(options);
+  auto model = entry.make(options);
+  model->options_ = std::make_shared<const ModelOptions>(options);
+  return model;
 }
 
 std::vector<std::string> model_names() {

@@ -181,7 +181,7 @@ void Fit::or_leave_module_whole(const std::function<void()>& body) {
 
 RunPlan Fit::plan() const {
   return {.name = options_.run.name,
-          .model = task_.module().name(),
+          .model = options_.model.name.empty() ? task_.module().name() : options_.model.name,
           .parameters = parameters_,
           .trainable = trainable_,
           .training_samples = training_.size(),

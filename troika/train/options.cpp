@@ -187,7 +187,13 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
 }
 
 void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weights& weights) {
-  table.add("model.name", &model.name, "which model", one_of(nn::model_names()));
+  auto known = one_of(nn::model_names());
+  known.holds = [one_of_them = known.holds](const config::Value& value) {
+    return std::get<std::string>(value).empty() || one_of_them(value);
+  };
+  table.add("model.name", &model.name,
+            "which model; empty in the options of a run whose module a program gave",
+            std::move(known));
   table.add(
       "model.weights", &weights.path,
       "start a new run from these weights: the folder of a run or of a checkpoint, last, best, or "
@@ -195,6 +201,7 @@ void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weig
   table.add("model.weights_strict", &weights.strict,
             "the weights must have all tensors of the model; false: take those that fit, and log "
             "which stay random");
+  if (model.name.empty()) return;  // a module of a program has none of the sizes below
   table.add("model.dropout", &model.dropout,
             "probability of dropout, for mlp, vgg*, inception_v3 and gpt", between(0.0, 1.0));
   table.add("model.hidden_layers", &model.hidden_layers, "mlp: number of hidden layers",

@@ -125,6 +125,8 @@ struct TrainOptions {
     double available_flops = 0;
   } throughput;
 
+  // In what fit() writes: those of the module that it trained, with an empty name unless
+  // nn::make_model() made that.
   nn::ModelOptions model;
 
   struct Data : data::DataOptions {
@@ -182,7 +184,8 @@ struct TrainOptions {
 // Error(usage) for a run.name that is empty, absolute, or leads out of run.folder.
 std::filesystem::path run_folder(const TrainOptions& options);
 
-// Binds every option to its key; `options` must outlive the table.
+// Binds every option to its key; `options` must outlive the table. Where options.model.name is
+// empty, the table is without the sizes of models.
 config::Table make_table(TrainOptions& options);
 
 }  // namespace troika::train

@@ -8,7 +8,7 @@ namespace troika::train {
 
 struct RunPlan {
   std::string name;
-  std::string model;  // the module's class
+  std::string model;  // its name in the zoo, or the module's class
   int64_t parameters = 0;
   int64_t trainable = 0;  // of the parameters
   int64_t training_samples = 0;

@@ -32,6 +32,12 @@ void try_to_write(const std::filesystem::path& file, const RunSummary& summary) 
   }
 }
 
+// With an empty name unless make_model() made the module.
+nn::ModelOptions model_options(const torch::nn::Module& module) {
+  const auto* model = dynamic_cast<const nn::Model*>(&module);
+  return model && model->options() ? *model->options() : nn::ModelOptions{.name = ""};
+}
+
 }  // namespace
 
 RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
@@ -122,6 +128,7 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
   std::optional<Fit> fit;
   bool has_ended = false;
   save_ = nullptr;
+  options_.model = model_options(task.module());
   try {
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());

@@ -66,7 +66,9 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
                     {"epoch", std::to_string(info.epoch)},
                     {"step", std::to_string(info.step)},
                     {kOptionsKey, make_table(copy).to_toml()}};
-  for (const auto& [key, size] : kSizes) metadata[key] = std::to_string(copy.model.*size);
+  if (!copy.model.name.empty()) {
+    for (const auto& [key, size] : kSizes) metadata[key] = std::to_string(copy.model.*size);
+  }
   return save_safetensors(file, model, metadata, publish);
 }
 

@@ -55,7 +55,7 @@ void save_hugging_face(const std::filesystem::path& folder, const NamedTensors& 
   if (options.name != "gpt") {
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot write a model for Hugging Face's transformers",
-                 .got = options.name,
+                 .got = options.name.empty() ? "a module of a program" : options.name,
                  .expected = "gpt, which is their GPT-2",
                  .hint = "without --hf, models of images are written under torchvision's names"});
   }
