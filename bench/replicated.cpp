@@ -21,8 +21,8 @@ using troika::parallel::ModuleReplica;
 
 ModuleReplica make_replica(const troika::nn::ModelOptions& options) {
   const auto model = troika::nn::make_model(options);
-  return {model, [model](const at::Tensor& inputs, const at::Tensor& targets) {
-            return at::cross_entropy_loss(model->forward(inputs), targets);
+  return {model, [model](const troika::data::Batch& batch) {
+            return at::cross_entropy_loss(model->forward(batch.inputs), batch.targets);
           }};
 }
 
@@ -50,11 +50,11 @@ int main(int argc, char** argv) {
   for (int step = 0; step < kSteps; ++step) {
     troika::Stopwatch watch;
     plain.module->zero_grad();
-    plain.loss(inputs, targets).backward();
+    plain.loss({inputs, targets}).backward();
     plain_seconds.push_back(watch.seconds());
     watch.restart();
     replicas[0].module->zero_grad();
-    replicated.loss(inputs, targets).backward();
+    replicated.loss({inputs, targets}).backward();
     replicated_seconds.push_back(watch.seconds());
   }
   std::cout << nlohmann::json{{"model", options.name},

@@ -95,10 +95,23 @@ void own_module(train::Trainer& trainer, train::Task& task) {
 
 }  // namespace data_module
 
+namespace batches {
+
+struct RatingsModel : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& users, const at::Tensor& films);
+};
+
+void own_data_set(const std::shared_ptr<RatingsModel>& model) {
+  static at::Tensor users_, films_, stars_, weights_;
+#include "trainer-4.inc"
+}
+
+}  // namespace batches
+
 namespace recipe {
 
 class OwnTask : public train::Task {
-#include "trainer-4.inc"
+#include "trainer-5.inc"
 };
 
 }  // namespace recipe
@@ -107,7 +120,7 @@ namespace saving {
 
 void save(train::Trainer& trainer, train::Task& task, const data::Dataset& training,
           const data::Dataset& validation) {
-#include "trainer-5.inc"
+#include "trainer-6.inc"
 }
 
 }  // namespace saving
@@ -115,7 +128,7 @@ void save(train::Trainer& trainer, train::Task& task, const data::Dataset& train
 namespace loading {
 
 void load(const std::shared_ptr<torch::nn::Module>& my_module, train::TrainOptions& options) {
-#include "trainer-6.inc"
+#include "trainer-7.inc"
 }
 
 }  // namespace loading

@@ -38,8 +38,8 @@ struct Net : torch::nn::Module {
 };
 
 ModuleReplica replica_of(const std::shared_ptr<Net>& net) {
-  return {net, [net](const at::Tensor& inputs, const at::Tensor& targets) {
-            return torch::mse_loss(net->forward(inputs), targets);
+  return {net, [net](const data::Batch& batch) {
+            return torch::mse_loss(net->forward(batch.inputs), batch.targets);
           }};
 }
 
@@ -67,9 +67,9 @@ TEST(Replicated, IsTheStepOnTheWholeBatch) {
       const auto alone = std::make_shared<Net>(false);
       const auto inputs = samples(batch, 3, 0.7), targets = samples(batch, 2, 1.9);
       for (const double factor : {1.0, 0.25}) {  // a second pass adds up
-        const auto expected = replica_of(alone).loss(inputs, targets);
+        const auto expected = replica_of(alone).loss({inputs, targets});
         (expected * factor).backward();
-        const auto loss = replicated.loss(inputs, targets);
+        const auto loss = replicated.loss({inputs, targets});
         (loss * factor).backward();
         EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-12);
       }
@@ -88,11 +88,11 @@ TEST(Replicated, ReplicasShareTheFirstOnesParameters) {
   const auto nets = make_nets(2);
   Replicated replicated(replicas_of(nets));
   const auto inputs = samples(4, 3, 0.7), targets = samples(4, 2, 1.9);
-  replicated.loss(inputs, targets);
+  replicated.loss({inputs, targets});
   EXPECT_EQ(nets[1]->head->weight.data_ptr(), nets[0]->head->weight.data_ptr());
   nets[0]->to(torch::kFloat);
   nets[0]->head->bias.requires_grad_(false);
-  replicated.loss(inputs.to(torch::kFloat), targets.to(torch::kFloat)).backward();
+  replicated.loss({inputs.to(torch::kFloat), targets.to(torch::kFloat)}).backward();
   EXPECT_EQ(nets[1]->head->weight.scalar_type(), torch::kFloat);
   EXPECT_EQ(nets[1]->head->weight.data_ptr(), nets[0]->head->weight.data_ptr());
   EXPECT_FALSE(nets[0]->head->bias.grad().defined());
@@ -104,14 +104,14 @@ TEST(Replicated, BuffersAndModeComeFromTheFirst) {
   const auto alone = std::make_shared<Net>(true);
   for (int step = 0; step < 2; ++step) {
     const auto inputs = samples(8, 3, 0.7 + step), targets = samples(8, 2, 1.9);
-    replicated.loss(inputs, targets);
+    replicated.loss({inputs, targets});
     alone->forward(inputs.narrow(0, 0, 4));
   }
   EXPECT_TRUE(nets[0]->norm->running_mean.allclose(alone->norm->running_mean, 1e-12, 1e-12));
   EXPECT_EQ(nets[0]->norm->num_batches_tracked.item<int64_t>(), 2);
   EXPECT_FALSE(nets[1]->norm->running_mean.equal(nets[0]->norm->running_mean));
   nets[0]->eval();
-  replicated.loss(samples(4, 3, 0.1), samples(4, 2, 0.1));
+  replicated.loss({samples(4, 3, 0.1), samples(4, 2, 0.1)});
   EXPECT_FALSE(nets[1]->norm->is_training());
   EXPECT_TRUE(nets[1]->norm->running_mean.equal(nets[0]->norm->running_mean));
 }
@@ -128,8 +128,8 @@ TEST(Replicated, ComputesUnderAutocastAsOneProcessDoes) {
     auto replicas = replicas_of(nets);
     std::atomic<int> autocast_backward = 0;
     for (auto& replica : replicas) {
-      replica.loss = [&, inner = replica.loss](const at::Tensor& inputs, const at::Tensor& t) {
-        const auto loss = inner(inputs, t);
+      replica.loss = [&, inner = replica.loss](const data::Batch& batch) {
+        const auto loss = inner(batch);
         loss.register_hook([&](const at::Tensor&) {
           autocast_backward += compat::autocast_state(at::kCPU).enabled;
         });
@@ -137,11 +137,12 @@ TEST(Replicated, ComputesUnderAutocastAsOneProcessDoes) {
       };
     }
     Replicated replicated(replicas);
-    const auto step = [&](const auto& loss_of, const Net& net) {
+    const auto step = [&](const std::function<at::Tensor(const data::Batch&)>& loss_of,
+                          const Net& net) {
       for (auto& parameter : net.parameters()) parameter.mutable_grad().reset();
       const at::Tensor loss = [&] {
         const nn::Autocast autocast(precision, at::kCPU);
-        return loss_of(samples(6, 3, 0.7).to(at::kFloat), samples(6, 2, 1.9).to(at::kFloat));
+        return loss_of({samples(6, 3, 0.7).to(at::kFloat), samples(6, 2, 1.9).to(at::kFloat)});
       }();
       loss.backward();
       const torch::NoGradGuard no_grad;
@@ -153,7 +154,7 @@ TEST(Replicated, ComputesUnderAutocastAsOneProcessDoes) {
     for (int i = 0; i < 8; ++i) {
       const double expected = step(replica_of(alone).loss, *alone);
       const double got =
-          step([&](const auto& x, const auto& t) { return replicated.loss(x, t); }, *nets[0]);
+          step([&](const data::Batch& batch) { return replicated.loss(batch); }, *nets[0]);
       // Shares of a batch are rounded to bfloat16 each by itself.
       EXPECT_NEAR(got, expected, count == 1 ? 0 : 0.01 * expected) << count << " in step " << i;
     }
@@ -165,14 +166,14 @@ TEST(Replicated, StandsInEachRankOfDataParallel) {
   const auto inputs = samples(8, 3, 0.7), targets = samples(8, 2, 1.9);
   const auto alone = std::make_shared<Net>(false);
   alone->unused.requires_grad_(false);
-  replica_of(alone).loss(inputs, targets).backward();
+  replica_of(alone).loss({inputs, targets}).backward();
   comm::local::run(2, [&](comm::Group group) {
     const auto nets = make_nets(2);
     nets[0]->unused.requires_grad_(false);
     Replicated replicated(replicas_of(nets));
     DataParallel ddp(*nets[0], group);
     const auto share = [&](const at::Tensor& all) { return all.narrow(0, 4 * group.rank(), 4); };
-    replicated.loss(share(inputs), share(targets)).backward();
+    replicated.loss({share(inputs), share(targets)}).backward();
     ddp.finish_backward();
     EXPECT_TRUE(nets[0]->head->weight.grad().allclose(alone->head->weight.grad(), 1e-12, 1e-12));
   });
@@ -182,15 +183,15 @@ TEST(Replicated, ThrowsWhatAReplicaThrewAndGoesOn) {
   const auto nets = make_nets(3);
   auto replicas = replicas_of(nets);
   std::optional<std::string> problem = "replica 1 had enough";
-  replicas[1].loss = [&, inner = replicas[1].loss](const at::Tensor& inputs, const at::Tensor& t) {
+  replicas[1].loss = [&, inner = replicas[1].loss](const data::Batch& batch) {
     if (problem) throw std::runtime_error(*problem);
-    return inner(inputs, t);
+    return inner(batch);
   };
   Replicated replicated(replicas);
   const auto inputs = samples(6, 3, 0.7), targets = samples(6, 2, 1.9);
-  EXPECT_THROW(replicated.loss(inputs, targets), std::runtime_error);
+  EXPECT_THROW(replicated.loss({inputs, targets}), std::runtime_error);
   problem.reset();
-  EXPECT_TRUE(std::isfinite(replicated.loss(inputs, targets).item<double>()));
+  EXPECT_TRUE(std::isfinite(replicated.loss({inputs, targets}).item<double>()));
 }
 
 TEST(Replicated, RefusesReplicasThatDiffer) {

@@ -183,8 +183,6 @@ class Line : public data::Dataset {
     const auto inputs = (numbers.to(at::kDouble) / 13 - 1).unsqueeze(1);
     return {inputs, inputs * 2};
   }
-  int64_t num_classes() const override { return 0; }
-  std::vector<int64_t> input_shape() const override { return {1}; }
 };
 
 TEST_F(Recipes, AModuleAndALossAreATask) {

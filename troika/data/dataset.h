@@ -1,26 +1,16 @@
 // A data set: numbered samples that can be loaded in any order, by any thread.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "troika/data/batch.h"
+
 namespace troika::data {
 
 enum class Split { train, validation };
-
-// Samples stacked along dim 0, on the CPU.
-// Images: inputs float32 [n, channels, height, width], normalised; targets int64 [n].
-// Text: inputs int64 [n, context]; targets int64 [n, context], each the byte after its input.
-struct Batch {
-  at::Tensor inputs;
-  at::Tensor targets;
-
-  int64_t size() const { return targets.defined() ? targets.size(0) : 0; }
-};
 
 // Immutable after construction: all functions may be called from several threads at once.
 class Dataset {
@@ -36,11 +26,13 @@ class Dataset {
   virtual Batch load(std::span<const int64_t> indices,
                      std::optional<uint64_t> augmentation_seed) const = 0;
 
-  // Classes to tell apart; the size of the vocabulary for text.
-  virtual int64_t num_classes() const = 0;
-
-  // Shape of one input, without the batch dim.
-  virtual std::vector<int64_t> input_shape() const = 0;
+  // The two from which `troika train` sizes a model of the zoo. Data sets for modules of a program
+  // need neither.
+  // Classes to tell apart; the size of the vocabulary for text; 0: there are none, as in
+  // regression.
+  virtual int64_t num_classes() const { return 0; }
+  // Shape of one input, without the batch dim; empty: not told.
+  virtual std::vector<int64_t> input_shape() const { return {}; }
 };
 
 }  // namespace troika::data

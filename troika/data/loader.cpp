@@ -50,7 +50,13 @@ std::optional<Batch> Loader::next() {
 
 Loader::Outcome Loader::load(size_t batch) const {
   try {
-    return dataset_.load(batches_[batch], augmentation_seed_);
+    auto loaded = dataset_.load(batches_[batch], augmentation_seed_);
+    const auto samples = static_cast<int64_t>(batches_[batch].size());
+    if (loaded.size() == samples) return loaded;
+    throw Error("data", ErrorKind::usage,
+                {.what = "a data set loaded a batch of another size than asked for",
+                 .got = fmt::format("{} samples", loaded.size()),
+                 .expected = std::to_string(samples)});
   } catch (...) {
     return std::current_exception();
   }

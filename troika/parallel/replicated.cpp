@@ -113,27 +113,26 @@ void Replicated::follow_first() {
   }
 }
 
-at::Tensor Replicated::loss(const at::Tensor& inputs, const at::Tensor& targets) {
+at::Tensor Replicated::loss(const data::Batch& batch) {
   follow_first();
-  const auto input_shares = inputs.tensor_split(size(), 0);
-  const auto target_shares = targets.tensor_split(size(), 0);
-  const auto samples = static_cast<double>(inputs.size(0));
+  const auto shares = data::split(batch, size());
+  const auto samples = static_cast<double>(batch.size());
   const auto parameters = tensors_of(nn::trained_parameters(*replicas_[0].module));
   std::vector<std::vector<at::Tensor>> gradients(replicas_.size());
   std::vector<at::Tensor> losses(replicas_.size());
   // Each thread has an autocast of its own for its forward pass: the casts of weights that it keeps
   // are then dropped before the weights change. Backward passes are outside of it.
-  const auto device = inputs.device().type();
+  const auto device = parameters.at(0).device().type();
   const auto autocast = compat::autocast_state(device);
   const compat::AutocastGuard without(device, {});
   team_->run([&](int index) {
     const auto r = static_cast<size_t>(index);
-    const auto share = static_cast<double>(input_shares[r].size(0)) / samples;
+    const auto share = static_cast<double>(shares[r].size()) / samples;
     if (share == 0) return;
     const auto own = tensors_of(nn::trained_parameters(*replicas_[r].module));
     const auto loss = [&] {
       const compat::AutocastGuard guard(device, autocast);
-      return replicas_[r].loss(input_shares[r], target_shares[r]) * share;
+      return replicas_[r].loss(shares[r]) * share;
     }();
     gradients[r] = torch::autograd::grad({loss}, own, {}, /*retain_graph=*/{},
                                          /*create_graph=*/false, /*allow_unused=*/true);

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "troika/data/batch.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -18,7 +20,7 @@ class ThreadTeam;
 // One of several copies of a module, and the mean loss of samples by it: a tensor of one element.
 struct ModuleReplica {
   std::shared_ptr<torch::nn::Module> module;
-  std::function<at::Tensor(const at::Tensor& inputs, const at::Tensor& targets)> loss;
+  std::function<at::Tensor(const data::Batch& batch)> loss;
 };
 
 // PyTorch's DataParallel, on processors: replicas are kept from step to step and have the
@@ -26,7 +28,7 @@ struct ModuleReplica {
 // kept too, and LibTorch's are shared out evenly among them.
 //
 //   parallel::Replicated replicated(replicas);
-//   replicated.loss(inputs, targets).backward();  // gradients of the first replica's module
+//   replicated.loss({inputs, targets}).backward();  // gradients of the first replica's module
 //
 // A step is the one-process step on the whole batch, up to rounding, where the loss is a mean over
 // samples. Before each, replicas get the first one's buffers and training mode; what a step does
@@ -43,11 +45,12 @@ class Replicated {
   Replicated(const Replicated&) = delete;
   Replicated& operator=(const Replicated&) = delete;
 
-  // The mean loss over the samples, cut along the first dimension; forward and backward pass are
+  // The mean loss over the samples, whose tensors data::split() cuts; forward and backward pass are
   // done when it returns, the forward pass under the caller's autocast. backward() on the result,
   // once, adds to the gradients of the first replica; a factor of the loss multiplies them only
-  // then, which is too late against underflow in float16. Throws what a replica's loss throws.
-  at::Tensor loss(const at::Tensor& inputs, const at::Tensor& targets);
+  // then, which is too late against underflow in float16. Throws what split() and a replica's loss
+  // throw.
+  at::Tensor loss(const data::Batch& batch);
 
   int size() const { return static_cast<int>(replicas_.size()); }
 

@@ -17,7 +17,7 @@ void require_finite(double loss, const data::Batch& batch, const FitContext& con
   if (context.optimization->loss_scale()) return;
   const auto file = context.folder / fmt::format("nonfinite-step-{}-rank-{}.safetensors",
                                                  context.at.step, context.group.rank());
-  save_safetensors(file, {{"inputs", batch.inputs}, {"targets", batch.targets}});
+  save_safetensors(file, batch.tensors());
   throw Error("train", ErrorKind::failure,
               {.what = fmt::format("the training loss of step {} on rank {} is no number",
                                    context.at.step, context.group.rank()),

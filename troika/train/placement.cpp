@@ -87,16 +87,23 @@ void Placement::place(torch::nn::Module& module) const {
 
 data::Batch Placement::place(data::Batch batch) const {
   // A tensor that is there already costs no call of LibTorch.
-  for (auto* tensor : {&batch.inputs, &batch.targets}) {
-    if (tensor->device() != device) *tensor = tensor->to(device);
-  }
-  const auto type = batch.inputs.scalar_type();
-  if (type != precision.parameters && at::isFloatingType(type)) {
-    batch.inputs = batch.inputs.to(precision.parameters);
-  }
-  if (batch.inputs.dim() == 4 && !batch.inputs.is_contiguous(memory_format)) {
-    batch.inputs = batch.inputs.contiguous(memory_format);
-  }
+  const auto move = [&](at::Tensor& tensor) {
+    if (tensor.defined() && tensor.device() != device) tensor = tensor.to(device);
+  };
+  const auto convert = [&](at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    move(tensor);
+    const auto type = tensor.scalar_type();
+    if (type != precision.parameters && at::isFloatingType(type)) {
+      tensor = tensor.to(precision.parameters);
+    }
+    if (tensor.dim() == 4 && !tensor.is_contiguous(memory_format)) {
+      tensor = tensor.contiguous(memory_format);
+    }
+  };
+  move(batch.targets);
+  convert(batch.inputs);
+  for (auto& [name, tensor] : batch.named) convert(tensor);
   return batch;
 }
 

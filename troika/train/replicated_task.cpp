@@ -18,17 +18,18 @@ std::vector<parallel::ModuleReplica> ReplicatedTask::replicas_of(
     const std::vector<std::shared_ptr<Task>>& tasks) {
   std::vector<parallel::ModuleReplica> result;
   for (const auto& task : tasks) {
-    result.push_back(
-        {module_of(task), [this, task](const at::Tensor& inputs, const at::Tensor& targets) {
-           task->log_to(log_target(), inputs.size(0));
-           return task->training_step({inputs, targets});
-         }});
+    result.push_back({module_of(task), [this, task](const data::Batch& batch) {
+                        task->log_to(log_target(), batch.size());
+                        return task->training_step(batch);
+                      }});
   }
   return result;
 }
 
 ReplicatedTask::ReplicatedTask(std::vector<std::shared_ptr<Task>> tasks)
-    : Task(module_of(tasks.at(0)), Forward()), first_(tasks[0]), replicated_(replicas_of(tasks)) {}
+    : Task(module_of(tasks.at(0)), BatchForward()),
+      first_(tasks[0]),
+      replicated_(replicas_of(tasks)) {}
 
 void ReplicatedTask::log_to(MetricLog* log, int64_t batch_size) {
   Task::log_to(log, batch_size);
@@ -36,7 +37,7 @@ void ReplicatedTask::log_to(MetricLog* log, int64_t batch_size) {
 }
 
 at::Tensor ReplicatedTask::training_step(const data::Batch& batch) {
-  return replicated_.loss(batch.inputs, batch.targets);
+  return replicated_.loss(batch);
 }
 
 OptimizerRecipe ReplicatedTask::configure_optimizers(const TrainOptions& options) {

@@ -19,11 +19,28 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
 
 }  // namespace
 
-Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
+Task::Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward)
     : module_(std::move(module)), forward_(std::move(forward)) {}
+
+Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
+    : Task(std::move(module), of_inputs(std::move(forward))) {}
+
+Task::Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, BatchLoss loss)
+    : module_(std::move(module)), forward_(std::move(forward)), loss_(std::move(loss)) {}
 
 Task::Task(const std::shared_ptr<nn::Model>& model) : module_(model), model_(model) {
   recompute({});
+}
+
+Task::BatchForward Task::of_inputs(Forward forward) {
+  return
+      [forward = std::move(forward)](const data::Batch& batch) { return forward(batch["inputs"]); };
+}
+
+Task::BatchLoss Task::of_targets(Loss loss) {
+  return [loss = std::move(loss)](const at::Tensor& outputs, const data::Batch& batch) {
+    return loss(outputs, batch["targets"]);
+  };
 }
 
 const nn::Model& Task::blocks() const {
@@ -37,12 +54,14 @@ const nn::Model& Task::blocks() const {
 
 void Task::recompute(nn::RecomputePlan plan) {
   if (plan.empty()) {
-    if (model_)
-      forward_ = [model = model_](const at::Tensor& inputs) { return model->forward(inputs); };
+    if (model_) {
+      forward_ =
+          of_inputs([model = model_](const at::Tensor& inputs) { return model->forward(inputs); });
+    }
     return;
   }
   blocks();
-  forward_ = nn::Recompute(model_, std::move(plan));
+  forward_ = of_inputs(nn::Recompute(model_, std::move(plan)));
 }
 
 void Task::log_to(MetricLog* log, int64_t batch_size) {
@@ -51,22 +70,23 @@ void Task::log_to(MetricLog* log, int64_t batch_size) {
 }
 
 at::Tensor Task::training_step(const data::Batch& batch) {
-  const at::Tensor outputs = forward(batch.inputs);
-  return loss_ ? loss_(outputs, batch.targets)
-               : cross_entropy(outputs, batch.targets, at::Reduction::Mean);
+  const at::Tensor outputs = forward(batch);
+  return loss_ ? loss_(outputs, batch)
+               : cross_entropy(outputs, batch["targets"], at::Reduction::Mean);
 }
 
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
-  const at::Tensor logits = forward(batch.inputs);
+  const at::Tensor logits = forward(batch);
   if (loss_) {
-    evaluation.loss.update(loss_(logits, batch.targets), static_cast<double>(batch.size()));
+    evaluation.loss.update(loss_(logits, batch), static_cast<double>(batch.size()));
     return;
   }
+  const at::Tensor& targets = batch["targets"];
   // Losses of single samples are added up in float64: a rounded mean would depend on how
   // samples were put into batches.
-  const at::Tensor losses = cross_entropy(logits, batch.targets, at::Reduction::None);
-  evaluation.loss.update(losses, batch.targets.flatten().ne(kIgnored));
-  evaluation.accuracy.update(logits, batch.targets);
+  const at::Tensor losses = cross_entropy(logits, targets, at::Reduction::None);
+  evaluation.loss.update(losses, targets.flatten().ne(kIgnored));
+  evaluation.accuracy.update(logits, targets);
 }
 
 OptimizerRecipe Task::configure_optimizers(const TrainOptions& options) {
@@ -78,7 +98,7 @@ void Task::test_step(const data::Batch& batch, Evaluation& evaluation) {
 }
 
 at::Tensor Task::predict_step(const data::Batch& batch) {
-  return forward(batch.inputs);
+  return forward(batch);
 }
 
 }  // namespace troika::train

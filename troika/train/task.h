@@ -31,23 +31,34 @@ struct Evaluation {
 };
 
 // Classification of images, or of the next token of a text: cross entropy of forward(inputs)
-// against the targets. Override the steps for anything else, and hooks for what is to happen
-// between them.
+// against the targets. A forward and a loss of the whole batch may read its named tensors. Override
+// the steps for anything else, and hooks for what is to happen between them.
 class Task : public Hooks {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
+  using BatchForward = std::function<at::Tensor(const data::Batch& batch)>;
   // A tensor of one element, the mean over the batch.
   using Loss = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
+  using BatchLoss = std::function<at::Tensor(const at::Tensor& outputs, const data::Batch& batch)>;
 
   // `forward` must run `module`: logits of shape [..., classes] for targets of shape [...].
+  Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward);
   Task(std::shared_ptr<torch::nn::Module> module, Forward forward);
+  // With another loss than cross entropy, and then without accuracy.
+  Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, BatchLoss loss);
+  Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, Loss loss)
+      : Task(std::move(module), std::move(forward), of_targets(std::move(loss))) {}
   // For any module with a forward of one tensor.
   template <typename M>
   explicit Task(std::shared_ptr<M> module)
       : Task(module, [module](const at::Tensor& inputs) { return module->forward(inputs); }) {}
-  // With another loss than cross entropy, and then without accuracy.
+  // The same with another loss than cross entropy, and then without accuracy.
   template <typename M>
   Task(std::shared_ptr<M> module, Loss loss) : Task(module) {
+    loss_ = of_targets(std::move(loss));
+  }
+  template <typename M>
+  Task(std::shared_ptr<M> module, BatchLoss loss) : Task(module) {
     loss_ = std::move(loss);
   }
   // The model's own forward pass, which recompute() can change.
@@ -68,7 +79,7 @@ class Task : public Hooks {
   virtual void validation_step(const data::Batch& batch, Evaluation& evaluation);
   // The same for Trainer::test(): validation_step(), unless overridden.
   virtual void test_step(const data::Batch& batch, Evaluation& evaluation);
-  // For Trainer::predict(): forward(inputs), unless overridden. One row of the result's first
+  // For Trainer::predict(): forward(batch), unless overridden. One row of the result's first
   // dimension for each sample of the batch.
   virtual at::Tensor predict_step(const data::Batch& batch);
   // The optimizer and the learning rates: those of the options, unless overridden.
@@ -82,7 +93,8 @@ class Task : public Hooks {
   virtual void log_to(MetricLog* log, int64_t batch_size);
 
  protected:
-  at::Tensor forward(const at::Tensor& inputs) const { return forward_(inputs); }
+  at::Tensor forward(const data::Batch& batch) const { return forward_(batch); }
+  at::Tensor forward(const at::Tensor& inputs) const { return forward_({inputs, {}}); }
 
   // For the steps: logs a number as MetricLog::log() does. In steps that are not part of a run it
   // does nothing.
@@ -95,10 +107,13 @@ class Task : public Hooks {
   MetricLog* log_target() const { return log_; }
 
  private:
+  static BatchForward of_inputs(Forward forward);
+  static BatchLoss of_targets(Loss loss);
+
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<nn::Model> model_;  // the same, if recompute() may change how it is run
-  Forward forward_;
-  Loss loss_;  // none: cross entropy
+  BatchForward forward_;
+  BatchLoss loss_;  // none: cross entropy
   MetricLog* log_ = nullptr;
   int64_t batch_size_ = 1;
 };

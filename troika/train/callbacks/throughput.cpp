@@ -43,7 +43,7 @@ void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batc
   is_counted_ = true;
   const auto flops = counter_ ? static_cast<double>(counter_->flops()) : 0.0;
   counter_.reset();
-  const bool has_tokens = batch.targets.dim() > 1;
+  const bool has_tokens = batch.targets.defined() && batch.targets.dim() > 1;
   const auto sums = at::tensor(
       {flops, has_tokens ? static_cast<double>(batch.targets.numel()) : 0.0, peak_}, at::kDouble);
   context.group.all_reduce(sums, comm::ReduceOp::sum, {.label = "work of a pass"});

@@ -11,6 +11,7 @@
 #include "troika/nn/model.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
+#include "troika/train/placement.h"
 
 namespace troika::train {
 
@@ -68,9 +69,7 @@ std::vector<PassPart> run(Task& task, nn::Model& model, const nn::Precision& pre
         parameters[i].tensor,
         [&watch, i, &parameter = parameters[i].tensor] { watch.take(i, parameter); }));
   }
-  if (at::isFloatingType(batch.inputs.scalar_type())) {
-    batch.inputs = batch.inputs.to(precision.parameters);
-  }
+  batch = Placement{.precision = precision}.place(std::move(batch));
   const at::Tensor loss = [&] {
     const nn::Autocast autocast(precision, at::kCPU);
     return task.training_step(batch);

@@ -28,7 +28,9 @@ data::Batch some_batch(const data::Dataset& dataset, int64_t size) {
 }
 
 double bytes_of(const data::Batch& batch) {
-  return static_cast<double>(batch.inputs.nbytes() + batch.targets.nbytes());
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : batch.tensors()) bytes += tensor.nbytes();
+  return static_cast<double>(bytes);
 }
 
 std::vector<size_t> order_of_gradients(const std::vector<PassPart>& parts) {
