@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "tests/support/errors.h"
 
 namespace troika::config {
@@ -105,6 +107,25 @@ TEST(Config, PrintedTomlReadsBackToTheSameText) {
   table.parse(text, "printed");
   EXPECT_EQ(table.to_toml(), text);
   EXPECT_EQ(again.files, options.files);
+}
+
+TEST(Config, ListsWhatIsNoLongerItsDefault) {
+  Options options;
+  options.name = "other";
+  double none = NAN, some = NAN;
+  auto table = options.table();
+  table.add("early.none", &none, "a threshold");
+  table.add("early.some", &some, "another");
+  EXPECT_TRUE(table.changed().empty());
+  table.parse("[early]\nsome = 2\n[data]\nshuffle = true\nfiles = [\"a\"]\n", "x.toml");
+  const auto changed = table.changed();
+  ASSERT_EQ(changed.size(), 2u) << "not data.shuffle, which was set to its default";
+  EXPECT_EQ(changed[0].key, "data.files");
+  EXPECT_EQ(changed[0].value, "[\"a\"]");
+  EXPECT_EQ(changed[0].initial, "[]");
+  EXPECT_EQ(changed[0].help, "text files");
+  EXPECT_EQ(changed[1].key, "early.some");
+  EXPECT_EQ(changed[1].value, "2.0");
 }
 
 TEST(Config, RefusesWhatIsWrongAndSaysWhere) {

@@ -133,7 +133,7 @@ TEST_F(TimelineOfARun, HoldsAllRanksAndGoesIntoTheReport) {
   const auto report = troika("report runs/t");
   EXPECT_EQ(report.exit_code, 0) << report.err;
   EXPECT_EQ(report.out, "runs/t/report.html\n");
-  EXPECT_THAT(read_file(run_file("report.html")), HasSubstr("what each rank did in step "));
+  EXPECT_THAT(read_file(run_file("report.html")), HasSubstr("What each rank did in step "));
 }
 
 TEST_F(TimelineOfARun, IsOffByDefaultAndNoneOfAnEarlierRunSurvives) {

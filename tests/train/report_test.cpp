@@ -6,8 +6,10 @@
 #include "tests/support/errors.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/train/options.h"
+#include "troika/train/report/chart.h"
+#include "troika/train/report/curves.h"
 #include "troika/train/report/page.h"
-#include "troika/train/report/plots.h"
 #include "troika/train/report/stragglers.h"
 
 namespace troika::train::report {
@@ -150,19 +152,159 @@ TEST_F(Report, OfAWholeRun) {
   const auto html = page();
   expect_balanced(html);
   EXPECT_THAT(html, AllOf(HasSubstr("<h1>&lt;b&gt;&amp;&quot;uneven&quot;</h1>"),
-                          HasSubstr("<th scope=\"row\">validation accuracy</th><td>87.5 %</td>"),
+                          HasSubstr("<dt>validation accuracy</dt><dd>87.5 %</dd>"),
                           HasSubstr("train/loss: 2.5 at step 1"), Not(HasSubstr("nan")),
                           HasSubstr("rank 1, forward: 14 ms"),
                           HasSubstr("<th scope=\"row\">rank 1</th><td>39</td><td>+14.7 %</td><td>"
                                     "forward (+4 ms)</td>"),
                           HasSubstr("50.0 % of the time in which gradient buckets were averaged"),
                           HasSubstr("<th scope=\"row\">rank 0 on a&lt;b</th>"),
-                          HasSubstr("what each rank did in step 1"),
-                          HasSubstr("name = &quot;a&lt;b&quot;")));
+                          HasSubstr("What each rank did in step 1"),
+                          HasSubstr("<code>run.name = &quot;a&lt;b&quot;</code> <span>default "
+                                    "<code>&quot;run&quot;</code>")));
   EXPECT_THAT(html, AllOf(HasSubstr("prefers-color-scheme: dark"), Not(HasSubstr("<script")),
                           Not(HasSubstr("http:")), Not(HasSubstr("https:")),
                           Not(HasSubstr(" src=")), Not(HasSubstr("@import"))))
       << "needs nothing else";
+}
+
+TEST_F(Report, ShowsEveryMetric) {
+  write_file_atomically(
+      folder_ / "metrics.csv",
+      "step,epoch,train/lr,f1,throughput/mfu,own/a,own/b,own/c,own/d,own/e,own/f\n"
+      "2,0,0.25,0.5,0.125,1,2,3,4,5,6\n4,1,1e-05,0.75,0.375,1,2,3,4,5,6\n");
+  const auto html = page();
+  expect_balanced(html);
+  for (const char* point :
+       {"train/lr: 1e-05 at step 4", "f1: 0.75 at step 4", "throughput/mfu: 0.375 at step 4",
+        "own/a: 1 at step 2", "own/f: 6 at step 4", "<summary>own: 6 charts</summary>"}) {
+    EXPECT_THAT(html, HasSubstr(point));
+  }
+  EXPECT_THAT(html, Not(HasSubstr("epoch: ")));
+}
+
+TEST_F(Report, ListsOptionsThatDifferFromTheirDefaults) {
+  TrainOptions options;
+  options.optimizer.lr = 0.25;
+  options.trainer.max_epochs = 7;
+  write_file_atomically(folder_ / "config.toml", make_table(options).to_toml());
+  const auto html = page();
+  EXPECT_THAT(html,
+              AllOf(HasSubstr("<code>optim.lr = 0.25</code>"),
+                    HasSubstr("<code>trainer.max_epochs = 7</code> <span>default <code>0</code>"),
+                    Not(HasSubstr("<code>trainer.strategy")), Not(HasSubstr("<code>run.name"))));
+  write_file_atomically(folder_ / "config.toml",
+                        make_table(*std::make_unique<TrainOptions>()).to_toml());
+  EXPECT_THAT(page(), HasSubstr("<h2>Options that differ from their defaults</h2>\n<p>None.</p>"));
+  write_file_atomically(folder_ / "config.toml", "[trainer]\nof_another_version = 1\n");
+  EXPECT_THAT(page(), AllOf(HasSubstr("This version does not know them all: [config] unknown key"),
+                            HasSubstr("of_another_version = 1")));
+}
+
+TEST_F(Report, PredictedMemoryIsBesideMeasured) {
+  auto summary = three_ranks();
+  summary.peak_tensor_bytes = {2 << 20, 5 << 19, 3 << 20};
+  summary.predicted_tensor_bytes = 9 << 18;
+  write_summary(folder_ / "summary.json", summary);
+  const auto html = page();
+  EXPECT_THAT(html, AllOf(HasSubstr("predicted, predicted: 2.25 MiB"),
+                          HasSubstr("rank 1, measured: 2.5 MiB"),
+                          HasSubstr("<th scope=\"row\">rank 2</th><td>2.2 MiB</td><td>3.0 MiB</td>"
+                                    "<td>1.0 MiB</td>")));
+}
+
+TEST_F(Report, SaysWhyAShortRunHasNoCurveOfSteps) {
+  write_summary(folder_ / "summary.json", three_ranks());
+  EXPECT_THAT(page(), Not(HasSubstr("logged the loss of none")));
+  write_file_atomically(folder_ / "metrics.csv", "step,train/epoch_loss\n3,1.5\n");
+  EXPECT_THAT(page(),
+              HasSubstr("The run made 3 steps and logged the loss of none of them: a smaller "
+                        "trainer.log_every_n_steps shows"));
+}
+
+std::vector<std::string> texts(const Scale& scale, double unit = 0) {
+  std::vector<std::string> result;
+  for (const auto& tick : ticks(scale, 5, unit)) result.push_back(tick.text);
+  return result;
+}
+
+TEST(Ticks, AreRoundNumbersThatDiffer) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts({{0, 1}}), (Texts{"0", "0.2", "0.4", "0.6", "0.8", "1.0"}));
+  EXPECT_EQ(texts({{2.0001, 2.0006}}),
+            (Texts{"2.0001", "2.0002", "2.0003", "2.0004", "2.0005", "2.0006"}));
+  EXPECT_EQ(texts({{-0.02, 0.03}}), (Texts{"-0.02", "-0.01", "0", "0.01", "0.02", "0.03"}));
+  EXPECT_EQ(texts({{0, 3e-4}}),
+            (Texts{"0", "0.5e-4", "1.0e-4", "1.5e-4", "2.0e-4", "2.5e-4", "3.0e-4"}));
+  EXPECT_EQ(texts({{0, 30'000}}), (Texts{"0", "5k", "10k", "15k", "20k", "25k", "30k"}));
+  EXPECT_EQ(texts({{1.2e9, 1.8e9}}),
+            (Texts{"1.2G", "1.3G", "1.4G", "1.5G", "1.6G", "1.7G", "1.8G"}));
+  EXPECT_EQ(texts({{0.7, 3.2}}, 1), (Texts{"1", "2", "3"})) << "there are no half steps";
+}
+
+TEST(Ticks, ScalesLeaveAMargin) {
+  const auto range = [](double low, double high) {
+    Range values;
+    values.include(low);
+    values.include(high);
+    return scale_with_margin(values).range;
+  };
+  EXPECT_DOUBLE_EQ(range(1, 3).low, 0.9);
+  EXPECT_DOUBLE_EQ(range(1, 3).high, 3.1);
+  EXPECT_EQ(range(0, 3).low, 0) << "no loss is negative";
+  EXPECT_LT(range(-1, 3).low, -1);
+  EXPECT_EQ(scale_with_margin({4, 4})(4), 0.5);
+  EXPECT_EQ(scale_with_margin({-4, -4})(-4), 0.5);
+  EXPECT_LT(range(0, 0).low, range(0, 0).high);
+}
+
+std::vector<std::string> titles(const std::vector<std::string>& names) {
+  std::vector<Series> metrics;
+  for (const auto& name : names) metrics.push_back({name, {{1, 1}}});
+  std::vector<std::string> result;
+  for (const auto& group : curve_groups(metrics)) {
+    std::string title = group.family + "[" + group.title + "]";
+    for (const auto& series : group.series) title += " " + series.name;
+    result.push_back(title);
+  }
+  return result;
+}
+
+TEST(Curves, WhatIsAlikeSharesAChart) {
+  EXPECT_THAT(
+      titles({"epoch", "mine", "train/lr", "train/loss", "validation/f1", "train/epoch_loss",
+              "greatest_step", "validation/loss", "greatest_epoch", "step_epoch"}),
+      testing::ElementsAre("[Loss] train/loss train/epoch_loss validation/loss",
+                           "[f1] validation/f1", "[Learning rate] train/lr", "[mine] mine",
+                           "[greatest] greatest_step greatest_epoch", "[step] step_epoch"));
+}
+
+TEST(Curves, OfOneChartAreToldApartByColour) {
+  std::vector<std::string> names;
+  for (const char* stage : {"train/", "validation/", "test/"}) {
+    for (const char* kind : {"x", "x_step", "x_epoch", "epoch_x"})
+      names.push_back(std::string(stage) + kind);
+  }
+  EXPECT_THAT(
+      titles(names),
+      testing::ElementsAre(
+          "[x] train/x train/x_step train/x_epoch train/epoch_x validation/x validation/x_step",
+          "[x] validation/x_epoch validation/epoch_x test/x test/x_step test/x_epoch "
+          "test/epoch_x"));
+}
+
+TEST(Curves, PeaksAmongManyPointsStay) {
+  Series series{"loss", {}};
+  for (int i = 0; i < 20'000; ++i) series.points.push_back({static_cast<double>(i), 1});
+  series.points[7777].y = 100;
+  series.points[7778].y = NAN;
+  series.points[7780].y = 80;
+  const auto html = curves({series});
+  EXPECT_LT(html.size(), 40'000u);
+  const auto line = html.substr(html.find("class=\"line"));
+  // The axis ends at 100 and a margin of 4.95.
+  EXPECT_THAT(line.substr(0, line.find("/>")),
+              testing::ContainsRegex("L[0-9.]+ 47[.]2M.*L[0-9.]+ 237[.]7L"));
 }
 
 TEST_F(Report, OfARunThatWasKilled) {

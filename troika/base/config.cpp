@@ -341,6 +341,10 @@ void Table::set_argument(std::string_view argument) {
   set(argument.substr(2, equals - 2), argument.substr(equals + 1));
 }
 
+Value Table::value_of(const Row& row) {
+  return std::visit([](const auto* target) { return Value(*target); }, row.target);
+}
+
 std::string Table::to_toml() const {
   std::string out;
   std::string open_section;
@@ -350,10 +354,19 @@ std::string Table::to_toml() const {
       out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
       open_section = section;
     }
-    const Value value = std::visit([](const auto* target) { return Value(*target); }, row.target);
-    out += fmt::format("{} = {}  # {}\n", name, show(value), row.help);
+    out += fmt::format("{} = {}  # {}\n", name, show(value_of(row)), row.help);
   }
   return out;
+}
+
+std::vector<Table::Setting> Table::changed() const {
+  std::vector<Setting> settings;
+  for (const auto& row : rows_) {
+    auto value = show(value_of(row)), initial = show(row.initial);
+    if (value == initial) continue;  // as texts, in which NaN equals NaN
+    settings.push_back({row.key, std::move(value), std::move(initial), row.help});
+  }
+  return settings;
 }
 
 std::string Table::to_markdown() const {

@@ -74,6 +74,14 @@ class Table {
 
   // The present values as TOML that `parse` reads back, each row with its help as a comment.
   std::string to_toml() const;
+  // The rows that no longer have their default, in their order. Values are texts as in TOML.
+  struct Setting {
+    std::string key;
+    std::string value;
+    std::string initial;
+    std::string help;
+  };
+  std::vector<Setting> changed() const;
   // A table of all options with type, default and meaning, a section each.
   std::string to_markdown() const;
   // The keys in their order, each with the values that it can only have; none where it has others.
@@ -93,6 +101,7 @@ class Table {
   void add_row(Row row);
   const Row& find(std::string_view key, const std::string& where) const;
   static void store(const Row& row, Value value, const std::string& where);
+  static Value value_of(const Row& row);
 
   std::vector<Row> rows_;
   std::map<std::string, std::string, std::less<>> aliases_;

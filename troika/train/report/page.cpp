@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/train/options.h"
+#include "troika/train/report/curves.h"
+#include "troika/train/report/html.h"
 #include "troika/train/report/plots.h"
 #include "troika/train/report/stragglers.h"
 #include "troika/train/report/style.h"
@@ -15,46 +19,10 @@ namespace troika::train::report {
 
 namespace {
 
-// More rows than this are thinned out: the whole table is metrics.csv.
-constexpr size_t kRows = 200;
 // Ranks whose lanes are drawn.
 constexpr size_t kLanes = 8;
 
-using Cells = std::vector<std::string>;
-
-std::string number(double value) {
-  return std::isfinite(value) ? fmt::format("{:.4g}", value) : "–";
-}
-
-std::string percent(double share) {
-  return std::isfinite(share) ? fmt::format("{:.1f} %", 100 * share) : "–";
-}
-
-// The first cell of a row is its heading. Cells are text.
-std::string table(const std::string& caption, const Cells& header, const std::vector<Cells>& rows) {
-  std::string html = "<table><caption>" + escape(caption) + "</caption>\n<tr>";
-  for (const auto& cell : header) html += "<th scope=\"col\">" + escape(cell) + "</th>";
-  html += "</tr>\n";
-  for (const auto& row : rows) {
-    html += "<tr><th scope=\"row\">" + escape(row.front()) + "</th>";
-    for (size_t c = 1; c < row.size(); ++c) html += "<td>" + escape(row[c]) + "</td>";
-    html += "</tr>\n";
-  }
-  return html + "</table>\n";
-}
-
-std::string folded(const std::string& content) {
-  return "<details><summary>As numbers</summary>\n" + content + "</details>\n";
-}
-
-std::string section(const std::string& title, const std::string& content) {
-  return "<section>\n<h2>" + escape(title) + "</h2>\n" + content + "</section>\n";
-}
-
-std::string paragraph(const std::string& text) {
-  return "<p>" + escape(text) + "</p>\n";
-}
-
+// What was not measured is left out.
 std::string facts(const RunRecord& run) {
   if (!run.summary) {
     return paragraph(
@@ -62,69 +30,35 @@ std::string facts(const RunRecord& run) {
         "it left so far.");
   }
   const RunSummary& s = *run.summary;
-  int64_t peak = 0;
-  for (const int64_t bytes : s.peak_resident_bytes) peak = std::max(peak, bytes);
-  return table(
-      "The run in numbers", {"quantity", "value"},
-      {{"status", s.status},
-       {"processes", std::to_string(s.world_size)},
-       {"optimizer steps", std::to_string(s.steps)},
-       {"samples trained on", std::to_string(s.samples)},
-       {"complete epochs", std::to_string(s.epochs)},
-       {"train loss", number(s.train_loss)},
-       {"validation loss", number(s.validation_loss)},
-       {"validation accuracy", percent(s.validation_accuracy)},
-       {"throughput", number(s.samples_per_second) + " samples/s"},
-       {"median step", number(s.median_step_milliseconds) + " ms"},
-       {"wall time", std::isfinite(s.seconds) ? human_seconds(s.seconds) : "–"},
-       {"peak memory of a process", peak > 0 ? human_bytes(static_cast<double>(peak)) : "–"},
-       {"versions", "Troika " + s.troika_version + ", LibTorch " + s.torch_version}});
-}
-
-// The run's metrics that have one of these names.
-std::vector<Series> pick(const RunRecord& run, const std::vector<std::string>& names) {
-  std::vector<Series> picked;
-  for (const auto& name : names) {
-    for (const Series& series : run.metrics) {
-      if (series.name == name && !series.points.empty()) picked.push_back(series);
-    }
-  }
-  return picked;
-}
-
-std::string table_of(const Series& series) {
-  const auto& points = series.points;
-  const size_t rows = std::min(points.size(), kRows);
-  std::vector<Cells> cells;
-  for (size_t i = 0; i < rows; ++i) {
-    const Point& point = points[rows == 1 ? 0 : i * (points.size() - 1) / (rows - 1)];
-    cells.push_back({fmt::format("{:.0f}", point.x), number(point.y)});
-  }
-  const std::string thinned =
-      rows < points.size()
-          ? fmt::format(" ({} rows of {}; all are in metrics.csv)", rows, points.size())
-          : "";
-  return table(series.name + thinned, {"step", series.name}, cells);
-}
-
-std::string curves(const RunRecord& run, const std::string& title, const std::string& unit,
-                   const std::vector<std::string>& names) {
-  const auto series = pick(run, names);
-  if (series.empty()) return section(title, paragraph("The run logged none."));
-  std::string tables;
-  for (const Series& one : series) tables += table_of(one);
-  return section(title, line_plot(title, unit, series) + folded(tables));
+  std::string html = "<dl class=\"facts\">\n";
+  const auto fact = [&](const char* name, const std::string& value) {
+    html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", name, escape(value));
+  };
+  const auto fact_if = [&](bool is_known, const char* name, const std::string& value) {
+    if (is_known) fact(name, value);
+  };
+  fact("status", s.status);
+  fact_if(std::isfinite(s.train_loss), "train loss", number(s.train_loss));
+  fact_if(std::isfinite(s.validation_loss), "validation loss", number(s.validation_loss));
+  fact_if(std::isfinite(s.validation_accuracy), "validation accuracy",
+          percent(s.validation_accuracy));
+  fact_if(std::isfinite(s.samples_per_second), "throughput",
+          number(s.samples_per_second) + " samples/s");
+  fact_if(std::isfinite(s.median_step_milliseconds), "median step",
+          number(s.median_step_milliseconds) + " ms");
+  fact_if(std::isfinite(s.seconds), "wall time", human_seconds(s.seconds));
+  fact("processes", std::to_string(s.world_size));
+  fact("optimizer steps", std::to_string(s.steps));
+  fact("samples trained on", std::to_string(s.samples));
+  fact("complete epochs", std::to_string(s.epochs));
+  fact("versions", "Troika " + s.troika_version + ", LibTorch " + s.torch_version);
+  return html + "</dl>\n";
 }
 
 Cells rank_names(size_t ranks) {
   Cells names;
   for (size_t r = 0; r < ranks; ++r) names.push_back(fmt::format("rank {}", r));
   return names;
-}
-
-std::string spaced(std::string name) {
-  std::ranges::replace(name, '_', ' ');
-  return name;
 }
 
 std::string breakdown(const RunRecord& run) {
@@ -149,8 +83,9 @@ std::string breakdown(const RunRecord& run) {
       title,
       paragraph("Medians over all steps, on each rank. Exposed communication is what the backward "
                 "pass did not hide, and the wait for ranks that were later.") +
-          bar_plot(title, "ms", ranks, parts, values) +
-          folded(table("Medians of the phases, which need not add up to the median step", header,
+          bar_plot("Median step of each rank", "ms", ranks, parts, values) +
+          folded("As numbers",
+                 table("Medians of the phases, which need not add up to the median step", header,
                        rows)));
 }
 
@@ -203,11 +138,8 @@ std::string timeline(const RunRecord& run) {
                                "the backward pass. A bucket's time includes the wait for ranks "
                                "that are later with it.",
                                percent(all.hidden / all.communication)));
-  html +=
-      paragraph(fmt::format("Step {}, of median length, on {} of {} ranks. Phases are coloured as "
-                            "above; buckets lie below "
-                            "them.",
-                            step, lanes, trace.ranks.size()));
+  html += paragraph(fmt::format("Step {}, of median length, on {} of {} ranks:", step, lanes,
+                                trace.ranks.size()));
   html += step_plot(trace, step, lanes);
   html +=
       table("Averaging of buckets, means over steps after the first",
@@ -218,6 +150,78 @@ std::string timeline(const RunRecord& run) {
   return section(title, html);
 }
 
+std::string bytes_text(int64_t bytes) {
+  return bytes > 0 ? human_bytes(static_cast<double>(bytes)) : "–";
+}
+
+std::string memory(const RunRecord& run) {
+  const std::string title = "Memory, predicted and measured";
+  if (!run.summary || run.summary->peak_resident_bytes.empty()) {
+    return section(title, paragraph("Runs write this into summary.json when they finish."));
+  }
+  const RunSummary& s = *run.summary;
+  constexpr double kMebibyte = 1 << 20;
+  const auto ranks = rank_names(s.peak_resident_bytes.size());
+  std::vector<Cells> rows;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const int64_t tensors = s.peak_tensor_bytes.empty() ? 0 : s.peak_tensor_bytes[r];
+    rows.push_back({ranks[r], bytes_text(s.predicted_tensor_bytes), bytes_text(tensors),
+                    bytes_text(s.peak_resident_bytes[r])});
+  }
+  std::string plot;
+  if (!s.peak_tensor_bytes.empty()) {
+    Cells bars;
+    std::vector<std::vector<double>> values(2);
+    const auto bar = [&](const std::string& name, int64_t predicted, int64_t measured) {
+      bars.push_back(name);
+      values[0].push_back(static_cast<double>(predicted) / kMebibyte);
+      values[1].push_back(static_cast<double>(measured) / kMebibyte);
+    };
+    if (s.predicted_tensor_bytes > 0) bar("predicted", s.predicted_tensor_bytes, 0);
+    for (size_t r = 0; r < ranks.size(); ++r) bar(ranks[r], 0, s.peak_tensor_bytes[r]);
+    plot = bar_plot("Peak of tensors in training steps", "MiB", bars, {"predicted", "measured"},
+                    values);
+  }
+  return section(title, plot + table("Peaks of each rank",
+                                     {"rank", "tensors in training steps, predicted", "measured",
+                                      "whole process, measured"},
+                                     rows));
+}
+
+std::string options_of(const RunRecord& run) {
+  const std::string title = "Options that differ from their defaults";
+  TrainOptions options;
+  auto known = make_table(options);
+  try {
+    known.parse(run.config, "config.toml");
+  } catch (const Error& problem) {
+    return section("Options", paragraph("This version does not know them all: " +
+                                        std::string(problem.what())) +
+                                  "<pre class=\"wide\">" + escape(run.config) + "</pre>\n");
+  }
+  const auto changed = known.changed();
+  if (changed.empty()) return section(title, paragraph("None."));
+  std::string html = "<dl class=\"options\">\n";
+  for (const auto& option : changed) {
+    html += fmt::format(
+        "<div><dt><code>{} = {}</code> <span>default "
+        "<code>{}</code></span></dt><dd>{}</dd></div>\n",
+        option.key, escape(option.value), escape(option.initial), escape(option.help));
+  }
+  return section(title, html + "</dl>\n<p>All options are in <code>config.toml</code>.</p>\n");
+}
+
+// A run that is shorter than the interval of its log has the means of epochs alone.
+std::string why_no_steps(const RunRecord& run) {
+  const auto logged = [&](const Series& s) { return s.name == "train/loss" && !s.points.empty(); };
+  if (!run.summary || run.summary->steps == 0 || std::ranges::any_of(run.metrics, logged))
+    return {};
+  return paragraph(
+      fmt::format("The run made {} steps and logged the loss of none of them: a smaller "
+                  "trainer.log_every_n_steps shows the course within epochs.",
+                  run.summary->steps));
+}
+
 }  // namespace
 
 std::string make_page(const RunRecord& run) {
@@ -226,11 +230,8 @@ std::string make_page(const RunRecord& run) {
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
          name + " – Troika</title>\n<style>\n" + style_sheet() + "</style>\n</head>\n<body>\n<h1>" +
          name + "</h1>\n" + facts(run) +
-         curves(run, "Loss", "loss", {"train/loss", "train/epoch_loss", "validation/loss"}) +
-         curves(run, "Accuracy", "share of samples", {"validation/accuracy"}) +
-         curves(run, "Throughput", "samples/s", {"train/samples_per_second"}) + breakdown(run) +
-         stragglers(run) + timeline(run) +
-         section("Configuration", "<pre>" + escape(run.config) + "</pre>\n") + "</body>\n</html>\n";
+         section("Metrics", why_no_steps(run) + curves(run.metrics)) + breakdown(run) +
+         stragglers(run) + memory(run) + timeline(run) + options_of(run) + "</body>\n</html>\n";
 }
 
 std::filesystem::path write_report(const std::filesystem::path& run_folder) {
