@@ -14,12 +14,12 @@
 namespace troika::train {
 namespace {
 
-constexpr int64_t kSamples = 26;
+constexpr int64_t kPairs = 26;
 
 // Regression from two inputs, each sample with a weight; no tensor is called inputs or targets.
 class Pairs : public data::Dataset {
  public:
-  int64_t size() const override { return kSamples; }
+  int64_t size() const override { return kPairs; }
   data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
     const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
     const auto phase = numbers.to(at::kFloat).unsqueeze(1);
@@ -110,7 +110,7 @@ TEST_F(NamedTensorsOfABatch, RanksTrainAsOneProcess) {
   const auto oracle = fit(1);
   EXPECT_EQ(oracle.summary.steps, 6);
   EXPECT_EQ(oracle.summary.samples, 48);
-  ASSERT_EQ(oracle.predictions.sizes(), at::IntArrayRef({kSamples}));
+  ASSERT_EQ(oracle.predictions.sizes(), at::IntArrayRef({kPairs}));
   EXPECT_TRUE(std::isnan(oracle.summary.validation_accuracy));
   for (const char* strategy : {"ddp", "zero2"}) {
     options_.trainer.strategy = strategy;
@@ -132,14 +132,14 @@ TEST_F(NamedTensorsOfABatch, ReplicasOfAProcessShareThem) {
 
 // Against a loop of one's own, which has no trainer in it.
 TEST_F(NamedTensorsOfABatch, TheStepIsThatOfTheWholeBatch) {
-  options_.data.global_batch_size = kSamples;
+  options_.data.global_batch_size = kPairs;
   options_.trainer.accumulate_grad_batches = 1;
   options_.trainer.max_epochs = 1;
   options_.optimizer = {.name = "sgd", .lr = 0.1};
   const auto outcome = fit(2);
   const auto task = make_pairs_task();
   task->module().to(torch::kDouble);
-  std::vector<int64_t> all(kSamples);
+  std::vector<int64_t> all(kPairs);
   std::iota(all.begin(), all.end(), 0);
   Placement placement;
   placement.precision = nn::parse_precision("64");

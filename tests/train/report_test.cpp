@@ -347,6 +347,11 @@ TEST_F(Report, NamesTheFileThatIsDamaged) {
   wrong.world_size = 2;
   write_summary(summary, wrong);
   EXPECT_THAT(failure(folder_.path()), HasSubstr("times of data_wait for another number of ranks"));
+  wrong = three_ranks();
+  wrong.peak_tensor_bytes = {1, 2};
+  write_summary(summary, wrong);
+  EXPECT_THAT(failure(folder_.path()),
+              HasSubstr("peaks of memory for another number of ranks than world_size"));
   write_summary(summary, three_ranks());
   std::string other_rank = kTrace;
   other_rank.replace(other_rank.find("\"pid\":0"), 7, "\"pid\":7");

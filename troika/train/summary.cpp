@@ -117,6 +117,10 @@ RunSummary read_summary(const std::filesystem::path& path) {
       if (static_cast<int64_t>(ranks.size()) == summary.world_size) continue;
       damaged(path, "times of " + phase + " for another number of ranks than world_size");
     }
+    for (const auto* peaks : {&summary.peak_resident_bytes, &summary.peak_tensor_bytes}) {
+      if (peaks->empty() || static_cast<int64_t>(peaks->size()) == summary.world_size) continue;
+      damaged(path, "peaks of memory for another number of ranks than world_size");
+    }
     return summary;
   } catch (const nlohmann::json::exception& problem) {
     damaged(path, problem.what());
