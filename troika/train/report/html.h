@@ -14,7 +14,7 @@ std::string escape(const std::string& text);
 
 // Four digits, or all before the point of longer numbers up to 1e9; a dash for what is not finite.
 std::string number(double value);
-// Of a share of 1.
+// `share` is part of 1.
 std::string percent(double share);
 
 // With spaces in place of underscores.
@@ -23,7 +23,8 @@ std::string spaced(std::string_view name);
 std::string paragraph(const std::string& text);
 // `content` is HTML.
 std::string section(const std::string& title, const std::string& content);
-// Of numbers. The first cell of a row is its heading. It scrolls where it is too wide for the window.
+// A table of numbers. The first cell of a row is its heading. It scrolls where it is too wide for
+// the window.
 std::string table(const std::string& caption, const Cells& header, const std::vector<Cells>& rows);
 // `content`, HTML, which is shown on a click.
 std::string folded(const std::string& title, const std::string& content);
