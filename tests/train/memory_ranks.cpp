@@ -21,6 +21,7 @@
 #include "troika/train/callbacks/weight_average.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/memory/prediction.h"
+#include "troika/train/placement.h"
 #include "troika/train/strategy.h"
 #include "troika/train/training_step.h"
 
@@ -48,13 +49,13 @@ data::Batch batch_of(const data::Dataset& dataset, int64_t size) {
   return dataset.load(std::vector<int64_t>(static_cast<size_t>(size)), {});
 }
 
-// The most bytes while a run starts, in each of its first two steps, and where the replicas are
-// made the same after them.
+// The most bytes while a run starts, in each of its first two steps, where the replicas are made
+// the same after them, and in a validation.
 struct Measured {
-  double start = 0, first = 0, second = 0, between = 0;
+  double start = 0, first = 0, second = 0, between = 0, validation = 0;
 
   double step() const { return std::max(first, second); }
-  double peak() const { return std::max({start, first, second, between}); }
+  double peak() const { return std::max({start, first, second, between, validation}); }
 };
 
 Measured measure(const TrainOptions& options, const comm::Group& group) {
@@ -86,6 +87,18 @@ Measured measure(const TrainOptions& options, const comm::Group& group) {
   memory::restart_peak();
   step.agree();
   result.between = most();
+  memory::restart_peak();
+  if (options.ema.enabled) {
+    average.update();
+    average.put_into_module();
+  }
+  task->module().eval();
+  const at::NoGradGuard no_grad;
+  const auto placement = Placement::of(options, group);
+  const nn::Autocast autocast(placement.precision, at::kCPU);
+  Evaluation evaluation;
+  task->validation_step(placement.place(batch), evaluation);
+  result.validation = most();
   return result;
 }
 
@@ -135,6 +148,7 @@ void expect_predicted(const std::string& model, const comm::Group& group, bool a
         expect_close(predicted.peak(), measured.peak(), what);
         expect_close(predicted.step.sum(), measured.second, what + ", second step");
         expect_close(predicted.start, measured.start, what + ", start");
+        expect_close(predicted.validation, measured.validation, what + ", validation");
         EXPECT_LE(measured.start, measured.step()) << what;
       }
     }

@@ -68,6 +68,14 @@ void consider(const fs::path& root, const std::string& group, const Version& ver
   }
 }
 
+// Bytes of a column of /proc/self/statm, which counts pages.
+int64_t pages_of_process(int column) {
+  std::istringstream words(content_of("/proc/self/statm"));
+  int64_t pages = 0;
+  for (int i = 0; i <= column; ++i) words >> pages;
+  return words ? pages * ::sysconf(_SC_PAGESIZE) : 0;
+}
+
 }  // namespace
 
 std::optional<Available> available(const fs::path& root) {
@@ -90,10 +98,11 @@ std::optional<Available> available(const fs::path& root) {
 }
 
 int64_t resident() {
-  std::istringstream words(content_of("/proc/self/statm"));
-  int64_t pages = 0, resident_pages = 0;
-  words >> pages >> resident_pages;
-  return resident_pages * ::sysconf(_SC_PAGESIZE);
+  return pages_of_process(1);
+}
+
+int64_t resident_files() {
+  return pages_of_process(2);
 }
 
 }  // namespace troika::memory

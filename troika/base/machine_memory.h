@@ -21,5 +21,8 @@ std::optional<Available> available(const std::filesystem::path& root = "/");
 
 // Bytes of this process in memory; 0 where the system does not tell.
 int64_t resident();
+// The part of them that is of files, as libraries, and of shared memory: processes that map the
+// same have it in memory once.
+int64_t resident_files();
 
 }  // namespace troika::memory

@@ -46,12 +46,20 @@ constexpr Part kParts[]{
 struct Report {
   std::vector<MemoryPrediction> predictions = {};
   MemoryChoice configured = {};
-  int64_t resident_before = 0;  // of this process, before tensors: a budget must hold that too
+  int64_t resident_before = 0;  // of this process, before tensors: its libraries
   int64_t budget = 0;           // of each rank, with its process; 0: not known
+  // Of resident_before, what a budget that is a share of this machine's memory need not hold, since
+  // its ranks have one copy of it among them.
+  int64_t shared = 0;
   std::string budget_text = {};
 
-  double for_tensors() const { return static_cast<double>(budget - resident_before); }
-  bool fits(const MemoryPrediction& prediction) const { return prediction.peak() <= for_tensors(); }
+  double beside_libraries() const { return static_cast<double>(budget - resident_before + shared); }
+  bool fits(const MemoryPrediction& prediction) const {
+    return prediction.process() <= beside_libraries();
+  }
+  double resident(const MemoryPrediction& prediction) const {
+    return static_cast<double>(resident_before) + prediction.process();
+  }
   MemoryChoice configured_on(int ranks) const {
     auto choice = configured;
     choice.ranks = ranks;
@@ -64,12 +72,14 @@ struct Report {
 
 void print_row(const Report& report, const MemoryPrediction& prediction) {
   const auto& choice = prediction.choice;
-  fmt::print("{:<2}{:<11}{:<10}{:<9}{:>10}", report.is_configured(prediction) ? ">" : "",
-             choice.precision, choice.recompute, choice.strategy, human_bytes(prediction.peak()));
+  fmt::print("{:<2}{:<11}{:<10}{:<9}{:>10}{:>10}", report.is_configured(prediction) ? ">" : "",
+             choice.precision, choice.recompute, choice.strategy,
+             human_bytes(report.resident(prediction)), human_bytes(prediction.peak()));
   for (const auto& part : kParts) {
     fmt::print("{:>12}", human_bytes(prediction.step.*part.bytes));
   }
-  fmt::print("{:>14}{:>10}", human_bytes(prediction.between_steps), human_bytes(prediction.start));
+  fmt::print("{:>14}{:>12}{:>10}", human_bytes(prediction.between_steps),
+             human_bytes(prediction.validation), human_bytes(prediction.start));
   if (report.budget > 0) fmt::print("{}", report.fits(prediction) ? "  fits" : "  -");
   fmt::print("\n");
 }
@@ -89,20 +99,21 @@ void print_advice(const Report& report, const MemoryPrediction* fastest, int ran
 
 // For each number of ranks what is configured, the fastest that fits and the least; or all.
 void print_table(const Report& report, const std::vector<int>& ranks, bool all) {
-  fmt::print("Predicted peak bytes of tensors on each rank, beside {} of the process itself\n",
-             human_bytes(static_cast<double>(report.resident_before)));
+  fmt::print(
+      "Predicted bytes of each rank: of its process, {} of them libraries', and of tensors\n",
+      human_bytes(static_cast<double>(report.resident_before)));
   for (const int count : ranks) {
     std::vector<const MemoryPrediction*> here;
     for (const auto& prediction : report.predictions) {
       if (prediction.choice.ranks == count) here.push_back(&prediction);
     }
-    const auto* fastest = train::fastest_within(report.predictions, report.for_tensors(),
+    const auto* fastest = train::fastest_within(report.predictions, report.beside_libraries(),
                                                 report.configured_on(count));
     const auto* least = *std::ranges::min_element(here, {}, &MemoryPrediction::peak);
-    fmt::print("\n{} rank{}\n  {:<11}{:<10}{:<9}{:>10}", count, count == 1 ? "" : "s", "precision",
-               "recompute", "strategy", "peak");
+    fmt::print("\n{} rank{}\n  {:<11}{:<10}{:<9}{:>10}{:>10}", count, count == 1 ? "" : "s",
+               "precision", "recompute", "strategy", "process", "peak");
     for (const auto& part : kParts) fmt::print("{:>12}", part.name);
-    fmt::print("{:>14}{:>10}\n", "between steps", "start");
+    fmt::print("{:>14}{:>12}{:>10}\n", "between steps", "validation", "start");
     for (const auto* one : here) {
       if (all || report.is_configured(*one) || one == fastest || one == least) {
         print_row(report, *one);
@@ -129,7 +140,9 @@ void print_json(const Report& report) {
                                {"peak_bytes", whole(prediction.peak())},
                                {"step", parts},
                                {"between_steps_bytes", whole(prediction.between_steps)},
-                               {"start_bytes", whole(prediction.start)}};
+                               {"validation_bytes", whole(prediction.validation)},
+                               {"start_bytes", whole(prediction.start)},
+                               {"resident_bytes", whole(report.resident(prediction))}};
     if (report.budget > 0) row["fits"] = report.fits(prediction);
     rows.push_back(row);
   }
@@ -148,6 +161,7 @@ void set_budget(Report& report, const MemoryArguments& arguments, const std::vec
   const auto left = memory::available();
   if (!left || ranks.size() != 1) return;
   report.budget = left->bytes / ranks.front();
+  report.shared = memory::resident_files() / ranks.front() * (ranks.front() - 1);
   report.budget_text =
       fmt::format("{} (what is left of {}, by {})", human_bytes(static_cast<double>(report.budget)),
                   left->limit, ranks.front());

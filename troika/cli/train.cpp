@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/base/machine_memory.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
@@ -58,32 +59,38 @@ void print_summary(const train::RunSummary& summary) {
   fmt::print("  metrics and logs     {}\n", summary.run_folder);
 }
 
-// Throws Error(usage) where the ranks on this machine are predicted to take more than there is.
+// Throws Error(usage) where the tensors of the ranks on this machine are predicted to take more
+// than there is, and warns where their processes are.
 void require_fits(train::MemoryPredictor& predictor, const train::MemoryPrediction& prediction,
                   int local_ranks) {
   const auto left = memory::available();
   if (!left) return;
   const double each = static_cast<double>(left->bytes) / local_ranks;
-  if (prediction.peak() <= each) return;
+  if (prediction.process() <= each) return;
   const auto choices = train::predict_choices(predictor, {prediction.choice.ranks});
   const auto* fits = train::fastest_within(choices, each, prediction.choice);
-  const auto way_out =
-      fits ? fmt::format("{} takes {}", train::options_of(fits->choice), human_bytes(fits->peak()))
-           : std::string(
-                 "nothing that `troika memory` knows fits: take a smaller batch or model, "
-                 "or more machines");
+  const auto way_out = fits ? fmt::format("{} takes {}", train::options_of(fits->choice),
+                                          human_bytes(fits->process()))
+                            : std::string(
+                                  "nothing that `troika memory` knows fits: take a smaller batch "
+                                  "or model, or more machines");
+  const auto room = fmt::format("{}: what is left of {}, for {} rank{} here", human_bytes(each),
+                                left->limit, local_ranks, local_ranks == 1 ? "" : "s");
+  if (prediction.peak() <= each) {
+    log::warn("each rank is predicted to take {}, of {} ({})", human_bytes(prediction.process()),
+              room, way_out);
+    return;
+  }
   throw Error(
       "cli", ErrorKind::usage,
       {.what = "the run does not fit into memory",
        .got = fmt::format("{} of tensors on each rank, predicted", human_bytes(prediction.peak())),
-       .expected =
-           fmt::format("at most {}: what is left of {}, for {} rank{} here", human_bytes(each),
-                       left->limit, local_ranks, local_ranks == 1 ? "" : "s"),
+       .expected = "at most " + room,
        .hint = way_out + "; trainer.memory_check=off tries all the same"});
 }
 
-// The predicted peak of the run, on rank 0; 0 where that is not predicted, as on GPUs. Before the
-// run's own tensors are made and random numbers are drawn: it leaves no trace in either.
+// The predicted peak of tensors in training, on rank 0; 0 where that is not predicted, as on GPUs.
+// Before the run's own tensors are made and random numbers are drawn: it leaves no trace in either.
 int64_t predicted_bytes(const train::TrainOptions& options, const data::Dataset& dataset,
                         const comm::Group& group, int local_ranks) {
   if (group.rank() != 0 || !train::Placement::of(options, group).device.is_cpu()) return 0;
@@ -92,7 +99,7 @@ int64_t predicted_bytes(const train::TrainOptions& options, const data::Dataset&
   if (!predictor.why_not(choice).empty()) return 0;
   const auto prediction = predictor.predict(choice);
   if (options.trainer.memory_check == "on") require_fits(predictor, prediction, local_ranks);
-  return static_cast<int64_t>(prediction.peak());
+  return static_cast<int64_t>(prediction.training_peak());
 }
 
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {

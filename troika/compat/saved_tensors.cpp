@@ -56,11 +56,16 @@ void install_engine() {
   static_cast<void>(once);
 }
 
-class Doubling : public SavedTensorHooks {
+class CountingUnpacks : public SavedTensorHooks {
  public:
   std::function<at::Tensor()> pack(const at::Tensor& tensor) override {
-    return [doubled = tensor.detach() * 2] { return doubled; };
+    return [this, kept = tensor.detach()] {
+      ++count;
+      return kept;
+    };
   }
+
+  int count = 0;
 };
 
 }  // namespace
@@ -96,14 +101,15 @@ bool saved_tensor_hooks_work() {
   static const bool work = [] {
     const at::AutoGradMode grad(true);
     const auto x = at::ones({1}).requires_grad_();
-    Doubling doubling;
+    CountingUnpacks unpacks;
     at::Tensor y;
     {
-      const SavedTensorGuard guard(doubling);
+      const SavedTensorGuard guard(unpacks);
       y = x * x;
     }
-    // d(x x) = saved x + saved x.
-    return torch::autograd::grad({y}, {x}).front().item<float>() == 4.0F;
+    torch::autograd::grad({y}, {x});
+    // Values would say nothing where tensors have none (fake_tensors.h).
+    return unpacks.count == 2;  // d(x x) = saved x + saved x
   }();
   return work;
 }

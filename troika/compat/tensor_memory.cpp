@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
+#include "troika/base/address_space.h"
 #include "troika/base/error.h"
 #include "troika/base/machine_memory.h"
 #include "troika/base/memory.h"
@@ -26,7 +28,21 @@ int64_t size_of(void* data) {
   return static_cast<int64_t>(::malloc_usable_size(data));
 }
 
+// Of tensors without memory.
+memory::AddressSpace& addresses() {
+  static auto* one = new memory::AddressSpace;  // tensors may outlive all else
+  return *one;
+}
+
+thread_local bool without_memory = false;
+// Less is not worth a mapping.
+constexpr size_t kLeastMapping = 128 * 1024;
+
 void give_back(void* data) {
+  if (const auto bytes = addresses().give_back(data)) {
+    memory::add(-*bytes);
+    return;
+  }
   memory::add(-size_of(data));
   g_allocator->raw_deleter()(data);
 }
@@ -37,7 +53,8 @@ class Guard {
   explicit Guard(std::string hint) : hint_(std::move(hint)) {}
 
   void require_room(int64_t bytes) {
-    const int64_t wanted = memory::live() + bytes;
+    const int64_t live = memory::live() - addresses().bytes();
+    const int64_t wanted = live + bytes;
     if (wanted < next_look_) return;
     const auto left = memory::available();
     if (!left) {
@@ -46,7 +63,7 @@ class Guard {
     }
     // Tensors that nothing was written to have no memory yet, and malloc() has some that it was
     // given back.
-    const int64_t untouched = std::max<int64_t>(0, memory::live() - memory::resident());
+    const int64_t untouched = std::max<int64_t>(0, live - memory::resident());
     const auto kept = static_cast<int64_t>(::mallinfo2().fordblks);
     const int64_t room = left->bytes + kept - untouched;
     if (bytes > room) refuse(bytes, std::max<int64_t>(0, room), left->limit);
@@ -92,11 +109,18 @@ class Counting final : public c10::Allocator {
 
  private:
   static c10::DataPtr counted(size_t bytes) {
-    if (Guard* const guard = g_guard) guard->require_room(static_cast<int64_t>(bytes));
+    if (without_memory && bytes >= kLeastMapping) {
+      void* const start = addresses().take(bytes);
+      memory::add(static_cast<int64_t>(bytes));
+      return {start, start, &give_back, c10::Device(c10::DeviceType::CPU)};
+    }
+    Guard* const guard = g_guard;
+    if (guard && !without_memory) guard->require_room(static_cast<int64_t>(bytes));
     auto result = g_allocator->allocate(bytes);
     memory::add(size_of(result.get()));
     TROIKA_CHECK(result.compare_exchange_deleter(g_allocator->raw_deleter(), &give_back),
                  "LibTorch's memory has a deleter of its own");
+    if (without_memory) std::memset(result.get(), 0, bytes);
     return result;
   }
 };
@@ -115,6 +139,11 @@ void count_tensor_memory() {
 
 bool counts_tensor_memory() {
   return g_allocator != nullptr;
+}
+
+void give_tensors_no_memory(bool on) {
+  count_tensor_memory();
+  without_memory = on;
 }
 
 void refuse_tensors_beyond_memory(const std::string& hint) {

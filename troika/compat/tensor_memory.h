@@ -16,4 +16,8 @@ bool counts_tensor_memory();
 // of what was left more than before, so memory that other processes take in between is not seen.
 void refuse_tensors_beyond_memory(const std::string& hint);
 
+// While it is on, tensors that this thread makes on the CPU are zeros that take memory only where
+// they are written to; they count in full all the same, and are never refused.
+void give_tensors_no_memory(bool on);
+
 }  // namespace troika::compat

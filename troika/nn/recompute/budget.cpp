@@ -18,6 +18,8 @@ namespace {
 
 constexpr int64_t kSlots = 500;
 constexpr int kMeasurements = 3;
+// A core of today makes about so many while it moves a byte from or to memory.
+constexpr double kFlopsPerByte = 10;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Bytes of distinct memory that is saved, without parameters and buffers.
@@ -40,30 +42,33 @@ class Counting : public compat::SavedTensorHooks {
   int64_t bytes_ = 0;
 };
 
+// What has been spent until now, of which a block's cost is the difference.
+using Meter = std::function<double()>;
+
 // The block's output, and what it cost. `sources` are what gradients are made of.
 std::pair<at::Tensor, BlockCost> run(const Block& block, const at::Tensor& input,
                                      const std::set<const void*>& state,
-                                     const std::vector<at::Tensor>& sources) {
+                                     const std::vector<at::Tensor>& sources, const Meter& spent) {
   auto known = state;
   known.insert(input.storage().data());
   Counting counting(known);
   BlockCost cost;
-  const Stopwatch forward;
+  const double before = spent();
   at::Tensor output;
   {
     const compat::SavedTensorGuard guard(counting);
     output = block.forward(input);
   }
-  cost.forward = forward.seconds();
+  cost.forward = spent() - before;
   counting.count(output);
   cost.output_bytes = static_cast<int64_t>(output.nbytes());
   cost.saved_bytes = std::max(counting.bytes(), cost.output_bytes);
   if (output.requires_grad()) {
     const auto gradient = at::ones_like(output);
-    const Stopwatch backward;
+    const double before_backward = spent();
     torch::autograd::grad({output}, sources, {gradient}, /*retain_graph=*/false,
                           /*create_graph=*/false, /*allow_unused=*/true);
-    cost.backward = backward.seconds();
+    cost.backward = spent() - before_backward;
   }
   return {output.detach(), cost};
 }
@@ -138,10 +143,9 @@ class Table {
   std::vector<size_t> jump_;  // the next block after a recomputed segment; 0: block s is kept
 };
 
-}  // namespace
-
-std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input) {
-  const compat::FlopCounter::Pause pause;
+// Each block runs so often, after a first time if more than once; the least counts.
+std::vector<BlockCost> costs_of_blocks(const Model& model, const at::Tensor& input,
+                                       int measurements, const Meter& spent) {
   std::set<const void*> state;
   std::vector<at::Tensor> buffers, model_parameters;
   for (const auto& entry : named_state(model)) {
@@ -155,10 +159,10 @@ std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& inpu
     for (const auto& block : model.blocks()) {
       std::vector<at::Tensor> sources = model_parameters;
       if (x.requires_grad()) sources.push_back(x);
-      run(block, x, state, sources);
-      auto [output, cost] = run(block, x, state, sources);
-      for (int i = 1; i < kMeasurements; ++i) {
-        const auto again = run(block, x, state, sources).second;
+      if (measurements > 1) run(block, x, state, sources, spent);
+      auto [output, cost] = run(block, x, state, sources, spent);
+      for (int i = 1; i < measurements; ++i) {
+        const auto again = run(block, x, state, sources, spent).second;
         cost.forward = std::min(cost.forward, again.forward);
         cost.backward = std::min(cost.backward, again.backward);
       }
@@ -166,6 +170,26 @@ std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& inpu
       x = output.requires_grad_(at::isFloatingType(output.scalar_type()));
     }
   });
+  return costs;
+}
+
+}  // namespace
+
+std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input) {
+  const compat::FlopCounter::Pause pause;
+  const Stopwatch watch;
+  return costs_of_blocks(model, input, kMeasurements, [&] { return watch.seconds(); });
+}
+
+std::vector<BlockCost> estimate_blocks(const Model& model, const at::Tensor& input) {
+  const compat::FlopCounter counter;
+  auto costs =
+      costs_of_blocks(model, input, 1, [&] { return static_cast<double>(counter.flops()); });
+  for (auto& cost : costs) {
+    const double moving = kFlopsPerByte * static_cast<double>(cost.saved_bytes);
+    cost.forward += moving;
+    cost.backward += moving;
+  }
   return costs;
 }
 

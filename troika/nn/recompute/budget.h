@@ -25,6 +25,10 @@ struct BlockCost {
 // they were.
 std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input);
 
+// By the FLOPs of each block's products and the bytes that it saves, in FLOPs: also of a model
+// without memory (compat::FakeTensorGuard), of which times say nothing.
+std::vector<BlockCost> estimate_blocks(const Model& model, const at::Tensor& input);
+
 // The bytes of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy. Throws
 // Error(usage) where BYTES is no number of bytes >= 1.
 std::optional<int64_t> recompute_budget(const std::string& policy);

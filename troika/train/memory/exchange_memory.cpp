@@ -86,12 +86,16 @@ int64_t ExchangeMemory::stepped() const {
   return shape_.stage == 0 ? sum : sum / shape_.ranks;
 }
 
-HeldBytes ExchangeMemory::between_passes() const {
+HeldBytes ExchangeMemory::validation() const {
   ExchangeMemory copy = *this;
   copy.begin_pass();
   for (auto& bucket : copy.buckets_) bucket.whole = bucket.shared;
   copy.summed_bytes_ = is_alone() ? trained_bytes_ : 0;
-  auto result = copy.held();
+  return copy.held();
+}
+
+HeldBytes ExchangeMemory::between_passes() const {
+  auto result = validation();
   if (buckets_change_) result.buckets += result.gradients;
   return result;
 }

@@ -39,8 +39,9 @@ class ExchangeMemory {
   bool is_alone() const { return shape_.stage == 0 && shape_.ranks == 1; }
   // Elements that this rank's optimizer steps.
   int64_t stepped() const;
-  // The most between passes: parameters that stage 3 has whole for validation; buckets that are
-  // made anew after the first step.
+  // In a validation, for which stage 3 has whole parameters.
+  HeldBytes validation() const;
+  // The most between passes: that, or buckets that are made anew after the first step.
   HeldBytes between_passes() const;
   // While parallel::DataParallel or Sharded is made of a whole model, and once it is.
   struct Start {

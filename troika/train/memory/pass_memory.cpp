@@ -1,5 +1,6 @@
 #include "troika/train/memory/pass_memory.h"
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -56,6 +57,17 @@ void watch_blocks(nn::Model& model, Watch& watch) {
   });
 }
 
+double run_validation(Task& task, const nn::Precision& precision, const data::Batch& batch) {
+  task.module().eval();
+  const int64_t before = memory::live();
+  memory::restart_peak();
+  const at::NoGradGuard no_grad;
+  const nn::Autocast autocast(precision, at::kCPU);
+  Evaluation evaluation;
+  task.validation_step(Placement{.precision = precision}.place(batch), evaluation);
+  return static_cast<double>(memory::peak() - before);
+}
+
 std::vector<PassPart> run(Task& task, nn::Model& model, const nn::Precision& precision,
                           data::Batch batch) {
   auto parameters = nn::trained_parameters(task.module());
@@ -89,6 +101,9 @@ PassMemory::PassMemory(Task& task, nn::Model& model, const nn::Precision& precis
   TROIKA_CHECK(compat::counts_tensor_memory(), "tensors are not counted");
   of_smaller_ = run(task, model, precision, smaller);
   of_larger_ = larger_ == smaller_ ? of_smaller_ : run(task, model, precision, larger);
+  validation_of_smaller_ = run_validation(task, precision, smaller);
+  validation_of_larger_ =
+      larger_ == smaller_ ? validation_of_smaller_ : run_validation(task, precision, larger);
   bool same = of_smaller_.size() == of_larger_.size();
   for (size_t i = 0; same && i < of_smaller_.size(); ++i) {
     same = of_smaller_[i].until == of_larger_[i].until;
@@ -99,17 +114,24 @@ PassMemory::PassMemory(Task& task, nn::Model& model, const nn::Precision& precis
                        "way for another size of batch"});
 }
 
+double PassMemory::way(int64_t batch) const {
+  if (larger_ == smaller_) return 0;
+  return static_cast<double>(batch - smaller_) / static_cast<double>(larger_ - smaller_);
+}
+
 std::vector<PassPart> PassMemory::parts(int64_t batch) const {
-  if (larger_ == smaller_) return of_larger_;
-  const double share =
-      static_cast<double>(batch - smaller_) / static_cast<double>(larger_ - smaller_);
+  const double share = way(batch);
   std::vector<PassPart> result;
   for (size_t i = 0; i < of_smaller_.size(); ++i) {
-    const auto at = [&](double one, double other) { return one + share * (other - one); };
-    result.push_back({of_smaller_[i].until, at(of_smaller_[i].peak, of_larger_[i].peak),
-                      at(of_smaller_[i].live, of_larger_[i].live)});
+    result.push_back({of_smaller_[i].until,
+                      std::lerp(of_smaller_[i].peak, of_larger_[i].peak, share),
+                      std::lerp(of_smaller_[i].live, of_larger_[i].live, share)});
   }
   return result;
+}
+
+double PassMemory::validation(int64_t batch) const {
+  return std::lerp(validation_of_smaller_, validation_of_larger_, way(batch));
 }
 
 }  // namespace troika::train

@@ -34,7 +34,8 @@ struct PassPart {
   double live = 0;  // at its end
 };
 
-// The course of a pass for any size of batch, of which each number is an affine function.
+// The course of a pass for any size of batch, of which each number is an affine function, and the
+// most that a batch of a validation takes.
 class PassMemory {
  public:
   // From passes of the task on `smaller` and on `larger` batches, which may be equal. Needs
@@ -45,12 +46,19 @@ class PassMemory {
              const data::Batch& smaller, const data::Batch& larger);
 
   std::vector<PassPart> parts(int64_t batch) const;
+  // Bytes at the most in validation_step(), over what was there before.
+  double validation(int64_t batch) const;
 
  private:
+  // How far the batch is on the way from the smaller to the larger.
+  double way(int64_t batch) const;
+
   int64_t smaller_;
   int64_t larger_;
   std::vector<PassPart> of_smaller_;
   std::vector<PassPart> of_larger_;
+  double validation_of_smaller_;
+  double validation_of_larger_;
 };
 
 }  // namespace troika::train

@@ -6,6 +6,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/memory.h"
+#include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/recompute/budget.h"
 #include "troika/nn/state.h"
@@ -22,6 +23,16 @@ namespace {
 // From 2 on, oneDNN makes convolutions as it does of larger batches.
 constexpr int64_t kSmallerBatch = 2;
 constexpr int64_t kLargerBatch = 4;
+
+// Measured as what processes have in memory beyond their libraries and their tensors' peak
+// (docs/precision-and-memory.md). Threads, buffers of the BLAS and of the back end, code that is
+// paged in:
+constexpr double kRunBytes = 32.0 * (1 << 20);
+// malloc() keeps tensors that were given back in its heap, in which holes are left: of the bytes
+// that come and go in a step. Blocks of 32 MiB and more never are in the heap (M_MMAP_THRESHOLD of
+// mallopt(3)).
+constexpr double kKeptShare = 0.5;
+constexpr size_t kLeastOutsideHeap = 32U << 20;
 
 data::Batch some_batch(const data::Dataset& dataset, int64_t size) {
   return dataset.load(std::vector<int64_t>(static_cast<size_t>(size), 0), {});
@@ -67,12 +78,19 @@ double MemoryParts::sum() const {
   return parameters + gradients + optimizer + activations + buckets + workspace + batches;
 }
 
-double MemoryPrediction::peak() const {
+double MemoryPrediction::training_peak() const {
   return std::max({step.sum(), between_steps, start});
 }
 
+double MemoryPrediction::peak() const {
+  return std::max(training_peak(), validation);
+}
+
 MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset)
-    : options_(options), dataset_(dataset), model_(nn::make_model(options.model)) {}
+    : options_(options), dataset_(dataset) {
+  const compat::FakeTensorGuard no_memory;
+  model_ = nn::make_model(options.model);
+}
 
 MemoryChoice MemoryPredictor::configured(int ranks) const {
   return {canonical_strategy(options_.trainer.strategy),
@@ -103,15 +121,20 @@ int64_t MemoryPredictor::batch_on(int ranks) const {
   return (global_batch(options_, ranks) + ranks - 1) / ranks;
 }
 
-// By a whole batch, as training does: of smaller ones, times and so plans are others.
+// By a whole batch, as training does: of smaller ones, plans are others.
 nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
                                            const nn::Precision& precision) const {
   const auto budget = nn::recompute_budget(choice.recompute);
   if (!budget) return nn::recompute_plan(choice.recompute, model_->blocks().size());
-  auto inputs = some_batch(dataset_, batch_on(choice.ranks)).inputs;
-  if (at::isFloatingType(inputs.scalar_type())) inputs = inputs.to(precision.parameters);
+  const auto one = some_batch(dataset_, 1).inputs;
+  auto sizes = one.sizes().vec();
+  sizes[0] = batch_on(choice.ranks);
+  const compat::FakeTensorGuard no_memory;
+  const auto type = one.scalar_type();
+  const auto inputs =
+      at::empty(sizes, one.options().dtype(at::isFloatingType(type) ? precision.parameters : type));
   const nn::Autocast autocast(precision, at::kCPU);
-  return nn::plan_for_budget(nn::measure_blocks(*model_, inputs), *budget).plan;
+  return nn::plan_for_budget(nn::estimate_blocks(*model_, inputs), *budget).plan;
 }
 
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
@@ -123,15 +146,15 @@ const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   const int64_t larger = std::min(kLargerBatch, batch_on(choice.ranks));
   task.recompute(plan_of(choice, precision));
   const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
-  return passes_
-      .try_emplace(key, task, *model_, precision, some_batch(dataset_, smaller),
-                   some_batch(dataset_, larger))
-      .first->second;
+  const auto small = some_batch(dataset_, smaller), large = some_batch(dataset_, larger);
+  const compat::FakeTensorGuard no_memory;
+  return passes_.try_emplace(key, task, *model_, precision, small, large).first->second;
 }
 
 double MemoryPredictor::optimizer_bytes(const nn::Precision& precision, int64_t elements) const {
   constexpr int64_t kSome = 1 << 16;
   const auto type = precision.needs_masters() ? at::kFloat : precision.parameters;
+  const compat::FakeTensorGuard no_memory;
   const auto parameter = at::empty({kSome}, type);
   const int64_t before = memory::live();
   const auto optimizer =
@@ -139,6 +162,16 @@ double MemoryPredictor::optimizer_bytes(const nn::Precision& precision, int64_t 
   double each = static_cast<double>(memory::live() - before) / kSome;
   if (precision.needs_masters()) each += 2 * sizeof(float);
   return each * static_cast<double>(elements);
+}
+
+double MemoryPredictor::passing_gradients() const {
+  double bytes = 0;
+  for (const auto& parameter : nn::trained_parameters(*model_)) {
+    if (parameter.tensor.nbytes() < kLeastOutsideHeap) {
+      bytes += static_cast<double>(parameter.tensor.nbytes());
+    }
+  }
+  return bytes;
 }
 
 double MemoryPredictor::average_bytes(const nn::Precision& precision, int64_t elements) const {
@@ -158,7 +191,10 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
                 {.what = "memory is not predicted for this", .got = reason});
   }
   const auto precision = nn::parse_precision(choice.precision);
-  model_->to(precision.parameters);
+  {
+    const compat::FakeTensorGuard no_memory;
+    model_->to(precision.parameters);
+  }
   const auto parts = pass_of(choice).parts(batch_on(choice.ranks));
   ExchangeMemory exchange(
       *model_,
@@ -202,6 +238,17 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   }
   result.between_steps =
       steady.optimizer + steady.batches + static_cast<double>(exchange.between_passes().sum());
+  // Its loader stands beside that of the training.
+  result.validation = steady.optimizer + 2 * steady.batches +
+                      static_cast<double>(exchange.validation().sum()) +
+                      pass_of(choice).validation(batch_on(choice.ranks));
+  if (options_.ema.enabled) {
+    // The weights that the average replaces.
+    result.validation += static_cast<double>(exchange.stepped()) *
+                         static_cast<double>(at::elementSize(precision.parameters));
+  }
+  result.overhead = kRunBytes + kKeptShare * (result.step.activations + result.step.workspace +
+                                              passing_gradients());
   // The model is made in float32, and then cast tensor by tensor; the optimizer comes last.
   const double made = 4.0 * static_cast<double>(nn::parameter_count(*model_));
   const auto start = exchange.start();
@@ -244,7 +291,7 @@ const MemoryPrediction* fastest_within(const std::vector<MemoryPrediction>& pred
   const MemoryPrediction* found = nullptr;
   for (const auto& prediction : predictions) {
     const auto& choice = prediction.choice;
-    if (choice.ranks != like.ranks || prediction.peak() > bytes) continue;
+    if (choice.ranks != like.ranks || prediction.process() > bytes) continue;
     if (choice.precision == like.precision) return &prediction;
     if (!found) found = &prediction;
   }

@@ -45,8 +45,18 @@ struct MemoryPrediction {
   double between_steps = 0;
   // The most before the first step: the model as it was made, and what it is replaced by.
   double start = 0;
+  // The most in a validation.
+  double validation = 0;
 
+  // What the process has in memory beside its tensors and the libraries that it starts with.
+  double overhead = 0;
+
+  // Of tensors, in all but validations.
+  double training_peak() const;
+  // Of tensors.
   double peak() const;
+  // With the overhead.
+  double process() const { return peak() + overhead; }
 };
 
 // Predicts for the model and the batches of one configuration, on its optimizer. Activations are
@@ -71,6 +81,8 @@ class MemoryPredictor {
   nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
   double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
+  // Of gradients that the backward pass makes, and the step or their bucket lets go of.
+  double passing_gradients() const;
   double average_bytes(const nn::Precision& precision, int64_t elements) const;
 
   const TrainOptions& options_;
@@ -87,9 +99,9 @@ std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
                                               const std::vector<int>& ranks);
 
 // The prediction for a rank that is expected to be fastest among those of `like`'s number of ranks
-// that peak at no more than so many bytes: one of its precision if there is any, then with the
-// least recomputation, then with the least shared out. Null where none does. `predictions` are in
-// the order of predict_choices().
+// whose processes take no more than so many bytes beside their libraries: one of its precision if
+// there is any, then with the least recomputation, then with the least shared out. Null where none
+// does. `predictions` are in the order of predict_choices().
 const MemoryPrediction* fastest_within(const std::vector<MemoryPrediction>& predictions,
                                        double bytes, const MemoryChoice& like);
 

@@ -1,0 +1,132 @@
+#include "troika/compat/fake_results.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <vector>
+
+namespace troika::compat {
+
+namespace {
+
+using at::Tensor;
+using torch::jit::Stack;
+
+Tensor make(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::detail::empty_cpu(sizes, type);
+}
+
+// Dense, and in the order of `tensor` if that is an order of images.
+Tensor make_like(const Tensor& tensor) {
+  return at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type(), /*pin_memory=*/false,
+                               tensor.suggest_memory_format());
+}
+
+// Statistics and gradients of parameters: float32 where parameters are, though inputs have 16 bits.
+at::ScalarType type_of(const c10::IValue& parameter, const Tensor& input) {
+  const auto& tensor = parameter.toTensor();
+  return tensor.defined() ? tensor.scalar_type() : input.scalar_type();
+}
+
+// input, normalized_shape, weight, bias, eps -> output, mean, rstd
+Stack layer_norm(const Stack& in) {
+  const Tensor& input = in[0].toTensor();
+  auto sizes = input.sizes().vec();
+  const size_t normalized = in[1].toIntVector().size();
+  for (size_t i = sizes.size() - normalized; i < sizes.size(); ++i) sizes[i] = 1;
+  const auto type = type_of(in[2], input);
+  return {make(input.sizes(), input.scalar_type()), make(sizes, type), make(sizes, type)};
+}
+
+// grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask
+Stack layer_norm_backward(const Stack& in) {
+  const Tensor& input = in[1].toTensor();
+  const auto shape = in[2].toIntVector();
+  const auto wanted = in[7].toBoolList();
+  const auto type = type_of(in[5], input);
+  const auto parameter = [&](size_t i) { return wanted[i] ? make(shape, type) : Tensor(); };
+  return {wanted[0] ? make(input.sizes(), input.scalar_type()) : Tensor(), parameter(1),
+          parameter(2)};
+}
+
+// input, weight, bias, running_mean, running_var, training, momentum, eps -> output, mean, invstd
+Stack batch_norm(const Stack& in) {
+  const Tensor& input = in[0].toTensor();
+  const std::vector<int64_t> channels{in[5].toBool() ? input.size(1) : 0};
+  const auto type = type_of(in[1], input);
+  return {make_like(input), make(channels, type), make(channels, type)};
+}
+
+// grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps,
+// output_mask
+Stack batch_norm_backward(const Stack& in) {
+  const Tensor& input = in[1].toTensor();
+  const auto wanted = in[9].toBoolList();
+  const auto type = type_of(in[2], input);
+  const auto parameter = [&](size_t i) {
+    return wanted[i] ? make({input.size(1)}, type) : Tensor();
+  };
+  return {wanted[0] ? make_like(input) : Tensor(), parameter(1), parameter(2)};
+}
+
+// self, dim, index
+Stack index_select(const Stack& in) {
+  const Tensor& from = in[0].toTensor();
+  auto sizes = from.sizes().vec();
+  if (!sizes.empty()) {
+    const auto last = static_cast<int64_t>(sizes.size());
+    sizes[static_cast<size_t>((in[1].toInt() + last) % last)] = in[2].toTensor().numel();
+  }
+  return {make(sizes, from.scalar_type())};
+}
+
+// grad_output, indices, num_weights, padding_idx, scale_grad_by_freq
+Stack embedding_backward(const Stack& in) {
+  const Tensor& gradient = in[0].toTensor();
+  return {make({in[2].toInt(), gradient.size(-1)}, gradient.scalar_type())};
+}
+
+// [batch, heads, length, size], which lies as [batch, length, heads, size].
+Tensor make_heads(const Tensor& like) {
+  return make({like.size(0), like.size(2), like.size(1), like.size(3)}, like.scalar_type())
+      .transpose(1, 2);
+}
+
+// query, key, value, ... -> output, logsumexp
+Stack attention(const Stack& in) {
+  const Tensor& query = in[0].toTensor();
+  const auto type = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {make_heads(query),
+          make({query.size(0), query.size(2), query.size(1)}, type).transpose(1, 2)};
+}
+
+// grad_out, query, key, value, ...
+Stack attention_backward(const Stack& in) {
+  return {make_heads(in[1].toTensor()), make_heads(in[2].toTensor()), make_heads(in[3].toTensor())};
+}
+
+const std::map<std::string, Stack (*)(const Stack&)>& rules() {
+  static const std::map<std::string, Stack (*)(const Stack&)> all{
+      {"aten::native_layer_norm", layer_norm},
+      {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::native_batch_norm", batch_norm},
+      {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::index_select", index_select},
+      {"aten::embedding_dense_backward", embedding_backward},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward}};
+  return all;
+}
+
+}  // namespace
+
+bool has_rule(const std::string& operator_name) {
+  return rules().count(operator_name) > 0;
+}
+
+Stack results_by_rule(const std::string& operator_name, const Stack& arguments) {
+  return rules().at(operator_name)(arguments);
+}
+
+}  // namespace troika::compat
