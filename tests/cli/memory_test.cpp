@@ -180,6 +180,14 @@ TEST_F(Memory, WhatFitsIsTrueOfWholeProcesses) {
   }
 }
 
+TEST_F(Memory, WithoutAddressesNothingIsPredictedAndTheTensorItselfFails) {
+  const auto outcome = run_program(
+      "cd " + folder_.path().string() + " && ulimit -v 4000000 && exec " + TROIKA_PROGRAM +
+      " train --model.name=mlp --model.hidden_width=40000 --data.train_samples=32");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("memory is not predicted: [base] no addresses for"));
+}
+
 TEST_F(Memory, RefusesWhatItCannotPredict) {
   const auto outcome = troika("memory --trainer.strategy=diloco" + kModel);
   EXPECT_EQ(outcome.exit_code, 2);

@@ -94,12 +94,19 @@ void require_fits(train::MemoryPredictor& predictor, const train::MemoryPredicti
 int64_t predicted_bytes(const train::TrainOptions& options, const data::Dataset& dataset,
                         const comm::Group& group, int local_ranks) {
   if (group.rank() != 0 || !train::Placement::of(options, group).device.is_cpu()) return 0;
-  train::MemoryPredictor predictor(options, dataset);
-  const auto choice = predictor.configured(group.size());
-  if (!predictor.why_not(choice).empty()) return 0;
-  const auto prediction = predictor.predict(choice);
-  if (options.trainer.memory_check == "on") require_fits(predictor, prediction, local_ranks);
-  return static_cast<int64_t>(prediction.training_peak());
+  try {
+    train::MemoryPredictor predictor(options, dataset);
+    const auto choice = predictor.configured(group.size());
+    if (!predictor.why_not(choice).empty()) return 0;
+    const auto prediction = predictor.predict(choice);
+    if (options.trainer.memory_check == "on") require_fits(predictor, prediction, local_ranks);
+    return static_cast<int64_t>(prediction.training_peak());
+  } catch (const Error& problem) {
+    // As where a limit on addresses (ulimit -v) leaves none for tensors without memory.
+    if (problem.kind() != ErrorKind::failure) throw;
+    log::warn("memory is not predicted: {}", problem.what());
+    return 0;
+  }
 }
 
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
