@@ -11,7 +11,7 @@ namespace troika::compat {
 namespace {
 
 // A key that LibTorch itself registers nothing for, ordered between autograd and the devices.
-constexpr auto kKey = c10::DispatchKey::Fake;
+constexpr auto kProductKey = c10::DispatchKey::Fake;
 
 std::vector<ProductHook*>& product_hooks() {
   thread_local std::vector<ProductHook*> stack;
@@ -21,21 +21,21 @@ std::vector<ProductHook*>& product_hooks() {
 void call_through_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                        torch::jit::Stack* stack) {
   // Operators that the work is made of are not asked about.
-  const c10::impl::ExcludeDispatchKeyGuard no_more(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard no_more(kProductKey);
   auto arguments = torch::jit::pop(*stack, op.schema().arguments().size());
   const auto work = [&] {
     torch::jit::Stack inner = arguments;
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), &inner);
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kProductKey), &inner);
     return inner.front().toTensor();
   };
   stack->emplace_back(product_hooks().back()->call(work));
 }
 
 // Operators that this registers nothing for pass by the key as if it were not there.
-void register_once() {
+void register_products() {
   static const bool once = [] {
     const auto library = [](const char* space) {
-      return new torch::Library(torch::Library::IMPL, space, kKey, __FILE__, __LINE__);
+      return new torch::Library(torch::Library::IMPL, space, kProductKey, __FILE__, __LINE__);
     };
     library("_")->fallback(torch::CppFunction::makeFallthrough());
     auto& products = *library("aten");
@@ -50,14 +50,14 @@ void register_once() {
 }  // namespace
 
 ProductGuard::ProductGuard(ProductHook& hook) {
-  register_once();
+  register_products();
   product_hooks().push_back(&hook);
-  c10::impl::tls_set_dispatch_key_included(kKey, true);
+  c10::impl::tls_set_dispatch_key_included(kProductKey, true);
 }
 
 ProductGuard::~ProductGuard() {
   product_hooks().pop_back();
-  c10::impl::tls_set_dispatch_key_included(kKey, !product_hooks().empty());
+  c10::impl::tls_set_dispatch_key_included(kProductKey, !product_hooks().empty());
 }
 
 at::Tensor alias(const at::Tensor& tensor) {
