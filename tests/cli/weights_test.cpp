@@ -52,6 +52,10 @@ TEST_F(Weights, GoOutAndComeBack) {
   const auto saved = parts("runs/run/checkpoints/last.safetensors");
   EXPECT_EQ(bytes, saved.second);
 
+  const auto lost = troika("export runs/run runs/run/config.toml");
+  EXPECT_EQ(lost.exit_code, 2);
+  EXPECT_THAT(lost.err, HasSubstr("[train] tensors would replace runs/run/config.toml; got a file "
+                                  "of another kind"));
   const auto again = troika("export runs/run/checkpoints/last.safetensors same.safetensors");
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(read_file(folder_ / "same.safetensors"), read_file(folder_ / "out.safetensors"));

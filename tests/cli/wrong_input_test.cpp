@@ -75,6 +75,9 @@ TEST_F(WrongInput, UnknownCommand) {
   const auto outcome = troika("trian run.toml");
   expect_failure(outcome, 2, "error: [troika] unknown command; got trian, expected one of train, ");
   EXPECT_THAT(outcome.err, HasSubstr("(did you mean train?)\n"));
+  expect_failure(troika("slurm sumbit"), 2,
+                 "error: [troika] unknown command; got sumbit, expected one of ");
+  expect_failure(troika("bench colectives"), 2, "(did you mean collectives?)\n");
 }
 
 TEST_F(WrongInput, AValueMayFollowItsOptionAsAWord) {
@@ -207,7 +210,7 @@ TEST_F(WrongInput, DevicesAndLauncherDisagree) {
   expect_failure(troika("launch -n 2 " TROIKA_PROGRAM " train --trainer.devices=3"), 2,
                  "[train] trainer.devices and the launcher disagree; got devices = 3, expected 2, "
                  "the processes of the group on this machine (leave trainer.devices at -1 "
-                 "under a launcher)\n");
+                 "under a launcher; `troika launch -n 3 PROGRAM` is one)\n");
 }
 
 TEST_F(WrongInput, PortTaken) {

@@ -16,7 +16,7 @@ at::Tensor tensor();
 namespace readme {
 
 void trainer_from_cpp() {
-  const auto my_model = given::my_model();
+  const torch::nn::Sequential my_model{torch::nn::Linear(3, 2)};
   const auto &training_data = given::dataset(), &validation_data = given::dataset(),
              &test_data = given::dataset();
 #include "README-1.inc"

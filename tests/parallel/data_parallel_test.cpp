@@ -110,8 +110,9 @@ TEST(DataParallel, RefusesASecondBackward) {
   module->forward(torch::ones({1, 2})).sum().backward();
   EXPECT_ERROR(module->forward(torch::ones({1, 2})).sum().backward(), ErrorKind::usage,
                "[parallel] the gradient of weight was made twice in one step; expected one "
-               "backward pass, then finish_backward() (use no_sync() for all but the last backward "
-               "pass of a step, or static_graph where one pass makes it in parts)");
+               "backward pass, then finish_backward() (was finish_backward() called after the last "
+               "one? Use no_sync() for all but the last backward pass of a step, or static_graph "
+               "where one pass makes it in parts)");
 }
 
 TEST(DataParallel, TellsEveryRankWhoseModuleDiffers) {

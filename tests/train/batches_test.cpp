@@ -146,6 +146,8 @@ TEST_F(NamedTensorsOfABatch, TheStepIsThatOfTheWholeBatch) {
   const auto batch = placement.place(Pairs().load(all, {}));
   EXPECT_EQ(batch["left"].scalar_type(), at::kDouble) << "as the parameters";
   EXPECT_EQ(batch["weight"].scalar_type(), at::kLong);
+  EXPECT_EQ(placement.place({{}, at::ones(2)})["targets"].scalar_type(), at::kDouble);
+  EXPECT_EQ(placement.place({{}, at::ones(2, at::kLong)})["targets"].scalar_type(), at::kLong);
   task->training_step(batch).backward();
   const torch::NoGradGuard no_grad;
   auto parameters = task->module().parameters();

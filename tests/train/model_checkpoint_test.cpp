@@ -300,10 +300,10 @@ TEST_F(KeptCheckpoints, NeedAMetricThatIsLogged) {
 
 TEST_F(KeptCheckpoints, OptionsAreRefusedThatMeanNothing) {
   options_.checkpoint.save_last = "copy";
-  EXPECT_ERROR(
-      run({}), ErrorKind::usage,
-      "[train] checkpoint.save_last has no such value; got `copy`, expected true, false or "
-      "link");
+  EXPECT_ERROR(run({}), ErrorKind::usage,
+               "[config] checkpoint.save_last; got \"copy\", expected one of true, false, link "
+               "(did you mean "
+               "true?)");
   options_.checkpoint.save_last = "link";
   auto table = make_table(options_);
   table.parse("[checkpoint]\nsave_last = true\nsave_on_train_epoch_end = false", "x.toml");

@@ -53,6 +53,14 @@ TEST_F(RunFolderOfTrainer, AllRanksTakeTheSameNewOne) {
   EXPECT_THAT(fit(1), testing::Each("run"));
 }
 
+TEST_F(RunFolderOfTrainer, ARunThatFailedWithoutResultsLeavesItsName) {
+  options_.data.global_batch_size = 5000;
+  EXPECT_THAT(error_of([&] { fit(4); }), HasSubstr("global batch is larger than the training set"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/summary.json"));
+  options_.data.global_batch_size = 12;
+  EXPECT_THAT(fit(4), testing::Each("run"));
+}
+
 TEST_F(RunFolderOfTrainer, EachFitThatBeginsAnewIsARunOfItsOwn) {
   EXPECT_THAT(fit(4, 3), testing::Each("run-3"));
   options_.trainer.ckpt_path = "last";
@@ -84,9 +92,10 @@ TEST_F(RunFolderOfTrainer, NamesThatLeadElsewhereAreRefused) {
   for (const char* name : {"", "../x", "/x", "a/..", "."}) {
     options_.run.name = name;
     EXPECT_EQ(error_of([&] { Trainer(options_, comm::local::alone()).folder(); }),
-              "[train] run.name does not name a folder in run.folder; got \"" + options_.run.name +
+              "[config] run.name; got \"" + options_.run.name +
                   "\", expected a relative path without . or .. in it");
-    EXPECT_THAT(error_of([&] { fit(1); }), HasSubstr("run.name"));
+    EXPECT_THAT(error_of([&] { run_folder(options_); }),
+                HasSubstr("[train] run.name does not name a folder in run.folder"));
   }
 }
 

@@ -47,6 +47,29 @@ TEST_F(RunOptions, EpochsGoOnUntilMaxStepsOrMaxTime) {
   EXPECT_GE(fit().steps, 1);
 }
 
+TEST_F(RunOptions, ValuesThatNoFileMayHaveAreRefusedFromAProgramToo) {
+  const auto error_with = [&](const std::function<void(TrainOptions&)>& set) {
+    auto options = options_;
+    set(options);
+    return error_of([&] { Trainer(options, comm::local::alone()); });
+  };
+  EXPECT_EQ(error_with([](TrainOptions& o) { o.trainer.accumulate_grad_batches = 0; }),
+            "[config] trainer.accumulate_grad_batches; got 0, expected an integer from 1 to "
+            "1000000000");
+  for (const auto& [key, set] : std::map<std::string, std::function<void(TrainOptions&)>>{
+           {"trainer.log_every_n_steps", [](auto& o) { o.trainer.log_every_n_steps = 0; }},
+           {"trainer.check_val_every_n_epoch",
+            [](auto& o) { o.trainer.check_val_every_n_epoch = 0; }},
+           {"trainer.gradient_clip_algorithm",
+            [](auto& o) { o.trainer.gradient_clip_algorithm = "nrm"; }},
+           {"trainer.loggers", [](auto& o) { o.trainer.loggers = {"tb"}; }},
+           {"trainer.memory_check", [](auto& o) { o.trainer.memory_check = "maybe"; }},
+           {"checkpoint.mode", [](auto& o) { o.checkpoint.mode = "mx"; }},
+           {"optim.lr", [](auto& o) { o.optimizer.lr = -1; }}}) {
+    EXPECT_THAT(error_with(set), testing::StartsWith("[config] " + key + "; got "));
+  }
+}
+
 TEST_F(RunOptions, EndlessEpochsNeedAnEnd) {
   options_.trainer.max_epochs = -1;
   EXPECT_EQ(error_of([&] { fit(); }),
@@ -153,10 +176,10 @@ TEST_F(RunOptions, AGroupThatWasMadeElsewhereIsWhatTheOptionsAskFor) {
       "[train] comm.backend is not what the trainer's group was made with; got gloo, expected "
       "local" +
           hint);
-  EXPECT_EQ(
-      error_with([](TrainOptions& o) { o.trainer.devices = 2; }),
-      "[train] trainer.devices and the launcher disagree; got devices = 2, expected 4, the "
-      "processes of the group on this machine (leave trainer.devices at -1 under a launcher)");
+  EXPECT_EQ(error_with([](TrainOptions& o) { o.trainer.devices = 2; }),
+            "[train] trainer.devices and the launcher disagree; got devices = 2, expected 4, the "
+            "processes of the group on this machine (leave trainer.devices at -1 under a launcher; "
+            "`troika launch -n 2 PROGRAM` is one)");
   const auto asked = [](TrainOptions& o) {
     o.comm.timeout_seconds = 20;
     o.comm.algorithm = "ring";

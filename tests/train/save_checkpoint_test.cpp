@@ -197,7 +197,7 @@ TEST_F(SaveCheckpoint, AValidationIsJudgedOnceWhicheverHookSaved) {
   options_.trainer.loggers = {"jsonl"};
   options_.schedule.name = "plateau";
   options_.schedule.patience = 1;
-  options_.schedule.threshold = 1e3;  // no progress is enough
+  options_.schedule.threshold = 1;  // no progress is enough
   options_.early_stopping.monitor = "validation/loss";
   options_.early_stopping.patience = 100;
   options_.early_stopping.min_delta = 1e3;

@@ -199,10 +199,23 @@ const Table::Row& Table::find(std::string_view key, const std::string& where) co
                .hint = fmt::format("did you mean {}?", nearest(key, keys))});
 }
 
-void Table::store(const Row& row, Value value, const std::string& where) {
+void Table::check_rule(const Row& row, const Value& value, const std::string& where) {
   if (row.rule.holds && !row.rule.holds(value)) {
     fail(row.key + where, show(value), row.rule.text, nearest_name(value, row.rule));
   }
+}
+
+void Table::check(const Table& defaults) const {
+  for (const auto& row : rows_) {
+    const auto value = value_of(row);
+    const auto other = std::find_if(defaults.rows_.begin(), defaults.rows_.end(),
+                                    [&](const Row& each) { return each.key == row.key; });
+    if (other == defaults.rows_.end() || value_of(*other) != value) check_rule(row, value, "");
+  }
+}
+
+void Table::store(const Row& row, Value value, const std::string& where) {
+  check_rule(row, value, where);
   std::visit(
       [&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },
       row.target);

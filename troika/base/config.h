@@ -72,6 +72,10 @@ class Table {
   // One argument `--section.name=value`.
   void set_argument(std::string_view argument);
 
+  // For values that a program has set: throws as set() does where one that is not that of
+  // `defaults` breaks its rule.
+  void check(const Table& defaults) const;
+
   // The present values as TOML that `parse` reads back, each row with its help as a comment.
   std::string to_toml() const;
   // The rows that no longer have their default, in their order. Values are texts as in TOML.
@@ -100,6 +104,7 @@ class Table {
 
   void add_row(Row row);
   const Row& find(std::string_view key, const std::string& where) const;
+  static void check_rule(const Row& row, const Value& value, const std::string& where);
   static void store(const Row& row, Value value, const std::string& where);
   static Value value_of(const Row& row);
 

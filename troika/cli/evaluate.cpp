@@ -53,6 +53,7 @@ Entry add(CLI::App& app, const std::string& name, const std::string& what, const
 
 void predict(train::Trainer& trainer, train::Task& task, const data::Dataset& dataset,
              const std::string& ckpt, const comm::Group& group, const std::string& output) {
+  train::require_replaceable(output);
   const auto predictions = train::gather_predictions(group, trainer.predict(task, dataset, ckpt));
   if (group.rank() != 0) return;
   if (!predictions.defined()) {

@@ -45,17 +45,21 @@ std::vector<std::string> with_values_joined(int argc, char** argv) {
   return words;
 }
 
-void require_known_command(const std::vector<std::string>& words,
-                           const std::vector<troika::cli::Entry>& entries) {
-  if (words.empty() || words.front().starts_with('-')) return;
-  std::vector<std::string> names;
-  for (const auto& entry : entries) names.push_back(entry.app->get_name());
-  if (std::find(names.begin(), names.end(), words.front()) != names.end()) return;
-  throw troika::Error("troika", troika::ErrorKind::usage,
-                      {.what = "unknown command",
-                       .got = words.front(),
-                       .expected = fmt::format("one of {}", fmt::join(names, ", ")),
-                       .hint = "did you mean " + troika::nearest(words.front(), names) + "?"});
+// Looks at the commands of commands too, as of `troika slurm submit`.
+void require_known_command(const std::vector<std::string>& words, CLI::App* app) {
+  for (const auto& word : words) {
+    std::vector<std::string> names;
+    for (const auto* command : app->get_subcommands({})) names.push_back(command->get_name());
+    if (names.empty() || word.starts_with('-')) return;
+    if (std::find(names.begin(), names.end(), word) == names.end()) {
+      throw troika::Error("troika", troika::ErrorKind::usage,
+                          {.what = "unknown command",
+                           .got = word,
+                           .expected = fmt::format("one of {}", fmt::join(names, ", ")),
+                           .hint = "did you mean " + troika::nearest(word, names) + "?"});
+    }
+    app = app->get_subcommand(word);
+  }
 }
 
 int run(int argc, char** argv) {
@@ -77,7 +81,7 @@ int run(int argc, char** argv) {
       argc > 1 && (argv[1] == std::string_view("launch") || argv[1] == std::string_view("slurm"));
   auto words = starts_program ? std::vector<std::string>(argv + 1, argv + argc)
                               : with_values_joined(argc, argv);
-  require_known_command(words, entries);
+  require_known_command(words, &app);
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
     app.parse(std::move(words));

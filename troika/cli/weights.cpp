@@ -47,6 +47,7 @@ int export_weights(Files files, const std::string& hf) {
     report(files, tensors);
     return 0;
   }
+  train::require_replaceable(files.to);
   // Without this key, Hugging Face's transformers refuse a file.
   train::save_safetensors(files.to, tensors, {{"format", "pt"}});
   report(files, tensors);
@@ -67,6 +68,7 @@ int import_weights(const Files& files, const std::string& model_name,
   const auto given = train::load_safetensors(files.from);
   train::take_sizes(model_options, given, files.from);
   options.data.context = options.model.context;
+  train::require_replaceable(files.to);
   const auto model = nn::make_model(options.model);
   const auto own = train::model_state(*model);
   train::load_into(own, train::adapt_foreign(given, own, files.from), files.from);

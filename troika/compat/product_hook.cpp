@@ -25,7 +25,8 @@ void call_through_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   auto arguments = torch::jit::pop(*stack, op.schema().arguments().size());
   const auto work = [&] {
     torch::jit::Stack inner = arguments;
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kProductKey), &inner);
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kProductKey),
+                       &inner);
     return inner.front().toTensor();
   };
   stack->emplace_back(product_hooks().back()->call(work));

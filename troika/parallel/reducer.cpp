@@ -95,11 +95,13 @@ void Reducer::take(size_t index) {
   if (++slot.fired == 1 && !rebuilt_ && !alone_) arrival_.push_back(index);
   if (options_.static_graph && !counted_) return;
   if (slot.fired > slot.expected) {
-    throw Error("parallel", ErrorKind::usage,
-                {.what = fmt::format("the gradient of {} was made twice in one step", slot.name),
-                 .expected = "one backward pass, then finish_backward()",
-                 .hint = "use no_sync() for all but the last backward pass of a step, or "
-                         "static_graph where one pass makes it in parts"});
+    throw Error(
+        "parallel", ErrorKind::usage,
+        {.what = fmt::format("the gradient of {} was made twice in one step", slot.name),
+         .expected = "one backward pass, then finish_backward()",
+         .hint = "was finish_backward() called after the last one? Use no_sync() for all but "
+                 "the last backward pass of a step, or static_graph where one pass makes "
+                 "it in parts"});
   }
   if (slot.fired < slot.expected) return;
   if (alone_) return;

@@ -87,12 +87,9 @@ void Placement::place(torch::nn::Module& module) const {
 
 data::Batch Placement::place(data::Batch batch) const {
   // A tensor that is there already costs no call of LibTorch.
-  const auto move = [&](at::Tensor& tensor) {
-    if (tensor.defined() && tensor.device() != device) tensor = tensor.to(device);
-  };
   const auto convert = [&](at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    move(tensor);
+    if (tensor.device() != device) tensor = tensor.to(device);
     const auto type = tensor.scalar_type();
     if (type != precision.parameters && at::isFloatingType(type)) {
       tensor = tensor.to(precision.parameters);
@@ -101,8 +98,8 @@ data::Batch Placement::place(data::Batch batch) const {
       tensor = tensor.contiguous(memory_format);
     }
   };
-  move(batch.targets);
   convert(batch.inputs);
+  convert(batch.targets);
   for (auto& [name, tensor] : batch.named) convert(tensor);
   return batch;
 }

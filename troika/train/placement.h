@@ -32,8 +32,8 @@ struct Placement {
 
   // Parameters and buffers; before optimizers and exchanges are made of them.
   void place(torch::nn::Module& module) const;
-  // On the device. Inputs and named tensors of floating point get the type of parameters, and those
-  // of four dims the memory order of weights; targets keep theirs.
+  // On the device. Tensors of floating point get the type of parameters, and those of four dims the
+  // memory order of weights.
   data::Batch place(data::Batch batch) const;
 };
 

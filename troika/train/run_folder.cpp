@@ -24,6 +24,7 @@
 #include "troika/train/checkpoint/text_tensor.h"
 #include "troika/train/course_names.h"
 #include "troika/train/run_outputs.h"
+#include "troika/train/summary.h"
 
 namespace troika::train {
 
@@ -109,6 +110,14 @@ Lock lock_to_go_on(const std::filesystem::path& folder) {
                .hint = "another run.name gives this run a folder of its own"});
 }
 
+bool is_of_failure(const std::filesystem::path& summary) {
+  try {
+    return read_summary(summary).status == "failed";
+  } catch (const Error&) {
+    return false;  // somebody's all the same
+  }
+}
+
 bool has_results(const std::filesystem::path& folder) {
   std::error_code none;
   const auto checkpoints = folder / "checkpoints";
@@ -120,8 +129,8 @@ bool has_results(const std::filesystem::path& folder) {
   const std::filesystem::directory_iterator entries(folder);
   return std::any_of(begin(entries), end(entries), [](const auto& entry) {
     const auto name = entry.path().filename().string();
-    return name == "summary.json" || name.starts_with("metrics.") ||
-           name.starts_with("events.out.tfevents.");
+    return (name == "summary.json" && !is_of_failure(entry.path())) ||
+           name.starts_with("metrics.") || name.starts_with("events.out.tfevents.");
   });
 }
 
@@ -206,9 +215,12 @@ Lock claim_new(TrainOptions& options) {
 }
 
 Lock claim_same(const TrainOptions& options) {
-  const auto names = names_of(options);
-  if (goes_on(options) && !names.empty() && names.begin()->first > 1) {
-    log::warn("[train] goes on with run {}; {} is later", options.run.name, names.begin()->second);
+  for (const auto& [number, name] : names_of(options)) {
+    auto other = options;
+    other.run.name = name;
+    if (!goes_on(options) || number == 1 || !has_results(run_folder(other))) continue;
+    log::warn("[train] goes on with run {}; {} is later", options.run.name, name);
+    break;
   }
   return lock_to_go_on(run_folder(options));
 }

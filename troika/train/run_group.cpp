@@ -23,11 +23,14 @@ void require_devices(const TrainOptions& options, const comm::Group& group) {
       std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(group.rank())]);
   const int64_t wanted = options.trainer.devices;
   if (wanted == -1 || wanted == here || in_one_process(options)) return;
-  throw Error("train", ErrorKind::usage,
-              {.what = "trainer.devices and the launcher disagree",
-               .got = fmt::format("devices = {}", wanted),
-               .expected = fmt::format("{}, the processes of the group on this machine", here),
-               .hint = "leave trainer.devices at -1 under a launcher"});
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "trainer.devices and the launcher disagree",
+       .got = fmt::format("devices = {}", wanted),
+       .expected = fmt::format("{}, the processes of the group on this machine", here),
+       .hint = fmt::format("leave trainer.devices at -1 under a launcher; `troika launch -n {} "
+                           "PROGRAM` is one",
+                           wanted)});
 }
 
 void require_nodes(const TrainOptions& options, const comm::Group& group) {

@@ -18,7 +18,9 @@
 
 namespace torch::nn {
 class Module;
-}
+template <typename Contained>
+class ModuleHolder;
+}  // namespace torch::nn
 
 namespace troika::train {
 
@@ -48,7 +50,12 @@ class Task : public Hooks {
   Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, BatchLoss loss);
   Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, Loss loss)
       : Task(std::move(module), std::move(forward), of_targets(std::move(loss))) {}
-  // For any module with a forward of one tensor.
+  // For any module with a forward of one tensor, also in LibTorch's holder, as
+  // torch::nn::Sequential.
+  template <typename M>
+  explicit Task(const torch::nn::ModuleHolder<M>& module) : Task(module.ptr()) {}
+  template <typename M, typename L>
+  Task(const torch::nn::ModuleHolder<M>& module, L loss) : Task(module.ptr(), std::move(loss)) {}
   template <typename M>
   explicit Task(std::shared_ptr<M> module)
       : Task(module, [module](const at::Tensor& inputs) { return module->forward(inputs); }) {}

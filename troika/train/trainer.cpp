@@ -38,6 +38,12 @@ nn::ModelOptions model_options(const torch::nn::Module& module) {
   return model && model->options() ? *model->options() : nn::ModelOptions{.name = ""};
 }
 
+TrainOptions checked(TrainOptions options) {
+  TrainOptions defaults;
+  make_table(options).check(make_table(defaults));
+  return options;
+}
+
 }  // namespace
 
 RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
@@ -69,7 +75,7 @@ void settle_randomness(const TrainOptions& options, const comm::Group& group) {
 }
 
 Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed)
-    : options_(with_fast_dev_run(with_default_epochs(std::move(options)))),
+    : options_(with_fast_dev_run(with_default_epochs(checked(std::move(options))))),
       asked_name_(options_.run.name),
       claimed_(std::move(claimed)),
       group_(std::move(group)) {
@@ -169,6 +175,10 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
       return ended.save(path, weights_only);
     };
     has_ended = true;
+    if (is_main && stopped_by_ == cluster::StopRequest::save_and_stop) {
+      log::info("{} was stopped and is saved; trainer.ckpt_path=last goes on with it",
+                options_.run.name);
+    }
     // The last of all: Slurm begins to stop the job at once.
     if (is_main && signals_ && stopped_by_ == cluster::StopRequest::save_and_requeue) {
       log::info("job {} is in the queue again", cluster::slurm::requeue());

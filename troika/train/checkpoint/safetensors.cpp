@@ -233,6 +233,20 @@ uint32_t SafetensorsFile::skip_bytes(int64_t begin, int64_t end, uint32_t before
   return before;
 }
 
+void require_replaceable(const std::filesystem::path& path) {
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) return;
+  try {
+    const SafetensorsFile file(path);
+  } catch (const Error&) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "tensors would replace " + path.string(),
+                 .got = "a file of another kind",
+                 .expected = "a new file, or one of tensors",
+                 .hint = "remove it, or write elsewhere"});
+  }
+}
+
 NamedTensors load_safetensors(const std::filesystem::path& path) {
   const SafetensorsFile file(path);
   NamedTensors tensors;

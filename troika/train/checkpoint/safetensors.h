@@ -90,6 +90,10 @@ class SafetensorsFile {
   uint32_t header_crc32c_ = 0;
 };
 
+// For output: throws Error(usage) where `path` is there and is no safetensors file, which would be
+// lost.
+void require_replaceable(const std::filesystem::path& path);
+
 // All tensors of the file, in the order of its header, on the host.
 NamedTensors load_safetensors(const std::filesystem::path& path);
 

@@ -88,7 +88,7 @@ std::vector<std::vector<T>> gather_lists(const comm::Group& group, const std::ve
   std::vector<std::vector<T>> result;
   for (const auto& each : group.all_gather_text(text, "checkpoint")) {
     auto& list = result.emplace_back(each.size() / sizeof(T));
-    std::memcpy(list.data(), each.data(), each.size());
+    if (!each.empty()) std::memcpy(list.data(), each.data(), each.size());
   }
   return result;
 }
