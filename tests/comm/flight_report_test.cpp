@@ -75,17 +75,18 @@ TEST_F(FlightReport, RankThatNeverCame) {
   record(0, 3, 70.5, {finished(6, 9), failed(7, 10, 70)});
   record(1, 3, 70.5, {finished(6, 9), failed(7, 11.5, 70.25)});
   record(2, 3, 71, {finished(6, 9)});
-  EXPECT_EQ(report(),
-            "Group world (3 ranks, gloo) parted at all_reduce #7 'grad' (step.cpp:7).\n"
-            "Ranks 0, 1 waited in it for 58.8 to 60.0 s.\n"
-            "Rank 2 never came; last finished all_reduce #6 'grad' (step.cpp:7), 61.0 s before "
-            "rank 0 failed.\n"
-            "First to fail was rank 0 on n1, at 2027-01-15 08:01:10 UTC: rank 0's cause\n"
-            "\n"
-            "rank  last call                          state     seconds since\n"
-            "   0  all_reduce #7 'grad' (step.cpp:7)  failed             60.5\n"
-            "   1  all_reduce #7 'grad' (step.cpp:7)  failed             59.0\n"
-            "   2  all_reduce #6 'grad' (step.cpp:7)  finished           62.0\n");
+  EXPECT_EQ(
+      report(),
+      "Group world (3 ranks, gloo) parted at all_reduce #7 'grad' (step.cpp:7).\n"
+      "Ranks 0, 1 waited in it for 58.8 to 60.0 s.\n"
+      "Rank 2 never came; last finished all_reduce #6 'grad' (step.cpp:7), 61.0 s before "
+      "rank 0 failed.\n"
+      "The first to report a failure was rank 0 on n1, at 2027-01-15 08:01:10 UTC: rank 0's cause\n"
+      "\n"
+      "rank  last call                          state     seconds since\n"
+      "   0  all_reduce #7 'grad' (step.cpp:7)  failed             60.5\n"
+      "   1  all_reduce #7 'grad' (step.cpp:7)  failed             59.0\n"
+      "   2  all_reduce #6 'grad' (step.cpp:7)  finished           62.0\n");
 }
 
 TEST_F(FlightReport, RankInAnEarlierCall) {
@@ -97,24 +98,25 @@ TEST_F(FlightReport, RankInAnEarlierCall) {
                                   "Rank 2 had finished it.\n"
                                   "Rank 0 had finished it and begun all_reduce #7 'grad' "
                                   "(step.cpp:7).\n"
-                                  "First to fail was rank 0 "));
+                                  "The first to report a failure was rank 0 "));
 }
 
 TEST_F(FlightReport, DifferentCalls) {
   record(0, 3, 10.5, {failed(0, 10, 10.25)});
   record(1, 3, 10.5, {call(0, "failed", 10, 10.125, "broadcast", 4)});
   record(2, 3, 10.5, {failed(0, 10, 10.25)});
-  EXPECT_EQ(report(),
-            "Group world (3 ranks, gloo) made different calls as #0.\n"
-            "Ranks 0, 2 called all_reduce #0 'grad' (step.cpp:7) of Float x 8.\n"
-            "Rank 1 called broadcast #0 'grad' (step.cpp:7) of Float x 4.\n"
-            "Ranks 0-2 waited in it for 0.1 to 0.2 s.\n"
-            "First to fail was rank 1 on n1, at 2027-01-15 08:00:10 UTC: rank 1's cause\n"
-            "\n"
-            "rank  last call                          state   seconds since\n"
-            "   0  all_reduce #0 'grad' (step.cpp:7)  failed            0.5\n"
-            "   1  broadcast #0 'grad' (step.cpp:7)   failed            0.5\n"
-            "   2  all_reduce #0 'grad' (step.cpp:7)  failed            0.5\n");
+  EXPECT_EQ(
+      report(),
+      "Group world (3 ranks, gloo) made different calls as #0.\n"
+      "Ranks 0, 2 called all_reduce #0 'grad' (step.cpp:7) of Float x 8.\n"
+      "Rank 1 called broadcast #0 'grad' (step.cpp:7) of Float x 4.\n"
+      "Ranks 0-2 waited in it for 0.1 to 0.2 s.\n"
+      "The first to report a failure was rank 1 on n1, at 2027-01-15 08:00:10 UTC: rank 1's cause\n"
+      "\n"
+      "rank  last call                          state   seconds since\n"
+      "   0  all_reduce #0 'grad' (step.cpp:7)  failed            0.5\n"
+      "   1  broadcast #0 'grad' (step.cpp:7)   failed            0.5\n"
+      "   2  all_reduce #0 'grad' (step.cpp:7)  failed            0.5\n");
 }
 
 TEST_F(FlightReport, AllRanksInTheCall) {
@@ -174,9 +176,11 @@ TEST_F(FlightReport, TheGroupThatFailedFirstComesFirst) {
 TEST_F(FlightReport, FailureOutsideOfACall) {
   record(0, 2, 12, {finished(3, 9)});
   record(1, 2, 11, {finished(3, 9)});
-  EXPECT_THAT(report(), HasSubstr("Group world (2 ranks, gloo) failed outside of a call.\n"
-                                  "First to fail was rank 1 on n1, at 2027-01-15 08:00:11 UTC: "
-                                  "rank 1's cause\n"));
+  EXPECT_THAT(
+      report(),
+      HasSubstr("Group world (2 ranks, gloo) failed outside of a call.\n"
+                "The first to report a failure was rank 1 on n1, at 2027-01-15 08:00:11 UTC: "
+                "rank 1's cause\n"));
 }
 
 TEST_F(FlightReport, FilesThatAreNoRecordsAreNamed) {

@@ -63,11 +63,19 @@ class OwnTask : public train::Task {
 
 }  // namespace metrics_and_logs
 
+namespace trainer_options {
+
+void own_options(int argc, char** argv) {
+#include "trainer-1.inc"
+}
+
+}  // namespace trainer_options
+
 namespace trainer_calls {
 
 void test_and_predict(train::Trainer& trainer, train::Task& task, const comm::Group& group) {
   const auto &test_set = given::dataset(), &data = given::dataset();
-#include "trainer-1.inc"
+#include "trainer-2.inc"
 }
 
 }  // namespace trainer_calls
@@ -76,7 +84,7 @@ namespace gathered_outputs {
 
 constexpr int64_t kWidth = 8;
 double retrieval(const at::Tensor& outputs);
-#include "trainer-2.inc"
+#include "trainer-3.inc"
 
 }  // namespace gathered_outputs
 
@@ -90,7 +98,7 @@ std::shared_ptr<Splits> read(const std::string& name);
 
 void own_module(train::Trainer& trainer, train::Task& task) {
   static std::shared_ptr<Splits> digits_;
-#include "trainer-3.inc"
+#include "trainer-4.inc"
 }
 
 }  // namespace data_module
@@ -103,7 +111,7 @@ struct RatingsModel : torch::nn::Module {
 
 void own_data_set(const std::shared_ptr<RatingsModel>& model) {
   static at::Tensor users_, films_, stars_, weights_;
-#include "trainer-4.inc"
+#include "trainer-5.inc"
 }
 
 }  // namespace batches
@@ -111,7 +119,7 @@ void own_data_set(const std::shared_ptr<RatingsModel>& model) {
 namespace recipe {
 
 class OwnTask : public train::Task {
-#include "trainer-5.inc"
+#include "trainer-6.inc"
 };
 
 }  // namespace recipe
@@ -120,7 +128,7 @@ namespace saving {
 
 void save(train::Trainer& trainer, train::Task& task, const data::Dataset& training,
           const data::Dataset& validation) {
-#include "trainer-6.inc"
+#include "trainer-7.inc"
 }
 
 }  // namespace saving
@@ -128,7 +136,7 @@ void save(train::Trainer& trainer, train::Task& task, const data::Dataset& train
 namespace loading {
 
 void load(const std::shared_ptr<torch::nn::Module>& my_module, train::TrainOptions& options) {
-#include "trainer-7.inc"
+#include "trainer-8.inc"
 }
 
 }  // namespace loading

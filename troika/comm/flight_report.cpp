@@ -269,8 +269,8 @@ std::string paragraph(const FlightGroup& group) {
   }
   if (const auto* first = group.failed_first) {
     const auto at = fmt::gmtime(static_cast<std::time_t>(*first->failed_at()));
-    text += fmt::format("First to fail was rank {} on {}, at {:%F %T} UTC: {}\n", first->rank,
-                        first->host, at, first->cause);
+    text += fmt::format("The first to report a failure was rank {} on {}, at {:%F %T} UTC: {}\n",
+                        first->rank, first->host, at, first->cause);
   }
   return text;
 }
