@@ -210,7 +210,7 @@ TEST_F(WrongInput, DevicesAndLauncherDisagree) {
   expect_failure(troika("launch -n 2 " TROIKA_PROGRAM " train --trainer.devices=3"), 2,
                  "[train] trainer.devices and the launcher disagree; got devices = 3, expected 2, "
                  "the processes of the group on this machine (leave trainer.devices at -1 "
-                 "under a launcher; `troika launch -n 3 PROGRAM` is one)\n");
+                 "under a launcher)\n");
 }
 
 TEST_F(WrongInput, PortTaken) {

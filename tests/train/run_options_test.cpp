@@ -176,10 +176,15 @@ TEST_F(RunOptions, AGroupThatWasMadeElsewhereIsWhatTheOptionsAskFor) {
       "[train] comm.backend is not what the trainer's group was made with; got gloo, expected "
       "local" +
           hint);
-  EXPECT_EQ(error_with([](TrainOptions& o) { o.trainer.devices = 2; }),
-            "[train] trainer.devices and the launcher disagree; got devices = 2, expected 4, the "
-            "processes of the group on this machine (leave trainer.devices at -1 under a launcher; "
-            "`troika launch -n 2 PROGRAM` is one)");
+  EXPECT_EQ(
+      error_with([](TrainOptions& o) { o.trainer.devices = 2; }),
+      "[train] trainer.devices and the launcher disagree; got devices = 2, expected 4, the "
+      "processes of the group on this machine (leave trainer.devices at -1 under a launcher)");
+  options_.trainer.devices = 2;
+  EXPECT_EQ(error_of([&] { fit(); }),
+            "[train] trainer.devices and the launcher disagree; got devices = 2, expected 1, the "
+            "processes of the group on this machine (start it by `troika launch -n 2 PROGRAM`)");
+  options_.trainer.devices = -1;
   const auto asked = [](TrainOptions& o) {
     o.comm.timeout_seconds = 20;
     o.comm.algorithm = "ring";

@@ -28,9 +28,8 @@ void require_devices(const TrainOptions& options, const comm::Group& group) {
       {.what = "trainer.devices and the launcher disagree",
        .got = fmt::format("devices = {}", wanted),
        .expected = fmt::format("{}, the processes of the group on this machine", here),
-       .hint = fmt::format("leave trainer.devices at -1 under a launcher; `troika launch -n {} "
-                           "PROGRAM` is one",
-                           wanted)});
+       .hint = group.size() == 1 ? fmt::format("start it by `troika launch -n {} PROGRAM`", wanted)
+                                 : "leave trainer.devices at -1 under a launcher"});
 }
 
 void require_nodes(const TrainOptions& options, const comm::Group& group) {
