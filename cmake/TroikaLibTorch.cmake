@@ -15,6 +15,14 @@ if("${TORCH_CXX_FLAGS}" MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
     "(take the archive libtorch-cxx11-abi-shared-with-deps, or LibTorch 2.7 or later)")
 endif()
 
+# CMake leaves folders inside the project out of the search path of installed programs
+# (CMAKE_INSTALL_RPATH_USE_LINK_PATH); a LibTorch below build/ is in one.
+get_target_property(torch_library torch_cpu LOCATION)
+get_filename_component(torch_folder "${torch_library}" DIRECTORY)
+if(NOT torch_folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+  list(APPEND CMAKE_INSTALL_RPATH "${torch_folder}")
+endif()
+
 # troika_libtorch_has(VARIABLE WITH definition AMONG definitions HEADERS folder INCLUDES folders SOURCE code):
 # sets VARIABLE to whether LibTorch defines it, the folder of headers was found, and the code compiles.
 # The answer is kept until another LibTorch or other arguments are given.
