@@ -137,7 +137,7 @@ TEST_F(Weights, ARunThatIsStoppedSavesAllTheSame) {
   EXPECT_NO_THROW(fit(options_, 2));
 }
 
-// What a run says of its model: in its first lines, in config.toml, and in its checkpoint.
+// The name of the model in the first lines of a run, in its config.toml and in its checkpoint.
 class ModelOfARun : public Weights {
  protected:
   std::string fit_and_log(const std::shared_ptr<Task>& task) {

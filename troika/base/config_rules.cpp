@@ -1,4 +1,4 @@
-// What values options may have.
+// The rules for values of options.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

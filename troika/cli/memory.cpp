@@ -48,8 +48,8 @@ struct Report {
   MemoryChoice configured = {};
   int64_t resident_before = 0;  // of this process, before tensors: its libraries
   int64_t budget = 0;           // of each rank, with its process; 0: not known
-  // Of resident_before, what a budget that is a share of this machine's memory need not hold, since
-  // its ranks have one copy of it among them.
+  // The part of resident_before that other ranks' budgets hold: pages of libraries are in memory
+  // once for all ranks of a machine. 0 unless the budget is a share of the machine's memory.
   int64_t shared = 0;
   std::string budget_text = {};
 

@@ -28,7 +28,7 @@ int64_t size_of(void* data) {
   return static_cast<int64_t>(::malloc_usable_size(data));
 }
 
-// Of tensors without memory.
+// The addresses that tensors without memory have.
 memory::AddressSpace& addresses() {
   static auto* one = new memory::AddressSpace;  // tensors may outlive all else
   return *one;

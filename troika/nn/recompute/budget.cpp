@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kSlots = 500;
 constexpr int kMeasurements = 3;
-// A core of today makes about so many while it moves a byte from or to memory.
+// About the FLOPs that a core makes while it moves one byte from or to memory.
 constexpr double kFlopsPerByte = 10;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -42,7 +42,8 @@ class Counting : public compat::SavedTensorHooks {
   int64_t bytes_ = 0;
 };
 
-// What has been spent until now, of which a block's cost is the difference.
+// A counter that only grows, in seconds or FLOPs. Its readings around a block give the block's
+// cost.
 using Meter = std::function<double()>;
 
 // The block's output, and what it cost. `sources` are what gradients are made of.

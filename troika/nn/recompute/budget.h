@@ -25,8 +25,8 @@ struct BlockCost {
 // they were.
 std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input);
 
-// By the FLOPs of each block's products and the bytes that it saves, in FLOPs: also of a model
-// without memory (compat::FakeTensorGuard), of which times say nothing.
+// Estimates costs in FLOPs, from the products of each block and the bytes that it saves. Unlike
+// measure_blocks() it works on tensors without memory (compat::FakeTensorGuard), too.
 std::vector<BlockCost> estimate_blocks(const Model& model, const at::Tensor& input);
 
 // The bytes of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy. Throws

@@ -48,14 +48,14 @@ struct MemoryPrediction {
   // The most in a validation.
   double validation = 0;
 
-  // What the process has in memory beside its tensors and the libraries that it starts with.
+  // Memory of the process beside its tensors and the libraries that it starts with.
   double overhead = 0;
 
-  // Of tensors, in all but validations.
+  // The most that tensors take, without validations.
   double training_peak() const;
-  // Of tensors.
+  // The most that tensors take, with validations.
   double peak() const;
-  // With the overhead.
+  // peak() and the overhead; without the libraries.
   double process() const { return peak() + overhead; }
 };
 
@@ -81,7 +81,7 @@ class MemoryPredictor {
   nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
   double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
-  // Of gradients that the backward pass makes, and the step or their bucket lets go of.
+  // Bytes of gradients that the backward pass allocates and a bucket or the step frees.
   double passing_gradients() const;
   double average_bytes(const nn::Precision& precision, int64_t elements) const;
 

@@ -95,7 +95,7 @@ std::string numbers_of(const Series& series) {
   return table(series.name + thinned, {"step", series.name}, cells);
 }
 
-// Of one colour each.
+// Splits a group into charts where no two curves have the same colour.
 std::vector<CurveGroup> readable(const CurveGroup& group) {
   std::vector<CurveGroup> result;
   for (size_t i = 0; i < group.series.size(); ++i) {

@@ -22,7 +22,7 @@ namespace {
 // Ranks whose lanes are drawn.
 constexpr size_t kLanes = 8;
 
-// What was not measured is left out.
+// Leaves out facts that were not measured.
 std::string facts(const RunRecord& run) {
   if (!run.summary) {
     return paragraph(
