@@ -1,6 +1,8 @@
 // `troika slurm`: the script it writes, and what it sends.
 #include <gmock/gmock.h>
 
+#include <utility>
+
 #include "tests/support/subprocess.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
@@ -115,23 +117,77 @@ TEST_F(Slurm, ProgramAndConfigurationAreCheckedBeforeTheJobIsSent) {
       {"./bin", "error: [slurm] program to run; got ./bin, expected"},
       {troika + " train run.toml",
        "error: [slurm] the job would fail at once; got [config] unknown key trainer.max_epoch "
-       "(run.toml:2) (did you mean trainer.max_epochs?), expected a configuration that "},
+       "(run.toml:2) (did you mean trainer.max_epochs?), expected words and a configuration that "},
       {troika + " test --trainer.precision=17", "the job would fail at once; got [config]"},
+      {troika + " trian run.toml", "(did you mean train?)"},
+      {troika + " trian run.toml",
+       "error: [slurm] the job would fail at once; got [troika] unknown command; got trian, "
+       "expected one of"},
+      {troika + " bench collectivs", "the job would fail at once; got [troika] unknown command"},
+      {troika + " bench collectives --bakcend=shm", "--bakcend=shm"},
       {troika + " train nowhere.toml",
        "the job would fail at once; got [base] cannot read nowhere.toml"},
   };
-  for (const char* how : {"submit", "submit --dry-run"}) {
-    for (const auto& [command, message] : rows) {
-      const auto outcome = slurm(std::string(how) + " -c 1 -- " + command);
-      EXPECT_EQ(outcome.exit_code, 2) << command;
-      EXPECT_THAT(outcome.err, HasSubstr(message));
-    }
+  const char* hows[] = {"submit", "make", "submit --dry-run", "make --print"};
+  for (size_t i = 0; i < std::size(rows); ++i) {
+    const auto outcome = slurm(hows[i % std::size(hows)] + (" -c 1 -- " + rows[i].first));
+    EXPECT_EQ(outcome.exit_code, 2) << rows[i].first;
+    EXPECT_THAT(outcome.err, HasSubstr(rows[i].second));
   }
-  EXPECT_FALSE(exists("called"));
+  EXPECT_FALSE(exists("called") || exists("troika.sbatch"));
   const auto from_module = slurm("submit -c 1 -m ours -- pog");
   EXPECT_EQ(from_module.exit_code, 0) << from_module.err;
   EXPECT_THAT(from_module.err, HasSubstr("pog is not in PATH here: it must come with the modules"));
-  EXPECT_EQ(slurm("submit -c 1 -- " + troika + " train --trainer.max_epochs=3").out, "4711\n");
+  EXPECT_EQ(slurm("submit -J run -c 1 -- " + troika + " train --trainer.max_epochs=3").out,
+            "4711\n");
+}
+
+TEST_F(Slurm, TheJobHasTheRanksThatTheConfigurationAsksFor) {
+  write_file_atomically(folder_ / "run.toml", "[trainer]\ndevices = 4\n");
+  const std::string troika = TROIKA_PROGRAM;
+  const std::pair<std::string, std::string> rows[] = {
+      {"train run.toml",
+       "error: [slurm] trainer.devices and the job disagree; got trainer.devices = 4, expected 2, "
+       "the tasks that the job has on each node (--tasks-per-node 4 asks for 4; -1 takes what the "
+       "job has)"},
+      {"train --trainer.num_nodes=2",
+       "error: [slurm] trainer.num_nodes and the job disagree; got trainer.num_nodes = 2, expected "
+       "3, the nodes of the job (-N 2 asks for 2; -1 takes what the job has)"},
+      {"test --trainer.devices 1", "got trainer.devices = 1, expected 2"},
+  };
+  const std::string job = " -c 1 -N 3 --tasks-per-node 2 -- " + troika + " ";
+  const char* how = "submit";
+  for (const auto& [command, message] : rows) {
+    const auto outcome = slurm(std::exchange(how, "make") + job + command);
+    EXPECT_EQ(outcome.exit_code, 2) << command;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+  EXPECT_FALSE(exists("called") || exists("troika.sbatch"));
+  for (const char* fits : {"train run.toml --trainer.devices=2 --trainer.num_nodes=3",
+                           "train run.toml --trainer.devices -1", "bench collectives",
+                           "train run.toml --trainer.strategy=dp"}) {
+    const auto outcome = slurm("submit --force" + job + fits);
+    EXPECT_EQ(outcome.out, "4711\n") << fits << outcome.err;
+  }
+}
+
+TEST_F(Slurm, AScriptThatWasChangedIsNotOverwritten) {
+  const std::string make = "make -c 1 -- prog";
+  ASSERT_EQ(slurm(make).exit_code, 0);
+  EXPECT_EQ(slurm(make).out, "troika.sbatch\n");  // the same bytes
+  for (const char* how : {"make", "submit"}) {
+    const auto other = slurm(how + std::string(" -c 2 -- prog"));
+    EXPECT_EQ(other.exit_code, 2);
+    EXPECT_THAT(
+        other.err,
+        HasSubstr("error: [slurm] file of the script; got troika.sbatch, which is there and "
+                  "says something else, expected a new file (-o or -J names another; "
+                  "--force replaces it)"));
+  }
+  EXPECT_THAT(read_file(folder_ / "troika.sbatch"), HasSubstr("--cpus-per-task=1\n"));
+  EXPECT_FALSE(exists("called"));
+  EXPECT_EQ(slurm("make --force -c 2 -- prog").exit_code, 0);
+  EXPECT_THAT(read_file(folder_ / "troika.sbatch"), HasSubstr("--cpus-per-task=2\n"));
 }
 
 TEST_F(Slurm, ATimeThatTheSiteGivesIsSaid) {
@@ -149,6 +205,15 @@ TEST_F(Slurm, MistakesAreTold) {
       {"make --site nowhere -- prog", "error: [slurm] site; got nowhere, expected a table in /"},
       {"make --site nowhere.toml -- prog", "nowhere.toml"},
       {"make --site jean-zay -p gpu_p5 -g 9 -- prog", "error: [slurm] GPUs per node; got 9"},
+      {"submit --site jean-zay -C h1000 -g 4 -- prog",
+       "error: [slurm] constraint of jean-zay; got h1000, expected one of v100-16g, v100-32g, "
+       "a100, h100 (did you mean h100?)"},
+      {"make --site jean-zay -C a100 -g 8 -N 60 -t 1:00:00 -- prog",
+       "error: [slurm] number of nodes; got 60, expected at most 52, as partition gpu_p5 has"},
+      {"make --site jean-zay -C h100 -g 4 -N 9 -q qos_gpu_h100-dev -t 1:00:00 -- prog",
+       "error: [slurm] GPUs of the job; got 36, expected at most 32, the limit of QoS "
+       "qos_gpu_h100-dev (--qos=qos_gpu_h100-t3 allows that)"},
+      {"make -c 1 --output logs/%j -- prog", "folder of the job's output; got logs"},
       {"submit -c 1 --output logs/%j -- prog",
        "error: [slurm] folder of the job's output; got logs, expected a folder that is there"},
       {"", "A subcommand is required"},

@@ -11,6 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
+#include "troika/cli/session.h"
 #include "troika/cluster/failure.h"
 
 namespace {
@@ -24,6 +25,14 @@ troika::cli::AfterDashes cut_after_dashes(int& argc, char** argv) {
   if (dashes == end) return std::nullopt;
   argc = static_cast<int>(dashes - argv);
   return std::vector<std::string>(dashes + 1, end);
+}
+
+// Whether the command line begins with --check, which is taken out.
+bool cut_check(int& argc, char** argv) {
+  if (argc < 2 || argv[1] != std::string_view("--check")) return false;
+  std::copy(argv + 2, argv + argc, argv + 1);
+  --argc;
+  return true;
 }
 
 // `--section.name value` becomes `--section.name=value`: CLI11 does not know these options, and
@@ -63,10 +72,14 @@ void require_known_command(const std::vector<std::string>& words, CLI::App* app)
 }
 
 int run(int argc, char** argv) {
+  const bool check_only = cut_check(argc, argv);
   const auto rest = cut_after_dashes(argc, argv);
   CLI::App app("Distributed training of neural networks on LibTorch", "troika");
   app.require_subcommand(1);
   app.set_version_flag("--version", troika::cli::versions);
+  app.add_flag("--check")->description(
+      "before a command: check its words, print the configuration that it "
+      "would have, and do nothing");
   const std::vector<troika::cli::Entry> entries{
       troika::cli::add_train(app),        troika::cli::add_validate(app),
       troika::cli::add_test(app),         troika::cli::add_predict(app),
@@ -82,6 +95,9 @@ int run(int argc, char** argv) {
   auto words = starts_program ? std::vector<std::string>(argv + 1, argv + argc)
                               : with_values_joined(argc, argv);
   require_known_command(words, &app);
+  const bool is_configured = !words.empty() && !words[0].starts_with('-') &&
+                             troika::cli::takes_configuration(*app.get_subcommand(words[0]));
+  if (check_only && is_configured) words.insert(words.begin() + 1, "--print-config");
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
     app.parse(std::move(words));
@@ -90,6 +106,7 @@ int run(int argc, char** argv) {
     app.exit(error);
     return asked_for_help ? 0 : static_cast<int>(troika::ErrorKind::usage);
   }
+  if (check_only && !is_configured) return 0;
   for (const auto& entry : entries) {
     if (entry.app->parsed()) return entry.run();
   }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <toml++/toml.h>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -12,6 +13,8 @@
 #include "troika/cluster/slurm/commands.h"
 #include "troika/cluster/slurm/script.h"
 #include "troika/cluster/slurm/time_limit.h"
+#include "troika/train/options.h"
+#include "troika/train/strategy.h"
 
 namespace troika::cli {
 
@@ -22,6 +25,7 @@ struct SlurmArguments {
   std::string site;
   std::string file;
   bool print_only = false;
+  bool force = false;
 };
 
 // A name is one of the tables that are installed with the program.
@@ -48,12 +52,46 @@ void check_output_folder(const cluster::slurm::Job& job) {
                .expected = "a folder that is there"});
 }
 
+void check_count(const char* option, int64_t wanted, int got, const char* of_what,
+                 const char* asks_for) {
+  if (wanted == -1 || wanted == got) return;
+  throw Error("slurm", ErrorKind::usage,
+              {.what = fmt::format("{} and the job disagree", option),
+               .got = fmt::format("{} = {}", option, wanted),
+               .expected = fmt::format("{}, {}", got, of_what),
+               .hint = fmt::format("{}{} asks for {}; -1 takes what the job has", asks_for, wanted,
+                                   wanted)});
+}
+
+// Training refuses other numbers than those of its ranks once the job has started.
+void check_ranks(const cluster::slurm::Job& job, const std::string& configuration) {
+  toml::table table;
+  try {
+    table = toml::parse(configuration);
+  } catch (const toml::parse_error& problem) {
+    throw Error("slurm", ErrorKind::failure,
+                {.what = "answer of " + job.command.front() + " --check",
+                 .got = std::string(problem.description()),
+                 .expected = "a configuration in TOML"});
+  }
+  const auto trainer = table["trainer"];
+  train::TrainOptions options;
+  options.trainer.strategy = trainer["strategy"].value_or(options.trainer.strategy);
+  check_count("trainer.num_nodes", trainer["num_nodes"].value_or<int64_t>(-1), job.nodes,
+              "the nodes of the job", "-N ");
+  if (train::in_one_process(options)) return;
+  check_count("trainer.devices", trainer["devices"].value_or<int64_t>(-1), job.tasks_per_node,
+              "the tasks that the job has on each node", "--tasks-per-node ");
+}
+
 std::string make(SlurmArguments& arguments, const AfterDashes& rest) {
   auto& job = arguments.job;
   if (rest) job.command = *rest;
   const auto site = arguments.site.empty() ? cluster::slurm::Site{}
                                            : cluster::slurm::load_site(site_file(arguments.site));
   std::string script = cluster::slurm::make_script(job, site);
+  check_output_folder(job);
+  check_ranks(cluster::slurm::complete(job, site), cluster::slurm::check_program(job));
   const auto* partition = cluster::slurm::find_partition(job, site);
   if (job.time.empty() && partition && partition->time_default.count() > 0) {
     log::warn("[slurm] no --time: {} ends the job after {}", partition->name,
@@ -63,12 +101,25 @@ std::string make(SlurmArguments& arguments, const AfterDashes& rest) {
   return script;
 }
 
+// A script may have been changed by hand since it was written.
+void write_script(const SlurmArguments& arguments, const std::string& script) {
+  const auto& file = arguments.file;
+  if (!arguments.force && std::filesystem::exists(file) && read_file(file) != script) {
+    throw Error("slurm", ErrorKind::usage,
+                {.what = "file of the script",
+                 .got = file + ", which is there and says something else",
+                 .expected = "a new file",
+                 .hint = "-o or -J names another; --force replaces it"});
+  }
+  write_file_atomically(file, script);
+}
+
 int run_make(SlurmArguments& arguments, const AfterDashes& rest) {
   const std::string script = make(arguments, rest);
   if (arguments.print_only) {
     std::cout << script;
   } else {
-    write_file_atomically(arguments.file, script);
+    write_script(arguments, script);
     std::cout << arguments.file << '\n';
   }
   return 0;
@@ -76,13 +127,11 @@ int run_make(SlurmArguments& arguments, const AfterDashes& rest) {
 
 int run_submit(SlurmArguments& arguments, const AfterDashes& rest) {
   const std::string script = make(arguments, rest);
-  check_output_folder(arguments.job);
-  cluster::slurm::check_program(arguments.job);
   if (arguments.print_only) {
     std::cout << script;
     return 0;
   }
-  write_file_atomically(arguments.file, script);
+  write_script(arguments, script);
   std::cout << cluster::slurm::submit(arguments.file) << '\n';
   return 0;
 }
@@ -129,6 +178,7 @@ void add_options(CLI::App& command, SlurmArguments& arguments) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_option("-o,--script", arguments.file,
                      "file of the script; default: the job's name and .sbatch");
+  command.add_flag("--force", arguments.force, "replace a file that says something else");
   command.footer("-- and the program with its arguments follow the options.");
 }
 

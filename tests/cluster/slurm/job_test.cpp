@@ -67,7 +67,20 @@ TEST(SlurmJob, WhatTheSiteHasNotIsRefused) {
       {with(v100, &Job::constraint, "a100"),
        "[slurm] constraint on partition gpu_p13; got a100, expected one of v100-16g, v100-32g"},
       {with(job_on("gpu_p5", 8), &Job::constraint, "v100-32g"),
-       "[slurm] constraint on partition gpu_p5; got v100-32g, expected none"},
+       "[slurm] constraint on partition gpu_p5; got v100-32g, expected one of a100"},
+      {job_on("gpu_p55", 8),
+       "[slurm] partition of jean-zay; got gpu_p55, expected one of gpu_p13, gpu_p2, gpu_p2s, "
+       "gpu_p2l, gpu_p5, gpu_p6, cpu_p1 (did you mean gpu_p5?)"},
+      {job_on("gpu_p5", 8, 53),
+       "[slurm] number of nodes; got 53, expected at most 52, as partition gpu_p5 has"},
+      {job_on("gpu_p6", 4, 129),
+       "[slurm] GPUs of the job; got 516, expected at most 512, the limit of QoS "
+       "qos_gpu_h100-t3"},
+      {with(with(job_on("gpu_p6", 4, 17), &Job::time, "30:00:00"), &Job::qos, "qos_gpu_h100-t4"),
+       "[slurm] GPUs of the job; got 68, expected at most 64, the limit of QoS qos_gpu_h100-t4"},
+      {with(job_on("gpu_p6", 4, 9), &Job::qos, "qos_gpu_h100-dev"),
+       "[slurm] GPUs of the job; got 36, expected at most 32, the limit of QoS qos_gpu_h100-dev "
+       "(--qos=qos_gpu_h100-t3 allows that)"},
       {with(v100, &Job::account, "abc@a100"),
        "[slurm] account for partition gpu_p13; got abc@a100, expected a project's name and @v100 "
        "(hours are counted by kind of node)"},
@@ -147,10 +160,13 @@ TEST(SlurmJob, ThePartitionFollowsFromTheConstraint) {
     }
   }
   auto job = job_on("", 4);
-  job.constraint = "a200";
-  EXPECT_ERROR(complete(job, jean_zay()), ErrorKind::usage,
-               "[slurm] partition of jean-zay; got none, expected one of gpu_p13, gpu_p2, gpu_p2s, "
-               "gpu_p2l, gpu_p5, gpu_p6, cpu_p1");
+  for (const char* partition : {"", "gpu_p6"}) {
+    job.partition = partition;
+    job.constraint = "h1000";
+    EXPECT_ERROR(complete(job, jean_zay()), ErrorKind::usage,
+                 "[slurm] constraint of jean-zay; got h1000, expected one of v100-16g, v100-32g, "
+                 "a100, h100 (did you mean h100?)");
+  }
 }
 
 TEST(SlurmJob, OptionsOfSbatchAreThoseItHasNotItself) {

@@ -86,12 +86,12 @@ bool is_in_path(const std::string& program) {
 
 }  // namespace
 
-void check_program(const Job& job, Deadline deadline) {
+std::string check_program(const Job& job, Deadline deadline) {
   const auto& program = job.command.front();
   if (!is_in_path(program)) {
     if (!job.modules.empty()) {
       log::warn("[slurm] {} is not in PATH here: it must come with the modules", program);
-      return;
+      return "";
     }
     throw Error("slurm", ErrorKind::usage,
                 {.what = "program to run",
@@ -99,21 +99,17 @@ void check_program(const Job& job, Deadline deadline) {
                  .expected = "a program in PATH or the path of one",
                  .hint = "-m names modules that bring it"});
   }
-  const bool is_troika = std::filesystem::path(program).filename() == "troika";
-  const auto configured = {"train", "validate", "test", "predict"};
-  if (!is_troika || job.command.size() < 2 || std::ranges::count(configured, job.command[1]) == 0) {
-    return;
-  }
+  if (std::filesystem::path(program).filename() != "troika") return "";
   auto command = job.command;
-  command.insert(command.begin() + 2, "--print-config");
+  command.insert(command.begin() + 1, "--check");
   const Answer answer = call(command, deadline);
-  if (answer.status.ok()) return;
+  if (answer.status.ok()) return answer.out;
   auto words = trim(answer.err);
   if (words.starts_with("error: ")) words.remove_prefix(7);
   throw Error("slurm", ErrorKind::usage,
               {.what = "the job would fail at once",
                .got = words.empty() ? describe(answer.status) : std::string(words),
-               .expected = "a configuration that " + program + " takes"});
+               .expected = "words and a configuration that " + program + " takes"});
 }
 
 std::string submit(const std::filesystem::path& script, Deadline deadline) {

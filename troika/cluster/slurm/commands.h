@@ -14,9 +14,10 @@ namespace troika::cluster::slurm {
 inline constexpr Milliseconds kAnswerTime{120'000};
 
 // Throws Error(slurm, usage) where the job's program is not in PATH, unless the job loads modules
-// that may bring it, and where it is `troika train`, `validate`, `test` or `predict` and refuses
-// its configuration, which it is asked for with --print-config.
-void check_program(const Job& job, Deadline deadline = Deadline::after(kAnswerTime));
+// that may bring it, and where it is `troika` and refuses its words or its configuration, of which
+// it is asked with --check. Returns what it says: the configuration as TOML, empty for other
+// programs and for commands without one.
+std::string check_program(const Job& job, Deadline deadline = Deadline::after(kAnswerTime));
 
 // Sends the script and returns the job's id. Throws Error(cluster, usage) where there is no sbatch,
 // Error(slurm, failure) with sbatch's words where it refuses, and Error(slurm, timeout) when it has

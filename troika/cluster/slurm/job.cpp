@@ -113,14 +113,39 @@ void check_memory(const Job& job, const Site& site) {
   refuse_job("memory", job.memory, fmt::format("none on {}", site.name), site.memory_note);
 }
 
+constexpr std::string_view kSelectsBy = "--constraint=";
+
 bool is_selected_by(const Partition& partition, const std::string& constraint) {
-  return std::ranges::count(partition.select, "--constraint=" + constraint) > 0;
+  return std::ranges::count(partition.select, std::string(kSelectsBy) + constraint) > 0;
+}
+
+// The constraints that a job on the partition may name.
+std::vector<std::string> constraints_of(const Partition& partition) {
+  auto names = partition.constraints;
+  for (const auto& option : partition.select) {
+    if (option.starts_with(kSelectsBy)) names.push_back(option.substr(kSelectsBy.size()));
+  }
+  return names;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& names) {
+  return names.empty() ? "" : fmt::format("did you mean {}?", nearest(word, names));
+}
+
+void check_known_constraint(const Job& job, const Site& site) {
+  std::vector<std::string> names;
+  for (const auto& partition : site.partitions) {
+    const auto more = constraints_of(partition);
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  if (job.constraint.empty() || std::ranges::count(names, job.constraint) > 0) return;
+  refuse_job(fmt::format("constraint of {}", site.name), job.constraint, one_of(names),
+             did_you_mean(job.constraint, names));
 }
 
 void check_choices(const Job& job, const Partition& partition) {
-  const auto& constraints = partition.constraints;
-  if (!job.constraint.empty() && !is_selected_by(partition, job.constraint) &&
-      !std::ranges::count(constraints, job.constraint)) {
+  const auto constraints = constraints_of(partition);
+  if (!job.constraint.empty() && !std::ranges::count(constraints, job.constraint)) {
     refuse_job(fmt::format("constraint on partition {}", partition.name), job.constraint,
                one_of(constraints));
   }
@@ -132,6 +157,12 @@ void check_choices(const Job& job, const Partition& partition) {
   if (!job.qos.empty() && !std::ranges::count(partition.qos, job.qos)) {
     refuse_job(fmt::format("QoS on partition {}", partition.name), job.qos, one_of(partition.qos));
   }
+}
+
+void check_nodes(const Job& job, const Partition& partition) {
+  if (partition.nodes == 0 || job.nodes <= partition.nodes) return;
+  refuse_job("number of nodes", std::to_string(job.nodes),
+             fmt::format("at most {}, as partition {} has", partition.nodes, partition.name));
 }
 
 void check_gpus(const Job& job, const Partition& partition) {
@@ -225,19 +256,20 @@ void check_lead(const Job& job, std::chrono::seconds time) {
 
 const Partition* find_partition(const Job& job, const Site& site) {
   if (site.partitions.empty()) return nullptr;
+  check_known_constraint(job, site);
   std::vector<const Partition*> candidates;
   std::vector<std::string> names;
   for (const auto& partition : site.partitions) {
-    const bool has_constraint = is_selected_by(partition, job.constraint) ||
-                                std::ranges::count(partition.constraints, job.constraint) > 0;
-    const bool is_meant = job.partition.empty() ? !job.constraint.empty() && has_constraint
-                                                : job.partition == partition.name;
+    const bool is_meant = job.partition.empty()
+                              ? std::ranges::count(constraints_of(partition), job.constraint) > 0
+                              : job.partition == partition.name;
     if (is_meant) candidates.push_back(&partition);
     names.push_back(partition.name);
   }
   if (candidates.size() == 1) return candidates.front();
   refuse_job(fmt::format("partition of {}", site.name),
-             job.partition.empty() ? "none" : job.partition, one_of(names));
+             job.partition.empty() ? "none" : job.partition, one_of(names),
+             job.partition.empty() ? "" : did_you_mean(job.partition, names));
 }
 
 Job complete(Job job, const Site& site) {
@@ -252,6 +284,7 @@ Job complete(Job job, const Site& site) {
     job.partition = partition->name;
     check_choices(job, *partition);
     if (is_selected_by(*partition, job.constraint)) job.constraint.clear();
+    check_nodes(job, *partition);
     check_gpus(job, *partition);
   }
   if (job.tasks_per_node == 0) job.tasks_per_node = std::max(1, job.gpus_per_node);

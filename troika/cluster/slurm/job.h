@@ -40,14 +40,15 @@ struct Job {
 //
 // `cpus_per_task` is the node's cores x (the job's GPUs / the node's), divided by the ranks.
 // Throws Error(slurm, usage) for what the site would refuse or what cannot be meant: more GPUs or
-// cores than a node has, a partition, constraint or QoS the site does not have, a time or a number
-// of GPUs beyond what the QoS allows, an account that does not pay for these GPUs, --mem where the
-// site forbids it, a warning signal before the start of the job.
+// cores than a node has, more nodes than the partition has, a partition, constraint or QoS the site
+// does not have, a time or a number of GPUs beyond what the QoS allows, an account that does not
+// pay for these GPUs, --mem where the site forbids it, a warning signal before the start of the
+// job.
 Job complete(Job job, const Site& site);
 
 // The site's partition of the job; null where the site has no table of partitions.
 // A job without `partition` is on the only one that has its `constraint`. Throws Error(slurm,
-// usage) for an unknown one.
+// usage) for an unknown partition or constraint.
 const Partition* find_partition(const Job& job, const Site& site);
 
 }  // namespace troika::cluster::slurm

@@ -126,6 +126,7 @@ Partition read_partition(const std::string& name, Keys& keys) {
   found.name = name;
   keys.read("cores", found.cores);
   keys.read("gpus", found.gpus);
+  keys.read("nodes", found.nodes);
   if (!keys.read("select", found.select)) found.select = {"--partition=" + name};
   keys.read("constraints", found.constraints);
   keys.read("account_suffix", found.account_suffix);

@@ -12,6 +12,7 @@ struct Partition {
   std::string name;                      // as people call it; `select` is what Slurm is told
   int cores = 0;                         // of a node
   int gpus = 0;                          // of a node
+  int nodes = 0;                         // of the partition; 0: not known
   std::vector<std::string> select;       // sbatch options that choose it; default: --partition=NAME
   std::vector<std::string> constraints;  // that a job may add, one of them
   std::string account_suffix;            // "@v100": the account pays these hours, "" for any
