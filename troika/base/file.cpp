@@ -168,6 +168,11 @@ void File::reserve(int64_t bytes) const {
   if (bytes > 0) ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes);
 }
 
+void File::start_sync() const {
+  // A file system that cannot leaves all of it to sync(), which also reports errors.
+  ::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
 void File::sync() const {
   if (::fsync(fd_) != 0) fail("sync", path_, errno);
 }

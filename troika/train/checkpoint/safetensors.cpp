@@ -25,6 +25,8 @@ namespace {
 constexpr int64_t kLengthBytes = 8;
 // Fits into a processor's second-level cache beside its copy: bytes are hashed there.
 constexpr int64_t kPieceBytes = 256 << 10;
+// The disk begins to write when it has been given so much; it works best on large requests.
+constexpr int64_t kSyncBytes = 32 << 20;
 
 Error refusal(const std::filesystem::path& path, const std::string& what, std::string got,
               std::string expected) {
@@ -142,9 +144,15 @@ FileDigest save_safetensors(const std::filesystem::path& path, const NamedTensor
   const auto produce = [&](const File& file) {
     file.reserve(digest.bytes);
     file.write(front);
+    int64_t waiting = 0;
     for (const size_t i : order) {
-      digest.tensors[i] =
-          hash_chunks(tensors[i].second, [&](std::string_view piece) { file.write(piece); });
+      digest.tensors[i] = hash_chunks(tensors[i].second, [&](std::string_view piece) {
+        file.write(piece);
+        waiting += static_cast<int64_t>(piece.size());
+        if (waiting < kSyncBytes) return;
+        file.start_sync();
+        waiting = 0;
+      });
     }
   };
   if (publish == Publish::at_once) {

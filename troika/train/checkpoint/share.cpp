@@ -37,7 +37,7 @@ struct Candidate {
   Item item;
 };
 
-constexpr int64_t kSampleBytes = 64 << 10;
+constexpr int64_t kSampleBytes = 4 << 10;
 
 PlaceHash place_of(const SharePart& part) {
   return fingerprint(fmt::format("{} {} {} {}", part.name, c10::toString(part.tensor.scalar_type()),
