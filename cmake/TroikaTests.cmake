@@ -46,7 +46,7 @@ function(troika_add_tests target)
 endfunction()
 
 # troika_ranks_test(NAME BACKEND shm|gloo|mpi RANKS n COMMAND target args ...): a ctest that runs a
-# program as n processes, started by mpirun for mpi and by `troika launch` for the others. A back end
+# program as n processes, started by mpirun for mpi and by start_ranks for the others. A back end
 # that is not built has no such test.
 function(troika_ranks_test name)
   cmake_parse_arguments(RANKS "" "BACKEND;RANKS" "COMMAND" ${ARGN})
@@ -62,7 +62,7 @@ function(troika_ranks_test name)
     if(RANKS_BACKEND STREQUAL "gloo" AND NOT TROIKA_WITH_GLOO)
       return()
     endif()
-    add_test(NAME ${name} COMMAND troika launch -n ${RANKS_RANKS}
+    add_test(NAME ${name} COMMAND start_ranks 1 ${RANKS_RANKS}
              $<TARGET_FILE:${program}> ${RANKS_COMMAND})
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2

@@ -296,19 +296,22 @@ void expect_halves_to_be_told(const std::string& backend, int nodes) {
     int root;
     const char* low;
     const char* high;
+    bool on_mpi = false;  // where each rank loads LibTorch by itself, a few of the rows do
   };
   constexpr Row kRows[] = {
-      {"broadcast", 8, 1, "Float x 8 with root 1", "Float x 4096 with root 1"},
+      {"broadcast", 8, 1, "Float x 8 with root 1", "Float x 4096 with root 1", true},
       {"reduce", 8, 0, "Float x 8 sum with root 0", "Float x 4096 sum with root 0"},
-      {"gather", 6, 1, "Float x 8 with root 1", "Float x 4096 with root 1"},
+      {"gather", 6, 1, "Float x 8 with root 1", "Float x 4096 with root 1", true},
       {"gather_reversed", 8, 1, "Float x 4096 with root 1", "Float x 8 with root 1"},
-      {"scatter", 6, 0, "Float x 8 with root 0", "Float x 4096 with root 0"},
-      {"rabenseifner", 8, 0, "Float x 8 sum by rabenseifner", "Float x 4096 sum by rabenseifner"},
+      {"scatter", 6, 0, "Float x 8 with root 0", "Float x 4096 with root 0", true},
+      {"rabenseifner", 8, 0, "Float x 8 sum by rabenseifner", "Float x 4096 sum by rabenseifner",
+       true},
       {"root", 6, 0, "Float x 8 with root 0", "Float x 8 with root 5"},
       {"algorithm", 8, 0, "Float x 8 sum by ring", "Float x 8 sum by recursive_doubling"},
       {"empty", 6, 0, "Float x 0 sum", "Float x 8 sum"},
   };
-  for (const auto& [fault, ranks, root, low, high] : kRows) {
+  for (const auto& [fault, ranks, root, low, high, on_mpi] : kRows) {
+    if (backend == "mpi" && !on_mpi) continue;
     SCOPED_TRACE(fault);
     Job job(backend, fault, "halves", root, ranks, nodes);
     std::set<int> all;

@@ -45,7 +45,7 @@ TEST(FlightRecordFolder, IsOneThatOtherUsersCannotGuessOrRead) {
   const auto job = testing_support::run_program(fmt::format(
       "env -u TROIKA_FLIGHT_RECORD TMPDIR={} TORCHELASTIC_RUN_ID=a-run OMP_NUM_THREADS=1 "
       "{} 1 {} {} shm mismatch",
-      temporary.path().string(), TROIKA_COMM_NODES, kRanks, TROIKA_COMM_RANKS));
+      temporary.path().string(), TROIKA_START_RANKS, kRanks, TROIKA_COMM_RANKS));
   ASSERT_EQ(job.exit_code, 0) << job.out << job.err;
   EXPECT_EQ(read_file(home / "victim"), "precious");
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -59,6 +59,18 @@ TEST(FlightRecordFolder, IsOneThatOtherUsersCannotGuessOrRead) {
   EXPECT_EQ(fs::status(folders[0]).permissions(), fs::perms::owner_all);
   EXPECT_THAT(job.out + job.err, testing::HasSubstr(folders[0].string()));
   expect_records_of_all_ranks(folders[0]);
+}
+
+TEST(FlightRecordFolder, ThatCannotBeMadeLeavesTheErrorAsItIs) {
+  const TemporaryFolder temporary;
+  const auto job = testing_support::run_program(fmt::format(
+      "env -u TROIKA_FLIGHT_RECORD TMPDIR={}/none TORCHELASTIC_RUN_ID=a-run OMP_NUM_THREADS=1 "
+      "{} 1 {} {} shm mismatch",
+      temporary.path().string(), TROIKA_START_RANKS, kRanks, TROIKA_COMM_RANKS));
+  // Each rank checks what it was told.
+  EXPECT_EQ(job.exit_code, 0) << job.out << job.err;
+  EXPECT_THAT(job.out + job.err, testing::Not(testing::HasSubstr("flight record")));
+  EXPECT_TRUE(fs::is_empty(temporary.path()));
 }
 
 }  // namespace

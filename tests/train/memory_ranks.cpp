@@ -1,7 +1,7 @@
 // memory_ranks RANKS WHAT: on the ranks that a launcher started, what training takes of memory,
 // counted, against what was said of it. The start must not take more than a step does.
-//   prediction MODEL: MemoryPredictor's, for precisions x recomputation x strategies, then with an
-//     average of the weights.
+//   prediction MODEL [all]: MemoryPredictor's, for each strategy with each precision and with most
+//     ways to recompute, then with an average of the weights; `all`: for each combination.
 //   zero: the formulas of ZeRO (Rajbhandari et al., SC 2020, section 5 and 7, with parameters in
 //     float32) for a GPT whose states are most of all; on more than 2 ranks also in groups of 2.
 #include <fmt/format.h>
@@ -127,35 +127,51 @@ void expect_close(double predicted, double actual, const std::string& what) {
   EXPECT_GE(predicted, 0.97 * actual) << text;
 }
 
-void expect_predicted(const std::string& model, const comm::Group& group, bool averages) {
+constexpr const char* kPrecisions[] = {"32", "bf16-mixed", "bf16-true"};
+constexpr const char* kRecomputes[] = {"none", "selective", "sqrt", "full"};
+constexpr const char* kStrategies[] = {"ddp", "zero1", "zero2", "zero3"};
+
+std::vector<MemoryChoice> choices(int ranks, bool averages, bool all) {
+  const size_t recomputes = averages ? 1 : std::size(kRecomputes);
+  const size_t turns = averages ? std::size(kPrecisions) : recomputes;
+  std::vector<MemoryChoice> result;
+  for (size_t p = 0; p < std::size(kPrecisions); ++p) {
+    for (size_t r = 0; r < recomputes; ++r) {
+      for (size_t s = 0; s < std::size(kStrategies); ++s) {
+        // Each strategy meets each precision, and all but one way to recompute.
+        if (!all && (p + r) % turns != s % turns) continue;
+        result.push_back({kStrategies[s], kPrecisions[p], kRecomputes[r], ranks});
+      }
+    }
+  }
+  return result;
+}
+
+void expect_predicted(const std::string& model, const comm::Group& group, bool averages, bool all) {
   auto options = options_for(model);
   options.ema.enabled = averages;
   const TrainOptions unchanged = options;
   const Noise noise(options.model);
   MemoryPredictor predictor(unchanged, noise);
-  for (const char* precision : {"32", "bf16-mixed", "bf16-true"}) {
-    for (const char* recompute : {"none", "selective", "sqrt", "full"}) {
-      if (averages && recompute != std::string_view("none")) continue;
-      for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
-        const MemoryChoice choice{strategy, precision, recompute, group.size()};
-        if (!predictor.why_not(choice).empty()) continue;
-        options.trainer.precision = precision;
-        options.trainer.recompute = recompute;
-        options.trainer.strategy = strategy;
-        const auto predicted = predictor.predict(choice);
-        const auto measured = measure(options, group);
-        const auto what = fmt::format("{} {} {} {}", model, precision, recompute, strategy);
-        expect_close(predicted.peak(), measured.peak(), what);
-        expect_close(predicted.step.sum(), measured.second, what + ", second step");
-        expect_close(predicted.start, measured.start, what + ", start");
-        expect_close(predicted.validation, measured.validation, what + ", validation");
-        EXPECT_LE(measured.start, measured.step()) << what;
-      }
-    }
+  for (const MemoryChoice& choice : choices(group.size(), averages, all)) {
+    if (!predictor.why_not(choice).empty()) continue;
+    options.trainer.precision = choice.precision;
+    options.trainer.recompute = choice.recompute;
+    options.trainer.strategy = choice.strategy;
+    const auto predicted = predictor.predict(choice);
+    const auto measured = measure(options, group);
+    const auto what =
+        fmt::format("{} {} {} {}", model, choice.precision, choice.recompute, choice.strategy);
+    expect_close(predicted.peak(), measured.peak(), what);
+    expect_close(predicted.step.sum(), measured.second, what + ", second step");
+    expect_close(predicted.start, measured.start, what + ", start");
+    expect_close(predicted.validation, measured.validation, what + ", validation");
+    EXPECT_LE(measured.start, measured.step()) << what;
   }
 }
 
 void expect_formulas(const comm::Group& group, int group_size) {
+  const bool in_groups = group_size < group.size();
   auto options = options_for("gpt");
   options.model.context = 2;
   options.model.layers = 96;
@@ -173,6 +189,9 @@ void expect_formulas(const comm::Group& group, int group_size) {
                                         {"zero1", 8 * psi + 8 * psi / d},
                                         {"zero2", 4 * psi + 12 * psi / d},
                                         {"zero3", 16 * psi / d}}) {
+    // The others share their code.
+    if (in_groups && strategy != std::string_view("zero1") && strategy != std::string_view("zero3"))
+      continue;
     options.trainer.strategy = strategy;
     const auto measured = measure(options, group);
     const double actual = measured.second;
@@ -193,11 +212,12 @@ void expect_formulas(const comm::Group& group, int group_size) {
 int main(int argc, char** argv) {
   using namespace troika;
   compat::count_tensor_memory();
-  return train::main_of_ranks(argc, argv, "memory_ranks RANKS prediction MODEL|zero",
+  return train::main_of_ranks(argc, argv, "memory_ranks RANKS prediction MODEL [all]|zero",
                               [](const comm::Group& group, const std::vector<std::string>& more) {
-                                if (more.size() == 2 && more[0] == "prediction") {
-                                  train::expect_predicted(more[1], group, false);
-                                  train::expect_predicted(more[1], group, true);
+                                if (more.size() >= 2 && more[0] == "prediction") {
+                                  const bool all = more.size() == 3 && more[2] == "all";
+                                  train::expect_predicted(more[1], group, false, all);
+                                  train::expect_predicted(more[1], group, true, all);
                                 } else if (more == std::vector<std::string>{"zero"}) {
                                   train::expect_formulas(group, group.size());
                                   if (group.size() > 2) train::expect_formulas(group, 2);

@@ -33,7 +33,7 @@ class File {
   void truncate(int64_t size) const;
   // Has the file system set this many bytes aside at once, where it can: they are written faster.
   void reserve(int64_t bytes) const;
-  // Has the system begin to write to the disk what it was given, so that sync() has less to wait for.
+  // Has the system begin to write what it was given to the disk: sync() then has less to wait for.
   void start_sync() const;
   // Waits until all that was written is on the disk.
   void sync() const;

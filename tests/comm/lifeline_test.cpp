@@ -1,0 +1,56 @@
+#include "troika/comm/lifeline.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <utility>
+
+#include "troika/cluster/answers.h"
+
+namespace troika::comm {
+namespace {
+
+// Nobody else is there; a test asks as another rank would.
+class Alone : public ControlPlane {
+ public:
+  explicit Alone(Listener& listener) : listener_(listener) {}
+  void listen(Listener listener) override { listener_ = std::move(listener); }
+  void fail(const std::string&) override {}
+  void leave(const std::string&) override {}
+  cluster::Answers ask_all(const std::string&, Deadline) override { return {}; }
+
+ private:
+  Listener& listener_;
+};
+
+Enrolment group(uint32_t id) {
+  return {.id = id,
+          .tag_space = 0,
+          .ranks = {0, 1},
+          .recorder = std::make_shared<Recorder>(),
+          .owner = {},
+          .flight_record = {}};
+}
+
+TEST(Lifeline, AnswersForTheGroupsThatWentLast) {
+  constexpr uint32_t kGroups = 3000;
+  ControlPlane::Listener listener;
+  Lifeline lifeline(std::make_unique<Alone>(listener), 0, 2);
+  const auto has_left = [&](uint32_t id) {
+    const auto standing = Standing::from_text(listener.answer(std::to_string(id)));
+    return standing && standing->left;
+  };
+  // The first group outlives all others, and is then the one that went last.
+  for (uint32_t id = 0; id < kGroups; ++id) {
+    lifeline.enrol(group(id));
+    if (id > 0) lifeline.dismiss(id);
+  }
+  EXPECT_FALSE(has_left(0));
+  lifeline.dismiss(0);
+  EXPECT_TRUE(has_left(0));
+  EXPECT_TRUE(has_left(kGroups - 1));
+  EXPECT_FALSE(has_left(1)) << "what is kept of former groups has no bound";
+}
+
+}  // namespace
+}  // namespace troika::comm
