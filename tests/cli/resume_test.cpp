@@ -105,7 +105,7 @@ TEST_F(ResumeRun, NothingLeftToTrainIsARunThatIsDone) {
   ASSERT_EQ(train(" --trainer.max_epochs=1").exit_code, 0);
   const auto again = train(" --trainer.max_epochs=1 --trainer.ckpt_path=last");
   EXPECT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_THAT(again.out, HasSubstr("run finished: 16 steps"));
+  EXPECT_THAT(again.err, HasSubstr("run finished: 16 steps"));
 }
 
 TEST_F(ResumeRun, TheTermSignalSavesAndStops) {
@@ -134,9 +134,9 @@ TEST_F(ResumeRun, CtrlCSavesAndSaysHowToGoOn) {
     EXPECT_EQ(stopped.exit_code, 6) << read_file(folder_ / "rest");
     EXPECT_EQ(stopped.orphans, 0);
     EXPECT_THAT(read_file(folder_ / "rest"), HasSubstr("Ctrl-C again ends at once"));
-    const auto said = read_file(folder_ / "out");
+    const auto said = read_file(folder_ / "rest");
     EXPECT_THAT(said, HasSubstr(" stopped: "));
-    const std::string how = "\nto go on: troika ";
+    const std::string how = "\n  to go on             troika ";
     const auto at = said.find(how);
     ASSERT_NE(at, std::string::npos) << said;
     const auto command = said.substr(at + how.size(), said.find('\n', at + 1) - at - how.size());

@@ -61,7 +61,7 @@ TEST_F(RunFolders, TheSameCommandTwiceKeepsBothRuns) {
       ASSERT_EQ(again.exit_code, 0) << again.err;
       EXPECT_THAT(again.err,
                   HasSubstr("run.name " + name + " is taken, this run is " + name + number));
-      EXPECT_THAT(again.out, HasSubstr("metrics and logs     runs/" + name + number + "\n"));
+      EXPECT_THAT(again.err, HasSubstr("metrics and logs     runs/" + name + number + "\n"));
       EXPECT_EQ(summary(name + number)["name"], name + number);
       EXPECT_TRUE(exists(name + number + "/logs/rank-0.log"));
     }

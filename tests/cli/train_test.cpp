@@ -50,7 +50,7 @@ TEST_F(Train, WritesAllItPromises) {
   const auto outcome = troika("train --trainer.devices=2" + kTiny);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.orphans, 0);
-  EXPECT_THAT(outcome.out, HasSubstr("tiny finished: 32 steps on 2 processes"));
+  EXPECT_THAT(outcome.err, HasSubstr("tiny finished: 32 steps on 2 processes"));
   const auto json = summary();
   EXPECT_EQ(json["status"], "finished");
   EXPECT_EQ(json["world_size"], 2);

@@ -50,6 +50,14 @@ void own_loop(const std::shared_ptr<nn::Model>& model, const comm::Group& group,
 
 }  // namespace data_parallelism
 
+namespace precision_and_memory {
+
+void blocks() {
+#include "precision-and-memory-1.inc"
+}
+
+}  // namespace precision_and_memory
+
 namespace metrics_and_logs {
 
 void metric(const comm::Group& group, const at::Tensor& logits, const at::Tensor& targets) {

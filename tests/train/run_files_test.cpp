@@ -333,7 +333,8 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
   "troika_version": ")" +
                       troika_version() +
                       "\",\n  \"run_folder\": \"runs/quick\xef\xbf\xbd\",\n"
-                      "  \"checkpoint\": \"\"\n}\n");
+                      "  \"checkpoint\": \"\",\n  \"best_checkpoint\": \"\",\n"
+                      "  \"metrics\": {},\n  \"failure\": \"\"\n}\n");
   EXPECT_THAT(troika_version(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
 }
 

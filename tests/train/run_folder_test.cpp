@@ -55,7 +55,8 @@ TEST_F(RunFolderOfTrainer, AllRanksTakeTheSameNewOne) {
 
 TEST_F(RunFolderOfTrainer, ARunThatFailedWithoutResultsLeavesItsName) {
   options_.data.global_batch_size = 5000;
-  EXPECT_THAT(error_of([&] { fit(4); }), HasSubstr("global batch is larger than the training set"));
+  EXPECT_THAT(error_of([&] { fit(4); }),
+              HasSubstr("data.global_batch_size is more than there is to train on"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/summary.json"));
   options_.data.global_batch_size = 12;
   EXPECT_THAT(fit(4), testing::Each("run"));

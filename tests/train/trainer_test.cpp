@@ -89,7 +89,9 @@ TEST_F(FailedRun, SaysSoWithWhatItGotTo) {
 TEST_F(FailedRun, SaysSoWhenItCannotStart) {
   options_.data.batch_size = 9;
   FailingTask task(0);
-  EXPECT_EQ(fit(task), "[data] global batch is larger than the training set; got 9, expected <= 8");
+  EXPECT_EQ(fit(task),
+            "[train] data.batch_size is more than there is to train on; got 9, expected <= 8 (the "
+            "training data has 8 samples)");
   const auto json = summary();
   EXPECT_EQ(json["status"], "failed");
   EXPECT_EQ(json["world_size"], 1);

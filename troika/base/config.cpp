@@ -250,6 +250,9 @@ void Table::parse(std::string_view text, std::string_view name) {
               if (!value && row.rule.takes_numbers) value = number_as_text(value_node);
               if (!value && contains(row.rule.names, "true")) value = flag_as_text(value_node);
             }
+            if constexpr (std::is_same_v<T, int64_t>) {
+              if (!value && row.rule.takes_flags) value = value_node.value_exact<bool>();
+            }
             if (!value) {
               fail(row.key + where, show_node(value_node), std::string(type_name<T>()));
             }
@@ -266,6 +269,9 @@ void Table::set(std::string_view key, std::string_view text) {
       [&](auto* target) {
         using T = std::remove_pointer_t<decltype(target)>;
         auto value = from_text<T>(text);
+        if constexpr (std::is_same_v<T, int64_t>) {
+          if (!value && row.rule.takes_flags) value = from_text<bool>(text);
+        }
         if (!value) fail(row.key, in_quotes(text), std::string(type_name<T>()));
         store(row, Value(std::move(*value)), "");
       },

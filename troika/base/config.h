@@ -28,6 +28,8 @@ struct Rule {
   std::map<std::string, std::string> known_as = {};  // what other programs call some of the names
   // For a text: files may give it as a number too, which keeps its form (1 or 1.0).
   bool takes_numbers = false;
+  // For an integer: true and false mean 1 and 0.
+  bool takes_flags = false;
 };
 
 Rule at_least(int64_t low);
@@ -40,6 +42,8 @@ Rule above_to(double low, double high);       // low < value <= high
 // From `low` to a thousand million. Beyond that a slip is likelier than a wish, and sums of counts
 // would overflow.
 Rule count_from(int64_t low);
+// The same from 0 on, which may be given as true (1) and false (0), too.
+Rule count_or_flag();
 // For a text, which is looked at where what it is a share of is known.
 Rule number_or_share();
 // `known_as`: other programs' spellings, in lower case, with the name here that an error hints at.

@@ -52,6 +52,13 @@ Rule count_from(int64_t low) {
   return between(low, int64_t{1'000'000'000});
 }
 
+Rule count_or_flag() {
+  auto rule = count_from(0);
+  rule.text += ", true for 1 or false for 0";
+  rule.takes_flags = true;
+  return rule;
+}
+
 Rule number_or_share() {
   return {.text = "a number as 10, or a share as 0.1", .holds = {}, .takes_numbers = true};
 }

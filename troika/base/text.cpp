@@ -140,6 +140,10 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
   return std::nullopt;
 }
 
+std::string human_number(double value, int digits) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.{}f}", value, digits);
+}
+
 std::string human_bytes(double bytes) {
   constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;

@@ -25,6 +25,8 @@ std::optional<double> parse_double(std::string_view text);
 // before.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
+// With so many digits after the point; a NaN without its sign, which says nothing.
+std::string human_number(double value, int digits);
 // 1536 -> "1.5 KiB"; 59.2 -> "59 s", 75 -> "1:15", 3700 -> "1:01:40".
 std::string human_bytes(double bytes);
 std::string human_seconds(double seconds);

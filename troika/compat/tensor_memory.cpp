@@ -141,6 +141,10 @@ bool counts_tensor_memory() {
   return g_allocator != nullptr;
 }
 
+bool is_counted(const at::Tensor& tensor) {
+  return tensor.numel() == 0 || tensor.storage().data_ptr().get_deleter() == &give_back;
+}
+
 void give_tensors_no_memory(bool on) {
   count_tensor_memory();
   without_memory = on;

@@ -1,6 +1,8 @@
 // LibTorch's allocator for the CPU, made to tell what it is asked for.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 
 namespace troika::compat {
@@ -9,6 +11,8 @@ namespace troika::compat {
 // before there are tensors that matter; again, it does nothing.
 void count_tensor_memory();
 bool counts_tensor_memory();
+// Whether this tensor on the CPU is among those that count.
+bool is_counted(const at::Tensor& tensor);
 
 // From here on, a tensor on the CPU that neither this machine nor a limit of this process's cgroup
 // has memory for is refused: its allocation throws Error(failure) with `hint`, where the kernel

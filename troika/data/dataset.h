@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/data/batch.h"
@@ -12,7 +14,7 @@ namespace troika::data {
 
 enum class Split { train, validation };
 
-// Immutable after construction: all functions may be called from several threads at once.
+// Immutable once it is made: all const functions may be called from several threads at once.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -33,6 +35,13 @@ class Dataset {
   virtual int64_t num_classes() const { return 0; }
   // Shape of one input, without the batch dim; empty: not told.
   virtual std::vector<int64_t> input_shape() const { return {}; }
+
+  // What make_dataset() knows it by; empty: a data set of a program's own.
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+
+ private:
+  std::string name_;
 };
 
 }  // namespace troika::data

@@ -109,6 +109,11 @@ const std::vector<std::string>& dataset_names() {
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split) {
   const auto* row = std::find_if(kRows.begin(), kRows.end(),
                                  [&](const Row& r) { return r.name == options.name; });
+  if (options.name.empty()) {
+    fail("data.name is empty, as in the options of a run whose data a program gave", "none",
+         fmt::format("one of {}", fmt::join(dataset_names(), ", ")),
+         "the program that made the run has its data");
+  }
   if (row == kRows.end()) {
     fail("unknown data set", options.name,
          fmt::format("one of {}", fmt::join(dataset_names(), ", ")),
@@ -121,10 +126,12 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split) {
     fail(training ? "training samples" : "validation samples", std::to_string(samples),
          ">= 1, or 0 for all");
   }
-  return row->make({.options = options,
-                    .split = split,
-                    .samples = samples,
-                    .augment = training && options.augment});
+  auto dataset = row->make({.options = options,
+                            .split = split,
+                            .samples = samples,
+                            .augment = training && options.augment});
+  dataset->set_name(options.name);
+  return dataset;
 }
 
 }  // namespace troika::data

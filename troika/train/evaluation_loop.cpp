@@ -12,6 +12,7 @@
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
 #include "troika/train/progress.h"
+#include "troika/train/step_error.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -66,8 +67,9 @@ void check_prediction(const at::Tensor& prediction, int64_t samples) {
 
 MetricValues EvaluationLoop::Result::metrics(Stage stage) const {
   const std::string prefix = stage == Stage::test ? "test/" : "validation/";
-  MetricValues metrics{{prefix + "loss", loss}};
-  if (!std::isnan(accuracy)) metrics.emplace_back(prefix + "accuracy", accuracy);
+  MetricValues metrics;
+  if (loss) metrics.emplace_back(prefix + "loss", *loss);
+  if (accuracy) metrics.emplace_back(prefix + "accuracy", *accuracy);
   return metrics;
 }
 
@@ -123,8 +125,13 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
     task.log_to(&log, batch.size());
     call(of.batch_start, batch);
     const auto placed = placement_.place(batch);
-    stage_ == Stage::test ? task.test_step(placed, evaluation)
-                          : task.validation_step(placed, evaluation);
+    const bool is_test = stage_ == Stage::test;
+    with_plain_errors(
+        is_test ? "test_step" : "validation_step",
+        [&] {
+          is_test ? task.test_step(placed, evaluation) : task.validation_step(placed, evaluation);
+        },
+        &batch);
     call(of.batch_end, batch);
   });
   if (is_whole) return evaluation;
@@ -134,8 +141,8 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
 
 EvaluationLoop::Result EvaluationLoop::result_of(const Evaluation& evaluation,
                                                  MetricLog& log) const {
-  Result result{.loss = evaluation.loss.value(context_.group, "evaluation loss"),
-                .accuracy = evaluation.accuracy.value(context_.group, "evaluation accuracy"),
+  Result result{.loss = evaluation.loss.value_if_any(context_.group, "evaluation loss"),
+                .accuracy = evaluation.accuracy.value_if_any(context_.group, "evaluation accuracy"),
                 .row = {}};
   result.row = log.end_epoch();
   return result;
@@ -184,7 +191,9 @@ at::Tensor EvaluationLoop::predict(const HookCalls& hooks) {
   std::vector<at::Tensor> predictions;
   const bool is_whole = for_each_batch("prediction", [&](const data::Batch& batch) {
     hooks.call("on_predict_batch_start", &Hooks::on_predict_batch_start, batch);
-    const auto prediction = context_.task.predict_step(placement_.place(batch));
+    const auto prediction = with_plain_errors(
+        "predict_step", [&] { return context_.task.predict_step(placement_.place(batch)); },
+        &batch);
     check_prediction(prediction, batch.size());
     predictions.push_back(prediction.to(at::kCPU));
     hooks.call("on_predict_batch_end", &Hooks::on_predict_batch_end, batch, predictions.back());

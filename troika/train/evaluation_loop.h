@@ -29,11 +29,11 @@ class EvaluationLoop {
 
   // The result: the same on all ranks, except for what `row` has beyond its `common`.
   struct Result {
-    double loss = 0;
-    double accuracy = 0;  // NaN where no step counted any
-    LoggedRow row;        // what the steps logged
+    std::optional<double> loss;      // none where no step added any
+    std::optional<double> accuracy;  // none where no step added any
+    LoggedRow row;                   // what the steps logged
 
-    // "validation/loss" and "validation/accuracy" if there is one, or those of "test".
+    // "validation/loss" and "validation/accuracy", or those of "test", each if there is one.
     MetricValues metrics(Stage stage) const;
   };
   // Runs a validation or test. `take` gets the result between hooks of the epoch's end and of the

@@ -8,11 +8,14 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/checkpoint/foreign_weights.h"
+#include "troika/train/checkpoint/resume.h"
 #include "troika/train/finite_loss.h"
 #include "troika/train/random_state.h"
+#include "troika/train/step_error.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -20,9 +23,6 @@ namespace troika::train {
 namespace {
 
 using cluster::StopRequest;
-
-const std::string kTrainLoss = "train/loss";
-const std::string kEpochLoss = "train/epoch_loss";
 
 }  // namespace
 
@@ -147,7 +147,10 @@ void Fit::train_batch(const data::Batch& batch, bool is_last, bool is_last_of_ep
   log_.start_batch(batch.size());
   task_.log_to(&log_, batch.size());
   hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
-  const double loss = training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_);
+  const double loss = with_plain_errors(
+      "training_step",
+      [&] { return training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_); },
+      &batch);
   require_finite(loss, batch, context_);
   log_.log(kTrainLoss, loss, {.sync_dist = true});
   log_.log(kEpochLoss, loss, {.on_step = false, .on_epoch = true, .sync_dist = true});
@@ -222,11 +225,15 @@ void Fit::end_epoch() {
   log_epoch();
   hooks_.call_those(true, "on_train_epoch_end", &Hooks::on_train_epoch_end);
   if (is_main() && validates) {
-    log::info("epoch {}: train loss {:.4f}, validation loss {:.4f}{}", epoch_text(), at_.train_loss,
-              at_.validation_loss,
-              std::isnan(at_.validation_accuracy)
-                  ? ""
-                  : fmt::format(", accuracy {:.2f} %", 100 * at_.validation_accuracy));
+    auto text =
+        fmt::format("epoch {}: train loss {}", epoch_text(), human_number(at_.train_loss, 4));
+    if (at_.metrics.contains(kValidationLoss)) {
+      text += fmt::format(", validation loss {}", human_number(at_.validation_loss, 4));
+    }
+    if (at_.metrics.contains(kValidationAccuracy)) {
+      text += fmt::format(", accuracy {:.2f} %", 100 * at_.validation_accuracy);
+    }
+    log::info("{}", text);
   }
   if (passes_left() == 0) {
     ++at_.epoch;
@@ -264,8 +271,8 @@ bool Fit::validate() {
   const bool is_whole =
       validation_loop(limits_.validation_batches)
           .run(hooks_, evaluation_log_, [this](const EvaluationLoop::Result& result) {
-            at_.validation_loss = result.loss;
-            at_.validation_accuracy = result.accuracy;
+            at_.validation_loss = result.loss.value_or(NAN);
+            at_.validation_accuracy = result.accuracy.value_or(NAN);
             training_step_->judge(result.loss);
             log_row(result.metrics(Stage::validate), result.row);
           });
@@ -315,6 +322,11 @@ RunSummary Fit::summary(const std::string& status) const {
   summary.median_step_milliseconds = step_milliseconds_.value();
   summary.seconds = since_start_.seconds();
   if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / kWeightsFile).string();
+  if (!options_.checkpoint.monitor.empty()) {
+    const auto best = linked_checkpoint(checkpoints(), "best");
+    if (!best.empty()) summary.best_checkpoint = (best / kWeightsFile).string();
+  }
+  summary.metrics = at_.metrics;
   return summary;
 }
 

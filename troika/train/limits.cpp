@@ -64,6 +64,36 @@ int64_t evaluated_batches(const TrainOptions& options, Stage stage, int64_t samp
   }
 }
 
+void require_batch(const TrainOptions& options, int ranks, int64_t samples) {
+  const int64_t whole = options.data.global_batch_size;
+  const std::string option = whole > 0 ? "data.global_batch_size" : "data.batch_size";
+  const auto refuse = [&](const std::string& what, std::string expected, std::string hint) {
+    throw Error("train", ErrorKind::usage,
+                {.what = option + what,
+                 .got = std::to_string(whole > 0 ? whole : options.data.batch_size),
+                 .expected = std::move(expected),
+                 .hint = std::move(hint)});
+  };
+  if (whole > 0 && whole % ranks != 0) {
+    refuse(fmt::format(" does not divide among {} ranks", ranks),
+           fmt::format("a multiple of {}", ranks),
+           "data.batch_size is the samples of each rank, and always divides");
+  }
+  if (samples < ranks) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "training data with fewer samples than there are ranks",
+                 .got = std::to_string(samples),
+                 .expected = fmt::format(">= {}", ranks)});
+  }
+  const int64_t batch = whole > 0 ? whole : options.data.batch_size * ranks;
+  if (batch <= samples) return;
+  refuse(" is more than there is to train on",
+         fmt::format("<= {}", whole > 0 ? samples / ranks * ranks : samples / ranks),
+         whole > 0 || ranks == 1
+             ? fmt::format("the training data has {} samples", samples)
+             : fmt::format("the training data has {} samples for {} ranks", samples, ranks));
+}
+
 bool overfits(const TrainOptions& options) {
   return parse_double(options.trainer.overfit_batches) != 0;
 }

@@ -32,6 +32,10 @@ struct Limits {
 // Whether trainer.overfit_batches is on.
 bool overfits(const TrainOptions& options);
 
+// Throws Error(usage), naming the option that gave it, unless the global batch divides among the
+// ranks and so many samples of training data fill it.
+void require_batch(const TrainOptions& options, int ranks, int64_t samples);
+
 // For data of so many whole global batches, and so many of validation.
 Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches);
 

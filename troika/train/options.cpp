@@ -20,6 +20,7 @@ using config::above_to;
 using config::at_least;
 using config::between;
 using config::count_from;
+using config::count_or_flag;
 using config::from_to_below;
 using config::number_or_share;
 using config::one_of;
@@ -130,7 +131,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             number_or_share());
   table.add("trainer.fast_dev_run", &trainer.fast_dev_run,
             "try everything on so many batches, without loggers and checkpoints; 0: off",
-            count_from(0));
+            count_or_flag());
   table.add("trainer.val_check_interval", &trainer.val_check_interval,
             "batches between validations inside of an epoch: a number or a share; 1.0: only at its "
             "end",
@@ -165,11 +166,13 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             between(int64_t{0}, int64_t{65536}));
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
   table.add("trainer.enable_model_summary", &trainer.enable_model_summary,
-            "say on rank 0 what the run is about to do: model, data, steps, strategy, memory");
+            "say on rank 0 what the run is about to do (model, data, steps, strategy, memory), and "
+            "what came of it");
   table.add(
       "trainer.memory_check", &trainer.memory_check,
-      "on: troika train ends with an error where a tensor on the CPU, or what is predicted of "
-      "the run, does not fit into the memory of the machine or the cgroup; off: tries",
+      "on: a run ends with an error where what is predicted of it does not fit into the memory of "
+      "the machine or the cgroup, with troika train also where a tensor on the CPU does not; off: "
+      "tries",
       one_of({"on", "off"}));
   table.add("trainer.trace", &trainer.trace,
             "write what happened when on all ranks in the first 500 steps to trace.json, for "
@@ -186,14 +189,19 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
       "of a run or of a checkpoint; for validate, test and predict: whose weights, also a file");
 }
 
-void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weights& weights) {
-  auto known = one_of(nn::model_names());
-  known.holds = [one_of_them = known.holds](const config::Value& value) {
+// One of these, or empty.
+config::Rule one_of_or_none(const std::vector<std::string>& names) {
+  auto rule = one_of(names);
+  rule.holds = [one_of_them = rule.holds](const config::Value& value) {
     return std::get<std::string>(value).empty() || one_of_them(value);
   };
+  return rule;
+}
+
+void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weights& weights) {
   table.add("model.name", &model.name,
             "which model; empty in the options of a run whose module a program gave",
-            std::move(known));
+            one_of_or_none(nn::model_names()));
   table.add(
       "model.weights", &weights.path,
       "start a new run from these weights: the folder of a run or of a checkpoint, last, best, or "
@@ -214,8 +222,8 @@ void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weig
   table.add("model.width", &model.width, "gpt: width of the embeddings", at_least(int64_t{1}));
 }
 
-void add_data(config::Table& table, TrainOptions::Data& data) {
-  table.add("data.name", &data.name, "which data set", one_of(data::dataset_names()));
+// What make_dataset() reads beside the name.
+void add_named_data(config::Table& table, TrainOptions::Data& data) {
   table.add("data.path", &data.path, "folder of the files of cifar10, cifar100 and idx");
   table.add("data.files", &data.files, "text: the files to read, one after another");
   table.add("data.train_samples", &data.train_samples,
@@ -227,6 +235,13 @@ void add_data(config::Table& table, TrainOptions::Data& data) {
   table.add("data.validation_fraction", &data.validation_fraction,
             "text: share at the end that is held out for validation", between(0.0, 1.0));
   table.add("data.augment", &data.augment, "random crops and flips of training images");
+}
+
+void add_data(config::Table& table, TrainOptions::Data& data) {
+  table.add("data.name", &data.name,
+            "which data set; empty in the options of a run whose data a program gave",
+            one_of_or_none(data::dataset_names()));
+  if (!data.name.empty()) add_named_data(table, data);
   table.add("data.batch_size", &data.batch_size, "samples of a step on each process",
             count_from(1));
   table.add(

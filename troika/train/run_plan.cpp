@@ -70,6 +70,9 @@ std::string describe(const RunPlan& plan) {
     line("memory", human_bytes(static_cast<double>(plan.predicted_bytes)) +
                        " of tensors a rank in training steps, predicted");
   }
+  if (!plan.why_not_predicted.empty()) {
+    line("memory", "not predicted " + plan.why_not_predicted);
+  }
   line("folder", plan.folder);
   return text;
 }

@@ -24,7 +24,8 @@ struct RunPlan {
   std::string device;
   std::string strategy;
   std::string precision;
-  int64_t predicted_bytes = 0;  // of a rank's tensors in training steps; 0: not predicted
+  int64_t predicted_bytes = 0;         // of a rank's tensors in training steps; 0: not predicted
+  std::string why_not_predicted = {};  // completes "not predicted ..."; empty: not told
   std::string folder;
 };
 

@@ -83,6 +83,9 @@ void write_summary(const std::filesystem::path& path, const RunSummary& summary)
       {"troika_version", summary.troika_version},
       {"run_folder", summary.run_folder},
       {"checkpoint", summary.checkpoint},
+      {"best_checkpoint", summary.best_checkpoint},
+      {"metrics", summary.metrics},
+      {"failure", summary.failure},
   };
   // Paths and names need not be UTF-8; a summary with a replaced character beats none.
   const auto replace = nlohmann::ordered_json::error_handler_t::replace;
@@ -112,7 +115,14 @@ RunSummary read_summary(const std::filesystem::path& path) {
         .torch_version = json.at("torch_version"),
         .troika_version = json.at("troika_version"),
         .run_folder = json.at("run_folder"),
-        .checkpoint = json.at("checkpoint")};
+        .checkpoint = json.at("checkpoint"),
+        .best_checkpoint = json.value("best_checkpoint", ""),
+        .failure = json.value("failure", "")};
+    if (const auto metrics = json.find("metrics"); metrics != json.end()) {
+      for (const auto& [name, value] : metrics->items()) {
+        summary.metrics[name] = number_or_nan(value);
+      }
+    }
     for (const auto& [phase, ranks] : summary.phase_milliseconds) {
       if (static_cast<int64_t>(ranks.size()) == summary.world_size) continue;
       damaged(path, "times of " + phase + " for another number of ranks than world_size");

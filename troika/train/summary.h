@@ -4,10 +4,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace troika::train {
+
+// Names of metrics of every fit(): the loss of a step, of an epoch, and of a validation whose steps
+// gave any.
+inline constexpr const char* kTrainLoss = "train/loss";
+inline constexpr const char* kEpochLoss = "train/epoch_loss";
+inline constexpr const char* kValidationLoss = "validation/loss";
+inline constexpr const char* kValidationAccuracy = "validation/accuracy";
 
 // The version of this library, e.g. "0.1.0".
 std::string troika_version();
@@ -42,7 +50,11 @@ struct RunSummary {
   std::string torch_version = {};
   std::string troika_version = train::troika_version();
   std::string run_folder = {};
-  std::string checkpoint = {};  // path of the last one; empty: none was written
+  std::string checkpoint = {};       // path of the last one; empty: none was written
+  std::string best_checkpoint = {};  // by checkpoint.monitor; empty: none
+  // The latest of every metric that is the same on all ranks: none that was not computed.
+  std::map<std::string, double> metrics = {};
+  std::string failure = {};  // of a failed run: what ended it on rank 0
 };
 
 // Writes the file whole or not at all.

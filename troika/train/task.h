@@ -76,9 +76,10 @@ class Task : public Hooks {
   // From now on, activations are recomputed by this plan. Throws Error(usage), but for an empty
   // plan, where blocks() does.
   void recompute(nn::RecomputePlan plan);
-  // The model that recompute() plans for. Throws Error(usage) unless the task was made of an
-  // nn::Model alone.
+  // The model that recompute() plans for. Throws Error(usage) unless has_blocks(): the task was
+  // made of an nn::Model alone.
   const nn::Model& blocks() const;
+  bool has_blocks() const { return model_ != nullptr; }
 
   // The mean loss of the batch, a tensor of one element to call backward() on.
   virtual at::Tensor training_step(const data::Batch& batch);

@@ -11,6 +11,7 @@
 #include "troika/base/log.h"
 #include "troika/base/random.h"
 #include "troika/cluster/slurm/commands.h"
+#include "troika/compat/error_text.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/checkpoint/resume.h"
@@ -18,6 +19,8 @@
 #include "troika/train/fit.h"
 #include "troika/train/limits.h"
 #include "troika/train/run_group.h"
+#include "troika/train/step_error.h"
+#include "troika/train/summary_text.h"
 
 namespace troika::train {
 
@@ -29,6 +32,16 @@ void try_to_write(const std::filesystem::path& file, const RunSummary& summary) 
     write_summary(file, summary);
   } catch (const std::exception& problem) {
     log::error("no summary of the failed run: {}", problem.what());
+  }
+}
+
+std::string text_of_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& problem) {
+    return compat::error_text(problem);
+  } catch (...) {
+    return "something that is no std::exception";
   }
 }
 
@@ -135,24 +148,31 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
   bool has_ended = false;
   save_ = nullptr;
   options_.model = model_options(task.module());
+  options_.data.name = training.name();
   try {
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
+    require_batch(options_, group_.size(), training.size());
+    const auto memory = memory_ ? *std::exchange(memory_, std::nullopt)
+                                : check_memory_of(options_, training, group_, &task);
     Callbacks callbacks = make_callbacks(options_);
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
-    fit.emplace(options_, group_, folder(), task, training, validation, question_,
-                std::move(callbacks));
+    with_plain_errors("the start of the run", [&] {
+      fit.emplace(options_, group_, folder(), task, training, validation, question_,
+                  std::move(callbacks));
+    });
     save_ = [&](const auto& path, bool weights_only) {
       return fit->ask_to_save_as(path, weights_only);
     };
     if (is_main && options_.trainer.enable_model_summary) {
       auto plan = fit->plan();
-      plan.predicted_bytes = predicted_tensor_bytes_;
+      plan.predicted_bytes = memory.tensor_bytes;
+      plan.why_not_predicted = memory.why_not;
       log::info("{}", describe(plan));
     }
     try {
-      stopped_by_ = fit->run();
+      stopped_by_ = with_plain_errors("the run", [&] { return fit->run(); });
     } catch (const std::exception& problem) {
       fit->tell(problem);
       throw;
@@ -168,16 +188,15 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
       summary.peak_resident_bytes.push_back(peaks[r][0].item<int64_t>());
       if (counted) summary.peak_tensor_bytes.push_back(peaks[r][1].item<int64_t>());
     }
-    summary.predicted_tensor_bytes = predicted_tensor_bytes_;
+    summary.predicted_tensor_bytes = memory.tensor_bytes;
     if (is_main) write_summary(summary_file, summary);
     save_ = [ended = EndedRun(group_, options_, fit->checkpoint_state(/*weights_only=*/false),
                               fit->checkpoint_info())](const auto& path, bool weights_only) {
       return ended.save(path, weights_only);
     };
     has_ended = true;
-    if (is_main && stopped_by_ == cluster::StopRequest::save_and_stop) {
-      log::info("{} was stopped and is saved; trainer.ckpt_path=last goes on with it",
-                options_.run.name);
+    if (is_main && options_.trainer.enable_model_summary) {
+      log::info("{}", describe(summary, options_));
     }
     // The last of all: Slurm begins to stop the job at once.
     if (is_main && signals_ && stopped_by_ == cluster::StopRequest::save_and_requeue) {
@@ -188,8 +207,10 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
     if (has_ended) throw;  // saved and summed up; only the requeue has failed
     save_ = nullptr;
     if (is_main) {
-      try_to_write(summary_file, fit ? fit->summary("failed")
-                                     : bare_summary(options_, group_, folder(), "failed"));
+      auto summary =
+          fit ? fit->summary("failed") : bare_summary(options_, group_, folder(), "failed");
+      summary.failure = text_of_current_exception();
+      try_to_write(summary_file, summary);
     }
     throw;
   }

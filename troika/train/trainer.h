@@ -14,6 +14,7 @@
 #include "troika/data/loader.h"
 #include "troika/train/callback.h"
 #include "troika/train/data_module.h"
+#include "troika/train/memory/memory_check.h"
 #include "troika/train/options.h"
 #include "troika/train/run_folder.h"
 #include "troika/train/stop.h"
@@ -39,8 +40,10 @@ class Trainer {
   Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed = {});
 
   // Blocks until done. The data sets must hold what the task's module takes; the module's
-  // parameters become rank 0's. Throws what the task, the data or the group throw; the summary then
-  // says "failed", without numbers where nothing was trained. Locks the run's folder until the end
+  // parameters become rank 0's. Rank 0 logs what the run is about to do and what came of it
+  // (trainer.enable_model_summary). Throws what the task, the data or the group throw, but an error
+  // of LibTorch as Error(failure), with LibTorch's nested in it; the summary then says "failed" and
+  // why, without numbers where nothing was trained. Locks the run's folder until the end
   // of the call. Every fit() that goes on from no checkpoint of its run is a run with a folder of
   // its own.
   RunSummary fit(Task& task, const data::Dataset& training, const data::Dataset& validation);
@@ -104,8 +107,8 @@ class Trainer {
   // job is in the queue again.
   int exit_code() const;
 
-  // For the summary: what predict_memory() expects of this run.
-  void expect_tensor_bytes(int64_t bytes) { predicted_tensor_bytes_ = bytes; }
+  // What check_memory_of() said of the run; without it fit() asks that itself.
+  void expect_memory(MemoryOutlook outlook) { memory_ = std::move(outlook); }
   // The request that ended the latest call: `none` when it was done.
   cluster::StopRequest stopped_by() const { return stopped_by_; }
 
@@ -139,7 +142,7 @@ class Trainer {
   std::shared_ptr<const cluster::StopSignals> signals_;
   // The function that save_checkpoint() calls; none where there is no run to save.
   std::function<std::filesystem::path(const std::filesystem::path&, bool)> save_;
-  int64_t predicted_tensor_bytes_ = 0;
+  std::optional<MemoryOutlook> memory_;  // of the next fit()
   cluster::StopRequest stopped_by_ = cluster::StopRequest::none;
 };
 

@@ -111,6 +111,10 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   placement_.require_trainable(options);
   if (recipe_.schedule.name == "plateau" && !recipe_.factor) plateau_.emplace(recipe_.schedule);
   placement_.place(task_.module());
+  const auto tensors = nn::named_state(task_.module());
+  counts_memory_ = placement_.device.is_cpu() && compat::counts_tensor_memory() &&
+                   std::ranges::all_of(
+                       tensors, [](const auto& entry) { return compat::is_counted(entry.tensor); });
   recompute_budget_ = nn::recompute_budget(options.trainer.recompute);
   if (recompute_budget_) {
     task_.blocks();
@@ -157,7 +161,7 @@ double TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last,
   optimization_->scaled(accumulation_.factor == 1 ? loss : loss * accumulation_.factor).backward();
   times.end(Phase::backward);
   if (is_last) optimizer_step(step, times);
-  if (compat::counts_tensor_memory()) {
+  if (counts_memory_) {
     peak_tensor_bytes_ = std::max(peak_tensor_bytes_, memory::peak());
   }
   return number(loss);
@@ -206,8 +210,15 @@ void TrainingStep::optimizer_step(int64_t step, StepTimes& times) {
   times.end(Phase::optimizer);
 }
 
-void TrainingStep::judge(double validation_loss) {
-  if (plateau_) plateau_->judge(validation_loss);
+void TrainingStep::judge(std::optional<double> validation_loss) {
+  if (!plateau_) return;
+  if (!validation_loss) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "optim.schedule=plateau follows validation/loss",
+                 .got = "a validation whose steps gave none",
+                 .expected = "a task that adds its loss to the Evaluation, or another schedule"});
+  }
+  plateau_->judge(*validation_loss);
 }
 
 RankState TrainingStep::state(bool in_step) const {

@@ -44,8 +44,9 @@ class TrainingStep {
               StepTimes& times);
   // The replicas become the same bits on all ranks.
   void agree() { exchange_->agree(); }
-  // Once after each validation, on all ranks the same loss.
-  void judge(double validation_loss);
+  // Once after each validation, on all ranks the same loss. Throws Error(usage) where there is none
+  // and the schedule follows it.
+  void judge(std::optional<double> validation_loss);
 
   const Placement& placement() const { return placement_; }
   const Optimization& optimization() const { return *optimization_; }
@@ -94,6 +95,7 @@ class TrainingStep {
   std::unique_ptr<parallel::Exchange> exchange_;
   std::optional<Optimization> optimization_;
   const std::function<void()> before_step_;
+  bool counts_memory_ = false;  // the module's too
   int64_t peak_tensor_bytes_ = 0;
 };
 

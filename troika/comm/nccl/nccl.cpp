@@ -24,6 +24,7 @@
 #include "troika/comm/nccl/errands.h"
 #include "troika/comm/nccl/launch.h"
 #include "troika/compat/c10d_nccl.h"
+#include "troika/compat/error_text.h"
 
 namespace troika::comm::nccl {
 
@@ -74,8 +75,7 @@ bool is_half(c10::ScalarType type) {
 
 // One line, without a stack trace.
 std::string line_of(const std::exception& error) {
-  const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
-  std::string text = from_torch ? from_torch->what_without_backtrace() : error.what();
+  std::string text = compat::error_text(error);
   std::ranges::replace(text, '\n', ' ');
   return text;
 }

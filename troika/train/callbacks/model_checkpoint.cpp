@@ -13,12 +13,11 @@
 #include "troika/train/checkpoint/text_tensor.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
+#include "troika/train/summary.h"
 
 namespace troika::train {
 
 namespace {
-
-constexpr const char* kValidation = "validation/loss";  // there is one after any validation
 
 // The lines of the text, which all have an end.
 std::vector<std::string> lines_of(std::string_view text) {
@@ -149,7 +148,7 @@ std::optional<double> ModelCheckpoint::score(const FitContext& context) const {
   const auto& metrics = context.at.metrics;
   const auto found = metrics.find(monitor_.name);
   if (found != metrics.end()) return found->second;
-  if (metrics.contains(kValidation)) refuse_monitor(name(), monitor_.name, metrics);
+  if (metrics.contains(kValidationLoss)) refuse_monitor(name(), monitor_.name, metrics);
   return {};
 }
 

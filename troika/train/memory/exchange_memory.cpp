@@ -5,8 +5,10 @@
 #include <numeric>
 #include <string>
 
+#include "troika/base/error.h"
 #include "troika/compat/autograd.h"  // of Slot
 #include "troika/compat/torch.h"
+#include "troika/nn/model.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
 #include "troika/parallel/buckets.h"
@@ -32,18 +34,18 @@ Members members_by_block(const nn::Model& model, const std::vector<parallel::Slo
 
 }  // namespace
 
-ExchangeMemory::ExchangeMemory(const nn::Model& model, const ExchangeShape& shape,
+ExchangeMemory::ExchangeMemory(const torch::nn::Module& module, const ExchangeShape& shape,
                                const std::vector<size_t>& order)
     : shape_(shape) {
   std::vector<parallel::Slot> slots;
-  for (auto& parameter : nn::trained_parameters(model)) {
+  for (auto& parameter : nn::trained_parameters(module)) {
     auto& slot = slots.emplace_back();
     slot.name = parameter.name;
     slot.parameter = parameter.tensor;
     bytes_of_.push_back(static_cast<int64_t>(parameter.tensor.nbytes()));
     trained_bytes_ += bytes_of_.back();
   }
-  for (const auto& entry : nn::named_state(model)) {
+  for (const auto& entry : nn::named_state(module)) {
     other_bytes_ += static_cast<int64_t>(entry.tensor.nbytes());
   }
   other_bytes_ -= trained_bytes_;
@@ -52,7 +54,9 @@ ExchangeMemory::ExchangeMemory(const nn::Model& model, const ExchangeShape& shap
   };
   std::vector<size_t> first_order(slots.size());
   std::iota(first_order.rbegin(), first_order.rend(), 0);
-  Members members = shape_.stage == 3 ? members_by_block(model, slots) : assigned(first_order);
+  const auto* model = dynamic_cast<const nn::Model*>(&module);
+  TROIKA_CHECK(model || shape_.stage < 3, "ZeRO 3 shares out the parameters of blocks");
+  Members members = shape_.stage == 3 ? members_by_block(*model, slots) : assigned(first_order);
   if (shape_.stage == 0 && shape_.reorders_buckets && !is_alone()) {
     auto later = assigned(order);
     buckets_change_ = members != later;
@@ -75,7 +79,7 @@ ExchangeMemory::ExchangeMemory(const nn::Model& model, const ExchangeShape& shap
   if (shape_.stage == 3) {
     std::map<std::string, size_t> places;
     for (size_t i = 0; i < slots.size(); ++i) places.emplace(slots[i].name, bucket_of_[i]);
-    needs_ = parallel::buckets_needed(model, places);
+    needs_ = parallel::buckets_needed(*model, places);
   }
   begin_pass();
 }

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "troika/nn/model.h"
+namespace torch::nn {
+class Module;
+}
 
 namespace troika::train {
 
@@ -31,8 +33,9 @@ struct HeldBytes {
 
 class ExchangeMemory {
  public:
-  // `order` is that in which gradients of trained parameters come, by their numbers.
-  ExchangeMemory(const nn::Model& model, const ExchangeShape& shape,
+  // `order` is that in which gradients of trained parameters come, by their numbers. Stage 3 takes
+  // an nn::Model alone.
+  ExchangeMemory(const torch::nn::Module& module, const ExchangeShape& shape,
                  const std::vector<size_t>& order);
 
   // One rank without ZeRO has no buckets: gradients stay where the backward pass makes them.

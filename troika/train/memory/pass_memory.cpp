@@ -68,13 +68,13 @@ double run_validation(Task& task, const nn::Precision& precision, const data::Ba
   return static_cast<double>(memory::peak() - before);
 }
 
-std::vector<PassPart> run(Task& task, nn::Model& model, const nn::Precision& precision,
-                          data::Batch batch) {
+std::vector<PassPart> run(Task& task, const nn::Precision& precision, data::Batch batch) {
   auto parameters = nn::trained_parameters(task.module());
   task.module().train();
   task.module().zero_grad(/*set_to_none=*/true);
   Watch watch;
-  watch_blocks(model, watch);
+  auto* model = dynamic_cast<nn::Model*>(&task.module());
+  if (model) watch_blocks(*model, watch);
   std::vector<std::unique_ptr<compat::GradientHook>> hooks;
   for (size_t i = 0; i < parameters.size(); ++i) {
     hooks.push_back(std::make_unique<compat::GradientHook>(
@@ -89,18 +89,18 @@ std::vector<PassPart> run(Task& task, nn::Model& model, const nn::Precision& pre
   watch.note({PassEvent::Kind::forward_done});
   loss.backward();
   watch.note({});
-  model.run_blocks_by({});
+  if (model) model->run_blocks_by({});
   return std::move(watch).parts();
 }
 
 }  // namespace
 
-PassMemory::PassMemory(Task& task, nn::Model& model, const nn::Precision& precision,
-                       const data::Batch& smaller, const data::Batch& larger)
+PassMemory::PassMemory(Task& task, const nn::Precision& precision, const data::Batch& smaller,
+                       const data::Batch& larger)
     : smaller_(smaller.size()), larger_(larger.size()) {
   TROIKA_CHECK(compat::counts_tensor_memory(), "tensors are not counted");
-  of_smaller_ = run(task, model, precision, smaller);
-  of_larger_ = larger_ == smaller_ ? of_smaller_ : run(task, model, precision, larger);
+  of_smaller_ = run(task, precision, smaller);
+  of_larger_ = larger_ == smaller_ ? of_smaller_ : run(task, precision, larger);
   validation_of_smaller_ = run_validation(task, precision, smaller);
   validation_of_larger_ =
       larger_ == smaller_ ? validation_of_smaller_ : run_validation(task, precision, larger);

@@ -40,10 +40,10 @@ class PassMemory {
  public:
   // From passes of the task on `smaller` and on `larger` batches, which may be equal. Needs
   // compat::count_tensor_memory(), and a thread that no other disturbs. The task's module is in the
-  // precision's type and is not spared: batch norms take the statistics of the batches. `model` is
-  // what the task runs block by block.
-  PassMemory(Task& task, nn::Model& model, const nn::Precision& precision,
-             const data::Batch& smaller, const data::Batch& larger);
+  // precision's type and is not spared: batch norms take the statistics of the batches. Where it is
+  // an nn::Model, its blocks are events too.
+  PassMemory(Task& task, const nn::Precision& precision, const data::Batch& smaller,
+             const data::Batch& larger);
 
   std::vector<PassPart> parts(int64_t batch) const;
   // Bytes at the most in validation_step(), over what was there before.

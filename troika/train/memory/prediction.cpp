@@ -34,6 +34,11 @@ constexpr double kRunBytes = 32.0 * (1 << 20);
 constexpr double kKeptShare = 0.5;
 constexpr size_t kLeastOutsideHeap = 32U << 20;
 
+std::shared_ptr<Task> task_without_memory(const nn::ModelOptions& model) {
+  const compat::FakeTensorGuard no_memory;
+  return std::make_shared<Task>(nn::make_model(model));
+}
+
 data::Batch some_batch(const data::Dataset& dataset, int64_t size) {
   return dataset.load(std::vector<int64_t>(static_cast<size_t>(size), 0), {});
 }
@@ -87,9 +92,33 @@ double MemoryPrediction::peak() const {
 }
 
 MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset)
-    : options_(options), dataset_(dataset) {
+    : options_(options),
+      dataset_(dataset),
+      task_(task_without_memory(options.model)),
+      module_(task_->module()),
+      model_(dynamic_cast<const nn::Model*>(&module_)) {}
+
+MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset,
+                                 Task& task)
+    : options_(options),
+      dataset_(dataset),
+      task_(std::shared_ptr<Task>(), &task),
+      module_(task.module()),
+      model_(dynamic_cast<const nn::Model*>(&module_)) {
   const compat::FakeTensorGuard no_memory;
-  model_ = nn::make_model(options.model);
+  for (auto& [name, tensor, is_buffer] : nn::named_state(module_)) {
+    spared_.push_back({tensor, tensor.tensor_data(), tensor.mutable_grad()});
+    tensor.mutable_grad().reset();
+    tensor.set_data(at::empty_like(spared_.back().data));
+  }
+}
+
+MemoryPredictor::~MemoryPredictor() {
+  for (auto& [tensor, data, gradient] : spared_) {
+    tensor.mutable_grad().reset();
+    tensor.set_data(data);
+    tensor.mutable_grad() = gradient;
+  }
 }
 
 MemoryChoice MemoryPredictor::configured(int ranks) const {
@@ -106,6 +135,10 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   if (stage == 0 && options_.ddp.codec.name != "none") return "ddp.hook " + options_.ddp.codec.name;
   // Small tensors stay in memory, so what is there does not grow evenly with the batch.
   if (!options_.offload.activations.empty()) return "offload.activations";
+  if (!model_ && stage == 3) return "zero3 of a module without blocks";
+  if (!task_->has_blocks() && choice.recompute != "none") {
+    return "trainer.recompute of a module without blocks";
+  }
   if (stage > 0 && choice.ranks % sharing_ranks(choice) != 0) {
     return fmt::format("zero.group_size {} of {} ranks", sharing_ranks(choice), choice.ranks);
   }
@@ -125,6 +158,7 @@ int64_t MemoryPredictor::batch_on(int ranks) const {
 nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
                                            const nn::Precision& precision) const {
   const auto budget = nn::recompute_budget(choice.recompute);
+  if (!task_->has_blocks()) return {};
   if (!budget) return nn::recompute_plan(choice.recompute, model_->blocks().size());
   const auto one = some_batch(dataset_, 1).inputs;
   auto sizes = one.sizes().vec();
@@ -142,13 +176,12 @@ const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
   const auto precision = nn::parse_precision(choice.precision);
   nn::require_supported(precision, at::kCPU);
-  Task task(model_);
   const int64_t larger = std::min(kLargerBatch, batch_on(choice.ranks));
-  task.recompute(plan_of(choice, precision));
+  task_->recompute(plan_of(choice, precision));
   const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
   const auto small = some_batch(dataset_, smaller), large = some_batch(dataset_, larger);
   const compat::FakeTensorGuard no_memory;
-  return passes_.try_emplace(key, task, *model_, precision, small, large).first->second;
+  return passes_.try_emplace(key, *task_, precision, small, large).first->second;
 }
 
 double MemoryPredictor::optimizer_bytes(const nn::Precision& precision, int64_t elements) const {
@@ -166,7 +199,7 @@ double MemoryPredictor::optimizer_bytes(const nn::Precision& precision, int64_t 
 
 double MemoryPredictor::passing_gradients() const {
   double bytes = 0;
-  for (const auto& parameter : nn::trained_parameters(*model_)) {
+  for (const auto& parameter : nn::trained_parameters(module_)) {
     if (parameter.tensor.nbytes() < kLeastOutsideHeap) {
       bytes += static_cast<double>(parameter.tensor.nbytes());
     }
@@ -181,7 +214,7 @@ double MemoryPredictor::average_bytes(const nn::Precision& precision, int64_t el
   if (!options_.ema.enabled) return bytes;
   bytes += one;
   if (!options_.ema.use_buffers) return bytes;
-  for (const auto& buffer : model_->buffers()) bytes += static_cast<double>(buffer.nbytes());
+  for (const auto& buffer : module_.buffers()) bytes += static_cast<double>(buffer.nbytes());
   return bytes;
 }
 
@@ -193,11 +226,11 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   const auto precision = nn::parse_precision(choice.precision);
   {
     const compat::FakeTensorGuard no_memory;
-    model_->to(precision.parameters);
+    module_.to(precision.parameters);
   }
   const auto parts = pass_of(choice).parts(batch_on(choice.ranks));
   ExchangeMemory exchange(
-      *model_,
+      module_,
       {.stage = stage_of(choice.strategy),
        .ranks = sharing_ranks(choice),
        .bucket_bytes = mebibytes(options_.comm.bucket_megabytes),
@@ -250,7 +283,7 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   result.overhead = kRunBytes + kKeptShare * (result.step.activations + result.step.workspace +
                                               passing_gradients());
   // The model is made in float32, and then cast tensor by tensor; the optimizer comes last.
-  const double made = 4.0 * static_cast<double>(nn::parameter_count(*model_));
+  const double made = 4.0 * static_cast<double>(nn::parameter_count(module_));
   const auto start = exchange.start();
   result.start =
       std::max({made, static_cast<double>(start.peak),

@@ -60,12 +60,20 @@ struct MemoryPrediction {
 };
 
 // Predicts for the model and the batches of one configuration, on its optimizer. Activations are
-// measured, by passes on small batches; all else follows from shapes.
+// measured, by passes on small batches; all else follows from shapes. Needs
+// compat::count_tensor_memory(), and that no other thread makes tensors meanwhile. What the
+// constructors take must outlive this object. Batches are of the data set's first sample.
 class MemoryPredictor {
  public:
-  // options.model is as large as the data set's samples, of which one is loaded. Needs
-  // compat::count_tensor_memory(). Both arguments must outlive this object.
+  // For the model that options.model describes, as large as the data set's samples.
   MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset);
+  // For the task of a program: its steps run on tensors without memory in the place of its module's
+  // parameters, buffers and gradients, which it has back when this object ends. Numbers that steps
+  // read from tensors are zeros.
+  MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset, Task& task);
+  ~MemoryPredictor();
+  MemoryPredictor(const MemoryPredictor&) = delete;
+  MemoryPredictor& operator=(const MemoryPredictor&) = delete;
 
   // Predicts for the options on so many ranks.
   MemoryChoice configured(int ranks) const;
@@ -78,6 +86,13 @@ class MemoryPredictor {
   // Among which ZeRO shares out; hybrid_shard's nodes are not known here: all are taken for one.
   int sharing_ranks(const MemoryChoice& choice) const;
   int64_t batch_on(int ranks) const;
+  // A tensor of a program's module as it was before.
+  struct Spared {
+    at::Tensor tensor;
+    at::Tensor data;
+    at::Tensor gradient;
+  };
+
   nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
   double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
@@ -87,7 +102,10 @@ class MemoryPredictor {
 
   const TrainOptions& options_;
   const data::Dataset& dataset_;
-  std::shared_ptr<nn::Model> model_;
+  std::shared_ptr<Task> task_;
+  torch::nn::Module& module_;
+  const nn::Model* model_;  // the module, if it has blocks
+  std::vector<Spared> spared_;
   // By precision, recompute and batch.
   std::map<std::tuple<std::string, std::string, int64_t>, PassMemory> passes_;
 };

@@ -75,7 +75,7 @@ at::Tensor Metric::compute() const {
   return compute_from(state());
 }
 
-at::Tensor Metric::compute(const comm::Group& group, std::string_view label) const {
+std::vector<at::Tensor> Metric::reduced(const comm::Group& group, std::string_view label) const {
   const torch::NoGradGuard no_grad;
   auto states = state();
   for (size_t i = 0; i < states.size(); ++i) {
@@ -88,7 +88,12 @@ at::Tensor Metric::compute(const comm::Group& group, std::string_view label) con
                                                              : comm::ReduceOp::max;
     group.all_reduce(states[i], op, {.label = label});
   }
-  return compute_from(states);
+  return states;
+}
+
+at::Tensor Metric::compute(const comm::Group& group, std::string_view label) const {
+  const torch::NoGradGuard no_grad;
+  return compute_from(reduced(group, label));
 }
 
 double Metric::value() const {
@@ -97,6 +102,17 @@ double Metric::value() const {
 
 double Metric::value(const comm::Group& group, std::string_view label) const {
   return one_number(compute(group, label));
+}
+
+std::optional<double> Metric::value_if_any(const comm::Group& group, std::string_view label) const {
+  const torch::NoGradGuard no_grad;
+  const auto states = reduced(group, label);
+  bool is_empty = true;
+  for (size_t i = 0; i < states.size(); ++i) {
+    is_empty = is_empty && at::equal(states[i], states_[i].initial);
+  }
+  if (is_empty) return {};
+  return one_number(compute_from(states));
 }
 
 void Metric::reset() {

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Metric {
   // The same for metrics whose value is one number.
   double value() const;
   double value(const comm::Group& group, std::string_view label) const;
+  // The same; nothing where no rank has added anything.
+  std::optional<double> value_if_any(const comm::Group& group, std::string_view label) const;
 
   // Back to no samples.
   void reset();
@@ -56,6 +59,9 @@ class Metric {
   virtual at::Tensor compute_from(const std::vector<at::Tensor>& states) const = 0;
 
  private:
+  // The states of all ranks' batches. Collective.
+  std::vector<at::Tensor> reduced(const comm::Group& group, std::string_view label) const;
+
   std::vector<State> states_;
   // Per state what was accumulated: nothing, one tensor, or of cat one per call.
   std::vector<std::vector<at::Tensor>> values_;

@@ -1,0 +1,13 @@
+// What errors say, without what LibTorch adds for its own developers.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace troika::compat {
+
+// what(), but of an error of LibTorch only its message. The stack of C++ frames that LibTorch adds
+// stays where the environment has TORCH_SHOW_CPP_STACKTRACES=1, as in PyTorch.
+std::string error_text(const std::exception& problem);
+
+}  // namespace troika::compat

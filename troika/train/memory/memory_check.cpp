@@ -1,0 +1,120 @@
+#include "troika/train/memory/memory_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <typeinfo>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/base/machine_memory.h"
+#include "troika/base/text.h"
+#include "troika/compat/error_text.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/train/memory/prediction.h"
+#include "troika/train/placement.h"
+#include "troika/train/task.h"
+
+namespace troika::train {
+
+namespace {
+
+// `held` bytes of what is predicted are taken already, in each of the ranks on this machine.
+void require_fits(MemoryPredictor& predictor, const MemoryPrediction& prediction, int local_ranks,
+                  double held) {
+  const auto left = memory::available();
+  if (!left) return;
+  const double each = static_cast<double>(left->bytes) / local_ranks + held;
+  if (prediction.process() <= each) return;
+  const auto choices = predict_choices(predictor, {prediction.choice.ranks});
+  const auto* fits = fastest_within(choices, each, prediction.choice);
+  const auto way_out =
+      fits ? fmt::format("{} takes {}", options_of(fits->choice), human_bytes(fits->process()))
+           : std::string(
+                 "nothing that `troika memory` knows fits: take a smaller batch or model, or more "
+                 "machines");
+  const auto room = fmt::format("{}: what is left of {}, for {} rank{} here", human_bytes(each),
+                                left->limit, local_ranks, local_ranks == 1 ? "" : "s");
+  if (prediction.peak() <= each) {
+    log::warn("each rank is predicted to take {}, of {} ({})", human_bytes(prediction.process()),
+              room, way_out);
+    return;
+  }
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "the run does not fit into memory",
+       .got = fmt::format("{} of tensors on each rank, predicted", human_bytes(prediction.peak())),
+       .expected = "at most " + room,
+       .hint = way_out + "; trainer.memory_check=off tries all the same"});
+}
+
+int ranks_on_this_machine(const comm::Group& group) {
+  const auto& nodes = group.nodes();
+  const auto own = nodes[static_cast<size_t>(group.rank())];
+  return static_cast<int>(std::count(nodes.begin(), nodes.end(), own));
+}
+
+// Why a run of this task cannot be predicted; empty: it can, as far as this knows.
+std::string why_not_ahead(const TrainOptions& options, const data::Dataset& dataset,
+                          const comm::Group& group, Task* task) {
+  if (!Placement::of(options, group).device.is_cpu()) return "on GPUs";
+  if (dataset.size() == 0) return "for data without samples";
+  if (!task) return {};
+  if (options.trainer.memory_check == "off") return "with trainer.memory_check=off";
+  if (typeid(*task) != typeid(Task)) return "for a task of a class of its own";
+  // Threads of this process would count each other's tensors.
+  if (group.size() > 1 && group.backend() == "local") return "for ranks that are threads";
+  for (const auto& entry : nn::named_state(task->module())) {
+    if (!entry.tensor.is_cpu()) return "for tensors that are not on the CPU";
+  }
+  return {};
+}
+
+std::string first_line(const std::exception& problem) {
+  const auto text = compat::error_text(problem);
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& dataset,
+                              const comm::Group& group, Task* task) {
+  if (!task && group.rank() != 0) return {};
+  if (auto reason = why_not_ahead(options, dataset, group, task); !reason.empty()) {
+    return {.why_not = std::move(reason)};
+  }
+  compat::count_tensor_memory();
+  std::optional<MemoryPredictor> predictor;
+  std::optional<MemoryPrediction> prediction;
+  try {
+    task ? predictor.emplace(options, dataset, *task) : predictor.emplace(options, dataset);
+    const auto choice = predictor->configured(group.size());
+    if (auto reason = predictor->why_not(choice); !reason.empty()) {
+      return {.why_not = "for " + reason};
+    }
+    prediction = predictor->predict(choice);
+  } catch (const std::exception& problem) {
+    // As where a limit on addresses (ulimit -v) leaves none for tensors without memory, and where a
+    // task's steps do not take zeros. What is wrong with the options or the task itself ends the
+    // run when it comes to it.
+    const auto* ours = dynamic_cast<const Error*>(&problem);
+    if (!task && !(ours && ours->kind() == ErrorKind::failure)) throw;
+    if (!task) log::warn("memory is not predicted: {}", problem.what());
+    return {.why_not = "as this failed on tensors without memory: " + first_line(problem)};
+  }
+  if (options.trainer.memory_check == "on" && group.rank() == 0) {
+    double held = 0;
+    if (task) {
+      for (const auto& entry : nn::named_state(task->module())) {
+        held += static_cast<double>(entry.tensor.nbytes());
+      }
+    }
+    require_fits(*predictor, *prediction, ranks_on_this_machine(group), held);
+  }
+  return {.tensor_bytes = static_cast<int64_t>(prediction->training_peak())};
+}
+
+}  // namespace troika::train
