@@ -79,6 +79,23 @@ TEST(Config, ArgumentsOverrideFiles) {
   EXPECT_FALSE(options.shuffle);
 }
 
+TEST(Config, ACountMayBeAFlag) {
+  int64_t count = 0, plain = 0;
+  Table table;
+  table.add("run.try", &count, "batches to try", count_or_flag());
+  table.add("run.plain", &plain, "a count", count_from(0));
+  table.parse("[run]\ntry = true\n", "run.toml");
+  EXPECT_EQ(count, 1);
+  for (const auto& [text, value] : {std::pair("false", 0), {"7", 7}, {"true", 1}, {"0", 0}}) {
+    table.set("run.try", text);
+    EXPECT_EQ(count, value);
+  }
+  EXPECT_ERROR(table.set("run.try", "yes"), ErrorKind::usage,
+               "[config] run.try; got \"yes\", expected an integer");
+  EXPECT_ERROR(table.parse("[run]\nplain = true\n", "run.toml"), ErrorKind::usage,
+               "[config] run.plain (run.toml:2); got true, expected an integer");
+}
+
 TEST(Config, ListsMayBeOfIntegers) {
   std::vector<int64_t> steps{1};
   Table table;

@@ -50,9 +50,7 @@ TEST(Launch, ItsOwnOptionsComeBeforeTheProgram) {
 TEST(Launch, RefusesNoProgramAndUnknownOptions) {
   const std::string none =
       "error: [cluster] program to launch; got none, expected a program and its arguments\n";
-  const std::string unknown =
-      ", expected an option of troika launch or a program (a program whose name begins with a dash "
-      "follows --)\n";
+  const std::string unknown = " (did you mean --tee? `troika launch --help` shows what it takes)\n";
   const std::pair<std::string, std::string> rows[] = {
       {"", none},
       {"-n 2", none},

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "tests/support/subprocess.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
@@ -62,12 +64,78 @@ TEST_F(WrongInput, NamesOfOtherProgramsAreAnsweredWithOnesOwn) {
       {"--trainer.precision=fp16", "did you mean 16-mixed?"},
       {"--trainer.precision=FP32", "did you mean 32?"},
       {"--model.name=ResNet50", "did you mean resnet50?"},
-      {"--lr=0.1", "did you mean optim.lr?"},
-      {"--batch_size 8", "did you mean data.batch_size?"},
-      {"--max-epochs=3", "did you mean trainer.max_epochs?"},
+      {"--lr=0.1", "did you mean --optim.lr?"},
+      {"--batch_size 8", "did you mean --data.batch_size?"},
+      {"--max-epochs=3", "did you mean --trainer.max_epochs?"},
   };
   for (const auto& [argument, hint] : rows) {
     expect_failure(troika(std::string("train ") + argument), 2, hint);
+  }
+}
+
+TEST_F(WrongInput, MistypedOptionsOfTheProgramAreAnsweredWithTheNearest) {
+  const std::array<const char*, 3> rows[] = {
+      {"train", "--confg run.toml", "--config"},
+      {"train", "--print-confg", "--print-config"},
+      {"train", "--shutdown-timout=3", "--shutdown-timeout"},
+      {"train", "--lr=0.1", "--optim.lr"},
+      {"memory", "--budgt=3", "--budget"},
+      {"report", "--hlep", "--help"},
+      {"launch", "--nproc 2 true", "--nproc-per-node"},
+      {"doctor", "--jsno", "--json"},
+  };
+  for (const auto& [command, words, meant] : rows) {
+    const std::string word(words, 0, std::string(words).find(' '));
+    const auto outcome = troika(std::string(command) + " " + words);
+    expect_failure(outcome, 2, std::string("error: [") + command + "] unknown option; got " + word);
+    EXPECT_THAT(outcome.err, HasSubstr(std::string("(did you mean ") + meant + "? `troika " +
+                                       command + " --help` shows what it takes)\n"));
+  }
+  expect_failure(troika("--versoin"), 2,
+                 "error: [troika] unknown option; got --versoin (did you mean --version? `troika "
+                 "--help` shows what it takes)\n");
+}
+
+TEST_F(WrongInput, TheFileMayBeAnOptionToo) {
+  write("run.toml", "[optim]\nlr = 0.25\n");
+  EXPECT_THAT(troika("train --config run.toml --print-config").out, HasSubstr("\nlr = 0.25 "));
+  EXPECT_THAT(troika("train --config=run.toml --print-config").out, HasSubstr("\nlr = 0.25 "));
+}
+
+TEST_F(WrongInput, FastDevRunIsAFlagToo) {
+  EXPECT_THAT(troika("train --trainer.fast_dev_run=true --print-config").out,
+              HasSubstr("\nfast_dev_run = 1 "));
+  write("run.toml", "[trainer]\nfast_dev_run = true\n");
+  EXPECT_THAT(troika("train run.toml --print-config").out, HasSubstr("\nfast_dev_run = 1 "));
+  EXPECT_THAT(troika("train run.toml --trainer.fast_dev_run=false --print-config").out,
+              HasSubstr("\nfast_dev_run = 0 "));
+  expect_failure(troika("train --trainer.max_steps=true"), 2,
+                 "error: [config] trainer.max_steps; got \"true\", expected an integer\n");
+}
+
+// What CLI11 finds wrong is told in the words of all errors.
+TEST_F(WrongInput, EveryErrorOfTheCommandLineHasOneForm) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"", "[troika] no command; expected one of train, validate, "},
+      {"slurm", "[slurm] no command; expected one of make, submit\n"},
+      {"slurm make --nods=2 -- true",
+       "[slurm] unknown option; got --nods=2 (did you mean --nodes? "},
+      {"memory --budget=3q", "[memory] --budget: "},
+      {"report", "[report] RUN is missing (`troika report --help` shows what it takes)\n"},
+      {"predict", "[predict] --output is missing (`troika predict --help` shows what it takes)\n"},
+      {"launch -n", "[launch] --nproc-per-node; got nothing after it, expected an integer ("},
+      {"launch -n x true", "[launch] --nproc-per-node; got x, expected an integer ("},
+      {"train --shutdown-timeout=x", "[train] --shutdown-timeout; got x, expected a number ("},
+      {"memory --ranks=0", "[memory] --ranks; got 0, expected from 1 to 1000000 ("},
+      {"completion zsh", "[completion] SHELL; got zsh, expected one of bash (bash)\n"},
+      {"doctor more", "[doctor] unexpected argument; got more (`troika doctor --help` shows "},
+      {"launch --rdzv-id=7 true",
+       "[launch] --rdzv-id requires --rdzv-endpoint (`troika launch --help` shows "},
+      {"launch --node-rank=1 --rdzv-endpoint=a:1 true",
+       "[launch] --rdzv-endpoint excludes --node-rank (`troika launch --help` shows "},
+  };
+  for (const auto& [arguments, message] : rows) {
+    expect_failure(troika(arguments), 2, std::string("error: ") + message);
   }
 }
 
@@ -181,7 +249,8 @@ TEST_F(WrongInput, BatchSmallerThanRanks) {
       troika("train --trainer.devices=3 --data.global_batch_size=2 --data.train_samples=100 "
              "--data.validation_samples=10"),
       2,
-      "  message: [data] global batch is smaller than the number of ranks; got 2, expected >= 3\n");
+      "  message: [train] data.global_batch_size does not divide among 3 ranks; got 2, expected a "
+      "multiple of 3 (data.batch_size is the samples of each rank, and always divides)\n");
 }
 
 TEST_F(WrongInput, NoDevices) {

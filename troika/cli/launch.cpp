@@ -5,6 +5,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/cli/command_line.h"
 #include "troika/cli/commands.h"
 #include "troika/cluster/launcher.h"
 
@@ -27,14 +28,9 @@ struct Arguments {
 };
 
 // The words that CLI11 left over, from the first that is no option of ours, and those after `--`.
-std::vector<std::string> program(std::vector<std::string> words, const AfterDashes& rest) {
-  if (!words.empty() && words.front().starts_with('-')) {
-    throw Error("launch", ErrorKind::usage,
-                {.what = "unknown option",
-                 .got = words.front(),
-                 .expected = "an option of troika launch or a program",
-                 .hint = "a program whose name begins with a dash follows --"});
-  }
+std::vector<std::string> program(const CLI::App& command, const AfterDashes& rest) {
+  auto words = command.remaining();
+  if (!words.empty()) require_option(command, words.front());
   if (rest) {
     // The first `--` only ends our options; one after the program's name is the program's.
     if (!words.empty()) words.emplace_back("--");
@@ -170,9 +166,7 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       "PROGRAM and its ARGUMENTS follow the options, after -- or not; all from PROGRAM on is its "
       "own.");
   command->prefix_command();
-  return {command, [command, arguments, rest] {
-            return run(*arguments, program(command->remaining(), rest));
-          }};
+  return {command, [command, arguments, rest] { return run(*arguments, program(*command, rest)); }};
 }
 
 }  // namespace troika::cli

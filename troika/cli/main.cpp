@@ -10,9 +10,12 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/cli/command_line.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/session.h"
 #include "troika/cluster/failure.h"
+#include "troika/compat/error_text.h"
+#include "troika/train/options.h"
 
 namespace {
 
@@ -71,6 +74,19 @@ void require_known_command(const std::vector<std::string>& words, CLI::App* app)
   }
 }
 
+// Options without a section are the command's own, or a key without its section.
+void require_known_options(const CLI::App& command) {
+  troika::train::TrainOptions options;
+  std::vector<std::string> keys;
+  for (const auto& [key, choices] : troika::train::make_table(options).choices()) {
+    keys.push_back("--" + key);
+  }
+  for (const auto& word : command.remaining()) {
+    if (word.substr(0, word.find('=')).find('.') != std::string::npos) continue;
+    troika::cli::require_option(command, word, keys);
+  }
+}
+
 int run(int argc, char** argv) {
   const bool check_only = cut_check(argc, argv);
   const auto rest = cut_after_dashes(argc, argv);
@@ -102,13 +118,14 @@ int run(int argc, char** argv) {
   try {
     app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
-    const bool asked_for_help = error.get_exit_code() == 0;
-    app.exit(error);
-    return asked_for_help ? 0 : static_cast<int>(troika::ErrorKind::usage);
+    if (error.get_exit_code() != 0) troika::cli::refuse(app, error);
+    return app.exit(error);  // asked for help
   }
   if (check_only && !is_configured) return 0;
   for (const auto& entry : entries) {
-    if (entry.app->parsed()) return entry.run();
+    if (!entry.app->parsed()) continue;
+    if (troika::cli::takes_configuration(*entry.app)) require_known_options(*entry.app);
+    return entry.run();
   }
   return 0;
 }
@@ -119,7 +136,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << '\n';
+    std::cerr << "error: " << troika::compat::error_text(error) << '\n';
     troika::cluster::report_failure(error);
     return troika::exit_code(error);
   }

@@ -194,7 +194,7 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
 Entry add_memory(CLI::App& app) {
   auto* command = app.add_subcommand("memory", "predict the memory that training will take");
   const auto arguments = std::make_shared<MemoryArguments>();
-  command->add_option("CONFIG", arguments->file, "as of train; without one, the defaults");
+  command->add_option("CONFIG,--config", arguments->file, "as of train; without one, the defaults");
   command->add_option("--ranks", arguments->ranks, "numbers of processes; one: trainer.devices")
       ->delimiter(',')
       ->check(CLI::Range(1, 1'000'000));

@@ -75,7 +75,7 @@ bool output_is_kept(const std::filesystem::path& folder) {
 }  // namespace
 
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
-  command.add_option("CONFIG", arguments.file, "TOML file; without one, the defaults");
+  command.add_option("CONFIG,--config", arguments.file, "TOML file; without one, the defaults");
   command.add_flag("--print-config", arguments.print_config,
                    "print the resolved configuration and stop");
   command.add_flag("--describe-config", arguments.describe_config,
