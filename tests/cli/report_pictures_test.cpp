@@ -26,8 +26,10 @@ addEventListener('load', () => {
   const details = [...document.querySelectorAll('details')];
   for (const one of details) one.open = true;
   const width = document.documentElement.scrollWidth;
+  const clipped = [...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth);
   for (const one of details) one.open = false;
   document.title = JSON.stringify({window: innerWidth, width: width,
+    clipped: clipped.map(e => e.textContent.trim().slice(0, 60)),
     height: document.documentElement.scrollHeight,
     dark: matchMedia('(prefers-color-scheme: dark)').matches,
     charts: [...document.querySelectorAll('.chart')].filter(c => !c.closest('details')).map(c => ({
@@ -161,6 +163,7 @@ class ReportInABrowser : public testing::Test {
     EXPECT_EQ(survey["window"], width);
     EXPECT_EQ(survey["dark"], dark);
     EXPECT_LE(survey["width"], width) << "nothing sticks out, also when all is unfolded";
+    EXPECT_EQ(survey["clipped"], json::array()) << "no table has to be scrolled";
     ASSERT_LE(survey["height"], picture.height()) << "a higher window shows all of the page";
     const Colour page = picture.at(2, 2);
     EXPECT_THAT(page.brightness(),

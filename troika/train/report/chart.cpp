@@ -46,12 +46,11 @@ class TickText {
   std::string suffix_;
 };
 
-std::string legend(const std::vector<std::string>& names) {
-  if (names.empty()) return {};
+std::string legend(const std::vector<LegendEntry>& entries) {
+  if (entries.empty()) return {};
   std::string html = "<p class=\"legend\">";
-  for (size_t i = 0; i < names.size(); ++i) {
-    html += fmt::format("<span><span class=\"key k{}\"></span>{}</span> ", i % kColours.size(),
-                        escape(names[i]));
+  for (const auto& [name, colour] : entries) {
+    html += fmt::format("<span><span class=\"key k{}\"></span>{}</span> ", colour, escape(name));
   }
   return html + "</p>\n";
 }

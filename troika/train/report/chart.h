@@ -40,6 +40,12 @@ std::vector<Tick> ticks(const Scale& scale, double count, double unit = 0);
 // Side of the square that marks are drawn in; y grows downwards.
 inline constexpr double kSide = 1000;
 
+// A name in a legend, with its place in kColours.
+struct LegendEntry {
+  std::string name;
+  size_t colour;
+};
+
 struct Chart {
   std::string title;
   std::string x_label;
@@ -47,9 +53,9 @@ struct Chart {
   std::vector<Tick> x_ticks;
   std::vector<Tick> y_ticks;
   bool has_y_grid = true;
-  double height;                    // of the drawing without its labels, in CSS pixels
-  std::string marks;                // SVG, kSide by kSide
-  std::vector<std::string> legend;  // names, coloured by their places in kColours
+  double height;      // of the drawing without its labels, in CSS pixels
+  std::string marks;  // SVG, kSide by kSide
+  std::vector<LegendEntry> legend;
 };
 
 // A <figure>.

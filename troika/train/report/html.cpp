@@ -7,6 +7,13 @@
 
 namespace troika::train::report {
 
+namespace {
+
+// So many columns of numbers fit into the width of a phone.
+constexpr size_t kNarrowColumns = 3;
+
+}  // namespace
+
 std::string escape(const std::string& text) {
   std::string html;
   for (const char c : text) {
@@ -58,12 +65,17 @@ std::string section(const std::string& title, const std::string& content) {
 }
 
 std::string table(const std::string& caption, const Cells& header, const std::vector<Cells>& rows) {
-  std::string html = "<div class=\"wide\"><table><caption>" + escape(caption) + "</caption>\n<tr>";
+  const bool is_wide = header.size() > kNarrowColumns;
+  std::string html = fmt::format("<div class=\"wide\"><table{}><caption>{}</caption>\n<tr>",
+                                 is_wide ? " class=\"stacks\"" : "", escape(caption));
   for (const auto& cell : header) html += "<th scope=\"col\">" + escape(cell) + "</th>";
   html += "</tr>\n";
   for (const auto& row : rows) {
     html += "<tr><th scope=\"row\">" + escape(row.front()) + "</th>";
-    for (size_t c = 1; c < row.size(); ++c) html += "<td>" + escape(row[c]) + "</td>";
+    for (size_t c = 1; c < row.size(); ++c) {
+      const auto name = is_wide ? " data-name=\"" + escape(header.at(c)) + "\"" : "";
+      html += "<td" + name + ">" + escape(row[c]) + "</td>";
+    }
     html += "</tr>\n";
   }
   return html + "</table></div>\n";

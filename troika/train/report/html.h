@@ -23,8 +23,8 @@ std::string spaced(std::string_view name);
 std::string paragraph(const std::string& text);
 // `content` is HTML.
 std::string section(const std::string& title, const std::string& content);
-// A table of numbers. The first cell of a row is its heading. It scrolls where it is too wide for
-// the window.
+// A table of numbers. The first cell of a row is its heading. In a narrow window the cells of a row
+// of many stand below each other, each beside the name of its column.
 std::string table(const std::string& caption, const Cells& header, const std::vector<Cells>& rows);
 // `content`, HTML, which is shown on a click.
 std::string folded(const std::string& title, const std::string& content);

@@ -30,6 +30,7 @@ std::string facts(const RunRecord& run) {
         "it left so far.");
   }
   const RunSummary& s = *run.summary;
+  std::string failure;
   std::string html = "<dl class=\"facts\">\n";
   const auto fact = [&](const char* name, const std::string& value) {
     html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", name, escape(value));
@@ -51,8 +52,12 @@ std::string facts(const RunRecord& run) {
   fact("optimizer steps", std::to_string(s.steps));
   fact("samples trained on", std::to_string(s.samples));
   fact("complete epochs", std::to_string(s.epochs));
+  if (!s.failure.empty()) {
+    failure =
+        "<p class=\"failure\"><strong>The run failed:</strong> " + escape(s.failure) + "</p>\n";
+  }
   fact("versions", "Troika " + s.troika_version + ", LibTorch " + s.torch_version);
-  return html + "</dl>\n";
+  return failure + html + "</dl>\n";
 }
 
 Cells rank_names(size_t ranks) {
@@ -94,6 +99,15 @@ std::string stragglers(const RunRecord& run) {
   if (!run.summary || run.summary->phase_milliseconds.empty() || run.summary->world_size == 1) {
     return section(title,
                    paragraph("Nothing to compare: it takes a finished run of several ranks."));
+  }
+  const double seconds =
+      static_cast<double>(run.summary->steps) * run.summary->median_step_milliseconds / 1e3;
+  if (!tells_of_stragglers(run.summary->steps, seconds)) {
+    return section(
+        title, paragraph(fmt::format("Too short to tell: {} steps in {}. It takes {} steps and {} "
+                                     "of them, as what else a machine does disturbs shorter ones.",
+                                     run.summary->steps, human_seconds(seconds), kStragglerSteps,
+                                     human_seconds(kStragglerSeconds))));
   }
   const auto found = find_stragglers(run.summary->phase_milliseconds);
   const std::string meaning =

@@ -34,6 +34,36 @@ std::string box(double x, double y, double width, double height, size_t colour,
       colour % kColours.size(), x, y, width, height, escape(tip));
 }
 
+// In the order of parts.
+std::vector<LegendEntry> legend_of(const std::vector<std::string>& parts) {
+  std::vector<LegendEntry> entries;
+  for (const auto& part : parts) entries.push_back({part, entries.size() % kColours.size()});
+  return entries;
+}
+
+// Of training's steps, of its epochs, of validation, of test; then of what names no stage.
+size_t usual_colour(const std::string& name) {
+  if (name.starts_with("validation/")) return 2;
+  if (name.starts_with("test/")) return 3;
+  const bool of_epochs = name.starts_with("train/epoch_") || name.ends_with("_epoch");
+  if (name.starts_with("train/")) return of_epochs ? 1 : 0;
+  return of_epochs ? 5 : 4;
+}
+
+// No two alike, of at most as many series as there are colours.
+std::vector<size_t> colours_of(const std::vector<Series>& series) {
+  std::array<bool, kColours.size()> taken{};
+  std::vector<size_t> result;
+  for (const auto& one : series) {
+    size_t colour = usual_colour(one.name);
+    while (taken[colour] && result.size() < kColours.size())
+      colour = (colour + 1) % kColours.size();
+    taken[colour] = true;
+    result.push_back(colour);
+  }
+  return result;
+}
+
 // The first, the least, the greatest and the last of each run of neighbours, so that peaks stay;
 // and of points that are not finite, one between those that are.
 std::vector<Point> thinned(const std::vector<Point>& points) {
@@ -103,9 +133,10 @@ std::vector<Tick> row_ticks(const std::vector<std::string>& rows) {
 std::string line_plot(const std::string& title, const std::string& unit, const Range& steps,
                       const std::vector<Series>& series) {
   Range values;
-  std::vector<std::string> names;
+  const auto colours = colours_of(series);
+  std::vector<LegendEntry> names;
   for (const Series& one : series) {
-    names.push_back(one.name);
+    names.push_back({one.name, colours[names.size()]});
     for (const Point& point : one.points) {
       if (std::isfinite(point.y)) values.include(point.y);
     }
@@ -114,7 +145,7 @@ std::string line_plot(const std::string& title, const std::string& unit, const R
   const Scale x = scale_with_margin(steps), y = scale_with_margin(values);
   std::string marks;
   for (size_t i = 0; i < series.size(); ++i) {
-    const size_t colour = i % kColours.size();
+    const size_t colour = colours[i];
     const bool has_dots = series[i].points.size() <= kDots;
     marks +=
         fmt::format("<path class=\"line l{}{}\" d=\"{}\"/>\n", colour,
@@ -125,17 +156,18 @@ std::string line_plot(const std::string& title, const std::string& unit, const R
       marks += fmt::format(
           "<path class=\"dot l{}\" d=\"M{:.1f} {:.1f}h0\"><title>{}: {:g} at step {:g}</title>"
           "</path>\n",
-          colour, x_of(x, point.x), y_of(y, point.y), escape(names[i]), point.y, point.x);
+          colour, x_of(x, point.x), y_of(y, point.y), escape(names[i].name), point.y, point.x);
     }
   }
-  return draw({.title = title,
-               .x_label = "optimizer step",
-               .y_label = unit,
-               .x_ticks = ticks(x, kTicks, 1),
-               .y_ticks = ticks(y, kTicks),
-               .height = 210,
-               .marks = marks,
-               .legend = names == Cells{title} ? Cells{} : names});
+  return draw(
+      {.title = title,
+       .x_label = "optimizer step",
+       .y_label = unit,
+       .x_ticks = ticks(x, kTicks, 1),
+       .y_ticks = ticks(y, kTicks),
+       .height = 210,
+       .marks = marks,
+       .legend = names.size() == 1 && names[0].name == title ? std::vector<LegendEntry>() : names});
 }
 
 std::string bar_plot(const std::string& title, const std::string& unit,
@@ -171,7 +203,7 @@ std::string bar_plot(const std::string& title, const std::string& unit,
                .has_y_grid = false,
                .height = kBar * static_cast<double>(rows.size()),
                .marks = marks,
-               .legend = parts});
+               .legend = legend_of(parts)});
 }
 
 std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks) {
@@ -211,7 +243,7 @@ std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks) {
                .has_y_grid = false,
                .height = kLane * static_cast<double>(lanes.size()),
                .marks = marks,
-               .legend = phase_names()});
+               .legend = legend_of(phase_names())});
 }
 
 }  // namespace troika::train::report

@@ -11,7 +11,8 @@ namespace troika::train::report {
 
 // Lines over `steps`, the range of the x axis. Points that are not finite break their line. Up to
 // 60 points of a series are marked by dots; of more than 1000, least and greatest ones stand for
-// their neighbours. A line without dots is paler where there are others.
+// their neighbours. A line without dots is paler where there are others. A series has the colour of
+// its stage, in every chart of every run, unless another of the chart has it.
 std::string line_plot(const std::string& title, const std::string& unit, const Range& steps,
                       const std::vector<Series>& series);
 

@@ -31,6 +31,10 @@ std::vector<double> own_times(const std::vector<PhaseTime>& phases) {
   return own;
 }
 
+bool tells_of_stragglers(int64_t steps, double seconds) {
+  return steps >= kStragglerSteps && seconds >= kStragglerSeconds;
+}
+
 std::vector<Straggler> find_stragglers(const std::vector<PhaseTime>& phases) {
   const auto own = own_times(phases);
   const double usual = median_of(own);

@@ -1,6 +1,7 @@
 // Which ranks the others wait for.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ struct Straggler {
 
 // Each rank's own time in milliseconds, from RunSummary::phase_milliseconds.
 std::vector<double> own_times(const std::vector<PhaseTime>& phases);
+
+// Whether the medians of so many steps say anything of a rank: those of a few steps, or of a
+// moment, are those of what else the machine did.
+bool tells_of_stragglers(int64_t steps, double seconds);
+inline constexpr int64_t kStragglerSteps = 20;
+inline constexpr double kStragglerSeconds = 5;
 
 // The slowest first.
 std::vector<Straggler> find_stragglers(const std::vector<PhaseTime>& phases);

@@ -54,6 +54,17 @@ th, td { border-bottom: 1px solid var(--line); padding: .2rem .9rem .2rem 0; tex
   vertical-align: top; }
 th { font-weight: 600; } th[scope=row] { font-weight: normal; }
 th:first-child { text-align: left; white-space: nowrap; }
+@media (max-width: 40rem) {
+  .stacks, .stacks caption, .stacks tbody, .stacks tr, .stacks th { display: block; }
+  .stacks tr:first-of-type { display: none; }
+  .stacks tr { border-bottom: 1px solid var(--line); padding: .3rem 0; }
+  .stacks th, .stacks td { border: 0; padding: .1rem 0; white-space: normal; }
+  .stacks th[scope=row] { font-weight: 600; }
+  .stacks td { display: flex; justify-content: space-between; gap: 1rem; }
+  .stacks td::before { content: attr(data-name); color: var(--quiet); text-align: left; }
+}
+.failure { border-left: .25rem solid #d55e00; padding: .3rem .8rem; background: var(--field);
+  overflow-wrap: anywhere; white-space: pre-line; }
 .options { display: grid; gap: .8rem 2.4rem; margin: 0;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 27rem), 1fr)); }
 .options div { min-width: 0; } .options dt { overflow-wrap: anywhere; }
