@@ -20,8 +20,13 @@ endfunction()
 # Needs the targets of fmt, too. Sets TROIKA_CUDA_PREFIXES, where headers and libraries of CUDA lie in
 # `include` and `lib`.
 function(troika_after_torch)
+  # LibTorch's package looks for torch by its name, and takes that of the system before its own.
   get_target_property(library torch LOCATION)
-  get_filename_component(folder "${library}" DIRECTORY)
+  get_target_property(cpu_library torch_cpu LOCATION)
+  get_filename_component(name "${library}" NAME)
+  get_filename_component(folder "${cpu_library}" DIRECTORY)
+  set(library "${folder}/${name}")
+  set_target_properties(torch PROPERTIES IMPORTED_LOCATION "${library}")
   if(TARGET torch_cuda)
     # PyPI's CUDA packages lie beside the package `torch`. A toolkit comes second, because LibTorch
     # may need newer libraries than the toolkit has.
