@@ -2,6 +2,7 @@
 // counted, against what was said of it. The start must not take more than a step does.
 //   prediction MODEL [all]: MemoryPredictor's, for each strategy with each precision and with most
 //     ways to recompute, then with an average of the weights; `all`: for each combination.
+//   own: the same for the module and the loss of a program, which are made before the prediction.
 //   zero: the formulas of ZeRO (Rajbhandari et al., SC 2020, section 5 and 7, with parameters in
 //     float32) for a GPT whose states are most of all; on more than 2 ranks also in groups of 2.
 #include <fmt/format.h>
@@ -9,6 +10,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -58,12 +61,12 @@ struct Measured {
   double peak() const { return std::max({start, first, second, between, validation}); }
 };
 
-Measured measure(const TrainOptions& options, const comm::Group& group) {
+Measured measure(const TrainOptions& options, const comm::Group& group, const data::Dataset& data,
+                 const std::function<std::shared_ptr<Task>()>& make) {
   const int64_t before = memory::live();
   const auto most = [before] { return static_cast<double>(memory::peak() - before); };
   memory::restart_peak();
-  const Noise noise(options.model);
-  const auto task = make_task(options);
+  const auto task = make();
   task->module().train();
   TrainingStep step(options, *task, group, 2, options.data.batch_size * group.size(), nullptr,
                     [] {});
@@ -74,7 +77,7 @@ Measured measure(const TrainOptions& options, const comm::Group& group) {
   context.optimization = &step.optimization();
   WeightAverage average(options.ema.decay, options.ema.use_buffers);
   if (options.ema.enabled) average.attach(context);
-  const auto batch = batch_of(noise, options.data.batch_size);
+  const auto batch = batch_of(data, options.data.batch_size);
   StepTimes times;
   const auto one = [&](int64_t i) {
     times.begin(i);
@@ -100,6 +103,10 @@ Measured measure(const TrainOptions& options, const comm::Group& group) {
   task->validation_step(placement.place(batch), evaluation);
   result.validation = most();
   return result;
+}
+
+Measured measure(const TrainOptions& options, const comm::Group& group) {
+  return measure(options, group, Noise(options.model), [&] { return make_task(options); });
 }
 
 TrainOptions options_for(const std::string& model) {
@@ -170,6 +177,47 @@ void expect_predicted(const std::string& model, const comm::Group& group, bool a
   }
 }
 
+// Numbers, and their sum.
+class Sums : public data::Dataset {
+ public:
+  int64_t size() const override { return 1 << 20; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto inputs = at::ones({static_cast<int64_t>(indices.size()), 96});
+    return {inputs, inputs.sum(1, true)};
+  }
+};
+
+std::shared_ptr<Task> make_own_task() {
+  const torch::nn::Sequential net(torch::nn::Linear(96, 700), torch::nn::BatchNorm1d(700),
+                                  torch::nn::Tanh(), torch::nn::Linear(700, 700), torch::nn::Tanh(),
+                                  torch::nn::Linear(700, 1));
+  return std::make_shared<Task>(net, [](const at::Tensor& outputs, const at::Tensor& targets) {
+    return (outputs - targets).square().mean();
+  });
+}
+
+void expect_own(const comm::Group& group) {
+  auto options = options_for("mlp");
+  options.data.batch_size = 64;
+  const Sums sums;
+  for (const char* precision : {"32", "bf16-true"}) {
+    for (const char* strategy : {"ddp", "zero1", "zero2"}) {
+      options.trainer.precision = precision;
+      options.trainer.strategy = strategy;
+      const auto predicted = [&] {
+        const auto task = make_own_task();
+        return MemoryPredictor(options, sums, *task)
+            .predict({strategy, precision, "none", group.size()});
+      }();
+      const auto measured = measure(options, group, sums, make_own_task);
+      const auto what = fmt::format("own {} {}", precision, strategy);
+      expect_close(predicted.peak(), measured.peak(), what);
+      expect_close(predicted.step.sum(), measured.second, what + ", second step");
+      expect_close(predicted.validation, measured.validation, what + ", validation");
+    }
+  }
+}
+
 void expect_formulas(const comm::Group& group, int group_size) {
   const bool in_groups = group_size < group.size();
   auto options = options_for("gpt");
@@ -212,12 +260,14 @@ void expect_formulas(const comm::Group& group, int group_size) {
 int main(int argc, char** argv) {
   using namespace troika;
   compat::count_tensor_memory();
-  return train::main_of_ranks(argc, argv, "memory_ranks RANKS prediction MODEL [all]|zero",
+  return train::main_of_ranks(argc, argv, "memory_ranks RANKS prediction MODEL [all]|own|zero",
                               [](const comm::Group& group, const std::vector<std::string>& more) {
                                 if (more.size() >= 2 && more[0] == "prediction") {
                                   const bool all = more.size() == 3 && more[2] == "all";
                                   train::expect_predicted(more[1], group, false, all);
                                   train::expect_predicted(more[1], group, true, all);
+                                } else if (more == std::vector<std::string>{"own"}) {
+                                  train::expect_own(group);
                                 } else if (more == std::vector<std::string>{"zero"}) {
                                   train::expect_formulas(group, group.size());
                                   if (group.size() > 2) train::expect_formulas(group, 2);

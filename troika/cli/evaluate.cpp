@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <cmath>
 #include <memory>
 
 #include "troika/base/error.h"
@@ -39,7 +40,9 @@ WorkHere work_here(const std::string& name, const Work& work) {
 
 void print(const comm::Group& group, const train::MetricValues& metrics) {
   if (group.rank() != 0) return;
-  for (const auto& [name, value] : metrics) fmt::print("{} {}\n", name, value);
+  for (const auto& [name, value] : metrics) {
+    fmt::print("{} {}\n", name, std::isnan(value) ? NAN : value);  // a NaN may have a sign
+  }
 }
 
 Entry add(CLI::App& app, const std::string& name, const std::string& what, const Work& work) {
