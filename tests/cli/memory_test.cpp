@@ -112,10 +112,19 @@ void expect_refused(const testing_support::Outcome& outcome, const std::string& 
 }
 
 TEST_F(Memory, ARunThatDoesNotFitIsRefusedBeforeItStarts) {
-  expect_refused(
-      troika("train --model.name=mlp --model.hidden_width=2000 --data.batch_size=1000000000 "
-             "--data.train_samples=64 --trainer.devices=2"),
-      "TiB", 2);
+  expect_refused(troika("train --model.name=mlp --model.hidden_width=2000000 --data.batch_size=32 "
+                        "--data.train_samples=64 --trainer.devices=2"),
+                 "TiB", 2);
+}
+
+TEST_F(Memory, ABatchThatTheDataDoNotFillIsRefusedBeforeItsMemoryIsPredicted) {
+  const auto outcome = troika(
+      "train --model.name=mlp --model.hidden_width=2000 --data.batch_size=1000000000 "
+      "--data.train_samples=64 --trainer.devices=2");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("data.batch_size is more than there is to train on; got 1000000000"));
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("memory")));
 }
 
 // A hundred times this machine's memory, in a process that stays small.

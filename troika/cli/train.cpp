@@ -22,7 +22,8 @@ namespace {
 int train_here(train::TrainOptions options, const cluster::Environment& environment) {
   check_memory(options);
   require_elastic_batch(options, environment);
-  const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue());
+  const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue(),
+                                                                    /*has_state=*/false);
   const auto group = join(options, environment);
   auto folder = train::RunFolder::claim(options, group, /*goes_on_when_started_again=*/true);
   open_log("train", options, environment, group);
@@ -30,11 +31,14 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options.model, *training);
   const auto memory = train::check_memory_of(options, *training, group);
+  // No rank makes tensors that rank 0 refuses.
+  group.barrier({.label = "memory check"});
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
   const auto task = train::make_task(options);
   train::Trainer trainer(options, group, std::move(folder));
   trainer.expect_memory(memory);
   trainer.stop_on_signals(signals);
+  signals->begin_saving();
   trainer.fit(*task, *training, *validation);
   return trainer.exit_code();
 }

@@ -20,23 +20,27 @@ constexpr std::array kStopSignals{SIGUSR1, SIGTERM, SIGINT};
 std::atomic<int> stop_asked = 0;
 std::atomic<int> meaning_of_usr1 = 0;
 std::atomic<bool> interrupted = false;
+std::atomic<bool> can_save = false;
 std::atomic<bool> listening = false;
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
 std::array<struct sigaction, kStopSignals.size()> former_actions;
 
-// Only what is async-signal-safe.
-void note_interrupt() {
-  if (interrupted.exchange(true)) {
-    ::signal(SIGINT, SIG_DFL);
-    ::raise(SIGINT);  // once this handler returns
-    return;
-  }
-  constexpr std::string_view kText =
-      "\nCtrl-C: saving at the end of the step; Ctrl-C again ends at once\n";
+// In this and the following, only what is async-signal-safe.
+void tell(std::string_view text) {
   const int error = errno;
-  [[maybe_unused]] const auto told = ::write(STDERR_FILENO, kText.data(), kText.size());
+  [[maybe_unused]] const auto told = ::write(STDERR_FILENO, text.data(), text.size());
   errno = error;
+}
+
+void note_interrupt() {
+  const bool is_first = !interrupted.exchange(true);
+  if (is_first && can_save) {
+    return tell("\nCtrl-C: saving at the end of the step; Ctrl-C again ends at once\n");
+  }
+  if (is_first) tell("\nCtrl-C before training: there is nothing to save\n");
+  ::signal(SIGINT, SIG_DFL);
+  ::raise(SIGINT);  // once this handler returns
 }
 
 void note_stop(int signal) {
@@ -50,10 +54,11 @@ void note_stop(int signal) {
 
 }  // namespace
 
-StopSignals::StopSignals(bool requeue) {
+StopSignals::StopSignals(bool requeue, bool has_state) {
   TROIKA_CHECK(!listening.exchange(true), "two StopSignals in one process at a time");
   stop_asked = static_cast<int>(StopRequest::none);
   interrupted = false;
+  can_save = has_state;
   meaning_of_usr1 =
       static_cast<int>(requeue ? StopRequest::save_and_requeue : StopRequest::save_and_stop);
   struct sigaction action {};
@@ -70,6 +75,10 @@ StopSignals::~StopSignals() {
     ::sigaction(kStopSignals[i], &former_actions[i], nullptr);
   }
   listening = false;
+}
+
+void StopSignals::begin_saving() const noexcept {
+  can_save = true;
 }
 
 StopRequest StopSignals::asked() const noexcept {

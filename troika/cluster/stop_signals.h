@@ -20,11 +20,14 @@ enum class StopRequest : int {
 // One at a time in a process. Signals of before it, and those of other processes, are not seen.
 class StopSignals {
  public:
-  // `requeue` false: SIGUSR1, too, means to save and stop.
-  explicit StopSignals(bool requeue);
+  // `requeue` false: SIGUSR1, too, means to save and stop. `has_state` false: there is nothing to
+  // save before begin_saving(), and until then the first SIGINT ends the process and says so.
+  explicit StopSignals(bool requeue, bool has_state = true);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
+
+  void begin_saving() const noexcept;
 
   // The greatest request so far. Costs one load; for any thread.
   StopRequest asked() const noexcept;

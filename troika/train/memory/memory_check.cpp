@@ -17,6 +17,7 @@
 #include "troika/train/memory/prediction.h"
 #include "troika/train/placement.h"
 #include "troika/train/task.h"
+#include "troika/train/trainer.h"
 
 namespace troika::train {
 
@@ -61,7 +62,10 @@ int ranks_on_this_machine(const comm::Group& group) {
 std::string why_not_ahead(const TrainOptions& options, const data::Dataset& dataset,
                           const comm::Group& group, Task* task) {
   if (!Placement::of(options, group).device.is_cpu()) return "on GPUs";
-  if (dataset.size() == 0) return "for data without samples";
+  // fit() refuses a batch that the data do not fill, whatever memory it would take.
+  if (global_batch(options, group.size()) > dataset.size()) {
+    return "for a batch larger than the data";
+  }
   if (!task) return {};
   if (options.trainer.memory_check == "off") return "with trainer.memory_check=off";
   if (typeid(*task) != typeid(Task)) return "for a task of a class of its own";
