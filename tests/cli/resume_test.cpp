@@ -108,6 +108,29 @@ TEST_F(ResumeRun, NothingLeftToTrainIsARunThatIsDone) {
   EXPECT_THAT(again.err, HasSubstr("run finished: 16 steps"));
 }
 
+TEST_F(ResumeRun, OptionsThatDifferFromTheCheckpointsAreNamed) {
+  const std::string eight = " --data.global_batch_size=0 --data.batch_size=8 --optim.lr=0.02";
+  ASSERT_EQ(train(eight + " --trainer.max_epochs=1 --trainer.devices=4").exit_code, 0);
+  const std::string goes_on = " --trainer.max_epochs=2 --trainer.ckpt_path=last";
+  const auto kept =
+      train(goes_on + " --data.global_batch_size=32 --optim.lr=0.02 --trainer.devices=2");
+  ASSERT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_THAT(kept.err, HasSubstr("goes on from"));
+  EXPECT_THAT(kept.err, testing::Not(HasSubstr("in the checkpoint")));
+  const auto changed = train(goes_on + eight +
+                             " --optim.lr=0.01 --optim.weight_decay=0.25 --trainer.devices=2 "
+                             "--trainer.gradient_clip_val=1 --trainer.max_epochs=3");
+  ASSERT_EQ(changed.exit_code, 0) << changed.err;
+  for (const char* warning :
+       {"warning: a batch is 16 samples on 2 ranks, and was 32 on 2 in the checkpoint "
+        "(data.global_batch_size=32 keeps it)",
+        "warning: optim.lr is 0.01, and was 0.02 in the checkpoint (optim.lr=0.02 keeps it)",
+        "warning: optim.weight_decay is 0.25, and was ",
+        "warning: trainer.gradient_clip_val is 1.0, and was 0.0 in the checkpoint"}) {
+    EXPECT_THAT(changed.err, HasSubstr(warning));
+  }
+}
+
 TEST_F(ResumeRun, TheTermSignalSavesAndStops) {
   const auto stopped =
       shell("./signalled TERM 'epoch 1/' " TROIKA_PROGRAM " launch -n 2 " TROIKA_PROGRAM " train" +
@@ -145,6 +168,24 @@ TEST_F(ResumeRun, CtrlCSavesAndSaysHowToGoOn) {
                     summary("by-hand-" + std::string(processes))["steps"].get<int64_t>() + 1));
     EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
     EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+  }
+}
+
+// The memory of so many blocks takes seconds to predict, and the line comes before.
+TEST_F(ResumeRun, CtrlCBeforeTrainingEndsAtOnce) {
+  write_file_atomically(folder_ / "text", std::string(100'000, 'x'));
+  for (const char* processes : {"1", "2"}) {
+    SCOPED_TRACE(processes);
+    const auto stopped =
+        shell(std::string("./signalled INT 'back end' " TROIKA_PROGRAM
+                          " train --data.name=text --data.files=text --data.context=32 "
+                          "--data.train_samples=0 --model.name=gpt --model.layers=96 --run.name=") +
+              "early-" + processes + " --trainer.devices=" + processes);
+    EXPECT_EQ(stopped.exit_code, 130) << read_file(folder_ / "rest");
+    EXPECT_EQ(stopped.orphans, 0);
+    EXPECT_THAT(read_file(folder_ / "rest"),
+                HasSubstr("\nCtrl-C before training: there is nothing to save\n"));
+    EXPECT_THAT(read_file(folder_ / "rest"), testing::Not(HasSubstr("saving")));
   }
 }
 

@@ -351,6 +351,21 @@ TEST_F(SaveCheckpoint, InsideOfAStepItIsOfTheEndOfItsPass) {
   expect_same(inside, after);
 }
 
+TEST_F(SaveCheckpoint, OneThatOnlyOneRankAsksForIsNamedSo) {
+  for (const int alone : {0, 2}) {
+    const auto ask = [&](FitContext& context) {
+      if (context.group.rank() == alone) context.ask_for_checkpoint();
+    };
+    try {
+      fit([&](Trainer& trainer) { trainer.add(std::make_shared<AfterPasses>(2, ask)); });
+      FAIL() << "rank " << alone << " cannot save alone";
+    } catch (const Error& problem) {
+      EXPECT_THAT(problem.what(), testing::HasSubstr(" 'checkpoint' "));
+      EXPECT_THAT(problem.what(), testing::Not(testing::HasSubstr("measure_links")));
+    }
+  }
+}
+
 TEST_F(SaveCheckpoint, ThereMustBeARunToSave) {
   class Failing : public Callback {
    public:

@@ -173,6 +173,7 @@ class Fit {
   int64_t saved_samples_ = -1;        // trained on when one to go on from was written
   int64_t validated_samples_ = -1;    // trained on at the latest validation
   std::string id_;                    // of the run, in its checkpoints and beside its logs
+  at::Tensor links_;                  // Group::links(); undefined on one rank
   std::optional<RunOutputs> outputs_;
   const Stopwatch since_start_;
   double seconds_before_ = 0;  // that the run took before

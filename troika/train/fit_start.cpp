@@ -19,6 +19,7 @@
 #include "troika/train/course_names.h"
 #include "troika/train/fit.h"
 #include "troika/train/random_state.h"
+#include "troika/train/resumed_options.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -59,6 +60,20 @@ NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
     }
   }
   return {sums.begin(), sums.end()};
+}
+
+void warn_of_changes(const CheckpointReader& saved, const TrainOptions& own, int own_ranks) {
+  TrainOptions before;
+  try {
+    before = read_checkpoint_options(saved.path());
+  } catch (const Error& problem) {
+    // Another version of Troika may have written options that are gone.
+    log::warn("the options of the checkpoint cannot be compared: {}", problem.what());
+    return;
+  }
+  for (const auto& change : changed_course(before, saved.ranks(), own, own_ranks)) {
+    log::warn("{}", change);
+  }
 }
 
 [[noreturn]] void refuse_weights_alone(const std::filesystem::path& from) {
@@ -221,9 +236,10 @@ std::filesystem::path Fit::checkpoint_to_load() const {
 void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
   if (group_.size() == 1) return;
   if (saved && saved->ranks() == group_.size()) {
-    group_.assume_links(saved->read(kLinks));
+    links_ = saved->read(kLinks);
+    group_.assume_links(links_);
   } else {
-    group_.links();
+    links_ = group_.links();
   }
 }
 
@@ -277,6 +293,7 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
   saved_samples_ = at_.samples;
   if (is_main()) {
     log::info("goes on from {}: epoch {}, step {}", checkpoint.string(), at_.epoch + 1, at_.step);
+    warn_of_changes(saved, options_, group_.size());
     if (context_.is_done() && at_.ended_step == at_.step) {
       log::info("the run is finished: raise trainer.max_epochs or trainer.max_steps to train on");
     }

@@ -34,7 +34,7 @@ RankState Fit::checkpoint_state(bool weights_only) const {
   Loops at = at_;
   at.seconds = seconds();
   add_course(at, state);
-  if (group_.size() > 1) state.rest.emplace_back(kLinks, group_.links());
+  if (links_.defined()) state.rest.emplace_back(kLinks, links_);
   return state;
 }
 
