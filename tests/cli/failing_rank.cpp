@@ -1,7 +1,9 @@
-// failing_rank throw|kill: rank 1 fails while the others wait for it in a collective.
+// failing_rank throw|kill|exit: rank 1 fails, or ends as if all were done, while the others wait
+// for it in a collective.
 #include <signal.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string_view>
 
@@ -14,6 +16,7 @@ int main(int, char** argv) try {
   group.barrier({.label = "start"});
   if (group.rank() == 1) {
     if (std::string_view(argv[1]) == "kill") ::raise(SIGKILL);
+    if (std::string_view(argv[1]) == "exit") std::exit(0);
     throw std::runtime_error("the disk is on fire");
   }
   group.barrier({.label = "never complete"});

@@ -108,5 +108,13 @@ TEST(Launch, RanksLeaveFlightRecordsBesideTheirLogs) {
   }
 }
 
+TEST(Launch, NamesTheRankThatLeftWithExitCodeZero) {
+  const auto outcome = launch("-n 5 " TROIKA_FAILING_RANK " exit");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.orphans, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("[cluster] rank 1 ended with exit code 0 before it had left "
+                                     "the run; others failed because of it\n"));
+}
+
 }  // namespace
 }  // namespace troika

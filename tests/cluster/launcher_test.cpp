@@ -158,6 +158,29 @@ TEST(Launcher, ReportedFailureCountsBeforeTheOnesItCaused) {
                 "  rank 1:  exit code 1\n");
 }
 
+// The others blame it once it has ended.
+TEST(Launcher, NamesARankThatEndedWithoutFailingBeforeTheOthers) {
+  for (const int early : {0, 2, 4}) {
+    SCOPED_TRACE(early);
+    const auto script = fmt::format(
+        "pid=$(dirname $TROIKA_ERROR_FILE)/pid; "
+        "if [ $RANK = {} ]; then echo $$ > $pid.new; mv $pid.new $pid; exit 0; fi; "
+        "until [ -e $pid ]; do :; done; stat=/proc/$(cat $pid)/stat; "
+        "until read -r _ _ state _ < $stat && [ $state = Z ]; do :; done; "
+        "echo rank {} is gone >&2; exit 3",
+        early, early);
+    Launch launch(shell(script, 5));
+    EXPECT_EQ(launch.wait(), 3);
+    EXPECT_THAT(launch.err(),
+                HasSubstr(fmt::format("[cluster] rank {} ended with exit code 0 before it had left "
+                                      "the run; others failed because of it\n  message: rank ",
+                                      early)));
+    EXPECT_THAT(launch.err(), HasSubstr(fmt::format(" says: rank {} is gone\n", early)));
+    EXPECT_THAT(launch.err(), HasSubstr("exit code 3 (reports the failure of another rank)"));
+    EXPECT_THAT(launch.err(), testing::Not(HasSubstr("failed first")));
+  }
+}
+
 TEST(Launcher, OldErrorFilesDoNotSpeakForThisLaunch) {
   TemporaryFolder logs;
   write_file_atomically(logs / "rank-0.error.json", R"({"message": "stale", "time_ns": 1})");

@@ -54,6 +54,22 @@ std::string message_of(const RankEnd& end) {
   return shown;
 }
 
+// The rank that ended as if all were done while others still needed it. Where all that failed only
+// report the failure of another rank, there must be one; on another machine (`host`) perhaps,
+// unless they name it. Null where there is none.
+const RankEnd* ended_too_early(const std::vector<RankEnd>& ends, const RankEnd& first_failure,
+                               const std::string& host) {
+  if (!blames_a_peer(first_failure)) return nullptr;
+  const auto message = message_of(first_failure);
+  const RankEnd* early = nullptr;
+  for (const auto& end : ends) {
+    const bool is_named = message.find(fmt::format("rank {} ", end.rank)) != std::string::npos;
+    if (!end.status.ok() || end.stopped_ns || (!host.empty() && !is_named)) continue;
+    if (!early || end.ended_ns < early->ended_ns) early = &end;
+  }
+  return early;
+}
+
 }  // namespace
 
 const RankEnd* first_failure(const std::vector<RankEnd>& ends) {
@@ -79,12 +95,20 @@ std::optional<int> saved_code(const std::vector<RankEnd>& ends) {
 
 std::string report(const std::vector<RankEnd>& ends, const RankEnd& first,
                    const std::string& host) {
-  std::string text = fmt::format("[cluster] rank {}{} failed first: {}\n", first.rank,
-                                 host.empty() ? "" : " on " + host, show_end(first));
-  text += fmt::format("  message: {}\n", message_of(first));
+  const std::string where = host.empty() ? "" : " on " + host;
+  const auto* early = ended_too_early(ends, first, host);
+  std::string text =
+      early ? fmt::format(
+                  "[cluster] rank {}{} ended with exit code 0 before it had left the run; "
+                  "others failed because of it\n",
+                  early->rank, where)
+            : fmt::format("[cluster] rank {}{} failed first: {}\n", first.rank, where,
+                          show_end(first));
+  text += fmt::format("  message: {}{}\n", early ? fmt::format("rank {} says: ", first.rank) : "",
+                      message_of(first));
   text += fmt::format("  log:     {}\n", first.log.string());
   for (const auto& end : ends) {
-    if (&end != &first)
+    if (&end != (early ? early : &first))
       text += fmt::format("  {:<8} {}\n", fmt::format("rank {}:", end.rank), show_end(end));
   }
   return text;

@@ -34,7 +34,9 @@ const RankEnd* first_failure(const std::vector<RankEnd>& ends);
 // that or success.
 std::optional<int> saved_code(const std::vector<RankEnd>& ends);
 
-// Several lines, the last ended. `host` is shown when not empty.
+// Several lines, the last ended. The first line names `first`, or where that only reports the
+// failure of another rank, the rank that had ended with exit code 0 by then. `host` is shown when
+// not empty.
 std::string report(const std::vector<RankEnd>& ends, const RankEnd& first, const std::string& host);
 
 // On standard error, at once.
