@@ -88,6 +88,22 @@ TEST_F(Bench, MeasuresEveryVariant) {
   EXPECT_THAT(ratio_line(1), HasSubstr("2 ranks, 1.0 MiB: "));
 }
 
+// Twenty sizes take seconds; the first row ends the measurement.
+TEST_F(Bench, PrintsEachRowOnceItIsMeasured) {
+  const auto outcome = run_program(
+      "cd " + folder_.path().string() +
+      " && mkfifo rows && { " TROIKA_PROGRAM
+      " bench collectives --backends shm --buffers shared --ranks 2 --min-time 0.3 --sizes "
+      "1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K,1K > rows & } && "
+      "{ read -r titles; read -r row; kill -TERM $!; cat > rest; } < rows; wait $!; "
+      "echo \"$row\"; wc -l < rest");
+  EXPECT_EQ(outcome.orphans, 0);
+  const auto lines = split(outcome.out, '\n');
+  ASSERT_EQ(lines.size(), 3u) << outcome.out;
+  EXPECT_THAT(lines[0], testing::StartsWith("all_reduce "));
+  EXPECT_LT(parse_int(lines[1]).value_or(19), 19) << "all rows came at the end";
+}
+
 TEST_F(Bench, MeasuresSeveralAlgorithmsAndNumbersOfRanks) {
   const json rows = measure(
       "--backends gloo --algorithms ring,auto --ranks 1,2 --sizes 64 --dtype bfloat16 "

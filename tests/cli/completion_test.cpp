@@ -1,4 +1,4 @@
-// `troika completion bash`, in a bash that completes as when Tab is pressed.
+// `troika completion`, in shells that complete as when Tab is pressed.
 #include <gmock/gmock.h>
 
 #include "tests/support/subprocess.h"
@@ -47,6 +47,81 @@ TEST(Completion, KnowsCommandsOptionsKeysAndValues) {
   // Options of the configuration are those of commands that take them; files are bash's business.
   EXPECT_THAT(complete("launch --trainer.max_e"), IsEmpty());
   EXPECT_THAT(complete("train run"), IsEmpty());
+}
+
+struct ZshCompletion {
+  std::string line;                 // as it is then
+  std::vector<std::string> offers;  // that fit
+};
+
+// An interactive zsh, on a terminal of another one's, that completes each line before it has read
+// one, and ends.
+std::vector<ZshCompletion> complete_in_zsh(const std::vector<std::string>& lines) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (const auto& line : lines) text += line + "\n";
+  write_file_atomically(folder / "lines", text);
+  write_file_atomically(folder / "run.toml", "");
+  write_file_atomically(folder / "out", "");
+  write_file_atomically(folder / ".zshrc", R"zsh(
+autoload -Uz compinit; compinit -D -u
+setopt no_auto_menu no_beep
+source <()zsh" TROIKA_PROGRAM R"zsh( completion zsh)
+compadd() {
+  local -a offers
+  builtin compadd -O offers "$@"
+  (( $#offers )) && print -rl -- ' '$^offers >> out
+  builtin compadd "$@"
+}
+zle-line-init() {
+  for line in ${(f)"$(<lines)"}; do
+    BUFFER=$line CURSOR=$#line
+    zle complete-word
+    print -r -- "=$BUFFER" >> out
+  done
+  exit
+}
+zle -N zle-line-init
+)zsh");
+  const auto outcome = testing_support::run_program(
+      "cd " + folder.path().string() +
+      " && ZDOTDIR=$PWD TERM=dumb exec zsh -f -c "
+      "'zmodload zsh/zpty && zpty shell zsh -i && while zpty -r shell; do :; done'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  std::vector<ZshCompletion> result(1);
+  for (const auto& line : split(read_file(folder / "out"), '\n')) {
+    if (line.starts_with(' ')) {
+      result.back().offers.push_back(line.substr(1));
+    } else if (line.starts_with('=')) {
+      result.back().line = line.substr(1);
+      result.emplace_back();
+    }
+  }
+  result.pop_back();
+  return result;
+}
+
+TEST(Completion, KnowsTheSameInZsh) {
+  const std::vector<std::pair<std::string, std::string>> rows{
+      {"troika tr", "troika train "},
+      {"troika slurm su", "troika slurm submit "},
+      {"troika slurm submit --dry", "troika slurm submit --dry-run "},
+      {"troika train --trainer.max_e", "troika train --trainer.max_epochs="},
+      {"troika train --trainer.strategy dil", "troika train --trainer.strategy diloco "},
+      {"troika train --trainer.precision=bf16-m", "troika train --trainer.precision=bf16-mixed "},
+      {"troika train run.toml --print", "troika train run.toml --print-config "},
+      {"troika train ru", "troika train run.toml "},
+      {"troika launch --trainer.max_e", "troika launch --trainer.max_e"},
+      {"troika test --trainer.strategy=zero", "troika test --trainer.strategy=zero"},
+      {"troika ", "troika "}};
+  std::vector<std::string> lines;
+  for (const auto& [line, completed] : rows) lines.push_back(line);
+  const auto found = complete_in_zsh(lines);
+  ASSERT_EQ(found.size(), rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(found[i].line, rows[i].second);
+  EXPECT_THAT(found[9].offers, ElementsAre("zero1", "zero2", "zero3"));
+  EXPECT_THAT(found[10].offers, IsSupersetOf({"train", "test", "launch", "slurm", "completion"}));
 }
 
 }  // namespace

@@ -68,13 +68,13 @@ int measure_collectives(const bench::Words& words, const std::string& json_file)
                                    "bench", "rank", "--rows=" + rows_file.string()};
   for (auto& argument : bench::arguments(words)) command.push_back(std::move(argument));
   std::vector<bench::Row> rows;
+  std::cout << bench::titles() << std::flush;
   for (const int ranks : plan.ranks) {
     log::info("measuring {} on {} rank{}", words.operation, ranks, ranks == 1 ? "" : "s");
     const int code = bench::start_ranks(command, ranks, bench::needs_mpi(plan));
     if (code != 0) return code;
     for (auto& row : bench::from_text(read_file(rows_file))) rows.push_back(std::move(row));
   }
-  std::cout << bench::to_table(rows);
   const std::string ratios = bench::to_ratios(rows);
   if (!ratios.empty()) {
     std::cout << "\nhow many times the bus bandwidth of others shm has:\n" << ratios;

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <iostream>
+#include <map>
 #include <memory>
 
 #include "troika/cli/commands.h"
@@ -14,8 +15,8 @@ namespace troika::cli {
 
 namespace {
 
-// Completes the command, its options, keys of the configuration and the values of those that have
-// only some. A key takes no blank after it, as its value follows. Bash cuts words at `=`.
+// Both scripts complete the command, its options, keys of the configuration and the values of those
+// that have only some; a key takes no blank after it, as its value follows. Bash cuts words at `=`.
 constexpr const char* kBash = R"(
 _troika() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} key=
@@ -23,11 +24,11 @@ _troika() {{
   elif [[ $before == "=" ]]; then key=${{COMP_WORDS[COMP_CWORD-2]}}
   elif [[ $before == --*.* ]]; then key=$before
   fi
-  local words=
+  local choices=
   if [[ -n $key ]]; then
     case $key in
 {values}    esac
-    COMPREPLY=($(compgen -W "$words" -- "$word"))
+    COMPREPLY=($(compgen -W "$choices" -- "$word"))
     return
   fi
   local command=${{COMP_WORDS[1]}} keys=
@@ -35,7 +36,7 @@ _troika() {{
   [[ $COMP_CWORD -eq 1 ]] && command=
   case $command in
 {commands}  esac
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  COMPREPLY=($(compgen -W "$choices" -- "$word"))
   if [[ -n $keys && $word == --* ]]; then
     local found=($(compgen -S = -W "{keys}" -- "$word"))
     [[ ${{#found[@]}} -gt 0 ]] && compopt -o nospace 2>/dev/null
@@ -43,6 +44,35 @@ _troika() {{
   fi
 }}
 complete -o default -F _troika troika
+)";
+
+// `words` and CURRENT are the line that zsh completes, counted from 1.
+constexpr const char* kZsh = R"(#compdef troika
+_troika() {{
+  local before=$words[CURRENT-1] key= choices=
+  if [[ $words[CURRENT] == --*.*=* ]]; then
+    key=${{words[CURRENT]%%=*}}
+    compset -P '*='
+  elif [[ $before == --*.* && $before != *=* ]]; then key=$before
+  fi
+  if [[ -n $key ]]; then
+    case $key in
+{values}    esac
+    if [[ -n $choices ]]; then compadd -- ${{=choices}}; else _files; fi
+    return
+  fi
+  local command=$words[2] keys= found=
+  (( CURRENT > 3 )) && [[ -n $words[3] ]] && command="$command $words[3]"
+  (( CURRENT == 2 )) && command=
+  case $command in
+{commands}  esac
+  compadd -- ${{=choices}} && found=1
+  if [[ -n $keys && $words[CURRENT] == --* ]]; then
+    compadd -S = -- {keys} && found=1
+  fi
+  [[ -n $found ]] || _files
+}}
+compdef _troika troika
 )";
 
 std::string words_of(const CLI::App& app) {
@@ -62,21 +92,21 @@ void add_branches(const CLI::App& app, const std::string& path, std::string& out
   }
   const auto pattern =
       path.empty() ? "\"\"" : fmt::format("\"{0}\"|\"{0} \"*", path.substr(0, path.size() - 1));
-  out += fmt::format("    {}) words=\"{}\"{} ;;\n", pattern, words_of(app),
+  out += fmt::format("    {}) choices=\"{}\"{} ;;\n", pattern, words_of(app),
                      takes_configuration(app) ? " keys=1" : "");
 }
 
-std::string bash(const CLI::App& app) {
+std::string completion(const CLI::App& app, const char* script) {
   train::TrainOptions options;
   std::string keys, values, commands;
   for (const auto& [key, choices] : train::make_table(options).choices()) {
     keys += (keys.empty() ? "--" : " --") + key;
     if (!choices.empty()) {
-      values += fmt::format("      --{}) words=\"{}\" ;;\n", key, fmt::join(choices, " "));
+      values += fmt::format("      --{}) choices=\"{}\" ;;\n", key, fmt::join(choices, " "));
     }
   }
   add_branches(app, "", commands);
-  return fmt::format(fmt::runtime(kBash), fmt::arg("values", values),
+  return fmt::format(fmt::runtime(script), fmt::arg("values", values),
                      fmt::arg("commands", commands), fmt::arg("keys", keys));
 }
 
@@ -86,10 +116,13 @@ Entry add_completion(CLI::App& app) {
   auto* command =
       app.add_subcommand("completion", "print what makes a shell complete commands and options");
   const auto shell = std::make_shared<std::string>();
-  command->add_option("SHELL", *shell, "bash")->required()->check(CLI::IsMember({"bash"}));
-  command->footer("In ~/.bashrc: source <(troika completion bash)");
-  return {command, [&app, shell] {
-            std::cout << bash(app);
+  const std::map<std::string, const char*> scripts{{"bash", kBash}, {"zsh", kZsh}};
+  command->add_option("SHELL", *shell, "bash or zsh")->required()->check(CLI::IsMember(scripts));
+  command->footer(
+      "In ~/.bashrc: source <(troika completion bash)\n"
+      "In ~/.zshrc, after compinit: source <(troika completion zsh)");
+  return {command, [&app, shell, scripts] {
+            std::cout << completion(app, scripts.at(*shell));
             return 0;
           }};
 }

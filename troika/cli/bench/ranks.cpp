@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <iostream>
 #include <utility>
 #include <vector>
 
@@ -84,7 +85,10 @@ void measure_as_rank(const Plan& plan, const std::filesystem::path& rows_file) {
   Stage stage(plan, environment);
   std::vector<Row> rows;
   for (const int64_t bytes : plan.sizes) {
-    for (Row& row : measure(plan, stage, bytes)) rows.push_back(std::move(row));
+    for (Row& row : measure(plan, stage, bytes)) {
+      if (environment.rank == 0) std::cout << to_line(row) << std::flush;
+      rows.push_back(std::move(row));
+    }
   }
   if (environment.rank == 0) write_file_atomically(rows_file, to_text(rows));
 }

@@ -29,6 +29,8 @@ constexpr std::array kTitles{"operation", "back end", "algorithm", "buffers",
                              "p50 [us]",  "p99 [us]", "alg GB/s",  "bus GB/s"};
 constexpr size_t kWords = 4;  // the first columns, which are not numbers
 using Line = std::array<std::string, kTitles.size()>;
+// The longest names there are; numbers of more digits only push a line out of its column.
+constexpr std::array<int, kTitles.size()> kWidths{14, 19, 18, 8, 5, 10, 7, 12, 12, 12, 8, 8};
 
 Line cells(const Row& row) {
   const auto time = [](double microseconds) { return fmt::format("{:.2f}", microseconds); };
@@ -45,6 +47,16 @@ Line cells(const Row& row) {
           time(row.p99_microseconds),
           rate(row.algorithm_bandwidth),
           rate(row.bus_bandwidth)};
+}
+
+std::string aligned(const Line& line) {
+  std::string text;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (i > 0) text += "  ";
+    text += i < kWords ? fmt::format("{:<{}}", line[i], kWidths[i])
+                       : fmt::format("{:>{}}", line[i], kWidths[i]);
+  }
+  return text + '\n';
 }
 
 // The nearest-rank percentile of sorted values.
@@ -101,24 +113,14 @@ void set_times(Row& row, comm::Operation operation, std::vector<double> seconds)
   row.bus_bandwidth = bus_factor(operation, row.ranks) * row.algorithm_bandwidth;
 }
 
-std::string to_table(const std::vector<Row>& rows) {
-  std::vector<Line> lines(1);
-  std::ranges::copy(kTitles, lines.front().begin());
-  for (const Row& row : rows) lines.push_back(cells(row));
-  std::array<size_t, kTitles.size()> widths{};
-  for (const Line& line : lines) {
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
-  std::string table;
-  for (const Line& line : lines) {
-    for (size_t i = 0; i < line.size(); ++i) {
-      if (i > 0) table += "  ";
-      table += i < kWords ? fmt::format("{:<{}}", line[i], widths[i])
-                          : fmt::format("{:>{}}", line[i], widths[i]);
-    }
-    table += '\n';
-  }
-  return table;
+std::string titles() {
+  Line line;
+  std::ranges::copy(kTitles, line.begin());
+  return aligned(line);
+}
+
+std::string to_line(const Row& row) {
+  return aligned(cells(row));
 }
 
 std::string to_ratios(const std::vector<Row>& rows) {

@@ -30,8 +30,10 @@ double bus_factor(comm::Operation operation, int ranks);
 // Fills in the numbers from the seconds of each call; there must be one at least.
 void set_times(Row& row, comm::Operation operation, std::vector<double> seconds);
 
-// One line a row, aligned, under a line of titles.
-std::string to_table(const std::vector<Row>& rows);
+// The line of titles, and one for a row below it: of one width, so that rows can be printed as they
+// are measured.
+std::string titles();
+std::string to_line(const Row& row);
 
 // A line for each number of ranks and size: the bus bandwidths of shm divided by those of the
 // references. Empty without either.
