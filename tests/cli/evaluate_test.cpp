@@ -91,12 +91,57 @@ TEST_F(Evaluate, PredictionsAreWrittenInTheOrderOfTheData) {
   for (size_t i = 0; i < alone.size(); ++i) ASSERT_NEAR(together[i], alone[i], 1e-12) << i;
 }
 
+TEST_F(Evaluate, ACheckpointByAnyHandleBringsItsOptions) {
+  ASSERT_EQ(train_.exit_code, 0) << train_.err;
+  std::filesystem::create_symlink("tiny", folder_ / "runs/run");  // that of `last`
+  const auto loss = metrics("test runs/tiny/config.toml").at("test/loss");
+  const auto last = std::filesystem::canonical(folder_ / "runs/tiny/checkpoints/last");
+  const auto file = (last / "model.safetensors").string();
+  for (const auto& handle : {std::string("runs/tiny"), std::string("last"), file}) {
+    EXPECT_EQ(metrics("test " + handle).at("test/loss"), loss) << handle;
+  }
+  for (const auto& handle : {std::string("runs/tiny/last"), file}) {
+    EXPECT_THAT(troika("report " + handle).out, testing::EndsWith("tiny/report.html\n"));
+  }
+  EXPECT_NEAR(metrics("validate runs/tiny/checkpoints --trainer.devices 2").at("validation/loss"),
+              loss, 1e-12);
+  const auto predicted = troika("predict runs/tiny/ --output p.safetensors");
+  EXPECT_THAT(predicted.out, HasSubstr("37 predictions: ")) << predicted.err;
+  EXPECT_THAT(troika("test nowhere/last").err,
+              HasSubstr("error: [train] there is no checkpoint nowhere/last; got No such file"));
+  EXPECT_THAT(troika("test runs").err, HasSubstr("[train] there is no checkpoint runs; got a "
+                                                 "folder without one"));
+  EXPECT_THAT(troika("train runs/tiny").err,
+              HasSubstr("error: [config] CONFIG is a folder; got runs/tiny, expected a file in "
+                        "TOML (runs/tiny/config.toml is the run's; with "
+                        "--trainer.ckpt_path=last it goes on)"));
+}
+
+TEST_F(Evaluate, FlightRecordsAreFoundByTheirRun) {
+  ASSERT_EQ(train_.exit_code, 0) << train_.err;
+  for (const char* handle : {"runs/tiny/", "runs/tiny/checkpoints"}) {
+    const auto none = troika("doctor --flight-record " + std::string(handle));
+    EXPECT_EQ(none.exit_code, 2);
+    EXPECT_THAT(none.err, HasSubstr("error: [doctor] no flight records of run "));
+    EXPECT_THAT(none.err, testing::Not(HasSubstr("json.exception")));
+  }
+  make_folder(folder_ / "runs/flight-records/tiny");
+  write_file_atomically(folder_ / "runs/flight-records/tiny/world-rank0.json",
+                        R"({"group": "world", "backend": "gloo", "cause": "", "host": "",
+                            "rank": 0, "size": 1, "now": 1, "standings": [], "calls": []})");
+  for (const char* handle : {"runs/tiny", "runs/tiny/last", "runs/flight-records/tiny"}) {
+    EXPECT_THAT(troika("doctor --flight-record " + std::string(handle)).out,
+                testing::StartsWith("Group world (1 rank, gloo) shows no failure.\n"))
+        << handle;
+  }
+}
+
 TEST_F(Evaluate, WhatCannotBeDoneIsRefused) {
   const auto other = troika("test runs/tiny/config.toml --run.name=other");
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("[train] cannot test the last checkpoint; got none in "
                                    "runs/other/checkpoints"));
-  EXPECT_THAT(troika("predict runs/tiny/config.toml").err, HasSubstr("--output is required"));
+  EXPECT_THAT(troika("predict runs/tiny/config.toml").err, HasSubstr("--output is missing"));
   const auto nothing = troika(
       "predict runs/tiny/config.toml --output x.safetensors --trainer.limit_predict_batches=0");
   EXPECT_EQ(nothing.exit_code, 2);

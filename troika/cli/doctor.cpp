@@ -19,6 +19,7 @@
 #include "troika/comm/flight_report.h"
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
+#include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/summary.h"
 
 namespace troika::cli {
@@ -137,8 +138,57 @@ int run(bool as_json) {
   return 0;
 }
 
-int explain(const std::string& records) {
-  std::cout << comm::flight_report(records);
+bool has_flight_records(const std::filesystem::path& folder) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    const auto name = entry.path().filename().string();
+    if (name.find("-rank") != std::string::npos && name.ends_with(".json")) return true;
+  }
+  return false;
+}
+
+// The folders in which a run's ranks, or those of a launch that logs into `folder`, leave them.
+std::vector<std::string> flight_record_folders(const std::filesystem::path& folder) {
+  auto normal = folder.lexically_normal();
+  if (!normal.has_filename()) normal = normal.parent_path();
+  return {folder.string(), (folder / "flight-record").string(),
+          (folder / "logs/flight-record").string(),
+          (normal.parent_path() / "flight-records" / normal.filename()).string()};
+}
+
+// The latest of them that holds some.
+std::optional<std::filesystem::path> find_flight_records(const std::filesystem::path& folder) {
+  std::optional<std::filesystem::path> latest;
+  for (const auto& place : flight_record_folders(folder)) {
+    if (!has_flight_records(place)) continue;
+    const auto time = std::filesystem::last_write_time(place);
+    if (!latest || time > std::filesystem::last_write_time(*latest)) latest = place;
+  }
+  return latest;
+}
+
+std::optional<std::filesystem::path> run_of(const std::string& given) {
+  try {
+    return train::find_run(given);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+int explain(const std::string& given) {
+  auto records = find_flight_records(given);
+  const auto run = records ? std::nullopt : run_of(given);
+  if (run) {
+    records = find_flight_records(*run);
+    if (!records) {
+      throw Error("doctor", ErrorKind::usage,
+                  {.what = "no flight records of run " + run->string(),
+                   .got = fmt::format("none in {}", fmt::join(flight_record_folders(*run), ", ")),
+                   .expected = "<group>-rank<r>.json of each rank that could write one",
+                   .hint = "ranks write them when a collective fails"});
+    }
+  }
+  std::cout << comm::flight_report(records.value_or(given));
   return 0;
 }
 
@@ -152,7 +202,8 @@ Entry add_doctor(CLI::App& app) {
   auto* json = command->add_flag("--json", *as_json, "as JSON");
   command
       ->add_option("--flight-record", *records,
-                   "folder of the flight records of a failed job: say which rank was where")
+                   "flight records of a failed job, by their folder, that of the launcher's logs "
+                   "or the run's: say which rank was where")
       ->type_name("DIR")
       ->excludes(json);
   return {command, [as_json, records] { return *records ? explain(**records) : run(*as_json); }};

@@ -48,6 +48,7 @@ void print(const comm::Group& group, const train::MetricValues& metrics) {
 Entry add(CLI::App& app, const std::string& name, const std::string& what, const Work& work) {
   auto* command = app.add_subcommand(name, what);
   const auto arguments = std::make_shared<ConfigArguments>();
+  arguments->takes_checkpoint = true;
   add_config_arguments(*command, *arguments);
   return {command, [=] {
             return run_configured(name, *arguments, command->remaining(), work_here(name, work));
@@ -89,6 +90,7 @@ Entry add_predict(CLI::App& app) {
     std::string output;
   };
   const auto arguments = std::make_shared<Arguments>();
+  arguments->takes_checkpoint = true;
   add_config_arguments(*command, *arguments);
   command->add_option("--output", arguments->output, "safetensors file with `predictions`")
       ->required();

@@ -75,7 +75,11 @@ bool output_is_kept(const std::filesystem::path& folder) {
 }  // namespace
 
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
-  command.add_option("CONFIG,--config", arguments.file, "TOML file; without one, the defaults");
+  command.add_option(
+      "CONFIG,--config", arguments.file,
+      arguments.takes_checkpoint
+          ? std::string("TOML file, or a checkpoint with its own options: ") + kCheckpointHelp
+          : "TOML file; without one, the defaults");
   command.add_flag("--print-config", arguments.print_config,
                    "print the resolved configuration and stop");
   command.add_flag("--describe-config", arguments.describe_config,
@@ -102,7 +106,11 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
     std::cout << table.to_markdown();
     return 0;
   }
-  read_configuration(table, arguments.file, overrides);
+  if (arguments.takes_checkpoint && names_checkpoint(arguments.file)) {
+    read_checkpoint_configuration(table, options, arguments.file, overrides);
+  } else {
+    read_configuration(table, arguments.file, overrides);
+  }
   if (change) change(options);
   if (arguments.print_config) {
     std::cout << table.to_toml();

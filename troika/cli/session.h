@@ -19,6 +19,7 @@ namespace troika::cli {
 
 struct ConfigArguments {
   std::string file;
+  bool takes_checkpoint = false;  // CONFIG may be one, too
   bool print_config = false;
   bool describe_config = false;
   std::optional<double> shutdown_seconds;  // of processes that this one starts

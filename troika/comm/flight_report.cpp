@@ -362,6 +362,8 @@ std::string flight_report(const std::filesystem::path& folder) {
   for (const auto& path : files) {
     try {
       records.push_back(parse(path.filename().string(), read_file(path)));
+    } catch (const nlohmann::json::exception&) {
+      unused.push_back(path.filename().string() + ": no flight record");
     } catch (const std::exception& problem) {
       unused.push_back(fmt::format("{}: {}", path.filename().string(), problem.what()));
     }

@@ -72,6 +72,23 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
   return save_safetensors(file, model, metadata, publish);
 }
 
+std::filesystem::path find_run(const std::filesystem::path& path) {
+  const auto refuse = [&](const std::string& got) {
+    throw Error("train", ErrorKind::usage,
+                {.what = path.string() + " is not the folder of a run",
+                 .got = got,
+                 .expected = "one that troika train wrote, e.g. runs/run"});
+  };
+  std::error_code none;
+  if (std::filesystem::exists(path / "config.toml", none)) return path;
+  const bool is_name = path.filename() == "last" || path.filename() == "best";
+  if (!is_name && !std::filesystem::exists(path, none)) refuse("no such folder");
+  auto part = find_on_disk(path);
+  while (part.has_relative_path() && part.filename() != "checkpoints") part = part.parent_path();
+  if (!part.has_relative_path()) refuse("a checkpoint that lies in none");
+  return part.parent_path();
+}
+
 NamedTensors load_weights(const std::filesystem::path& path) {
   const auto found = find_on_disk(path);
   return std::filesystem::is_directory(found) ? CheckpointReader(found, 0).read_all(kModelPrefix)

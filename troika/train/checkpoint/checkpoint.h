@@ -53,6 +53,10 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
 // In the following, `path` is any of what find_checkpoint() takes; "last" and "best" are those of
 // the run of the default options, runs/run.
 
+// The folder of the run: `path` itself, where that is one (it may have no checkpoint yet), else
+// that of the run which wrote the checkpoint into its `checkpoints`. Throws Error(usage).
+std::filesystem::path find_run(const std::filesystem::path& path);
+
 // Weights under PyTorch's names: of a checkpoint, put together from the files of all ranks and
 // checked; or those of any other safetensors file.
 NamedTensors load_weights(const std::filesystem::path& path);
