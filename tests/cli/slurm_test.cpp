@@ -201,7 +201,8 @@ TEST_F(Slurm, ATimeThatTheSiteGivesIsSaid) {
 TEST_F(Slurm, MistakesAreTold) {
   const std::pair<const char*, const char*> rows[] = {
       {"make -c 1", "error: [slurm] program to run; got none, expected a program and its"},
-      {"make -c 1 prog", "The following argument was not expected: prog"},
+      {"make -c 1 prog",
+       "error: [slurm] unexpected argument; got prog (`troika slurm make --help` shows"},
       {"make --site nowhere -- prog", "error: [slurm] site; got nowhere, expected a table in /"},
       {"make --site nowhere.toml -- prog", "nowhere.toml"},
       {"make --site jean-zay -p gpu_p5 -g 9 -- prog", "error: [slurm] GPUs per node; got 9"},
@@ -216,7 +217,7 @@ TEST_F(Slurm, MistakesAreTold) {
       {"make -c 1 --output logs/%j -- prog", "folder of the job's output; got logs"},
       {"submit -c 1 --output logs/%j -- prog",
        "error: [slurm] folder of the job's output; got logs, expected a folder that is there"},
-      {"", "A subcommand is required"},
+      {"", "error: [slurm] no command; expected one of make, submit\n"},
   };
   for (const auto& [arguments, message] : rows) {
     SCOPED_TRACE(arguments);

@@ -245,13 +245,13 @@ TEST_F(Weights, WhatIsNotThereOrUnknownIsSaid) {
   make_folder(folder_ / "empty");
   EXPECT_THAT(troika("export empty out.safetensors").err,
               HasSubstr("there is no checkpoint empty; got a folder without one"));
-  EXPECT_THAT(troika("export").err, HasSubstr("CHECKPOINT is required"));
+  EXPECT_THAT(troika("export").err, HasSubstr("[export] CHECKPOINT is missing"));
   EXPECT_THAT(troika("export nowhere").err,
               HasSubstr("got neither OUT nor --hf, expected OUT, a file, or --hf=DIR"));
   EXPECT_THAT(troika("import nowhere out --model mlp").err, HasSubstr("cannot open nowhere"));
   EXPECT_THAT(troika("import " TROIKA_PROGRAM " out --model mlp").err,
               HasSubstr("not a safetensors file"));
-  EXPECT_THAT(troika("import nowhere out").err, HasSubstr("--model is required"));
+  EXPECT_THAT(troika("import nowhere out").err, HasSubstr("[import] --model is missing"));
   const auto key = troika("import nowhere out --model mlp --model.width_=3");
   EXPECT_EQ(key.exit_code, 2);
   EXPECT_THAT(key.err, HasSubstr("model.width"));
