@@ -9,6 +9,7 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/cli/bench/net.h"
 #include "troika/cli/bench/plan.h"
 #include "troika/cli/bench/ranks.h"
 #include "troika/cli/bench/report.h"
@@ -84,11 +85,33 @@ int measure_collectives(const bench::Words& words, const std::string& json_file)
   return 0;
 }
 
+int measure_messages(const bench::NetWords& words, const std::string& json_file) {
+  const bench::NetPlan plan = bench::make_net_plan(words);
+  require_no_launcher();
+  const auto rows = bench::measure_net(plan);
+  std::cout << bench::to_table(rows) << std::flush;
+  if (!json_file.empty()) write_file_atomically(json_file, bench::to_record(rows));
+  return 0;
+}
+
+void add_words(CLI::App& command, bench::NetWords& words) {
+  command.add_option("--operations", words.operations, "round_trip, exchange, messages, death")
+      ->capture_default_str();
+  command.add_option("--sizes", words.sizes, "of a message, in bytes")->capture_default_str();
+  command.add_option("--streams", words.streams, "numbers of sockets for long messages")
+      ->capture_default_str();
+  command.add_option("--protections", words.protections, "none, authenticated, encrypted")
+      ->capture_default_str();
+  command.add_option("--min-time", words.min_time, "seconds of each measurement")
+      ->capture_default_str();
+}
+
 }  // namespace
 
 Entry add_bench(CLI::App& app) {
   struct Given {
     bench::Words words;
+    bench::NetWords net_words;
     std::string json_file;
     std::string rows_file;
   };
@@ -102,12 +125,20 @@ Entry add_bench(CLI::App& app) {
   add_words(*collectives, given->words);
   collectives->add_option("--json", given->json_file, "file to write the rows to, as a JSON array");
 
+  auto* net = command->add_subcommand(
+      "net",
+      "time messages between two processes of this machine, beside plain sockets; lists are "
+      "separated by commas");
+  add_words(*net, given->net_words);
+  net->add_option("--json", given->json_file, "file to write the rows to, as a JSON array");
+
   // `collectives` starts its ranks by this; the empty group keeps it out of the help.
   auto* rank = command->add_subcommand("rank", "one rank of a benchmark")->group("");
   add_words(*rank, given->words);
   rank->add_option("--rows", given->rows_file)->required();
 
-  return {command, [given, rank] {
+  return {command, [given, rank, net] {
+            if (net->parsed()) return measure_messages(given->net_words, given->json_file);
             if (!rank->parsed()) return measure_collectives(given->words, given->json_file);
             bench::measure_as_rank(bench::make_plan(given->words), given->rows_file);
             return 0;

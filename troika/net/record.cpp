@@ -6,6 +6,7 @@
 #include <array>
 
 #include "troika/base/error.h"
+#include "troika/net/bytes.h"
 
 namespace troika::net {
 
@@ -22,13 +23,6 @@ Nonce nonce_of(uint64_t count) {
   Nonce nonce{};
   for (size_t i = 0; i < 8; ++i) nonce[4 + i] = static_cast<unsigned char>(count >> (8 * i));
   return nonce;
-}
-
-const unsigned char* raw(const char* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-unsigned char* raw(char* bytes) {
-  return reinterpret_cast<unsigned char*>(bytes);
 }
 
 }  // namespace

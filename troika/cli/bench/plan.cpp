@@ -11,6 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/cli/bench/peers/peer.h"
+#include "troika/cli/bench/words.h"
 #include "troika/comm/backend.h"
 
 namespace troika::cli::bench {
@@ -21,10 +22,6 @@ using comm::Operation;
 
 // More would be a slip, and is more than the launcher starts.
 constexpr int64_t kMaxRanks = 4096;
-// MPI counts are ints.
-constexpr int64_t kMaxBytes = int64_t{4} << 30;
-constexpr double kMaxSeconds = 3600;
-
 constexpr std::array kOperations{Operation::all_reduce, Operation::reduce_scatter,
                                  Operation::all_gather, Operation::broadcast};
 constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 6> kTypes{
@@ -34,19 +31,6 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 6> kTypes{
      {"bfloat16", c10::ScalarType::BFloat16},
      {"int32", c10::ScalarType::Int},
      {"int64", c10::ScalarType::Long}}};
-
-[[noreturn]] void refuse(const std::string& what, const std::string& got,
-                         const std::string& expected, const std::string& hint = "") {
-  throw Error("bench", ErrorKind::usage,
-              {.what = what, .got = got, .expected = expected, .hint = hint});
-}
-
-[[noreturn]] void refuse_name(const std::string& what, const std::string& got,
-                              const std::vector<std::string>& known) {
-  throw Error(
-      "bench", ErrorKind::usage,
-      {.what = "unknown " + what, .got = got, .hint = "did you mean " + nearest(got, known) + "?"});
-}
 
 Operation operation_from(const std::string& word) {
   std::vector<std::string> names;
@@ -90,29 +74,6 @@ int ranks_from(const std::string& word) {
     refuse("number of ranks", word, fmt::format("an integer from 1 to {}", kMaxRanks));
   }
   return static_cast<int>(*ranks);
-}
-
-int64_t bytes_from(const std::string& word) {
-  constexpr std::string_view kUnits = "KMG";
-  std::string_view digits = word;
-  int64_t unit = 1;
-  if (const size_t at = digits.empty() ? kUnits.npos : kUnits.find(digits.back());
-      at != kUnits.npos) {
-    unit = int64_t{1} << (10 * (at + 1));
-    digits.remove_suffix(1);
-  }
-  const auto number = parse_int(digits);
-  if (!number || *number < 1 || *number > kMaxBytes / unit) {
-    refuse("size", word, "a number of bytes from 1 to 4G", "4K, 1M and 2G are multiples of 1024");
-  }
-  return *number * unit;
-}
-
-template <typename From>
-auto each(const std::string& list, From&& from) {
-  std::vector<decltype(from(list))> values;
-  for (const auto& word : split(list, ',')) values.push_back(from(word));
-  return values;
 }
 
 void check_together(const Plan& plan) {
@@ -178,11 +139,7 @@ Plan make_plan(const Words& words) {
     plan.against =
         each(words.against, [](const std::string& word) { return std::string(peer(word).name); });
   }
-  if (!(words.min_time > 0 && words.min_time <= kMaxSeconds)) {
-    refuse("--min-time", fmt::format("{}", words.min_time),
-           fmt::format("a number of seconds > 0 and <= {}", kMaxSeconds));
-  }
-  plan.min_seconds = words.min_time;
+  plan.min_seconds = seconds_from(words.min_time);
   plan.zero_copy_limit = words.zero_copy_limit;
   check_together(plan);
   return plan;

@@ -59,12 +59,6 @@ std::string aligned(const Line& line) {
   return text + '\n';
 }
 
-// The nearest-rank percentile of sorted values.
-double percentile(const std::vector<double>& sorted, double share) {
-  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
-  return sorted[std::max<size_t>(rank, 1) - 1];
-}
-
 std::string cpu_model() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -88,6 +82,11 @@ std::string ratio(const Row& row, const std::vector<const Row*>& references) {
 }
 
 }  // namespace
+
+double percentile(const std::vector<double>& sorted, double share) {
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
+  return sorted[std::max<size_t>(rank, 1) - 1];
+}
 
 double bus_factor(comm::Operation operation, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
@@ -156,16 +155,19 @@ std::vector<Row> from_text(const std::string& text) {
 }
 
 std::string to_record(const std::vector<Row>& rows) {
+  return with_machine(rows);
+}
+
+std::string with_machine(nlohmann::json rows) {
   const nlohmann::json machine{{"cores", std::thread::hardware_concurrency()},
                                {"cpu", cpu_model()}};
   const nlohmann::json versions{{"troika", train::troika_version()},
                                 {"libtorch", compat::torch_version()}};
-  nlohmann::json list = rows;
-  for (auto& row : list) {
+  for (auto& row : rows) {
     row["machine"] = machine;
     row["versions"] = versions;
   }
-  return list.dump(2) + '\n';
+  return rows.dump(2) + '\n';
 }
 
 }  // namespace troika::cli::bench

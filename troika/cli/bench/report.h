@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -46,5 +47,10 @@ std::vector<Row> from_text(const std::string& text);
 // For files that are kept: a JSON array of objects, each with the fields of a row, machine and
 // versions.
 std::string to_record(const std::vector<Row>& rows);
+// The same of rows that are objects already.
+std::string with_machine(nlohmann::json rows);
+
+// The nearest-rank percentile of sorted values.
+double percentile(const std::vector<double>& sorted, double share);
 
 }  // namespace troika::cli::bench

@@ -1,0 +1,119 @@
+#include "troika/net/mailbox.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+
+namespace troika::net {
+namespace {
+
+class Mail : public testing::Test {
+ protected:
+  void message(Channel channel, const std::string& text) {
+    const FrameHead head{FrameKind::message, static_cast<uint32_t>(text.size()), channel, 0, 0};
+    if (char* const place = mailbox_.begin(head)) std::ranges::copy(text, place);
+    mailbox_.end(head);
+  }
+  Handlers handlers_;
+  std::vector<FrameHead> replies_;
+  Mailbox mailbox_{"peer", handlers_, [this](const FrameHead& head) { replies_.push_back(head); }};
+};
+
+TEST_F(Mail, APeerThatIgnoresItsCreditIsBroken) {
+  const std::string text(kEagerBytes, 'x');
+  for (size_t i = 0; i < kCreditWindow / (kEagerBytes + 64); ++i) message(1, text);
+  EXPECT_ERROR(message(1, text), ErrorKind::failure,
+               "[net] broken frame; got more than there is credit for");
+}
+
+TEST_F(Mail, EmptyMessagesAndAnnouncementsCostCreditToo) {
+  const auto flood = [&](const auto& send) {
+    for (size_t i = 0; i <= kCreditWindow / 64; ++i) send(i);
+  };
+  EXPECT_THROW(flood([&](size_t) { message(1, ""); }), Error);
+  mailbox_.fail("over");
+  EXPECT_THROW(flood([&](size_t i) {
+                 mailbox_.announce({FrameKind::announce, 0, 1, i, size_t{1} << 40});
+               }),
+               Error);
+}
+
+TEST_F(Mail, CreditComesBackWhenMessagesAreConsumed) {
+  handlers_[1] = {kEagerBytes, [](const std::string&, const std::string&) {}};
+  const std::string text(kEagerBytes, 'x');
+  size_t back = 0;
+  for (size_t i = 0; i < 10 * kCreditWindow / kEagerBytes; ++i) {
+    message(1, text);
+    for (const auto& reply : replies_) back += reply.size;
+    replies_.clear();
+  }
+  EXPECT_GT(back, 9 * kCreditWindow);
+}
+
+TEST_F(Mail, DataMustBelongToAMessageThatWasGranted) {
+  std::string buffer(2 * kEagerBytes, '?');
+  mailbox_.post(1, {1, buffer, {}}, true);
+  mailbox_.announce({FrameKind::announce, 0, 1, 5, 2 * kEagerBytes});
+  ASSERT_EQ(replies_.size(), 1u);
+  EXPECT_EQ(replies_[0].kind, FrameKind::grant);
+  const auto data = [](uint64_t id, uint64_t offset, size_t length) {
+    return FrameHead{FrameKind::data, static_cast<uint32_t>(length), 1, id, offset};
+  };
+  EXPECT_THROW(mailbox_.begin(data(6, 0, 1)), Error);
+  EXPECT_THROW(mailbox_.begin(data(5, 2 * kEagerBytes, 1)), Error);
+  EXPECT_THROW(mailbox_.begin(data(5, kEagerBytes + 1, kEagerBytes)), Error);
+  EXPECT_THROW(mailbox_.begin(data(5, ~uint64_t{0}, kEagerBytes)), Error);
+  EXPECT_EQ(mailbox_.begin(data(5, kEagerBytes, kEagerBytes)), buffer.data() + kEagerBytes);
+}
+
+TEST_F(Mail, HandlersFillOneLongMessageAtATime) {
+  std::vector<size_t> sizes;
+  handlers_[1] = {3 * kEagerBytes,
+                  [&](const std::string&, const std::string& m) { sizes.push_back(m.size()); }};
+  const size_t size = 2 * kEagerBytes;
+  for (const uint64_t id : {1, 2}) mailbox_.announce({FrameKind::announce, 0, 1, id, size});
+  mailbox_.announce({FrameKind::announce, 0, 1, 3, 4 * kEagerBytes});
+  ASSERT_EQ(replies_.size(), 1u) << "the second waits, and the third behind it";
+  const FrameHead data{FrameKind::data, static_cast<uint32_t>(size), 1, 1, 0};
+  ASSERT_NE(mailbox_.begin(data), nullptr);
+  mailbox_.end(data);
+  EXPECT_THAT(sizes, testing::ElementsAre(size));
+  ASSERT_EQ(replies_.size(), 3u);
+  EXPECT_EQ(replies_[1].kind, FrameKind::grant);
+  EXPECT_EQ(replies_[2].kind, FrameKind::refuse) << "the third is longer than the handler takes";
+  const FrameHead second{FrameKind::data, static_cast<uint32_t>(size), 1, 2, 0};
+  mailbox_.begin(second);
+  mailbox_.end(second);
+  EXPECT_EQ(sizes.size(), 2u);
+}
+
+TEST_F(Mail, NothingIsWrittenToABufferThatWasCancelled) {
+  std::string buffer(2 * kEagerBytes, '?');
+  std::vector<Outcome> outcomes;
+  mailbox_.post(1, {7, buffer, [&](const Result& r) { outcomes.push_back(r.outcome); }}, true);
+  mailbox_.announce({FrameKind::announce, 0, 1, 5, 2 * kEagerBytes});
+  const auto freed = mailbox_.cancel(7, Outcome::timeout);
+  ASSERT_TRUE(freed);
+  EXPECT_EQ(freed->data(), buffer.data());
+  EXPECT_THAT(outcomes, testing::ElementsAre(Outcome::timeout));
+  const FrameHead data{FrameKind::data, static_cast<uint32_t>(kEagerBytes), 1, 5, 0};
+  EXPECT_EQ(mailbox_.begin(data), nullptr);
+  mailbox_.end(data);
+}
+
+TEST_F(Mail, WhatHasComeCanBeReceivedAfterTheEnd) {
+  message(1, "last words");
+  mailbox_.fail("gone");
+  std::string buffer(20, '?');
+  std::vector<Result> results;
+  const auto keep = [&](const Result& r) { results.push_back(r); };
+  mailbox_.post(1, {1, buffer, keep}, false);
+  mailbox_.post(1, {2, buffer, keep}, false);
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].outcome, Outcome::done);
+  EXPECT_EQ(buffer.substr(0, results[0].bytes), "last words");
+  EXPECT_EQ(results[1].outcome, Outcome::lost);
+}
+
+}  // namespace
+}  // namespace troika::net

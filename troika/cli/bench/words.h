@@ -1,0 +1,31 @@
+// Words of the command line that several benchmarks take.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "troika/base/text.h"
+
+namespace troika::cli::bench {
+
+// Throws the Error(bench, usage).
+[[noreturn]] void refuse(const std::string& what, const std::string& got,
+                         const std::string& expected, const std::string& hint = "");
+[[noreturn]] void refuse_name(const std::string& what, const std::string& got,
+                              const std::vector<std::string>& known);
+
+// "4K" and the like: a number of bytes from 1 to 4 GiB. Throws Error(bench, usage) for others.
+int64_t bytes_from(const std::string& word);
+// Throws Error(bench, usage) unless it is a time for a measurement.
+double seconds_from(double min_time);
+
+// The values of a list that is separated by commas.
+template <typename From>
+auto each(const std::string& list, From&& from) {
+  std::vector<decltype(from(list))> values;
+  for (const auto& word : split(list, ',')) values.push_back(from(word));
+  return values;
+}
+
+}  // namespace troika::cli::bench

@@ -1,0 +1,72 @@
+#include "troika/net/endpoint.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "troika/base/error.h"
+
+namespace troika::net {
+
+namespace {
+
+Duration left(Deadline deadline) {
+  return std::max(Duration(0), deadline.at() - Clock::now());
+}
+
+// Runs the operation that `start` starts with a completion, to its end.
+template <typename Start>
+size_t complete(Endpoint& endpoint, const std::string& what, const Start& start,
+                Deadline deadline) {
+  std::optional<Result> result;
+  const Ticket ticket = start([&result](const Result& given) { result = given; });
+  if (!endpoint.run_until([&result] { return result.has_value(); }, left(deadline))) {
+    // May find it done meanwhile; the completion has run in either case.
+    endpoint.cancel(ticket, Outcome::timeout);
+  }
+  switch (result->outcome) {
+    case Outcome::done:
+      return result->bytes;
+    case Outcome::timeout:
+      throw Error("net", ErrorKind::timeout, {.what = what + " was not done in time"});
+    case Outcome::too_long:
+      throw Error("net", ErrorKind::usage,
+                  {.what = what + " has no room",
+                   .got = fmt::format("{} bytes", result->bytes),
+                   .expected = "no more than the receiver takes"});
+    case Outcome::cancelled:
+    case Outcome::lost:
+      break;
+  }
+  throw Error("net", ErrorKind::peer, {.what = what + " failed", .got = result->reason});
+}
+
+}  // namespace
+
+Pieces::Pieces(std::initializer_list<std::string_view> pieces) : count_(pieces.size()) {
+  TROIKA_CHECK(count_ <= kMost, "a message has at most 4 pieces");
+  std::ranges::copy(pieces, pieces_.begin());
+  for (const auto piece : pieces) bytes_ += piece.size();
+}
+
+void send_by(Endpoint& endpoint, const std::string& peer, Channel channel, const Pieces& message,
+             Deadline deadline, Priority priority) {
+  complete(
+      endpoint, fmt::format("a message to {}", peer),
+      [&](Completion completion) {
+        return endpoint.send(peer, channel, message, priority, std::move(completion));
+      },
+      deadline);
+}
+
+size_t receive_by(Endpoint& endpoint, const std::string& peer, Channel channel,
+                  std::span<char> buffer, Deadline deadline) {
+  return complete(
+      endpoint, fmt::format("a message from {}", peer),
+      [&](Completion completion) {
+        return endpoint.receive(peer, channel, buffer, std::move(completion));
+      },
+      deadline);
+}
+
+}  // namespace troika::net

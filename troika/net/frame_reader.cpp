@@ -1,0 +1,140 @@
+#include "troika/net/frame_reader.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "troika/net/descriptor.h"
+
+namespace troika::net {
+
+namespace {
+
+constexpr size_t kBuffer = size_t{64} << 10;
+// While a long payload is on its way, no more than this goes to the buffer behind it, because it
+// must be copied from there.
+constexpr size_t kBehindPayload = 512;
+constexpr size_t kMostAtOnce = size_t{1} << 20;
+
+}  // namespace
+
+FrameReader::FrameReader(const Secret& key, Protection protection)
+    : protection_(protection), cipher_(key), buffer_(kBuffer) {}
+
+bool FrameReader::read(int socket, FrameSink& sink, std::string& reason) {
+  for (size_t total = 0; total < kMostAtOnce;) {
+    // A head and a tag always fit behind what is left of others.
+    if (start_ > 0) {
+      std::memmove(buffer_.data(), buffer_.data() + start_, buffered());
+      end_ -= std::exchange(start_, 0);
+    }
+    std::array<iovec, 2> parts;
+    int count = 0;
+    size_t room = buffer_.size() - end_;
+    const bool reads_payload = state_ == State::payload;
+    if (reads_payload) {
+      parts[static_cast<size_t>(count++)] = {payload_, missing_};
+      if (missing_ > kBuffer / 2) room = std::min(room, kBehindPayload);
+    }
+    const size_t wanted = room + (reads_payload ? missing_ : 0);
+    parts[static_cast<size_t>(count++)] = {buffer_.data() + end_, room};
+    const ssize_t got = ::readv(socket, parts.data(), count);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (got <= 0) {
+      reason = got == 0 ? "its connection closed" : system_reason(errno);
+      return false;
+    }
+    auto bytes = static_cast<size_t>(got);
+    total += bytes;
+    const bool is_drained = bytes < wanted;
+    if (reads_payload) {
+      const size_t direct = std::min(bytes, missing_);
+      take_payload(payload_, direct);
+      bytes -= direct;
+    }
+    end_ += bytes;
+    parse(sink);
+    if (is_drained) return true;
+  }
+  return true;
+}
+
+void FrameReader::parse(FrameSink& sink) {
+  while (true) {
+    if (state_ == State::head && !take_head(sink)) return;
+    if (state_ == State::payload) {
+      const size_t size = std::min(missing_, buffered());
+      take_payload(buffer_.data() + start_, size);
+      start_ += size;
+      if (state_ == State::payload) return;
+    }
+    if (state_ == State::tag && !take_tag()) return;
+    state_ = State::head;
+    sink.end(head_);
+  }
+}
+
+// Whether a head was there; its frame may be whole with it.
+bool FrameReader::take_head(FrameSink& sink) {
+  const bool is_sealed = protection_ != Protection::none;
+  const size_t size = is_sealed ? kSealedHead : kFrameHead;
+  if (buffered() < size) return false;
+  const char* const bytes = buffer_.data() + start_;
+  std::array<char, kFrameHead> plain;
+  if (is_sealed) {
+    cipher_.open_head(std::span<const char, kSealedHead>(bytes, kSealedHead), plain);
+  } else {
+    std::copy_n(bytes, kFrameHead, plain.begin());
+  }
+  start_ += size;
+  head_ = decode(plain);
+  payload_ = sink.begin(head_);
+  missing_ = head_.length;
+  if (!payload_ && missing_ > 0) payload_ = nowhere();
+  if (missing_ > 0) state_ = State::payload;
+  return true;
+}
+
+// They may be there already.
+void FrameReader::take_payload(const char* bytes, size_t size) {
+  if (bytes != payload_ && size > 0) std::memcpy(payload_, bytes, size);
+  payload_ += size;
+  missing_ -= size;
+  if (missing_ > 0) return;
+  payload_ -= head_.length;
+  state_ = State::tag;
+}
+
+bool FrameReader::take_tag() {
+  if (protection_ == Protection::none) return true;
+  if (buffered() < kFrameTag) return false;
+  const std::span<const char, kFrameTag> tag(buffer_.data() + start_, kFrameTag);
+  if (protection_ == Protection::encrypted) {
+    cipher_.open({payload_, head_.length}, tag);
+  } else {
+    cipher_.verify({payload_, head_.length}, tag);
+  }
+  start_ += kFrameTag;
+  return true;
+}
+
+char* FrameReader::nowhere() {
+  nowhere_.resize(kMaxFramePayload);
+  return nowhere_.data();
+}
+
+void FrameReader::forget(std::span<const char> memory) {
+  if (state_ == State::head) return;
+  const size_t taken = head_.length - missing_;
+  char* const begin = state_ == State::tag ? payload_ : payload_ - taken;
+  if (begin < memory.data() || begin >= memory.data() + memory.size()) return;
+  // The tag is over what came before, too.
+  std::copy_n(begin, taken, nowhere());
+  payload_ = nowhere_.data() + (payload_ - begin);
+}
+
+}  // namespace troika::net

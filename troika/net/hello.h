@@ -1,0 +1,65 @@
+// The first records (record.h) of a connection between endpoints: who connects, and whether it may.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troika/net/descriptor.h"
+#include "troika/net/frame_cipher.h"
+#include "troika/net/handshake.h"
+
+namespace troika::net {
+
+// Data sockets of a connection, at most; one more carries all else.
+inline constexpr int kMostStreams = 16;
+inline constexpr size_t kMostName = 255;  // bytes
+
+struct Hello {
+  std::string name;      // of the endpoint that connects
+  uint64_t attempt = 0;  // random; the same for all sockets that are to be one connection
+  Protection protection{};
+  int socket = 0;   // which of the connection's
+  int sockets = 1;  // of the connection
+};
+std::string encode(const Hello& hello);
+// Nothing for bytes that no endpoint sends.
+std::optional<Hello> decode_hello(std::string_view bytes);
+
+enum class Verdict : uint8_t {
+  welcome,  // frames follow
+  busy,     // there is another connection under that name, or about to be: try again later
+  refused,  // for the reason given; no use to try again
+};
+struct HelloReply {
+  Verdict verdict{};
+  std::string reason = {};
+};
+std::string encode(const HelloReply& reply);
+std::optional<HelloReply> decode_reply(std::string_view bytes);
+
+// What a listener is called in the handshake (handshake.h).
+std::string listener_name(const std::string& endpoint);
+// Of the frames of a session.
+SessionKeys frame_keys(const SessionKeys& keys);
+
+struct Address {
+  std::string host;  // a name, or a numeric address of IPv4 or IPv6
+  int port = 0;
+};
+
+// Connects one socket: tries the addresses in turn, again and again, until one answers. Blocks.
+// Throws Error(net): `timeout` past the deadline, telling why the last attempt at each address
+// failed; `usage` when the peer refused.
+struct Dialed {
+  Descriptor socket;  // nonblocking
+  SessionKeys keys;   // of the frames
+  Verdict verdict{};  // welcome or busy
+  Address address;    // that answered
+};
+Dialed dial(const std::string& peer, const std::vector<Address>& addresses, const Secret& secret,
+            const Hello& hello, Deadline deadline);
+
+}  // namespace troika::net

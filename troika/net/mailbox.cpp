@@ -1,0 +1,265 @@
+#include "troika/net/mailbox.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "troika/base/error.h"
+
+namespace troika::net {
+
+namespace {
+
+[[noreturn]] void fail_frame(const std::string& got) {
+  throw Error("net", ErrorKind::failure, {.what = "broken frame", .got = got});
+}
+
+void finish(const Posted& posted, Outcome outcome, size_t bytes, const std::string& reason = {}) {
+  if (posted.completion) {
+    posted.completion({.outcome = outcome, .bytes = bytes, .reason = reason});
+  }
+}
+
+void finish_too_long(const Posted& posted, size_t bytes) {
+  finish(posted, Outcome::too_long, bytes,
+         fmt::format("{} bytes came for a buffer of {}", bytes, posted.buffer.size()));
+}
+
+}  // namespace
+
+Mailbox::Mailbox(std::string peer, const Handlers& handlers,
+                 std::function<void(const FrameHead&)> reply)
+    : peer_(std::move(peer)), handlers_(handlers), reply_(std::move(reply)) {}
+
+void Mailbox::charge(size_t cost) {
+  held_ += cost;
+  if (held_ > kCreditWindow) fail_frame("more than there is credit for");
+}
+
+void Mailbox::consumed(size_t cost) {
+  held_ -= cost;
+  owed_ += cost;
+  if (owed_ < kCreditWindow / 4) return;
+  reply_({.kind = FrameKind::credit, .size = std::exchange(owed_, 0)});
+}
+
+std::optional<Posted> Mailbox::take_posted(Channel channel) {
+  const auto found = posted_.find(channel);
+  if (found == posted_.end()) return std::nullopt;
+  Posted posted = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) posted_.erase(found);
+  return posted;
+}
+
+const HandlerEntry* Mailbox::handler_of(Channel channel) const {
+  const auto found = handlers_.find(channel);
+  return found == handlers_.end() ? nullptr : &found->second;
+}
+
+void Mailbox::post(Channel channel, Posted posted, bool is_connected) {
+  const auto found = arrived_.find(channel);
+  if (found != arrived_.end()) {
+    const Arrived arrived = std::move(found->second.front());
+    found->second.pop_front();
+    if (found->second.empty()) arrived_.erase(found);
+    fill(std::move(posted), arrived);
+  } else if (is_connected) {
+    posted_[channel].push_back(std::move(posted));
+  } else {
+    finish(posted, Outcome::lost, 0, fmt::format("{} is not connected", peer_));
+  }
+}
+
+void Mailbox::fill(Posted posted, const Arrived& arrived) {
+  consumed(arrived.cost);
+  if (arrived.head.kind == FrameKind::announce) return accept(std::move(posted), arrived.head);
+  const std::string& text = arrived.text;
+  if (text.size() > posted.buffer.size()) return finish_too_long(posted, text.size());
+  if (!text.empty()) std::memcpy(posted.buffer.data(), text.data(), text.size());
+  finish(posted, Outcome::done, text.size());
+}
+
+void Mailbox::accept(Posted posted, const FrameHead& head) {
+  const bool fits = head.size <= posted.buffer.size();
+  reply_({.kind = fits ? FrameKind::grant : FrameKind::refuse, .id = head.id});
+  if (!fits) return finish_too_long(posted, head.size);
+  Incoming& incoming = incoming_[head.id];
+  incoming.posted = std::move(posted);
+  incoming.is_posted = true;
+  incoming.size = incoming.missing = head.size;
+}
+
+bool Mailbox::deliver(Arrived& arrived) {
+  const Channel channel = arrived.head.channel;
+  if (auto posted = take_posted(channel)) {
+    fill(std::move(*posted), arrived);
+    return true;
+  }
+  const HandlerEntry* entry = handler_of(channel);
+  if (!entry) return false;
+  if (arrived.head.kind == FrameKind::message) {
+    consumed(arrived.cost);
+    // The handler may be replaced by itself.
+    const Handler handler = entry->handler;
+    if (arrived.text.size() <= entry->most) handler(peer_, std::move(arrived.text));
+    return true;
+  }
+  const FrameHead& head = arrived.head;
+  if (head.size > entry->most) {
+    consumed(arrived.cost);
+    reply_({.kind = FrameKind::refuse, .id = head.id});
+    return true;
+  }
+  if (fills_text_) return false;
+  fills_text_ = true;
+  consumed(arrived.cost);
+  Incoming& incoming = incoming_[head.id];
+  incoming.text.resize(head.size);
+  incoming.size = incoming.missing = head.size;
+  reply_({.kind = FrameKind::grant, .id = head.id});
+  return true;
+}
+
+void Mailbox::serve(Channel channel) {
+  while (true) {
+    const auto found = arrived_.find(channel);
+    if (found == arrived_.end() || !handler_of(channel)) return;
+    Arrived arrived = std::move(found->second.front());
+    found->second.pop_front();
+    if (found->second.empty()) arrived_.erase(found);
+    if (deliver(arrived)) continue;
+    arrived_[channel].push_front(std::move(arrived));
+    return;
+  }
+}
+
+void Mailbox::announce(const FrameHead& head) {
+  const size_t cost = credit_cost(head);
+  charge(cost);
+  if (incoming_.contains(head.id)) fail_frame("a message twice");
+  Arrived arrived{head, {}, cost};
+  // What came before goes before.
+  if (arrived_.contains(head.channel) || !deliver(arrived)) {
+    arrived_[head.channel].push_back(std::move(arrived));
+  }
+}
+
+char* Mailbox::begin(const FrameHead& head) {
+  return head.kind == FrameKind::data ? begin_data(head) : begin_message(head);
+}
+
+void Mailbox::end(const FrameHead& head) {
+  return head.kind == FrameKind::data ? end_data(head) : end_message(head);
+}
+
+char* Mailbox::begin_message(const FrameHead& head) {
+  charge(credit_cost(head));
+  is_dropped_ = false;
+  direct_ = take_posted(head.channel);
+  if (direct_ && head.length <= direct_->buffer.size()) return direct_->buffer.data();
+  if (direct_) {
+    is_dropped_ = true;
+    finish_too_long(*std::exchange(direct_, std::nullopt), head.length);
+    return nullptr;
+  }
+  text_.resize(head.length);
+  return text_.data();
+}
+
+void Mailbox::end_message(const FrameHead& head) {
+  const size_t cost = credit_cost(head);
+  if (direct_ || is_dropped_) {
+    consumed(cost);
+    if (direct_) finish(*std::exchange(direct_, std::nullopt), Outcome::done, head.length);
+    return;
+  }
+  Arrived arrived{head, std::exchange(text_, {}), cost};
+  if (arrived_.contains(head.channel) || !deliver(arrived)) {
+    arrived_[head.channel].push_back(std::move(arrived));
+  }
+}
+
+char* Mailbox::begin_data(const FrameHead& head) {
+  const auto found = incoming_.find(head.id);
+  if (found == incoming_.end()) fail_frame("data that nobody asked for");
+  Incoming& incoming = found->second;
+  const auto room = incoming.is_posted ? incoming.posted.buffer : std::span<char>(incoming.text);
+  if (head.length > incoming.missing) fail_frame("data beyond its message");
+  if (room.empty()) return nullptr;  // cancelled
+  if (head.size > room.size() || head.length > room.size() - head.size) {
+    fail_frame("data beyond its message");
+  }
+  return room.data() + head.size;
+}
+
+void Mailbox::end_data(const FrameHead& head) {
+  const auto found = incoming_.find(head.id);
+  Incoming& incoming = found->second;
+  incoming.missing -= head.length;
+  if (incoming.missing > 0) return;
+  const Incoming whole = std::move(incoming);
+  incoming_.erase(found);
+  if (whole.is_posted) {
+    return finish(whole.posted, Outcome::done, whole.size);
+  }
+  fills_text_ = false;
+  if (const HandlerEntry* entry = handler_of(head.channel)) {
+    const Handler handler = entry->handler;
+    handler(peer_, whole.text);
+  }
+  std::vector<Channel> waiting;
+  for (const auto& [channel, queue] : arrived_) waiting.push_back(channel);
+  for (const Channel channel : waiting) serve(channel);
+}
+
+std::optional<std::span<char>> Mailbox::cancel(Ticket ticket, Outcome why) {
+  const auto end_with = [&](Posted posted) {
+    finish(posted, why, 0, "it was given up");
+    return posted.buffer;
+  };
+  for (auto& [channel, queue] : posted_) {
+    const auto found = std::ranges::find(queue, ticket, &Posted::ticket);
+    if (found == queue.end()) continue;
+    Posted posted = std::move(*found);
+    queue.erase(found);
+    if (queue.empty()) posted_.erase(channel);
+    return end_with(std::move(posted));
+  }
+  if (direct_ && direct_->ticket == ticket) {
+    is_dropped_ = true;
+    return end_with(*std::exchange(direct_, std::nullopt));
+  }
+  for (auto& [id, incoming] : incoming_) {
+    if (incoming.is_posted && incoming.posted.ticket == ticket) {
+      // Its data still come, and go nowhere.
+      return end_with(std::exchange(incoming.posted, {}));
+    }
+  }
+  return std::nullopt;
+}
+
+void Mailbox::fail(const std::string& reason) {
+  std::vector<Posted> lost;
+  for (auto& [channel, queue] : posted_) std::ranges::move(queue, std::back_inserter(lost));
+  for (auto& [id, incoming] : incoming_) {
+    if (incoming.is_posted) lost.push_back(std::move(incoming.posted));
+  }
+  if (direct_) lost.push_back(*std::exchange(direct_, std::nullopt));
+  posted_.clear();
+  incoming_.clear();
+  for (auto entry = arrived_.begin(); entry != arrived_.end();) {
+    std::erase_if(entry->second,
+                  [](const Arrived& a) { return a.head.kind == FrameKind::announce; });
+    for (Arrived& arrived : entry->second) arrived.cost = 0;
+    entry = entry->second.empty() ? arrived_.erase(entry) : std::next(entry);
+  }
+  fills_text_ = false;
+  held_ = owed_ = 0;
+  for (const Posted& posted : lost) finish(posted, Outcome::lost, 0, reason);
+}
+
+}  // namespace troika::net

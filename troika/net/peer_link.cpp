@@ -1,0 +1,208 @@
+#include "troika/net/peer_link.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "troika/base/error.h"
+
+namespace troika::net {
+
+PeerLink::PeerLink(std::string peer, Poller& poller, const Handlers& handlers,
+                   std::function<void(const PeerChange&)> changed)
+    : peer_(std::move(peer)),
+      poller_(poller),
+      changed_(std::move(changed)),
+      mailbox_(peer_, handlers, [this](const FrameHead& head) {
+        queue_.add_control(head);
+        pump();
+      }) {}
+
+PeerLink::~PeerLink() {
+  for (const auto& socket : sockets_) {
+    if (socket) poller_.remove(socket->fd.get());
+  }
+}
+
+bool PeerLink::misses(const PairId& pair, int index) const {
+  return !pair_ || (pair_ == pair && !sockets_[static_cast<size_t>(index)]);
+}
+
+void PeerLink::adopt(const PairId& pair, int index, Descriptor socket, const SessionKeys& keys,
+                     Protection protection) {
+  const auto i = static_cast<size_t>(index);
+  if (!pair_) {
+    pair_ = pair;
+    sockets_.resize(static_cast<size_t>(pair.sockets));
+  }
+  const int fd = socket.get();
+  sockets_[i] = std::make_shared<Socket>(std::move(socket), keys, protection);
+  poller_.add(fd, [this, i](uint32_t events) { ready(i, events); });
+  is_up_ = std::ranges::all_of(sockets_, [](const auto& s) { return s != nullptr; });
+  if (!is_up_) return;
+  left_ = false;
+  changed_({peer_, true, {}});
+  pump();
+}
+
+void PeerLink::send(std::shared_ptr<Outgoing> message) {
+  queue_.add(std::move(message));
+  pump();
+}
+
+bool PeerLink::cancel(Ticket ticket, Outcome why) {
+  const auto sent = queue_.cancel(ticket, why);
+  if (sent == SendQueue::Cancelled::must_end) {
+    end(fmt::format("a message to {} was given up", peer_));
+  }
+  if (sent != SendQueue::Cancelled::unknown) return true;
+  const auto buffer = mailbox_.cancel(ticket, why);
+  if (!buffer) return false;
+  for (const auto& socket : sockets_) {
+    if (socket) socket->reader.forget(*buffer);
+  }
+  return true;
+}
+
+void PeerLink::end(const std::string& reason) {
+  if (!pair_) return;
+  const bool was_up = std::exchange(is_up_, false);
+  pair_.reset();
+  // Who is inside a socket's function holds it.
+  for (const auto& socket : std::exchange(sockets_, {})) {
+    if (!socket) continue;
+    poller_.remove(socket->fd.get());
+    socket->fd.reset();
+    socket->writer.clear();
+  }
+  const std::string why = left_ ? fmt::format("{} has left", peer_) : reason;
+  queue_.fail(why);
+  mailbox_.fail(why);
+  if (was_up) changed_({peer_, false, why});
+}
+
+bool PeerLink::is_silent() const {
+  return queue_.is_empty() &&
+         std::ranges::all_of(sockets_, [](const auto& s) { return !s || s->writer.is_empty(); });
+}
+
+void PeerLink::say_bye() {
+  if (!is_up_) return end("it was given up");
+  queue_.add_control({.kind = FrameKind::bye});
+  pump();
+  for (const auto& socket : sockets_) ::shutdown(socket->fd.get(), SHUT_WR);
+}
+
+// With several sockets the first has all that is not data, which so need not wait for data.
+Carries PeerLink::carries(size_t index) const {
+  if (sockets_.size() == 1) return Carries::all;
+  return index == 0 ? Carries::all_but_data : Carries::data;
+}
+
+char* PeerLink::begin(const FrameHead& head) {
+  const bool has_payload = head.kind == FrameKind::message || head.kind == FrameKind::data;
+  return has_payload ? mailbox_.begin(head) : nullptr;
+}
+
+void PeerLink::end(const FrameHead& head) {
+  // A callback has ended the connection.
+  if (!pair_) throw Error("net", ErrorKind::peer, {.what = "the connection was ended here"});
+  switch (head.kind) {
+    case FrameKind::message:
+    case FrameKind::data:
+      return mailbox_.end(head);
+    case FrameKind::announce:
+      return mailbox_.announce(head);
+    case FrameKind::grant:
+      queue_.grant(head.id);
+      return pump();
+    case FrameKind::refuse:
+      return queue_.refuse(head.id);
+    case FrameKind::credit:
+      queue_.give_credit(head.size);
+      return pump();
+    case FrameKind::bye:
+      left_ = true;
+      return;
+  }
+}
+
+bool PeerLink::is_present(size_t index, const std::shared_ptr<Socket>& socket) const {
+  return index < sockets_.size() && sockets_[index] == socket;
+}
+
+void PeerLink::ready(size_t index, uint32_t events) {
+  const auto socket = sockets_[index];
+  if (events & ~static_cast<uint32_t>(EPOLLOUT)) read(index);
+  // It may have been ended, and even connected again.
+  if (!is_present(index, socket) || (events & EPOLLOUT) == 0) return;
+  socket->takes = true;
+  pump();
+}
+
+void PeerLink::read(size_t index) {
+  const auto socket = sockets_[index];
+  std::string reason;
+  try {
+    if (socket->reader.read(socket->fd.get(), *this, reason)) return;
+    if (!is_present(index, socket)) return;
+    socket->has_ended = true;
+    poller_.remove(socket->fd.get());
+    const bool all = std::ranges::all_of(sockets_, [](const auto& s) { return s && s->has_ended; });
+    // Who leaves ends its sockets one after the other.
+    if (left_ && !all) return;
+    drain_others(index);
+  } catch (const Error& broken) {
+    reason = broken.what();
+  }
+  if (is_present(index, socket)) end(fmt::format("{} is gone: {}", peer_, reason));
+}
+
+// What has come over the others came before the end.
+void PeerLink::drain_others(size_t index) {
+  const auto sockets = sockets_;
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    const auto& other = sockets[i];
+    if (i == index || !other || other->has_ended) continue;
+    std::string unused;
+    while (other->fd && wait_for(other->fd.get(), POLLIN, Deadline::after(Duration(0))) &&
+           other->reader.read(other->fd.get(), *this, unused)) {
+    }
+  }
+}
+
+void PeerLink::pump() {
+  pumps_again_ = true;
+  // A completion that sends is served by the loop that called it.
+  if (!is_up_ || is_pumping_) return;
+  is_pumping_ = true;
+  while (is_up_ && std::exchange(pumps_again_, false)) {
+    for (size_t i = 0; i < sockets_.size() && is_up_; ++i) pump(i);
+  }
+  is_pumping_ = false;
+}
+
+void PeerLink::pump(size_t index) {
+  const auto socket = sockets_[index];
+  std::vector<OutFrame> written;
+  while (is_up_ && socket->takes) {
+    while (!socket->writer.is_full()) {
+      auto frame = queue_.next(carries(index));
+      if (!frame) break;
+      socket->writer.add(std::move(*frame));
+    }
+    if (socket->writer.is_empty()) break;
+    std::string reason;
+    // The reading side tells why a connection ended, after what came before.
+    if (!socket->writer.flush(socket->fd.get(), written, reason)) return socket->writer.clear();
+    socket->takes = socket->writer.is_empty();
+    for (const OutFrame& frame : std::exchange(written, {})) queue_.wrote(frame);
+  }
+  if (socket->fd && std::exchange(socket->is_watched, !socket->takes) == socket->takes) {
+    poller_.set_writes(socket->fd.get(), socket->is_watched);
+  }
+}
+
+}  // namespace troika::net

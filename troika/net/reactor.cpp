@@ -1,0 +1,125 @@
+#include "troika/net/reactor.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace troika::net {
+
+namespace {
+
+// Who has just waited will mostly wait again soon: until then the thread stays away, because two
+// threads that take turns cost more than a message.
+constexpr Milliseconds kHoldOff{1};
+// How long it sleeps while others wait, at most.
+constexpr Milliseconds kLongestSleep{8};
+constexpr std::chrono::hours kLongestWait{1};
+
+}  // namespace
+
+Reactor::Reactor() {
+  poller_.add(waker_.fd(), [this](uint32_t) { waker_.clear(); });
+}
+
+Reactor::~Reactor() {
+  stop();
+}
+
+void Reactor::start(Chore chore) {
+  chore_ = std::move(chore);
+  thread_ = std::thread([this] { serve(); });
+}
+
+void Reactor::stop() {
+  {
+    const Hold hold(*this);
+    stops_ = true;
+    waker_.wake();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Reactor::kick() {
+  if (driver_ == std::this_thread::get_id()) return;
+  if (waiters_ == 0) return;
+  if (driver_ != std::thread::id()) waker_.wake();
+  if (waiters_ > 1) changed_.notify_all();
+}
+
+void Reactor::add_timer(Ticket ticket, Duration delay, std::function<void()> timer) {
+  const auto place =
+      timers_.emplace(Deadline::after(delay).at(), std::pair(ticket, std::move(timer)));
+  // Whoever waits has to wait for less.
+  if (place == timers_.begin() && driver_ != std::this_thread::get_id()) waker_.wake();
+}
+
+bool Reactor::cancel_timer(Ticket ticket) {
+  return std::erase_if(timers_, [&](const auto& t) { return t.second.first == ticket; }) > 0;
+}
+
+Duration Reactor::time_to_wait(Clock::time_point until) const {
+  if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
+  if (const auto chore = chore_.deadline()) until = std::min(until, chore->at());
+  return std::clamp<Duration>(until - Clock::now(), Duration(0), kLongestWait);
+}
+
+void Reactor::run_timers() {
+  while (!timers_.empty() && timers_.begin()->first <= Clock::now()) {
+    const auto timer = std::move(timers_.begin()->second.second);
+    timers_.erase(timers_.begin());
+    timer();
+  }
+}
+
+void Reactor::drive(Lock& lock, Clock::time_point until) {
+  driver_ = std::this_thread::get_id();
+  const Duration at_most = time_to_wait(until);
+  Poller::Events events;
+  lock.unlock();
+  const auto ready = poller_.wait(events, at_most);
+  lock.lock();
+  poller_.dispatch(ready);
+  run_timers();
+  chore_.run();
+  driver_ = {};
+  if (waiters_ > 0) changed_.notify_all();
+}
+
+bool Reactor::run_until(const std::function<bool()>& is_over, Duration at_most) {
+  const auto until = Deadline::after(at_most).at();
+  Lock lock(mutex_);
+  if (is_over()) return true;
+  ++waiters_;
+  // Our own thread gives way.
+  if (driver_ == thread_.get_id()) waker_.wake();
+  bool over = false;
+  while (!(over = is_over()) && Clock::now() < until) {
+    if (driver_ != std::thread::id()) {
+      changed_.wait_until(lock, std::min(until, Clock::now() + kLongestWait));
+    } else {
+      drive(lock, until);
+    }
+  }
+  --waiters_;
+  waited_ = Clock::now();
+  if (waiters_ > 0) changed_.notify_all();
+  return over;
+}
+
+void Reactor::serve() {
+  Lock lock(mutex_);
+  Milliseconds sleep = kHoldOff;
+  while (!stops_) {
+    const bool others_wait = waiters_ > 0;
+    if (others_wait || Clock::now() - waited_ < kHoldOff) {
+      sleep = others_wait ? std::min(2 * sleep, kLongestSleep) : kHoldOff;
+      lock.unlock();
+      std::this_thread::sleep_for(sleep);
+      lock.lock();
+    } else {
+      drive(lock, Clock::time_point::max());
+    }
+  }
+}
+
+}  // namespace troika::net

@@ -1,0 +1,275 @@
+#include "troika/net/tcp_endpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/net/socket.h"
+
+namespace troika::net {
+
+namespace {
+
+constexpr Milliseconds kLeaveTime{1000};
+// How long a connection that another one precludes is waited for, before it is tried again.
+constexpr Milliseconds kBusyTime{50};
+
+void require(bool is_good, const std::string& what, const std::string& got,
+             const std::string& expected) {
+  if (is_good) return;
+  throw Error("net", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+}
+
+uint64_t random_number() {
+  uint64_t number = 0;
+  const Secret secret = Secret::random();
+  for (size_t i = 0; i < sizeof(number); ++i) number = number << 8 | secret.data()[i];
+  return number;
+}
+
+}  // namespace
+
+TcpEndpoint::TcpEndpoint(TcpOptions options)
+    : Endpoint(options.name), options_(std::move(options)) {
+  require(!name().empty() && name().size() <= kMostName, "an endpoint has no such name",
+          fmt::format("{} bytes", name().size()), fmt::format("1 to {}", kMostName));
+  require(options_.streams >= 1 && options_.streams <= kMostStreams,
+          "an endpoint has no such number of streams", fmt::format("{}", options_.streams),
+          fmt::format("1 to {}", kMostStreams));
+  gate_ = std::make_unique<Gate>(reactor_.poller(), options_.secret, name(), open_listeners(),
+                                 options_.limits,
+                                 [this](Arrival arrival) { admit(std::move(arrival)); });
+  reactor_.start({[this] { return gate_->deadline(); }, [this] { gate_->expire(); }});
+}
+
+TcpEndpoint::~TcpEndpoint() {
+  leave();
+  reactor_.stop();
+}
+
+std::vector<Descriptor> TcpEndpoint::open_listeners() {
+  std::vector<Descriptor> listeners;
+  for (const Address& address : options_.listen) {
+    int error = 0;
+    auto listener = listen_at(address.host, address.port, error);
+    require(static_cast<bool>(listener),
+            fmt::format("cannot listen at port {} of {}", address.port,
+                        address.host.empty() ? "all addresses" : address.host),
+            system_reason(error), "an address of this machine and a free port");
+    addresses_.push_back({address.host, port_of(listener)});
+    listeners.push_back(std::move(listener));
+  }
+  return listeners;
+}
+
+PeerLink* TcpEndpoint::find(const std::string& peer) {
+  const auto found = links_.find(peer);
+  return found == links_.end() ? nullptr : found->second.get();
+}
+
+PeerLink& TcpEndpoint::link_to(const std::string& peer) {
+  auto& link = links_[peer];
+  if (!link) {
+    link = std::make_unique<PeerLink>(peer, reactor_.poller(), handlers_,
+                                      [this](const PeerChange& change) {
+                                        // It may be replaced by itself.
+                                        if (const auto listener = listener_) listener(change);
+                                      });
+  }
+  return *link;
+}
+
+HelloReply TcpEndpoint::judge(const Hello& hello) {
+  if (hello.name == name()) return {Verdict::refused, "it has this endpoint's own name"};
+  if (hello.protection != options_.protection) {
+    return {Verdict::refused,
+            fmt::format("protection {} where {} has {}", net::name(hello.protection), name(),
+                        net::name(options_.protection))};
+  }
+  if (links_.size() >= options_.most_peers) {
+    std::erase_if(links_, [](const auto& link) { return link.second->is_over(); });
+  }
+  if (!find(hello.name) && links_.size() >= options_.most_peers) {
+    return {Verdict::refused, fmt::format("{} has {} peers already", name(), links_.size())};
+  }
+  // Of two that connect to each other at the same time, the connection of the lesser name stands.
+  if (dialing_.contains(hello.name) && name() < hello.name) return {Verdict::busy};
+  const PeerLink& link = link_to(hello.name);
+  return {link.misses({hello.attempt, hello.sockets}, hello.socket) ? Verdict::welcome
+                                                                    : Verdict::busy};
+}
+
+void TcpEndpoint::admit(Arrival arrival) {
+  const Hello& hello = arrival.hello;
+  const HelloReply reply = judge(hello);
+  const std::string record = arrival.session.sealer.seal(encode(reply));
+  std::string_view unsent = record;
+  std::string reason;
+  // A new socket has room for it; else the end of the connection is the answer.
+  const bool is_sent = send_some(arrival.socket.get(), unsent, reason) && unsent.empty();
+  if (!is_sent || reply.verdict != Verdict::welcome) return;
+  link_to(hello.name)
+      .adopt({hello.attempt, hello.sockets}, hello.socket, std::move(arrival.socket), arrival.keys,
+             options_.protection);
+}
+
+bool TcpEndpoint::has_begun(const std::string& peer) {
+  const Reactor::Hold hold(reactor_);
+  const PeerLink* link = find(peer);
+  return link && link->has_begun();
+}
+
+void TcpEndpoint::connect(const std::string& peer, const std::vector<Address>& addresses,
+                          Deadline deadline) {
+  require(peer != name(), "an endpoint cannot connect to itself", peer, "another name");
+  const auto is_up = [&] {
+    const PeerLink* link = find(peer);
+    return link && link->is_up();
+  };
+  while (true) {
+    if (!has_begun(peer) && try_to_connect(peer, addresses, deadline)) return;
+    // The peer's own connection is on its way.
+    const auto patience = std::min<Duration>(kBusyTime, deadline.left());
+    if (run_until(is_up, patience)) return;
+    if (deadline.passed()) {
+      throw Error("net", ErrorKind::timeout,
+                  {.what = fmt::format("could not connect to {} in time", peer),
+                   .got = "another connection that was not complete"});
+    }
+  }
+}
+
+bool TcpEndpoint::try_to_connect(const std::string& peer, const std::vector<Address>& addresses,
+                                 Deadline deadline) {
+  const auto entry = [&] {
+    const Reactor::Hold hold(reactor_);
+    return dialing_.insert(peer);
+  }();
+  struct Undo {
+    std::function<void()> undo;
+    ~Undo() { undo(); }
+  };
+  const Undo undo{[&] {
+    const Reactor::Hold hold(reactor_);
+    dialing_.erase(entry);
+  }};
+  const PairId pair{random_number(), options_.streams == 1 ? 1 : options_.streams + 1};
+  Hello hello{name(), pair.attempt, options_.protection, 0, pair.sockets};
+  std::vector<Dialed> sockets;
+  auto where = addresses;
+  for (; hello.socket < pair.sockets; ++hello.socket) {
+    auto dialed = dial(peer, where, options_.secret, hello, deadline);
+    if (dialed.verdict == Verdict::busy) return false;
+    where = {dialed.address};
+    sockets.push_back(std::move(dialed));
+  }
+  const Reactor::Hold hold(reactor_);
+  PeerLink& link = link_to(peer);
+  if (link.has_begun()) return false;
+  for (int i = 0; i < pair.sockets; ++i) {
+    auto& dialed = sockets[static_cast<size_t>(i)];
+    link.adopt(pair, i, std::move(dialed.socket), dialed.keys, options_.protection);
+  }
+  return true;
+}
+
+void TcpEndpoint::disconnect(const std::string& peer) {
+  const Reactor::Hold hold(reactor_);
+  PeerLink* link = find(peer);
+  if (!link) return;
+  link->say_bye();
+  link->end(fmt::format("{} was disconnected", peer));
+}
+
+Ticket TcpEndpoint::send(const std::string& peer, Channel channel, const Pieces& message,
+                         Priority priority, Completion completion) {
+  const Reactor::Hold hold(reactor_);
+  const Ticket ticket = ++last_ticket_;
+  PeerLink* link = find(peer);
+  if (link && link->is_up()) {
+    link->send(std::make_shared<Outgoing>(
+        Outgoing{ticket, channel, message, priority, std::move(completion)}));
+  } else if (completion) {
+    completion({.outcome = Outcome::lost, .reason = fmt::format("{} is not connected", peer)});
+  }
+  return ticket;
+}
+
+Ticket TcpEndpoint::receive(const std::string& peer, Channel channel, std::span<char> buffer,
+                            Completion completion) {
+  const Reactor::Hold hold(reactor_);
+  const Ticket ticket = ++last_ticket_;
+  if (PeerLink* link = find(peer)) {
+    link->post(channel, {ticket, buffer, std::move(completion)});
+  } else if (completion) {
+    completion({.outcome = Outcome::lost, .reason = fmt::format("{} is not connected", peer)});
+  }
+  return ticket;
+}
+
+void TcpEndpoint::handle(Channel channel, size_t most, Handler handler) {
+  const Reactor::Hold hold(reactor_);
+  if (!handler) {
+    handlers_.erase(channel);
+    return;
+  }
+  handlers_[channel] = {most, std::move(handler)};
+  std::vector<PeerLink*> links;
+  for (const auto& [peer, link] : links_) links.push_back(link.get());
+  for (PeerLink* link : links) link->serve(channel);
+}
+
+void TcpEndpoint::listen_to_peers(PeerListener listener) {
+  const Reactor::Hold hold(reactor_);
+  listener_ = std::move(listener);
+}
+
+void TcpEndpoint::cancel(Ticket ticket, Outcome why) {
+  const Reactor::Hold hold(reactor_);
+  if (reactor_.cancel_timer(ticket)) return;
+  std::vector<PeerLink*> links;
+  for (const auto& [peer, link] : links_) links.push_back(link.get());
+  for (PeerLink* link : links) {
+    if (link->cancel(ticket, why)) return;
+  }
+}
+
+Duration TcpEndpoint::now() const {
+  return Clock::now().time_since_epoch();
+}
+
+Ticket TcpEndpoint::after(Duration delay, std::function<void()> timer) {
+  const Reactor::Hold hold(reactor_);
+  reactor_.add_timer(++last_ticket_, delay, std::move(timer));
+  return last_ticket_;
+}
+
+bool TcpEndpoint::run_until(const std::function<bool()>& is_over, Duration at_most) {
+  return reactor_.run_until(is_over, at_most);
+}
+
+void TcpEndpoint::leave() {
+  const auto deadline = Deadline::after(kLeaveTime);
+  const auto until_all = [&](const auto& is_done) {
+    run_until(
+        [&] {
+          return std::ranges::all_of(links_, [&](const auto& l) { return is_done(*l.second); });
+        },
+        deadline.left());
+  };
+  {
+    const Reactor::Hold hold(reactor_);
+    gate_->close();
+  }
+  until_all([](const PeerLink& link) { return link.is_silent(); });
+  {
+    const Reactor::Hold hold(reactor_);
+    for (const auto& [peer, link] : links_) link->say_bye();
+  }
+  // A socket that is closed with something unread could destroy what it has sent.
+  until_all([](const PeerLink& link) { return !link.has_begun(); });
+}
+
+}  // namespace troika::net
