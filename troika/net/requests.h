@@ -12,14 +12,13 @@
 
 namespace troika::net {
 
-// Sends the answer to one question; may be kept, called later and by any thread, and after the
-// endpoint of the question has gone from the peer's sight: then nothing happens. Only the first
-// call counts. The endpoint must outlive it.
+// Sends the answer to one question. It may be called later and by any thread; nothing happens when
+// the peer is no longer connected. Only the first call counts. The endpoint must outlive it.
 using Answer = std::function<void(std::string answer)>;
 // Runs under the rules for callbacks of Endpoint. Where messages are repeated on their way, which
 // TcpEndpoint does not, it sees a question more than once.
 using Answerer = std::function<void(const std::string& peer, std::string question, Answer answer)>;
-// `answer` is of use when the result is `done`.
+// `answer` is empty unless the result is `done`.
 using Answered = std::function<void(const Result& result, std::string answer)>;
 
 // Both ends have one of these for the same channel; it takes that channel and the next. The
