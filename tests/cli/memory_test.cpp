@@ -162,7 +162,6 @@ TEST_F(Memory, WhatFitsIsTrueOfWholeProcesses) {
        {std::pair(2, "--model.name=mlp --model.hidden_width=1500"),
         {1, "--model.name=mlp --model.hidden_width=1500"},
         {2, "--model.name=resnet18_cifar --data.batch_size=4"},
-        {1, "--model.name=resnet18_cifar --data.batch_size=4"},
         {2,
          "--model.name=gpt --model.layers=4 --model.width=256 --model.heads=4 --data.name=text "
          "--data.files=text --data.batch_size=8"}}) {

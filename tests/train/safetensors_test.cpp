@@ -226,8 +226,9 @@ TEST(Safetensors, TimeIsInProportionToTheTensors) {
   constexpr int kTensors = 200'000;
   std::string header = "{";
   for (int i = 0; i < kTensors; ++i) {
-    header += fmt::format(R"({}"t{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})",
-                          i == 0 ? "" : ",", i, i, i + 1);
+    header += (i == 0 ? "\"t" : ",\"t") + std::to_string(i) +
+              R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" + std::to_string(i) + "," +
+              std::to_string(i + 1) + "]}";
   }
   const TemporaryFolder folder;
   write_file_atomically(folder / "x", with_length(header + "}", std::string(kTensors, '\1')));
@@ -251,10 +252,9 @@ TEST(Safetensors, MemoryIsBounded) {
   constexpr size_t kBytes = 60'000'000;
   constexpr int64_t kMebibyte = 1 << 20;
   const auto repeated = [](const std::string& begin, const std::string& word) {
-    std::string text = begin;
-    text.reserve(kBytes + word.size());
-    while (text.size() < kBytes) text += word;
-    return text;
+    std::string words = word;
+    while (words.size() < kBytes) words += words;
+    return begin + words;
   };
   struct Case {
     std::string begin, word, message;
@@ -275,7 +275,7 @@ TEST(Safetensors, MemoryIsBounded) {
     EXPECT_LT(peak_resident_bytes() - before, 4 * kMebibyte) << message;
   }
   std::string names = R"({"__metadata__":{"":"")";
-  for (size_t i = 0; i < kMaxNames; ++i) names += fmt::format(R"(,"{:x}":"")", i);
+  for (size_t i = 0; i < kMaxNames; ++i) names += ",\"" + std::to_string(i) + "\":\"\"";
   const int64_t before = peak_resident_bytes();
   EXPECT_ERROR(parse_header(names + "}}", 0, "x"), ErrorKind::usage,
                "[train] x: too many names in the header; expected at most 1048576");
