@@ -159,8 +159,7 @@ TEST_F(Memory, AModelLargerThanTheMachineIsPredictedAndRefused) {
 TEST_F(Memory, WhatFitsIsTrueOfWholeProcesses) {
   write_file_atomically(folder_ / "text", std::string(100'000, 'x'));
   for (const auto& [ranks, model] :
-       {std::pair(2, "--model.name=mlp --model.hidden_width=1500"),
-        {1, "--model.name=mlp --model.hidden_width=1500"},
+       {std::pair(1, "--model.name=mlp --model.hidden_width=1500"),
         {2, "--model.name=resnet18_cifar --data.batch_size=4"},
         {2,
          "--model.name=gpt --model.layers=4 --model.width=256 --model.heads=4 --data.name=text "

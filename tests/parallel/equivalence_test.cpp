@@ -30,6 +30,10 @@ std::vector<Case> table() {
     for (const auto& feature : features) {
       for (const char* optimizer : {"sgd", "adamw"}) {
         for (const int ranks : {1, 2, 3, 4, 7}) {
+          // A tenth of a second a rank: each optimizer takes other numbers of them.
+          const bool is_odd = ranks % 2 == 1;
+          if (model == std::string("resnet20") && is_odd != (optimizer == std::string("sgd")))
+            continue;
           cases.push_back({{.model = model, .optimizer = optimizer, .feature = feature}, ranks});
         }
       }
