@@ -92,7 +92,7 @@ TEST(Simulation, ACutIsToldToBothEnds) {
 
 class Faulty : public testing::Test {
  protected:
-  // What arrives of 1000 numbers.
+  // Sends 1000 numbers; returns those that arrive, in the order of arrival.
   std::vector<int> arrivals(const test::Faults& faults) {
     SimulatedNetwork network(3);
     FaultyEndpoint a(network.add("a"), faults, 5);

@@ -23,7 +23,7 @@ class Strangers : public testing::Test {
   Descriptor connect() const {
     return try_connect("127.0.0.1", b_->addresses()[0].port, soon()).socket;
   }
-  // What the endpoint says to these bytes, until it ends the connection.
+  // Returns the bytes that the endpoint answers with before it ends the connection.
   std::string answer_to(const std::string& bytes) const {
     const Descriptor socket = connect();
     return answer_on(socket, bytes);
@@ -38,7 +38,7 @@ class Strangers : public testing::Test {
       if (!receive(socket.get(), answer, reason)) return answer;
     }
   }
-  // Those who hold the secret get through all the time.
+  // Peers that hold the secret still get through.
   void expect_service() {
     TcpEndpoint a(options_for("a", secret_));
     a.connect("b", b_->addresses(), soon());

@@ -196,7 +196,7 @@ TEST_F(KeptCheckpoints, TakeAnotherNameWhereTheirsIsTaken) {
   EXPECT_EQ(link("best"), "12-v1");
 }
 
-// Of an earlier run of the name nothing is removed, and `best` does not lead there.
+// Checkpoints of an earlier run of the name are not removed, and `best` does not lead there.
 TEST_F(KeptCheckpoints, OfAnEarlierRunStay) {
   run({3, 1, 2});
   options_.checkpoint.save_top_k = 0;

@@ -59,7 +59,7 @@ class OwnProgram : public testing::Test {
     options_.data.batch_size = 4;
   }
 
-  // What a fit() prints.
+  // Runs a fit() and returns the text that it prints.
   std::string said_by_fit(Task& task, RunSummary* summary = nullptr) {
     testing::internal::CaptureStderr();
     const auto own = Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums());

@@ -49,7 +49,7 @@ class Weights : public testing::Test {
     return std::filesystem::path(options.run.folder) / options.run.name / "checkpoints";
   }
 
-  // Of a run that begins from these weights and does not move them.
+  // Expects it of a run that begins from these weights and does not move them.
   void expect_starts_from(const std::filesystem::path& weights, const NamedTensors& expected) {
     auto options = options_;
     options.run.name = "next";

@@ -18,7 +18,7 @@ bool is(const CLI::ParseError& problem) {
   return dynamic_cast<const E*>(&problem) != nullptr;
 }
 
-// That whose words CLI11 was at.
+// The command whose words CLI11 was reading when it failed.
 const CLI::App& innermost(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   return parsed.empty() ? app : innermost(*parsed.back());

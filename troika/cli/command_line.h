@@ -1,4 +1,4 @@
-// What is wrong with a command line, in the words that all errors of this program have.
+// Turns errors of the command line into the form that all errors of this program have.
 #pragma once
 
 #include <string>

@@ -17,7 +17,7 @@ class Question {
   const std::string& frame() const { return frame_; }
   // Answers of pack_answers(), or none, which says that the way to rank 0 passed the question on.
   void take(const std::string& packed);
-  // Was lost or left.
+  // The rank was lost or has left.
   void gone(int rank) { close(rank); }
   bool is_answered() const { return open_ranks_ == 0; }
   // `relay` passes on for this rank, 0 for none, and relays[r] for rank r.

@@ -1,4 +1,4 @@
-// What errors say, without what LibTorch adds for its own developers.
+// Messages of errors, without the stack frames that LibTorch appends.
 #pragma once
 
 #include <exception>

@@ -36,7 +36,7 @@ class Dataset {
   // Shape of one input, without the batch dim; empty: not told.
   virtual std::vector<int64_t> input_shape() const { return {}; }
 
-  // What make_dataset() knows it by; empty: a data set of a program's own.
+  // The name that make_dataset() has for it; empty: a data set of a program's own.
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
 

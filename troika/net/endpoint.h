@@ -28,7 +28,7 @@ using Duration = std::chrono::nanoseconds;
 // Names an operation that was started, for cancel(). Never 0.
 using Ticket = uint64_t;
 
-// What goes first where several messages wait for one peer.
+// Decides which message goes first where several wait for one peer.
 enum class Priority : uint8_t { urgent, normal, bulk };
 inline constexpr size_t kPriorities = 3;
 

@@ -1,5 +1,5 @@
-// What connections between endpoints carry after the handshake: frames, which are a head of fixed
-// size and a payload.
+// After the handshake, connections between endpoints carry frames: a head of fixed size and a
+// payload.
 //
 // A message of at most kEagerBytes is one frame. A longer one is announced; the receiver grants it
 // when it has a buffer, and data frames then bring the payload, over any of the pair's sockets and
@@ -30,10 +30,10 @@ inline constexpr FrameKind kLastFrameKind = FrameKind::bye;
 inline constexpr size_t kFrameHead = 32;
 // Longer messages are announced.
 inline constexpr size_t kEagerBytes = size_t{64} << 10;
-// Of the payload. A processor's second-level cache holds it while it is encrypted, and an urgent
-// message waits for no more.
+// Bytes of a frame's payload. A processor's second-level cache holds it while it is encrypted, and
+// an urgent message waits for no more.
 inline constexpr size_t kMaxFramePayload = size_t{256} << 10;
-// Of the credit that a peer has at first: no peer makes an endpoint hold more than this.
+// Bytes of credit that a peer begins with: no peer makes an endpoint hold more than this.
 inline constexpr size_t kCreditWindow = size_t{1} << 20;
 
 struct FrameHead {

@@ -12,7 +12,7 @@
 
 namespace troika::net {
 
-// What a connection protects after the handshake, which is the same for all.
+// How frames are protected. The handshake before them is the same for all.
 enum class Protection : uint8_t {
   none,           // who is on the path can read and change frames; others can do neither
   authenticated,  // who is on the path can read payloads, and change nothing

@@ -139,7 +139,7 @@ void Gate::read(Place place) {
 bool Gate::take_first_message(Newcomer& newcomer) {
   if (!may_begin(newcomer.bytes, kClientMagic)) return false;
   if (newcomer.bytes.size() < kHandshakeSize) return true;
-  // Which refuses more bytes, too: who has our answer says hello under its keys, and not before.
+  // Refuses a message with more bytes behind it: a peer says hello only once it has our answer.
   const auto answer = handshake_.answer(newcomer.bytes);
   if (!answer) return false;
   std::string_view unsent = answer->message;

@@ -40,9 +40,9 @@ struct HelloReply {
 std::string encode(const HelloReply& reply);
 std::optional<HelloReply> decode_reply(std::string_view bytes);
 
-// What a listener is called in the handshake (handshake.h).
+// The name that a listener has in the handshake (handshake.h).
 std::string listener_name(const std::string& endpoint);
-// Of the frames of a session.
+// Derives the keys of a session's frames from those of its handshake.
 SessionKeys frame_keys(const SessionKeys& keys);
 
 struct Address {

@@ -142,7 +142,7 @@ void Mailbox::announce(const FrameHead& head) {
   charge(cost);
   if (incoming_.contains(head.id)) fail_frame("a message twice");
   Arrived arrived{head, {}, cost};
-  // What came before goes before.
+  // Messages that came earlier are delivered first.
   if (arrived_.contains(head.channel) || !deliver(arrived)) {
     arrived_[head.channel].push_back(std::move(arrived));
   }

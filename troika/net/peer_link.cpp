@@ -160,7 +160,7 @@ void PeerLink::read(size_t index) {
   if (is_present(index, socket)) end(fmt::format("{} is gone: {}", peer_, reason));
 }
 
-// What has come over the others came before the end.
+// Bytes that arrived over the other sockets came before the end of this one.
 void PeerLink::drain_others(size_t index) {
   const auto sockets = sockets_;
   for (size_t i = 0; i < sockets.size(); ++i) {

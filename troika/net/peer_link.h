@@ -16,7 +16,7 @@
 
 namespace troika::net {
 
-// Which sockets are one connection.
+// Identifies the sockets that form one connection.
 struct PairId {
   uint64_t attempt = 0;  // Hello::attempt
   int sockets = 1;

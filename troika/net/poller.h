@@ -18,7 +18,7 @@ namespace troika::net {
 // wait() may run beside the other functions; these want one caller at a time.
 class Poller {
  public:
-  // Of epoll_wait(2).
+  // Gets the events of epoll_wait(2).
   using Ready = std::function<void(uint32_t events)>;
   using Events = std::array<epoll_event, 64>;
 

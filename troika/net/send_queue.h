@@ -1,5 +1,4 @@
-// What waits to be sent to one peer: the order of frames, by priority and credit. It has no
-// sockets.
+// The frames that wait to be sent to one peer, in order of priority and credit. It has no sockets.
 #pragma once
 
 #include <array>
@@ -38,7 +37,7 @@ struct OutFrame {
   size_t offset() const { return head.kind == FrameKind::data ? head.size : 0; }
 };
 
-// Which frames a socket of the pair may carry.
+// The frames that a socket of the pair may carry.
 enum class Carries : uint8_t { all, data, all_but_data };
 
 // Callbacks may call back into it. For a single thread.

@@ -94,7 +94,7 @@ HelloReply TcpEndpoint::judge(const Hello& hello) {
   if (!find(hello.name) && links_.size() >= options_.most_peers) {
     return {Verdict::refused, fmt::format("{} has {} peers already", name(), links_.size())};
   }
-  // Of two that connect to each other at the same time, the connection of the lesser name stands.
+  // Where two connect to each other at the same time, the connection of the lesser name stands.
   if (dialing_.contains(hello.name) && name() < hello.name) return {Verdict::busy};
   const PeerLink& link = link_to(hello.name);
   return {link.misses({hello.attempt, hello.sockets}, hello.socket) ? Verdict::welcome

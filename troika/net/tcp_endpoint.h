@@ -23,7 +23,7 @@ namespace troika::net {
 struct TcpOptions {
   std::string name;  // of 1 to 255 bytes, unlike that of any other endpoint of the run
   Secret secret;     // who holds it may connect as any name
-  // Of what follows the handshake; a peer with another one is refused.
+  // Protects what follows the handshake; a peer with another one is refused.
   Protection protection = Protection::encrypted;
   // Data sockets of a connection that this endpoint makes, 1 to kMostStreams. With more than one, a
   // socket more carries what is not a long message's data.

@@ -26,10 +26,10 @@ namespace {
 constexpr int kDeaths = 5;
 constexpr int kBurst = 10'000;
 constexpr int kLeastIterations = 10;
-// Of one variant before it is another one's turn.
+// A variant runs for so long before the next one has its turn.
 constexpr double kTurnSeconds = 0.02;
 
-// What the other process is to do.
+// Tells the other process what to do.
 struct Order {
   int variant = 0;
   NetOperation operation{};

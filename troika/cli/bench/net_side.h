@@ -12,7 +12,7 @@
 
 namespace troika::cli::bench {
 
-// Of a message of a burst.
+// The size of each message of a burst.
 inline constexpr size_t kBurstBytes = 64;
 
 // Who carries the bytes.
@@ -24,7 +24,7 @@ struct NetVariant {
   int streams = 1;               // data sockets
 };
 
-// What all variants of a process send from and receive into.
+// The buffers that all variants of a process send from and receive into.
 struct NetMemory {
   explicit NetMemory(size_t most_bytes) : outgoing(most_bytes, 'x'), incoming(most_bytes, '?') {}
 

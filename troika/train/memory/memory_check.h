@@ -1,4 +1,4 @@
-// What is predicted of a run's memory before it begins, and whether there is as much.
+// Predicts a run's memory before it begins, and checks whether the machine has as much.
 #pragma once
 
 #include <cstdint>

@@ -41,7 +41,7 @@ std::vector<LegendEntry> legend_of(const std::vector<std::string>& parts) {
   return entries;
 }
 
-// Of training's steps, of its epochs, of validation, of test; then of what names no stage.
+// The colours of training's steps, its epochs, validation and test; then of names without a stage.
 size_t usual_colour(const std::string& name) {
   if (name.starts_with("validation/")) return 2;
   if (name.starts_with("test/")) return 3;
