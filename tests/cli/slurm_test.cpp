@@ -209,8 +209,6 @@ TEST_F(Slurm, MistakesAreTold) {
       {"submit --site jean-zay -C h1000 -g 4 -- prog",
        "error: [slurm] constraint of jean-zay; got h1000, expected one of v100-16g, v100-32g, "
        "a100, h100 (did you mean h100?)"},
-      {"make --site jean-zay -C a100 -g 8 -N 60 -t 1:00:00 -- prog",
-       "error: [slurm] number of nodes; got 60, expected at most 52, as partition gpu_p5 has"},
       {"make --site jean-zay -C h100 -g 4 -N 9 -q qos_gpu_h100-dev -t 1:00:00 -- prog",
        "error: [slurm] GPUs of the job; got 36, expected at most 32, the limit of QoS "
        "qos_gpu_h100-dev (--qos=qos_gpu_h100-t3 allows that)"},

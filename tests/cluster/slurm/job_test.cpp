@@ -1,6 +1,8 @@
 // What the site would refuse is refused before.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "tests/cluster/slurm/slurm_jobs.h"
 #include "tests/support/errors.h"
 #include "troika/base/file.h"
@@ -71,8 +73,6 @@ TEST(SlurmJob, WhatTheSiteHasNotIsRefused) {
       {job_on("gpu_p55", 8),
        "[slurm] partition of jean-zay; got gpu_p55, expected one of gpu_p13, gpu_p2, gpu_p2s, "
        "gpu_p2l, gpu_p5, gpu_p6, cpu_p1 (did you mean gpu_p5?)"},
-      {job_on("gpu_p5", 8, 53),
-       "[slurm] number of nodes; got 53, expected at most 52, as partition gpu_p5 has"},
       {job_on("gpu_p6", 4, 129),
        "[slurm] GPUs of the job; got 516, expected at most 512, the limit of QoS "
        "qos_gpu_h100-t3"},
@@ -133,6 +133,15 @@ TEST(SlurmJob, WhatTheSiteHasNotIsRefused) {
   for (const auto& [job, message] : rows) {
     EXPECT_ERROR(complete(job, site), ErrorKind::usage, message);
   }
+}
+
+TEST(SlurmJob, APartitionWhoseNodesAreKnownBoundsTheJob) {
+  Site site = jean_zay();
+  const auto job = job_on("gpu_p5", 8, 53);
+  EXPECT_EQ(complete(job, site).nodes, 53) << "nothing is claimed without a source";
+  std::ranges::find(site.partitions, "gpu_p5", &Partition::name)->nodes = 52;
+  EXPECT_ERROR(complete(job, site), ErrorKind::usage,
+               "[slurm] number of nodes; got 53, expected at most 52, as partition gpu_p5 has");
 }
 
 TEST(SlurmJob, WhatFitsIsTaken) {
