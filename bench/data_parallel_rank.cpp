@@ -157,7 +157,5 @@ int main(int argc, char** argv) try {
   Training training(setup_of(argv[1]), troika::nn::parse_precision(argv[2]), argv[3], group);
   serve(training);
 } catch (const std::exception& error) {
-  std::cerr << "error: " << error.what() << std::endl;
-  troika::cluster::report_failure(error);
-  return troika::exit_code(error);
+  return troika::comm::end_with(error);
 }

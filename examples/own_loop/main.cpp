@@ -6,7 +6,7 @@
 
 #include <iostream>
 
-int main() try {
+int main() try {                       // (+)
   auto group = troika::comm::world();  // (+)
 
   torch::manual_seed(0);
@@ -33,8 +33,6 @@ int main() try {
     std::cout << group.size() << " ranks, loss " << loss_value << std::endl;
   }
   return loss_value < 0.02 ? 0 : 1;
-} catch (const std::exception& error) {
-  std::cerr << "error: " << error.what() << std::endl;
-  troika::cluster::report_failure(error);
-  return troika::exit_code(error);
+} catch (const std::exception& error) {  // (+)
+  return troika::comm::end_with(error);  // (+)
 }

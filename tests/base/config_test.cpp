@@ -40,6 +40,18 @@ TEST(Config, AnAliasSetsTheKeyItStandsFor) {
   EXPECT_EQ(table.to_toml().find("gpus"), std::string::npos);
 }
 
+TEST(Config, WhatOtherProgramsCallAKeyIsHintedAt) {
+  Options options;
+  auto table = options.table();
+  table.add_known_as("learning_rate", "optim.lr");
+  for (const char* typed : {"optim.learning_rate", "learning_rate", "trainer.Learning-Rate"}) {
+    EXPECT_ERROR(table.set(typed, "1"), ErrorKind::usage,
+                 std::string("[config] unknown key ") + typed + " (did you mean optim.lr?)");
+  }
+  EXPECT_EQ(table.known_key("rate"), "");
+  EXPECT_EQ(options.lr, 0.1);
+}
+
 TEST(Config, ReadsEveryTypeFromToml) {
   Options options;
   auto table = options.table();
@@ -164,7 +176,11 @@ TEST(Config, RefusesWhatIsWrongAndSaysWhere) {
   EXPECT_ERROR(table.set_argument("--run.name"), ErrorKind::usage,
                "[config] argument; got --run.name, expected --section.name=value");
   EXPECT_ERROR(table.load("/no/such/file.toml"), ErrorKind::usage,
-               "[base] cannot read /no/such/file.toml; got No such file or directory");
+               "[config] the configuration does not exist; got /no/such/file.toml, expected a file "
+               "in TOML");
+  EXPECT_ERROR(table.set_argument("--help"), ErrorKind::usage,
+               "[config] argument; got --help, expected --section.name=value (sections are data, "
+               "optim, run, trainer)");
   EXPECT_EQ(options.devices, 1) << "a refused value must not be stored";
 }
 

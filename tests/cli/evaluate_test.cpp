@@ -113,8 +113,8 @@ TEST_F(Evaluate, ACheckpointByAnyHandleBringsItsOptions) {
                                                  "folder without one"));
   EXPECT_THAT(troika("train runs/tiny").err,
               HasSubstr("error: [config] CONFIG is a folder; got runs/tiny, expected a file in "
-                        "TOML (runs/tiny/config.toml is the run's; with "
-                        "--trainer.ckpt_path=last it goes on)"));
+                        "TOML (`troika train runs/tiny/config.toml --trainer.ckpt_path=last` goes "
+                        "on with the run)"));
 }
 
 TEST_F(Evaluate, FlightRecordsAreFoundByTheirRun) {
@@ -141,6 +141,7 @@ TEST_F(Evaluate, WhatCannotBeDoneIsRefused) {
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("[train] cannot test the last checkpoint; got none in "
                                    "runs/other/checkpoints"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs/other"));
   EXPECT_THAT(troika("predict runs/tiny/config.toml").err, HasSubstr("--output is missing"));
   const auto nothing = troika(
       "predict runs/tiny/config.toml --output x.safetensors --trainer.limit_predict_batches=0");

@@ -2,13 +2,11 @@
 // for it in a collective.
 #include <signal.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>
 
-#include "troika/base/error.h"
-#include "troika/cluster/failure.h"
+#include "troika/comm/end_with.h"
 #include "troika/comm/world.h"
 
 int main(int, char** argv) try {
@@ -22,7 +20,5 @@ int main(int, char** argv) try {
   group.barrier({.label = "never complete"});
   return 0;
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "error: %s\n", error.what());
-  troika::cluster::report_failure(error);
-  return troika::exit_code(error);
+  return troika::comm::end_with(error);
 }

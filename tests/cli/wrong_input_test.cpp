@@ -64,7 +64,7 @@ TEST_F(WrongInput, NamesOfOtherProgramsAreAnsweredWithOnesOwn) {
       {"--trainer.precision=fp16", "did you mean 16-mixed?"},
       {"--trainer.precision=FP32", "did you mean 32?"},
       {"--model.name=ResNet50", "did you mean resnet50?"},
-      {"--lr=0.1", "did you mean --optim.lr?"},
+      {"--learning-rate=0.1", "did you mean --optim.lr?"},
       {"--batch_size 8", "did you mean --data.batch_size?"},
       {"--max-epochs=3", "did you mean --trainer.max_epochs?"},
   };
@@ -227,8 +227,11 @@ TEST_F(WrongInput, NamesThatNothingHas) {
 }
 
 TEST_F(WrongInput, MissingFile) {
+  write("one.toml", "");
+  write("run.toml", "");
   expect_failure(troika("train none.toml"), 2,
-                 "error: [base] cannot read none.toml; got No such file or directory\n");
+                 "error: [config] the configuration does not exist; got none.toml, expected a file "
+                 "in TOML (did you mean one.toml?)\n");
 }
 
 TEST_F(WrongInput, MissingData) {

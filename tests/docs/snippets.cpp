@@ -15,12 +15,10 @@ at::Tensor tensor();
 
 namespace readme {
 
-void trainer_from_cpp() {
-  const torch::nn::Sequential my_model{torch::nn::Linear(3, 2)};
-  const auto &training_data = given::dataset(), &validation_data = given::dataset(),
-             &test_data = given::dataset();
+static const torch::nn::Sequential my_model{torch::nn::Linear(3, 2)};
+static const auto &training_data = given::dataset(), &validation_data = given::dataset(),
+                  &test_data = given::dataset();
 #include "README-1.inc"
-}
 
 }  // namespace readme
 
@@ -73,9 +71,9 @@ class OwnTask : public train::Task {
 
 namespace trainer_options {
 
-void own_options(int argc, char** argv) {
+static const std::shared_ptr<nn::Model> model = given::my_model();
+static const auto &training = given::dataset(), &validation = given::dataset();
 #include "trainer-1.inc"
-}
 
 }  // namespace trainer_options
 

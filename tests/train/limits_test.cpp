@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <limits>
 #include <mutex>
 #include <set>
@@ -21,6 +22,7 @@ namespace troika::train {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 TEST(BatchesOf, ANumberOrAShare) {
   EXPECT_EQ(batches_of("o", "1.0", 7), 7);
@@ -265,6 +267,38 @@ TEST_F(LimitedRun, MayInsistOnDeterministicAlgorithms) {
   options_.trainer.deterministic = false;
   fit();
   EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+}
+
+// A run that went on longer was saved inside of an epoch.
+TEST_F(LimitedRun, ARunBeyondItsLimitsIsFinishedAndKeepsItsCheckpoints) {
+  options_.checkpoint.every_n_train_steps = 4;
+  options_.checkpoint.save_top_k = -1;
+  fit(4);
+  const auto checkpoints = folder_ / "run/checkpoints";
+  const auto count = [&] {
+    const std::filesystem::directory_iterator entries(checkpoints);
+    return std::count_if(begin(entries), end(entries), [](const auto& entry) {
+      return entry.path().filename().string().starts_with("epoch=");
+    });
+  };
+  const auto before = count();
+  options_.trainer.ckpt_path = (checkpoints / "epoch=1-step=8").string();
+  const auto said_with = [&](int64_t epochs, int64_t steps) {
+    options_.trainer.max_epochs = epochs;
+    options_.trainer.max_steps = steps;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(fit(4).steps, 8);
+    EXPECT_TRUE(seen_.validations.empty());
+    EXPECT_EQ(count(), before);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said_with(2, 5), HasSubstr("the run is finished at step 8: trainer.max_steps = 5 "
+                                         "ends it; a greater one trains on\n"));
+  EXPECT_THAT(said_with(1, -1), HasSubstr("the run is finished at step 8: trainer.max_epochs = 1 "
+                                          "ends it; a greater one trains on\n"));
+  EXPECT_THAT(said_with(1, 8),
+              HasSubstr("the run is finished at step 8: trainer.max_epochs = 1 and "
+                        "trainer.max_steps = 8 end it; greater ones train on\n"));
 }
 
 TEST_F(LimitedRun, WithoutMaxEpochsGoesOnUntilAnotherLimit) {

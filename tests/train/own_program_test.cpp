@@ -1,19 +1,14 @@
-// A program of one's own: a module, a loss and data that no table names. What it prints, how it
-// fails, and what is predicted of it.
+// A program of one's own: what it prints, and how it fails.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "tests/support/errors.h"
-#include "troika/base/file.h"
-#include "troika/base/temporary_folder.h"
-#include "troika/comm/local/local.h"
-#include "troika/compat/tensor_memory.h"
-#include "troika/compat/torch.h"
+#include "tests/train/own_program.h"
+#include "troika/comm/end_with.h"
 #include "troika/data/make_dataset.h"
-#include "troika/nn/state.h"
-#include "troika/train/memory/prediction.h"
-#include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
@@ -24,60 +19,12 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// Sums to learn, of `width` numbers.
-class Sums : public data::Dataset {
- public:
-  explicit Sums(int64_t size = 16, int64_t width = 4) : size_(size), width_(width) {}
-  int64_t size() const override { return size_; }
-  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
-    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
-    const auto inputs = at::sin(numbers.to(at::kFloat).unsqueeze(1) * at::arange(1, width_ + 1));
-    return {inputs, inputs.sum(1, true)};
-  }
-
- private:
-  const int64_t size_, width_;
-};
-
-torch::nn::Sequential make_net(int64_t width = 4, int64_t hidden = 8) {
-  return torch::nn::Sequential(torch::nn::Linear(width, hidden), torch::nn::BatchNorm1d(hidden),
-                               torch::nn::ReLU(), torch::nn::Dropout(0.1),
-                               torch::nn::Linear(hidden, 1));
-}
-
-at::Tensor mean_square(const at::Tensor& outputs, const at::Tensor& targets) {
-  return at::mse_loss(outputs, targets);
-}
-
-class OwnProgram : public testing::Test {
- protected:
-  OwnProgram() {
-    options_.run.folder = folder_.path().string();
-    options_.run.overwrite = true;
-    options_.trainer.max_epochs = 2;
-    options_.trainer.enable_progress_bar = false;
-    options_.data.batch_size = 4;
-  }
-
-  // Runs a fit() and returns the text that it prints.
-  std::string said_by_fit(Task& task, RunSummary* summary = nullptr) {
-    testing::internal::CaptureStderr();
-    const auto own = Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums());
-    if (summary) *summary = own;
-    return testing::internal::GetCapturedStderr();
-  }
-  std::string file(const std::string& name) const { return read_file(folder_ / "run" / name); }
-
-  const TemporaryFolder folder_;
-  TrainOptions options_;
-};
-
 const std::string kRefused =
     "[train] LibTorch refused an operation in training_step; got `mat1 and mat2 shapes cannot be "
     "multiplied (4x4 and 5x8)` (batch: inputs Float [4, 4], targets Float [4, 1])";
 
 TEST_F(OwnProgram, AnErrorOfLibTorchIsALineThatSaysWhereItWas) {
-  Task task(make_net(5), mean_square);
+  Task task(make_sum_net(5), mean_square);
   options_.data.batch_size = 4;
   options_.trainer.num_sanity_val_steps = 0;
   try {
@@ -96,7 +43,7 @@ TEST_F(OwnProgram, AnErrorOfLibTorchIsALineThatSaysWhereItWas) {
 TEST_F(OwnProgram, AnErrorOfLibTorchInTheLossIsOneOnEveryRank) {
   options_.trainer.num_sanity_val_steps = 0;
   comm::local::run(5, [&](comm::Group group) {
-    Task task(make_net(), [](const at::Tensor& outputs, const at::Tensor& targets) {
+    Task task(make_sum_net(), [](const at::Tensor& outputs, const at::Tensor& targets) {
       return (outputs - targets.expand({-1, 3}).t()).square().mean();
     });
     try {
@@ -104,15 +51,94 @@ TEST_F(OwnProgram, AnErrorOfLibTorchInTheLossIsOneOnEveryRank) {
       ADD_FAILURE() << "fit() of a loss that fails";
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::peer) return;  // another rank was the first
-      EXPECT_THAT(error.what(), StartsWith("[train] LibTorch refused an operation in "
+      EXPECT_THAT(error.what(), StartsWith("[train] LibTorch refused an operation in the loss of "
                                            "training_step; got `The size of tensor a"));
+      EXPECT_THAT(error.what(), testing::EndsWith("(outputs Float [4, 1]; batch: inputs Float [4, "
+                                                  "4], targets Float [4, 1])"));
       EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
+      EXPECT_THROW(std::rethrow_if_nested(error), c10::Error);
     }
   });
 }
 
+TEST_F(OwnProgram, AnErrorInTheSanityCheckIsSaidToBeThere) {
+  Task task(make_sum_net(), [](const at::Tensor& outputs, const at::Tensor& targets) {
+    return (outputs - targets.expand({-1, 3}).t()).square().mean();
+  });
+  testing::internal::CaptureStderr();
+  EXPECT_THAT([&] { Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums()); },
+              testing::ThrowsMessage<Error>(
+                  AllOf(StartsWith("[train] LibTorch refused an operation in the loss of "
+                                   "validation_step (sanity check); got `The size of tensor a"),
+                        HasSubstr("(outputs Float [4, 1]; batch: inputs"))));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("memory     not predicted as a trial with a small batch failed: The size "
+                        "of tensor a"));
+}
+
+// A target without the last dimension of the outputs, which LibTorch broadcasts to [4, 4].
+TEST_F(OwnProgram, ALossThatBroadcastsIsWarnedOfOnce) {
+  using LossFunction = at::Tensor (*)(const at::Tensor&, const at::Tensor&, int64_t);
+  for (const auto& [name, loss] :
+       {std::pair<const char*, LossFunction>("mse_loss", at::mse_loss), {"l1_loss", at::l1_loss}}) {
+    Task task(make_sum_net(), [loss = loss](const at::Tensor& outputs, const at::Tensor& targets) {
+      return loss(outputs, targets.squeeze(1), at::Reduction::Mean);
+    });
+    const auto said = said_by_fit(task);
+    const auto warning = std::string(" warning: [train] ") + name +
+                         " takes an input of shape [4, 1] and a target of shape [4]: it "
+                         "broadcasts them, which likely gives wrong results; give both the same "
+                         "shape\n";
+    const auto at = said.find(warning);
+    ASSERT_NE(at, std::string::npos) << said;
+    EXPECT_EQ(said.find("arning", at + warning.size()), std::string::npos) << said;
+  }
+  Task right(make_sum_net(), mean_square);
+  EXPECT_THAT(said_by_fit(right), Not(HasSubstr("arning")));
+}
+
+// Every step gives the warning.
+TEST_F(OwnProgram, WarningsOfLibTorchAreALineOfTheLogOnce) {
+  Task task(make_sum_net(), [](const at::Tensor& outputs, const at::Tensor& targets) {
+    TORCH_WARN("mind the ", "step");
+    return mean_square(outputs, targets);
+  });
+  const auto said = said_by_fit(task);
+  const auto at = said.find("warning: LibTorch: mind the step");
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("mind the step", at + 32), std::string::npos) << said;
+}
+
+TEST_F(OwnProgram, EvaluationsPrintTheirMetrics) {
+  Task task(make_sum_net(), mean_square);
+  Trainer trainer(options_, comm::local::alone());
+  testing::internal::CaptureStderr();
+  const auto metrics = trainer.test(task, Sums());
+  trainer.validate(task, Sums());
+  const auto said = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(metrics.size(), 1u);
+  EXPECT_THAT(said, HasSubstr(fmt::format("info: test finished\n  test/loss            {:.4f}\n",
+                                          metrics[0].second)));
+  EXPECT_THAT(said, HasSubstr("info: validate finished\n  validation/loss      "));
+}
+
+TEST_F(OwnProgram, EpochsThatNobodyChoseAreTold) {
+  Task task(make_sum_net(), mean_square);
+  options_.trainer.max_epochs = 0;
+  testing::internal::CaptureStderr();
+  Trainer trainer(options_, comm::local::alone());
+  trainer.ask_to_stop([] { return cluster::StopRequest::save_and_stop; });
+  trainer.fit(task, Sums(), Sums());
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr("warning: [train] trainer.max_epochs is not set: the run takes 1000 epochs, "
+                "as Lightning's would; -1 means no limit\n"));
+  options_.trainer.max_steps = 2;
+  EXPECT_THAT(said_by_fit(task), Not(HasSubstr("max_epochs")));
+}
+
 TEST_F(OwnProgram, FramesOfTheStackAreShownWhereTheyAreAskedFor) {
-  Task task(make_net(5), mean_square);
+  Task task(make_sum_net(5), mean_square);
   ::setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
   EXPECT_THAT([&] { Trainer(options_, comm::local::alone()).validate(task, Sums()); },
               testing::ThrowsMessage<Error>(
@@ -123,8 +149,55 @@ TEST_F(OwnProgram, FramesOfTheStackAreShownWhereTheyAreAskedFor) {
                   AllOf(HasSubstr("in predict_step; got `mat1 and"), Not(HasSubstr("frame #")))));
 }
 
+// Prints what main() prints of an error, and returns the exit code.
+std::pair<std::string, int> ending_of(const std::function<void()>& body) {
+  testing::internal::CaptureStderr();
+  int code = 0;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    code = comm::end_with(error);
+  }
+  return {testing::internal::GetCapturedStderr(), code};
+}
+
+TEST_F(OwnProgram, AnErrorThatEndsItIsALineAndAnExitCode) {
+  using testing::Pair;
+  auto table = make_table(options_);
+  EXPECT_THAT(ending_of([&] { table.set_argument("--optim.rl=1"); }),
+              Pair("error: [config] unknown key optim.rl (did you mean optim.lr?)\n", 2));
+  EXPECT_THAT(ending_of([&] { table.set_argument("--learning-rate=1"); }),
+              Pair("error: [config] unknown key learning-rate (did you mean optim.lr?)\n", 2));
+  EXPECT_THAT(ending_of([] { throw std::runtime_error("no luck"); }), Pair("error: no luck\n", 1));
+  const auto product = [] { at::ones({2, 3}).mm(at::ones({2, 3})); };
+  EXPECT_THAT(ending_of(product),
+              Pair("error: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)\n", 1));
+  ::setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
+  EXPECT_THAT(ending_of(product), Pair(HasSubstr("frame #0: "), 1));
+  ::unsetenv("TORCH_SHOW_CPP_STACKTRACES");
+}
+
+// Is asked by a signal to end, in its first step.
+class Signalled : public Task {
+ public:
+  using Task::Task;
+  at::Tensor training_step(const data::Batch& batch) override {
+    ::raise(SIGTERM);
+    return Task::training_step(batch);
+  }
+};
+
+TEST_F(OwnProgram, OnceASignalHasEndedACallTheExitCodeStays) {
+  Signalled task(make_sum_net(), mean_square);
+  Trainer trainer(options_, comm::local::alone());
+  trainer.stop_on_signals();
+  EXPECT_EQ(trainer.fit(task, Sums(), Sums()).status, "stopped");
+  EXPECT_TRUE(trainer.test(task, Sums()).empty());
+  EXPECT_EQ(trainer.exit_code(), 6);
+}
+
 TEST_F(OwnProgram, ExceptionsOfTheProgramItselfStayWhatTheyAre) {
-  Task task(make_net(), [](const at::Tensor&, const at::Tensor&) -> at::Tensor {
+  Task task(make_sum_net(), [](const at::Tensor&, const at::Tensor&) -> at::Tensor {
     throw std::domain_error("no loss for this");
   });
   EXPECT_THROW(Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums()),
@@ -133,7 +206,7 @@ TEST_F(OwnProgram, ExceptionsOfTheProgramItselfStayWhatTheyAre) {
 }
 
 TEST_F(OwnProgram, EndsWithWhatCameOfTheRun) {
-  Task task(make_net(), mean_square);
+  Task task(make_sum_net(), mean_square);
   options_.checkpoint.monitor = "validation/loss";
   const auto said = said_by_fit(task);
   EXPECT_THAT(said, ContainsRegex("info: run finished: 8 steps on 1 process in [0-9]+ s\n"
@@ -154,7 +227,7 @@ TEST_F(OwnProgram, EndsWithWhatCameOfTheRun) {
 }
 
 TEST_F(OwnProgram, OneThatWasStoppedSaysHowToGoOn) {
-  Task task(make_net(), mean_square);
+  Task task(make_sum_net(), mean_square);
   testing::internal::CaptureStderr();
   Trainer trainer(options_, comm::local::alone());
   trainer.ask_to_stop([] { return cluster::StopRequest::save_and_stop; });
@@ -164,17 +237,8 @@ TEST_F(OwnProgram, OneThatWasStoppedSaysHowToGoOn) {
                         "trainer.ckpt_path = \"last\"\n"));
 }
 
-// Judges by a number of its own alone.
-class JudgedByItself : public Task {
- public:
-  using Task::Task;
-  void validation_step(const data::Batch& batch, Evaluation&) override {
-    log("f1", batch.size() / 8.0, {.sync_dist = true});
-  }
-};
-
 TEST_F(OwnProgram, PrintsNothingThatWasNotComputed) {
-  JudgedByItself task(make_net(), mean_square);
+  JudgedByItself task(make_sum_net(), mean_square);
   RunSummary summary;
   const auto said = said_by_fit(task, &summary);
   EXPECT_THAT(said, ContainsRegex("epoch 2/2: train loss [0-9.]+\n"));
@@ -192,7 +256,7 @@ TEST_F(OwnProgram, PrintsNothingThatWasNotComputed) {
 }
 
 TEST_F(OwnProgram, ALossThatIsNoNumberIsPrintedAsOne) {
-  Task task(make_net(), [](const at::Tensor& outputs, const at::Tensor&) {
+  Task task(make_sum_net(), [](const at::Tensor& outputs, const at::Tensor&) {
     return -(outputs.sum() * at::scalar_tensor(std::nan("")));
   });
   options_.trainer.terminate_on_nan = false;
@@ -201,7 +265,7 @@ TEST_F(OwnProgram, ALossThatIsNoNumberIsPrintedAsOne) {
 }
 
 TEST_F(OwnProgram, ItsOptionsNameNeitherModelNorData) {
-  Task task(make_net(), mean_square);
+  Task task(make_sum_net(), mean_square);
   options_.model.name = "resnet20";
   options_.data.name = "cifar10";
   said_by_fit(task);
@@ -227,7 +291,7 @@ TEST_F(OwnProgram, BatchesThatDoNotFitAreRefusedByTheirOption) {
       auto options = options_;
       options.data.batch_size = each;
       options.data.global_batch_size = whole;
-      Task task(make_net(), mean_square);
+      Task task(make_sum_net(), mean_square);
       const Sums sums(16), validation(16);
       Trainer trainer(options, group);
       EXPECT_ERROR(trainer.fit(task, sums, validation), ErrorKind::usage, message);
@@ -250,76 +314,6 @@ TEST_F(OwnProgram, BatchesThatDoNotFitAreRefusedByTheirOption) {
   options_.data.batch_size = 0;
   EXPECT_ERROR(Trainer(options_, comm::local::alone()), ErrorKind::usage,
                "[config] data.batch_size; got 0, expected an integer from 1 to 1000000000");
-}
-
-TEST_F(OwnProgram, ItsMemoryIsPredicted) {
-  compat::count_tensor_memory();
-  options_.optimizer.name = "adamw";
-  options_.data.workers = 0;
-  options_.data.batch_size = 8;
-  Task task(make_net(64, 256), mean_square);
-  testing::internal::CaptureStderr();
-  const auto summary =
-      Trainer(options_, comm::local::alone()).fit(task, Sums(16, 64), Sums(16, 64));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              ContainsRegex("\n  memory     [0-9.]+ KiB of tensors a rank in training steps, "
-                            "predicted\n"));
-  ASSERT_EQ(summary.peak_tensor_bytes.size(), 1u);
-  const auto measured = static_cast<double>(summary.peak_tensor_bytes[0]);
-  EXPECT_LE(static_cast<double>(summary.predicted_tensor_bytes), 1.10 * measured);
-  EXPECT_GE(static_cast<double>(summary.predicted_tensor_bytes), 0.97 * measured);
-}
-
-TEST_F(OwnProgram, APredictionLeavesTheModuleAsItWas) {
-  compat::count_tensor_memory();
-  auto net = make_net();
-  Task task(net, mean_square);
-  mean_square(net->forward(at::ones({2, 4})), at::ones({2, 1})).backward();
-  struct Before {
-    at::Tensor tensor, copy, gradient;
-    void* address;
-  };
-  std::vector<Before> all;
-  for (const auto& entry : nn::named_state(*net)) {
-    all.push_back(
-        {entry.tensor, entry.tensor.clone(), entry.tensor.grad(), entry.tensor.data_ptr()});
-  }
-  for (const char* precision : {"32", "bf16-mixed", "bf16-true"}) {
-    options_.trainer.precision = precision;
-    EXPECT_GT(check_memory_of(options_, Sums(), comm::local::alone(), &task).tensor_bytes, 1000);
-    for (const auto& before : all) {
-      EXPECT_TRUE(at::equal(before.tensor, before.copy));
-      EXPECT_EQ(before.tensor.data_ptr(), before.address);
-      EXPECT_TRUE(before.tensor.grad().is_same(before.gradient));
-    }
-  }
-}
-
-TEST_F(OwnProgram, WhereMemoryIsNotPredictedItSaysWhy) {
-  JudgedByItself derived(make_net(), mean_square);
-  EXPECT_THAT(said_by_fit(derived),
-              HasSubstr("\n  memory     not predicted for a task of a class of its own\n"));
-  int calls = 0;
-  Task picky(make_net(), [&](const at::Tensor& outputs, const at::Tensor& targets) {
-    if (++calls == 1) throw std::domain_error("not yet");
-    return mean_square(outputs, targets);
-  });
-  EXPECT_THAT(said_by_fit(picky),
-              HasSubstr("\n  memory     not predicted as this failed on tensors without memory: "
-                        "not yet\n"));
-  Task whole(make_net(), mean_square);
-  options_.trainer.strategy = "diloco";
-  EXPECT_THAT(said_by_fit(whole), HasSubstr("\n  memory     not predicted for strategy diloco\n"));
-}
-
-TEST_F(OwnProgram, ARunThatDoesNotFitIsRefused) {
-  Task task(make_net(1 << 10, 4), mean_square);
-  options_.data.batch_size = 1'000'000'000;
-  const Sums endless(int64_t{1} << 40, 1 << 10);
-  EXPECT_THAT([&] { Trainer(options_, comm::local::alone()).fit(task, endless, Sums()); },
-              testing::ThrowsMessage<Error>(
-                  ContainsRegex("\\[train\\] the run does not fit into memory; got [0-9.]+ TiB of "
-                                "tensors on each rank, predicted, expected at most ")));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <type_traits>
 
@@ -168,6 +169,19 @@ std::string nearest_name(const Value& value, const Rule& rule) {
   return fmt::format("did you mean {}?", meant_name(*text, names, rule.known_as));
 }
 
+// The file in the same folder whose name is most like that of `file`; empty: there is none of its
+// kind.
+std::string nearest_file(const std::filesystem::path& file) {
+  const auto folder = file.parent_path();
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(folder.empty() ? "." : folder, none)) {
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().filename().string());
+  }
+  return names.empty() ? "" : (folder / nearest(file.filename().string(), names)).string();
+}
+
 std::pair<std::string, std::string> section_and_name(const std::string& key) {
   const size_t dot = key.find('.');
   return {key.substr(0, dot), key.substr(dot + 1)};
@@ -186,6 +200,18 @@ void Table::add_alias(std::string alias, std::string key) {
   aliases_.emplace(std::move(alias), std::move(key));
 }
 
+void Table::add_known_as(std::string name, std::string key) {
+  find(key, "");
+  known_as_.emplace(std::move(name), std::move(key));
+}
+
+std::string Table::known_key(std::string_view typed) const {
+  auto name = lower_case(typed.substr(typed.rfind('.') + 1));
+  std::replace(name.begin(), name.end(), '-', '_');
+  const auto known = known_as_.find(name);
+  return known == known_as_.end() ? "" : known->second;
+}
+
 const Table::Row& Table::find(std::string_view key, const std::string& where) const {
   const auto alias = aliases_.find(key);
   const std::string_view name = alias == aliases_.end() ? key : alias->second;
@@ -194,9 +220,11 @@ const Table::Row& Table::find(std::string_view key, const std::string& where) co
   if (row != rows_.end()) return *row;
   std::vector<std::string> keys;
   for (const auto& r : rows_) keys.push_back(r.key);
-  throw Error("config", ErrorKind::usage,
-              {.what = fmt::format("unknown key {}{}", key, where),
-               .hint = fmt::format("did you mean {}?", nearest(key, keys))});
+  const auto known = known_key(key);
+  throw Error(
+      "config", ErrorKind::usage,
+      {.what = fmt::format("unknown key {}{}", key, where),
+       .hint = fmt::format("did you mean {}?", known.empty() ? nearest(key, keys) : known)});
 }
 
 void Table::check_rule(const Row& row, const Value& value, const std::string& where) {
@@ -222,6 +250,12 @@ void Table::store(const Row& row, Value value, const std::string& where) {
 }
 
 void Table::load(const std::filesystem::path& toml_file) {
+  std::error_code none;
+  if (!std::filesystem::exists(toml_file, none)) {
+    const auto meant = nearest_file(toml_file);
+    fail("the configuration does not exist", toml_file.string(), "a file in TOML",
+         meant.empty() ? "" : fmt::format("did you mean {}?", meant));
+  }
   parse(read_file(toml_file), toml_file.string());
 }
 
@@ -279,6 +313,12 @@ void Table::set(std::string_view key, std::string_view text) {
 }
 
 void Table::set_argument(std::string_view argument) {
+  if (argument == "--help" || argument == "-h") {
+    std::set<std::string> sections;
+    for (const auto& row : rows_) sections.insert(section_and_name(row.key).first);
+    fail("argument", std::string(argument), "--section.name=value",
+         fmt::format("sections are {}", fmt::join(sections, ", ")));
+  }
   const size_t equals = argument.find('=');
   const bool is_option = argument.starts_with("--");
   if (is_option && equals == std::string_view::npos) find(argument.substr(2), "");

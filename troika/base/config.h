@@ -66,6 +66,9 @@ class Table {
 
   // Another name that sets `key`, which has been added. No text of this table has it.
   void add_alias(std::string alias, std::string key);
+  // What other programs call `key`, without a section, in lower case with `_` between words
+  // ("learning_rate"): errors hint at `key` for it.
+  void add_known_as(std::string name, std::string key);
 
   // Each throws Error(room `config`, usage) for an unknown key (naming the nearest known one), a
   // wrong type or a broken rule; errors from a file name its line.
@@ -92,6 +95,9 @@ class Table {
   std::vector<Setting> changed() const;
   // A table of all options with type, default and meaning, a section each.
   std::string to_markdown() const;
+  // The key that an error hints at for `typed`, whatever its section: that which other programs
+  // call so, or empty.
+  std::string known_key(std::string_view typed) const;
   // The keys in their order, each with the values that it can only have; none where it has others.
   std::vector<std::pair<std::string, std::vector<std::string>>> choices() const;
 
@@ -114,6 +120,7 @@ class Table {
 
   std::vector<Row> rows_;
   std::map<std::string, std::string, std::less<>> aliases_;
+  std::map<std::string, std::string, std::less<>> known_as_;
 };
 
 }  // namespace troika::config

@@ -91,14 +91,14 @@ void refuse_extra(const CLI::App& command) {
 }  // namespace
 
 void require_option(const CLI::App& command, const std::string& word,
-                    const std::vector<std::string>& more) {
+                    const std::vector<std::string>& more, const std::string& known) {
   if (!word.starts_with('-')) return;
   const auto name = word.substr(0, word.find('='));
   std::vector<std::string> names = more;
   for (const auto* option : command.get_options(nullptr)) {
     for (const auto& one : option->get_lnames()) names.push_back("--" + one);
   }
-  const auto meant = nearest(name, names);
+  const auto meant = known.empty() ? nearest(name, names) : known;
   fail(command,
        {.what = "unknown option",
         .got = word,

@@ -15,19 +15,34 @@ void set_arguments(config::Table& table, const std::vector<std::string>& argumen
   for (const auto& argument : arguments) table.set_argument(argument);
 }
 
-// A run's folder is no CONFIG, but has one.
+// The configuration of the run that a checkpoint's handle is of; empty: it is none.
+std::filesystem::path config_of_run(std::filesystem::path handle) {
+  std::error_code none;
+  if (!handle.has_filename()) handle = handle.parent_path();  // of `runs/NAME/`
+  for (; !handle.empty() && handle != handle.root_path(); handle = handle.parent_path()) {
+    auto config = handle / "config.toml";
+    const bool is_run = std::filesystem::exists(handle / "checkpoints", none);
+    if (is_run && std::filesystem::exists(config, none)) return config;
+  }
+  return {};
+}
+
+// A run's folder or a checkpoint is no CONFIG, but its run has one.
 void require_file(const std::filesystem::path& file) {
   std::error_code none;
-  if (!std::filesystem::is_directory(file, none)) return;
-  const auto config = file / "config.toml";
+  const bool is_folder = std::filesystem::is_directory(file, none);
+  if (std::filesystem::is_regular_file(file, none) && file.extension() != ".safetensors") return;
+  const auto config = config_of_run(file);
+  if (!is_folder && config.empty()) return;  // load() says what is wrong
   throw Error("config", ErrorKind::usage,
-              {.what = "CONFIG is a folder",
+              {.what = is_folder ? "CONFIG is a folder" : "CONFIG is a checkpoint",
                .got = file.string(),
                .expected = "a file in TOML",
-               .hint = std::filesystem::exists(config, none)
-                           ? config.string() + " is the run's; with --trainer.ckpt_path=last it "
-                                               "goes on"
-                           : ""});
+               .hint = config.empty()
+                           ? ""
+                           : fmt::format("`troika train {} --trainer.ckpt_path=last` goes on with "
+                                         "the run",
+                                         config.string())});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // `troika validate`, `troika test` and `troika predict`.
 #include <fmt/format.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <cmath>
@@ -31,24 +32,27 @@ WorkHere work_here(const std::string& name, const Work& work) {
     options.model = fit_model(options.model, *dataset);
     torch::manual_seed(static_cast<uint64_t>(options.run.seed));
     const auto task = train::make_task(options);
+    options.trainer.enable_model_summary = false;  // standard output has what came of it
     train::Trainer trainer(options, group);
-    const auto& ckpt = options.trainer.ckpt_path;
-    work(trainer, *task, *dataset, ckpt.empty() ? "last" : ckpt, group);
+    work(trainer, *task, *dataset, ckpt_to_judge(options), group);
     return 0;
   };
 }
 
 void print(const comm::Group& group, const train::MetricValues& metrics) {
   if (group.rank() != 0) return;
-  for (const auto& [name, value] : metrics) {
-    fmt::print("{} {}\n", name, std::isnan(value) ? NAN : value);  // a NaN may have a sign
+  const bool is_read = ::isatty(STDOUT_FILENO) != 0;
+  for (const auto& [name, number] : metrics) {
+    const double value = std::isnan(number) ? NAN : number;  // a NaN may have a sign
+    is_read ? fmt::print("{} {:.6g}\n", name, value) : fmt::print("{} {}\n", name, value);
   }
 }
 
-Entry add(CLI::App& app, const std::string& name, const std::string& what, const Work& work) {
+Entry add(CLI::App& app, train::Stage stage, const std::string& what, const Work& work) {
+  const std::string name = train::stage_name(stage);
   auto* command = app.add_subcommand(name, what);
   const auto arguments = std::make_shared<ConfigArguments>();
-  arguments->takes_checkpoint = true;
+  arguments->stage = stage;
   add_config_arguments(*command, *arguments);
   return {command, [=] {
             return run_configured(name, *arguments, command->remaining(), work_here(name, work));
@@ -73,13 +77,13 @@ void predict(train::Trainer& trainer, train::Task& task, const data::Dataset& da
 }  // namespace
 
 Entry add_validate(CLI::App& app) {
-  return add(app, "validate", "judge a checkpoint on the validation data",
+  return add(app, train::Stage::validate, "judge a checkpoint on the validation data",
              [](auto& trainer, auto& task, const auto& dataset, const auto& ckpt,
                 const auto& group) { print(group, trainer.validate(task, dataset, ckpt)); });
 }
 
 Entry add_test(CLI::App& app) {
-  return add(app, "test", "judge a checkpoint on the test data",
+  return add(app, train::Stage::test, "judge a checkpoint on the test data",
              [](auto& trainer, auto& task, const auto& dataset, const auto& ckpt,
                 const auto& group) { print(group, trainer.test(task, dataset, ckpt)); });
 }
@@ -90,7 +94,7 @@ Entry add_predict(CLI::App& app) {
     std::string output;
   };
   const auto arguments = std::make_shared<Arguments>();
-  arguments->takes_checkpoint = true;
+  arguments->stage = train::Stage::predict;
   add_config_arguments(*command, *arguments);
   command->add_option("--output", arguments->output, "safetensors file with `predictions`")
       ->required();

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +12,7 @@
 #include "troika/cli/command_line.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/session.h"
-#include "troika/cluster/failure.h"
-#include "troika/compat/error_text.h"
+#include "troika/comm/end_with.h"
 #include "troika/train/options.h"
 
 namespace {
@@ -77,13 +75,14 @@ void require_known_command(const std::vector<std::string>& words, CLI::App* app)
 // Options without a section are the command's own, or a key without its section.
 void require_known_options(const CLI::App& command) {
   troika::train::TrainOptions options;
+  const auto table = troika::train::make_table(options);
   std::vector<std::string> keys;
-  for (const auto& [key, choices] : troika::train::make_table(options).choices()) {
-    keys.push_back("--" + key);
-  }
+  for (const auto& [key, choices] : table.choices()) keys.push_back("--" + key);
   for (const auto& word : command.remaining()) {
-    if (word.substr(0, word.find('=')).find('.') != std::string::npos) continue;
-    troika::cli::require_option(command, word, keys);
+    const auto name = word.substr(0, word.find('='));
+    if (name.find('.') != std::string::npos) continue;
+    const auto known = name.starts_with("--") ? table.known_key(name.substr(2)) : "";
+    troika::cli::require_option(command, word, keys, known.empty() ? "" : "--" + known);
   }
 }
 
@@ -132,12 +131,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << troika::compat::error_text(error) << '\n';
-    troika::cluster::report_failure(error);
-    return troika::exit_code(error);
-  }
+int main(int argc, char** argv) try {
+  return run(argc, argv);
+} catch (const std::exception& error) {
+  return troika::comm::end_with(error);
 }

@@ -3,17 +3,22 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "troika/base/error.h"
+#include "troika/base/exit_code.h"
+#include "troika/base/log.h"
 #include "troika/base/machine_memory.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
+#include "troika/train/limits.h"
 #include "troika/train/memory/prediction.h"
+#include "troika/train/memory/remedy.h"
 #include "troika/train/summary.h"
 
 namespace troika::cli {
@@ -43,19 +48,35 @@ constexpr Part kParts[]{
     {"buckets", &MemoryParts::buckets},       {"workspace", &MemoryParts::workspace},
     {"batches", &MemoryParts::batches}};
 
+// What each of so many ranks may take.
+struct Budget {
+  int64_t bytes = 0;  // with its process; 0: not known
+  // The part of Report::resident_before that other ranks' budgets hold: pages of libraries are in
+  // memory once for all ranks of a machine. 0 unless the budget is a share of the machine's memory.
+  int64_t shared = 0;
+  std::string text = {};
+};
+
 struct Report {
   std::vector<MemoryPrediction> predictions = {};
   MemoryChoice configured = {};
-  int64_t resident_before = 0;  // of this process, before tensors: its libraries
-  int64_t budget = 0;           // of each rank, with its process; 0: not known
-  // The part of resident_before that other ranks' budgets hold: pages of libraries are in memory
-  // once for all ranks of a machine. 0 unless the budget is a share of the machine's memory.
-  int64_t shared = 0;
-  std::string budget_text = {};
+  int64_t resident_before = 0;         // of this process, before tensors: its libraries
+  std::map<int, Budget> budgets = {};  // by number of ranks
 
-  double beside_libraries() const { return static_cast<double>(budget - resident_before + shared); }
+  double beside_libraries(int ranks) const {
+    const auto& budget = budgets.at(ranks);
+    return static_cast<double>(budget.bytes - resident_before + budget.shared);
+  }
+  bool knows_budget(const MemoryPrediction& prediction) const {
+    return budgets.at(prediction.choice.ranks).bytes > 0;
+  }
   bool fits(const MemoryPrediction& prediction) const {
-    return prediction.process() <= beside_libraries();
+    return prediction.process() <= beside_libraries(prediction.choice.ranks);
+  }
+  // Whether none of the choices fits into what is known of their budgets.
+  bool fits_nowhere() const {
+    return std::ranges::none_of(
+        predictions, [this](const auto& one) { return !knows_budget(one) || fits(one); });
   }
   double resident(const MemoryPrediction& prediction) const {
     return static_cast<double>(resident_before) + prediction.process();
@@ -70,35 +91,71 @@ struct Report {
   }
 };
 
-void print_row(const Report& report, const MemoryPrediction& prediction) {
-  const auto& choice = prediction.choice;
-  fmt::print("{:<2}{:<11}{:<10}{:<9}{:>10}{:>10}", report.is_configured(prediction) ? ">" : "",
-             choice.precision, choice.recompute, choice.strategy,
-             human_bytes(report.resident(prediction)), human_bytes(prediction.peak()));
-  for (const auto& part : kParts) {
-    fmt::print("{:>12}", human_bytes(prediction.step.*part.bytes));
+// Columns as wide as their longest cell: the first `texts` to the left, the others, which are
+// numbers, to the right.
+void print_columns(const std::vector<std::vector<std::string>>& rows, size_t texts) {
+  std::vector<size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
-  fmt::print("{:>14}{:>12}{:>10}", human_bytes(prediction.between_steps),
-             human_bytes(prediction.validation), human_bytes(prediction.start));
-  if (report.budget > 0) fmt::print("{}", report.fits(prediction) ? "  fits" : "  -");
-  fmt::print("\n");
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += i < texts ? fmt::format("{:<{}}  ", row[i], widths[i])
+                        : fmt::format("{:>{}}  ", row[i], widths[i]);
+    }
+    fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
+  }
 }
 
-void print_advice(const Report& report, const MemoryPrediction* fastest, int ranks) {
-  if (report.budget == 0) return;
-  if (!fastest) {
-    fmt::print("nothing fits into {}: take a smaller batch or model, or more machines\n",
-               report.budget_text);
-  } else if (fastest->choice == report.configured_on(ranks)) {
-    fmt::print("what is configured fits into {}\n", report.budget_text);
-  } else {
-    fmt::print("into {} fits, fastest first: {}\n", report.budget_text,
-               train::options_of(fastest->choice));
+std::vector<std::string> row_of(const Report& report, const MemoryPrediction& prediction) {
+  const auto& choice = prediction.choice;
+  std::vector<std::string> row{(report.is_configured(prediction) ? "> " : "  ") + choice.precision,
+                               choice.recompute, choice.strategy};
+  for (const double bytes : {report.resident(prediction), prediction.peak(), prediction.step.sum(),
+                             prediction.between_steps, prediction.validation, prediction.start}) {
+    row.push_back(human_bytes(bytes));
   }
+  if (report.knows_budget(prediction)) row.emplace_back(report.fits(prediction) ? "fits" : "-");
+  return row;
+}
+
+void print_parts(const MemoryPrediction& prediction) {
+  std::vector<std::string> names{"  step of >"}, bytes{""};
+  for (const auto& part : kParts) {
+    names.emplace_back(part.name);
+    bytes.push_back(human_bytes(prediction.step.*part.bytes));
+  }
+  print_columns({names, bytes}, 1);
+}
+
+// What the advice is made of.
+struct Advisor {
+  train::MemoryPredictor& predictor;
+  const train::TrainOptions& options;
+};
+
+void print_advice(const Report& report, const Advisor& advisor, const MemoryPrediction* configured,
+                  int ranks) {
+  const auto& budget = report.budgets.at(ranks);
+  if (budget.bytes == 0) return;
+  if (!configured) {
+    fmt::print("what is configured is not predicted: {}\n",
+               advisor.predictor.why_not(report.configured_on(ranks)));
+    return;
+  }
+  if (report.fits(*configured)) {
+    fmt::print("what is configured fits into {}\n", budget.text);
+    return;
+  }
+  fmt::print("what is configured does not fit into {}: {}\n", budget.text,
+             train::remedy(advisor.predictor, advisor.options, report.configured_on(ranks),
+                           report.predictions, report.beside_libraries(ranks)));
 }
 
 // For each number of ranks what is configured, the fastest that fits and the least; or all.
-void print_table(const Report& report, const std::vector<int>& ranks, bool all) {
+void print_table(const Report& report, const Advisor& advisor, const std::vector<int>& ranks,
+                 bool all) {
   fmt::print(
       "Predicted bytes of each rank: of its process, {} of them libraries', and of tensors\n",
       human_bytes(static_cast<double>(report.resident_before)));
@@ -107,22 +164,26 @@ void print_table(const Report& report, const std::vector<int>& ranks, bool all) 
     for (const auto& prediction : report.predictions) {
       if (prediction.choice.ranks == count) here.push_back(&prediction);
     }
-    const auto* fastest = train::fastest_within(report.predictions, report.beside_libraries(),
+    const auto* fastest = train::fastest_within(report.predictions, report.beside_libraries(count),
                                                 report.configured_on(count));
     const auto* least = *std::ranges::min_element(here, {}, &MemoryPrediction::peak);
-    fmt::print("\n{} rank{}\n  {:<11}{:<10}{:<9}{:>10}{:>10}", count, count == 1 ? "" : "s",
-               "precision", "recompute", "strategy", "process", "peak");
-    for (const auto& part : kParts) fmt::print("{:>12}", part.name);
-    fmt::print("{:>14}{:>12}{:>10}\n", "between steps", "validation", "start");
+    const MemoryPrediction* configured = nullptr;
+    std::vector<std::vector<std::string>> rows{{"  precision", "recompute", "strategy", "process",
+                                                "peak", "step", "between steps", "validation",
+                                                "start"}};
     for (const auto* one : here) {
-      if (all || report.is_configured(*one) || one == fastest || one == least) {
-        print_row(report, *one);
+      if (report.is_configured(*one)) configured = one;
+      if (all || one == configured || one == fastest || one == least) {
+        rows.push_back(row_of(report, *one));
       }
     }
-    print_advice(report, fastest, count);
+    rows.front().resize(rows.back().size());
+    fmt::print("\n{} rank{}\n", count, count == 1 ? "" : "s");
+    print_columns(rows, 3);
+    if (configured) print_parts(*configured);
+    print_advice(report, advisor, configured, count);
   }
-  fmt::print("\n>: as configured. Parts are those at the peak of a step.{}\n",
-             all ? "" : " --all prints every choice.");
+  fmt::print("\n>: as configured.{}\n", all ? "" : " --all prints every choice.");
 }
 
 void print_json(const Report& report) {
@@ -143,7 +204,7 @@ void print_json(const Report& report) {
                                {"validation_bytes", whole(prediction.validation)},
                                {"start_bytes", whole(prediction.start)},
                                {"resident_bytes", whole(report.resident(prediction))}};
-    if (report.budget > 0) row["fits"] = report.fits(prediction);
+    if (report.knows_budget(prediction)) row["fits"] = report.fits(prediction);
     rows.push_back(row);
   }
   const nlohmann::ordered_json all{{"process_bytes", report.resident_before},
@@ -151,20 +212,35 @@ void print_json(const Report& report) {
   std::cout << all.dump(2) << '\n';
 }
 
-// The stated one, or for one number of ranks an equal share of what is left on this machine.
-void set_budget(Report& report, const MemoryArguments& arguments, const std::vector<int>& ranks) {
-  if (arguments.budget > 0) {
-    report.budget = arguments.budget;
-    report.budget_text = human_bytes(static_cast<double>(arguments.budget));
-    return;
+// The stated one, or an equal share of what is left on this machine.
+Budget budget_of(int ranks, int64_t stated) {
+  if (stated > 0) {
+    return {.bytes = stated, .text = human_bytes(static_cast<double>(stated))};
   }
   const auto left = memory::available();
-  if (!left || ranks.size() != 1) return;
-  report.budget = left->bytes / ranks.front();
-  report.shared = memory::resident_files() / ranks.front() * (ranks.front() - 1);
-  report.budget_text =
-      fmt::format("{} (what is left of {}, by {})", human_bytes(static_cast<double>(report.budget)),
-                  left->limit, ranks.front());
+  if (!left) return {};
+  Budget budget{.bytes = left->bytes / ranks,
+                .shared = memory::resident_files() / ranks * (ranks - 1)};
+  const auto bytes = human_bytes(static_cast<double>(budget.bytes));
+  budget.text = ranks == 1 ? fmt::format("{}, what is left of {}", bytes, left->limit)
+                           : fmt::format(
+                                 "{}, a share for each of {} ranks of what is left of {} "
+                                 "(--budget says what ranks elsewhere have)",
+                                 bytes, ranks, left->limit);
+  return budget;
+}
+
+// `troika train` refuses the batch that the data do not fill, whatever memory it would take.
+void warn_of_batches(const train::TrainOptions& options, const std::vector<int>& ranks,
+                     int64_t samples) {
+  for (const int count : ranks) {
+    try {
+      train::require_batch(options, count, samples);
+    } catch (const Error& refused) {
+      log::warn("troika train would refuse this on {} rank{}: {}", count, count == 1 ? "" : "s",
+                refused.what());
+    }
+  }
 }
 
 int print_memory(const MemoryArguments& arguments, const std::vector<std::string>& overrides) {
@@ -172,6 +248,7 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
   auto table = train::make_table(options);
   read_configuration(table, arguments.file, overrides);
   check_memory(options);
+  const auto data = options.data;
   // One sample says what the model takes.
   options.data.train_samples = 1;
   const auto dataset = data::make_dataset(options.data, data::Split::train);
@@ -181,12 +258,17 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
     ranks.push_back(static_cast<int>(std::max<int64_t>(1, options.trainer.devices)));
   }
   Report report{.resident_before = train::peak_resident_bytes()};
-  set_budget(report, arguments, ranks);
+  for (const int count : ranks) report.budgets[count] = budget_of(count, arguments.budget);
+  warn_of_batches(options, ranks, data::count_samples(data, data::Split::train));
   train::MemoryPredictor predictor(options, *dataset);
   report.configured = predictor.configured(ranks.front());
   report.predictions = train::predict_choices(predictor, ranks);
-  arguments.json ? print_json(report) : print_table(report, ranks, arguments.all);
-  return 0;
+  if (arguments.json) {
+    print_json(report);
+  } else {
+    print_table(report, {predictor, options}, ranks, arguments.all);
+  }
+  return static_cast<int>(report.fits_nowhere() ? ExitCode::usage : ExitCode::done);
 }
 
 }  // namespace

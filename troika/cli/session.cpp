@@ -20,6 +20,7 @@
 #include "troika/train/run_folder.h"
 #include "troika/train/run_group.h"
 #include "troika/train/strategy.h"
+#include "troika/train/trainer.h"
 
 namespace troika::cli {
 
@@ -74,10 +75,15 @@ bool output_is_kept(const std::filesystem::path& folder) {
 
 }  // namespace
 
+std::string ckpt_to_judge(const train::TrainOptions& options) {
+  const auto& ckpt = options.trainer.ckpt_path;
+  return ckpt.empty() ? "last" : ckpt;
+}
+
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
   command.add_option(
       "CONFIG,--config", arguments.file,
-      arguments.takes_checkpoint
+      arguments.stage != train::Stage::fit
           ? std::string("TOML file, or a checkpoint with its own options: ") + kCheckpointHelp
           : "TOML file; without one, the defaults");
   command.add_flag("--print-config", arguments.print_config,
@@ -106,7 +112,8 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
     std::cout << table.to_markdown();
     return 0;
   }
-  if (arguments.takes_checkpoint && names_checkpoint(arguments.file)) {
+  const bool judges = arguments.stage != train::Stage::fit;
+  if (judges && names_checkpoint(arguments.file)) {
     read_checkpoint_configuration(table, options, arguments.file, overrides);
   } else {
     read_configuration(table, arguments.file, overrides);
@@ -117,6 +124,10 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
     return 0;
   }
   const auto environment = cluster::discover();
+  // Before logs of the command make a folder in the run's.
+  if (judges && environment.rank == 0) {
+    train::checkpoint_to_judge(arguments.stage, train::run_folder(options), ckpt_to_judge(options));
+  }
   if (environment.launcher == "none" && options.trainer.devices > 1 &&
       !train::in_one_process(options)) {
     return launch_self(options, table, name, more, arguments.shutdown_seconds);

@@ -10,6 +10,7 @@
 #include "troika/cluster/environment.h"
 #include "troika/comm/group.h"
 #include "troika/train/options.h"
+#include "troika/train/stage.h"
 
 namespace CLI {
 class App;
@@ -19,7 +20,8 @@ namespace troika::cli {
 
 struct ConfigArguments {
   std::string file;
-  bool takes_checkpoint = false;  // CONFIG may be one, too
+  // For another stage than fit, CONFIG may be a checkpoint, too, and there must be one.
+  train::Stage stage = train::Stage::fit;
   bool print_config = false;
   bool describe_config = false;
   std::optional<double> shutdown_seconds;  // of processes that this one starts
@@ -40,6 +42,9 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
                    const std::vector<std::string>& overrides, const WorkHere& work,
                    const std::vector<std::string>& more = {},
                    const std::function<void(train::TrainOptions&)>& change = {});
+
+// trainer.ckpt_path as validate, test and predict take it: `last` unless it is set.
+std::string ckpt_to_judge(const train::TrainOptions& options);
 
 // Counts the memory of tensors from here on, and refuses what there is no memory for unless
 // trainer.memory_check is off.

@@ -31,10 +31,14 @@ struct Request {
   }
 };
 
+int64_t shapes_of(Split split, int64_t samples) {
+  if (samples > 0) return samples;
+  return split == Split::train ? kShapesTrain : kShapesValidation;
+}
+
 std::unique_ptr<Dataset> make_shapes(const Request& want) {
-  const int64_t all = want.split == Split::train ? kShapesTrain : kShapesValidation;
   return want.images(
-      render_shapes(want.options.seed, want.split, want.samples > 0 ? want.samples : all),
+      render_shapes(want.options.seed, want.split, shapes_of(want.split, want.samples)),
       shapes_normalisation(), kShapesAugmentation);
 }
 
@@ -132,6 +136,12 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split) {
                             .augment = training && options.augment});
   dataset->set_name(options.name);
   return dataset;
+}
+
+int64_t count_samples(const DataOptions& options, Split split) {
+  if (options.name != "shapes") return make_dataset(options, split)->size();
+  return shapes_of(split,
+                   split == Split::train ? options.train_samples : options.validation_samples);
 }
 
 }  // namespace troika::data

@@ -29,4 +29,7 @@ const std::vector<std::string>& dataset_names();
 // nearest, for an option out of range, and for files that are missing or wrong.
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split);
 
+// The size of what make_dataset() gives, for which `shapes` renders nothing. Throws as that does.
+int64_t count_samples(const DataOptions& options, Split split);
+
 }  // namespace troika::data

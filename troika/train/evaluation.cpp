@@ -14,6 +14,7 @@
 #include "troika/train/checkpoint/resume.h"
 #include "troika/train/evaluation_loop.h"
 #include "troika/train/limits.h"
+#include "troika/train/summary_text.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -57,16 +58,21 @@ void try_to_tear_down(DataModule& data, Stage stage) {
 
 }  // namespace
 
+std::filesystem::path checkpoint_to_judge(Stage stage, const std::filesystem::path& folder,
+                                          const std::string& ckpt) {
+  const auto checkpoints = folder / "checkpoints";
+  auto found = find_checkpoint(checkpoints, ckpt);
+  if (!found.empty()) return found;
+  throw Error("train", ErrorKind::usage,
+              {.what = fmt::format("cannot {} the {} checkpoint", stage_name(stage), ckpt),
+               .got = fmt::format("none in {}", checkpoints.string()),
+               .expected = "those of a run that was trained",
+               .hint = "run.folder and run.name say which run"});
+}
+
 void Trainer::load_weights(Stage stage, Task& task, const std::string& ckpt) const {
   if (!ckpt.empty() && group_.rank() == 0) {
-    const auto from = find_checkpoint(folder() / "checkpoints", ckpt);
-    if (from.empty()) {
-      throw Error("train", ErrorKind::usage,
-                  {.what = fmt::format("cannot {} the {} checkpoint", stage_name(stage), ckpt),
-                   .got = fmt::format("none in {}", (folder() / "checkpoints").string()),
-                   .expected = "those of a run that was trained",
-                   .hint = "run.folder and run.name say which run"});
-    }
+    const auto from = checkpoint_to_judge(stage, folder(), ckpt);
     load_checkpoint(from, task.module());
     log::info("weights of {}", from.string());
   }
@@ -78,6 +84,7 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
                        const std::string& ckpt, const Body& body) {
   const int64_t batches =
       evaluated_batches(options_, stage, dataset.size(), global_batch(options_, group_.size()));
+  if (signals_ && stopped_by_ != cluster::StopRequest::none) return;  // the program is to end
   stopped_by_ = cluster::StopRequest::none;
   if (batches == 0) return;
   const Placement placement = Placement::of(options_, group_);
@@ -121,6 +128,9 @@ MetricValues Trainer::metrics(Stage stage, Task& task, const data::Dataset& data
                result.insert(result.end(), logged.begin(), logged.end());
              });
            });
+  if (group_.rank() == 0 && options_.trainer.enable_model_summary && !result.empty()) {
+    log::info("{}", describe(stage, result));
+  }
   return result;
 }
 

@@ -119,15 +119,18 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
   };
   Task& task = context_.task;
   Evaluation evaluation;
-  const char* label = !hooks ? "sanity check" : stage_ == Stage::test ? "test" : "validation";
+  const bool is_test = stage_ == Stage::test;
+  const char* label = !hooks ? "sanity check" : is_test ? "test" : "validation";
+  const char* where = !hooks    ? "validation_step (sanity check)"
+                      : is_test ? "test_step"
+                                : "validation_step";
   const bool is_whole = for_each_batch(label, [&](const data::Batch& batch) {
     log.start_batch(batch.size());
     task.log_to(&log, batch.size());
     call(of.batch_start, batch);
     const auto placed = placement_.place(batch);
-    const bool is_test = stage_ == Stage::test;
     with_plain_errors(
-        is_test ? "test_step" : "validation_step",
+        where,
         [&] {
           is_test ? task.test_step(placed, evaluation) : task.validation_step(placed, evaluation);
         },

@@ -56,6 +56,7 @@ int64_t Fit::passes_left() const {
 }
 
 StopRequest Fit::run() {
+  warnings_.emplace(is_main());
   call_on_fit_start();
   if (checkpoint_.empty() && limits_.sanity_batches > 0) check_sanity();
   hooks_.call("on_train_start", &Hooks::on_train_start);
@@ -77,7 +78,7 @@ StopRequest Fit::run() {
 
 void Fit::go_on() {
   // Saved with all its steps made, but not yet validated.
-  if (context_.is_done() && at_.ended_step != at_.step) end_epoch();
+  if (context_.is_done() && at_.ended_step != at_.step && !is_beyond_limits()) end_epoch();
   while (!is_stopping() && !context_.is_done()) {
     train_epoch();
     if (!is_stopping()) end_epoch();
@@ -86,6 +87,12 @@ void Fit::go_on() {
   write_asked();
   // Also where nothing was left to do: the module is to be whole after the run.
   training_step_->agree();
+}
+
+bool Fit::is_beyond_limits() const {
+  const auto& limits = options_.trainer;
+  return (limits.max_steps >= 0 && at_.step > limits.max_steps) ||
+         (limits.max_epochs >= 0 && at_.epoch >= limits.max_epochs);
 }
 
 void Fit::train_epoch() {
@@ -147,10 +154,12 @@ void Fit::train_batch(const data::Batch& batch, bool is_last, bool is_last_of_ep
   log_.start_batch(batch.size());
   task_.log_to(&log_, batch.size());
   hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
+  auto watch = warnings_->watch_losses();
   const double loss = with_plain_errors(
       "training_step",
       [&] { return training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_); },
       &batch);
+  watch.reset();
   require_finite(loss, batch, context_);
   log_.log(kTrainLoss, loss, {.sync_dist = true});
   log_.log(kEpochLoss, loss, {.on_step = false, .on_epoch = true, .sync_dist = true});

@@ -24,6 +24,7 @@
 #include "troika/train/loops.h"
 #include "troika/train/run_outputs.h"
 #include "troika/train/run_plan.h"
+#include "troika/train/step_warnings.h"
 #include "troika/train/stop.h"
 #include "troika/train/summary.h"
 #include "troika/train/training_step.h"
@@ -80,6 +81,8 @@ class Fit {
   void call_on_fit_start();
   // The body of run() between its hooks.
   void go_on();
+  // Whether a run with greater limits has made more than this one's allow.
+  bool is_beyond_limits() const;
   // Calls `body`, in which ranks do not communicate. Throws on all ranks where it throws on one,
   // with the module whole.
   void on_all_or_none(const std::function<void()>& body);
@@ -154,6 +157,7 @@ class Fit {
   StepTimes times_;
   std::optional<parallel::ScopedSyncBatchNorm> spanning_batch_norm_;
   std::optional<TrainingStep> training_step_;
+  std::optional<StepWarnings> warnings_;  // in run()
   Stop stop_;
   Loops at_;
   MetricLog log_;

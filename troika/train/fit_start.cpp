@@ -1,5 +1,6 @@
 // The part of class Fit that begins a run, or goes on with one from a checkpoint.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
@@ -294,8 +295,11 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
   if (is_main()) {
     log::info("goes on from {}: epoch {}, step {}", checkpoint.string(), at_.epoch + 1, at_.step);
     warn_of_changes(saved, options_, group_.size());
-    if (context_.is_done() && at_.ended_step == at_.step) {
-      log::info("the run is finished: raise trainer.max_epochs or trainer.max_steps to train on");
+    if (context_.is_done() && (at_.ended_step == at_.step || is_beyond_limits())) {
+      const auto limits = reached_limits(options_, at_.epoch, at_.step);
+      log::info("the run is finished at step {}: {} {}", at_.step, fmt::join(limits, " and "),
+                limits.size() == 1 ? "ends it; a greater one trains on"
+                                   : "end it; greater ones train on");
     }
   }
   return take_loaded;

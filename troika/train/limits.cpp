@@ -126,12 +126,28 @@ Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validati
   return result;
 }
 
+std::vector<std::string> reached_limits(const TrainOptions& options, int64_t epochs,
+                                        int64_t steps) {
+  const auto& trainer = options.trainer;
+  std::vector<std::string> reached;
+  if (trainer.max_epochs >= 0 && epochs >= trainer.max_epochs) {
+    reached.push_back(fmt::format("trainer.max_epochs = {}", trainer.max_epochs));
+  }
+  if (trainer.max_steps >= 0 && steps >= trainer.max_steps) {
+    reached.push_back(fmt::format("trainer.max_steps = {}", trainer.max_steps));
+  }
+  return reached;
+}
+
+bool takes_default_epochs(const TrainOptions& options) {
+  const auto& trainer = options.trainer;
+  return trainer.max_epochs == 0 && trainer.max_steps < 0 && trainer.max_time.empty();
+}
+
 TrainOptions with_default_epochs(TrainOptions options) {
   constexpr int64_t kEpochs = 1000;
-  auto& trainer = options.trainer;
-  if (trainer.max_epochs != 0) return options;
-  const bool ends = trainer.max_steps >= 0 || !trainer.max_time.empty();
-  trainer.max_epochs = ends ? -1 : kEpochs;
+  auto& epochs = options.trainer.max_epochs;
+  if (epochs == 0) epochs = takes_default_epochs(options) ? kEpochs : -1;
   return options;
 }
 

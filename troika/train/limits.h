@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "troika/train/options.h"
 #include "troika/train/stage.h"
@@ -39,6 +40,13 @@ void require_batch(const TrainOptions& options, int ranks, int64_t samples);
 // For data of so many whole global batches, and so many of validation.
 Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches);
 
+// The limits that a run has reached with so many complete epochs and optimizer steps, as
+// "trainer.max_steps = 30".
+std::vector<std::string> reached_limits(const TrainOptions& options, int64_t epochs, int64_t steps);
+
+// Whether trainer.max_epochs = 0 means a number of epochs that nobody chose: nothing else ends the
+// run.
+bool takes_default_epochs(const TrainOptions& options);
 // Replaces trainer.max_epochs = 0 by what it means.
 TrainOptions with_default_epochs(TrainOptions options);
 

@@ -319,6 +319,32 @@ void add_offload(config::Table& table, TrainOptions& options) {
             "folder for files that hold the optimizer's states; empty: memory");
 }
 
+// PyTorch's scripts, Hugging Face's transformers, torchrun and nanoGPT call them so.
+void add_other_names(config::Table& table) {
+  const std::pair<const char*, std::vector<const char*>> names[] = {
+      {"optim.lr", {"learning_rate", "base_lr"}},
+      {"optim.name", {"optimizer", "opt"}},
+      {"optim.schedule", {"scheduler", "lr_scheduler", "lr_scheduler_type"}},
+      {"optim.weight_decay", {"wd"}},
+      {"data.name", {"data", "dataset"}},
+      {"data.batch_size", {"bs", "per_device_train_batch_size"}},
+      {"data.workers", {"num_workers", "dataloader_num_workers"}},
+      {"trainer.max_epochs", {"epochs", "num_epochs", "n_epochs", "num_train_epochs"}},
+      {"trainer.max_steps", {"steps", "num_steps", "max_iters"}},
+      {"trainer.devices", {"gpus", "num_gpus", "num_processes", "nproc_per_node"}},
+      {"trainer.num_nodes", {"nodes", "nnodes"}},
+      {"trainer.accumulate_grad_batches", {"gradient_accumulation_steps", "accum_iter"}},
+      {"trainer.gradient_clip_val", {"max_grad_norm", "clip_grad", "grad_clip"}},
+      {"trainer.precision", {"amp", "fp16", "bf16", "mixed_precision"}},
+      {"trainer.ckpt_path", {"resume", "resume_from_checkpoint", "checkpoint"}},
+      {"run.folder", {"output_dir", "out_dir", "save_dir", "default_root_dir"}},
+      {"run.name", {"experiment_name", "run_name"}},
+  };
+  for (const auto& [key, others] : names) {
+    for (const auto* other : others) table.add_known_as(other, key);
+  }
+}
+
 }  // namespace
 
 std::filesystem::path run_folder(const TrainOptions& options) {
@@ -342,6 +368,7 @@ config::Table make_table(TrainOptions& options) {
   add_schedule(table, options.schedule);
   add_offload(table, options);
   add_exchange(table, options);
+  add_other_names(table);
   return table;
 }
 

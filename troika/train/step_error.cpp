@@ -1,5 +1,10 @@
 #include "troika/train/step_error.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <vector>
+
 #include "troika/base/error.h"
 #include "troika/compat/error_text.h"
 #include "troika/compat/torch.h"
@@ -8,25 +13,45 @@ namespace troika::train {
 
 namespace {
 
-// "inputs Float [8, 2], targets Long [8]"
+// "inputs Float [8, 2]"
+std::string shape_of(const std::string& name, const at::Tensor& tensor) {
+  return c10::str(name, " ", tensor.scalar_type(), " ", tensor.sizes());
+}
+
+// "batch: inputs Float [8, 2], targets Long [8]"
 std::string shapes_of(const data::Batch& batch) {
-  std::string text;
-  for (const auto& [name, tensor] : batch.tensors()) {
-    text +=
-        c10::str(text.empty() ? "" : ", ", name, " ", tensor.scalar_type(), " ", tensor.sizes());
-  }
-  return text;
+  std::vector<std::string> shapes;
+  for (const auto& [name, tensor] : batch.tensors()) shapes.push_back(shape_of(name, tensor));
+  return fmt::format("batch: {}", fmt::join(shapes, ", "));
+}
+
+// In the handler of an error of LibTorch.
+[[noreturn]] void throw_around(const std::exception& problem, const std::string& where,
+                               const std::string& outputs, const data::Batch* batch) {
+  std::string hint = outputs;
+  if (batch) hint += (hint.empty() ? "" : "; ") + shapes_of(*batch);
+  std::throw_with_nested(Error("train", ErrorKind::failure,
+                               {.what = "LibTorch refused an operation in " + where,
+                                .got = "`" + compat::error_text(problem) + "`",
+                                .hint = hint}));
 }
 
 }  // namespace
 
+LossError::LossError(const std::exception& problem, const at::Tensor& outputs)
+    : std::runtime_error(compat::error_text(problem)), outputs_(shape_of("outputs", outputs)) {}
+
 void rethrow_plainly(const std::exception& problem, const std::string& where,
                      const data::Batch* batch) {
-  if (!dynamic_cast<const c10::Error*>(&problem)) throw;
-  std::throw_with_nested(Error("train", ErrorKind::failure,
-                               {.what = "LibTorch refused an operation in " + where,
-                                .got = "`" + compat::error_text(problem) + "`",
-                                .hint = batch ? "batch: " + shapes_of(*batch) : ""}));
+  const auto* in_loss = dynamic_cast<const LossError*>(&problem);
+  try {
+    if (!in_loss) throw;
+    std::rethrow_if_nested(*in_loss);
+  } catch (const c10::Error& refused) {
+    throw_around(refused, in_loss ? "the loss of " + where : where,
+                 in_loss ? in_loss->outputs() : "", batch);
+  }
+  throw;
 }
 
 }  // namespace troika::train

@@ -1,16 +1,33 @@
 // Errors of LibTorch in the steps of a task, told as a user can act on them.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 #include "troika/data/batch.h"
 
 namespace troika::train {
 
-// To be called in the handler of `problem`. Of an error of LibTorch, throws Error(failure) that
-// says `where` it was, LibTorch's message, and the shapes of `batch` if there is one; the former is
-// nested in it (std::rethrow_if_nested). Rethrows anything else.
+// An error of LibTorch in a loss, which is nested in it. what() is LibTorch's message.
+class LossError : public std::runtime_error {
+ public:
+  // To be made in the handler of `problem`. `outputs`: what the loss was given of the model.
+  LossError(const std::exception& problem, const at::Tensor& outputs);
+
+  // "outputs Float [8, 2]"
+  const std::string& outputs() const { return outputs_; }
+
+ private:
+  std::string outputs_;
+};
+
+// To be called in the handler of `problem`. Of an error of LibTorch, also in a LossError, throws
+// Error(failure) that says `where` it was, LibTorch's message, and the shapes of the outputs that
+// a loss was given and of `batch` if there is one; LibTorch's is nested in it
+// (std::rethrow_if_nested). Rethrows anything else.
 [[noreturn]] void rethrow_plainly(const std::exception& problem, const std::string& where,
                                   const data::Batch* batch = nullptr);
 

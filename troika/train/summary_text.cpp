@@ -27,6 +27,10 @@ std::string memory_text(const RunSummary& summary) {
                      resident);
 }
 
+std::string line_of(const std::string& name, const std::string& value) {
+  return fmt::format("\n  {:<20} {}", name, value);
+}
+
 std::string how_to_go_on(const RunSummary& summary, const TrainOptions& options) {
   if (!options.model.name.empty() && !options.data.name.empty()) {
     return fmt::format("troika train {}/config.toml --trainer.ckpt_path=last", summary.run_folder);
@@ -42,7 +46,7 @@ std::string describe(const RunSummary& summary, const TrainOptions& options) {
       "{} {}: {} steps on {} process{} in {}", summary.name, summary.status, summary.steps,
       summary.world_size, summary.world_size == 1 ? "" : "es", human_seconds(summary.seconds));
   const auto line = [&](const std::string& name, const std::string& value) {
-    text += fmt::format("\n  {:<20} {}", name, value);
+    text += line_of(name, value);
   };
   const auto& metrics = summary.metrics;
   if (metrics.contains(kEpochLoss)) line("train loss", human_number(summary.train_loss, 4));
@@ -74,6 +78,12 @@ std::string describe(const RunSummary& summary, const TrainOptions& options) {
   }
   line("metrics and logs", summary.run_folder);
   if (summary.status == "stopped") line("to go on", how_to_go_on(summary, options));
+  return text;
+}
+
+std::string describe(Stage stage, const MetricValues& metrics) {
+  auto text = fmt::format("{} finished", stage_name(stage));
+  for (const auto& [name, value] : metrics) text += line_of(name, human_number(value, 4));
   return text;
 }
 

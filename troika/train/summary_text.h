@@ -1,9 +1,11 @@
-// The end of a run, told when it is over.
+// The end of a run or an evaluation, told when it is over.
 #pragma once
 
 #include <string>
 
+#include "troika/train/loggers/logger.h"
 #include "troika/train/options.h"
+#include "troika/train/stage.h"
 #include "troika/train/summary.h"
 
 namespace troika::train {
@@ -12,5 +14,8 @@ namespace troika::train {
 // was not computed. `options` are those of the run: they say how to go on with one that was
 // stopped, by `troika train` where model and data have names in them, else from the program.
 std::string describe(const RunSummary& summary, const TrainOptions& options);
+
+// The same for a validation or test: a line for the stage, and one for each metric.
+std::string describe(Stage stage, const MetricValues& metrics);
 
 }  // namespace troika::train

@@ -3,6 +3,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/train/options.h"
+#include "troika/train/step_error.h"
 
 namespace troika::train {
 
@@ -15,6 +16,16 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
   const auto type = at::promote_types(logits.scalar_type(), at::kFloat);
   return at::cross_entropy_loss(logits.flatten(0, -2).to(type), targets.flatten(), /*weight=*/{},
                                 reduction);
+}
+
+// Returns what `loss` returns of the outputs.
+template <typename Loss>
+auto loss_of(const at::Tensor& outputs, const Loss& loss) {
+  try {
+    return loss(outputs);
+  } catch (const c10::Error& problem) {
+    std::throw_with_nested(LossError(problem, outputs));
+  }
 }
 
 }  // namespace
@@ -70,21 +81,26 @@ void Task::log_to(MetricLog* log, int64_t batch_size) {
 }
 
 at::Tensor Task::training_step(const data::Batch& batch) {
-  const at::Tensor outputs = forward(batch);
-  return loss_ ? loss_(outputs, batch)
-               : cross_entropy(outputs, batch["targets"], at::Reduction::Mean);
+  return loss_of(forward(batch), [&](const at::Tensor& outputs) {
+    return loss_ ? loss_(outputs, batch)
+                 : cross_entropy(outputs, batch["targets"], at::Reduction::Mean);
+  });
 }
 
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   const at::Tensor logits = forward(batch);
   if (loss_) {
-    evaluation.loss.update(loss_(logits, batch), static_cast<double>(batch.size()));
+    const auto loss =
+        loss_of(logits, [&](const at::Tensor& outputs) { return loss_(outputs, batch); });
+    evaluation.loss.update(loss, static_cast<double>(batch.size()));
     return;
   }
   const at::Tensor& targets = batch["targets"];
   // Losses of single samples are added up in float64: a rounded mean would depend on how
   // samples were put into batches.
-  const at::Tensor losses = cross_entropy(logits, targets, at::Reduction::None);
+  const at::Tensor losses = loss_of(logits, [&](const at::Tensor& outputs) {
+    return cross_entropy(outputs, targets, at::Reduction::None);
+  });
   evaluation.loss.update(losses, targets.flatten().ne(kIgnored));
   evaluation.accuracy.update(logits, targets);
 }

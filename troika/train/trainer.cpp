@@ -88,7 +88,7 @@ void settle_randomness(const TrainOptions& options, const comm::Group& group) {
 }
 
 Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed)
-    : options_(with_fast_dev_run(with_default_epochs(checked(std::move(options))))),
+    : options_(with_fast_dev_run(checked(std::move(options)))),
       asked_name_(options_.run.name),
       claimed_(std::move(claimed)),
       group_(std::move(group)) {
@@ -147,6 +147,14 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
   std::optional<Fit> fit;
   bool has_ended = false;
   save_ = nullptr;
+  const bool has_default_epochs = takes_default_epochs(options_);
+  options_ = with_default_epochs(std::move(options_));
+  if (is_main && has_default_epochs) {
+    log::warn(
+        "[train] trainer.max_epochs is not set: the run takes {} epochs, as Lightning's would; -1 "
+        "means no limit",
+        options_.trainer.max_epochs);
+  }
   options_.model = model_options(task.module());
   options_.data.name = training.name();
   try {

@@ -99,9 +99,10 @@ class Trainer {
   // SIGTERM and SIGINT (Ctrl-C; a second one ends the process) ask every call to save and end, and
   // so does SIGUSR1, after which rank 0 puts a Slurm job that may be requeued back into the queue.
   // When Slurm, torchrun or troika launch has started the process again, fit() goes on from the
-  // run's last checkpoint. To be called on all ranks, by one trainer of a process at a time, which
-  // has no other question. Ranks learn of the signal as ask_to_stop() says. `caught`: what has
-  // caught them since before the group was made, if anything has.
+  // run's last checkpoint. Once a signal has ended a call, validate(), test() and predict() return
+  // nothing at once, and exit_code() stays. To be called on all ranks, by one trainer of a process
+  // at a time, which has no other question. Ranks learn of the signal as ask_to_stop() says.
+  // `caught`: what has caught them since before the group was made, if anything has.
   void stop_on_signals(std::shared_ptr<const cluster::StopSignals> caught = nullptr);
   // For the end of main(): 0 when the latest call was done, 6 when it saved and stopped, 5 when the
   // job is in the queue again.
@@ -154,6 +155,11 @@ at::Tensor gather_predictions(const comm::Group& group, const at::Tensor& share)
 // The summary of a run before it began.
 RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
                         const std::filesystem::path& folder, const std::string& status);
+
+// The checkpoint or file of weights that `ckpt` means to validate(), test() or predict() of the
+// run in `folder`. Throws Error(usage) where find_checkpoint() does and where there is none.
+std::filesystem::path checkpoint_to_judge(Stage stage, const std::filesystem::path& folder,
+                                          const std::string& ckpt);
 
 // Samples a step over all ranks, from batch_size or global_batch_size.
 int64_t global_batch(const TrainOptions& options, int ranks);

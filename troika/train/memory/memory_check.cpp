@@ -13,8 +13,10 @@
 #include "troika/compat/error_text.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/compat/warnings.h"
 #include "troika/nn/state.h"
 #include "troika/train/memory/prediction.h"
+#include "troika/train/memory/remedy.h"
 #include "troika/train/placement.h"
 #include "troika/train/task.h"
 #include "troika/train/trainer.h"
@@ -24,19 +26,14 @@ namespace troika::train {
 namespace {
 
 // `held` bytes of what is predicted are taken already, in each of the ranks on this machine.
-void require_fits(MemoryPredictor& predictor, const MemoryPrediction& prediction, int local_ranks,
-                  double held) {
+void require_fits(MemoryPredictor& predictor, const TrainOptions& options,
+                  const MemoryPrediction& prediction, int local_ranks, double held) {
   const auto left = memory::available();
   if (!left) return;
   const double each = static_cast<double>(left->bytes) / local_ranks + held;
   if (prediction.process() <= each) return;
-  const auto choices = predict_choices(predictor, {prediction.choice.ranks});
-  const auto* fits = fastest_within(choices, each, prediction.choice);
-  const auto way_out =
-      fits ? fmt::format("{} takes {}", options_of(fits->choice), human_bytes(fits->process()))
-           : std::string(
-                 "nothing that `troika memory` knows fits: take a smaller batch or model, or more "
-                 "machines");
+  const auto way_out = remedy(predictor, options, prediction.choice,
+                              predict_choices(predictor, {prediction.choice.ranks}), each);
   const auto room = fmt::format("{}: what is left of {}, for {} rank{} here", human_bytes(each),
                                 left->limit, local_ranks, local_ranks == 1 ? "" : "s");
   if (prediction.peak() <= each) {
@@ -91,6 +88,8 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
     return {.why_not = std::move(reason)};
   }
   compat::count_tensor_memory();
+  // The run gives them again.
+  const compat::WarningGuard no_warnings([](const std::string&, const std::string&) {});
   std::optional<MemoryPredictor> predictor;
   std::optional<MemoryPrediction> prediction;
   try {
@@ -107,7 +106,7 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
     const auto* ours = dynamic_cast<const Error*>(&problem);
     if (!task && !(ours && ours->kind() == ErrorKind::failure)) throw;
     if (!task) log::warn("memory is not predicted: {}", problem.what());
-    return {.why_not = "as this failed on tensors without memory: " + first_line(problem)};
+    return {.why_not = "as a trial with a small batch failed: " + first_line(problem)};
   }
   if (options.trainer.memory_check == "on" && group.rank() == 0) {
     double held = 0;
@@ -116,7 +115,7 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
         held += static_cast<double>(entry.tensor.nbytes());
       }
     }
-    require_fits(*predictor, *prediction, ranks_on_this_machine(group), held);
+    require_fits(*predictor, options, *prediction, ranks_on_this_machine(group), held);
   }
   return {.tensor_bytes = static_cast<int64_t>(prediction->training_peak())};
 }

@@ -150,8 +150,9 @@ int MemoryPredictor::sharing_ranks(const MemoryChoice& choice) const {
   return size > 0 ? size : choice.ranks;
 }
 
-int64_t MemoryPredictor::batch_on(int ranks) const {
-  return (global_batch(options_, ranks) + ranks - 1) / ranks;
+int64_t MemoryPredictor::batch_of(const MemoryChoice& choice) const {
+  if (choice.batch > 0) return choice.batch;
+  return (global_batch(options_, choice.ranks) + choice.ranks - 1) / choice.ranks;
 }
 
 // By a whole batch, as training does: of smaller ones, plans are others.
@@ -162,7 +163,7 @@ nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
   if (!budget) return nn::recompute_plan(choice.recompute, model_->blocks().size());
   const auto one = some_batch(dataset_, 1).inputs;
   auto sizes = one.sizes().vec();
-  sizes[0] = batch_on(choice.ranks);
+  sizes[0] = batch_of(choice);
   const compat::FakeTensorGuard no_memory;
   const auto type = one.scalar_type();
   const auto inputs =
@@ -172,11 +173,14 @@ nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
 }
 
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
-  const std::tuple key(choice.precision, choice.recompute, batch_on(choice.ranks));
+  // A single sample, which batch norms refuse, is not tried unless it is what the options give.
+  const int64_t larger = choice.batch > 0 ? kLargerBatch : std::min(kLargerBatch, batch_of(choice));
+  // Of other policies, plans are the same for all batches.
+  const bool has_budget = nn::recompute_budget(choice.recompute).has_value();
+  const std::tuple key(choice.precision, choice.recompute, has_budget ? batch_of(choice) : larger);
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
   const auto precision = nn::parse_precision(choice.precision);
   nn::require_supported(precision, at::kCPU);
-  const int64_t larger = std::min(kLargerBatch, batch_on(choice.ranks));
   task_->recompute(plan_of(choice, precision));
   const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
   const auto small = some_batch(dataset_, smaller), large = some_batch(dataset_, larger);
@@ -228,7 +232,7 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
     const compat::FakeTensorGuard no_memory;
     module_.to(precision.parameters);
   }
-  const auto parts = pass_of(choice).parts(batch_on(choice.ranks));
+  const auto parts = pass_of(choice).parts(batch_of(choice));
   ExchangeMemory exchange(
       module_,
       {.stage = stage_of(choice.strategy),
@@ -246,7 +250,7 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
       optimizer_bytes(precision, exchange.stepped()) + average_bytes(precision, exchange.stepped());
   const int64_t loaded = options_.data.workers > 0 ? options_.data.prefetch + 1 : 1;
   steady.batches =
-      bytes_of(some_batch(dataset_, 1)) * static_cast<double>(batch_on(choice.ranks) * loaded);
+      bytes_of(some_batch(dataset_, 1)) * static_cast<double>(batch_of(choice) * loaded);
   const double kept = left_for_backward(parts);
   MemoryPrediction result{.choice = choice};
   const auto consider = [&](double in_pass) {
@@ -274,7 +278,7 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   // Its loader stands beside that of the training.
   result.validation = steady.optimizer + 2 * steady.batches +
                       static_cast<double>(exchange.validation().sum()) +
-                      pass_of(choice).validation(batch_on(choice.ranks));
+                      pass_of(choice).validation(batch_of(choice));
   if (options_.ema.enabled) {
     // The weights that the average replaces.
     result.validation += static_cast<double>(exchange.stepped()) *

@@ -20,6 +20,7 @@ struct MemoryChoice {
   std::string precision;
   std::string recompute;
   int ranks = 1;
+  int64_t batch = 0;  // samples on each rank; 0: as many as the options give
 
   bool operator==(const MemoryChoice&) const = default;
 };
@@ -81,11 +82,12 @@ class MemoryPredictor {
   std::string why_not(const MemoryChoice& choice) const;
   // Throws Error(usage) where it cannot. Changes the state of the random generator.
   MemoryPrediction predict(const MemoryChoice& choice);
+  // Samples on each rank.
+  int64_t batch_of(const MemoryChoice& choice) const;
 
  private:
   // Among which ZeRO shares out; hybrid_shard's nodes are not known here: all are taken for one.
   int sharing_ranks(const MemoryChoice& choice) const;
-  int64_t batch_on(int ranks) const;
   // A tensor of a program's module as it was before.
   struct Spared {
     at::Tensor tensor;
@@ -106,7 +108,7 @@ class MemoryPredictor {
   torch::nn::Module& module_;
   const nn::Model* model_;  // the module, if it has blocks
   std::vector<Spared> spared_;
-  // By precision, recompute and batch.
+  // By precision, recompute, and the batch as far as passes depend on it.
   std::map<std::tuple<std::string, std::string, int64_t>, PassMemory> passes_;
 };
 
@@ -123,7 +125,8 @@ std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
 const MemoryPrediction* fastest_within(const std::vector<MemoryPrediction>& predictions,
                                        double bytes, const MemoryChoice& like);
 
-// The options that make a choice: "--trainer.precision=32 --trainer.recompute=full ...".
+// The options that make a choice, without its batch: "--trainer.precision=32
+// --trainer.recompute=full ...".
 std::string options_of(const MemoryChoice& choice);
 
 }  // namespace troika::train

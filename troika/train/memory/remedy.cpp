@@ -1,0 +1,119 @@
+#include "troika/train/memory/remedy.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "troika/base/text.h"
+
+namespace troika::train {
+
+namespace {
+
+// The most machines, for each of those that there are, that a remedy may ask for.
+constexpr int kMostMachines = 1024;
+
+// The most samples on each rank, fewer than are configured, with which the choice fits; 0: none.
+int64_t largest_batch(MemoryPredictor& predictor, MemoryChoice choice, double bytes) {
+  int64_t too_large = predictor.batch_of(choice);
+  const auto fits = [&](int64_t batch) {
+    choice.batch = batch;
+    return predictor.predict(choice).process() <= bytes;
+  };
+  int64_t found = 0;
+  while (too_large - found > 1) {
+    // One is tried first: where it does not fit, none does.
+    const int64_t batch = found == 0 ? 1 : found + (too_large - found) / 2;
+    (fits(batch) ? found : too_large) = batch;
+  }
+  return found;
+}
+
+std::string batch_option(const TrainOptions& options, int64_t batch, int ranks) {
+  if (options.data.global_batch_size == 0) return fmt::format("--data.batch_size={}", batch);
+  return fmt::format("--data.global_batch_size={}", batch * ranks);
+}
+
+// What takes least of `choices` on other ranks with one sample each: those that recompute as much
+// as they can.
+MemoryPrediction least_on(int ranks, MemoryPredictor& predictor,
+                          const std::vector<MemoryPrediction>& choices) {
+  const bool recomputes =
+      std::ranges::any_of(choices, [](const auto& one) { return one.choice.recompute == "full"; });
+  std::optional<MemoryPrediction> least;
+  for (const auto& one : choices) {
+    auto choice = one.choice;
+    if (recomputes && choice.recompute != "full") continue;
+    choice.ranks = ranks;
+    choice.batch = 1;
+    if (!predictor.why_not(choice).empty()) continue;
+    const auto there = predictor.predict(choice);
+    if (!least || there.process() < least->process()) least = there;
+  }
+  return least.value();
+}
+
+// The parts of a run that take more than `bytes` by themselves, each with what it is of.
+std::string parts_beyond(const MemoryPrediction& prediction, double bytes) {
+  std::vector<std::string> parts;
+  const auto add = [&](const std::string& name, double part) {
+    if (part + prediction.overhead <= bytes) return;
+    parts.push_back(fmt::format("{} takes {}", name, human_bytes(part)));
+  };
+  const bool gathers = prediction.choice.strategy == "zero3";
+  add("the start, for which each rank makes the whole model,", prediction.start);
+  add("a training step", prediction.step.sum());
+  add(gathers ? "a validation, for which each rank has all parameters," : "a validation",
+      prediction.validation);
+  if (parts.empty()) add("the time between steps", prediction.between_steps);
+  return fmt::format("{}", fmt::join(parts, ", and "));
+}
+
+}  // namespace
+
+std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
+                   const MemoryChoice& configured, const std::vector<MemoryPrediction>& choices,
+                   double bytes) {
+  std::vector<std::string> ways;
+  if (const auto* fits = fastest_within(choices, bytes, configured)) {
+    ways.push_back(
+        fmt::format("{} takes {}", options_of(fits->choice), human_bytes(fits->process())));
+  }
+  const int ranks = configured.ranks;
+  const auto with_batch = [&](const MemoryChoice& choice) {
+    const int64_t batch = largest_batch(predictor, choice, bytes);
+    return batch == 0 ? "" : batch_option(options, batch, ranks);
+  };
+  if (const auto option = with_batch(configured); !option.empty()) {
+    ways.push_back(option + " is the largest batch that fits");
+  }
+  if (!ways.empty()) return fmt::format("{}", fmt::join(ways, "; or "));
+  auto choice = least_on(ranks, predictor, choices).choice;
+  choice.batch = 0;
+  if (const auto option = with_batch(choice); !option.empty()) {
+    return fmt::format("{} {} fits", options_of(choice), option);
+  }
+  const int most = std::min(kMostMachines, std::numeric_limits<int>::max() / ranks);
+  const auto anywhere = least_on(ranks * most, predictor, choices);
+  if (anywhere.process() > bytes) {
+    return fmt::format(
+        "no precision, recomputation, strategy, batch or number of machines makes it fit: with {} "
+        "on {} ranks, {}; take a smaller model, or machines with more memory for each rank",
+        options_of(anywhere.choice), ranks * most, parts_beyond(anywhere, bytes));
+  }
+  int machines = 2;
+  auto found = anywhere;
+  for (; machines < most; machines *= 2) {
+    const auto there = least_on(ranks * machines, predictor, choices);
+    if (there.process() > bytes) continue;
+    found = there;
+    break;
+  }
+  return fmt::format("on {} ranks, {} {} takes {}", found.choice.ranks, options_of(found.choice),
+                     batch_option(options, 1, found.choice.ranks), human_bytes(found.process()));
+}
+
+}  // namespace troika::train
