@@ -127,6 +127,8 @@ void expect_refused(const testing_support::Outcome& outcome, const std::string& 
                   "the run does not fit into memory; got [0-9.]+ {} of tensors on each rank, "
                   "predicted, expected at most [0-9.]+ [GM]iB: what is left of .*, for {} rank",
                   unit, ranks)));
+  const std::string refused = "the run does not fit into memory";
+  EXPECT_EQ(outcome.err.find(refused), outcome.err.rfind(refused)) << "told once";
   EXPECT_THAT(outcome.err,
               ContainsRegex("no precision, recomputation, strategy, batch or number of machines "
                             "makes it fit: [^\n]* the start, for which each rank makes the whole "

@@ -253,7 +253,7 @@ TEST_F(WrongInput, BatchSmallerThanRanks) {
       troika("train --trainer.devices=3 --data.global_batch_size=2 --data.train_samples=100 "
              "--data.validation_samples=10"),
       2,
-      "  message: [train] data.global_batch_size does not divide among 3 ranks; got 2, expected a "
+      ": [train] data.global_batch_size does not divide among 3 ranks; got 2, expected a "
       "multiple of 3 (data.batch_size is the samples of each rank, and always divides)\n");
 }
 
@@ -297,7 +297,7 @@ TEST_F(WrongInput, PortTaken) {
   ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
   const std::string port = std::to_string(ntohs(address.sin_port));
   expect_failure(troika("launch -n 2 --master-port " + port + " " + TROIKA_PROGRAM + " train"), 2,
-                 "  message: [cluster] cannot listen on port " + port +
+                 "error: [cluster] cannot listen on port " + port +
                      "; got address already in use, expected a free port");
   ::close(listener);
 }

@@ -127,6 +127,25 @@ TEST(Launcher, NamesTheFirstFailureAndStopsTheOthers) {
                 "  rank 2:  exit code 0\n");
 }
 
+TEST(Launcher, AMessageThatIsShownIsNotRepeated) {
+  const auto failing = [](int rank) {
+    return shell(fmt::format("[ $RANK = {} ] || exec sleep 1000; printf %s '{{\"message\": \"the "
+                             "cause\", \"time_ns\": 1000}}' > $TROIKA_ERROR_FILE; "
+                             "echo 'error: the cause' >&2; exit 1",
+                             rank),
+                 4);
+  };
+  Launch first(failing(0));
+  EXPECT_EQ(first.wait(), 1);
+  EXPECT_THAT(first.err(), testing::StartsWith("error: the cause\n"
+                                               "[cluster] rank 0 failed first: exit code 1\n"
+                                               "  message: above\n"));
+  Launch last(failing(3));
+  EXPECT_EQ(last.wait(), 1);
+  EXPECT_THAT(last.err(), testing::StartsWith("[cluster] rank 3 failed first: exit code 1\n"
+                                              "  message: the cause\n"));
+}
+
 TEST(Launcher, NamesTheSignalThatKilledARank) {
   Launch launch(shell("[ $RANK = 1 ] && echo unrelated >&2 && kill -KILL $$; exec sleep 1000", 2));
   EXPECT_EQ(launch.wait(), 137);

@@ -192,7 +192,7 @@ TEST_F(OwnProgram, OnceASignalHasEndedACallTheExitCodeStays) {
   Trainer trainer(options_, comm::local::alone());
   trainer.stop_on_signals();
   EXPECT_EQ(trainer.fit(task, Sums(), Sums()).status, "stopped");
-  EXPECT_TRUE(trainer.test(task, Sums()).empty());
+  EXPECT_TRUE(trainer.test(task, Sums(4)).empty()) << "one batch, after which nobody asks";
   EXPECT_EQ(trainer.exit_code(), 6);
 }
 

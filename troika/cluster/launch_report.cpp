@@ -54,6 +54,13 @@ std::string message_of(const RankEnd& end) {
   return shown;
 }
 
+// Whether the line above the report says what the rank reported. Of a long one the launcher has
+// kept the beginning.
+bool stands_above(const RankEnd& end) {
+  if (!end.is_shown || !end.note || !end.last_error_line.starts_with("error: ")) return false;
+  return ("error: " + end.note->message).starts_with(end.last_error_line);
+}
+
 // The rank that ended as if all were done while others still needed it. Where all that failed only
 // report the failure of another rank, there must be one; on another machine (`host`) perhaps,
 // unless they name it. Null where there is none.
@@ -105,7 +112,7 @@ std::string report(const std::vector<RankEnd>& ends, const RankEnd& first,
             : fmt::format("[cluster] rank {}{} failed first: {}\n", first.rank, where,
                           show_end(first));
   text += fmt::format("  message: {}{}\n", early ? fmt::format("rank {} says: ", first.rank) : "",
-                      message_of(first));
+                      !early && stands_above(first) ? "above" : message_of(first));
   text += fmt::format("  log:     {}\n", first.log.string());
   for (const auto& end : ends) {
     if (&end != (early ? early : &first))

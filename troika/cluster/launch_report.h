@@ -21,6 +21,7 @@ struct RankEnd {
   bool had_to_be_killed = false;      // it ignored that
   std::optional<FailureNote> note;    // what it reported itself
   std::string last_error_line;        // the last non-empty line of its standard error
+  bool is_shown = false;              // standard error of the launch has its lines as they are
   std::filesystem::path log;
 };
 

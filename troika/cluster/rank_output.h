@@ -37,6 +37,8 @@ class RankOutput {
   bool open() const { return streams_[0].pipe || streams_[1].pipe; }
 
   const std::filesystem::path& log() const { return log_.path(); }
+  // Whether standard error is passed on as it is.
+  bool is_shown() const { return pass_on_ == PassOn::bytes; }
   // The last non-empty line on standard error, without blanks around it.
   const std::string& last_error_line() const { return last_error_line_; }
 

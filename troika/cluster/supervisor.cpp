@@ -307,6 +307,7 @@ std::vector<RankEnd> Supervisor::end_round() {
   for (const auto& rank : ranks_) {
     rank->end.note = read_failure(error_file(rank->end.rank));
     rank->end.last_error_line = rank->output.last_error_line();
+    rank->end.is_shown = rank->output.is_shown();
     rank->end.log = rank->output.log();
     if (!rank->ended) rank->end.status = {0, SIGKILL};
     ends.push_back(rank->end);
