@@ -23,7 +23,8 @@ TEST(Frame, HeadsComeOutAsTheyWentIn) {
         FrameHead{FrameKind::message, kEagerBytes, 1, 0, 0},
         FrameHead{FrameKind::announce, 0, 3, 1, kEagerBytes + 1},
         FrameHead{FrameKind::data, kMaxFramePayload, 3, 1, uint64_t{1} << 40},
-        FrameHead{FrameKind::grant, 0, 0, 9, 0}, FrameHead{FrameKind::bye, 0, 0, 0, 0}}) {
+        FrameHead{FrameKind::announce, 0, 3, 1, 1}, FrameHead{FrameKind::grant, 0, 0, 9, 0},
+        FrameHead{FrameKind::hold, 0, 0, 0, 0}, FrameHead{FrameKind::bye, 0, 0, 0, 0}}) {
     EXPECT_EQ(decode(encoded(head)), head);
   }
 }
@@ -32,9 +33,9 @@ TEST(Frame, NoHeadMakesAnyoneWaitForMoreThanAFrame) {
   for (const FrameHead& head :
        {FrameHead{FrameKind::message, kEagerBytes + 1, 1, 0, 0},
         FrameHead{FrameKind::data, kMaxFramePayload + 1, 1, 1, 0},
-        FrameHead{FrameKind::data, 0, 1, 1, 0}, FrameHead{FrameKind::announce, 0, 1, 1, 5},
+        FrameHead{FrameKind::data, 0, 1, 1, 0}, FrameHead{FrameKind::announce, 0, 1, 1, 0},
         FrameHead{FrameKind::grant, 1, 0, 1, 0},
-        FrameHead{static_cast<FrameKind>(7), 0, 0, 0, 0}}) {
+        FrameHead{static_cast<FrameKind>(8), 0, 0, 0, 0}}) {
     EXPECT_ERROR(decode(encoded(head)), ErrorKind::failure,
                  "[net] broken frame; got bytes that no endpoint sends");
   }

@@ -25,6 +25,20 @@ TEST(Interface, ByNameOrByAddress) {
   }
 }
 
+TEST(OwnAddresses, LeadToThisMachineAndAreNotLoopback) {
+  int error = 0;
+  const Descriptor open = listen_at("", 0, error);
+  const auto addresses = own_addresses("127.0.0.1");
+  for (const auto& address : addresses) {
+    EXPECT_FALSE(is_loopback(address)) << address;
+    EXPECT_EQ(interface_address(address, "TEST"), address);
+    EXPECT_TRUE(try_connect(address, port_of(open), Deadline::after(Milliseconds(5000))).socket)
+        << address;
+  }
+  if (addresses.empty()) return;  // a machine without a network
+  EXPECT_EQ(own_addresses(addresses.back()).front(), addresses.back()) << "the way to it first";
+}
+
 TEST(Listener, OfOneAddressIsNotReachedAtAnother) {
   int error = 0;
   const Descriptor listener = listen_at("127.0.0.2", 0, error);

@@ -50,6 +50,29 @@ TEST_F(Mail, CreditComesBackWhenMessagesAreConsumed) {
   EXPECT_GT(back, 9 * kCreditWindow);
 }
 
+TEST_F(Mail, ItsSenderIsToldOnceThatNobodyTakesMessages) {
+  const std::string text(kEagerBytes, 'x');
+  for (int i = 0; i < 6; ++i) message(1, text);
+  ASSERT_EQ(replies_.size(), 1u);
+  EXPECT_EQ(replies_[0].kind, FrameKind::hold);
+  std::string buffer(kEagerBytes, '?');
+  for (Ticket i = 0; i < 6; ++i) mailbox_.post(1, {i + 1, buffer, {}}, true);
+  size_t back = 0;
+  for (const auto& reply : replies_) back += reply.size;
+  EXPECT_GE(back, kCreditBack) << "so that messages go at once again";
+  for (int i = 0; i < 3; ++i) message(1, text);
+  EXPECT_EQ(replies_.back().kind, FrameKind::hold);
+}
+
+TEST_F(Mail, AHoldEndsWhenLittleIsLeft) {
+  const std::string text(kEagerBytes, 'x');
+  for (int i = 0; i < 3; ++i) message(1, text);
+  EXPECT_EQ(replies_.back().kind, FrameKind::hold);
+  std::string buffer(kEagerBytes, '?');
+  for (Ticket i = 0; i < 3; ++i) mailbox_.post(1, {i + 1, buffer, {}}, true);
+  EXPECT_EQ(replies_.back().kind, FrameKind::credit) << "less than is given back at other times";
+}
+
 TEST_F(Mail, DataMustBelongToAMessageThatWasGranted) {
   std::string buffer(2 * kEagerBytes, '?');
   mailbox_.post(1, {1, buffer, {}}, true);

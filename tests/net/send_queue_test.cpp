@@ -66,7 +66,7 @@ TEST_F(Queue, DataGoOverTheirSocketsAndAllElseOverTheFirst) {
 
 TEST_F(Queue, NobodySendsMoreThanThereIsCreditFor) {
   const std::string text(kEagerBytes, 'x');
-  const size_t most = kCreditWindow / (kEagerBytes + 64);
+  const size_t most = (kCreditWindow - kAnnounceCredit) / (kEagerBytes + 64);
   for (size_t i = 0; i < most + 2; ++i) add(1, text);
   EXPECT_EQ(drain().size(), most);
   add(2, "small and urgent", Priority::urgent);
@@ -74,6 +74,24 @@ TEST_F(Queue, NobodySendsMoreThanThereIsCreditFor) {
   queue_.give_credit(kEagerBytes + 64);
   EXPECT_EQ(drain().size(), 1u);
   EXPECT_THROW(queue_.give_credit(kCreditWindow), Error);
+}
+
+TEST_F(Queue, MessagesAreAnnouncedWhileTheReceiverHoldsTooMuch) {
+  const std::string text(kEagerBytes, 'x');
+  for (size_t i = 0; i < 2 * kCreditWindow / kEagerBytes; ++i) add(1, text);
+  drain();
+  queue_.hold();
+  EXPECT_EQ(drain().size(), 2 * kCreditWindow / kEagerBytes - results_.size());
+  add(2, "small");
+  add(3, "");
+  const auto announcement = queue_.next(Carries::all);
+  EXPECT_EQ(announcement->head.kind, FrameKind::announce);
+  EXPECT_EQ(queue_.next(Carries::all)->head.kind, FrameKind::message) << "nothing to announce";
+  queue_.grant(announcement->head.id);
+  EXPECT_EQ(queue_.next(Carries::all)->head.kind, FrameKind::data);
+  queue_.give_credit(kEagerBytes);
+  add(2, "small");
+  EXPECT_EQ(queue_.next(Carries::all)->head.kind, FrameKind::message);
 }
 
 TEST_F(Queue, WhatNobodyHasHeardOfCanBeCancelled) {

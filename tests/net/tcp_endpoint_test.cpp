@@ -84,6 +84,21 @@ TEST_P(TcpMessages, KeepTheOrderOfTheirChannelLongOrShort) {
   sender.join();
 }
 
+TEST_P(TcpMessages, ThatNobodyTakesDoNotStopOtherChannels) {
+  constexpr size_t kMessages = 3000;
+  const std::string text = random_text(8000, 1);
+  for (size_t i = 0; i < kMessages; ++i) {
+    a_.send("b", 1, std::string_view(text), Priority::normal, {});
+  }
+  Receipt now(b_, "a", 2, 3);
+  send_by(a_, "b", 2, "now", soon());
+  EXPECT_EQ(now.text(), "now");
+  for (size_t i = 0; i < kMessages; ++i) {
+    Receipt receipt(b_, "a", 1, text.size());
+    ASSERT_EQ(receipt.text(), text) << i;
+  }
+}
+
 TEST_P(TcpMessages, OfManyThreadsBothWaysFindTheirChannels) {
   constexpr int kThreads = 3, kMessages = 100;
   std::vector<std::thread> threads;

@@ -154,6 +154,9 @@ class SimulatedEndpoint : public net::Endpoint {
       case net::FrameKind::credit:
         link.queue.give_credit(head.size);
         return pump_soon(peer);
+      case net::FrameKind::hold:
+        link.queue.hold();
+        return pump_soon(peer);
       case net::FrameKind::bye:
         return;
     }

@@ -14,7 +14,7 @@ bool can_be(const FrameHead& head) {
     case FrameKind::data:
       return head.length > 0 && head.length <= kMaxFramePayload;
     case FrameKind::announce:
-      return head.length == 0 && head.size > kEagerBytes;
+      return head.length == 0 && head.size > 0;
     default:
       return head.length == 0;
   }

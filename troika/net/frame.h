@@ -4,7 +4,9 @@
 // A message of at most kEagerBytes is one frame. A longer one is announced; the receiver grants it
 // when it has a buffer, and data frames then bring the payload, over any of the pair's sockets and
 // in any order, each straight to its place. Whoever sends messages or announcements pays for them
-// with credit, which comes back when the receiver has consumed them.
+// with credit, which comes back when the receiver has consumed them. Messages that their receiver
+// is long in taking do not keep those of other channels from arriving: when they hold an eighth of
+// the credit, further ones are announced too, which costs little.
 #pragma once
 
 #include <array>
@@ -23,6 +25,7 @@ enum class FrameKind : uint8_t {
   refuse,    // id; the receiver has no room
   data,      // id, offset in the message
   credit,    // size: so much credit comes back
+  hold,      // messages that nobody takes use up the credit: announce all until some comes back
   bye,       // the sender ends the connection on purpose; nothing follows
 };
 inline constexpr FrameKind kLastFrameKind = FrameKind::bye;
@@ -35,6 +38,15 @@ inline constexpr size_t kEagerBytes = size_t{64} << 10;
 inline constexpr size_t kMaxFramePayload = size_t{256} << 10;
 // Bytes of credit that a peer begins with: no peer makes an endpoint hold more than this.
 inline constexpr size_t kCreditWindow = size_t{1} << 20;
+// Part of it that only announcements may use.
+inline constexpr size_t kAnnounceCredit = kCreditWindow / 2;
+// A receiver that holds more than this of what nobody takes says `hold`.
+inline constexpr size_t kHoldFrom = kCreditWindow / 8;
+// So much that was consumed is given back at once.
+inline constexpr size_t kCreditBack = kCreditWindow / 4;
+// A sender that waits for credit has sent more than what may be consumed and not given back, and
+// is told.
+static_assert(kCreditWindow - kAnnounceCredit - kEagerBytes > kCreditBack + kHoldFrom);
 
 struct FrameHead {
   FrameKind kind{};

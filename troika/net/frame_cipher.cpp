@@ -2,7 +2,11 @@
 
 #include <sodium.h>
 
+#include <string>
+#include <vector>
+
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 #include "troika/net/bytes.h"
 
 namespace troika::net {
@@ -29,6 +33,19 @@ std::string_view name(Protection protection) {
       break;
   }
   return "encrypted";
+}
+
+Protection protection_from(std::string_view word) {
+  std::vector<std::string> names;
+  for (const auto protection :
+       {Protection::none, Protection::authenticated, Protection::encrypted}) {
+    if (name(protection) == word) return protection;
+    names.emplace_back(name(protection));
+  }
+  throw Error("net", ErrorKind::usage,
+              {.what = "unknown protection",
+               .got = std::string(word),
+               .hint = "did you mean " + nearest(word, names) + "?"});
 }
 
 FrameCipher::Nonce FrameCipher::next_nonce() {

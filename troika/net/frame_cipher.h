@@ -19,6 +19,8 @@ enum class Protection : uint8_t {
   encrypted,      // who is on the path can read and change nothing
 };
 std::string_view name(Protection protection);
+// Throws Error(net, usage) for another name.
+Protection protection_from(std::string_view name);
 
 // An authenticator of a head or a payload.
 inline constexpr size_t kFrameTag = 16;

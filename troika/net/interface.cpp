@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <fstream>
@@ -16,6 +18,7 @@
 
 #include "troika/base/error.h"
 #include "troika/net/descriptor.h"
+#include "troika/net/socket.h"
 
 namespace troika::net {
 
@@ -29,12 +32,41 @@ std::string numeric(const sockaddr* address) {
   return code == 0 ? text.data() : "";
 }
 
+using InterfaceList = std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)>;
+
+InterfaceList list_interfaces() {
+  ifaddrs* raw = nullptr;
+  if (::getifaddrs(&raw) != 0) fail_system("net", "list the network interfaces", errno);
+  return {raw, &::freeifaddrs};
+}
+
+bool is_link_local(const std::string& address) {
+  return address.find('%') != std::string::npos;
+}
+
+// "" where there is no way to it.
+std::string source_address(const std::string& to) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* raw = nullptr;
+  if (::getaddrinfo(to.c_str(), "9", &hints, &raw) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
+  for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
+    // Connecting a datagram socket sends nothing.
+    const Descriptor socket(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!socket || ::connect(socket.get(), entry->ai_addr, entry->ai_addrlen) != 0) continue;
+    sockaddr_storage here{};
+    socklen_t size = sizeof(here);
+    ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&here), &size);
+    return numeric(reinterpret_cast<const sockaddr*>(&here));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string interface_address(const std::string& choice, const std::string& source) {
-  ifaddrs* raw = nullptr;
-  if (::getifaddrs(&raw) != 0) fail_system("net", "list the network interfaces", errno);
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(raw, &::freeifaddrs);
+  const InterfaceList list = list_interfaces();
   std::string ipv4, ipv6;
   std::set<std::string> names;
   for (const ifaddrs* entry = list.get(); entry; entry = entry->ifa_next) {
@@ -45,8 +77,7 @@ std::string interface_address(const std::string& choice, const std::string& sour
     names.insert(entry->ifa_name);
     if (entry->ifa_name != choice) continue;
     std::string& first = family == AF_INET ? ipv4 : ipv6;
-    const bool link_local = address.find('%') != std::string::npos;
-    if (first.empty() && !link_local) first = address;
+    if (first.empty() && !is_link_local(address)) first = address;
   }
   const std::string& address = ipv4.empty() ? ipv6 : ipv4;
   if (!address.empty()) return address;
@@ -55,6 +86,23 @@ std::string interface_address(const std::string& choice, const std::string& sour
                .got = choice,
                .expected = fmt::format("one of {}, or an address of this machine",
                                        fmt::join(names, ", "))});
+}
+
+std::vector<std::string> own_addresses(const std::string& toward) {
+  std::vector<std::string> found;
+  const auto add = [&](const std::string& address) {
+    const bool is_known = std::ranges::find(found, address) != found.end();
+    if (address.empty() || is_known || is_loopback(address) || is_link_local(address)) return;
+    found.push_back(address);
+  };
+  add(source_address(toward));
+  const InterfaceList list = list_interfaces();
+  for (const ifaddrs* entry = list.get(); entry; entry = entry->ifa_next) {
+    const int family = entry->ifa_addr ? entry->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) continue;
+    if (entry->ifa_flags & IFF_UP) add(numeric(entry->ifa_addr));
+  }
+  return found;
 }
 
 std::string loopback_id() {

@@ -42,8 +42,17 @@ void Mailbox::charge(size_t cost) {
 void Mailbox::consumed(size_t cost) {
   held_ -= cost;
   owed_ += cost;
-  if (owed_ < kCreditWindow / 4) return;
+  const bool ends_hold = has_told_hold_ && held_ <= kHoldFrom / 2;
+  if (owed_ < kCreditBack && !ends_hold) return;
+  has_told_hold_ = false;
   reply_({.kind = FrameKind::credit, .size = std::exchange(owed_, 0)});
+}
+
+// Keeps what nobody takes yet.
+void Mailbox::keep(Arrived arrived) {
+  arrived_[arrived.head.channel].push_back(std::move(arrived));
+  if (held_ <= kHoldFrom || std::exchange(has_told_hold_, true)) return;
+  reply_({.kind = FrameKind::hold});
 }
 
 std::optional<Posted> Mailbox::take_posted(Channel channel) {
@@ -143,9 +152,7 @@ void Mailbox::announce(const FrameHead& head) {
   if (incoming_.contains(head.id)) fail_frame("a message twice");
   Arrived arrived{head, {}, cost};
   // Messages that came earlier are delivered first.
-  if (arrived_.contains(head.channel) || !deliver(arrived)) {
-    arrived_[head.channel].push_back(std::move(arrived));
-  }
+  if (arrived_.contains(head.channel) || !deliver(arrived)) keep(std::move(arrived));
 }
 
 char* Mailbox::begin(const FrameHead& head) {
@@ -178,9 +185,7 @@ void Mailbox::end_message(const FrameHead& head) {
     return;
   }
   Arrived arrived{head, std::exchange(text_, {}), cost};
-  if (arrived_.contains(head.channel) || !deliver(arrived)) {
-    arrived_[head.channel].push_back(std::move(arrived));
-  }
+  if (arrived_.contains(head.channel) || !deliver(arrived)) keep(std::move(arrived));
 }
 
 char* Mailbox::begin_data(const FrameHead& head) {
@@ -259,6 +264,7 @@ void Mailbox::fail(const std::string& reason) {
   }
   fills_text_ = false;
   held_ = owed_ = 0;
+  has_told_hold_ = false;
   for (const Posted& posted : lost) finish(posted, Outcome::lost, 0, reason);
 }
 

@@ -81,6 +81,7 @@ class Mailbox {
   const HandlerEntry* handler_of(Channel channel) const;
   void charge(size_t cost);
   void consumed(size_t cost);
+  void keep(Arrived arrived);
 
   const std::string peer_;
   const Handlers& handlers_;
@@ -91,9 +92,10 @@ class Mailbox {
   std::optional<Posted> direct_;                     // which the payload of a message is read into
   std::string text_;                                 // or this
   bool is_dropped_ = false;                          // or nothing
-  bool fills_text_ = false;  // an announced message for a handler is on its way: one at a time
-  size_t held_ = 0;          // credit that is not consumed
-  size_t owed_ = 0;          // credit that was consumed and not given back
+  bool fills_text_ = false;     // an announced message for a handler is on its way: one at a time
+  size_t held_ = 0;             // credit that is not consumed
+  size_t owed_ = 0;             // credit that was consumed and not given back
+  bool has_told_hold_ = false;  // since credit was last given back
 };
 
 }  // namespace troika::net

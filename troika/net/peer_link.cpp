@@ -123,6 +123,9 @@ void PeerLink::end(const FrameHead& head) {
     case FrameKind::credit:
       queue_.give_credit(head.size);
       return pump();
+    case FrameKind::hold:
+      queue_.hold();
+      return pump();
     case FrameKind::bye:
       left_ = true;
       return;

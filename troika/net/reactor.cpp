@@ -11,8 +11,6 @@ namespace {
 // Who has just waited will mostly wait again soon: until then the thread stays away, because two
 // threads that take turns cost more than a message.
 constexpr Milliseconds kHoldOff{1};
-// How long it sleeps while others wait, at most.
-constexpr Milliseconds kLongestSleep{8};
 constexpr std::chrono::hours kLongestWait{1};
 
 }  // namespace
@@ -35,6 +33,7 @@ void Reactor::stop() {
     const Hold hold(*this);
     stops_ = true;
     waker_.wake();
+    unparked_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -100,25 +99,34 @@ bool Reactor::run_until(const std::function<bool()>& is_over, Duration at_most) 
       drive(lock, until);
     }
   }
-  --waiters_;
+  if (--waiters_ > 0) {
+    changed_.notify_all();
+    return over;
+  }
   waited_ = Clock::now();
-  if (waiters_ > 0) changed_.notify_all();
+  ++ended_waits_;
+  if (is_parked_) unparked_.notify_one();
   return over;
 }
 
 void Reactor::serve() {
   Lock lock(mutex_);
-  Milliseconds sleep = kHoldOff;
   while (!stops_) {
     const bool others_wait = waiters_ > 0;
-    if (others_wait || Clock::now() - waited_ < kHoldOff) {
-      sleep = others_wait ? std::min(2 * sleep, kLongestSleep) : kHoldOff;
-      lock.unlock();
-      std::this_thread::sleep_for(sleep);
-      lock.lock();
-    } else {
+    if (!others_wait && Clock::now() - waited_ >= kHoldOff) {
       drive(lock, Clock::time_point::max());
+      continue;
     }
+    const uint64_t ended = ended_waits_;
+    lock.unlock();
+    std::this_thread::sleep_for(kHoldOff);
+    lock.lock();
+    // Being woken at its end would cost a short wait more than the wait; a long one does not feel
+    // it.
+    if (!others_wait || ended_waits_ != ended) continue;
+    is_parked_ = true;
+    unparked_.wait(lock, [this] { return stops_ || waiters_ == 0; });
+    is_parked_ = false;
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -71,8 +72,11 @@ class Reactor {
   std::multimap<Clock::time_point, std::pair<Ticket, std::function<void()>>> timers_;
   Chore chore_;
   int waiters_ = 0;           // threads in run_until()
-  Clock::time_point waited_;  // when the last of them left
-  std::thread::id driver_;    // who waits in the poller, or calls what is ready
+  uint64_t ended_waits_ = 0;  // how often the last of them left
+  Clock::time_point waited_;  // when it did so last
+  bool is_parked_ = false;    // thread_ sleeps until it does
+  std::condition_variable_any unparked_;
+  std::thread::id driver_;  // who waits in the poller, or calls what is ready
   bool stops_ = false;
   std::thread thread_;
 };

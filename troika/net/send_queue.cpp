@@ -33,14 +33,15 @@ std::optional<OutFrame> SendQueue::next(Carries carries) {
 std::optional<OutFrame> SendQueue::next_message(size_t priority) {
   Queue& queue = fresh_[priority];
   const size_t bytes = queue.front()->message.bytes();
-  const bool is_eager = bytes <= kEagerBytes;
+  const bool is_eager = bytes == 0 || (bytes <= kEagerBytes && !announces_all_);
   OutFrame frame{{.kind = is_eager ? FrameKind::message : FrameKind::announce,
                   .length = is_eager ? static_cast<uint32_t>(bytes) : 0,
                   .channel = queue.front()->channel,
                   .id = 0,
                   .size = is_eager ? 0 : bytes}};
   const size_t cost = credit_cost(frame.head);
-  if (cost > credit_) return std::nullopt;
+  const size_t reserve = is_eager && !announces_all_ ? kAnnounceCredit : 0;
+  if (cost + reserve > credit_) return std::nullopt;
   credit_ -= cost;
   frame.message = std::move(queue.front());
   queue.pop_front();
@@ -101,6 +102,7 @@ void SendQueue::give_credit(uint64_t amount) {
     throw Error("net", ErrorKind::failure, {.what = "broken frame", .got = "too much credit"});
   }
   credit_ += amount;
+  announces_all_ = false;
 }
 
 SendQueue::Cancelled SendQueue::cancel(Ticket ticket, Outcome why) {

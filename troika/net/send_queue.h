@@ -57,6 +57,7 @@ class SendQueue {
   void grant(uint64_t id);
   void refuse(uint64_t id);
   void give_credit(uint64_t amount);
+  void hold() { announces_all_ = true; }
 
   // Completes it with the outcome; `must_end`: the peer has heard of it and would wait for the
   // rest, which still lies in frames.
@@ -79,6 +80,7 @@ class SendQueue {
   std::unordered_map<uint64_t, std::shared_ptr<Outgoing>> announced_;  // by id
   std::unordered_map<Ticket, std::shared_ptr<Outgoing>> live_;         // all that are not complete
   uint64_t credit_ = kCreditWindow;
+  bool announces_all_ = false;
   uint64_t next_id_ = 1;
 };
 

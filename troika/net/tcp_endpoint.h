@@ -2,7 +2,7 @@
 //
 // A thread that waits in run_until() moves all messages on, of whatever thread; while none does, a
 // thread of the endpoint does. So a round trip costs no change of threads, and messages move beside
-// computation; they may rest for up to 8 ms after a thread has stopped waiting.
+// computation; they may rest for up to 2 ms after a thread has stopped waiting.
 #pragma once
 
 #include <memory>
