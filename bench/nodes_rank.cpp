@@ -79,7 +79,7 @@ int main(int argc, char** argv) try {
   // The port of a world is taken as long as that one lives.
   environment.master_port = std::stoi(levels.broadcast_text(
       levels.rank() == 0 ? std::to_string(troika::cluster::free_port()) : "", 0, "port"));
-  const auto messages = troika::comm::world(environment, {.backend = "gloo"});
+  const auto messages = troika::comm::world(environment, {.backend = "tcp"});
   const auto node = levels.split(environment.node_rank).value();
   std::vector<Measurement> all;
   add_calls(all, "levels", levels, true);

@@ -45,7 +45,7 @@ function(troika_add_tests target)
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
 endfunction()
 
-# troika_ranks_test(NAME BACKEND shm|gloo|mpi RANKS n COMMAND target args ...): a ctest that runs a
+# troika_ranks_test(NAME BACKEND shm|tcp|gloo|mpi RANKS n COMMAND target args ...): a ctest that runs a
 # program as n processes, started by mpirun for mpi and by start_ranks for the others. A back end
 # that is not built has no such test.
 function(troika_ranks_test name)

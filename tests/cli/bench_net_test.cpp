@@ -60,7 +60,7 @@ TEST(BenchNet, RefusesWrongInput) {
            {"--operations death,rund_trip",
             "[bench] unknown operation; got rund_trip (did you mean round_trip?)"},
            {"--protections encrypt",
-            "[bench] unknown protection; got encrypt (did you mean encrypted?)"},
+            "[net] unknown protection; got encrypt (did you mean encrypted?)"},
            {"--streams 17", "[bench] number of streams; got 17, expected an integer from 1 to 16"},
            {"--sizes 4X",
             "[bench] size; got 4X, expected a number of bytes from 1 to 4G (4K, 1M and 2G are "

@@ -202,7 +202,7 @@ TEST_F(Train, DoctorSaysWhatIsThere) {
   const auto outcome = troika("doctor --json");
   ASSERT_EQ(outcome.exit_code, 0);
   const auto json = nlohmann::json::parse(outcome.out);
-  EXPECT_EQ(json["back_ends"].size(), 4u);
+  EXPECT_EQ(json["back_ends"].size(), 5u);
   EXPECT_GT(json["blas"]["gflops"].get<double>(), 0);
   EXPECT_EQ(json["launcher"]["name"], "none");
   EXPECT_THAT(troika("doctor").out, HasSubstr("back end local   available\n"));

@@ -360,10 +360,10 @@ TEST_F(WrongInput, MpiWorldOfOneUnderSlurm) {
 #endif
 
 TEST_F(WrongInput, BackEndThatDoesNotExist) {
-  expect_failure(
-      troika("train --comm.backend=glo"), 2,
-      "error: [config] comm.backend; got \"glo\", expected one of auto, shm, gloo, mpi (did you "
-      "mean gloo?)\n");
+  expect_failure(troika("train --comm.backend=glo"), 2,
+                 "error: [config] comm.backend; got \"glo\", expected one of auto, shm, tcp, gloo, "
+                 "mpi (did you "
+                 "mean gloo?)\n");
 }
 
 TEST_F(WrongInput, NoSubcommand) {

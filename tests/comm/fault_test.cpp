@@ -169,6 +169,9 @@ class Faults : public testing::TestWithParam<const char*> {
   }
 };
 
+// Rows that gloo has, too.
+class FaultsEverywhere : public Faults {};
+
 // Rank 0 serves the rendezvous: its end is noticed in another way than that of the others.
 struct Case {
   int victim;
@@ -185,7 +188,7 @@ std::string describe(const Case& row) {
   return fmt::format("rank {} {}", row.victim, row.when);
 }
 
-TEST_P(Faults, AKilledRankIsNamedAtOnce) {
+TEST_P(FaultsEverywhere, AKilledRankIsNamedAtOnce) {
   for (const auto& row : kMoments) {
     SCOPED_TRACE(describe(row));
     Job job(GetParam(), "kill", row.when, row.victim);
@@ -272,7 +275,7 @@ TEST_P(Faults, MismatchesAreToldToAllRanks) {
   }
 }
 
-TEST_P(Faults, AMessageOfAnotherSizeIsToldToAllRanks) {
+TEST_P(FaultsEverywhere, AMessageOfAnotherSizeIsToldToAllRanks) {
   for (const auto& [fault, count] : {std::pair("message", 9), {"message_long", 100'000}}) {
     SCOPED_TRACE(fault);
     Job job(GetParam(), fault, "before", 0);
@@ -333,14 +336,18 @@ TEST_P(Faults, HalvesThatCallDifferentThingsAreToldBothCalls) {
   expect_halves_to_be_told(GetParam(), 1);
 }
 
-#ifdef TROIKA_FAULT_NODES
 TEST(FaultsOnNodes, HalvesThatCallDifferentThingsAreToldBothCalls) {
   expect_halves_to_be_told("auto", 2);
 }
-#endif
 
-INSTANTIATE_TEST_SUITE_P(On, Faults, testing::Values(TROIKA_FAULT_BACKENDS),
-                         [](const auto& row) { return std::string(row.param); });
+std::string backend_of(const testing::TestParamInfo<const char*>& row) {
+  return row.param;
+}
+INSTANTIATE_TEST_SUITE_P(On, Faults, testing::Values(TROIKA_FAULT_BACKENDS), backend_of);
+INSTANTIATE_TEST_SUITE_P(On, FaultsEverywhere, testing::Values(TROIKA_FAULT_BACKENDS), backend_of);
+#ifdef TROIKA_FAULT_GLOO
+INSTANTIATE_TEST_SUITE_P(OnGloo, FaultsEverywhere, testing::Values("gloo"), backend_of);
+#endif
 
 }  // namespace
 }  // namespace troika::comm

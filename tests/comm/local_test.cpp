@@ -16,6 +16,7 @@
 #include "troika/comm/backend.h"
 #include "troika/comm/flight_report.h"
 #include "troika/comm/local/local.h"
+#include "troika/comm/world.h"
 
 namespace troika::comm {
 namespace {
@@ -251,7 +252,7 @@ TEST(Group, TagSpacesFollowFromTheLargestTag) {
   EXPECT_EQ(tag_spaces_within(0xffff), 0U);
   EXPECT_ERROR(tag_spaces_within(32767), ErrorKind::usage,
                "[comm] the transport has too few tags for messages; got 0 to 32767, expected at "
-               "least 0 to 65535 (choose back end gloo)");
+               "least 0 to 65535 (choose back end tcp)");
 }
 
 TEST(Group, AStalledCallIsWarnedOfBeforeItsDeadline) {
@@ -348,6 +349,14 @@ TEST(Group, RefusesWhatItCannotDo) {
                "[comm] cannot reduce; got the average of booleans, expected numbers");
   EXPECT_ERROR(backend("glo"), ErrorKind::usage,
                "[comm] unknown back end; got glo (did you mean gloo?)");
+  for (const char* open : {"gloo", "mpi"}) {
+    EXPECT_ERROR(protection_for(open, "encrypted"), ErrorKind::usage,
+                 fmt::format("[comm] back end {} cannot protect messages; got protection "
+                             "encrypted, expected none (choose back end tcp)",
+                             open));
+  }
+  EXPECT_ERROR(world({.group = {.protection = "encrypt"}}), ErrorKind::usage,
+               "[net] unknown protection; got encrypt (did you mean encrypted?)");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// ranks BACKEND MODE [RANKS_PER_NODE], on the ranks that a launcher started, which take themselves
-// for several nodes if RANKS_PER_NODE is given:
+// ranks BACKEND[+PROTECTION] MODE [RANKS_PER_NODE], on the ranks that a launcher started, which
+// take themselves for several nodes if RANKS_PER_NODE is given:
 //   conform   the conformance suite
 //   sum       one sum
 //   deadlock  the last rank calls a collective of the world, the others one of another group
@@ -8,6 +8,8 @@
 //   drive     waits inside of a node let messages between nodes move on; 2 nodes of 2 ranks
 //   outlive   sub-groups inside of nodes outlive the world
 //   throw     rank 1 throws and lives on while the others wait for it
+//   flood     messages that are received late do not keep collectives from going on
+//   protections  rank 1 wants its messages protected in another way than the others
 // In deadlock, mismatch and throw every other rank must get the right error, wherever it has come
 // to by then: a rank that fails ends every call of the others, also those that they need it no more
 // for.
@@ -181,6 +183,34 @@ void outlive(const std::function<Group()>& make) {
   }
 }
 
+// More than any transport keeps, of small messages and of large ones.
+void flood(const Group& group) {
+  constexpr int kMessages = 3000;
+  const int next = (group.rank() + 1) % group.size();
+  const int before = (group.rank() + group.size() - 1) % group.size();
+  for (const int64_t count : {1, 2000, 50'000}) {
+    const int messages = count > 2000 ? 200 : kMessages;
+    std::vector<Work> sent;
+    for (int i = 0; i < messages; ++i)
+      sent.push_back(group.send(at::full({count}, i, at::kFloat), next, 5));
+    sum(group);
+    for (int i = 0; i < messages; ++i) {
+      const auto tensor = at::zeros({count});
+      group.receive(tensor, before, 5).wait();
+      ASSERT_TRUE(tensor.eq(i).all().item<bool>()) << "message " << i << " of " << count;
+    }
+    for (const Work& work : sent) work.wait();
+  }
+}
+
+void protections(int rank, const cluster::Environment& environment) {
+  const auto error = error_of([&] {
+    world(environment,
+          {.backend = "tcp", .group = {.protection = rank == 1 ? "authenticated" : "none"}});
+  });
+  expect_error(error, ErrorKind::usage, "refused to be connected; got protection");
+}
+
 void one_throws(int rank, const std::function<Group()>& make) {
   try {
     const auto error = error_of([&] {
@@ -209,7 +239,11 @@ int main(int argc, char** argv) {
       environment.node_rank = environment.rank / environment.local_world_size;
       environment.local_rank = environment.rank % environment.local_world_size;
     }
-    const auto make = [&] { return comm::world(environment, {.backend = argv[1]}); };
+    const std::string backend = argv[1];
+    const auto plus = backend.find('+');
+    comm::WorldOptions options{.backend = backend.substr(0, plus)};
+    if (plus != backend.npos) options.group.protection = backend.substr(plus + 1);
+    const auto make = [&] { return comm::world(environment, options); };
     if (mode == "conform") comm::conform(make());
     if (mode == "sum") comm::sum(make());
     if (mode == "levels") comm::levels(make());
@@ -217,6 +251,8 @@ int main(int argc, char** argv) {
     if (mode == "outlive") comm::outlive(make);
     if (mode == "deadlock") comm::deadlock(make);
     if (mode == "mismatch") comm::mismatch(make);
+    if (mode == "flood") comm::flood(make());
+    if (mode == "protections") comm::protections(environment.rank, environment);
     if (mode == "throw") comm::one_throws(environment.rank, make);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -167,6 +167,10 @@ TEST_F(RunOptions, AGroupThatWasMadeElsewhereIsWhatTheOptionsAskFor) {
             "[train] comm.stall_warning_seconds is not what the trainer's group was made with; got "
             "5, expected 30" +
                 hint);
+  EXPECT_EQ(error_with([](TrainOptions& o) { o.comm.protection = "encrypted"; }),
+            "[train] comm.protection is not what the trainer's group was made with; got encrypted, "
+            "expected none" +
+                hint);
   EXPECT_EQ(error_with([](TrainOptions& o) { o.comm.algorithm = "ring"; }),
             "[train] comm.algorithm is not what the trainer's group was made with; got ring, "
             "expected auto" +

@@ -27,7 +27,7 @@ void add_words(CLI::App& command, bench::Words& words) {
                   "all_reduce, reduce_scatter, all_gather or broadcast")
       ->capture_default_str();
   command.add_option("--backends", words.backends,
-                     "those to measure; default: those of shm, gloo and mpi in this build");
+                     "those to measure; default: those of shm, tcp, gloo and mpi in this build");
   command
       .add_option("--algorithms", words.algorithms,
                   "of all_reduce: auto, ring, recursive_doubling, ...")
@@ -78,7 +78,7 @@ int measure_collectives(const bench::Words& words, const std::string& json_file)
   }
   const std::string ratios = bench::to_ratios(rows);
   if (!ratios.empty()) {
-    std::cout << "\nhow many times the bus bandwidth of others shm has:\n" << ratios;
+    std::cout << "\nhow many times the bus bandwidth of others shm and tcp have:\n" << ratios;
   }
   std::cout.flush();
   if (!json_file.empty()) write_file_atomically(json_file, bench::to_record(rows));

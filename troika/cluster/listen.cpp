@@ -11,14 +11,6 @@ namespace troika::cluster {
 
 namespace {
 
-// Numeric; "": all.
-std::string place_to_bind(const std::string& address, const Variables& variables) {
-  if (address == "localhost") return "127.0.0.1";
-  if (net::is_loopback(address)) return address;
-  const auto choice = variables(kInterfaceVariable);
-  return choice && !choice->empty() ? net::interface_address(*choice, kInterfaceVariable) : "";
-}
-
 Listening listen(const std::string& address, int port, const Variables& variables, int& error) {
   Listening listening;
   listening.address = place_to_bind(address, variables);
@@ -30,6 +22,13 @@ Listening listen(const std::string& address, int port, const Variables& variable
 }
 
 }  // namespace
+
+std::string place_to_bind(const std::string& address, const Variables& variables) {
+  if (address == "localhost") return "127.0.0.1";
+  if (net::is_loopback(address)) return address;
+  const auto choice = variables(kInterfaceVariable);
+  return choice && !choice->empty() ? net::interface_address(*choice, kInterfaceVariable) : "";
+}
 
 Listening try_listen_for(const std::string& address, int port, const Variables& variables) {
   int error = 0;

@@ -12,6 +12,12 @@ namespace troika::cluster {
 // The interface that servers bind to, by its name or one of its addresses; all when it is not set.
 inline constexpr const char* kInterfaceVariable = "TROIKA_SOCKET_IFNAME";
 
+// The numeric address of this machine to bind to, for those who know rank 0's or the hosting
+// launch's machine as `address`: a loopback address where that is one, else that of
+// kInterfaceVariable's interface if set, else "", all. Throws what net::interface_address() throws.
+std::string place_to_bind(const std::string& address,
+                          const Variables& variables = process_variable);
+
 struct Listening {
   net::Descriptor socket;  // nonblocking
   std::string address;     // by which this process reaches it

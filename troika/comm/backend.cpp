@@ -1,5 +1,7 @@
 #include "troika/comm/backend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -12,6 +14,7 @@ namespace {
 
 constexpr std::array kBackends{
     Backend{"shm", shm::why_unavailable, shm::make},
+    Backend{"tcp", tcp::why_unavailable, tcp::make},
     Backend{"gloo", gloo::why_unavailable, gloo::make},
     Backend{"mpi", mpi::why_unavailable, mpi::make},
 };
@@ -37,6 +40,18 @@ const Backend& backend(std::string_view name) {
                 {.what = "back end " + std::string(name) + " is not available", .got = reason});
   }
   return *row;
+}
+
+net::Protection protection_for(std::string_view backend, const std::string& name) {
+  const auto protection = net::protection_from(name);
+  if (protection == net::Protection::none || backend == "tcp" || backend == "shm") {
+    return protection;
+  }
+  throw Error("comm", ErrorKind::usage,
+              {.what = fmt::format("back end {} cannot protect messages", backend),
+               .got = "protection " + name,
+               .expected = "none",
+               .hint = "choose back end tcp"});
 }
 
 }  // namespace troika::comm

@@ -12,6 +12,7 @@
 #include "troika/cluster/rendezvous.h"
 #include "troika/cluster/run_secret.h"
 #include "troika/comm/group_impl.h"
+#include "troika/net/frame_cipher.h"
 
 namespace troika::comm {
 
@@ -21,6 +22,10 @@ struct Meeting {
   std::shared_ptr<cluster::Rendezvous> rendezvous;
   std::shared_ptr<Lifeline> lifeline;
   std::vector<int> nodes;  // of each rank, from 0 in order of first appearance
+  // How tcp protects messages.
+  net::Protection protection = net::Protection::none;
+  // Whether ranks of one node reach each other another way.
+  bool only_between_nodes = false;
 
   Station station(std::string backend) const;
 };
@@ -50,10 +55,19 @@ std::span<const Backend> backends();
 // The row of that name; throws Error(usage) for an unknown or unavailable one.
 const Backend& backend(std::string_view name);
 
+// The protection of that name (GroupOptions) for messages of a back end. Throws Error(usage) for an
+// unknown one, and for one that the back end cannot give.
+net::Protection protection_for(std::string_view backend, const std::string& name);
+
 namespace shm {
 std::string why_unavailable();
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
 }  // namespace shm
+
+namespace tcp {
+std::string why_unavailable();
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
+}  // namespace tcp
 
 namespace gloo {
 std::string why_unavailable();

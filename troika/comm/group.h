@@ -59,6 +59,10 @@ struct GroupOptions {
   // Where every rank writes its flight record when the group fails, as <group>-rank<r>.json; empty
   // for nowhere.
   std::filesystem::path flight_record = {};
+  // How a world's messages between processes are protected on their way, the same on all ranks:
+  // "none", "authenticated" or "encrypted". Only back end tcp protects them, others refuse; shared
+  // memory needs none. Whatever it is, only who holds the run's secret can connect to tcp.
+  std::string protection = "none";
 };
 
 // How one collective is called.

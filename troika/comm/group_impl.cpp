@@ -52,7 +52,7 @@ uint32_t tag_spaces_within(int64_t largest) {
                 {.what = "the transport has too few tags for messages",
                  .got = fmt::format("0 to {}", largest),
                  .expected = fmt::format("at least 0 to {}", (1 << kTagBits) - 1),
-                 .hint = "choose back end gloo"});
+                 .hint = "choose back end tcp"});
   }
   return static_cast<uint32_t>(std::min<int64_t>(spaces - 1, kMaxGroups));
 }

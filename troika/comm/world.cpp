@@ -18,19 +18,22 @@ bool started_by_mpi(const cluster::Environment& environment) {
 }
 
 std::string between_nodes(const cluster::Environment& environment) {
-  return started_by_mpi(environment) && mpi::why_unavailable().empty() ? "mpi" : "gloo";
+  return started_by_mpi(environment) && mpi::why_unavailable().empty() ? "mpi" : "tcp";
 }
 
-std::shared_ptr<GroupImpl> connect(const Meeting& meeting, const std::string& name,
+std::shared_ptr<GroupImpl> connect(Meeting meeting, const WorldOptions& options,
                                    Deadline deadline) {
-  if (name != "auto") return backend(name).make(meeting, deadline);
+  const auto make = [&](const std::string& name) {
+    meeting.protection = protection_for(name, options.group.protection);
+    return backend(name).make(meeting, deadline);
+  };
+  if (options.backend != "auto") return make(options.backend);
   const bool one_node = std::ranges::all_of(meeting.nodes, [](int node) { return node == 0; });
-  if (auto shared = shm::make_if_possible(meeting, deadline)) {
-    if (one_node) return shared;
-    const auto& far = backend(between_nodes(meeting.environment));
-    return make_routed(std::move(shared), far.make(meeting, deadline));
-  }
-  return backend(between_nodes(meeting.environment)).make(meeting, deadline);
+  auto shared = shm::make_if_possible(meeting, deadline);
+  if (shared && one_node) return shared;
+  meeting.only_between_nodes = shared != nullptr;
+  auto far = make(between_nodes(meeting.environment));
+  return shared ? make_routed(std::move(shared), std::move(far)) : far;
 }
 
 // Other users cannot guess the name, so none of them can make the folder before the first rank that
@@ -62,7 +65,9 @@ Group world(const WorldOptions& options) {
 
 Group world(const cluster::Environment& environment, const WorldOptions& options) {
   const auto& name = options.backend;
-  if (name != "auto") backend(name);  // refused before anybody waits
+  // Refused before anybody waits.
+  if (name != "auto") backend(name);
+  protection_for(name == "auto" ? "tcp" : name, options.group.protection);
   if (environment.world_size == 1 && name == "auto") return local::alone(options.group);
   const auto deadline = Deadline::after(options.join_timeout);
   const bool by_mpi = name == "mpi" || (name == "auto" && environment.num_nodes != 1 &&
@@ -75,7 +80,10 @@ Group world(const cluster::Environment& environment, const WorldOptions& options
   try {
     GroupOptions group = options.group;
     if (group.flight_record.empty()) group.flight_record = flight_record_folder(meeting, deadline);
-    return Group(nccl::beside(connect(meeting, name, deadline)), group);
+    auto impl = connect(meeting, options, deadline);
+    // NCCL protects nothing: tensors on CUDA devices go through the host then.
+    if (group.protection == "none") impl = nccl::beside(std::move(impl));
+    return Group(std::move(impl), group);
   } catch (const Error& error) {
     meeting.lifeline->abandon(error);
     throw;

@@ -9,9 +9,9 @@
 namespace troika::comm {
 
 struct WorldOptions {
-  // "shm", "gloo", "mpi", or "auto": shared memory between ranks of one node; between nodes mpi
-  // when an MPI launcher started this process and MPI is built in, else gloo; and nccl for tensors
-  // on CUDA devices where it is built in.
+  // "shm", "tcp", "gloo", "mpi", or "auto": shared memory between ranks of one node; between nodes
+  // mpi when an MPI launcher started this process and MPI is built in, else tcp; and nccl for
+  // tensors on CUDA devices where it is built in.
   std::string backend = "auto";
   // How long to wait for all ranks to arrive.
   Milliseconds join_timeout = std::chrono::seconds(60);
@@ -29,7 +29,7 @@ Group world(const WorldOptions& options = {});
 Group world(const cluster::Environment& environment, const WorldOptions& options);
 
 // The back end that "auto" stands for here if the ranks of a node can share memory, as it can be
-// told before they have met: "local" when the process is alone, "shm", "shm+gloo" or "shm+mpi".
+// told before they have met: "local" when the process is alone, "shm", "shm+tcp" or "shm+mpi".
 std::string choose_backend(const cluster::Environment& environment);
 
 }  // namespace troika::comm

@@ -17,8 +17,12 @@ constexpr double kMaxMegabytes = 1e6;
 
 void add_comm(config::Table& table, TrainOptions::Comm& comm) {
   table.add("comm.backend", &comm.backend,
-            "auto: shared memory in a node; mpi under mpirun, else gloo, between nodes",
-            one_of({"auto", "shm", "gloo", "mpi"}));
+            "auto: shared memory in a node; mpi under mpirun, else tcp, between nodes",
+            one_of({"auto", "shm", "tcp", "gloo", "mpi"}));
+  table.add("comm.protection", &comm.protection,
+            "of tcp: how messages are protected from who can read the network; nobody without the "
+            "run's secret can connect in any case",
+            one_of({"none", "authenticated", "encrypted"}));
   table.add("comm.algorithm", &comm.algorithm,
             "algorithm of all-reduce; auto: the fastest one by measurements of the links",
             one_of({"auto", "ring", "recursive_doubling", "rabenseifner", "double_tree",

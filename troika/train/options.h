@@ -141,6 +141,7 @@ struct TrainOptions {
 
   struct Comm {
     std::string backend = "auto";
+    std::string protection = "none";
     std::string algorithm = "auto";
     double timeout_seconds = 300;
     double stall_warning_seconds = 30;

@@ -78,7 +78,8 @@ comm::WorldOptions world_options(const TrainOptions& options) {
           .group = {.timeout = milliseconds(comm.timeout_seconds),
                     .stall_warning = milliseconds(comm.stall_warning_seconds),
                     .algorithm = comm::algorithm_from(comm.algorithm),
-                    .flight_record = flight_record_folder(options)}};
+                    .flight_record = flight_record_folder(options),
+                    .protection = comm.protection}};
 }
 
 void require_group_of(const TrainOptions& options, const comm::Group& group) {
@@ -94,6 +95,7 @@ void require_group_of(const TrainOptions& options, const comm::Group& group) {
                     defaults.stall_warning_seconds, seconds(made.stall_warning));
   require_made_with("comm.algorithm", comm.algorithm, defaults.algorithm,
                     std::string(comm::name(made.algorithm)));
+  require_made_with("comm.protection", comm.protection, defaults.protection, made.protection);
   const std::string backend(group.backend());
   require_made_with("comm.backend", comm.backend, defaults.backend,
                     backend.substr(0, backend.find("+nccl")));

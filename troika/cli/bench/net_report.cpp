@@ -22,8 +22,6 @@ constexpr std::array kNetOperations{std::pair("round_trip", NetOperation::round_
                                     std::pair("exchange", NetOperation::exchange),
                                     std::pair("messages", NetOperation::messages),
                                     std::pair("death", NetOperation::death)};
-constexpr std::array kProtections{net::Protection::none, net::Protection::authenticated,
-                                  net::Protection::encrypted};
 constexpr const char* kFormat =
     "{:<10}  {:<7}  {:<13}  {:>7}  {:>9}  {:>7}  {:>10}  {:>10}  {:>10}  {:>9}  {:>7}  {:>6}\n";
 
@@ -34,15 +32,6 @@ NetOperation net_operation_from(const std::string& word) {
     names.emplace_back(name);
   }
   refuse_name("operation", word, names);
-}
-
-net::Protection protection_from(const std::string& word) {
-  std::vector<std::string> names;
-  for (const net::Protection protection : kProtections) {
-    if (net::name(protection) == word) return protection;
-    names.emplace_back(net::name(protection));
-  }
-  refuse_name("protection", word, names);
 }
 
 int streams_from(const std::string& word) {
@@ -60,7 +49,7 @@ NetPlan make_net_plan(const NetWords& words) {
   plan.operations = each(words.operations, net_operation_from);
   plan.sizes = each(words.sizes, bytes_from);
   const auto streams = each(words.streams, streams_from);
-  const auto protections = each(words.protections, protection_from);
+  const auto protections = each(words.protections, net::protection_from);
   for (const int count : streams) {
     plan.variants.push_back({Carrier::bare, net::Protection::none, count});
     for (const auto protection : protections) {

@@ -15,7 +15,7 @@ namespace troika::cli::bench {
 // As typed. Lists are separated by commas.
 struct Words {
   std::string operation = "all_reduce";
-  std::string backends = {};  // empty: those of shm, gloo and mpi that this build has
+  std::string backends = {};  // empty: those of shm, tcp, gloo and mpi that this build has
   std::string algorithms = "auto";
   std::string ranks = "2,4";
   std::string sizes = "4K,64K,1M,16M,64M";

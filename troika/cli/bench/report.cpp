@@ -136,7 +136,8 @@ std::string to_ratios(const std::vector<Row>& rows) {
     }
     std::vector<std::string> parts;
     for (const Row& row : rows) {
-      const bool wanted = row.ranks == ranks && row.bytes == bytes && row.backend == "shm";
+      const bool is_default = row.backend == "shm" || row.backend == "tcp";
+      const bool wanted = row.ranks == ranks && row.bytes == bytes && is_default;
       if (wanted && !references.empty()) parts.push_back(ratio(row, references));
     }
     if (parts.empty()) continue;

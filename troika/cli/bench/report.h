@@ -36,8 +36,8 @@ void set_times(Row& row, comm::Operation operation, std::vector<double> seconds)
 std::string titles();
 std::string to_line(const Row& row);
 
-// A line for each number of ranks and size: the bus bandwidths of shm divided by those of the
-// references. Empty without either.
+// A line for each number of ranks and size: the bus bandwidths of shm and tcp divided by those of
+// the references. Empty without either.
 std::string to_ratios(const std::vector<Row>& rows);
 
 // From one process to another.

@@ -99,7 +99,7 @@ void require_same_world(const cluster::Environment& environment) {
                   {.what = "the launcher and MPI number the ranks in different ways",
                    .got = fmt::format("rank {} from MPI", rank),
                    .expected = cluster::describe(environment),
-                   .hint = "start with mpirun alone, or choose back end gloo"});
+                   .hint = "start with mpirun alone, or choose back end tcp"});
     }
   } catch (...) {
     // A world of one can be finalised, which ends the daemon that MPI started for it.
@@ -132,6 +132,7 @@ Group group_of(MPI_Comm comm, const GroupOptions& options) {
                 {.what = "a group of an MPI communicator before MPI_Init",
                  .expected = "MPI_Init_thread to have been called"});
   }
+  protection_for("mpi", options.protection);
   cluster::Environment environment{.launcher = "openmpi", .run_id = "MPI_Comm"};
   MPI_Comm_rank(comm, &environment.rank);
   MPI_Comm_size(comm, &environment.world_size);

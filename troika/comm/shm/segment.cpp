@@ -47,7 +47,7 @@ Segment Segment::open(pid_t pid, int fd, size_t bytes) {
                 {.what = "cannot open the shared memory of process " + std::to_string(pid),
                  .got = why,
                  .expected = "a process of the same user in the same PID namespace",
-                 .hint = "choose back end gloo for ranks in containers of their own"});
+                 .hint = "choose back end tcp for ranks in containers of their own"});
   };
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (own < 0) refuse(reason());

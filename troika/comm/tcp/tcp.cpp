@@ -1,0 +1,259 @@
+// Back end `tcp`: processes connected by an endpoint of room net. Ranks are its peers, tags are its
+// channels.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/cluster/listen.h"
+#include "troika/comm/backend.h"
+#include "troika/net/interface.h"
+#include "troika/net/socket.h"
+#include "troika/net/tcp_endpoint.h"
+
+namespace troika::comm::tcp {
+
+namespace {
+
+std::string peer_name(int rank) {
+  return fmt::format("rank {}", rank);
+}
+
+net::Duration time_left(Deadline deadline) {
+  return std::max(net::Duration(0), deadline.at() - Clock::now());
+}
+
+class TcpGroup : public GroupImpl {
+ public:
+  TcpGroup(Station station, std::shared_ptr<Lifeline> lifeline,
+           std::unique_ptr<net::TcpEndpoint> endpoint)
+      : GroupImpl(std::move(station), std::move(lifeline)), endpoint_(std::move(endpoint)) {
+    for (int r = 0; r < size(); ++r) peers_.push_back(peer_name(r));
+    // A timer, so that waits look at the lifeline.
+    this->lifeline()->wake_with([this] { endpoint_->after(net::Duration(0), [] {}); });
+  }
+  ~TcpGroup() override {
+    lifeline()->leave();
+    lifeline()->wake_with(nullptr);
+    if (!lifeline()->is_cut()) return;
+    // Nobody waits for what is still under way; a rank that is stopped would be waited for.
+    for (const auto& peer : peers_) endpoint_->disconnect(peer);
+  }
+
+  std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
+    const std::string_view message(static_cast<const char*>(data), bytes);
+    return std::make_unique<TcpTransfer>(*this, peer, [&](net::Completion completion) {
+      return endpoint_->send(name_of(peer), tag, message, net::Priority::normal,
+                             std::move(completion));
+    });
+  }
+
+  std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
+    const std::span<char> buffer(static_cast<char*>(data), bytes);
+    return std::make_unique<TcpTransfer>(*this, peer, [&](net::Completion completion) {
+      return endpoint_->receive(name_of(peer), tag, buffer, std::move(completion));
+    });
+  }
+
+ private:
+  class TcpTransfer : public Transfer {
+   public:
+    // `start` starts the operation with a completion.
+    template <typename Start>
+    TcpTransfer(TcpGroup& group, int peer, const Start& start) : group_(group), peer_(peer) {
+      ticket_ = start([this](const net::Result& result) {
+        result_ = result;
+        is_over_ = true;
+      });
+    }
+    ~TcpTransfer() override { cancel(net::Outcome::cancelled); }
+    TcpTransfer(const TcpTransfer&) = delete;
+    TcpTransfer& operator=(const TcpTransfer&) = delete;
+
+    void wait(Deadline deadline) override {
+      if (!is_over_) {
+        group_.endpoint_->run_until([this] { return is_over_ || group_.lifeline()->is_cut(); },
+                                    time_left(deadline));
+        cancel(net::Outcome::timeout);
+      }
+      if (result_.outcome != net::Outcome::done) group_.fail(peer_, result_);
+    }
+    bool done() override { return is_over_; }
+
+   private:
+    // The completion has run when this returns.
+    void cancel(net::Outcome why) {
+      if (!is_over_) group_.endpoint_->cancel(ticket_, why);
+    }
+
+    TcpGroup& group_;
+    const int peer_;
+    net::Ticket ticket_ = 0;
+    net::Result result_;  // once is_over_
+    std::atomic<bool> is_over_ = false;
+  };
+
+  const std::string& name_of(int peer) const { return peers_[static_cast<size_t>(peer)]; }
+
+  [[noreturn]] void fail(int peer, const net::Result& result) const {
+    lifeline()->require_live();
+    if (result.outcome == net::Outcome::timeout || result.outcome == net::Outcome::cancelled) {
+      throw Error("comm", ErrorKind::timeout,
+                  {.what = fmt::format("no message from rank {} in time", peer)});
+    }
+    // Often only the echo of another rank's loss, or of its refusal of the message.
+    lifeline()->explain_broken_connection();
+    if (result.outcome == net::Outcome::too_long) {
+      throw Error("comm", ErrorKind::usage,
+                  {.what = fmt::format("a message between rank {} and rank {} is longer than its "
+                                       "receive",
+                                       rank(), peer),
+                   .got = result.reason});
+    }
+    throw Error(
+        "comm", ErrorKind::peer,
+        {.what = fmt::format("lost the connection to rank {}", peer), .got = result.reason});
+  }
+
+  std::vector<std::string> peers_;
+  const std::unique_ptr<net::TcpEndpoint> endpoint_;
+};
+
+// Each line is a port and an address.
+std::string to_text(const std::vector<net::Address>& addresses) {
+  std::vector<std::string> lines;
+  for (const auto& [host, port] : addresses) lines.push_back(fmt::format("{} {}", port, host));
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+std::vector<net::Address> addresses_from(const std::string& text) {
+  std::vector<net::Address> addresses;
+  for (const auto& line : split(text, '\n')) {
+    const auto space = line.find(' ');
+    const auto port = parse_int(line.substr(0, space));
+    TROIKA_CHECK(port && space != std::string::npos, "a rank tells its ports and addresses");
+    addresses.push_back({line.substr(space + 1), static_cast<int>(*port)});
+  }
+  return addresses;
+}
+
+// Connects the endpoints of all ranks, each pair once: the higher rank connects to the lower.
+class Mesh {
+ public:
+  Mesh(const Meeting& meeting, Deadline deadline)
+      : environment_(meeting.environment),
+        rendezvous_(*meeting.rendezvous),
+        lifeline_(*meeting.lifeline),
+        deadline_(deadline) {
+    for (int r = 0; r < environment_.world_size; ++r) {
+      const auto node = [&](int rank) { return meeting.nodes[static_cast<size_t>(rank)]; };
+      const bool is_reached = !meeting.only_between_nodes || node(r) != node(environment_.rank);
+      if (r != environment_.rank && is_reached) missing_.push_back(r);
+    }
+    endpoint_ = std::make_unique<net::TcpEndpoint>(
+        net::TcpOptions{.name = peer_name(environment_.rank),
+                        .secret = share_secret(),
+                        .protection = meeting.protection,
+                        .listen = {{place_to_bind(), 0}},
+                        .most_peers = static_cast<size_t>(environment_.world_size)});
+  }
+
+  std::unique_ptr<net::TcpEndpoint> connect() {
+    endpoint_->listen_to_peers([this](const net::PeerChange& change) {
+      if (change.is_up) std::erase_if(missing_, [&](int r) { return peer_name(r) == change.peer; });
+    });
+    const std::vector<int> others = missing_;
+    rendezvous_.set(address_key(environment_.rank), to_text(own_addresses()), deadline_);
+    for (const int other : others) {
+      if (other < environment_.rank) connect_to(other);
+    }
+    const bool all = endpoint_->run_until([this] { return missing_.empty() || lifeline_.is_cut(); },
+                                          time_left(deadline_));
+    endpoint_->listen_to_peers({});
+    lifeline_.require_live();
+    if (!all) {
+      lifeline_.explain_broken_connection();
+      throw Error("comm", ErrorKind::timeout,
+                  {.what = "tcp could not connect the ranks in time",
+                   .got = fmt::format("no connection from rank {}", fmt::join(missing_, ", "))});
+    }
+    return std::move(endpoint_);
+  }
+
+ private:
+  static std::string address_key(int rank) { return fmt::format("comm/tcp/address/{}", rank); }
+
+  bool is_one_machine() const {
+    return environment_.num_nodes == 1 || net::is_loopback(environment_.master_address);
+  }
+  std::string place_to_bind() const {
+    return is_one_machine() ? "127.0.0.1" : cluster::place_to_bind(environment_.master_address);
+  }
+  std::vector<net::Address> own_addresses() const {
+    const auto& [host, port] = endpoint_->addresses().front();
+    if (!host.empty()) return {{host, port}};
+    std::vector<net::Address> addresses;
+    for (auto& own : net::own_addresses(environment_.master_address)) {
+      addresses.push_back({std::move(own), port});
+    }
+    // A machine without any other network.
+    if (addresses.empty()) addresses.push_back({"127.0.0.1", port});
+    return addresses;
+  }
+
+  // The world's own, drawn by rank 0: endpoints of other worlds of the run are strangers. What the
+  // rendezvous carries is encrypted.
+  net::Secret share_secret() {
+    constexpr const char* kKey = "comm/tcp/secret";
+    if (environment_.rank == 0) {
+      const auto secret = net::Secret::random();
+      rendezvous_.set(kKey, secret.to_hex(), deadline_);
+      return secret;
+    }
+    return net::Secret::parse(rendezvous_.get(kKey, deadline_), "rank 0");
+  }
+
+  // In attempts that grow, between which it looks whether the world still lives.
+  void connect_to(int other) {
+    const auto addresses = addresses_from(rendezvous_.get(address_key(other), deadline_));
+    for (Milliseconds patience{1000};; patience *= 2) {
+      const bool is_last = deadline_.left() <= patience;
+      try {
+        return endpoint_->connect(peer_name(other), addresses,
+                                  is_last ? deadline_ : Deadline::after(patience));
+      } catch (const Error& error) {
+        lifeline_.require_live();
+        if (error.kind() == ErrorKind::timeout && !is_last) continue;
+        throw Error("comm", error.kind(),
+                    {.what = "tcp could not connect the ranks", .got = error.what()});
+      }
+    }
+  }
+
+  const cluster::Environment& environment_;
+  cluster::Rendezvous& rendezvous_;
+  const Lifeline& lifeline_;
+  const Deadline deadline_;
+  std::vector<int> missing_;  // that are not connected; guarded by the endpoint
+  std::unique_ptr<net::TcpEndpoint> endpoint_;
+};
+
+}  // namespace
+
+std::string why_unavailable() {
+  return {};
+}
+
+std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {
+  return std::make_shared<TcpGroup>(meeting.station("tcp"), meeting.lifeline,
+                                    Mesh(meeting, deadline).connect());
+}
+
+}  // namespace troika::comm::tcp
