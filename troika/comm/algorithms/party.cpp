@@ -104,27 +104,37 @@ void Transfers::wait() {
 }
 
 void Reducer::start(int member, Span whole, Order order) {
+  member_ = member;
   order_ = order;
   parts_ = segments(whole);
-  if (scratch_.size() < whole.bytes) scratch_.resize(whole.bytes);
-  for (const Span part : parts_) {
-    arriving_.push_back(
-        start_receive(party_, member, {scratch_.data() + (part.data - whole.data), part.bytes}));
+  const size_t wanted = std::min(whole.bytes, kWindow * kSegmentBytes);
+  if (scratch_bytes_ < wanted) {
+    scratch_ = std::make_unique_for_overwrite<char[]>(wanted);
+    scratch_bytes_ = wanted;
   }
+  for (size_t i = 0; i < std::min(kWindow, parts_.size()); ++i) start_part(i);
+}
+
+char* Reducer::place(size_t part) const {
+  return scratch_.get() + part % kWindow * kSegmentBytes;
+}
+
+void Reducer::start_part(size_t part) {
+  arriving_.push_back(start_receive(party_, member_, {place(part), parts_[part].bytes}));
 }
 
 void Reducer::finish() {
-  const char* theirs = scratch_.data();
   for (size_t i = 0; i < parts_.size(); ++i) {
-    arriving_[i]->wait(party_.deadline);
+    arriving_.front()->wait(party_.deadline);
+    arriving_.pop_front();
     void* mine = parts_[i].data;
+    const void* theirs = place(i);
     const std::array<const void*, 2> terms = order_ == Order::mine_first
                                                  ? std::array<const void*, 2>{mine, theirs}
                                                  : std::array<const void*, 2>{theirs, mine};
     reduce({&mine, 1}, terms, elements_.count(parts_[i]), elements_.type, elements_.op);
-    theirs += parts_[i].bytes;
+    if (i + kWindow < parts_.size()) start_part(i + kWindow);
   }
-  arriving_.clear();
 }
 
 void Collector::start(const std::vector<int>& members, Span own) {

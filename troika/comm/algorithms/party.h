@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -128,12 +129,21 @@ class Reducer {
   }
 
  private:
+  // Segments that are received at a time: few enough to stay in cache until they are reduced, and
+  // to need no fresh memory for each call.
+  static constexpr size_t kWindow = 4;
+
+  char* place(size_t part) const;
+  void start_part(size_t part);
+
   const Party& party_;
   const Elements elements_;
+  int member_ = 0;
   Order order_ = Order::mine_first;
   std::vector<Span> parts_;
-  std::vector<char> scratch_;
-  std::vector<std::unique_ptr<Channel::Arrival>> arriving_;  // into scratch_: goes first
+  std::unique_ptr<char[]> scratch_;
+  size_t scratch_bytes_ = 0;
+  std::deque<std::unique_ptr<Channel::Arrival>> arriving_;  // into scratch_: goes first
 };
 
 // Receives what several members send for one span, and reduces all of it at once, in the order of
