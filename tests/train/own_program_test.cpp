@@ -63,17 +63,17 @@ TEST_F(OwnProgram, AnErrorOfLibTorchInTheLossIsOneOnEveryRank) {
 
 TEST_F(OwnProgram, AnErrorInTheSanityCheckIsSaidToBeThere) {
   Task task(make_sum_net(), [](const at::Tensor& outputs, const at::Tensor& targets) {
-    return (outputs - targets.expand({-1, 3}).t()).square().mean();
+    return (outputs - targets.view({-1, 3})).square().mean();
   });
   testing::internal::CaptureStderr();
   EXPECT_THAT([&] { Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums()); },
               testing::ThrowsMessage<Error>(
                   AllOf(StartsWith("[train] LibTorch refused an operation in the loss of "
-                                   "validation_step (sanity check); got `The size of tensor a"),
+                                   "validation_step (sanity check); got `shape '[-1, 3]' is "),
                         HasSubstr("(outputs Float [4, 1]; batch: inputs"))));
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("memory     not predicted as a trial with a small batch failed: The size "
-                        "of tensor a"));
+              HasSubstr("memory     not predicted as a trial with a small batch failed: shape "
+                        "'[-1, 3]' is"));
 }
 
 // A target without the last dimension of the outputs, which LibTorch broadcasts to [4, 4].

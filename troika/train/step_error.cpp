@@ -47,7 +47,8 @@ void rethrow_plainly(const std::exception& problem, const std::string& where,
   try {
     if (!in_loss) throw;
     std::rethrow_if_nested(*in_loss);
-  } catch (const c10::Error& refused) {
+  } catch (const std::exception& refused) {
+    if (!compat::is_torch_error(refused)) throw;
     throw_around(refused, in_loss ? "the loss of " + where : where,
                  in_loss ? in_loss->outputs() : "", batch);
   }

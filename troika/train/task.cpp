@@ -1,6 +1,7 @@
 #include "troika/train/task.h"
 
 #include "troika/base/error.h"
+#include "troika/compat/error_text.h"
 #include "troika/compat/torch.h"
 #include "troika/train/options.h"
 #include "troika/train/step_error.h"
@@ -23,7 +24,8 @@ template <typename Loss>
 auto loss_of(const at::Tensor& outputs, const Loss& loss) {
   try {
     return loss(outputs);
-  } catch (const c10::Error& problem) {
+  } catch (const std::exception& problem) {
+    if (!compat::is_torch_error(problem)) throw;
     std::throw_with_nested(LossError(problem, outputs));
   }
 }

@@ -59,7 +59,7 @@ class Trainer {
   // The metrics, as fit() names and logs them: "validation/loss" and "validation/accuracy", or
   // "test/loss" and "test/accuracy", and then what the steps logged, of which numbers without
   // sync_dist are each rank's own. Empty where trainer.limit_val_batches (limit_test_batches) is 0,
-  // and where it was asked to stop.
+  // and where it was asked to stop. Rank 0 logs them (trainer.enable_model_summary).
   MetricValues validate(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
   MetricValues test(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
   // This rank's share of the predictions, on the host and one after another along dim 0: those of
