@@ -30,23 +30,27 @@ def build(*targets):
                    stdout=sys.stderr)
 
 
+def start_ranks(command, nodes=1, ranks=2, address="127.0.0.1", hosts=None, **streams):
+    """One process for each of `ranks` on each of `nodes`, with torchrun's variables and one thread. `hosts` are
+    the words in front of the command that put it on its node, `streams` arguments of subprocess.Popen."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [subprocess.Popen(
+        [*(hosts[rank // ranks] if hosts else []), *map(str, command)], text=True, **streams, env={
+            **os.environ, "RANK": str(rank), "WORLD_SIZE": str(nodes * ranks),
+            "LOCAL_RANK": str(rank % ranks), "LOCAL_WORLD_SIZE": str(ranks),
+            "GROUP_RANK": str(rank // ranks), "GROUP_WORLD_SIZE": str(nodes), "MASTER_ADDR": address,
+            "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "bench", "OMP_NUM_THREADS": "1"})
+        for rank in range(nodes * ranks)]
+
+
 class Ranks:
     def __init__(self, command, hosts=None, address="127.0.0.1", count=2):
-        """`hosts` are the words in front of each rank's command that put it on its host."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        local = ({"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": str(count)} if hosts
-                 else {"LOCAL_WORLD_SIZE": str(count)})
-        self.ranks = [
-            subprocess.Popen(
-                [*(hosts[rank] if hosts else []), *map(str, command)], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, text=True, env={
-                    **os.environ, **local, "RANK": str(rank), "WORLD_SIZE": str(count),
-                    "LOCAL_RANK": "0" if hosts else str(rank),
-                    "GROUP_RANK": str(rank) if hosts else "0", "MASTER_ADDR": address,
-                    "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "bench", "OMP_NUM_THREADS": "1"})
-            for rank in range(count)]
+        """Processes of one node, or each on its own of `hosts`."""
+        nodes = count if hosts else 1
+        self.ranks = start_ranks(command, nodes, count // nodes, address, hosts,
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def measure(self, mode, steps):
         """"sync": data-parallel steps; "local": each rank on its own; "alone": rank 0 on its own.
