@@ -16,6 +16,11 @@ add_library(troika_options INTERFACE)
 target_compile_options(troika_options INTERFACE
   $<BUILD_INTERFACE:-fPIC;-Wall;-Wextra;-Wno-unknown-pragmas>
   $<BUILD_INTERFACE:$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>>)
+# Code that chooses among the versions of a loop for instruction sets (troika_kernels) sees which there are.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(TROIKA_X86_KERNELS ON)
+  target_compile_definitions(troika_options INTERFACE $<BUILD_INTERFACE:TROIKA_X86_KERNELS>)
+endif()
 # GCC 12 takes "text" + std::string for an overflow (its bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(troika_options INTERFACE
@@ -30,6 +35,13 @@ if(TROIKA_SANITIZE)
     $<BUILD_INTERFACE:-fsanitize=${TROIKA_SANITIZE};-fno-omit-frame-pointer>
     $<BUILD_INTERFACE:$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
   target_link_options(troika_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${TROIKA_SANITIZE}>)
+endif()
+
+# mold links a program with LibTorch in a tenth of the time that the system's linker takes.
+include(CheckLinkerFlag)
+check_linker_flag(CXX -fuse-ld=mold TROIKA_LINKER_IS_MOLD)
+if(TROIKA_LINKER_IS_MOLD)
+  target_link_options(troika_options INTERFACE $<BUILD_INTERFACE:-fuse-ld=mold>)
 endif()
 
 find_program(CCACHE_PROGRAM ccache)

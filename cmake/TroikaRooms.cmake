@@ -30,16 +30,14 @@ function(troika_room name)
   endforeach()
 endfunction()
 
-# troika_kernels(OUT PREFIX prefix DISPATCHER source [OPTIONS ...]): sets OUT to the sources of loops
-# that are compiled once per instruction set, PREFIXbaseline.cpp and, for x86, PREFIXavx2.cpp and
-# PREFIXavx512.cpp. DISPATCHER, which chooses among them, sees TROIKA_X86_KERNELS where those are
-# there. Products and sums are not fused, so that all give the same bits.
+# troika_kernels(OUT PREFIX prefix [OPTIONS ...]): sets OUT to the sources of loops that are compiled
+# once per instruction set, PREFIXbaseline.cpp and, for x86, PREFIXavx2.cpp and PREFIXavx512.cpp. Products
+# and sums are not fused, so that all give the same bits.
 function(troika_kernels out)
-  cmake_parse_arguments(KERNELS "" "PREFIX;DISPATCHER" "OPTIONS" ${ARGN})
+  cmake_parse_arguments(KERNELS "" "PREFIX" "OPTIONS" ${ARGN})
   set(sets baseline)
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  if(TROIKA_X86_KERNELS)
     list(APPEND sets avx2 avx512)
-    set_source_files_properties(${KERNELS_DISPATCHER} PROPERTIES COMPILE_DEFINITIONS TROIKA_X86_KERNELS)
   endif()
   set(baseline_options "")
   set(avx2_options -mavx2 -mf16c)

@@ -15,30 +15,49 @@ function(troika_test_program target)
   else()
     target_precompile_headers(${target} REUSE_FROM tests_headers)
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TROIKA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TROIKA_UNITY} UNITY_BUILD_BATCH_SIZE 16)
 endfunction()
 
-# troika_test(ROOM [TORCH] SOURCES ... [DEPENDS ...]): the test program test_ROOM.
+# troika_test(ROOM [TORCH] [SHARDS n | ALONE] SOURCES ... [DEPENDS ...]): the test program test_ROOM, which
+# runs as n processes (one unless told), or as one process for each case.
 function(troika_test room)
-  cmake_parse_arguments(TEST "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
-  set(libraries troika::${room} ${TEST_DEPENDS} GTest::gtest_main)
+  cmake_parse_arguments(TEST "TORCH;ALONE" "SHARDS" "SOURCES;DEPENDS" ${ARGN})
+  set(torch "")
   if(TEST_TORCH)
-    troika_test_program(test_${room} TORCH SOURCES ${TEST_SOURCES} LIBRARIES ${libraries})
-    troika_add_tests(test_${room} PREFIX ${room}. PROPERTIES TIMEOUT 300)
+    set(torch TORCH)
+  endif()
+  troika_test_program(test_${room} ${torch} SOURCES ${TEST_SOURCES}
+                      LIBRARIES troika::${room} ${TEST_DEPENDS} GTest::gtest_main)
+  if(TEST_ALONE)
+    troika_add_cases(test_${room} PREFIX ${room}. PROPERTIES TIMEOUT 120)
   else()
-    troika_test_program(test_${room} SOURCES ${TEST_SOURCES} LIBRARIES ${libraries})
-    troika_add_tests(test_${room} PREFIX ${room}. ALONE .+ PROPERTIES TIMEOUT 120)
+    troika_add_shards(test_${room} PREFIX ${room}. SHARDS ${TEST_SHARDS} PROPERTIES TIMEOUT 300)
   endif()
 endfunction()
 
-# troika_add_tests(TARGET PREFIX prefix [ALONE suites ...] [PROPERTIES ...]): each suite of GoogleTest in
-# a test program becomes one test of ctest, because loading LibTorch takes longer than most cases. The
-# output names the case that failed. The suites in ALONE, which are regular expressions, become one
-# test for each case, and with it a process: where cases need that, and where programs load fast.
-function(troika_add_tests target)
-  cmake_parse_arguments(ADD "" "PREFIX" "ALONE;PROPERTIES" ${ARGN})
+# troika_add_shards(TARGET PREFIX prefix [SHARDS n] [PROPERTIES ...]): the cases of a test program in n
+# tests of ctest, because loading LibTorch takes longer than most cases. The output names the case that
+# failed.
+function(troika_add_shards target)
+  cmake_parse_arguments(ADD "" "PREFIX;SHARDS" "PROPERTIES" ${ARGN})
+  if(NOT ADD_SHARDS)
+    set(ADD_SHARDS 1)
+  endif()
+  foreach(number RANGE 1 ${ADD_SHARDS})
+    math(EXPR index "${number} - 1")
+    set(name ${ADD_PREFIX}${number}of${ADD_SHARDS})
+    add_test(NAME ${name} COMMAND ${target} --gtest_brief=1)
+    set_tests_properties(${name} PROPERTIES
+      ENVIRONMENT "${TROIKA_TEST_ENVIRONMENT};GTEST_TOTAL_SHARDS=${ADD_SHARDS};GTEST_SHARD_INDEX=${index}"
+      ${ADD_PROPERTIES})
+  endforeach()
+endfunction()
+
+# troika_add_cases(TARGET PREFIX prefix [PROPERTIES ...]): one test of ctest, and with it a process, for
+# each case of a test program: where cases need that, or take long.
+function(troika_add_cases target)
+  cmake_parse_arguments(ADD "" "PREFIX" "PROPERTIES" ${ARGN})
   set(program ${CMAKE_CURRENT_BINARY_DIR}/${target})
-  list(JOIN ADD_ALONE "|" alone)
   list(JOIN ADD_PROPERTIES " " properties)
   set(script ${CMAKE_CURRENT_BINARY_DIR}/${target}-tests.cmake)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/tests.cmake.in ${script} @ONLY)

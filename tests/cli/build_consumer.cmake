@@ -25,7 +25,7 @@ string(REPLACE ";" "\\;" prefixes "${prefixes}")
 if(SANITIZE)
   set(flags -fsanitize=${SANITIZE})
 endif()
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${FOLDER}/build -G Ninja -D CMAKE_BUILD_TYPE=Release
+run(${CMAKE_COMMAND} -S ${SOURCE} -B ${FOLDER}/build -G Ninja
     -D CMAKE_CXX_COMPILER=${COMPILER} "-DCMAKE_CXX_FLAGS=${flags}"
     "-DCMAKE_PREFIX_PATH=${prefixes}" -D Torch_DIR=${TORCH_DIR})
 run(${CMAKE_COMMAND} --build ${FOLDER}/build)

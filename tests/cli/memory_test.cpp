@@ -111,7 +111,7 @@ TEST_F(Memory, SeveralNumbersOfRanksAreComparedWithThisMachine) {
 // predicted, so the tensor itself is refused.
 TEST_F(Memory, ATensorThatNoMemoryIsLeftForIsRefused) {
   const auto outcome = troika(
-      "train --model.name=mlp --model.hidden_width=2000000 --data.train_samples=64 "
+      "train --model.name=mlp --model.hidden_width=200000000 --data.train_samples=64 "
       "--trainer.strategy=diloco");
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   EXPECT_THAT(

@@ -31,7 +31,7 @@ Map without(Map base, const std::string& name) {
   return base;
 }
 
-std::string place(const Environment& e) {
+std::string master_of(const Environment& e) {
   return e.master_address + ":" + std::to_string(e.master_port);
 }
 
@@ -71,13 +71,13 @@ TEST(Discover, AloneWithoutAnyLauncher) {
   const auto e = find({{"MASTER_PORT", "4711"}, {"HOME", "/root"}});
   EXPECT_EQ(describe(e), "rank 0 of 1 (local 0 of 1 on node 0 of 1), no launcher found");
   EXPECT_EQ(e.launcher, "none");
-  EXPECT_EQ(place(e), "127.0.0.1:0");
+  EXPECT_EQ(master_of(e), "127.0.0.1:0");
 }
 
 TEST(Discover, Torchrun) {
   const auto e = find(kTorchrun);
   EXPECT_EQ(describe(e), "rank 5 of 8 (local 1 of 4 on node 1 of 2), found by torchrun variables");
-  EXPECT_EQ(place(e), "node1:4711");
+  EXPECT_EQ(master_of(e), "node1:4711");
   EXPECT_EQ(e.run_id, "r");
 }
 
@@ -90,7 +90,7 @@ TEST(Discover, LeavesTorchrunsAgentItsPort) {
 TEST(Discover, RankAndWorldSizeAloneMeanOneMachine) {
   const auto e = find({{"RANK", "1"}, {"WORLD_SIZE", "4"}});
   EXPECT_EQ(describe(e), "rank 1 of 4 (local 1 of 4 on node 0 of 1), found by torchrun variables");
-  EXPECT_EQ(place(e), "127.0.0.1:29400");
+  EXPECT_EQ(master_of(e), "127.0.0.1:29400");
 }
 
 TEST(Discover, Slurm) {
@@ -99,7 +99,7 @@ TEST(Discover, Slurm) {
   EXPECT_EQ(e.master_address, "jz07");
   EXPECT_EQ(e.master_port, job_port(777, 2));
   EXPECT_EQ(e.run_id, "777.2");
-  EXPECT_EQ(place(find(with(kSlurm, {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "12"}}))), "h:12");
+  EXPECT_EQ(master_of(find(with(kSlurm, {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "12"}}))), "h:12");
 }
 
 TEST(Discover, SlurmStepSmallerThanItsJob) {
@@ -110,7 +110,7 @@ TEST(Discover, SlurmStepSmallerThanItsJob) {
                                     {"SLURM_PROCID", "1"},
                                     {"SLURM_NODEID", "0"}}));
   EXPECT_EQ(describe(e), "rank 1 of 2 (local 1 of 2 on node 0 of 1), found by Slurm variables");
-  EXPECT_EQ(place(e), "127.0.0.1:" + std::to_string(job_port(777, 2)));
+  EXPECT_EQ(master_of(e), "127.0.0.1:" + std::to_string(job_port(777, 2)));
 }
 
 TEST(Discover, ShellsInsideSlurmAreAlone) {
@@ -173,7 +173,7 @@ TEST(Discover, MpirunInsideASlurmAllocation) {
 TEST(Discover, Pmi) {
   EXPECT_EQ(describe(find(kPmi)),
             "rank 3 of 4 (local 1 of 2 on node 1 of 2), found by PMI variables");
-  EXPECT_EQ(place(find(with(kPmi, {{"MPI_LOCALRANKID", "3"}, {"MPI_LOCALNRANKS", "4"}}))),
+  EXPECT_EQ(master_of(find(with(kPmi, {{"MPI_LOCALRANKID", "3"}, {"MPI_LOCALNRANKS", "4"}}))),
             "127.0.0.1:29400");
   EXPECT_EQ(
       find({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "2"}})

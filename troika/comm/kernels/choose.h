@@ -1,5 +1,4 @@
-// Picks the widest of a kernel's versions that this processor has. For sources that are DISPATCHER
-// of troika_kernels().
+// Picks the widest of a kernel's versions (troika_kernels() in CMake) that this processor has.
 #pragma once
 
 namespace troika::comm::kernels {
