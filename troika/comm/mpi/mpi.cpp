@@ -32,6 +32,7 @@ int initialise() {
   } else {
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
     std::atexit(finalize_at_exit);
+    std::at_quick_exit(finalize_at_exit);
   }
   return provided;
 }
