@@ -126,7 +126,8 @@ TEST_F(Slurm, ProgramAndConfigurationAreCheckedBeforeTheJobIsSent) {
       {troika + " bench collectivs", "the job would fail at once; got [troika] unknown command"},
       {troika + " bench collectives --bakcend=shm", "--bakcend=shm"},
       {troika + " train nowhere.toml",
-       "the job would fail at once; got [base] cannot read nowhere.toml"},
+       "the job would fail at once; got [config] the configuration does not exist; got "
+       "nowhere.toml"},
   };
   const char* hows[] = {"submit", "make", "submit --dry-run", "make --print"};
   for (size_t i = 0; i < std::size(rows); ++i) {

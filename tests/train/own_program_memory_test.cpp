@@ -1,4 +1,4 @@
-// What is predicted of a program of one's own.
+// Memory of a program of one's own is predicted.
 #include "tests/train/own_program.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/nn/state.h"

@@ -66,8 +66,8 @@ class Table {
 
   // Another name that sets `key`, which has been added. No text of this table has it.
   void add_alias(std::string alias, std::string key);
-  // What other programs call `key`, without a section, in lower case with `_` between words
-  // ("learning_rate"): errors hint at `key` for it.
+  // A name that other programs have for `key`, without a section, in lower case with `_` between
+  // words ("learning_rate"): errors hint at `key` for it.
   void add_known_as(std::string name, std::string key);
 
   // Each throws Error(room `config`, usage) for an unknown key (naming the nearest known one), a

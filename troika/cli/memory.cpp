@@ -48,7 +48,7 @@ constexpr Part kParts[]{
     {"buckets", &MemoryParts::buckets},       {"workspace", &MemoryParts::workspace},
     {"batches", &MemoryParts::batches}};
 
-// What each of so many ranks may take.
+// The bytes that each of so many ranks may take.
 struct Budget {
   int64_t bytes = 0;  // with its process; 0: not known
   // The part of Report::resident_before that other ranks' budgets hold: pages of libraries are in
@@ -129,7 +129,7 @@ void print_parts(const MemoryPrediction& prediction) {
   print_columns({names, bytes}, 1);
 }
 
-// What the advice is made of.
+// Predicts for the advice.
 struct Advisor {
   train::MemoryPredictor& predictor;
   const train::TrainOptions& options;

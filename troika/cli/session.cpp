@@ -153,8 +153,7 @@ void check_memory(const train::TrainOptions& options) {
   compat::count_tensor_memory();
   if (options.trainer.memory_check == "off") return;
   compat::refuse_tensors_beyond_memory(
-      "take a smaller data.batch_size or model, trainer.recompute=full or trainer.strategy=zero3; "
-      "`troika memory` predicts; trainer.memory_check=off tries all the same");
+      "`troika memory` says what would fit; trainer.memory_check=off tries all the same");
 }
 
 void open_log(const std::string& name, const train::TrainOptions& options,

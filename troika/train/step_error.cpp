@@ -25,7 +25,7 @@ std::string shapes_of(const data::Batch& batch) {
   return fmt::format("batch: {}", fmt::join(shapes, ", "));
 }
 
-// In the handler of an error of LibTorch.
+// To be called in the handler of an error of LibTorch.
 [[noreturn]] void throw_around(const std::exception& problem, const std::string& where,
                                const std::string& outputs, const data::Batch* batch) {
   std::string hint = outputs;

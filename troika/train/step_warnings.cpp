@@ -30,7 +30,7 @@ std::optional<compat::LossWatch> StepWarnings::watch_losses() {
 
 void StepWarnings::take(const std::string& message, const std::string& place) {
   if (!is_main_ || !places_.insert(place).second) return;
-  // In the backward pass of a loss that was told of.
+  // The backward pass of a loss that was told of warns, too.
   if (has_broadcast_ && message.find("was resized since it had shape") != std::string::npos) return;
   log::warn("LibTorch: {}", fmt::join(split(trim(message), '\n'), " "));
 }

@@ -175,7 +175,7 @@ nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   // A single sample, which batch norms refuse, is not tried unless it is what the options give.
   const int64_t larger = choice.batch > 0 ? kLargerBatch : std::min(kLargerBatch, batch_of(choice));
-  // Of other policies, plans are the same for all batches.
+  // Plans of other policies are the same for all batches.
   const bool has_budget = nn::recompute_budget(choice.recompute).has_value();
   const std::tuple key(choice.precision, choice.recompute, has_budget ? batch_of(choice) : larger);
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;

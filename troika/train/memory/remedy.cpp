@@ -37,8 +37,8 @@ std::string batch_option(const TrainOptions& options, int64_t batch, int ranks) 
   return fmt::format("--data.global_batch_size={}", batch * ranks);
 }
 
-// What takes least of `choices` on other ranks with one sample each: those that recompute as much
-// as they can.
+// The one of `choices` that takes least on other ranks with one sample each. Looks at those that
+// recompute as much as they can.
 MemoryPrediction least_on(int ranks, MemoryPredictor& predictor,
                           const std::vector<MemoryPrediction>& choices) {
   const bool recomputes =
