@@ -14,7 +14,7 @@
 
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
-#include "troika/cluster/failure.h"
+#include "troika/comm/end_with.h"
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/memory_format.h"
