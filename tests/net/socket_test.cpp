@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
@@ -94,6 +96,23 @@ TEST_F(SeveralAddresses, TheLastProblemIsTold) {
   const auto attempt = try_connect(kName, port, Deadline::after(kPatience));
   EXPECT_FALSE(attempt.socket);
   EXPECT_THAT(attempt.problem, testing::HasSubstr("refused"));
+}
+
+// What is written later would wait for them on a slow link.
+TEST(TunedSockets, KeepFewBytesThatCannotBeSent) {
+  int error = 0;
+  const Descriptor listener = listen_at("127.0.0.1", 0, error);
+  const auto deadline = Deadline::after(kPatience);
+  const Descriptor socket = try_connect("127.0.0.1", port_of(listener), deadline).socket;
+  ASSERT_TRUE(socket);
+  tune(socket.get());
+  // Nobody reads: first the receiver's buffer fills, then the sender's.
+  const std::string bytes(16 << 10, 'x');
+  while (::send(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+  }
+  int unsent = 0;
+  ASSERT_EQ(::ioctl(socket.get(), SIOCOUTQNSD, &unsent), 0);
+  EXPECT_LE(unsent, 2 * kMostUnsent);
 }
 
 }  // namespace

@@ -154,6 +154,7 @@ void tune(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000);
+  set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
 }
 
 bool receive(int socket, std::string& bytes, std::string& reason) {

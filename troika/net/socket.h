@@ -25,7 +25,12 @@ struct Attempt {
 };
 Attempt try_connect(const std::string& address, int port, Deadline deadline);
 
-// Small messages at once, and the death of a machine noticed within half a minute.
+// Bytes that the kernel holds of a tuned socket and cannot send yet, about: on a slow link, more
+// would delay what is written later, such as the grants of messages that go the other way.
+inline constexpr int kMostUnsent = 128 << 10;
+
+// Small messages at once, little in front of them, and the death of a machine noticed within half a
+// minute.
 void tune(int socket);
 
 // Appends what is there to read without waiting. False when the connection has ended; `reason` says
