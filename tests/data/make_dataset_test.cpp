@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "tests/support/errors.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 
 namespace troika::data {
 namespace {
@@ -28,6 +30,20 @@ TEST(MakeDataset, AugmentsTrainingAloneAndOnlyIfAsked) {
 TEST(MakeDataset, ShapesHaveADefaultSize) {
   EXPECT_EQ(make_dataset({}, Split::train)->size(), 10'000);
   EXPECT_EQ(make_dataset({}, Split::validation)->size(), 2'000);
+  EXPECT_EQ(count_samples({}, Split::train), 10'000);
+  EXPECT_EQ(count_samples({}, Split::validation), 2'000);
+}
+
+TEST(MakeDataset, SamplesAreCountedAsItMakesThem) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "text", std::string(1000, 'x'));
+  const DataOptions text{.name = "text", .files = {(folder / "text").string()}, .context = 16};
+  for (const auto split : {Split::train, Split::validation}) {
+    const DataOptions shapes{.train_samples = 3, .validation_samples = 2};
+    for (const auto& options : {shapes, text}) {
+      EXPECT_EQ(count_samples(options, split), make_dataset(options, split)->size());
+    }
+  }
 }
 
 TEST(MakeDataset, RefusesWhatItDoesNotKnow) {
