@@ -223,7 +223,7 @@ void expect_formulas(const comm::Group& group, int group_size) {
   auto options = options_for("gpt");
   options.model.context = 2;
   options.model.layers = 96;
-  options.model.width = 128;
+  options.model.width = 96;
   options.data.batch_size = 1;
   options.comm.bucket_megabytes = 0.25;
   options.comm.first_bucket_megabytes = 0.25;
