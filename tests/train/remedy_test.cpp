@@ -85,6 +85,22 @@ TEST_F(Remedy, OfAGlobalBatchNamesOneThatDividesAmongTheRanks) {
   EXPECT_EQ(batch % 4, 0);
 }
 
+TEST_F(Remedy, GroupsThatShareStateNeedAMultipleOfTheirRanks) {
+  options_.trainer.strategy = "zero1";
+  options_.zero.group_size = 2;
+  predictor_.emplace(options_, *dataset_);
+  const auto is_configured = [&](const MemoryPrediction& one) {
+    return one.choice == predictor_->configured(4);
+  };
+  EXPECT_THAT(predict_choices(*predictor_, {1, 4}),
+              testing::Contains(testing::Truly(is_configured)));
+  EXPECT_THAT(
+      [&] {
+        predict_choices(*predictor_, {1, 3});
+      },
+      testing::ThrowsMessage<Error>(HasSubstr("zero.group_size 2 of 1 ranks")));
+}
+
 TEST_F(Remedy, MoreMachinesAreNamedWhereTheyHelp) {
   const double parameters = of_large_model();
   const double bytes = 1.5 * parameters;

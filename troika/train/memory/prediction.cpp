@@ -297,9 +297,11 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
 
 std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
                                               const std::vector<int>& ranks) {
-  const auto configured = predictor.configured(1);
-  // One that the table would leave out.
-  if (!predictor.why_not(configured).empty()) predictor.predict(configured);
+  const auto is_left_out = [&](int count) {
+    return !predictor.why_not(predictor.configured(count)).empty();
+  };
+  const auto configured = predictor.configured(ranks.front());
+  if (std::ranges::all_of(ranks, is_left_out)) predictor.predict(configured);  // throws
   std::vector<std::string> precisions{"32", "bf16-mixed", "bf16-true"};
   std::vector<std::string> policies{"none", "selective", "sqrt", "full"};
   std::vector<std::string> strategies{"ddp", "zero1", "zero2", "zero3"};

@@ -114,7 +114,8 @@ class MemoryPredictor {
 
 // Every choice of {32, bf16-mixed, bf16-true} x {none, selective, sqrt, full} x {ddp, zero1,
 // zero2, zero3} x `ranks`, and of what is configured, that can be had; by ranks, precision,
-// recomputation and strategy.
+// recomputation and strategy. Throws Error(usage) where what is configured is predicted for none of
+// `ranks`.
 std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
                                               const std::vector<int>& ranks);
 
