@@ -120,7 +120,7 @@ class Counting final : public c10::Allocator {
     memory::add(size_of(result.get()));
     TROIKA_CHECK(result.compare_exchange_deleter(g_allocator->raw_deleter(), &give_back),
                  "LibTorch's memory has a deleter of its own");
-    if (without_memory) std::memset(result.get(), 0, bytes);
+    if (without_memory && bytes > 0) std::memset(result.get(), 0, bytes);
     return result;
   }
 };
