@@ -98,7 +98,7 @@ TEST_F(SeveralAddresses, TheLastProblemIsTold) {
   EXPECT_THAT(attempt.problem, testing::HasSubstr("refused"));
 }
 
-// What is written later would wait for them on a slow link.
+// Unsent bytes in a socket delay everything that is written after them on a slow link.
 TEST(TunedSockets, KeepFewBytesThatCannotBeSent) {
   int error = 0;
   const Descriptor listener = listen_at("127.0.0.1", 0, error);

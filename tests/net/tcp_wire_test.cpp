@@ -1,4 +1,4 @@
-// What is on the wire between two endpoints.
+// Two endpoints exchange messages, and the tests read the bytes that pass between them.
 #include <gmock/gmock.h>
 #include <poll.h>
 
