@@ -1,13 +1,19 @@
 // How fast the loader alone makes training batches shaped as CIFAR-10's: 50 000 images, crop and
-// mirror, batches of 128. Prints one JSON object; `workers` is the only argument (default 1).
+// mirror, batches of 128. Prints a record (troika/base/benchmark_record.h) of the rates of epochs;
+// `workers` is the only argument (default 1).
 //
 // The bar: ten times what ResNet-18 trains, 30 to 60 samples a second on one CPU core.
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <vector>
 
+#include "troika/base/benchmark_record.h"
 #include "troika/base/clock.h"
 #include "troika/base/random.h"
+#include "troika/compat/torch.h"
 #include "troika/data/cifar.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
@@ -34,19 +40,19 @@ int main(int argc, char** argv) {
 
   const ImageDataset dataset(random_images(50'000), cifar10_normalisation(), kCifarAugmentation);
   const Sampler sampler({.size = dataset.size(), .global_batch = kBatch, .seed = 0});
-  int64_t samples = 0;
+  std::vector<double> rates;
   const troika::Stopwatch watch;
   for (int64_t epoch = 0; watch.seconds() < kSeconds; ++epoch) {
+    const troika::Stopwatch epoch_watch;
+    int64_t samples = 0;
     Loader loader(dataset, sampler.batches({.epoch = epoch, .position = 0}),
                   sampler.augmentation_seed(epoch), {.workers = workers});
     while (const auto batch = loader.next()) samples += batch->size();
+    rates.push_back(static_cast<double>(samples) / epoch_watch.seconds());
   }
-  const double rate = static_cast<double>(samples) / watch.seconds();
-  std::cout << nlohmann::json{{"workers", workers},
-                              {"batch", kBatch},
-                              {"samples", samples},
-                              {"samples_per_second", rate},
-                              {"times_resnet18_on_one_core", rate / kResNet18PerCore}}
-                   .dump(2)
-            << "\n";
+  const auto rate = troika::spread_of(rates);
+  troika::BenchmarkRecord record("loader", {{"libtorch", troika::compat::torch_version()}});
+  record.add(fmt::format("{} workers", workers), "samples/s", troika::Better::higher, rate,
+             {{"batch", kBatch}, {"times_resnet18_on_one_core", rate.median / kResNet18PerCore}});
+  std::cout << record.to_json();
 }

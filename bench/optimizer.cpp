@@ -1,16 +1,16 @@
 // How long one step of each optimizer takes on ResNet-50's parameters (25.6 million, float32), ours
 // and LibTorch's of the same name, in one thread; adamw_8bit, which LibTorch lacks, beside our
-// adamw, in the instruction set of this processor and in the one that all have. Prints one JSON
-// object: per optimizer the medians of interleaved repeats in milliseconds, the bytes of its
-// states, and of the repeats' ratios the median, the least and the greatest. Bars: LibTorch takes
-// at least 2 times as long; adamw_8bit at most 3 times as long as adamw. `repeats` is the only
-// argument (default 15).
+// adamw, in the instruction set of this processor and in the one that all have. Prints a record
+// (troika/base/benchmark_record.h): per optimizer the times of interleaved repeats, their ratios
+// and the bytes of its states. Bars: LibTorch takes at least 2 times as long; adamw_8bit at most 3
+// times as long as adamw. `repeats` is the only argument (default 15).
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
-#include <nlohmann/json.hpp>
+#include <utility>
 
+#include "troika/base/benchmark_record.h"
 #include "troika/base/clock.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
@@ -37,11 +37,6 @@ double milliseconds(const std::function<void()>& work) {
   const troika::Stopwatch watch;
   work();
   return watch.seconds() * 1e3;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Null where LibTorch has no optimizer of the name.
@@ -91,38 +86,34 @@ Turns take_turns(int repeats, const std::function<void()>& first,
   return turns;
 }
 
-nlohmann::json ratios_of(const Turns& turns) {
-  const auto [least, greatest] = std::minmax_element(turns.ratios.begin(), turns.ratios.end());
-  return {{"median", median(turns.ratios)}, {"least", *least}, {"greatest", *greatest}};
-}
-
-nlohmann::json measure(const OptimizerOptions& options, int repeats) {
+void measure(troika::BenchmarkRecord& record, const OptimizerOptions& options, int repeats) {
+  using troika::Better;
+  const std::string& name = options.name;
   const auto ours = make_parameters(), others = make_parameters();
   const auto optimizer = troika::optim::make_optimizer(ours, options);
-  nlohmann::json row{{"state_bytes", state_bytes(*optimizer)}};
+  record.add(name + " states", "B", Better::lower, {static_cast<double>(state_bytes(*optimizer))});
   const auto step = [&] { optimizer->step(); };
   if (const auto theirs = make_theirs(others, options)) {
-    const auto turns = take_turns(repeats, step, [&] { theirs->step(); });
-    row["troika_milliseconds"] = median(turns.first);
-    row["libtorch_milliseconds"] = median(turns.second);
-    row["libtorch_to_troika"] = ratios_of(turns);
-  } else if (options.name == "adamw_8bit") {
+    auto turns = take_turns(repeats, step, [&] { theirs->step(); });
+    record.add(name + " step", "ms", Better::lower, std::move(turns.first));
+    record.add(name + " LibTorch's step", "ms", Better::lower, std::move(turns.second));
+    record.add(name + " LibTorch's step to ours", "ratio", Better::higher, std::move(turns.ratios));
+  } else if (name == "adamw_8bit") {
     OptimizerOptions plain = options;
     plain.name = "adamw";
     const auto adamw = troika::optim::make_optimizer(others, plain);
-    const auto turns = take_turns(
+    auto turns = take_turns(
         repeats, [&] { adamw->step(); }, step);
-    row["troika_milliseconds"] = median(turns.second);
-    row["adamw_milliseconds"] = median(turns.first);
-    row["adamw_8bit_to_adamw"] = ratios_of(turns);
+    record.add(name + " step", "ms", Better::lower, std::move(turns.second));
+    record.add(name + " step to adamw's", "ratio", Better::lower, std::move(turns.ratios));
   } else {
-    row["troika_milliseconds"] = median(take_turns(repeats, step, [] {}).first);
+    record.add(name + " step", "ms", Better::lower, take_turns(repeats, step, [] {}).first);
   }
-  return row;
 }
 
 // Both steps of kernels alone, over pieces that fit into a cache, as the optimizers cut them.
-nlohmann::json measure_8bit_kernels(const troika::optim::kernels::Kernels& table, int repeats) {
+std::vector<double> measure_8bit_kernels(const troika::optim::kernels::Kernels& table,
+                                         int repeats) {
   namespace kernels = troika::optim::kernels;
   constexpr int64_t kElements = 25'000'000, kPiece = 64 * kernels::kBlock;
   const auto numbers = at::zeros({4, kElements});
@@ -162,12 +153,13 @@ nlohmann::json measure_8bit_kernels(const troika::optim::kernels::Kernels& table
          level(0), codes[1].data_ptr<uint8_t>() + begin, level(1), count, steps},
         how);
   };
-  return ratios_of(take_turns(
-      repeats, [&] { in_pieces(plain); },
-      [&] {
-        ++steps;
-        in_pieces(coded);
-      }));
+  return take_turns(
+             repeats, [&] { in_pieces(plain); },
+             [&] {
+               ++steps;
+               in_pieces(coded);
+             })
+      .ratios;
 }
 
 }  // namespace
@@ -175,12 +167,14 @@ nlohmann::json measure_8bit_kernels(const troika::optim::kernels::Kernels& table
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 15;
-  nlohmann::json result{{"torch", troika::compat::torch_version()}, {"repeats", repeats}};
+  troika::BenchmarkRecord record("optimizer", {{"libtorch", troika::compat::torch_version()}});
   for (const auto& name : troika::optim::optimizer_names()) {
-    result["optimizers"][name] = measure({.name = name, .lr = 1e-3, .weight_decay = 1e-4}, repeats);
+    measure(record, {.name = name, .lr = 1e-3, .weight_decay = 1e-4}, repeats);
   }
-  result["adamw_8bit_to_adamw_kernels"] = {
-      {"best", measure_8bit_kernels(troika::optim::kernels::best(), repeats)},
-      {"baseline", measure_8bit_kernels(troika::optim::kernels::kBaseline, repeats)}};
-  std::cout << result.dump(2) << "\n";
+  namespace kernels = troika::optim::kernels;
+  record.add("adamw_8bit to adamw, best kernels", "ratio", troika::Better::lower,
+             measure_8bit_kernels(kernels::best(), repeats));
+  record.add("adamw_8bit to adamw, kernels of every x86-64", "ratio", troika::Better::lower,
+             measure_8bit_kernels(kernels::kBaseline, repeats));
+  std::cout << record.to_json();
 }

@@ -1,8 +1,9 @@
 // What the control connection costs when many ranks do the same at once: gathering, a diagnosis
 // that all ask for, and leaving. Rank 0 is a process of its own, all other ranks are threads of
-// this one. Prints one JSON object: for each phase rank 0's processor time, that of all other ranks
-// together and the seconds it took; and how many descriptors rank 0 holds. The arguments are
-// `ranks` (default 1024) and the most descriptors that rank 0 may open (default 256).
+// this one. Prints a record (troika/base/benchmark_record.h): for each phase rank 0's processor
+// time, that of all other ranks together and the seconds it took; and how many descriptors rank 0
+// holds. The arguments are `ranks` (default 1024) and the most descriptors that rank 0 may open
+// (default 256).
 //
 // The bar: with 1024 ranks each phase takes less than 2 s of processor time of all ranks together,
 // and rank 0 has less than 1024 descriptors at all times.
@@ -16,10 +17,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
+#include "troika/base/benchmark_record.h"
 #include "troika/cluster/port.h"
 #include "troika/cluster/rendezvous.h"
 #include "troika/cluster/run_secret.h"
@@ -163,20 +164,22 @@ int main(int argc, char** argv) {
   Report host;
   if (::read(pipe.read.get(), &host, sizeof(host)) != static_cast<ssize_t>(sizeof(host))) return 1;
   ::waitpid(child, nullptr, 0);
-  const auto phase = [](const Phase& host_phase, const Phase& others_phase) {
-    return nlohmann::json{{"rank_0_processor_seconds", host_phase.processor},
-                          {"other_ranks_processor_seconds", others_phase.processor},
-                          {"seconds", std::max(host_phase.seconds, others_phase.seconds)}};
-  };
   const double wanted = static_cast<double>(ranks) * ranks;
-  std::cout << nlohmann::json{{"ranks", ranks},
-                              {"rank_0_descriptors", host.descriptors},
-                              {"rank_0_descriptor_limit", most},
-                              {"gather", phase(host.gather, others.gather)},
-                              {"diagnose", phase(host.diagnose, others.diagnose)},
-                              {"answers_that_came",
-                               static_cast<double>(host.answers + others.answers) / wanted},
-                              {"leave", phase(host.leave, others.leave)}}
-                   .dump(2)
-            << "\n";
+  BenchmarkRecord record("rendezvous", {});
+  const auto add = [&](const std::string& what, const char* unit, Better better, double value) {
+    record.add(fmt::format("{}, {} ranks", what, ranks), unit, better, {value});
+  };
+  add("descriptors of rank 0", "1", Better::lower, static_cast<double>(host.descriptors));
+  add("answers that came", "ratio", Better::higher,
+      static_cast<double>(host.answers + others.answers) / wanted);
+  const auto add_phase = [&](const std::string& name, const Phase& of_host,
+                             const Phase& of_others) {
+    add(name + ", processor time of rank 0", "s", Better::lower, of_host.processor);
+    add(name + ", processor time of the others", "s", Better::lower, of_others.processor);
+    add(name + ", time", "s", Better::lower, std::max(of_host.seconds, of_others.seconds));
+  };
+  add_phase("gather", host.gather, others.gather);
+  add_phase("diagnose", host.diagnose, others.diagnose);
+  add_phase("leave", host.leave, others.leave);
+  std::cout << record.to_json();
 }

@@ -1,15 +1,16 @@
-// One process on one batch: plainly, and by parallel::Replicated on as many threads. Prints one
-// JSON object; arguments are the model (default resnet20) and the replicas (default 2). LibTorch
-// has as many threads either way: OMP_NUM_THREADS, or all cores.
+// One process on one batch: plainly, and by parallel::Replicated on as many threads. Prints a
+// record (troika/base/benchmark_record.h); arguments are the model (default resnet20) and the
+// replicas (default 2). LibTorch has as many threads either way: OMP_NUM_THREADS, or all cores.
 //
 // The bar: a replicated step takes no longer than a plain one. The two take turns, so that both see
 // the same machine.
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "troika/base/benchmark_record.h"
 #include "troika/base/clock.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
@@ -24,12 +25,6 @@ ModuleReplica make_replica(const troika::nn::ModelOptions& options) {
   return {model, [model](const troika::data::Batch& batch) {
             return at::cross_entropy_loss(model->forward(batch.inputs), batch.targets);
           }};
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace
@@ -57,12 +52,14 @@ int main(int argc, char** argv) {
     replicated.loss({inputs, targets}).backward();
     replicated_seconds.push_back(watch.seconds());
   }
-  std::cout << nlohmann::json{{"model", options.name},
-                              {"batch", kBatch},
-                              {"threads", at::get_num_threads()},
-                              {"replicas", count},
-                              {"plain_step_milliseconds", 1e3 * median(plain_seconds)},
-                              {"replicated_step_milliseconds", 1e3 * median(replicated_seconds)}}
-                   .dump(2)
-            << "\n";
+  troika::BenchmarkRecord record("replicated", {{"libtorch", troika::compat::torch_version()}});
+  const auto what = [&](const std::string& step) {
+    return fmt::format("{} batch {} {} threads, {}", options.name, kBatch, at::get_num_threads(),
+                       step);
+  };
+  using troika::Better;
+  record.add(what("plain step"), "s", Better::lower, plain_seconds);
+  record.add(what(fmt::format("step of {} replicas", count)), "s", Better::lower,
+             replicated_seconds);
+  std::cout << record.to_json();
 }

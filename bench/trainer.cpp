@@ -1,9 +1,9 @@
 // What Trainer::fit costs beside a hand-written loop: the same model, batch and optimizer, one
-// thread, taking turns. Prints one JSON object: per model the medians over the rounds of
-// microseconds a step, from one step's start to a later one's, so of all that lies between; what
+// thread, taking turns. Prints a record (troika/base/benchmark_record.h): per model microseconds a
+// step over the rounds, from one step's start to a later one's, so of all that lies between; what
 // the trainer adds, also in processor time of the thread that trains, which other work on the
 // machine disturbs less, in allocations of the process and in instructions in user mode of that
-// thread (null where the kernel does not count them: the script trainer_instructions does then);
+// thread (not where the kernel does not count them: the script trainer_instructions does then);
 // and, for the GPT, what a checkpoint every 10 steps, written beside training, adds. The bars: 20
 // microseconds a step on the tiny MLP; on the small GPT 1 % and, for checkpoints, 3.5 %.
 //
@@ -13,6 +13,7 @@
 //
 // Under `troika launch -n N` all ranks train, and rank 0 prints what it has measured; the loop is
 // the same, and each rank makes it by itself.
+#include <fmt/format.h>
 #include <linux/perf_event.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -28,10 +29,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <string_view>
 
 #include "tests/support/allocations.h"
+#include "troika/base/benchmark_record.h"
 #include "troika/base/error.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/world.h"
@@ -215,54 +217,41 @@ void require_equal(const Run& run, const Run& loop) {
   }
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-nlohmann::json measure(const Setup& setup, const troika::comm::Group& group, int rounds,
-                       bool with_checkpoints) {
+void measure(troika::BenchmarkRecord& record, const std::string& name, const Setup& setup,
+             const troika::comm::Group& group, int rounds, bool with_checkpoints) {
+  using troika::Better;
   const int64_t global_batch = setup.batch * group.size();
   const OneBatch data(setup.model, setup.batch, global_batch * setup.all_steps());
   const OneBatch validation(setup.model, setup.batch, global_batch);
-  std::vector<double> loop, trainer, added, added_processor, checkpoints, added_by_checkpoints;
-  std::vector<double> added_instructions, added_allocations;
+  std::map<std::string, std::vector<double>> microseconds, percent, counts;
   for (int i = 0; i < rounds; ++i) {
     const Run by_hand = run_loop(setup, data);
     const Run ours = run_trainer(setup, group, data, validation, false);
     // Ranks have the same batch, so also the mean of their gradients is the loop's.
     require_equal(ours, by_hand);
-    loop.push_back(by_hand.step.wall);
-    trainer.push_back(ours.step.wall);
-    added.push_back(ours.step.wall - by_hand.step.wall);
-    added_processor.push_back(ours.step.processor - by_hand.step.processor);
-    added_instructions.push_back(ours.step.instructions - by_hand.step.instructions);
-    added_allocations.push_back(ours.step.allocations - by_hand.step.allocations);
+    const Moment& loop = by_hand.step;
+    const Moment& trainer = ours.step;
+    microseconds["loop"].push_back(loop.wall);
+    microseconds["trainer"].push_back(trainer.wall);
+    microseconds["added"].push_back(trainer.wall - loop.wall);
+    microseconds["added processor time"].push_back(trainer.processor - loop.processor);
+    percent["added"].push_back(100 * (trainer.wall / loop.wall - 1));
+    if (!std::isnan(trainer.instructions)) {
+      counts["added instructions"].push_back(trainer.instructions - loop.instructions);
+    }
+    counts["added allocations"].push_back(trainer.allocations - loop.allocations);
     if (!with_checkpoints) continue;
     const Run saving = run_trainer(setup, group, data, validation, true);
     require_equal(saving, by_hand);
-    checkpoints.push_back(saving.step.wall);
-    added_by_checkpoints.push_back(saving.step.wall - ours.step.wall);
+    microseconds["trainer with checkpoints"].push_back(saving.step.wall);
+    percent["added by checkpoints"].push_back(100 * (saving.step.wall / trainer.wall - 1));
   }
-  nlohmann::json row{{"steps", setup.steps},
-                     {"loop_us", median(loop)},
-                     {"trainer_us", median(trainer)},
-                     {"added_us", median(added)},
-                     {"added_percent", 100 * median(added) / median(loop)},
-                     {"added_processor_us", median(added_processor)},
-                     {"added_instructions", median(added_instructions)},
-                     {"added_allocations", median(added_allocations)},
-                     {"rounds",
-                      {{"loop_us", loop},
-                       {"trainer_us", trainer},
-                       {"added_instructions", added_instructions},
-                       {"added_allocations", added_allocations}}}};
-  if (with_checkpoints) {
-    row["checkpoints_us"] = median(checkpoints);
-    row["checkpoints_percent"] = 100 * median(added_by_checkpoints) / median(trainer);
-    row["rounds"]["checkpoints_us"] = checkpoints;
-  }
-  return row;
+  const auto what = [&](const std::string& quantity) {
+    return fmt::format("{} on {} ranks, {}", name, group.size(), quantity);
+  };
+  for (auto& [key, all] : microseconds) record.add(what(key), "us", Better::lower, all);
+  for (auto& [key, all] : percent) record.add(what(key), "%", Better::lower, all);
+  for (auto& [key, all] : counts) record.add(what(key), "1", Better::lower, all);
 }
 
 }  // namespace
@@ -290,10 +279,10 @@ int main(int argc, char** argv) try {
                   .batch = 16,
                   .before = 1,
                   .steps = argument(3, 4 * kCheckpointEvery)};
-  nlohmann::json result{{"torch", troika::compat::torch_version()}, {"ranks", group.size()}};
-  result["tiny_mlp"] = measure(mlp, group, rounds, false);
-  result["small_gpt"] = measure(gpt, group, rounds, true);
-  if (group.rank() == 0) std::cout << result.dump(2) << "\n";
+  troika::BenchmarkRecord record("trainer", {{"libtorch", troika::compat::torch_version()}});
+  measure(record, "tiny MLP", mlp, group, rounds, false);
+  measure(record, "small GPT", gpt, group, rounds, true);
+  if (group.rank() == 0) std::cout << record.to_json();
 } catch (const std::exception& error) {
   std::cerr << "error: " << error.what() << std::endl;
   return troika::exit_code(error);

@@ -9,6 +9,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
+TROIKA = BUILD / "troika" / "cli" / "troika"
 PYTHON = "/usr/bin/python3"  # Debian's, with its python3-torch
 
 
@@ -26,7 +27,7 @@ def build(*targets):
     os.chdir(ROOT)
     subprocess.run(["cmake", "--preset", "release", "-DTROIKA_BENCH=ON"], check=True,
                    stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", "--preset", "release", "--target", *targets], check=True,
+    subprocess.run(["cmake", "--build", "--preset", "release", "--target", "troika", *targets], check=True,
                    stdout=sys.stderr)
 
 

@@ -123,14 +123,16 @@ Entry add_bench(CLI::App& app) {
       "collectives",
       "time collectives on processes of this machine; lists are separated by commas");
   add_words(*collectives, given->words);
-  collectives->add_option("--json", given->json_file, "file to write the rows to, as a JSON array");
+  collectives->add_option("--json", given->json_file,
+                          "file to write the measurements to, for bench/compare");
 
   auto* net = command->add_subcommand(
       "net",
       "time messages between two processes of this machine, beside plain sockets; lists are "
       "separated by commas");
   add_words(*net, given->net_words);
-  net->add_option("--json", given->json_file, "file to write the rows to, as a JSON array");
+  net->add_option("--json", given->json_file,
+                  "file to write the measurements to, for bench/compare");
 
   // `collectives` starts its ranks by this; the empty group keeps it out of the help.
   auto* rank = command->add_subcommand("rank", "one rank of a benchmark")->group("");

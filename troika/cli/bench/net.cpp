@@ -248,6 +248,7 @@ class Measurement {
     const auto microseconds = [&](double share) {
       return 1e6 * percentile(samples.seconds, share) / each;
     };
+    const Spread spread = spread_of(samples.seconds);
     const auto count = static_cast<double>(samples.seconds.size());
     return {.operation = std::string(name(order.operation)),
             .carrier = std::string(name(variant.carrier)),
@@ -258,6 +259,8 @@ class Measurement {
             .min_microseconds = microseconds(0),
             .p50_microseconds = microseconds(0.5),
             .p99_microseconds = microseconds(0.99),
+            .low_microseconds = 1e6 * spread.low / each,
+            .high_microseconds = 1e6 * spread.high / each,
             .cpu_microseconds = 1e6 * samples.cpu / count / each};
   }
 

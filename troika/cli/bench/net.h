@@ -42,9 +42,10 @@ struct NetRow {
   int64_t bytes = 0;  // of a message
   int64_t iterations = 0;
   double min_microseconds = 0, p50_microseconds = 0, p99_microseconds = 0;
-  double cpu_microseconds = 0;  // of one of the processes, an iteration
-  double bandwidth = 0;         // at p50, each way, in 1e9 bytes a second; 0 for death
-  double times_bare = 0;        // p50 over that of bare sockets of the same number; 0 without those
+  double low_microseconds = 0, high_microseconds = 0;  // the bounds of the median (Spread)
+  double cpu_microseconds = 0;                         // of one of the processes, an iteration
+  double bandwidth = 0;   // at p50, each way, in 1e9 bytes a second; 0 for death
+  double times_bare = 0;  // p50 over that of bare sockets of the same number; 0 without those
 };
 
 // Starts a second process, and measures the variants in turns. Blocks. For a process with one
@@ -52,8 +53,7 @@ struct NetRow {
 std::vector<NetRow> measure_net(const NetPlan& plan);
 
 std::string to_table(const std::vector<NetRow>& rows);
-// For files that are kept: a JSON array of objects, each with the fields of a row, machine and
-// versions.
+// For files that are kept: a BenchmarkRecord whose details are the fields of the rows.
 std::string to_record(const std::vector<NetRow>& rows);
 
 }  // namespace troika::cli::bench

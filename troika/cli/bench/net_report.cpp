@@ -14,7 +14,8 @@ namespace troika::cli::bench {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NetRow, operation, carrier, protection, streams, bytes,
                                    iterations, min_microseconds, p50_microseconds, p99_microseconds,
-                                   cpu_microseconds, bandwidth, times_bare)
+                                   low_microseconds, high_microseconds, cpu_microseconds, bandwidth,
+                                   times_bare)
 
 namespace {
 
@@ -80,7 +81,15 @@ std::string to_table(const std::vector<NetRow>& rows) {
 }
 
 std::string to_record(const std::vector<NetRow>& rows) {
-  return with_machine(rows);
+  auto record = make_record("net");
+  for (const NetRow& row : rows) {
+    record.add(fmt::format("{} {} {} {} streams {} B", row.operation, row.carrier, row.protection,
+                           row.streams, row.bytes),
+               "us", Better::lower,
+               {row.p50_microseconds, row.low_microseconds, row.high_microseconds, row.iterations},
+               row);
+  }
+  return record.to_json();
 }
 
 }  // namespace troika::cli::bench

@@ -20,7 +20,8 @@ namespace troika::cli::bench {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Row, operation, backend, algorithm, buffers, dtype, ranks, bytes,
                                    iterations, min_microseconds, p50_microseconds, p99_microseconds,
-                                   algorithm_bandwidth, bus_bandwidth, is_reference, library)
+                                   low_microseconds, high_microseconds, algorithm_bandwidth,
+                                   bus_bandwidth, is_reference, library)
 
 namespace {
 
@@ -57,17 +58,6 @@ std::string aligned(const Line& line) {
                        : fmt::format("{:>{}}", line[i], kWidths[i]);
   }
   return text + '\n';
-}
-
-std::string cpu_model() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(':');
-    if (line.starts_with("model name") && colon != line.npos) {
-      return std::string(trim(std::string_view(line).substr(colon + 1)));
-    }
-  }
-  return "unknown";
 }
 
 // "shm (auto, shared): 3.1 x gloo (c10d), 0.8 x limit".
@@ -108,6 +98,9 @@ void set_times(Row& row, comm::Operation operation, std::vector<double> seconds)
   row.min_microseconds = 1e6 * seconds.front();
   row.p50_microseconds = 1e6 * percentile(seconds, 0.5);
   row.p99_microseconds = 1e6 * percentile(seconds, 0.99);
+  const Spread spread = spread_of(seconds);
+  row.low_microseconds = 1e6 * spread.low;
+  row.high_microseconds = 1e6 * spread.high;
   row.algorithm_bandwidth = static_cast<double>(row.bytes) / (1e3 * row.p50_microseconds);
   row.bus_bandwidth = bus_factor(operation, row.ranks) * row.algorithm_bandwidth;
 }
@@ -155,20 +148,20 @@ std::vector<Row> from_text(const std::string& text) {
   return nlohmann::json::parse(text).get<std::vector<Row>>();
 }
 
-std::string to_record(const std::vector<Row>& rows) {
-  return with_machine(rows);
+BenchmarkRecord make_record(const std::string& name) {
+  return {name, {{"troika", train::troika_version()}, {"libtorch", compat::torch_version()}}};
 }
 
-std::string with_machine(nlohmann::json rows) {
-  const nlohmann::json machine{{"cores", std::thread::hardware_concurrency()},
-                               {"cpu", cpu_model()}};
-  const nlohmann::json versions{{"troika", train::troika_version()},
-                                {"libtorch", compat::torch_version()}};
-  for (auto& row : rows) {
-    row["machine"] = machine;
-    row["versions"] = versions;
+std::string to_record(const std::vector<Row>& rows) {
+  auto record = make_record("collectives");
+  for (const Row& row : rows) {
+    record.add(fmt::format("{} {} {} {} {} {} ranks {} B", row.operation, row.backend,
+                           row.algorithm, row.buffers, row.dtype, row.ranks, row.bytes),
+               "us", Better::lower,
+               {row.p50_microseconds, row.low_microseconds, row.high_microseconds, row.iterations},
+               row);
   }
-  return rows.dump(2) + '\n';
+  return record.to_json();
 }
 
 }  // namespace troika::cli::bench

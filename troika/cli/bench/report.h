@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "troika/base/benchmark_record.h"
 #include "troika/comm/call.h"
 
 namespace troika::cli::bench {
@@ -17,6 +17,8 @@ struct Row {
   int64_t iterations = 0;
   // The times of a call, on the rank where it took longest.
   double min_microseconds = 0, p50_microseconds = 0, p99_microseconds = 0;
+  // The bounds of the median (Spread).
+  double low_microseconds = 0, high_microseconds = 0;
   // At p50, in 1e9 bytes a second.
   double algorithm_bandwidth = 0;  // bytes / time
   double bus_bandwidth = 0;        // the same times bus_factor()
@@ -44,11 +46,10 @@ std::string to_ratios(const std::vector<Row>& rows);
 std::string to_text(const std::vector<Row>& rows);
 std::vector<Row> from_text(const std::string& text);
 
-// For files that are kept: a JSON array of objects, each with the fields of a row, machine and
-// versions.
+// For files that are kept: a BenchmarkRecord whose details are the fields of the rows.
 std::string to_record(const std::vector<Row>& rows);
-// The same of rows that are objects already.
-std::string with_machine(nlohmann::json rows);
+// An empty one with this program's versions.
+BenchmarkRecord make_record(const std::string& name);
 
 // The nearest-rank percentile of sorted values.
 double percentile(const std::vector<double>& sorted, double share);
