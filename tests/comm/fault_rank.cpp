@@ -49,7 +49,7 @@ void misbehave(const Plan& plan, const News& news) {
     news.tell(0, 0, "victim");
     ::raise(plan.fault == "kill" ? SIGKILL : SIGSTOP);
   }
-  if (plan.fault == "delay" || plan.fault == "late") {
+  if (plan.fault == "delay" || plan.fault == "late" || plan.fault == "vanish") {
     news.tell(0, 0, "victim");
     wait_for_permission(plan);
   }

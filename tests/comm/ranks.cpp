@@ -242,7 +242,11 @@ int main(int argc, char** argv) {
     const std::string backend = argv[1];
     const auto plus = backend.find('+');
     comm::WorldOptions options{.backend = backend.substr(0, plus)};
-    if (plus != backend.npos) options.group.protection = backend.substr(plus + 1);
+    // The same runs show long messages over several connections.
+    if (plus != backend.npos) {
+      options.group.protection = backend.substr(plus + 1);
+      options.group.streams = 2;
+    }
     const auto make = [&] { return comm::world(environment, options); };
     if (mode == "conform") comm::conform(make());
     if (mode == "sum") comm::sum(make());

@@ -171,6 +171,10 @@ TEST_F(RunOptions, AGroupThatWasMadeElsewhereIsWhatTheOptionsAskFor) {
             "[train] comm.protection is not what the trainer's group was made with; got encrypted, "
             "expected none" +
                 hint);
+  EXPECT_EQ(
+      error_with([](TrainOptions& o) { o.comm.streams = 4; }),
+      "[train] comm.streams is not what the trainer's group was made with; got 4, expected 1" +
+          hint);
   EXPECT_EQ(error_with([](TrainOptions& o) { o.comm.algorithm = "ring"; }),
             "[train] comm.algorithm is not what the trainer's group was made with; got ring, "
             "expected auto" +

@@ -24,6 +24,7 @@ struct Meeting {
   std::vector<int> nodes;  // of each rank, from 0 in order of first appearance
   // How tcp protects messages.
   net::Protection protection = net::Protection::none;
+  int streams = 1;  // of tcp, as GroupOptions says
   // Whether ranks of one node reach each other another way.
   bool only_between_nodes = false;
 

@@ -63,6 +63,9 @@ struct GroupOptions {
   // "none", "authenticated" or "encrypted". Only back end tcp protects them, others refuse; shared
   // memory needs none. Whatever it is, only who holds the run's secret can connect to tcp.
   std::string protection = "none";
+  // Connections over which back end tcp sends long messages of a pair of ranks, 1 to
+  // net::kMostStreams. More than one is for links that a single connection does not fill.
+  int streams = 1;
 };
 
 // How one collective is called.

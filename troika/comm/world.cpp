@@ -25,6 +25,7 @@ std::shared_ptr<GroupImpl> connect(Meeting meeting, const WorldOptions& options,
                                    Deadline deadline) {
   const auto make = [&](const std::string& name) {
     meeting.protection = protection_for(name, options.group.protection);
+    meeting.streams = options.group.streams;
     return backend(name).make(meeting, deadline);
   };
   if (options.backend != "auto") return make(options.backend);

@@ -76,6 +76,18 @@ bool connected_to_itself(int socket) {
   return here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
 }
 
+bool leads_to_loopback(int socket) {
+  sockaddr_storage there{};
+  socklen_t size = sizeof(there);
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &size) != 0) return false;
+  if (there.ss_family == AF_INET) {
+    return ntohl(reinterpret_cast<sockaddr_in&>(there).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  const in6_addr& address = reinterpret_cast<sockaddr_in6&>(there).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&address) ||
+         (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
+}
+
 // Zero or an errno.
 int connect_one(const Descriptor& socket, const addrinfo& address, Deadline deadline) {
   if (!socket) return errno;
@@ -155,6 +167,7 @@ void tune(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000);
   set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
+  if (leads_to_loopback(socket)) set_option(socket, SOL_SOCKET, SO_SNDBUF, kLoopbackBuffer);
 }
 
 bool receive(int socket, std::string& bytes, std::string& reason) {

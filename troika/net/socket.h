@@ -29,6 +29,11 @@ Attempt try_connect(const std::string& address, int port, Deadline deadline);
 // would delay what is written later, such as the grants of messages that go the other way.
 inline constexpr int kMostUnsent = 128 << 10;
 
+// Bytes to send that the kernel holds for a peer on this machine, about half of what it counts with
+// its own headers. With the megabytes of automatic buffers, a message's pages leave the cache
+// before the peer copies them (docs/benchmarks.md).
+inline constexpr int kLoopbackBuffer = 128 << 10;
+
 // Small messages at once, little in front of them, and the death of a machine noticed within half a
 // minute.
 void tune(int socket);

@@ -37,7 +37,7 @@ struct TcpOptions {
   GateLimits limits = {};
 };
 
-// A peer's end is told within milliseconds when its process ends or closes; within 25 s when its
+// A peer's end is told within milliseconds when its process ends or closes; within 26 s when its
 // machine or the network vanishes (see tune()); not while its process is only stopped, which the
 // deadlines of who waits are for.
 class TcpEndpoint : public Endpoint {

@@ -1,5 +1,7 @@
 #include "troika/train/exchange_options.h"
 
+#include "troika/net/hello.h"
+
 namespace troika::train {
 
 namespace {
@@ -23,6 +25,10 @@ void add_comm(config::Table& table, TrainOptions::Comm& comm) {
             "of tcp: how messages are protected from who can read the network; nobody without the "
             "run's secret can connect in any case",
             one_of({"none", "authenticated", "encrypted"}));
+  table.add("comm.streams", &comm.streams,
+            "of tcp: connections of each pair of ranks for long messages; more than one where one "
+            "does not fill the link",
+            between(int64_t{1}, int64_t{net::kMostStreams}));
   table.add("comm.algorithm", &comm.algorithm,
             "algorithm of all-reduce; auto: the fastest one by measurements of the links",
             one_of({"auto", "ring", "recursive_doubling", "rabenseifner", "double_tree",

@@ -142,6 +142,7 @@ struct TrainOptions {
   struct Comm {
     std::string backend = "auto";
     std::string protection = "none";
+    int64_t streams = 1;
     std::string algorithm = "auto";
     double timeout_seconds = 300;
     double stall_warning_seconds = 30;

@@ -79,7 +79,8 @@ comm::WorldOptions world_options(const TrainOptions& options) {
                     .stall_warning = milliseconds(comm.stall_warning_seconds),
                     .algorithm = comm::algorithm_from(comm.algorithm),
                     .flight_record = flight_record_folder(options),
-                    .protection = comm.protection}};
+                    .protection = comm.protection,
+                    .streams = static_cast<int>(comm.streams)}};
 }
 
 void require_group_of(const TrainOptions& options, const comm::Group& group) {
@@ -96,6 +97,7 @@ void require_group_of(const TrainOptions& options, const comm::Group& group) {
   require_made_with("comm.algorithm", comm.algorithm, defaults.algorithm,
                     std::string(comm::name(made.algorithm)));
   require_made_with("comm.protection", comm.protection, defaults.protection, made.protection);
+  require_made_with("comm.streams", comm.streams, defaults.streams, int64_t{made.streams});
   const std::string backend(group.backend());
   require_made_with("comm.backend", comm.backend, defaults.backend,
                     backend.substr(0, backend.find("+nccl")));

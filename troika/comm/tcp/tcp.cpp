@@ -161,6 +161,7 @@ class Mesh {
         net::TcpOptions{.name = peer_name(environment_.rank),
                         .secret = share_secret(),
                         .protection = meeting.protection,
+                        .streams = meeting.streams,
                         .listen = {{place_to_bind(), 0}},
                         .most_peers = static_cast<size_t>(environment_.world_size)});
   }
