@@ -54,7 +54,7 @@ troika_libtorch_has(TROIKA_WITH_GLOO
 
 set(cuda_definitions "")
 set(cuda_includes "")
-if(TARGET torch_cuda)
+if(TROIKA_WITH_CUDA)
   get_target_property(cuda_definitions torch_cuda INTERFACE_COMPILE_DEFINITIONS)
   set(cuda_includes ${TROIKA_CUDA_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TROIKA_CUDA_PREFIXES} PATH_SUFFIXES include)
@@ -65,7 +65,7 @@ troika_libtorch_has(TROIKA_WITH_NCCL
   INCLUDES ${PROJECT_SOURCE_DIR} ${cuda_includes}
   SOURCE "#include <troika/compat/c10d_nccl.h>
     troika::compat::NcclProcessGroup* group;")
-if(TARGET torch_cuda AND NOT TROIKA_WITH_NCCL)
+if(TROIKA_WITH_CUDA AND NOT TROIKA_WITH_NCCL)
   message(WARNING
     "[cmake] collectives on CUDA tensors will go over the host: LibTorch ${Torch_VERSION} has CUDA, "
     "but NCCL cannot be used; got nccl.h in ${NCCL_INCLUDE_DIR}, definitions ${cuda_definitions} "

@@ -17,8 +17,9 @@ function(troika_before_torch)
   set_target_properties(torch::cudart PROPERTIES TROIKA_PROVIDES TRUE)
 endfunction()
 
-# Needs the targets of fmt, too. Sets TROIKA_CUDA_PREFIXES, where headers and libraries of CUDA lie in
-# `include` and `lib`.
+# Needs the targets of fmt, too. Sets TROIKA_WITH_CUDA to whether LibTorch's part for CUDA is used: it has
+# one, and TROIKA_CUDA is on. Sets TROIKA_CUDA_PREFIXES, where headers and libraries of CUDA lie in `include`
+# and `lib`.
 function(troika_after_torch)
   # LibTorch's package looks for torch by its name, and takes that of the system before its own.
   get_target_property(library torch LOCATION)
@@ -26,8 +27,23 @@ function(troika_after_torch)
   get_filename_component(name "${library}" NAME)
   get_filename_component(folder "${cpu_library}" DIRECTORY)
   set(library "${folder}/${name}")
+  set(TROIKA_WITH_CUDA OFF)
+  if(TARGET torch_cuda AND TROIKA_CUDA)
+    set(TROIKA_WITH_CUDA ON)
+  elseif(TARGET torch_cuda)
+    # libtorch.so only joins libtorch_cpu.so and libtorch_cuda.so, and the second needs all libraries of CUDA.
+    set(library "${cpu_library}")
+    set_target_properties(torch PROPERTIES INTERFACE_LINK_LIBRARIES torch_cpu_library)
+  endif()
+  set(TROIKA_WITH_CUDA ${TROIKA_WITH_CUDA} PARENT_SCOPE)
+  get_target_property(configurations torch IMPORTED_CONFIGURATIONS)
   set_target_properties(torch PROPERTIES IMPORTED_LOCATION "${library}")
-  if(TARGET torch_cuda)
+  if(configurations)
+    foreach(configuration IN LISTS configurations)
+      set_target_properties(torch PROPERTIES IMPORTED_LOCATION_${configuration} "${library}")
+    endforeach()
+  endif()
+  if(TROIKA_WITH_CUDA)
     # PyPI's CUDA packages lie beside the package `torch`. A toolkit comes second, because LibTorch
     # may need newer libraries than the toolkit has.
     get_filename_component(site_packages "${folder}/../.." ABSOLUTE)
@@ -92,7 +108,7 @@ function(troika_links_with_torch library)
     return()
   endif()
   set(options "")
-  if(TARGET torch_cuda)
+  if(TROIKA_WITH_CUDA)
     get_target_property(options torch::cudart INTERFACE_LINK_OPTIONS)
     if(NOT options)
       set(options "")
@@ -106,7 +122,8 @@ function(troika_links_with_torch library)
     message(FATAL_ERROR
       "[cmake] programs cannot be linked with LibTorch ${Torch_VERSION}; got\n${output}\n"
       "expected all libraries that ${library} needs beside it or on this system "
-      "(PyPI's torch: install the nvidia packages that it requires, too)")
+      "(PyPI's torch: install the nvidia packages that it requires, too, or use its part for CPUs alone by "
+      "-DTROIKA_CUDA=OFF)")
   endif()
   set(TROIKA_LINKS_WITH "${library}" CACHE INTERNAL "The LibTorch that a program was linked with")
 endfunction()
