@@ -1,7 +1,10 @@
 """One rank of bench/data_parallel, precision and zero: what data_parallel_rank.cpp does, by PyTorch's own means:
 DistributedDataParallel over Gloo with gradients as views into its buckets; or, with a third argument zero1 or
-zero2, by FairScale's: its OSS beside that, or beside its ShardedDataParallel. The same models out of the
-same operators, in the same memory format, the same optimizers, the same commands and answers."""
+zero2, by FairScale's: its OSS beside that, or beside its ShardedDataParallel. The same models, the same
+optimizers, the same commands and answers. --settings, joined by +, change how the models compute: attention
+by `sdpa` (scaled_dot_product_attention, from PyTorch 2.0 on) instead of products, images `contiguous` or
+`channels_last` instead of as Troika's "auto" has them, and `compile` (torch.compile)."""
+import argparse
 import contextlib
 import json
 import math
@@ -17,8 +20,9 @@ WIDTH, LAYERS, HEADS, CONTEXT, VOCABULARY = 384, 6, 6, 256, 256
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, sdpa):
         super().__init__()
+        self.sdpa = sdpa
         self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.c_fc, self.c_out = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
@@ -28,6 +32,9 @@ class Block(nn.Module):
     def attention(self, x):
         batch, length, width = x.shape
         qkv = self.c_attn(x).view(batch, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+        if self.sdpa:
+            mixed = F.scaled_dot_product_attention(*qkv.unbind(0), is_causal=True)
+            return self.c_proj(mixed.transpose(1, 2).reshape(batch, length, width))
         q, k, v = (part.reshape(batch * HEADS, length, -1) for part in qkv.unbind(0))
         scores = torch.baddbmm(self.future, q, k.transpose(1, 2), beta=1,
                                alpha=1 / math.sqrt(q.size(2)))
@@ -40,10 +47,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self):
+    def __init__(self, sdpa):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.blocks = nn.Sequential(*(Block(sdpa) for _ in range(LAYERS)))
         self.ln_f = nn.LayerNorm(WIDTH)
 
     def forward(self, tokens):
@@ -61,8 +68,8 @@ class VGG16(nn.Module):
         return self.classifier(self.features(x).mean((2, 3)))
 
 
-def resnet18():
-    model = torchvision.models.resnet18(num_classes=10)
+def resnet(make):
+    model = make(num_classes=10)
     model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     model.maxpool = nn.Identity()
     return model
@@ -82,21 +89,33 @@ def distribute(model, optimizer, exchange, **settings):
 
 
 def main():
-    name, precision, *exchange = sys.argv[1:]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("precision")
+    parser.add_argument("exchange", nargs="?")
+    parser.add_argument("--settings", default="")
+    options = parser.parse_args()
+    name, precision, settings = options.model, options.precision, options.settings.split("+")
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(torch.distributed.get_rank())
-    model = {"resnet18": resnet18, "vgg16": VGG16, "gpt": GPT}[name]()
+    model = {"resnet18": lambda: resnet(torchvision.models.resnet18),
+             "resnet50": lambda: resnet(torchvision.models.resnet50),
+             "vgg16": VGG16, "gpt": lambda: GPT("sdpa" in settings)}[name]()
     if name == "gpt":
         inputs, targets = (torch.randint(VOCABULARY, (8, CONTEXT)) for _ in range(2))
         optimizer = {"optimizer": torch.optim.AdamW, "lr": 1e-4, "weight_decay": 0}
     else:
-        inputs, targets = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+        batch = 16 if name == "resnet50" else 32
+        inputs, targets = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
         optimizer = {"optimizer": torch.optim.SGD, "lr": 0.01, "momentum": 0.9}
-    if precision == "bf16-mixed" and name != "gpt":
+    is_last = precision == "bf16-mixed" and "contiguous" not in settings
+    if (is_last or "channels_last" in settings) and name != "gpt":
         model = model.to(memory_format=torch.channels_last)
         inputs = inputs.contiguous(memory_format=torch.channels_last)
-    ddp, optimizer = distribute(model, exchange=exchange[0] if exchange else None, **optimizer)
+    if "compile" in settings:
+        model = torch.compile(model)
+    ddp, optimizer = distribute(model, exchange=options.exchange, **optimizer)
     for line in sys.stdin:
         mode, steps = line.split()
         seconds = {"step": [], "forward": [], "optimizer": []}

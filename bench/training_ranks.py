@@ -18,16 +18,22 @@ def fail(message):
     sys.exit(2)
 
 
-def need_pytorch():
-    if subprocess.run([PYTHON, "-c", "import torch, torchvision"]).returncode != 0:
-        fail("needs PyTorch; install Debian's python3-torch and python3-torchvision")
+def need_pytorch(python=PYTHON):
+    """The version of PyTorch that this interpreter has."""
+    found = subprocess.run([python, "-c", "import torch, torchvision; print(torch.__version__)"],
+                           stdout=subprocess.PIPE, text=True)
+    if found.returncode != 0:
+        fail(f"{python} needs PyTorch and torchvision; install Debian's python3-torch and python3-torchvision, "
+             "or PyPI's torch and torchvision for another interpreter")
+    return found.stdout.strip()
 
 
-def build(*targets):
+def build(*targets, folder=BUILD):
+    """Builds in the folder of the preset release, or in another one that is configured already."""
     os.chdir(ROOT)
-    subprocess.run(["cmake", "--preset", "release", "-DTROIKA_BENCH=ON"], check=True,
-                   stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", "--preset", "release", "--target", "troika", *targets], check=True,
+    where = ["--preset", "release"] if folder == BUILD else [str(folder)]
+    subprocess.run(["cmake", *where, "-DTROIKA_BENCH=ON"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", *where, "--target", "troika", *targets], check=True,
                    stdout=sys.stderr)
 
 
