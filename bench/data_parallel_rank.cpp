@@ -1,11 +1,12 @@
 // One rank of bench/data_parallel, precision and zero: training steps of one model, on command.
 //
 // data_parallel_rank MODEL PRECISION EXCHANGE, with the variables of torchrun. MODEL is resnet18,
-// vgg16 (both with CIFAR's 32x32 images, batch 32) or gpt (6 layers, width 384, context 256, batch
-// 8), PRECISION 32 or bf16-mixed, EXCHANGE zero1, zero2, zero3, or else the codec of data
-// parallelism, "none" without one. Reads commands from the standard input, a line each: "sync N"
-// makes N steps of all ranks, "local N" as many of this rank alone, not with ZeRO. Answers each
-// with a line of JSON: the seconds of every step, and those of its forward pass and its optimizer.
+// vgg16 (both with CIFAR's 32x32 images, batch 32), resnet50 (the same with batch 16) or gpt (6
+// layers, width 384, context 256, batch 8; attention as timed at the start), PRECISION 32 or
+// bf16-mixed, EXCHANGE zero1, zero2, zero3, or else the codec of data parallelism, "none" without
+// one. Reads commands from the standard input, a line each: "sync N" makes N steps of all ranks,
+// "local N" as many of this rank alone, not with ZeRO. Answers each with a line of JSON: the
+// seconds of every step, and those of its forward pass and its optimizer.
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,13 +17,16 @@
 #include "troika/base/error.h"
 #include "troika/comm/end_with.h"
 #include "troika/comm/world.h"
+#include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/attention.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/sharded.h"
+#include "troika/train/tuning/tuning.h"
 
 namespace {
 
@@ -38,10 +42,31 @@ struct Setup {
 Setup setup_of(const std::string& name) {
   const troika::optim::OptimizerOptions sgd{.name = "sgd", .lr = 0.01, .momentum = 0.9};
   if (name == "resnet18") return {{.name = "resnet18_cifar"}, sgd, 32};
+  if (name == "resnet50") return {{.name = "resnet50_cifar"}, sgd, 16};
   if (name == "vgg16") return {{.name = "vgg16_cifar"}, sgd, 32};
   if (name == "gpt") return {{.name = "gpt"}, {.name = "adamw", .lr = 1e-4}, 8};
-  throw troika::Error("bench", ErrorKind::usage,
-                      {.what = "which model", .got = name, .expected = "resnet18, vgg16 or gpt"});
+  throw troika::Error(
+      "bench", ErrorKind::usage,
+      {.what = "which model", .got = name, .expected = "resnet18, resnet50, vgg16 or gpt"});
+}
+
+// As a run of the trainer takes it, without its file.
+std::string attention_of(const Setup& setup, const Precision& precision,
+                         const troika::comm::Group& group) {
+  const auto ways = troika::nn::available_attention();
+  std::vector<std::string> names;
+  for (const auto way : ways) names.push_back(troika::nn::attention_name(way));
+  const auto& model = setup.model;
+  const troika::nn::AttentionShape shape{.batch = setup.batch,
+                                         .heads = model.heads,
+                                         .length = model.context,
+                                         .size = model.width / model.heads,
+                                         .type = precision.compute};
+  troika::train::TuningQuestion question;
+  question.what = "attention";
+  return troika::train::fastest(group, troika::train::TuningFile({}), question, names,
+                                [&] { return troika::nn::time_attention(shape, ways); })
+      .choice;
 }
 
 struct Seconds {
@@ -154,7 +179,13 @@ int main(int argc, char** argv) try {
   at::set_num_threads(1);
   const auto group = troika::comm::world();
   torch::manual_seed(group.rank());
-  Training training(setup_of(argv[1]), troika::nn::parse_precision(argv[2]), argv[3], group);
+  troika::compat::keep_freed_memory();
+  auto setup = setup_of(argv[1]);
+  const auto precision = troika::nn::parse_precision(argv[2]);
+  if (setup.model.name == "gpt") {
+    setup.model.attn_implementation = attention_of(setup, precision, group);
+  }
+  Training training(setup, precision, argv[3], group);
   serve(training);
 } catch (const std::exception& error) {
   return troika::comm::end_with(error);

@@ -13,6 +13,7 @@
 #include "troika/data/loader.h"
 #include "troika/data/make_dataset.h"
 #include "troika/data/sampler.h"
+#include "troika/nn/attention.h"
 #include "troika/nn/batch_norm.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/model.h"

@@ -103,20 +103,6 @@ TEST(Gpt, StartsAsGpt2) {
   }
 }
 
-TEST(CausalAttention, EqualsItsDefinition) {
-  torch::manual_seed(4);
-  const auto sample = [] { return torch::randn({2, 3, 5, 4}, torch::kFloat64); };
-  const at::Tensor q = sample(), k = sample(), v = sample();
-  const at::Tensor out = compat::causal_attention(q, k, v, 0.0);
-  for (int64_t t = 0; t < 5; ++t) {
-    const at::Tensor seen = k.slice(2, 0, t + 1);
-    const at::Tensor weights =
-        (seen * q.slice(2, t, t + 1)).sum(-1).div(std::sqrt(4.0)).softmax(-1);
-    const at::Tensor expected = (weights.unsqueeze(-1) * v.slice(2, 0, t + 1)).sum(2);
-    EXPECT_TRUE(torch::allclose(out.select(2, t), expected, 1e-12, 1e-12)) << t;
-  }
-}
-
 // Hugging Face's block, a head at a time.
 TEST(Gpt, BlockEqualsItsFormula) {
   torch::manual_seed(5);

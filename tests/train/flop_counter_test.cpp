@@ -9,6 +9,7 @@
 
 #include "tests/train/waves.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/attention.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/train/callbacks/peak.h"
 
@@ -125,13 +126,13 @@ TEST(Flops, OfFusedAttentionAreThoseOfItsProducts) {
       << "its products count by themselves";
 }
 
-// LibTorch 2 fuses it, also on processors.
-TEST(Flops, OfAttentionAreTheSameInEveryLibTorch) {
-  const auto q = at::randn({2, 3, 6, 4}).requires_grad_(), k = at::randn({2, 3, 6, 4}),
-             v = at::randn({2, 3, 6, 4}).requires_grad_();
-  k.requires_grad_();
-  EXPECT_EQ(flops_of([&] { compat::causal_attention(q, k, v, 0).sum().backward(); }),
-            6 * 2 * (2 * 3) * 6 * 6 * 4);
+TEST(Flops, OfAttentionAreTheSameByAllImplementations) {
+  const auto qkv = at::randn({2, 6, 3 * 3 * 4}).requires_grad_();
+  for (const auto way : nn::available_attention()) {
+    EXPECT_EQ(flops_of([&] { nn::causal_self_attention(qkv, 3, 0, way).sum().backward(); }),
+              6 * 2 * (2 * 3) * 6 * 6 * 4)
+        << nn::attention_name(way);
+  }
 }
 
 TEST(Flops, DoNotCountInAPause) {

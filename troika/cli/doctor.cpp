@@ -21,6 +21,7 @@
 #include "troika/compat/torch.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/summary.h"
+#include "troika/train/tuning/tuning_file.h"
 
 namespace troika::cli {
 
@@ -138,6 +139,31 @@ int run(bool as_json) {
   return 0;
 }
 
+// What was timed on this machine, in the file that runs look into.
+int tell_tuning(bool as_json) {
+  const auto file = train::TuningFile::of_user();
+  const auto entries = file.read();
+  if (as_json) {
+    Json list = Json::array();
+    for (const auto& entry : entries) list.push_back(train::to_json(entry));
+    std::cout << Json{{"file", file.path().string()}, {"entries", list}}.dump(2) << '\n';
+    return 0;
+  }
+  fmt::print("{}: {}\n", file.path().string(),
+             entries.empty() ? "nothing was timed yet" : "what was timed, and the fastest of it");
+  for (const auto& entry : entries) {
+    std::vector<std::string> ways;
+    for (const auto& way : entry.ways) {
+      ways.push_back(fmt::format("{} {:.3g} ms", way.name, way.seconds * 1e3));
+    }
+    const auto& question = entry.question;
+    fmt::print("{}: {} ({}); LibTorch {}, {} thread{}, {}\n", question.what, entry.choice,
+               fmt::join(ways, ", "), question.libtorch, question.threads,
+               question.threads == 1 ? "" : "s", question.cpu);
+  }
+  return 0;
+}
+
 bool has_flight_records(const std::filesystem::path& folder) {
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
@@ -199,14 +225,21 @@ Entry add_doctor(CLI::App& app) {
       "doctor", "say what this machine has and what is missing, or where a job's ranks parted");
   const auto as_json = std::make_shared<bool>(false);
   const auto records = std::make_shared<std::optional<std::string>>();
+  const auto tuning = std::make_shared<bool>(false);
   auto* json = command->add_flag("--json", *as_json, "as JSON");
+  auto* timed = command->add_flag(
+      "--tuning", *tuning, "what runs timed on this machine at their start, and what they chose");
   command
       ->add_option("--flight-record", *records,
                    "flight records of a failed job, by their folder, that of the launcher's logs "
                    "or the run's: say which rank was where")
       ->type_name("DIR")
-      ->excludes(json);
-  return {command, [as_json, records] { return *records ? explain(**records) : run(*as_json); }};
+      ->excludes(json)
+      ->excludes(timed);
+  return {command, [as_json, tuning, records] {
+            if (*records) return explain(**records);
+            return *tuning ? tell_tuning(*as_json) : run(*as_json);
+          }};
 }
 
 }  // namespace troika::cli

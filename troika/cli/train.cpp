@@ -14,6 +14,7 @@
 #include "troika/train/memory/memory_check.h"
 #include "troika/train/strategy.h"
 #include "troika/train/trainer.h"
+#include "troika/train/tuning/tuning.h"
 
 namespace troika::cli {
 
@@ -30,6 +31,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options.model, *training);
+  options.model = train::tuned_model(options, *training, group, train::run_folder(options));
   const auto memory = train::check_memory_of(options, *training, group);
   // No rank makes tensors that rank 0 refuses.
   group.barrier({.label = "memory check"});

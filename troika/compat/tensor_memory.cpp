@@ -127,6 +127,12 @@ class Counting final : public c10::Allocator {
 
 }  // namespace
 
+void keep_freed_memory() {
+  // The largest threshold that malloc() would come to by itself.
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+}
+
 void count_tensor_memory() {
   static const bool once = [] {
     static Counting counting;

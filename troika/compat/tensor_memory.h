@@ -10,6 +10,10 @@ namespace troika::compat {
 // From here on, tensors on the CPU count in base/memory.h; those made before never do. Call it
 // before there are tensors that matter; again, it does nothing.
 void count_tensor_memory();
+
+// From now on malloc() keeps what tensors of less than 32 MiB leave, instead of giving it back to
+// the system, which would clear it again for the next step. Of the whole process.
+void keep_freed_memory();
 bool counts_tensor_memory();
 // Whether this tensor on the CPU is among those that count.
 bool is_counted(const at::Tensor& tensor);

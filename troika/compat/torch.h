@@ -7,9 +7,9 @@
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include <cmath>
-#include <limits>
 #include <string>
+
+#include "troika/base/error.h"
 
 #define TROIKA_TORCH_VERSION (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 
@@ -21,22 +21,20 @@ inline std::string torch_version() {
          std::to_string(TORCH_VERSION_PATCH);
 }
 
+// Whether this LibTorch has a fused kernel for attention.
+constexpr bool has_fused_attention() {
+  return TROIKA_TORCH_VERSION >= 200;
+}
+
 // softmax(q k^T / sqrt(size)) v, where a position sees itself and those before it. Tensors are
-// [batch, heads, length, size]; `dropout` applies to the softmax. One fused kernel from 2.0 on; the
-// [length, length] weights of all heads are in memory before.
-inline at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                   double dropout) {
+// [batch, heads, length, size]; `dropout` applies to the softmax. Needs has_fused_attention().
+inline at::Tensor fused_causal_attention(const at::Tensor& q, const at::Tensor& k,
+                                         const at::Tensor& v, double dropout) {
 #if TROIKA_TORCH_VERSION >= 200
   return at::scaled_dot_product_attention(q, k, v, {}, dropout, /*is_causal=*/true);
 #else
-  const int64_t length = q.size(2);
-  const auto per_head = [](const at::Tensor& x) { return x.reshape({-1, x.size(2), x.size(3)}); };
-  const double never = -std::numeric_limits<double>::infinity();
-  const at::Tensor future = at::full({length, length}, never, q.options()).triu_(1);
-  const at::Tensor scores = at::baddbmm(future, per_head(q), per_head(k).transpose(1, 2),
-                                        /*beta=*/1, /*alpha=*/1 / std::sqrt(double(q.size(3))));
-  const at::Tensor weights = at::dropout(at::softmax(scores, -1), dropout, dropout > 0);
-  return at::bmm(weights, per_head(v)).view(q.sizes());
+  (void)q, (void)k, (void)v, (void)dropout;
+  TROIKA_CHECK(false, "this LibTorch has no fused attention");
 #endif
 }
 

@@ -4,6 +4,8 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/attention.h"
+#include "troika/nn/gelu.h"
 #include "troika/nn/layers.h"
 #include "troika/nn/models.h"
 
@@ -31,26 +33,22 @@ class Conv1D : public torch::nn::Module {
   at::Tensor bias_;
 };
 
-class Attention : public torch::nn::Module {
+class SelfAttention : public AttentionModule {
  public:
-  Attention(const ModelOptions& options, double residual_deviation)
+  SelfAttention(const ModelOptions& options, double residual_deviation)
       : c_attn_(register_module(
             "c_attn", std::make_shared<Conv1D>(options.width, 3 * options.width, kInitDeviation))),
         c_proj_(register_module(
             "c_proj", std::make_shared<Conv1D>(options.width, options.width, residual_deviation))),
         resid_dropout_(register_module("resid_dropout", torch::nn::Dropout(options.dropout))),
         heads_(options.heads),
-        dropout_(options.dropout) {}
+        dropout_(options.dropout) {
+    use(parse_attention(options.attn_implementation));
+  }
 
   at::Tensor forward(const at::Tensor& input) {
-    const int64_t batch = input.size(0), length = input.size(1), width = input.size(2);
-    const std::vector<at::Tensor> qkv = c_attn_->forward(input)
-                                            .view({batch, length, 3, heads_, width / heads_})
-                                            .permute({2, 0, 3, 1, 4})
-                                            .unbind(0);
-    const at::Tensor mixed =
-        compat::causal_attention(qkv[0], qkv[1], qkv[2], is_training() ? dropout_ : 0.0);
-    const at::Tensor joined = mixed.transpose(1, 2).reshape({batch, length, width});
+    const at::Tensor joined = causal_self_attention(c_attn_->forward(input), heads_,
+                                                    is_training() ? dropout_ : 0.0, attention());
     return resid_dropout_->forward(c_proj_->forward(joined));
   }
 
@@ -72,7 +70,7 @@ class FeedForward : public torch::nn::Module {
         dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
 
   at::Tensor forward(const at::Tensor& input) {
-    return dropout_->forward(c_proj_->forward(at::gelu(c_fc_->forward(input), "tanh")));
+    return dropout_->forward(c_proj_->forward(gelu_tanh(c_fc_->forward(input))));
   }
 
  private:
@@ -89,7 +87,8 @@ class TransformerBlock : public torch::nn::Module {
  public:
   TransformerBlock(const ModelOptions& options, double residual_deviation)
       : ln_1_(register_module("ln_1", layer_norm(options.width))),
-        attn_(register_module("attn", std::make_shared<Attention>(options, residual_deviation))),
+        attn_(
+            register_module("attn", std::make_shared<SelfAttention>(options, residual_deviation))),
         ln_2_(register_module("ln_2", layer_norm(options.width))),
         mlp_(register_module("mlp", std::make_shared<FeedForward>(options, residual_deviation))) {}
 
@@ -100,7 +99,7 @@ class TransformerBlock : public torch::nn::Module {
 
  private:
   torch::nn::LayerNorm ln_1_;
-  std::shared_ptr<Attention> attn_;
+  std::shared_ptr<SelfAttention> attn_;
   torch::nn::LayerNorm ln_2_;
   std::shared_ptr<FeedForward> mlp_;
 };

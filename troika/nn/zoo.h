@@ -37,6 +37,8 @@ struct ModelOptions {
   int64_t layers = 6;
   int64_t heads = 6;
   int64_t width = 384;
+  // One of attention_names() (attention.h). A choice of speed: weights and results stay.
+  std::string attn_implementation = "auto";
 };
 
 // On the CPU, in float32, in training mode. Throws Error(usage) for an unknown name (naming the

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "troika/base/error.h"
+#include "troika/nn/attention.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/recompute/budget.h"
@@ -141,6 +142,9 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             count_from(-1));
   table.add("trainer.deterministic", &trainer.deterministic,
             "only algorithms that give the same bits each time; an error where there is none");
+  table.add("trainer.benchmark", &trainer.benchmark,
+            "choose the fastest of several implementations by timing them at the start, as "
+            "model.attn_implementation=auto does; not with trainer.deterministic");
   table.add(
       "trainer.terminate_on_nan", &trainer.terminate_on_nan,
       "end the run with an error, and its batch in the run's folder, when the training loss is "
@@ -220,6 +224,14 @@ void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weig
             at_least(int64_t{1}));
   table.add("model.heads", &model.heads, "gpt: number of attention heads", at_least(int64_t{1}));
   table.add("model.width", &model.width, "gpt: width of the embeddings", at_least(int64_t{1}));
+  table.add("model.attn_implementation", &model.attn_implementation,
+            "gpt: how attention is computed; eager: by products; sdpa: by LibTorch's fused "
+            "kernel, from LibTorch 2.0 on; auto: the faster one, docs/trainer.md",
+            one_of(nn::attention_names(), {{"math", "eager"},
+                                           {"products", "eager"},
+                                           {"fused", "sdpa"},
+                                           {"flash", "sdpa"},
+                                           {"flash_attention_2", "sdpa"}}));
 }
 
 // What make_dataset() reads beside the name.

@@ -47,6 +47,7 @@ struct TrainOptions {
     std::string val_check_interval = "1.0";
     int64_t num_sanity_val_steps = 2;
     bool deterministic = false;
+    bool benchmark = true;
     bool terminate_on_nan = true;
     int64_t accumulate_grad_batches = 1;
     double gradient_clip_val = 0;

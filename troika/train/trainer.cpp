@@ -13,6 +13,7 @@
 #include "troika/cluster/slurm/commands.h"
 #include "troika/compat/error_text.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/attention.h"
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/checkpoint/resume.h"
 #include "troika/train/ended_run.h"
@@ -21,6 +22,7 @@
 #include "troika/train/run_group.h"
 #include "troika/train/step_error.h"
 #include "troika/train/summary_text.h"
+#include "troika/train/tuning/tuning.h"
 
 namespace troika::train {
 
@@ -49,6 +51,11 @@ std::string text_of_current_exception() {
 nn::ModelOptions model_options(const torch::nn::Module& module) {
   const auto* model = dynamic_cast<const nn::Model*>(&module);
   return model && model->options() ? *model->options() : nn::ModelOptions{.name = ""};
+}
+
+void use_attention(torch::nn::Module& module, const nn::ModelOptions& options) {
+  const auto attention = nn::parse_attention(options.attn_implementation);
+  for (auto* below : nn::attention_modules(module)) below->use(attention);
 }
 
 TrainOptions checked(TrainOptions options) {
@@ -158,6 +165,8 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
   options_.model = model_options(task.module());
   options_.data.name = training.name();
   try {
+    options_.model = tuned_model(options_, training, group_, folder());
+    if (!options_.model.name.empty()) use_attention(task.module(), options_.model);
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }

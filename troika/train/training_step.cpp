@@ -109,6 +109,7 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
       schedule_(make_schedule(recipe_, accumulation_, steps, global_batch)),
       before_step_(std::move(before_step)) {
   placement_.require_trainable(options);
+  if (placement_.device.is_cpu()) compat::keep_freed_memory();
   if (recipe_.schedule.name == "plateau" && !recipe_.factor) plateau_.emplace(recipe_.schedule);
   placement_.place(task_.module());
   const auto tensors = nn::named_state(task_.module());

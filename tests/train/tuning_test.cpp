@@ -1,0 +1,125 @@
+#include "troika/train/tuning/tuning.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/torch.h"
+#include "troika/train/tuning/tuning_file.h"
+
+namespace troika::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class Tuning : public testing::Test {
+ protected:
+  TuningEntry entry(const std::string& what, const std::string& choice) const {
+    auto question = question_;
+    question.what = what;
+    return {.question = question, .choice = choice, .ways = {{"slow", 2}, {"fast", 1}}};
+  }
+
+  const TemporaryFolder folder_;
+  const TuningFile file_{folder_ / "cache/troika/tuning.json"};
+  const TuningQuestion question_{
+      .what = "attention", .cpu = "a CPU", .libtorch = "1.2.3", .threads = 2};
+};
+
+TEST_F(Tuning, IsKeptByQuestion) {
+  EXPECT_THAT(file_.read(), IsEmpty());
+  file_.add(entry("attention", "slow"));
+  file_.add(entry("another", "slow"));
+  file_.add(entry("attention", "fast"));
+  EXPECT_THAT(file_.read(), SizeIs(2));
+  EXPECT_EQ(file_.choice(question_), "fast");
+  const auto ways = file_.read()[1].ways;
+  ASSERT_THAT(ways, SizeIs(2));
+  EXPECT_EQ(ways[0].name, "slow");
+  EXPECT_EQ(ways[0].seconds, 2);
+  for (auto change : {+[](TuningQuestion& q) { q.cpu = "another CPU"; },
+                      +[](TuningQuestion& q) { q.libtorch = "1.2.4"; },
+                      +[](TuningQuestion& q) { q.threads = 1; }}) {
+    auto other = question_;
+    change(other);
+    EXPECT_EQ(file_.choice(other), "");
+  }
+}
+
+TEST_F(Tuning, GarbageIsWrittenAnew) {
+  for (const char* garbage : {"", "{", "{}x", "[1]", "[{\"what\": 3}]", "\xff\xfe", "null", "7",
+                              "[{\"what\":\"a\",\"cpu\":\"b\",\"libtorch\":\"c\",\"threads\":1,"
+                              "\"choice\":\"d\",\"seconds\":[\"e\"]}]"}) {
+    make_folder(file_.path().parent_path());
+    write_file_atomically(file_.path(), garbage);
+    EXPECT_EQ(file_.choice(question_), "") << garbage;
+    file_.add(entry("attention", "fast"));
+    EXPECT_EQ(file_.choice(question_), "fast") << garbage;
+  }
+}
+
+TEST_F(Tuning, WhatCannotBeKeptEndsNoRun) {
+  write_file_atomically(folder_ / "file", "");
+  const TuningFile nowhere(folder_ / "file/troika/tuning.json");
+  nowhere.add(entry("attention", "fast"));
+  EXPECT_EQ(nowhere.choice(question_), "");
+  TuningFile({}).add(entry("attention", "fast"));
+}
+
+TEST_F(Tuning, WritersAtTheSameTimeLeaveAFileThatCanBeRead) {
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&, i] {
+      for (int j = 0; j < 5; ++j) file_.add(entry("attention " + std::to_string(i), "fast"));
+    });
+  }
+  for (auto& writer : writers) writer.join();
+  EXPECT_THAT(file_.read(), testing::Not(IsEmpty()));
+}
+
+TEST_F(Tuning, FollowsTheCacheFolder) {
+  const char* before = std::getenv("XDG_CACHE_HOME");
+  const std::string kept = before ? before : "";
+  ::setenv("XDG_CACHE_HOME", "/some/cache", 1);
+  EXPECT_EQ(TuningFile::of_user().path(), "/some/cache/troika/tuning.json");
+  ::setenv("XDG_CACHE_HOME", "relative", 1);
+  EXPECT_EQ(TuningFile::of_user().path(),
+            std::filesystem::path(std::getenv("HOME")) / ".cache/troika/tuning.json");
+  before ? ::setenv("XDG_CACHE_HOME", kept.c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
+}
+
+// What is the fastest on rank 0 is not where all are added up.
+TEST_F(Tuning, IsTheSameOnAllRanksAndTimedOnce) {
+  const std::vector<std::vector<double>> seconds{{1, 2}, {5, 2}, {5, 2}, {5, 2}};
+  std::atomic<int> timed = 0;
+  const auto choices = [&] {
+    std::vector<std::string> all(4);
+    comm::local::run(4, [&](comm::Group group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      all[rank] = fastest(group, file_, question_, {"eager", "sdpa"}, [&] {
+                    ++timed;
+                    return seconds[rank];
+                  }).choice;
+    });
+    return all;
+  };
+  EXPECT_THAT(choices(), ElementsAre("sdpa", "sdpa", "sdpa", "sdpa"));
+  EXPECT_EQ(timed, 4);
+  EXPECT_EQ(file_.read()[0].ways[0].seconds, 16);
+  EXPECT_THAT(choices(), ElementsAre("sdpa", "sdpa", "sdpa", "sdpa"));
+  EXPECT_EQ(timed, 4);
+  // A way that this LibTorch does not have.
+  file_.add(entry("attention", "another way"));
+  EXPECT_THAT(choices(), ElementsAre("sdpa", "sdpa", "sdpa", "sdpa"));
+  EXPECT_EQ(timed, 8);
+}
+
+}  // namespace
+}  // namespace troika::train

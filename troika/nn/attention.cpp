@@ -1,0 +1,121 @@
+#include "troika/nn/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/causal_products.h"
+
+namespace troika::nn {
+
+namespace {
+
+// For what causal_products() does not take.
+at::Tensor eager_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           double dropout) {
+  const int64_t length = q.size(2);
+  const auto per_head = [](const at::Tensor& x) { return x.reshape({-1, x.size(2), x.size(3)}); };
+  const double never = -std::numeric_limits<double>::infinity();
+  const at::Tensor future = at::full({length, length}, never, q.options()).triu_(1);
+  const at::Tensor scores =
+      at::baddbmm(future, per_head(q), per_head(k).transpose(1, 2),
+                  /*beta=*/1, /*alpha=*/1 / std::sqrt(static_cast<double>(q.size(3))));
+  const at::Tensor weights = at::dropout(at::softmax(scores, -1), dropout, dropout > 0);
+  return at::bmm(weights, per_head(v)).view(q.sizes());
+}
+
+// The part of `shape` that is timed: about 4 GFLOP a pass, of which each head takes 14 length^2
+// size (two products forward and five halves of that backward).
+AttentionShape timed_part(AttentionShape shape) {
+  constexpr double kFlops = 4e9;
+  shape.length = std::min<int64_t>(shape.length, 2048);
+  const double flops_of_head = 14.0 * static_cast<double>(shape.length * shape.length * shape.size);
+  const auto most = std::max<int64_t>(at::get_num_threads(), std::llround(kFlops / flops_of_head));
+  shape.heads = std::min(shape.batch * shape.heads, most);
+  shape.batch = 1;
+  return shape;
+}
+
+}  // namespace
+
+const std::vector<std::string>& attention_names() {
+  static const std::vector<std::string> names{"auto", "eager", "sdpa"};
+  return names;
+}
+
+const std::string& attention_name(Attention attention) {
+  return attention_names()[static_cast<size_t>(attention)];
+}
+
+Attention parse_attention(const std::string& name) {
+  const auto& names = attention_names();
+  const auto found = std::ranges::find(names, name);
+  if (found != names.end()) return static_cast<Attention>(found - names.begin());
+  throw Error("nn", ErrorKind::usage,
+              {.what = "unknown implementation of attention",
+               .got = name,
+               .hint = "did you mean " + nearest(name, names) + "?"});
+}
+
+std::vector<Attention> available_attention() {
+  if (!compat::has_fused_attention()) return {Attention::eager};
+  return {Attention::eager, Attention::sdpa};
+}
+
+Attention resolve(Attention attention, at::Device device, at::ScalarType type) {
+  if (!compat::has_fused_attention()) return Attention::eager;
+  if (attention != Attention::automatic) return attention;
+  return device.is_cpu() && c10::elementSize(type) == 2 ? Attention::eager : Attention::sdpa;
+}
+
+at::Tensor causal_self_attention(const at::Tensor& qkv, int64_t heads, double dropout,
+                                 Attention attention) {
+  const bool is_fused = resolve(attention, qkv.device(), qkv.scalar_type()) == Attention::sdpa;
+  if (!is_fused && dropout == 0 && takes_causal_products(qkv)) return causal_products(qkv, heads);
+  const int64_t batch = qkv.size(0), length = qkv.size(1), width = qkv.size(2) / 3;
+  const auto parts =
+      qkv.view({batch, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+  const at::Tensor mixed =
+      is_fused ? compat::fused_causal_attention(parts[0], parts[1], parts[2], dropout)
+               : eager_attention(parts[0], parts[1], parts[2], dropout);
+  return mixed.transpose(1, 2).reshape({batch, length, width});
+}
+
+std::vector<AttentionModule*> attention_modules(torch::nn::Module& module) {
+  std::vector<AttentionModule*> found;
+  module.apply([&](torch::nn::Module& below) {
+    if (auto* attention = dynamic_cast<AttentionModule*>(&below)) found.push_back(attention);
+  });
+  return found;
+}
+
+std::vector<double> time_attention(const AttentionShape& shape,
+                                   const std::vector<Attention>& attentions) {
+  constexpr double kSeconds = 0.3;
+  constexpr int kRounds = 5;
+  const at::AutoGradMode with_gradients(true);
+  const auto part = timed_part(shape);
+  const at::Tensor qkv =
+      at::full({part.batch, part.length, 3 * part.heads * part.size}, 0.5, part.type)
+          .set_requires_grad(true);
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor random = generator.get_state();
+  const Stopwatch whole;
+  std::vector<double> least(attentions.size(), std::numeric_limits<double>::infinity());
+  // The first round touches memory and has kernels compiled.
+  for (int round = 0; round <= kRounds && (round < 2 || whole.seconds() < kSeconds); ++round) {
+    for (size_t i = 0; i < attentions.size(); ++i) {
+      const Stopwatch one;
+      causal_self_attention(qkv, part.heads, part.dropout, attentions[i]).sum().backward();
+      if (round > 0) least[i] = std::min(least[i], one.seconds());
+    }
+  }
+  generator.set_state(random);
+  return least;
+}
+
+}  // namespace troika::nn

@@ -1,0 +1,31 @@
+// Choices of speed that a run makes at its start, by timing the ways there are.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "troika/comm/group.h"
+#include "troika/data/dataset.h"
+#include "troika/nn/attention.h"
+#include "troika/train/options.h"
+#include "troika/train/tuning/tuning_file.h"
+
+namespace troika::train {
+
+// The way that takes the least time, added up over all ranks: that which rank 0's file has for the
+// question, or by `time` on all ranks at once, which gives seconds in the order of `names`, and
+// rank 0's file then has it. The same on all ranks, which call this; blocks.
+TuningEntry fastest(const comm::Group& group, const TuningFile& file,
+                    const TuningQuestion& question, const std::vector<std::string>& names,
+                    const std::function<std::vector<double>()>& time);
+
+// options.model, with an attn_implementation of "auto" replaced by the one that the run takes. Of
+// these the first that applies: that of the checkpoint that the run goes on from; "auto" again with
+// trainer.deterministic, without trainer.benchmark, on a GPU, and for models without attention; the
+// fastest() of this LibTorch for the batches of `dataset`. Says on rank 0 what was chosen and why.
+// `folder` is the run's. Called by all ranks; blocks.
+nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& dataset,
+                             const comm::Group& group, const std::filesystem::path& folder);
+
+}  // namespace troika::train
