@@ -146,9 +146,9 @@ Report run_others(int ranks, int port, const cluster::RunSecret& secret) {
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 1024;
   const auto most = static_cast<rlim_t>(argc > 2 ? std::atoi(argv[2]) : 256);
-  // Each rank of this process has two, its connection and what wakes its thread; a relay has the
-  // other ends, too, and each rank one while it joins.
-  net::allow_descriptors(4 * ranks + 256);
+  // Each rank of this process has three: its connection, and what its endpoint waits with. A relay
+  // has the other ends, too, and each rank a listener and another connection while it joins.
+  net::allow_descriptors(6 * ranks + 256);
   const int port = cluster::free_port();
   const cluster::RunSecret secret{net::Secret::random(), "this benchmark"};
   const net::Pipe pipe = net::make_pipe();

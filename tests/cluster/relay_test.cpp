@@ -11,14 +11,12 @@
 #include <tuple>
 
 #include "tests/cluster/rendezvous_world.h"
-#include "troika/cluster/connect.h"
 #include "troika/cluster/inquiries.h"
-#include "troika/cluster/listen.h"
 #include "troika/cluster/port.h"
 #include "troika/cluster/question.h"
-#include "troika/net/client.h"
 #include "troika/net/interface.h"
 #include "troika/net/socket.h"
+#include "troika/net/tcp_endpoint.h"
 
 namespace troika::cluster {
 namespace {
@@ -244,28 +242,32 @@ TEST_F(Relays, ARelayThatDiesBeforeAllArrivedEndsTheGathering) {
   const RunSecret secret = secret_of_ranks(member(1, kSize, port));
   net::Pipe relays = net::make_pipe();
   const pid_t victim = in_child([&] {
-    const auto deadline = Deadline::after(kLong);
-    const RelayPort here = open_relay_port();
-    net::Attempt attempt;
-    while (!attempt.socket) attempt = net::try_connect("127.0.0.1", port, deadline);
-    const int socket = attempt.socket.get();
-    const auto greeting = net::greet(socket, secret.secret, listener_name("ranks", port), deadline);
-    net::Session session(greeting.keys.value());
-    const std::string hello = encode({Message::hello, 0, "",
-                                      to_json(Hello{.rank = 1,
-                                                    .world_size = kSize,
-                                                    .host = "here",
-                                                    .pid = 7,
-                                                    .patience_ms = 20'000,
-                                                    .left_ms = 20'000,
-                                                    .machine = net::loopback_id(),
-                                                    .relay_port = here.port})});
-    send_all(socket, session.sealer.seal(hello), deadline);
-    if (!net::wait_for(socket, POLLIN, deadline)) ::_exit(2);
+    net::TcpEndpoint endpoint(
+        {.name = "victim", .secret = role_key(secret, Role::relay), .listen = {{"127.0.0.1", 0}}});
+    const std::string server = listener_name(Role::ranks, port);
+    const auto wait_for_frame = [&] {
+      std::string bytes(1000, ' ');
+      net::receive_by(endpoint, server, kToRank, bytes, Deadline::after(kLong));
+    };
+    endpoint.listen_to_peers([&](const net::PeerChange& change) {
+      if (change.is_up && change.peer != server) ::raise(SIGKILL);
+    });
+    while (endpoint.try_connect(server, {"127.0.0.1", port}, role_key(secret, Role::ranks),
+                                {Deadline::after(kLong)})) {
+    }
+    const auto hello = encode({Message::hello, 0, "",
+                               to_json(Hello{.rank = 1,
+                                             .world_size = kSize,
+                                             .host = "here",
+                                             .pid = 7,
+                                             .patience_ms = 20'000,
+                                             .left_ms = 20'000,
+                                             .machine = net::loopback_id(),
+                                             .relay_port = endpoint.addresses()[0].port})});
+    net::send_by(endpoint, server, kToServer, hello, Deadline::after(kLong));
+    wait_for_frame();  // the word to relay
     EXPECT_EQ(::write(relays.write.get(), "x", 1), 1);
-    send_all(socket, session.sealer.seal(encode({Message::relayed, 1, "", hello})), deadline);
-    if (!net::wait_for(here.listener.get(), POLLIN, deadline)) ::_exit(3);
-    ::raise(SIGKILL);
+    wait_for_frame();
   });
   auto rank_0 =
       std::async(std::launch::async, [&] { return run_all({member(0, kSize, port)}, nothing); });
@@ -288,7 +290,9 @@ TEST(RelayPlan, TheFirstOfEachMachineRelaysForTheNext) {
                                 .world_size = 8,
                                 .machine = machine,
                                 .relay_port = 100 + rank,
-                                .direct = direct});
+                                .direct = direct},
+                               std::to_string(rank));
+    EXPECT_EQ(it.endpoint, it.role == Role::through ? std::to_string(it.relay) : "");
     return std::tuple(it.role, it.relay, it.port);
   };
   EXPECT_EQ(place(0, "a"), std::tuple(Role::direct, -1, 0));
@@ -301,7 +305,7 @@ TEST(RelayPlan, TheFirstOfEachMachineRelaysForTheNext) {
   EXPECT_EQ(place(6, "a"), std::tuple(Role::relay, -1, 0)) << "the first has its three";
   EXPECT_EQ(place(7, "a"), std::tuple(Role::through, 6, 106));
   EXPECT_EQ(place(7, ""), std::tuple(Role::direct, -1, 0));
-  EXPECT_EQ(plan.place({.rank = 1, .world_size = 7, .machine = "a", .relay_port = 1}).role,
+  EXPECT_EQ(plan.place({.rank = 1, .world_size = 7, .machine = "a", .relay_port = 1}, "1").role,
             Role::direct)
       << "a small world";
 }

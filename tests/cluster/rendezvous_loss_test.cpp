@@ -7,13 +7,11 @@
 #include <atomic>
 
 #include "tests/cluster/rendezvous_world.h"
-#include "troika/cluster/connect.h"
-#include "troika/cluster/listen.h"
 #include "troika/cluster/port.h"
 #include "troika/cluster/run_secret.h"
 #include "troika/cluster/wire.h"
-#include "troika/net/client.h"
 #include "troika/net/socket.h"
+#include "troika/net/tcp_endpoint.h"
 
 namespace troika::cluster {
 namespace {
@@ -94,20 +92,18 @@ TEST_P(RendezvousLoss, PeerThatDiesBeforeAllArrivedEndsTheGathering) {
   ASSERT_EQ(::pipe(fds), 0);
   const pid_t victim = in_child([&] {
     // Says hello by hand and then hangs, to be killed in the middle of the gathering.
-    net::Attempt attempt;
-    while (!attempt.socket) attempt = net::try_connect("127.0.0.1", port, Deadline::after(kLong));
+    const auto key = role_key(secret_of_ranks(member(1, 3, port)), Role::ranks);
+    const std::string server = listener_name(Role::ranks, port);
+    net::TcpEndpoint endpoint({.name = "victim", .secret = key, .listen = {}});
+    endpoint.connect(server, {{"127.0.0.1", port}}, Deadline::after(kLong));
     const Hello hello{.rank = 1,
                       .world_size = 3,
                       .host = "here",
                       .pid = 7,
                       .patience_ms = 20'000,
                       .left_ms = 20'000};
-    const auto greeting =
-        net::greet(attempt.socket.get(), secret_of_ranks(member(1, 3, port)).secret,
-                   listener_name("ranks", port), Deadline::after(kLong));
-    net::Sealer sealer(greeting.keys.value().send);
-    send_all(attempt.socket.get(), sealer.seal(encode({Message::hello, 0, "", to_json(hello)})),
-             Deadline::after(kLong));
+    net::send_by(endpoint, server, kToServer, encode({Message::hello, 0, "", to_json(hello)}),
+                 Deadline::after(kLong));
     [[maybe_unused]] const auto told = ::write(fds[1], "x", 1);
     ::pause();
   });

@@ -69,7 +69,7 @@ TEST(RunSecret, EveryLaunchOfOneMachineAndEveryRoundHasItsOwn) {
 
 TEST(RunSecret, OneWhoWasNotTakenLearnsWhereItsSecretIsFrom) {
   const RunSecret own{net::Secret::parse(kHex, "test"), "TROIKA_RUN_SECRET"};
-  const Error error = not_authenticated("rank 0 at here:1", {net::Proof::wrong, {}, ""}, own);
+  const Error error = not_authenticated("rank 0 at here:1", {net::DialFailure::Kind::wrong}, own);
   EXPECT_STREQ(
       error.what(),
       "[cluster] could not authenticate with rank 0 at here:1; got an answer made with "

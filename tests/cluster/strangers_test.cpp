@@ -13,10 +13,10 @@
 #include "tests/cluster/rendezvous_world.h"
 #include "troika/base/random.h"
 #include "troika/cluster/agent_wire.h"
-#include "troika/cluster/connect.h"
 #include "troika/cluster/listen.h"
 #include "troika/cluster/port.h"
-#include "troika/net/client.h"
+#include "troika/cluster/rendezvous_server.h"
+#include "troika/net/hello.h"
 
 namespace troika::cluster {
 namespace {
@@ -106,21 +106,33 @@ class Strangers {
 };
 
 // All that a client with the secret sends to join, as it could be recorded, and is heard by nobody.
-std::string recording(const net::Secret& secret, const std::string& listener) {
-  net::ServerHandshake server(secret, listener);
-  const net::ClientHandshake client(secret, listener);
-  const auto answer = server.answer(client.first_message());
-  net::Session session(*client.finish(answer->message));
-  const Hello hello{.rank = 1, .world_size = kMembers, .host = "h", .patience_ms = 1, .left_ms = 1};
-  return client.first_message() +
-         session.sealer.seal(encode({Message::hello, 0, "", to_json(hello)}));
+struct Recording {
+  Recording(const net::Secret& key, const std::string& listener)
+      : client(key, net::listener_name(listener)), first(client.first_message()) {}
+
+  std::string hello(const net::SessionKeys& keys) const {
+    net::Session session(keys);
+    return session.sealer.seal(net::encode(net::Hello{.name = "recorded"}));
+  }
+  std::string all(const net::Secret& key, const std::string& listener) const {
+    net::ServerHandshake server(key, net::listener_name(listener));
+    const auto answer = server.answer(first);
+    return first + hello(*client.finish(answer->message));
+  }
+
+  const net::ClientHandshake client;
+  const std::string first;
+};
+std::string recording(const RunSecret& secret, const std::string& listener) {
+  const auto key = role_key(secret, Role::ranks);
+  return Recording(key, listener).all(key, listener);
 }
 
 TEST(Strangers, DoNotDisturbTheGathering) {
   const int port = free_port();
   const RunSecret secret{net::Secret::random(), "a test"};
   // Of another session of the same run: the listener would answer its first message.
-  const Strangers strangers(port, recording(secret.secret, "ranks:1"));
+  const Strangers strangers(port, recording(secret, "ranks:1"));
   auto early = world(kMembers, port);
   early.pop_back();
   auto others = std::async(std::launch::async, [&] {
@@ -148,19 +160,23 @@ TEST(Strangers, AReplayedHandshakeEarnsNothing) {
   const int port = free_port();
   const RunSecret secret{net::Secret::random(), "a test"};
   auto members = world(kMembers, port);
+  const Environment last = members.back();
   members.pop_back();
-  auto run = std::async(std::launch::async, [&] {
-    return run_all(members, secret, [&](Rendezvous& meeting, int) {
-      all_meet(meeting, "here", kMembers);
-      meeting.leave();
-    });
-  });
-  // Rank 4 joins by hand, so that what it sends can be sent again, word for word.
+  const auto meet = [&](Rendezvous& meeting, int) {
+    all_meet(meeting, "here", kMembers);
+    meeting.leave();
+  };
+  auto run = std::async(std::launch::async, [&] { return run_all(members, secret, meet); });
+  // A client by hand, so that what it sends can be sent again, word for word.
   const auto deadline = Deadline::after(kLong);
   const auto dial = [&] {
     net::Attempt attempt;
     while (!attempt.socket) attempt = net::try_connect("127.0.0.1", port, deadline);
     return std::move(attempt.socket);
+  };
+  const auto say = [](const net::Descriptor& socket, std::string_view bytes) {
+    std::string reason;
+    EXPECT_TRUE(net::send_some(socket.get(), bytes, reason) && bytes.empty());
   };
   const auto all_of = [&](const net::Descriptor& socket) {
     std::string bytes, reason;
@@ -169,45 +185,43 @@ TEST(Strangers, AReplayedHandshakeEarnsNothing) {
     }
     return bytes;
   };
-  const net::ClientHandshake client(secret.secret, listener_name("ranks", port));
+  const Recording recorded(role_key(secret, Role::ranks), listener_name(Role::ranks, port));
   const auto socket = dial();
-  send_all(socket.get(), client.first_message(), deadline);
+  say(socket, recorded.first);
   std::string answer, reason;
   while (answer.size() < net::kHandshakeSize) {
     ASSERT_TRUE(net::wait_for(socket.get(), POLLIN, deadline));
     ASSERT_TRUE(net::receive(socket.get(), answer, reason));
   }
-  net::Session session(client.finish(answer).value());
-  const Hello hello{.rank = kMembers - 1,
-                    .world_size = kMembers,
-                    .host = "here",
-                    .patience_ms = 20'000,
-                    .left_ms = 20'000};
-  const std::string sealed = session.sealer.seal(encode({Message::hello, 0, "", to_json(hello)}));
-  for (const std::string& replay :
-       {client.first_message(), client.first_message() + sealed, sealed}) {
+  const std::string hello = recorded.hello(recorded.client.finish(answer).value());
+  say(socket, hello);
+  ASSERT_TRUE(net::wait_for(socket.get(), POLLIN, deadline)) << "a reply to the first time";
+  for (const std::string& replay : {recorded.first, recorded.first + hello, hello}) {
     const auto again = dial();
-    send_all(again.get(), replay, deadline);
+    say(again, replay);
     EXPECT_EQ(all_of(again), "") << replay.size();
   }
-  send_all(socket.get(), sealed, deadline);
-  std::string bytes, text;
-  Decoder in;
-  std::optional<Frame> welcome;
-  while (!(welcome = in.next())) {
-    bytes.clear();
-    text.clear();
-    ASSERT_TRUE(net::wait_for(socket.get(), POLLIN, deadline));
-    ASSERT_TRUE(net::receive(socket.get(), bytes, reason));
-    session.opener.open(bytes, text);
-    in.feed(text);
-  }
-  EXPECT_EQ(welcome->message, Message::welcome);
-  send_all(socket.get(),
-           session.sealer.seal(encode({Message::set, 1, "here all", ""}) +
-                               encode({Message::leave, 2, "", ""})),
-           deadline);
+  EXPECT_THAT(run_all({last}, secret, meet), Each(""));
   EXPECT_THAT(run.get(), Each(""));
+}
+
+// Who was handed the key of one role only.
+TEST(Strangers, TheKeyOfOneRoleOpensNoOther) {
+  const int port = free_port();
+  const RunSecret secret{net::Secret::random(), "a test"};
+  using Kind = net::DialFailure::Kind;
+  const Roster roster(kMembers, "run", "here");
+  int error = 0;
+  Listening here{net::listen_at("127.0.0.1", port, error), "127.0.0.1", port};
+  const RendezvousServer server(std::move(here), secret, roster, {});
+  for (const Role role : {Role::ranks, Role::relay, Role::launches}) {
+    net::TcpEndpoint client(
+        {.name = unique_name(), .secret = role_key(secret, role), .listen = {}});
+    const auto failure = client.try_connect(listener_name(Role::ranks, port), {"127.0.0.1", port},
+                                            role_key(secret, role), {Deadline::after(kLong)});
+    ASSERT_EQ(failure.has_value(), role != Role::ranks);
+    EXPECT_EQ(failure.value_or(net::DialFailure{Kind::refused}).kind, Kind::refused);
+  }
 }
 
 TEST(Strangers, ARankWithAnotherSecretIsToldAndSoAreThoseWhoWaitForIt) {
@@ -243,7 +257,11 @@ TEST(Strangers, AServerWithAnotherSecretIsNotBelieved) {
     const net::Descriptor peer(::accept(here.socket.get(), nullptr, nullptr));
     // It saw the first message and knows the form of the answer.
     const std::string answer = std::string(net::kServerMagic) + std::string(64, 'x');
-    send_all(peer.get(), answer, Deadline::after(kLong));
+    std::string_view unsent = answer;  // a new socket has room for it
+    std::string reason;
+    EXPECT_TRUE(net::send_some(peer.get(), unsent, reason));
+    // Ends when the rank has.
+    net::wait_for(peer.get(), POLLIN, Deadline::after(kLong));
   });
   EXPECT_THAT(run_all({member(1, kMembers, here.port)}, secret, nothing)[0],
               StartsWith("[cluster] could not authenticate with rank 0 at " + place(here.port) +
@@ -288,7 +306,7 @@ TEST(Strangers, ManySilentOnesLeaveRoomForTheRanks) {
   EXPECT_EQ(status, 0);
 }
 
-// The launch's own end of an elastic run is the same server: what is its own is what a stranger
+// The hosting launch's end of an elastic run is the same server: what is its own is what a stranger
 // who speaks its protocol could do.
 TEST(Strangers, DoNotDisturbAnElasticRun) {
   const TemporaryFolder folder;

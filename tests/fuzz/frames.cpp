@@ -1,8 +1,7 @@
-// Feeds parsers the bytes that ranks and launches read from connections: frames in pieces, and the
-// JSON, answers and relayed frames in them, given to the rules of the rendezvous and of elastic
-// rounds.
+// Feeds parsers the messages that ranks and launches get from others: frames, and the JSON, answers
+// and relayed frames in them, given to the rules of the rendezvous and of elastic rounds.
 #include <map>
-#include <optional>
+#include <string_view>
 
 #include "tests/fuzz/fuzz.h"
 #include "troika/base/error.h"
@@ -20,8 +19,6 @@ using namespace cluster;
 
 namespace {
 
-// As a server bounds what strangers may make it keep.
-constexpr size_t kMaxFrameHere = size_t{1} << 20;
 constexpr int kRanks = 4;
 
 // The rules that frames reach, as the servers give them frames.
@@ -35,9 +32,8 @@ class Rules {
   // `connection` has said this.
   void take(uint64_t connection, const Frame& frame) {
     if (frame.message == Message::relayed) {
-      Decoder inner;
-      inner.feed(frame.value);
-      if (const auto said = inner.next()) take(frame.number % kRanks, *said);
+      std::string_view inner = frame.value;
+      take(frame.number % kRanks, take_frame(inner));
     } else if (frame.message == Message::ask) {
       const auto wait = static_cast<int64_t>(frame.number % 1000);
       inquiries_.ask(static_cast<int>(connection), frame.key, frame.value, Milliseconds(wait));
@@ -46,7 +42,8 @@ class Rules {
     } else if (frame.message == Message::hello) {
       const auto hello = hello_from_json(frame.value);
       if (!hello || roster_.objection(*hello)) return;
-      if (plan_.place(*hello).role != RelayPlan::Role::through) roster_.enter(*hello);
+      if (plan_.place(*hello, "endpoint").role == RelayPlan::Role::through) return;
+      roster_.enter(*hello, net::Duration(0));
     } else if (const auto agent = agents_.find(connection); agent == agents_.end()) {
       greet(connection, frame);
     } else {
@@ -79,7 +76,8 @@ class Rules {
   const AgentHello host_{.host = "host", .pid = 1, .hosts = true, .options = {{"--nnodes", "1:4"}}};
   Roster roster_{kRanks, "run", "port 1"};
   RelayPlan plan_{{.from_world_size = 2, .ranks_each = 2}};
-  Inquiries inquiries_{[](const std::vector<int>&, const Frame& frame) { encode(frame); }};
+  Inquiries inquiries_{[](const std::vector<int>&, const Frame& frame) { encode(frame); },
+                       [] { return net::Duration(0); }};
   Rounds rounds_{{.min_nodes = 1,
                   .max_nodes = 4,
                   .max_restarts = 2,
@@ -88,7 +86,8 @@ class Rules {
                   .stop_timeout = Milliseconds(1000)},
                  host_,
                  [] { return LaunchPlace{.address = "127.0.0.1", .port = 1, .run_id = "run"}; },
-                 [](int, const Frame& frame) { encode(frame); }};
+                 [](int, const Frame& frame) { encode(frame); },
+                 [] { return net::Duration(0); }};
   std::map<uint64_t, int> agents_;  // by connection
   int next_agent_ = 1;
 };
@@ -136,18 +135,13 @@ std::vector<std::string> seeds() {
 
 void run(std::string_view input) {
   Rules rules;
-  Decoder decoder;
-  // In two pieces; the first byte says where the first one ends.
-  const size_t cut = input.empty() ? 0 : static_cast<unsigned char>(input[0]) % (input.size() + 1);
-  for (const auto piece : {input.substr(0, cut), input.substr(cut)}) {
-    decoder.feed(piece);
-    while (const auto frame = decoder.next(kMaxFrameHere)) {
-      rules.take(frame->number % kRanks, *frame);
-      // A client reads these.
-      read_answers(*frame);
-      launch_place_from_json(frame->value);
-      to_error(frame->value, "fuzzing");
-    }
+  while (!input.empty()) {
+    const Frame frame = take_frame(input);
+    rules.take(frame.number % kRanks, frame);
+    // A client reads these.
+    read_answers(frame);
+    launch_place_from_json(frame.value);
+    to_error(frame.value, "fuzzing");
   }
 }
 

@@ -199,7 +199,7 @@ TEST_P(TcpMessages, SentBeforeTheSenderLeavesArrive) {
     c.send("b", 2, "bye", Priority::normal, {});
   }
   EXPECT_TRUE(watch.wait("c", false));
-  EXPECT_EQ(watch.reason("c"), "c has left");
+  EXPECT_EQ(watch.reason("c"), "it has left");
   EXPECT_EQ(big->text(), text);
   EXPECT_EQ(Receipt(b_, "c", 2, 10).text(), "bye");
   EXPECT_EQ(Receipt(b_, "c", 2, 10).wait().outcome, Outcome::lost);

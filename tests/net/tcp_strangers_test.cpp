@@ -7,7 +7,6 @@
 
 #include "tests/net/endpoints.h"
 #include "tests/support/process_usage.h"
-#include "troika/net/client.h"
 #include "troika/net/socket.h"
 
 namespace troika::net {
@@ -133,7 +132,8 @@ class Members : public Strangers, public testing::WithParamInterface<Protection>
   }
   // A connection that may send frames, and its keys.
   Dialed join(const std::string& name) {
-    return dial("b", b_->addresses(), secret_, {name, 1, GetParam(), 0, 1}, soon());
+    return std::get<Dialed>(
+        dial("b", b_->addresses()[0], secret_, {name, 1, GetParam(), 0, 1}, {soon()}));
   }
   std::string head(FrameCipher& cipher, const FrameHead& head) const {
     std::array<char, kFrameHead> plain;

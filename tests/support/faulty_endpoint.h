@@ -68,6 +68,8 @@ class FaultyEndpoint : public net::Endpoint {
     listener_ = listener;
     inner_.listen_to_peers(std::move(listener));
   }
+  void disconnect(const std::string& peer) override { inner_.disconnect(peer); }
+  void part(const std::string& peer, net::Duration at_most) override { inner_.part(peer, at_most); }
   void cancel(net::Ticket ticket, net::Outcome why) override { inner_.cancel(ticket, why); }
   net::Duration now() const override { return inner_.now(); }
   net::Ticket after(net::Duration delay, std::function<void()> timer) override {

@@ -20,7 +20,7 @@ class SimulatedEndpoint : public net::Endpoint {
               net::Priority priority, net::Completion completion) override {
     const Ticket ticket = ++network_.last_ticket_;
     Link& link = link_to(peer);
-    if (link.is_up) {
+    if (link.is_up && !link.parts) {
       link.queue.add(std::make_shared<net::Outgoing>(
           net::Outgoing{ticket, channel, message, priority, std::move(completion)}));
       pump_soon(peer);
@@ -44,6 +44,21 @@ class SimulatedEndpoint : public net::Endpoint {
     for (auto& [peer, link] : links_) link->mailbox.serve(channel);
   }
   void listen_to_peers(net::PeerListener listener) override { listener_ = std::move(listener); }
+  void disconnect(const std::string& peer) override {
+    Link& link = link_to(peer);
+    if (!link.is_up) return;
+    end_at_peer(peer);
+    set_up(peer, false);
+  }
+  void part(const std::string& peer, Duration at_most) override {
+    Link& link = link_to(peer);
+    if (!link.is_up) return;
+    link.parts = true;
+    pump_soon(peer);
+    network_.at(now() + at_most, [this, peer, connection = link.connection] {
+      if (link_to(peer).connection == connection) disconnect(peer);
+    });
+  }
   void cancel(Ticket ticket, net::Outcome why) override {
     if (std::erase_if(network_.events_, [&](const auto& e) { return e.first.second == ticket; })) {
       return;
@@ -71,6 +86,8 @@ class SimulatedEndpoint : public net::Endpoint {
   void set_up(const std::string& peer, bool is_up) {
     Link& link = link_to(peer);
     if (std::exchange(link.is_up, is_up) == is_up) return;
+    link.parts = false;
+    ++link.connection;
     if (!is_up) {
       link.queue.fail("the connection is gone");
       link.mailbox.fail("the connection is gone");
@@ -88,6 +105,8 @@ class SimulatedEndpoint : public net::Endpoint {
     net::SendQueue queue;
     net::Mailbox mailbox;
     bool is_up = false;
+    bool parts = false;       // the connection ends when all has been sent
+    uint64_t connection = 0;  // changes with each one that comes or goes
     bool will_pump = false;
     Duration free_at{0};     // when the link has sent all before
     Duration arrives_at{0};  // when the last frame does: none overtakes another
@@ -110,12 +129,29 @@ class SimulatedEndpoint : public net::Endpoint {
     network_.at(std::max(now(), link.free_at), [this, peer] { pump(peer); });
   }
 
+  // The peer is told after what is on its way to it; when that is.
+  Duration end_at_peer(const std::string& peer) {
+    const Duration ended_at = std::max(link_to(peer).arrives_at, now() + network_.latency());
+    const uint64_t theirs = network_.endpoints_.at(peer)->link_to(name()).connection;
+    network_.at(ended_at, [this, peer, theirs] {
+      auto& other = *network_.endpoints_.at(peer);
+      if (other.link_to(name()).connection == theirs) other.set_up(name(), false);
+    });
+    return ended_at;
+  }
+
   // One frame each time the link is free.
   void pump(const std::string& peer) {
     Link& link = link_to(peer);
     link.will_pump = false;
     if (!link.is_up || is_stopped_) return;
     const auto frame = link.queue.next(net::Carries::all);
+    if (!frame && link.parts && link.queue.is_empty()) {
+      const Duration ended_at = end_at_peer(peer);
+      network_.at(ended_at + network_.latency(), [this, peer, connection = link.connection] {
+        if (link_to(peer).connection == connection) set_up(peer, false);
+      });
+    }
     if (!frame) return;
     std::string payload;
     if (frame->head.length > 0) {

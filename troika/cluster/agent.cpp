@@ -40,9 +40,19 @@ std::vector<std::pair<std::string, std::string>> common_options(const LaunchOpti
 Agent::Agent(const LaunchOptions& options, const RunSecret& secret)
     : patience_(options.elastic->join_timeout),
       deadline_(Deadline::after(options.elastic->join_timeout)),
-      secret_(secret) {
+      secret_(secret),
+      line_({.name = unique_name(), .secret = role_key(secret, Role::launches), .listen = {}}) {
   const auto endpoint = parse_endpoint(options.elastic->endpoint);
   endpoint_ = endpoint;
+  line_.listen_to_peers([this](const net::PeerChange& change) {
+    if (change.is_up) return;
+    inbox_.end = change.reason;
+    inbox_.news.wake();
+  });
+  line_.handle(kToRank, kMaxMessage, [this](const std::string&, const std::string& frames) {
+    inbox_.frames += frames;
+    inbox_.news.wake();
+  });
   hello_ = {.host = net::host_name(), .pid = ::getpid(), .options = common_options(options)};
   if (!is_this_machine(endpoint.address)) return;
   auto here = try_listen_for(endpoint.address, endpoint.port, [&](const std::string& name) {
@@ -53,10 +63,12 @@ Agent::Agent(const LaunchOptions& options, const RunSecret& secret)
   if (!here.socket) return;
   endpoint_.address = here.address;
   hello_.hosts = true;
-  server_ = std::make_unique<AgentServer>(
-      std::move(here.socket),
-      net::ServerHandshake(secret.secret, listener_name("launches", endpoint.port)), options,
-      hello_, endpoint.address);
+  server_ =
+      std::make_unique<AgentServer>(std::move(here), secret, options, hello_, endpoint.address);
+}
+
+std::string Agent::host_name() const {
+  return listener_name(Role::launches, endpoint_.port);
 }
 
 std::string Agent::place() const {
@@ -64,39 +76,41 @@ std::string Agent::place() const {
 }
 
 bool Agent::connect() {
-  auto attempt = net::try_connect(endpoint_.address, endpoint_.port,
-                                  Deadline::after(std::min(deadline_.left(), kJoinAttemptTime)));
-  if (!attempt.socket) return wait_for_host(attempt.problem);
-  net::tune(attempt.socket.get());
-  auto greeting =
-      net::greet(attempt.socket.get(), secret_.secret, listener_name("launches", endpoint_.port),
-                 Deadline::after(kAgentGreetingTime));
-  switch (greeting.proof) {
-    case net::Proof::given:
-      break;
-    case net::Proof::foreign:
+  using Kind = net::DialFailure::Kind;
+  const auto failure = line_.try_connect(
+      host_name(), {endpoint_.address, endpoint_.port}, role_key(secret_, Role::launches),
+      {.deadline = Deadline::after(kJoinAttemptTime + kAgentGreetingTime),
+       .connect = std::min(deadline_.left(), kJoinAttemptTime),
+       .answer = kAgentGreetingTime});
+  if (!failure) {
+    is_connected_ = true;
+    send({Message::join, 0, "", to_json(hello_)});
+    return true;
+  }
+  switch (failure->kind) {
+    case Kind::unreachable:
+    case Kind::busy:
+      return wait_for_host(failure->detail);
+    case Kind::foreign:
       throw Error("cluster", ErrorKind::usage,
                   {.what = fmt::format("another program answers at {}", place()),
-                   .got = fmt::format("\"{}\"", greeting.detail),
+                   .got = fmt::format("\"{}\"", failure->detail),
                    .expected = "a launch of Troika",
                    .hint = "take another port for --rdzv-endpoint, on all machines"});
-    case net::Proof::silent:
+    case Kind::silent:
       throw Error("cluster", ErrorKind::timeout,
                   {.what = fmt::format("no answer from {} within {}", place(),
                                        show_span(kAgentGreetingTime.count())),
                    .got = "a connection that stays silent",
                    .expected = "the launch on that machine",
                    .hint = "another program may have the port, or that launch is stopped"});
-    case net::Proof::refused:
-      if (!refusals_.add()) return wait_for_host(greeting.detail);
+    case Kind::refused:
+      if (!refusals_.add()) return wait_for_host(failure->detail);
       [[fallthrough]];
-    case net::Proof::wrong:
-      throw not_authenticated("the launch at " + place(), greeting, secret_);
+    case Kind::wrong:
+      break;
   }
-  socket_ = std::move(attempt.socket);
-  session_.emplace(*greeting.keys);
-  send({Message::join, 0, "", to_json(hello_)});
-  return true;
+  throw not_authenticated("the launch at " + place(), *failure, secret_);
 }
 
 // False while there is time for another attempt.
@@ -110,37 +124,34 @@ bool Agent::wait_for_host(const std::string& problem) const {
                .hint = "--rdzv-endpoint must name a machine of the run, and its port be open"});
 }
 
-short Agent::events() const {
-  return static_cast<short>(POLLIN | (out_.empty() ? 0 : POLLOUT));
-}
-
 void Agent::send(const Frame& frame) {
-  out_.add(session_->sealer.seal(encode(frame)));
-  std::string reason;
-  out_.flush(socket_.get(), reason);  // an end is seen by exchange(), after what came before it
+  net::send_owned(line_, host_name(), kToServer,
+                  std::make_shared<const std::string>(encode(frame)));
 }
 
 void Agent::exchange() {
-  std::string bytes, text, reason, unsent;
-  const bool open = net::receive(socket_.get(), bytes, reason);
+  std::string arrived;
+  std::optional<std::string> end;
+  net::act_on(line_, [&] {
+    inbox_.news.clear();
+    arrived.swap(inbox_.frames);
+    end = inbox_.end;
+  });
   try {
-    session_->opener.open(bytes, text);
-    in_.feed(text);
-    while (const auto frame = in_.next()) take_in(*frame);
+    for (std::string_view frames = arrived; !frames.empty();) take_in(take_frame(frames));
   } catch (const Error& error) {
     problem_ = error;
   }
-  if (open && !out_.flush(socket_.get(), unsent) && reason.empty()) reason = unsent;
-  if (reason.empty() && !problem_ && !over_) return;
-  if (!problem_ && !over_) {
+  if (problem_ || over_) line_.disconnect(host_name());
+  if (end && !problem_ && !over_) {
     problem_ = Error(
         "cluster", ErrorKind::peer,
         {.what = fmt::format("the launch that hosts the run, at {}, was lost", place()),
-         .got = reason,
+         .got = *end,
          .expected = "one that outlives the others",
          .hint = "launch all again; trainer.ckpt_path=last goes on from the latest checkpoint"});
   }
-  socket_.reset();  // poll() passes over it
+  is_connected_ = !end && !problem_ && !over_;
 }
 
 void Agent::take_in(const Frame& frame) {

@@ -9,13 +9,13 @@
 #include "troika/base/error.h"
 #include "troika/cluster/agent_server.h"
 #include "troika/cluster/endpoint.h"
-#include "troika/cluster/outbox.h"
 #include "troika/cluster/run_secret.h"
-#include "troika/net/record.h"
+#include "troika/net/tcp_endpoint.h"
 
 namespace troika::cluster {
 
-// Nothing here waits but connect(), for seconds; poll() on fd() tells when to call exchange().
+// Nothing here waits but connect(), for seconds; poll() on fd() tells when to call exchange(). For
+// a single thread.
 class Agent {
  public:
   struct Stop {
@@ -35,10 +35,9 @@ class Agent {
   // timeout) when the join timeout has passed, (cluster, usage) for a host that does not hold the
   // secret.
   bool connect();
-  bool is_connected() const { return static_cast<bool>(socket_); }
-  int fd() const { return socket_.get(); }
-  short events() const;
-  // Sends and reads what there is.
+  bool is_connected() const { return is_connected_; }
+  int fd() const { return inbox_.news.fd(); }
+  // Takes what has come.
   void exchange();
 
   // Each returns what has come once; a new round voids a stop of the one before.
@@ -57,6 +56,7 @@ class Agent {
   void send(const Frame& frame);
   void take_in(const Frame& frame);
 
+  std::string host_name() const;
   std::string place() const;
   bool wait_for_host(const std::string& problem) const;
 
@@ -67,14 +67,20 @@ class Agent {
   Refusals refusals_;
   AgentHello hello_;
   std::unique_ptr<AgentServer> server_;
-  net::Descriptor socket_;
-  std::optional<net::Session> session_;
-  Decoder in_;
-  Outbox out_;
+  bool is_connected_ = false;
   std::optional<LaunchPlace> round_;
   std::optional<Stop> stop_;
   std::optional<Over> over_;
   std::optional<Error> problem_;
+
+  // The endpoint's callbacks leave this for exchange().
+  struct Inbox {
+    net::Waker news;  // wakes whoever polls
+    std::string frames = {};
+    std::optional<std::string> end = {};  // how the connection has ended
+  };
+  Inbox inbox_;
+  net::TcpEndpoint line_;  // whose callbacks run until it is gone
 };
 
 }  // namespace troika::cluster

@@ -5,9 +5,8 @@
 #include <string>
 
 #include "troika/base/clock.h"
-#include "troika/cluster/connected.h"
 #include "troika/cluster/environment.h"
-#include "troika/cluster/relay.h"
+#include "troika/cluster/line.h"
 #include "troika/cluster/relay_plan.h"
 #include "troika/cluster/run_secret.h"
 
@@ -23,10 +22,9 @@ struct Entrance {
 };
 
 struct Joined {
-  std::unique_ptr<Relay> relay;  // where this rank relays for others and itself
-  Connected connection;          // to rank 0's server or a relay
-  int relay_rank = 0;            // that relay's; 0 for none
-  std::string relays;            // who relays for whom: pack_answers() of the relays' ranks
+  std::unique_ptr<Line> line;
+  int relay_rank = 0;  // of the relay that it goes through, or this rank's own if it relays; else 0
+  std::string relays;  // who relays for whom: pack_answers() of the relays' ranks
 };
 
 // Retries until the server is up. Returns once it has welcomed this rank, which it does when all
@@ -34,12 +32,8 @@ struct Joined {
 // program, silence or another secret, at the deadline that nobody listens there.
 Joined join_run(const Entrance& entrance, Deadline deadline);
 
-// For a rank whose relay has ended: goes to rank 0's server without one. Throws as join_run() does,
-// at the first failure.
-Joined come_back(const Entrance& entrance, Deadline deadline);
-
-// Sends all bytes; throws Error(cluster, timeout) at the deadline, Error(cluster, peer) when the
-// connection has ended.
-void send_all(int socket, std::string_view bytes, Deadline deadline);
+// For a rank whose relay has ended: goes to rank 0's server without one. Who relays for whom.
+// Throws as join_run() does, at the first failure.
+std::string come_back(const Entrance& entrance, Line& line, Deadline deadline);
 
 }  // namespace troika::cluster

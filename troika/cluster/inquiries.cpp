@@ -13,19 +13,15 @@ namespace {
 // Between two waves of one question, and until answers are passed on though some have yet to come.
 constexpr Milliseconds kWaveTime{50};
 
-Deadline next_due() {
-  return Deadline::after(kWaveTime);
-}
-
-[[noreturn]] void fail_broken() {
-  throw Error("cluster", ErrorKind::failure, {.what = "broken answers of ranks"});
-}
-
 }  // namespace
+
+net::Duration Inquiries::next_due() const {
+  return now_() + kWaveTime;
+}
 
 void Inquiries::ask(int rank, const std::string& name, const std::string& question,
                     Milliseconds patience) {
-  Asker asker{rank, name, Deadline::after(patience)};
+  Asker asker{rank, name, now_() + patience};
   if (is_under_way(question)) {
     waiting_[question].push_back(std::move(asker));
   } else {
@@ -35,7 +31,7 @@ void Inquiries::ask(int rank, const std::string& name, const std::string& questi
 
 bool Inquiries::is_under_way(const std::string& question) const {
   return std::ranges::any_of(waves_, [&](const auto& entry) {
-    return entry.second.question == question && !entry.second.due.passed();
+    return entry.second.question == question && entry.second.due > now_();
   });
 }
 
@@ -93,10 +89,10 @@ void Inquiries::end_if_complete(uint64_t number) {
   if (!is_under_way(question)) begin_waiting(question);
 }
 
-std::optional<Deadline> Inquiries::deadline() const {
-  std::optional<Deadline> first;
-  const auto consider = [&](Deadline deadline) {
-    if (!first || deadline < *first) first = deadline;
+std::optional<net::Duration> Inquiries::due() const {
+  std::optional<net::Duration> first;
+  const auto consider = [&](net::Duration due) {
+    if (!first || due < *first) first = due;
   };
   for (const auto& [number, wave] : waves_) {
     if (!wave.fresh.empty() || waiting_.contains(wave.question)) consider(wave.due);
@@ -107,10 +103,11 @@ std::optional<Deadline> Inquiries::deadline() const {
 
 void Inquiries::proceed() {
   std::vector<std::string> over, ended;
-  const auto is_late = [](const Asker& asker) { return asker.until.passed(); };
+  const auto now = now_();
+  const auto is_late = [&](const Asker& asker) { return asker.until <= now; };
   for (auto entry = waves_.begin(); entry != waves_.end();) {
     auto& wave = entry->second;
-    const bool is_due = wave.due.passed();
+    const bool is_due = wave.due <= now;
     // An asker gets what has come before its time is over.
     if (is_due || std::ranges::any_of(wave.askers, is_late)) pass_on(wave);
     if (is_due) {
@@ -142,12 +139,10 @@ std::string pack_answers(const std::map<std::string, std::vector<int>>& answers)
 
 void unpack_answers(const std::string& packed, int world_size,
                     const std::function<void(int rank, const std::string& answer)>& take) {
-  Decoder decoder;
-  decoder.feed(packed);
-  while (const auto frame = decoder.next()) {
-    for_each_rank(frame->key, world_size, [&](int rank) { take(rank, frame->value); });
+  for (std::string_view bytes = packed; !bytes.empty();) {
+    const Frame frame = take_frame(bytes);
+    for_each_rank(frame.key, world_size, [&](int rank) { take(rank, frame.value); });
   }
-  if (!decoder.is_empty()) fail_broken();
 }
 
 }  // namespace troika::cluster

@@ -24,7 +24,9 @@ namespace troika::cluster {
 class Inquiries {
  public:
   using Send = std::function<void(const std::vector<int>& ranks, const Frame& frame)>;
-  explicit Inquiries(Send send) : send_(std::move(send)) {}
+  // `now` is the clock of the times below.
+  Inquiries(Send send, std::function<net::Duration()> now)
+      : send_(std::move(send)), now_(std::move(now)) {}
 
   // `name` is the asker's own for it; it waits for `patience`.
   void ask(int rank, const std::string& name, const std::string& question, Milliseconds patience);
@@ -35,24 +37,25 @@ class Inquiries {
   // Is asked no more, and asks no more.
   void gone(int rank);
 
-  std::optional<Deadline> deadline() const;
-  // The deadline has passed.
+  // When to call proceed(); nothing: never.
+  std::optional<net::Duration> due() const;
   void proceed();
 
  private:
   struct Asker {
     int rank;
     std::string name;
-    Deadline until;
+    net::Duration until;
   };
   struct Wave {
     std::string question;
     std::vector<Asker> askers;
-    Deadline due;        // to pass on what has come, and to begin the next with this question
+    net::Duration due;   // to pass on what has come, and to begin the next with this question
     std::set<int> open;  // that have yet to answer
     std::map<std::string, std::vector<int>> fresh = {};  // answers not passed on yet, of whom
   };
 
+  net::Duration next_due() const;
   bool is_under_way(const std::string& question) const;
   void begin(const std::string& question, std::vector<Asker> askers);
   void begin_waiting(const std::string& question);
@@ -61,6 +64,7 @@ class Inquiries {
   void end_if_complete(uint64_t number);
 
   const Send send_;
+  const std::function<net::Duration()> now_;
   std::set<int> there_;
   std::map<uint64_t, Wave> waves_;
   std::map<std::string, std::vector<Asker>> waiting_;  // for the next wave, by question

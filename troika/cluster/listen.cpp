@@ -53,8 +53,4 @@ Listening listen_for(const std::string& address, int port, const Variables& vari
                           "it"});
 }
 
-std::string listener_name(std::string_view service, int port) {
-  return fmt::format("{}:{}", service, port);
-}
-
 }  // namespace troika::cluster

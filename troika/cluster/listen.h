@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "troika/cluster/environment.h"
 #include "troika/net/descriptor.h"
@@ -32,8 +31,5 @@ Listening listen_for(const std::string& address, int port,
 // The same, with an invalid socket in place of that error.
 Listening try_listen_for(const std::string& address, int port,
                          const Variables& variables = process_variable);
-
-// The name that both ends of a handshake give a listener: of "ranks", "relay" or "launches".
-std::string listener_name(std::string_view service, int port);
 
 }  // namespace troika::cluster

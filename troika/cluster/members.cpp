@@ -11,7 +11,7 @@ namespace troika::cluster {
 namespace {
 
 // A rank whose relay has ended comes back at once; one that is stopped does not.
-constexpr Milliseconds kAbsenceTime{5000};
+constexpr std::chrono::seconds kAbsenceTime{5};
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void Members::enter(int rank, Peer& way) {
 
 bool Members::can_come_back(int rank) const {
   const Member& member = of(rank);
-  return member.state == State::there && (!member.way || member.way->relays);
+  return member.state == State::there && (!member.way || goes_through_relay(rank, *member.way));
 }
 
 void Members::leave(int rank) {
@@ -52,63 +52,58 @@ void Members::send(int rank, const Frame& frame) const {
   send(std::vector{rank}, encode(frame));
 }
 
-void Members::send(const std::vector<int>& ranks, std::string_view frames) const {
+void Members::send(const std::vector<int>& ranks, const std::string& frames) const {
   std::map<Peer*, std::vector<int>> through;
   for (const int rank : ranks) {
     Peer* const way = of(rank).way;
-    if (!way || !way->talks()) continue;
-    if (way->relays) {
+    if (!way) continue;
+    if (goes_through_relay(rank, *way)) {
       through[way].push_back(rank);
     } else {
-      way->send_encoded(frames);
+      service_.send(*way, frames);
     }
   }
   for (const auto& [relay, its] : through) {
-    relay->send({Message::relayed, 0, to_ranges(its), std::string(frames)});
+    service_.send(*relay, {Message::relayed, 0, to_ranges(its), frames});
   }
 }
 
-void Members::refuse(int rank, const Refusal& why) const {
-  Peer* const way = of(rank).way;
-  if (!way || way->closing) return;
-  if (!way->relays) return way->refuse(why);
-  send(rank, {Message::refused, 0, "", to_json(why)});
-  end(rank, "");
-}
-
-void Members::end(int rank, const std::string& why) const {
+void Members::end(int rank) const {
   Peer* const way = of(rank).way;
   if (!way) return;
-  if (!way->relays) return way->end(why);
-  way->send({Message::parted, static_cast<uint64_t>(rank)});
+  if (goes_through_relay(rank, *way)) {
+    service_.send(*way, {Message::parted, static_cast<uint64_t>(rank)});
+  } else if (!way->relays) {
+    service_.close(*way);
+  }
 }
 
-std::vector<int> Members::cut_off(const Peer& way) {
+std::vector<int> Members::cut_off(const Peer& way, net::Duration now) {
   std::vector<int> ranks;
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     Member& member = members_[rank];
     if (member.way != &way) continue;
     member.way = nullptr;
     if (member.state != State::there) continue;
-    member.back_until = Deadline::after(kAbsenceTime);
+    member.back_until = now + kAbsenceTime;
     ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }
 
-std::optional<Deadline> Members::deadline() const {
-  std::optional<Deadline> first;
+std::optional<net::Duration> Members::due() const {
+  std::optional<net::Duration> first;
   for (const auto& member : members_) {
     if (member.back_until && (!first || *member.back_until < *first)) first = member.back_until;
   }
   return first;
 }
 
-std::vector<int> Members::overdue() const {
+std::vector<int> Members::overdue(net::Duration now) const {
   std::vector<int> ranks;
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     const auto& until = members_[rank].back_until;
-    if (until && until->passed()) ranks.push_back(static_cast<int>(rank));
+    if (until && *until <= now) ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }

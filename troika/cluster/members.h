@@ -7,16 +7,19 @@
 #include <string_view>
 #include <vector>
 
-#include "troika/base/clock.h"
-#include "troika/cluster/peer.h"
+#include "troika/cluster/service.h"
 
 namespace troika::cluster {
 
 class Members {
  public:
-  explicit Members(int world_size) : members_(static_cast<size_t>(world_size)) {}
+  using Peer = Service::Peer;
 
-  // `way` leads to the rank; through a relay if way.relays. Also for one that comes back.
+  // `service` knows the peers that lead to ranks, and must outlive it.
+  Members(Service& service, int world_size)
+      : service_(service), members_(static_cast<size_t>(world_size)) {}
+
+  // `way` leads to the rank: it is the rank's own, or a relay's. Also for one that comes back.
   void enter(int rank, Peer& way);
   // `rank` is one of this world.
   bool is_there(int rank) const { return of(rank).state == State::there; }
@@ -33,17 +36,16 @@ class Members {
 
   // A rank that cannot be reached gets nothing.
   void send(int rank, const Frame& frame) const;
-  void send(const std::vector<int>& ranks, std::string_view frames) const;
-  void refuse(int rank, const Refusal& why) const;
-  // Ends its connection.
-  void end(int rank, const std::string& why) const;
+  void send(const std::vector<int>& ranks, const std::string& frames) const;
+  // Ends its connection when what was sent has arrived; a relay's own goes on for its ranks.
+  void end(int rank) const;
 
   // The connection `way` has ended: the ranks that are there and were reached through it. They can
   // come back until some seconds have passed.
-  std::vector<int> cut_off(const Peer& way);
+  std::vector<int> cut_off(const Peer& way, net::Duration now);
   // When the first of those has not come back; nothing: all have.
-  std::optional<Deadline> deadline() const;
-  std::vector<int> overdue() const;
+  std::optional<net::Duration> due() const;
+  std::vector<int> overdue(net::Duration now) const;
   // Who relays for whom, as in a welcome.
   std::string relays() const;
 
@@ -52,12 +54,17 @@ class Members {
   struct Member {
     State state = State::absent;
     Peer* way = nullptr;
-    std::optional<Deadline> back_until = {};
+    std::optional<net::Duration> back_until = {};
   };
 
   const Member& of(int rank) const { return members_[static_cast<size_t>(rank)]; }
   Member& of(int rank) { return members_[static_cast<size_t>(rank)]; }
 
+  static bool goes_through_relay(int rank, const Peer& way) {
+    return way.relays && way.rank != rank;
+  }
+
+  Service& service_;
   std::vector<Member> members_;  // by rank
   int others_ = 0;
 };

@@ -26,6 +26,7 @@ class NewsBoard {
   bool note(const News& news);
   // Whether any news are of this rank.
   bool has(int rank) const { return ranks_.contains(rank); }
+  bool has_listeners() const { return !subscriptions_.empty(); }
   void subscribe(Message kind, Listener listener);
   // The next to be told and what, so that all hear everything in the order of what happened;
   // nothing when all have heard all.

@@ -10,7 +10,7 @@ int most_connections(const RelayRules& rules, int world_size, int machines) {
   return std::min(world_size, 1 + machines + world_size / rules.ranks_each);
 }
 
-RelayPlan::Place RelayPlan::place(const Hello& hello) {
+RelayPlan::Place RelayPlan::place(const Hello& hello, const std::string& endpoint) {
   const bool can_relay = hello.relay_port != 0 && !hello.machine.empty();
   // Rank 0's server is in rank 0's own process.
   if (hello.rank == 0 || hello.direct || !can_relay || hello.world_size < rules_.from_world_size) {
@@ -19,9 +19,10 @@ RelayPlan::Place RelayPlan::place(const Hello& hello) {
   const auto latest = latest_.find(hello.machine);
   if (latest != latest_.end() && latest->second.ranks < rules_.ranks_each) {
     ++latest->second.ranks;
-    return {Role::through, latest->second.rank, latest->second.port};
+    const Relay& relay = latest->second;
+    return {Role::through, relay.rank, relay.port, relay.endpoint};
   }
-  latest_.insert_or_assign(hello.machine, Relay{hello.rank, hello.relay_port, 1});
+  latest_.insert_or_assign(hello.machine, Relay{hello.rank, hello.relay_port, endpoint, 1});
   return {Role::relay};
 }
 

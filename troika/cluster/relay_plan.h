@@ -30,14 +30,18 @@ class RelayPlan {
   enum class Role { direct, relay, through };
   struct Place {
     Role role = Role::direct;
-    int relay = -1;  // for Role::through: its rank, and where it listens
+    int relay = -1;  // for Role::through: its rank, where it listens, and its endpoint's name
     int port = 0;
+    std::string endpoint = {};
   };
-  Place place(const Hello& hello);
+  // `endpoint` has said hello.
+  Place place(const Hello& hello, const std::string& endpoint);
 
  private:
   struct Relay {
-    int rank, port, ranks;
+    int rank, port;
+    std::string endpoint;
+    int ranks;
   };
 
   RelayRules rules_;

@@ -61,11 +61,9 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment,
     Listening here = listen_for(alone ? "127.0.0.1" : name, entrance.port);
     entrance.address = here.address;
     entrance.port = here.port;
-    server = std::make_unique<RendezvousServer>(
-        std::move(here.socket),
-        net::ServerHandshake(secret.secret, listener_name("ranks", here.port)),
-        Roster(environment.world_size, environment.run_id, fmt::format("{}:{}", name, here.port)),
-        rules);
+    Roster roster(environment.world_size, environment.run_id,
+                  fmt::format("{}:{}", name, here.port));
+    server = std::make_unique<RendezvousServer>(std::move(here), secret, std::move(roster), rules);
   }
   Joined joined = join_run(entrance, deadline);
   return std::shared_ptr<Rendezvous>(new Rendezvous(std::make_unique<ServerConnection>(

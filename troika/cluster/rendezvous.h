@@ -1,10 +1,10 @@
 // The control connection between the ranks of a run: it gathers them, keeps small keys and values
 // for them, and tells the others at once when one is lost. Not for tensors.
 //
-// Rank 0 runs a server thread; every rank, rank 0 too, keeps one TCP connection to it. In larger
-// worlds some ranks relay: others of their machine have their connection to them. Both ends of a
-// connection prove that they hold the run's secret before either believes a byte (troika/net); what
-// they say is encrypted. See docs/security.md.
+// Rank 0 has an endpoint of room net to serve; every rank, rank 0 too, is connected to it by one of
+// its own. In larger worlds some ranks relay: others of their machine are connected to them. Both
+// ends of a connection prove that they hold the run's secret before either believes a byte
+// (troika/net); what they say is encrypted. See docs/security.md.
 #pragma once
 
 #include <cstdint>

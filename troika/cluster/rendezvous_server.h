@@ -1,23 +1,15 @@
-// Rank 0's end of the control connection: one thread that gathers the ranks, keeps the keys and
-// tells everybody who was lost.
+// Rank 0's end of the control connection.
 #pragma once
 
-#include <atomic>
-#include <string>
-#include <thread>
-
-#include "troika/cluster/relay_plan.h"
-#include "troika/cluster/roster.h"
-#include "troika/net/descriptor.h"
-#include "troika/net/handshake.h"
+#include "troika/cluster/rendezvous_service.h"
+#include "troika/cluster/server_endpoint.h"
 
 namespace troika::cluster {
 
 class RendezvousServer {
  public:
-  // Serves on `listener` until destroyed.
-  RendezvousServer(net::Descriptor listener, net::ServerHandshake handshake, Roster roster,
-                   RelayRules rules);
+  // Serves until destroyed.
+  RendezvousServer(Listening here, const RunSecret& secret, Roster roster, RelayRules rules);
   // Sends what is still to be sent, waiting for peers at most a second; those still there see rank
   // 0 as lost unless say_bye() came before.
   ~RendezvousServer();
@@ -27,9 +19,9 @@ class RendezvousServer {
   void say_bye() { bye_ = true; }
 
  private:
-  net::Waker stop_;
-  std::atomic<bool> bye_ = false;
-  std::thread thread_;
+  ServerEndpoint endpoint_;
+  RendezvousService service_;
+  bool bye_ = false;
 };
 
 }  // namespace troika::cluster

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 namespace troika::cluster {
 
 namespace {
+
+// A hello may claim any number, which must not overflow a clock.
+constexpr Milliseconds kLongestPatience = std::chrono::days(365);
 
 // {0, 1, 4, 5, 6} -> "0, 1, 4-6".
 std::string show_ranks(const std::vector<int>& ranks) {
@@ -91,11 +95,11 @@ std::optional<Roster::Verdict> Roster::objection(const Hello& hello) const {
   return std::nullopt;
 }
 
-void Roster::enter(const Hello& hello) {
+void Roster::enter(const Hello& hello, net::Duration now) {
   arrived_.emplace(hello.rank, hello);
-  const auto deadline = Deadline::after(Milliseconds(hello.left_ms));
-  if (!deadline_ || deadline.at() < deadline_->at()) {
-    deadline_ = deadline;
+  const auto due = now + std::min(Milliseconds(hello.left_ms), kLongestPatience);
+  if (!due_ || due < *due_) {
+    due_ = due;
     patience_ms_ = hello.patience_ms;
   }
 }

@@ -26,7 +26,8 @@ class Roster {
   // Why a rank may not be entered; nothing: it may.
   std::optional<Verdict> objection(const Hello& hello) const;
   // There must be no objection() to it.
-  void enter(const Hello& hello);
+  // `now` is by the clock of due().
+  void enter(const Hello& hello, net::Duration now);
   bool complete() const { return arrived_.size() == static_cast<size_t>(world_size_); }
   // "process 17 on node3".
   std::string who(int rank) const;
@@ -34,7 +35,7 @@ class Roster {
   int world_size() const { return world_size_; }
 
   // When the first of the arrived ranks will have lost its patience; nothing before any arrived.
-  std::optional<Deadline> deadline() const { return deadline_; }
+  std::optional<net::Duration> due() const { return due_; }
   // `note` follows the hint.
   Refusal late(const std::string& note) const;
   // A rank that had arrived is gone before all were there.
@@ -45,7 +46,7 @@ class Roster {
   std::string run_id_;
   std::string place_;
   std::map<int, Hello> arrived_;
-  std::optional<Deadline> deadline_;
+  std::optional<net::Duration> due_;
   int64_t patience_ms_ = 0;
 };
 

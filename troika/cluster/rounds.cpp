@@ -26,12 +26,13 @@ bool can_be_retried(int code) {
 }  // namespace
 
 Rounds::Rounds(RoundRules rules, AgentHello host, std::function<LaunchPlace()> next_place,
-               Send send)
+               Send send, std::function<net::Duration()> now)
     : rules_(rules),
       host_(std::move(host)),
       next_place_(std::move(next_place)),
       send_(std::move(send)),
-      join_deadline_(Deadline::after(rules.join_timeout)) {}
+      now_(std::move(now)),
+      join_due_(now_() + rules.join_timeout) {}
 
 std::string Rounds::who(int agent) const {
   return show(agents_.at(agent).hello);
@@ -157,7 +158,7 @@ std::vector<int> Rounds::ready() const {
 
 void Rounds::gather() {
   phase_ = Phase::gathering;
-  join_deadline_ = Deadline::after(rules_.join_timeout);
+  join_due_ = now_() + rules_.join_timeout;
   last_call_.reset();
   consider();
 }
@@ -172,7 +173,7 @@ void Rounds::consider() {
   } else if (count >= rules_.max_nodes) {
     start();
   } else if (!last_call_) {
-    last_call_ = Deadline::after(rules_.last_call_timeout);
+    last_call_ = now_() + rules_.last_call_timeout;
   }
 }
 
@@ -196,7 +197,7 @@ void Rounds::start() {
 
 void Rounds::stop(bool may_save, const std::string& why) {
   phase_ = Phase::stopping;
-  stop_deadline_ = Deadline::after(rules_.stop_timeout);
+  stop_due_ = now_() + rules_.stop_timeout;
   for (const int agent : open_) send_(agent, {Message::stop, may_save ? 1u : 0u, "", why});
 }
 
@@ -233,10 +234,10 @@ void Rounds::conclude() {
   end_with(saved ? saved->code : (stopped ? stopped->code : 0), "");
 }
 
-std::optional<Deadline> Rounds::deadline() const {
-  if (phase_ == Phase::stopping) return stop_deadline_;
+std::optional<net::Duration> Rounds::due() const {
+  if (phase_ == Phase::stopping) return stop_due_;
   if (phase_ != Phase::gathering) return std::nullopt;
-  return last_call_ ? last_call_ : join_deadline_;
+  return last_call_ ? *last_call_ : join_due_;
 }
 
 void Rounds::late(const std::string& note) {

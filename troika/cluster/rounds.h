@@ -29,8 +29,9 @@ class Rounds {
  public:
   using Send = std::function<void(int agent, const Frame& frame)>;
   // `next_place` gives each round the address and port of rank 0; the rest is filled in here. A
-  // frame `refused` or `over` is the last one for its agent.
-  Rounds(RoundRules rules, AgentHello host, std::function<LaunchPlace()> next_place, Send send);
+  // frame `refused` or `over` is the last one for its agent. `now` is the clock of due().
+  Rounds(RoundRules rules, AgentHello host, std::function<LaunchPlace()> next_place, Send send,
+         std::function<net::Duration()> now);
 
   // Says why not, to the newcomer alone.
   std::optional<Refusal> admit(int agent, const AgentHello& hello);
@@ -40,8 +41,8 @@ class Rounds {
   void lost(int agent, const std::string& reason);  // no error for one that is not there any more
   void end_all(const Refusal& why);
 
-  std::optional<Deadline> deadline() const;
-  // The deadline has passed.
+  // When to call late(); nothing: never.
+  std::optional<net::Duration> due() const;
   // `note` follows the hint of an error.
   void late(const std::string& note);
 
@@ -70,11 +71,12 @@ class Rounds {
   const AgentHello host_;
   const std::function<LaunchPlace()> next_place_;
   const Send send_;
+  const std::function<net::Duration()> now_;
 
   std::map<int, Agent> agents_;
   Phase phase_ = Phase::gathering;
-  Deadline join_deadline_;
-  std::optional<Deadline> last_call_, stop_deadline_;
+  net::Duration join_due_;
+  std::optional<net::Duration> last_call_, stop_due_;
   std::optional<int> host_code_;  // the host departs, and with it the run
   int round_ = 0, restarts_ = 0;
 

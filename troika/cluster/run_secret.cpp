@@ -10,7 +10,31 @@ namespace {
 constexpr int kMinRefusals = 5;
 constexpr Milliseconds kRefusalTime{3000};
 
+const char* name_of(Role role) {
+  switch (role) {
+    case Role::ranks:
+      return "ranks";
+    case Role::relay:
+      return "relay";
+    case Role::launches:
+      return "launches";
+  }
+  return "";
+}
+
 }  // namespace
+
+net::Secret role_key(const RunSecret& run, Role role) {
+  return run.secret.derive("role", name_of(role));
+}
+
+std::string listener_name(Role role, int port) {
+  return fmt::format("{}:{}", name_of(role), port);
+}
+
+std::string unique_name() {
+  return net::Secret::random().to_hex();
+}
 
 RunSecret find_secret(const std::string& run, const Variables& variables,
                       const std::filesystem::path& folder) {
@@ -35,14 +59,14 @@ RunSecret secret_of_ranks(const Environment& environment) {
   return find_secret(environment.run_id);
 }
 
-Error not_authenticated(const std::string& who, const net::Greeting& greeting,
+Error not_authenticated(const std::string& who, const net::DialFailure& failure,
                         const RunSecret& own) {
   return Error(
       "cluster", ErrorKind::usage,
       {.what = fmt::format("could not authenticate with {}", who),
-       .got = greeting.proof == net::Proof::wrong
+       .got = failure.kind == net::DialFailure::Kind::wrong
                   ? "an answer made with another run secret"
-                  : fmt::format("no answer to our proof ({})", greeting.detail),
+                  : fmt::format("no answer to our proof ({})", failure.detail),
        .expected = "the same run secret and version of Troika there",
        .hint = fmt::format("ours is from {}; where no launcher hands {} down, machines without a "
                            "shared home need the same file named by {}; else another run has the "

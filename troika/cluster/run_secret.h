@@ -7,7 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/cluster/environment.h"
-#include "troika/net/client.h"
+#include "troika/net/dial.h"
 #include "troika/net/secret.h"
 
 namespace troika::cluster {
@@ -20,6 +20,15 @@ struct RunSecret {
   net::Secret secret;
   std::string source;  // for messages: where it is from
 };
+
+// The key of those who listen as this: it is derived from the run's secret one way, so that a
+// process that was handed one of them cannot listen, or connect to others, in another role.
+enum class Role { ranks, relay, launches };
+net::Secret role_key(const RunSecret& run, Role role);
+// The name of such a listener's endpoint.
+std::string listener_name(Role role, int port);
+// A name for the endpoint of a process that connects to one, unlike any other's.
+std::string unique_name();
 
 // kSecretVariable's, else that of kSecretFileVariable's file, else net::user_secret() of `folder`
 // mixed with `run`, the name that all ranks of the run know it by. Throws Error as those functions
@@ -34,8 +43,8 @@ bool is_secret_given(const Variables& variables = process_variable);
 RunSecret secret_of_ranks(const Environment& environment);
 
 // Why a server did not take a client, or the client not the server, for that client's user.
-// `who` is for example "rank 0 at host:port". Only of Proof::refused and Proof::wrong.
-Error not_authenticated(const std::string& who, const net::Greeting& greeting,
+// `who` is for example "rank 0 at host:port". Only of failures `refused` and `wrong`.
+Error not_authenticated(const std::string& who, const net::DialFailure& failure,
                         const RunSecret& own);
 
 // How many connections could not prove that they hold the secret, for the error of those who waited

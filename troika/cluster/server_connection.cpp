@@ -20,23 +20,24 @@ constexpr Milliseconds kReturnTime{2000};
 
 ServerConnection::ServerConnection(std::unique_ptr<RendezvousServer> server, Entrance entrance,
                                    Joined joined)
-    : server_(std::move(server)),
-      relay_(std::move(joined.relay)),
-      entrance_(std::move(entrance)),
-      link_(std::move(joined.connection)) {
+    : server_(std::move(server)), entrance_(std::move(entrance)), line_(std::move(joined.line)) {
   set_relays(joined.relay_rank, joined.relays);
+  line_->give_to([this](const Frame& frame) { return take_in(frame); });
   reader_ = std::thread([this] { read_until_stopped(); });
 }
 
 ServerConnection::~ServerConnection() {
+  bool is_missed = false;
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::leaving && server_) server_->say_bye();
-    state_ = State::stopping;
+    is_missed = std::exchange(state_, State::stopping) == State::open;
   }
-  link_.wake();
+  line_->wake();
   reader_.join();
-  link_.shut();
+  line_->give_to({});
+  // A relay's connection goes on for its ranks.
+  if (is_missed) line_->post(encode({Message::fail, next_call_++, "", "its connection closed"}));
 }
 
 void ServerConnection::set_relays(int own, const std::string& packed) {
@@ -83,7 +84,7 @@ std::string ServerConnection::request(Message message, const std::string& key,
   if (cut_) throw gone_error(purpose);
   calls_.emplace(number, Call{message, frame});
   lock.unlock();
-  link_.post(frame);
+  line_->post(frame);
   lock.lock();
   const auto done = [&] { return calls_.at(number).answer.has_value() || cut_; };
   const bool in_time = answered_.wait_until(lock, deadline.at(), done);
@@ -132,7 +133,7 @@ void ServerConnection::listen(Message kind, Listener listener) {
     TROIKA_CHECK(state_ != State::leaving, "rendezvous used after leave()");
     board_.subscribe(kind, std::move(listener));
   }
-  link_.wake();
+  line_->wake();
 }
 
 void ServerConnection::on_asked(Answerer answerer) {
@@ -156,7 +157,7 @@ Answers ServerConnection::ask_all(const std::string& question, Deadline deadline
   }
   const bool any_open = !asked.is_answered();
   lock.unlock();
-  if (any_open) link_.post(frame);
+  if (any_open) line_->post(frame);
   std::string own = answerer ? answerer(question) : "";
   lock.lock();
   answered_.wait_until(lock, deadline.at(), [&] { return asked.is_answered() || cut_; });
@@ -170,45 +171,46 @@ std::vector<int> ServerConnection::relays() const {
 }
 
 void ServerConnection::read_until_stopped() {
-  bool has_ended = false;
+  const auto for_ever = Deadline::after(Clock::duration::max());
   while (true) {
-    try {
-      while (const auto frame = link_.next()) take_in(*frame);
-    } catch (const Error& broken) {
-      link_.end(broken.what());
-    }
-    if (!link_.ended()) {
-      has_ended = false;
-    } else if (!std::exchange(has_ended, true)) {
-      go_on_without(*link_.ended());
-      continue;
-    }
     tell_listeners();
-    link_.wait();
+    const auto frame = line_->next(for_ever);
+    if (!frame) {
+      if (const auto reason = line_->ended()) go_on_without(*reason);
+    } else if (frame->message == Message::ask) {
+      answer(*frame);
+    }
     const std::lock_guard lock(mutex_);
     if (state_ == State::stopping) return;
   }
 }
 
-void ServerConnection::take_in(const Frame& frame) {
-  if (frame.message == Message::bye) {
-    const bool was_lost = frame.number != 0;
-    return cut(was_lost ? frame.value : "it has ended", was_lost);
-  }
-  if (frame.message == Message::ask) return answer(frame);
+bool ServerConnection::take_in(const Frame& frame) {
   const std::lock_guard lock(mutex_);
-  if (frame.message == Message::lost || frame.message == Message::left) {
-    return note({frame.message, static_cast<int>(frame.number), frame.value});
-  }
-  // Calls and questions that ran out of time are no longer here.
-  if (frame.message == Message::answer) {
-    const auto question = questions_.find(frame.key);
-    if (question == questions_.end()) return;
-    question->second.take(frame.value);
-    if (question->second.is_answered()) answered_.notify_all();
-  } else if (const auto call = calls_.find(frame.number); call != calls_.end()) {
-    call->second.answer = frame;
-    answered_.notify_all();
+  switch (frame.message) {
+    case Message::bye:
+      cut(frame.number != 0 ? frame.value : "it has ended", frame.number != 0);
+      return true;
+    case Message::lost:
+    case Message::left:
+      note({frame.message, static_cast<int>(frame.number), frame.value});
+      return true;
+    // Calls and questions that ran out of time are no longer here.
+    case Message::answer:
+      if (const auto question = questions_.find(frame.key); question != questions_.end()) {
+        question->second.take(frame.value);
+        if (question->second.is_answered()) answered_.notify_all();
+      }
+      return true;
+    case Message::value:
+    case Message::failed:
+      if (const auto call = calls_.find(frame.number); call != calls_.end()) {
+        call->second.answer = frame;
+        answered_.notify_all();
+      }
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -220,30 +222,29 @@ void ServerConnection::answer(const Frame& question) noexcept {
     answerer = answerer_;
   }
   const std::string text = answerer ? answerer(question.value) : "";
-  link_.post(encode({Message::answer, question.number, "", text}));
+  line_->post(encode({Message::answer, question.number, "", text}));
 }
 
 void ServerConnection::note(const NewsBoard::News& news) {
   if (!board_.note(news)) return;
   for (auto& [name, question] : questions_) question.gone(news.rank);
-  answered_.notify_all();
+  if (!questions_.empty()) answered_.notify_all();
+  if (board_.has_listeners()) line_->wake();
 }
 
 void ServerConnection::go_on_without(const std::string& reason) {
   int relay = 0;
-  bool has_errands = false;
   {
     const std::lock_guard lock(mutex_);
     if (cut_) return;
-    relay = relays_[static_cast<size_t>(entrance_.environment.rank)];
-    has_errands = state_ == State::open || (state_ == State::leaving && !calls_.empty());
+    const int own = entrance_.environment.rank;
+    relay = relays_[static_cast<size_t>(own)];
+    const bool has_errands = state_ == State::open || (state_ == State::leaving && !calls_.empty());
+    if (relay == 0 || relay == own || !has_errands) return cut(reason, true);
   }
-  if (relay == 0 || !has_errands) return cut(reason, true);
   if (return_to_server()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    note({Message::lost, relay, reason});
-  }
+  const std::lock_guard lock(mutex_);
+  note({Message::lost, relay, reason});
   cut("its connection closed", true);
 }
 
@@ -251,10 +252,9 @@ void ServerConnection::go_on_without(const std::string& reason) {
 bool ServerConnection::return_to_server() {
   std::vector<std::string> again;
   try {
-    Joined joined = come_back(entrance_, Deadline::after(kReturnTime));
-    link_.replace(std::move(joined.connection));
+    const auto relays = come_back(entrance_, *line_, Deadline::after(kReturnTime));
     const std::lock_guard lock(mutex_);
-    set_relays(0, joined.relays);
+    set_relays(0, relays);
     for (auto& [number, call] : calls_) {
       if (call.answer) continue;
       if (call.message != Message::add) {
@@ -270,12 +270,11 @@ bool ServerConnection::return_to_server() {
   } catch (const Error&) {
     return false;
   }
-  for (const auto& frame : again) link_.post(frame);
+  for (const auto& frame : again) line_->post(frame);
   return true;
 }
 
 void ServerConnection::cut(const std::string& reason, bool was_lost) {
-  const std::lock_guard lock(mutex_);
   if (cut_) return;
   cut_ = Cut{reason, was_lost};
   note({was_lost ? Message::lost : Message::left, 0, was_lost ? reason : ""});

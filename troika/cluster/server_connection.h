@@ -15,16 +15,15 @@
 
 #include "troika/base/clock.h"
 #include "troika/cluster/connect.h"
-#include "troika/cluster/link.h"
 #include "troika/cluster/news_board.h"
 #include "troika/cluster/question.h"
 #include "troika/cluster/rendezvous_server.h"
 
 namespace troika::cluster {
 
-// One internal thread reads, tells the listeners and answers. It never waits but for bytes, and for
-// the way back to rank 0 when its relay has ended: were it blocked by a server that does not read,
-// this rank would miss the news.
+// One internal thread reads, tells the listeners and answers. It never waits but for frames, and
+// for the way back to rank 0 when its relay has ended: were it blocked by a server that does not
+// read, this rank would miss the news.
 class ServerConnection {
  public:
   using Listener = NewsBoard::Listener;
@@ -63,25 +62,25 @@ class ServerConnection {
 
   std::string request(Message message, const std::string& key, const std::string& value,
                       Deadline deadline, const std::string& purpose);
-  // The caller holds mutex_.
+  // The caller of these holds mutex_.
   void require_usable() const;
   void note(const NewsBoard::News& news);
+  void cut(const std::string& reason, bool was_lost);
   void set_relays(int own, const std::string& packed);
 
   void read_until_stopped();
-  void take_in(const Frame& frame);
+  // Runs under the rules for callbacks; whether nothing is left to do for the reader.
+  bool take_in(const Frame& frame);
   void answer(const Frame& question) noexcept;
-  // The link has ended.
+  // The connection has ended.
   void go_on_without(const std::string& reason);
   bool return_to_server();
-  void cut(const std::string& reason, bool was_lost);
   void tell_listeners();
   Error gone_error(const std::string& purpose) const;
 
   const std::unique_ptr<RendezvousServer> server_;  // rank 0 only
-  const std::unique_ptr<Relay> relay_;              // where this rank is one
   const Entrance entrance_;
-  Link link_;
+  const std::unique_ptr<Line> line_;
   std::atomic<uint64_t> next_call_ = 0;  // and question
 
   mutable std::mutex mutex_;  // guards all below

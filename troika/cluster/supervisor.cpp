@@ -157,7 +157,7 @@ void Supervisor::step(Milliseconds at_most) {
     // not.
     entries.push_back({outlet->pending() ? outlet->fd() : -1, POLLOUT, 0});
   }
-  entries.push_back({agent_ ? agent_->fd() : -1, agent_ ? agent_->events() : short{0}, 0});
+  entries.push_back({agent_ ? agent_->fd() : -1, POLLIN, 0});
   const size_t first = entries.size();
   std::vector<Source> sources;
   for (const auto& rank : ranks_) {

@@ -53,33 +53,19 @@ std::string encode(const Frame& frame) {
   return out;
 }
 
-void Decoder::drop(size_t size) {
-  start_ += size;
-  // Moving the rest down only now and then keeps the cost linear.
-  if (start_ == buffer_.size() || start_ > (size_t{1} << 16)) {
-    buffer_.erase(0, start_);
-    start_ = 0;
-  }
-}
-
-std::optional<Frame> Decoder::next(size_t max_frame) {
-  const auto bytes = std::string_view(buffer_).substr(start_);
-  if (bytes.size() < 4) return std::nullopt;
-  const size_t size = take<uint32_t>(bytes);
+Frame take_frame(std::string_view& bytes) {
   const auto broken = [] {
     return Error("cluster", ErrorKind::failure, {.what = "broken frame on the control connection"});
   };
-  if (size < kHead || size > max_frame) throw broken();
-  if (bytes.size() < 4 + size) return std::nullopt;
+  const size_t size = bytes.size() < 4 ? 0 : take<uint32_t>(bytes);
+  if (size < kHead || size > bytes.size() - 4) throw broken();
   const auto body = bytes.substr(4, size);
   const size_t key_size = take<uint32_t>(body.substr(9));
   const auto message = static_cast<unsigned char>(body[0]);
   if (key_size > size - kHead || message > static_cast<unsigned char>(kLastMessage)) throw broken();
-  Frame frame{static_cast<Message>(message), take<uint64_t>(body.substr(1)),
-              std::string(body.substr(kHead, key_size)),
-              std::string(body.substr(kHead + key_size))};
-  drop(4 + size);
-  return frame;
+  bytes.remove_prefix(4 + size);
+  return {static_cast<Message>(message), take<uint64_t>(body.substr(1)),
+          std::string(body.substr(kHead, key_size)), std::string(body.substr(kHead + key_size))};
 }
 
 std::string to_json(const Hello& hello) {

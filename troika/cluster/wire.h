@@ -1,5 +1,5 @@
-// Messages between the ranks and rank 0's server: length-prefixed frames inside the records
-// of an authenticated session (troika/net/record.h).
+// Messages between the ranks and rank 0's server, and between launches: each is one frame or
+// several of them, over the channels of an endpoint (troika/net/endpoint.h).
 //
 // All numbers are little-endian. A frame is u32 length of the rest, u8 message, u64 number, u32
 // length of the key, key, value. Keys and values are any bytes.
@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "troika/base/error.h"
+#include "troika/net/endpoint.h"
 
 namespace troika::cluster {
 
@@ -19,12 +20,17 @@ namespace troika::cluster {
 std::string to_text(const nlohmann::json& json);
 
 // Raised with every change of the frames or of a hello.
-inline constexpr int kProtocolVersion = 5;
+inline constexpr int kProtocolVersion = 6;
 
 // No frame of a rank may be longer.
 inline constexpr size_t kMaxFrame = size_t{256} << 20;
-// A relay puts no more around a frame. A frame longer than both together is a broken stream.
+// A relay puts no more around a frame.
 inline constexpr size_t kMaxEnvelope = size_t{64} << 10;
+// An endpoint takes no longer message.
+inline constexpr size_t kMaxMessage = kMaxFrame + kMaxEnvelope;
+
+// To rank 0's server, a relay or the hosting launch, and from there.
+inline constexpr net::Channel kToServer = 1, kToRank = 2;
 
 enum class Message : uint8_t {
   hello,    // client: value = JSON of Hello
@@ -34,7 +40,7 @@ enum class Message : uint8_t {
   get,      // client: number = call; answered by `value` once the key is set, or by `failed`
   add,      // client: number = call, value = decimal delta; answered by `value` or `failed`
   leave,    // client: number = call, value = farewell; answered by `value`
-  fail,     // client: value = why it is about to be lost; the connection ends
+  fail,     // client: number = call, value = why it is about to be lost; answered by `value`
   value,    // server: number = call
   failed,   // server: number = call, value = JSON of Refusal
   lost,     // server: number = rank, value = why
@@ -44,8 +50,8 @@ enum class Message : uint8_t {
   bye,      // server: the keys are gone; number = 1: rank 0 was lost, value = why; 0: it left
 
   // Between rank 0's server, the ranks that relay for others of their machine, and those others.
-  go,       // server: number = port, value = rank; join through this relay
-  relay,    // server: the connection is a relay's from now on; its rank joins through it, too
+  go,       // server: number = port, key = the relay's endpoint, value = rank; join through it
+  relay,    // server: the rank relays for others beside itself from now on
   relayed,  // relay: number = rank, value = frame from it; server: key = ranks, value = frames for
             // them
   parted,   // relay: number = rank, value = why; its connection has ended; server: end it
@@ -70,21 +76,9 @@ struct Frame {
 
 std::string encode(const Frame& frame);
 
-// Puts a stream of bytes together again.
-class Decoder {
- public:
-  void feed(std::string_view bytes) { buffer_.append(bytes); }
-  // Whether no part of a frame is left.
-  bool is_empty() const { return start_ == buffer_.size(); }
-  // The next whole frame. Throws Error(cluster, failure) for a length no frame can have.
-  std::optional<Frame> next(size_t max_frame = kMaxFrame + kMaxEnvelope);
-
- private:
-  void drop(size_t size);
-
-  std::string buffer_;
-  size_t start_ = 0;
-};
+// Takes the first frame out of a message's bytes. Throws Error(cluster, failure) for bytes that
+// encode() did not make.
+Frame take_frame(std::string_view& bytes);
 
 // Who a connecting rank is, and how long it will wait for the others.
 struct Hello {

@@ -1,129 +1,142 @@
+#include "troika/net/dial.h"
+
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
-#include <variant>
+#include <optional>
+#include <utility>
 
 #include "troika/base/error.h"
-#include "troika/net/client.h"
-#include "troika/net/hello.h"
 #include "troika/net/socket.h"
 
 namespace troika::net {
 
 namespace {
 
-constexpr Milliseconds kFirstRest{10};
-constexpr Milliseconds kLongestRest{200};
-// An address that does not answer leaves time for the others.
-constexpr Milliseconds kMostForOne{5000};
+using Kind = DialFailure::Kind;
 
-std::string show(const Address& address) {
-  return address.host.find(':') == std::string::npos
-             ? fmt::format("{}:{}", address.host, address.port)
-             : fmt::format("[{}]:{}", address.host, address.port);
+// The beginning of what another program said.
+std::string shown(std::string_view bytes) {
+  std::string text;
+  for (const char c : bytes.substr(0, 24)) text += c >= ' ' && c <= '~' ? c : '?';
+  return text;
 }
 
-// Reads exactly one record, because frames may follow it; why not, or "".
-std::string receive_record(int socket, std::string& record, Deadline deadline) {
+DialFailure failed(DialFailure::Kind kind, const std::string& detail = {}) {
+  return {kind, detail};
+}
+
+// Reads exactly one record, because frames may follow it; why not, or nothing.
+std::optional<DialFailure> receive_record(int socket, std::string& record, Deadline deadline) {
   size_t wanted = 4;
   while (record.size() < wanted) {
-    if (!wait_for(socket, POLLIN, deadline)) return "no answer in time";
+    if (!wait_for(socket, POLLIN, deadline)) return failed(Kind::silent);
     const size_t old = record.size();
     record.resize(wanted);
     const ssize_t got = ::recv(socket, record.data() + old, wanted - old, 0);
     record.resize(old + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    if (got == 0) return "it ended the connection";
-    if (got < 0 && errno != EAGAIN && errno != EINTR) return system_reason(errno);
+    if (got == 0) return failed(Kind::unreachable, "it ended the connection");
+    if (got < 0 && errno != EAGAIN && errno != EINTR) {
+      return failed(Kind::unreachable, system_reason(errno));
+    }
     if (record.size() < 4) continue;
     wanted = 4;
     for (size_t i = 0; i < 4; ++i) {
       wanted += static_cast<size_t>(static_cast<unsigned char>(record[i])) << (8 * i);
     }
-    if (wanted > kMaxRecordText + kRecordOverhead) return "an answer that no endpoint sends";
+    if (wanted > kMaxRecordText + kRecordOverhead) return failed(Kind::foreign, "a broken record");
   }
-  return {};
+  return std::nullopt;
 }
 
 // The reply of the other end, or why there is none.
-std::variant<HelloReply, std::string> say_hello(int socket, Session& session, const Hello& hello,
+std::variant<HelloReply, DialFailure> say_hello(int socket, Session& session, const Hello& hello,
                                                 Deadline deadline) {
   const std::string sealed = session.sealer.seal(encode(hello));
   std::string_view unsent = sealed;
   std::string record, text, reason;
   // A new socket has room for it.
-  if (!send_some(socket, unsent, reason)) return reason;
-  if (!unsent.empty()) return "it takes nothing";
-  if (auto problem = receive_record(socket, record, deadline); !problem.empty()) return problem;
+  if (!send_some(socket, unsent, reason)) return failed(Kind::unreachable, reason);
+  if (!unsent.empty()) return failed(Kind::silent);
+  if (auto problem = receive_record(socket, record, deadline)) return *problem;
   try {
     session.opener.open(record, text);
   } catch (const Error& broken) {
-    return broken.what();
+    return failed(Kind::foreign, broken.what());
   }
   if (auto reply = decode_reply(text)) return *reply;
-  return "an answer that no endpoint sends";
-}
-
-std::string describe(const Greeting& greeting) {
-  switch (greeting.proof) {
-    case Proof::refused:
-      return "it ended the connection: another secret, another endpoint's address, or it ends";
-    case Proof::wrong:
-      return "it does not hold the run's secret";
-    case Proof::foreign:
-      return fmt::format("another program answered: \"{}\"", greeting.detail);
-    default:
-      return "no answer in time";
-  }
-}
-
-std::variant<Dialed, std::string> try_address(const std::string& peer, const Address& address,
-                                              const Secret& secret, const Hello& hello,
-                                              Deadline deadline) {
-  auto attempt = try_connect(address.host, address.port, deadline);
-  if (!attempt.socket) return attempt.problem;
-  tune(attempt.socket.get());
-  const auto greeting = greet(attempt.socket.get(), secret, listener_name(peer), deadline);
-  if (greeting.proof != Proof::given) return describe(greeting);
-  Session session(*greeting.keys);
-  auto answer = say_hello(attempt.socket.get(), session, hello, deadline);
-  if (auto* why = std::get_if<std::string>(&answer)) return std::move(*why);
-  const auto& reply = std::get<HelloReply>(answer);
-  if (reply.verdict == Verdict::refused) {
-    throw Error("net", ErrorKind::usage,
-                {.what = fmt::format("{} refused to be connected", peer), .got = reply.reason});
-  }
-  return Dialed{std::move(attempt.socket), frame_keys(*greeting.keys), reply.verdict, address};
+  return failed(Kind::foreign, "no reply to a hello");
 }
 
 }  // namespace
 
-Dialed dial(const std::string& peer, const std::vector<Address>& addresses, const Secret& secret,
-            const Hello& hello, Deadline deadline) {
-  TROIKA_CHECK(!addresses.empty(), "a peer is connected to at an address");
-  std::vector<std::string> problems(addresses.size());
-  for (Milliseconds rest = kFirstRest;; rest = std::min(2 * rest, kLongestRest)) {
-    for (size_t i = 0; i < addresses.size(); ++i) {
-      const auto share = deadline.left() / static_cast<int>(addresses.size() - i);
-      auto result = try_address(peer, addresses[i], secret, hello,
-                                Deadline::after(std::min(share, kMostForOne)));
-      if (auto* dialed = std::get_if<Dialed>(&result)) return std::move(*dialed);
-      // An attempt that our own deadline ended tells less than the one before.
-      if (deadline.passed() && !problems[i].empty()) continue;
-      problems[i] = fmt::format("{}: {}", show(addresses[i]), std::get<std::string>(result));
-    }
-    if (deadline.left() <= rest) {
-      throw Error("net", ErrorKind::timeout,
-                  {.what = fmt::format("could not connect to {} in time", peer),
-                   .got = fmt::format("{}", fmt::join(problems, "; "))});
-    }
-    // For a listener that is not there yet.
-    std::this_thread::sleep_for(rest);
+std::string describe(const DialFailure& failure) {
+  switch (failure.kind) {
+    case Kind::refused:
+      return "it ended the connection: another secret, another endpoint's address, or it ends";
+    case Kind::wrong:
+      return "it does not hold the run's secret";
+    case Kind::foreign:
+      return fmt::format("another program answered: \"{}\"", failure.detail);
+    case Kind::silent:
+      return "no answer in time";
+    default:
+      return failure.detail;
   }
+}
+
+std::variant<SessionKeys, DialFailure> greet(int socket, const Secret& secret,
+                                             const std::string& listener, Deadline deadline) {
+  const ClientHandshake handshake(secret, listener);
+  std::string_view unsent = handshake.first_message();
+  std::string answer, reason;
+  while (true) {
+    // A server that ends the connection may have said something before.
+    std::string unsent_reason;
+    const bool sends = send_some(socket, unsent, unsent_reason);
+    const short events = static_cast<short>(sends && !unsent.empty() ? POLLIN | POLLOUT : POLLIN);
+    if (!wait_for(socket, events, deadline)) return failed(Kind::silent);
+    const bool open = receive(socket, answer, reason);
+    if (!may_begin(answer, kServerMagic)) return failed(Kind::foreign, shown(answer));
+    if (answer.size() >= kHandshakeSize) {
+      // The server says no more before it has heard us.
+      if (auto keys = handshake.finish(answer)) return *keys;
+      return failed(Kind::wrong);
+    }
+    if (!open) return failed(Kind::refused, reason);
+  }
+}
+
+DialResult dial(const std::string& peer, const Address& address, const Secret& secret,
+                const Hello& hello, const DialPatience& patience) {
+  const auto by = [&](Milliseconds time) {
+    return std::min(patience.deadline, Deadline::after(time));
+  };
+  auto attempt = try_connect(address.host, address.port, by(patience.connect));
+  if (!attempt.socket) return failed(Kind::unreachable, attempt.problem);
+  const int socket = attempt.socket.get();
+  tune(socket);
+  const Deadline deadline = by(patience.answer);
+  const auto greeting = greet(socket, secret, listener_name(peer), deadline);
+  if (const auto* failure = std::get_if<DialFailure>(&greeting)) return *failure;
+  const auto& keys = std::get<SessionKeys>(greeting);
+  Session session(keys);
+  const auto answer = say_hello(socket, session, hello, deadline);
+  if (const auto* failure = std::get_if<DialFailure>(&answer)) return *failure;
+  const auto& reply = std::get<HelloReply>(answer);
+  switch (reply.verdict) {
+    case Verdict::welcome:
+      return Dialed{std::move(attempt.socket), frame_keys(keys)};
+    case Verdict::busy:
+      return failed(Kind::busy, "another connection under this name");
+    case Verdict::refused:
+      break;
+  }
+  throw Error("net", ErrorKind::usage,
+              {.what = fmt::format("{} refused to be connected", peer), .got = reply.reason});
 }
 
 }  // namespace troika::net

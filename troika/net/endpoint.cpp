@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <utility>
 
 #include "troika/base/error.h"
 
@@ -47,6 +48,26 @@ Pieces::Pieces(std::initializer_list<std::string_view> pieces) : count_(pieces.s
   TROIKA_CHECK(count_ <= kMost, "a message has at most 4 pieces");
   std::ranges::copy(pieces, pieces_.begin());
   for (const auto piece : pieces) bytes_ += piece.size();
+}
+
+void act_on(Endpoint& endpoint, const std::function<void()>& act) {
+  endpoint.run_until(
+      [&] {
+        act();
+        return true;
+      },
+      Duration(0));
+}
+
+Ticket send_owned(Endpoint& endpoint, const std::string& peer, Channel channel,
+                  std::shared_ptr<const std::string> message, Priority priority,
+                  Completion completion) {
+  const std::string_view text = *message;
+  return endpoint.send(
+      peer, channel, text, priority,
+      [message = std::move(message), completion = std::move(completion)](const Result& result) {
+        if (completion) completion(result);
+      });
 }
 
 void send_by(Endpoint& endpoint, const std::string& peer, Channel channel, const Pieces& message,

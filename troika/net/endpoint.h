@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -86,7 +87,7 @@ class Pieces {
   size_t bytes_ = 0;
 };
 
-// A peer's connection came (`is_up`), or went; `reason` says how it went.
+// A peer's connection came (`is_up`), or went; `reason` says how it went, without the peer's name.
 struct PeerChange {
   std::string peer;
   bool is_up = false;
@@ -124,6 +125,12 @@ class Endpoint {
   virtual void handle(Channel channel, size_t most, Handler handler) = 0;
   // Who is told of peers that come and go; replaces the one before.
   virtual void listen_to_peers(PeerListener listener) = 0;
+  // Ends the connection and all operations with the peer at once; the peer is told that this one
+  // has left. Nothing where there is no connection.
+  virtual void disconnect(const std::string& peer) = 0;
+  // Ends the connection when everything that was posted for the peer has been sent and the peer has
+  // ended its side, after `at_most` in any case. What is posted from now on is lost.
+  virtual void part(const std::string& peer, Duration at_most) = 0;
   // Ends an operation or a timer; nothing when it has ended. A completion runs with the outcome
   // `why`; buffers are free when this returns. A send of which the peer has heard cannot be undone:
   // the connection ends.
@@ -141,9 +148,19 @@ class Endpoint {
   const std::string name_;
 };
 
-// The same, blocking: they return the number of bytes, and throw Error(net): `timeout` past the
-// deadline, with the peer's name; `peer` for a connection that has ended; `usage` for a message
-// that is too long for its receiver. After an error the buffer is free. Not for callbacks.
+// Calls `act` under the rules for callbacks, before it returns: whoever shares state with callbacks
+// uses it so. May be called by callbacks.
+void act_on(Endpoint& endpoint, const std::function<void()>& act);
+
+// Sends a message that is kept until it is sent.
+Ticket send_owned(Endpoint& endpoint, const std::string& peer, Channel channel,
+                  std::shared_ptr<const std::string> message, Priority priority = Priority::normal,
+                  Completion completion = {});
+
+// Like Endpoint's functions, but blocking: they return the number of bytes, and throw Error(net):
+// `timeout` past the deadline, with the peer's name; `peer` for a connection that has ended;
+// `usage` for a message that is too long for its receiver. After an error the buffer is free. Not
+// for callbacks.
 void send_by(Endpoint& endpoint, const std::string& peer, Channel channel, const Pieces& message,
              Deadline deadline, Priority priority = Priority::normal);
 size_t receive_by(Endpoint& endpoint, const std::string& peer, Channel channel,

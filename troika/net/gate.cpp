@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/net/socket.h"
 
 namespace troika::net {
@@ -68,12 +69,19 @@ void Gate::expire() {
     if (current->until.passed()) drop(current);
   }
   if (rests_ && rests_->passed()) rests_.reset();
-  const bool has_room = newcomers_.size() - count_strangers() < limits_.newcomers;
-  set_listening(!listeners_.empty() && !rests_ && has_room);
+  set_listening(!listeners_.empty() && !rests_ && has_room());
+}
+
+void Gate::accept_while(std::function<bool()> has_room) {
+  has_room_ = std::move(has_room);
+}
+
+bool Gate::has_room() const {
+  return newcomers_.size() - count_strangers() < limits_.newcomers && (!has_room_ || has_room_());
 }
 
 void Gate::accept_from(int listener) {
-  while (newcomers_.size() - count_strangers() < limits_.newcomers) {
+  while (has_room()) {
     Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       const int error = errno;
@@ -85,6 +93,10 @@ void Gate::accept_from(int listener) {
         keep_strangers(0);
         continue;
       }
+      if (unwelcome_.accept_problem.empty()) {
+        log::warn("[net] cannot accept connections at the moment: {}", system_reason(error));
+      }
+      unwelcome_.accept_problem = system_reason(error);
       rests_ = Deadline::after(kRestTime);
       return set_listening(false);
     }
@@ -141,7 +153,10 @@ bool Gate::take_first_message(Newcomer& newcomer) {
   if (newcomer.bytes.size() < kHandshakeSize) return true;
   // Refuses a message with more bytes behind it: a peer says hello only once it has our answer.
   const auto answer = handshake_.answer(newcomer.bytes);
-  if (!answer) return false;
+  if (!answer) {
+    ++unwelcome_.unproven;
+    return false;
+  }
   std::string_view unsent = answer->message;
   std::string reason;
   // A new socket has room for it.
@@ -157,6 +172,7 @@ std::optional<Hello> Gate::take_hello(Newcomer& newcomer, const std::string& byt
   try {
     newcomer.session->opener.open(bytes, text);
   } catch (const Error&) {
+    ++unwelcome_.unproven;
     goes_on = false;
     return std::nullopt;
   }

@@ -26,6 +26,12 @@ struct GateLimits {
   Milliseconds hello_time{20'000};
 };
 
+// Who was not let in, since the beginning.
+struct Unwelcome {
+  int unproven = 0;            // connections that spoke as an endpoint does, without the secret
+  std::string accept_problem;  // why some could not be accepted, the last time; "": all could
+};
+
 // A connection that has proved itself and said hello, and waits for the reply.
 struct Arrival {
   Descriptor socket;  // nonblocking
@@ -43,6 +49,9 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
+  // While `has_room` says no, connections wait in the system's queue.
+  void accept_while(std::function<bool()> has_room);
+  const Unwelcome& unwelcome() const { return unwelcome_; }
   // When expire() is to be called; nothing: not before something happens.
   std::optional<Deadline> deadline() const;
   void expire();
@@ -60,6 +69,7 @@ class Gate {
   using Place = std::list<Newcomer>::iterator;
 
   size_t count_strangers() const;
+  bool has_room() const;
   void set_listening(bool listens);
   void accept_from(int listener);
   void keep_strangers(size_t most);
@@ -75,6 +85,8 @@ class Gate {
   const GateLimits limits_;
   const std::function<void(Arrival)> admit_;
   std::list<Newcomer> newcomers_;
+  std::function<bool()> has_room_;
+  Unwelcome unwelcome_;
   bool listens_ = false;
   std::optional<Deadline> rests_;  // after there was no descriptor left
 };

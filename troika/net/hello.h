@@ -5,9 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "troika/net/descriptor.h"
 #include "troika/net/frame_cipher.h"
 #include "troika/net/handshake.h"
 
@@ -44,22 +42,5 @@ std::optional<HelloReply> decode_reply(std::string_view bytes);
 std::string listener_name(const std::string& endpoint);
 // Derives the keys of a session's frames from those of its handshake.
 SessionKeys frame_keys(const SessionKeys& keys);
-
-struct Address {
-  std::string host;  // a name, or a numeric address of IPv4 or IPv6
-  int port = 0;
-};
-
-// Connects one socket: tries the addresses in turn, again and again, until one answers. Blocks.
-// Throws Error(net): `timeout` past the deadline, telling why the last attempt at each address
-// failed; `usage` when the peer refused.
-struct Dialed {
-  Descriptor socket;  // nonblocking
-  SessionKeys keys;   // of the frames
-  Verdict verdict{};  // welcome or busy
-  Address address;    // that answered
-};
-Dialed dial(const std::string& peer, const std::vector<Address>& addresses, const Secret& secret,
-            const Hello& hello, Deadline deadline);
 
 }  // namespace troika::net

@@ -42,7 +42,7 @@ void PeerLink::adopt(const PairId& pair, int index, Descriptor socket, const Ses
   poller_.add(fd, [this, i](uint32_t events) { ready(i, events); });
   is_up_ = std::ranges::all_of(sockets_, [](const auto& s) { return s != nullptr; });
   if (!is_up_) return;
-  left_ = false;
+  left_ = parts_ = said_bye_ = false;
   changed_({peer_, true, {}});
   pump();
 }
@@ -55,7 +55,7 @@ void PeerLink::send(std::shared_ptr<Outgoing> message) {
 bool PeerLink::cancel(Ticket ticket, Outcome why) {
   const auto sent = queue_.cancel(ticket, why);
   if (sent == SendQueue::Cancelled::must_end) {
-    end(fmt::format("a message to {} was given up", peer_));
+    end("a message to it was given up");
   }
   if (sent != SendQueue::Cancelled::unknown) return true;
   const auto buffer = mailbox_.cancel(ticket, why);
@@ -77,10 +77,11 @@ void PeerLink::end(const std::string& reason) {
     socket->fd.reset();
     socket->writer.clear();
   }
-  const std::string why = left_ ? fmt::format("{} has left", peer_) : reason;
+  const std::string why =
+      left_ ? fmt::format("{} has left", peer_) : fmt::format("{} is gone: {}", peer_, reason);
   queue_.fail(why);
   mailbox_.fail(why);
-  if (was_up) changed_({peer_, false, why});
+  if (was_up) changed_({peer_, false, left_ ? "it has left" : reason});
 }
 
 bool PeerLink::is_silent() const {
@@ -88,8 +89,15 @@ bool PeerLink::is_silent() const {
          std::ranges::all_of(sockets_, [](const auto& s) { return !s || s->writer.is_empty(); });
 }
 
+PairId PeerLink::part() {
+  parts_ = true;
+  pump();
+  return pair_.value_or(PairId{});
+}
+
 void PeerLink::say_bye() {
   if (!is_up_) return end("it was given up");
+  if (std::exchange(said_bye_, true)) return;
   queue_.add_control({.kind = FrameKind::bye});
   pump();
   for (const auto& socket : sockets_) ::shutdown(socket->fd.get(), SHUT_WR);
@@ -160,7 +168,7 @@ void PeerLink::read(size_t index) {
   } catch (const Error& broken) {
     reason = broken.what();
   }
-  if (is_present(index, socket)) end(fmt::format("{} is gone: {}", peer_, reason));
+  if (is_present(index, socket)) end(reason);
 }
 
 // Bytes that arrived over the other sockets came before the end of this one.
@@ -185,6 +193,7 @@ void PeerLink::pump() {
     for (size_t i = 0; i < sockets_.size() && is_up_; ++i) pump(i);
   }
   is_pumping_ = false;
+  if (parts_ && is_up_ && is_silent()) say_bye();
 }
 
 void PeerLink::pump(size_t index) {

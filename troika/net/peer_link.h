@@ -36,12 +36,15 @@ class PeerLink : private FrameSink {
 
   // Whether all sockets of the pair are there.
   bool is_up() const { return is_up_; }
+  bool takes_messages() const { return is_up_ && !parts_; }
   // Whether any are.
   bool has_begun() const { return pair_.has_value(); }
   // Whether nothing would be lost with it.
   bool is_over() const { return !pair_ && mailbox_.is_empty(); }
   // Whether there is no socket yet, or the connection is this pair's and lacks this one.
   bool misses(const PairId& pair, int index) const;
+  // Whether there are sockets, and of that pair.
+  bool is_of(const PairId& pair) const { return pair_ == pair; }
   // Takes a socket that is missing.
   void adopt(const PairId& pair, int index, Descriptor socket, const SessionKeys& keys,
              Protection protection);
@@ -52,8 +55,11 @@ class PeerLink : private FrameSink {
   bool cancel(Ticket ticket, Outcome why);
   void serve(Channel channel) { mailbox_.serve(channel); }
 
-  // Ends the connection: completes all operations as lost. `reason` is a part of a sentence.
+  // Ends the connection: completes all operations as lost. `reason` says how, without the peer.
   void end(const std::string& reason);
+  // Takes no more messages; says bye when all are sent, and ends when the peer has ended its side.
+  // The connection that this is about.
+  PairId part();
   // Whether nothing is left to be sent.
   bool is_silent() const;
   // Tells the peer that the end is intended, and that nothing follows.
@@ -94,7 +100,9 @@ class PeerLink : private FrameSink {
   bool is_up_ = false;
   bool is_pumping_ = false;
   bool pumps_again_ = false;
-  bool left_ = false;  // the peer has said bye
+  bool left_ = false;      // the peer has said bye
+  bool parts_ = false;     // bye is to be said
+  bool said_bye_ = false;  // of this connection
 };
 
 }  // namespace troika::net

@@ -12,20 +12,11 @@ namespace {
 
 constexpr size_t kNumber = 8;  // bytes before a question and its answer
 
-std::string with_number(uint64_t number, std::string_view text) {
-  std::string message(kNumber, '\0');
-  put(message.data(), number);
-  return message.append(text);
-}
-
-// Keeps the message until it is sent.
-void send_owned(Endpoint& endpoint, const std::string& peer, Channel channel, std::string message,
-                Priority priority, Completion completion) {
-  const auto owned = std::make_shared<const std::string>(std::move(message));
-  endpoint.send(peer, channel, std::string_view(*owned), priority,
-                [owned, completion = std::move(completion)](const Result& result) {
-                  if (completion) completion(result);
-                });
+std::shared_ptr<const std::string> with_number(uint64_t number, std::string_view text) {
+  auto message = std::make_shared<std::string>(kNumber, '\0');
+  put(message->data(), number);
+  message->append(text);
+  return message;
 }
 
 }  // namespace
@@ -84,9 +75,8 @@ void Requests::take_question(const std::string& peer, const std::string& message
   const auto is_open = std::make_shared<std::once_flag>();
   const auto answer = [is_open, peer, number = take<uint64_t>(message.data()),
                        &endpoint = endpoint_, channel = channel_ + 1](const std::string& text) {
-    std::call_once(*is_open, [&] {
-      send_owned(endpoint, peer, channel, with_number(number, text), Priority::normal, {});
-    });
+    std::call_once(*is_open,
+                   [&] { send_owned(endpoint, peer, channel, with_number(number, text)); });
   };
   answerer(peer, message.substr(kNumber), answer);
 }

@@ -1,9 +1,11 @@
 #include "troika/net/tcp_endpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "troika/base/error.h"
 #include "troika/net/socket.h"
@@ -13,8 +15,15 @@ namespace troika::net {
 namespace {
 
 constexpr Milliseconds kLeaveTime{1000};
-// How long a connection that another one precludes is waited for, before it is tried again.
-constexpr Milliseconds kBusyTime{50};
+// Between attempts to connect.
+constexpr Milliseconds kFirstRest{10};
+constexpr Milliseconds kLongestRest{200};
+
+std::string show(const Address& address) {
+  return address.host.find(':') == std::string::npos
+             ? fmt::format("{}:{}", address.host, address.port)
+             : fmt::format("[{}]:{}", address.host, address.port);
+}
 
 void require(bool is_good, const std::string& what, const std::string& got,
              const std::string& expected) {
@@ -31,14 +40,15 @@ uint64_t random_number() {
 
 }  // namespace
 
-TcpEndpoint::TcpEndpoint(TcpOptions options)
+TcpEndpoint::TcpEndpoint(TcpOptions options, std::vector<Descriptor> listeners)
     : Endpoint(options.name), options_(std::move(options)) {
   require(!name().empty() && name().size() <= kMostName, "an endpoint has no such name",
           fmt::format("{} bytes", name().size()), fmt::format("1 to {}", kMostName));
   require(options_.streams >= 1 && options_.streams <= kMostStreams,
           "an endpoint has no such number of streams", fmt::format("{}", options_.streams),
           fmt::format("1 to {}", kMostStreams));
-  gate_ = std::make_unique<Gate>(reactor_.poller(), options_.secret, name(), open_listeners(),
+  open_listeners(listeners);
+  gate_ = std::make_unique<Gate>(reactor_.poller(), options_.secret, name(), std::move(listeners),
                                  options_.limits,
                                  [this](Arrival arrival) { admit(std::move(arrival)); });
   reactor_.start({[this] { return gate_->deadline(); }, [this] { gate_->expire(); }});
@@ -49,8 +59,7 @@ TcpEndpoint::~TcpEndpoint() {
   reactor_.stop();
 }
 
-std::vector<Descriptor> TcpEndpoint::open_listeners() {
-  std::vector<Descriptor> listeners;
+void TcpEndpoint::open_listeners(std::vector<Descriptor>& listeners) {
   for (const Address& address : options_.listen) {
     int error = 0;
     auto listener = listen_at(address.host, address.port, error);
@@ -61,7 +70,6 @@ std::vector<Descriptor> TcpEndpoint::open_listeners() {
     addresses_.push_back({address.host, port_of(listener)});
     listeners.push_back(std::move(listener));
   }
-  return listeners;
 }
 
 PeerLink* TcpEndpoint::find(const std::string& peer) {
@@ -124,25 +132,37 @@ bool TcpEndpoint::has_begun(const std::string& peer) {
 void TcpEndpoint::connect(const std::string& peer, const std::vector<Address>& addresses,
                           Deadline deadline) {
   require(peer != name(), "an endpoint cannot connect to itself", peer, "another name");
+  TROIKA_CHECK(!addresses.empty(), "a peer is connected to at an address");
   const auto is_up = [&] {
     const PeerLink* link = find(peer);
     return link && link->is_up();
   };
-  while (true) {
-    if (!has_begun(peer) && try_to_connect(peer, addresses, deadline)) return;
-    // The peer's own connection is on its way.
-    const auto patience = std::min<Duration>(kBusyTime, deadline.left());
-    if (run_until(is_up, patience)) return;
-    if (deadline.passed()) {
-      throw Error("net", ErrorKind::timeout,
-                  {.what = fmt::format("could not connect to {} in time", peer),
-                   .got = "another connection that was not complete"});
+  std::vector<std::string> problems(addresses.size());
+  for (Milliseconds rest = kFirstRest;; rest = std::min(2 * rest, kLongestRest)) {
+    for (size_t i = 0; i < addresses.size() && !has_begun(peer); ++i) {
+      const auto share = deadline.left() / static_cast<int>(addresses.size() - i);
+      const auto failure =
+          try_connect(peer, addresses[i], options_.secret, {Deadline::after(share)});
+      if (!failure) return;
+      if (failure->kind == DialFailure::Kind::busy) break;
+      // An attempt that our own deadline ended tells less than the one before.
+      if (deadline.passed() && !problems[i].empty()) continue;
+      problems[i] = fmt::format("{}: {}", show(addresses[i]), describe(*failure));
     }
+    // For a listener that is not there yet, or the peer's own connection.
+    if (run_until(is_up, std::min<Duration>(rest, deadline.left()))) return;
+    if (!deadline.passed()) continue;
+    std::erase(problems, "");
+    if (problems.empty()) problems.push_back("another connection that was not complete");
+    throw Error("net", ErrorKind::timeout,
+                {.what = fmt::format("could not connect to {} in time", peer),
+                 .got = fmt::format("{}", fmt::join(problems, "; "))});
   }
 }
 
-bool TcpEndpoint::try_to_connect(const std::string& peer, const std::vector<Address>& addresses,
-                                 Deadline deadline) {
+std::optional<DialFailure> TcpEndpoint::try_connect(const std::string& peer, const Address& address,
+                                                    const Secret& secret,
+                                                    const DialPatience& patience) {
   const auto entry = [&] {
     const Reactor::Hold hold(reactor_);
     return dialing_.insert(peer);
@@ -158,21 +178,34 @@ bool TcpEndpoint::try_to_connect(const std::string& peer, const std::vector<Addr
   const PairId pair{random_number(), options_.streams == 1 ? 1 : options_.streams + 1};
   Hello hello{name(), pair.attempt, options_.protection, 0, pair.sockets};
   std::vector<Dialed> sockets;
-  auto where = addresses;
   for (; hello.socket < pair.sockets; ++hello.socket) {
-    auto dialed = dial(peer, where, options_.secret, hello, deadline);
-    if (dialed.verdict == Verdict::busy) return false;
-    where = {dialed.address};
-    sockets.push_back(std::move(dialed));
+    auto result = dial(peer, address, secret, hello, patience);
+    if (const auto* failure = std::get_if<DialFailure>(&result)) return *failure;
+    sockets.push_back(std::get<Dialed>(std::move(result)));
   }
   const Reactor::Hold hold(reactor_);
   PeerLink& link = link_to(peer);
-  if (link.has_begun()) return false;
+  if (link.has_begun()) return DialFailure{DialFailure::Kind::busy, "the peer's own connection"};
   for (int i = 0; i < pair.sockets; ++i) {
     auto& dialed = sockets[static_cast<size_t>(i)];
     link.adopt(pair, i, std::move(dialed.socket), dialed.keys, options_.protection);
   }
-  return true;
+  return std::nullopt;
+}
+
+void TcpEndpoint::accept_while(std::function<bool()> has_room) {
+  const Reactor::Hold hold(reactor_);
+  gate_->accept_while(std::move(has_room));
+}
+
+void TcpEndpoint::stop_listening() {
+  const Reactor::Hold hold(reactor_);
+  gate_->close();
+}
+
+Unwelcome TcpEndpoint::unwelcome() {
+  const Reactor::Hold hold(reactor_);
+  return gate_->unwelcome();
 }
 
 void TcpEndpoint::disconnect(const std::string& peer) {
@@ -180,7 +213,18 @@ void TcpEndpoint::disconnect(const std::string& peer) {
   PeerLink* link = find(peer);
   if (!link) return;
   link->say_bye();
-  link->end(fmt::format("{} was disconnected", peer));
+  link->end("it was disconnected");
+}
+
+void TcpEndpoint::part(const std::string& peer, Duration at_most) {
+  const Reactor::Hold hold(reactor_);
+  PeerLink* link = find(peer);
+  if (!link || !link->is_up()) return disconnect(peer);
+  const PairId pair = link->part();
+  reactor_.add_timer(++last_ticket_, at_most, [this, peer, pair] {
+    PeerLink* late = find(peer);
+    if (late && late->is_of(pair)) late->end("it did not end its side");
+  });
 }
 
 Ticket TcpEndpoint::send(const std::string& peer, Channel channel, const Pieces& message,
@@ -188,7 +232,7 @@ Ticket TcpEndpoint::send(const std::string& peer, Channel channel, const Pieces&
   const Reactor::Hold hold(reactor_);
   const Ticket ticket = ++last_ticket_;
   PeerLink* link = find(peer);
-  if (link && link->is_up()) {
+  if (link && link->takes_messages()) {
     link->send(std::make_shared<Outgoing>(
         Outgoing{ticket, channel, message, priority, std::move(completion)}));
   } else if (completion) {

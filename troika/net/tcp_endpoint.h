@@ -5,12 +5,15 @@
 // computation; they may rest for up to 2 ms after a thread has stopped waiting.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "troika/net/dial.h"
 #include "troika/net/endpoint.h"
 #include "troika/net/frame_cipher.h"
 #include "troika/net/gate.h"
@@ -42,20 +45,30 @@ struct TcpOptions {
 // deadlines of who waits are for.
 class TcpEndpoint : public Endpoint {
  public:
-  // Throws Error(net, usage) for options that make no sense or a port that is taken.
-  explicit TcpEndpoint(TcpOptions options);
+  // `listeners` are open already, beside those of the options. Throws Error(net, usage) for options
+  // that make no sense or a port that is taken.
+  explicit TcpEndpoint(TcpOptions options, std::vector<Descriptor> listeners = {});
   // Sends what waits, at most for a second, and tells the peers that it leaves. Callbacks may run
   // until it returns.
   ~TcpEndpoint() override;
 
-  // Where it listens, with its ports, in the order of the options.
+  // Where it listens, with its ports, in the order of the options; without `listeners`.
   const std::vector<Address>& addresses() const { return addresses_; }
 
   // Blocks until the two are connected, by this connection or the peer's own. At once where they
-  // are. Throws what dial() throws. Not for callbacks.
+  // are. Tries the addresses in turn, again and again, until one answers. Throws Error(net):
+  // `timeout` past the deadline, telling why the last attempt at each address failed; `usage` when
+  // the peer refused. Not for callbacks.
   void connect(const std::string& peer, const std::vector<Address>& addresses, Deadline deadline);
-  // Ends the connection and all operations with the peer, which is told that this one has left.
-  void disconnect(const std::string& peer);
+  // The same in one attempt at one address, proving `secret` instead of the endpoint's own; how it
+  // failed, where it did. Throws Error(net, usage) when the peer refused.
+  std::optional<DialFailure> try_connect(const std::string& peer, const Address& address,
+                                         const Secret& secret, const DialPatience& patience);
+
+  // While `has_room` says no, nobody is accepted. It runs under the rules for callbacks.
+  void accept_while(std::function<bool()> has_room);
+  void stop_listening();
+  Unwelcome unwelcome();
 
   Ticket send(const std::string& peer, Channel channel, const Pieces& message, Priority priority,
               Completion completion) override;
@@ -63,6 +76,8 @@ class TcpEndpoint : public Endpoint {
                  Completion completion) override;
   void handle(Channel channel, size_t most, Handler handler) override;
   void listen_to_peers(PeerListener listener) override;
+  void disconnect(const std::string& peer) override;
+  void part(const std::string& peer, Duration at_most) override;
   void cancel(Ticket ticket, Outcome why) override;
   Duration now() const override;
   Ticket after(Duration delay, std::function<void()> timer) override;
@@ -71,12 +86,10 @@ class TcpEndpoint : public Endpoint {
  private:
   PeerLink& link_to(const std::string& peer);
   PeerLink* find(const std::string& peer);
-  std::vector<Descriptor> open_listeners();
+  void open_listeners(std::vector<Descriptor>& listeners);
   void admit(Arrival arrival);
   HelloReply judge(const Hello& hello);
   bool has_begun(const std::string& peer);
-  bool try_to_connect(const std::string& peer, const std::vector<Address>& addresses,
-                      Deadline deadline);
   void leave();
 
   const TcpOptions options_;

@@ -1,0 +1,66 @@
+// Rank 0's rules of a rendezvous: it gathers the ranks, keeps the keys and tells everybody who was
+// lost, over messages of any endpoint.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "troika/cluster/inquiries.h"
+#include "troika/cluster/key_store.h"
+#include "troika/cluster/members.h"
+#include "troika/cluster/relay_plan.h"
+#include "troika/cluster/roster.h"
+#include "troika/cluster/service.h"
+
+namespace troika::cluster {
+
+class RendezvousService : public Service {
+ public:
+  // `unwelcome` is asked for a note to the error of ranks that waited in vain.
+  RendezvousService(net::Endpoint& endpoint, Roster roster, RelayRules rules,
+                    std::function<std::string()> unwelcome);
+
+  // The last words to all; `bye`: rank 0 leaves, and is not lost.
+  void finish(bool bye);
+
+ private:
+  void handle(Peer& from, const Frame& frame) override;
+  void part_from(Peer& gone) override;
+  void settle() override;
+  std::optional<net::Duration> due() const override;
+  void late() override;
+
+  void greet(Peer& from, const Frame& frame);
+  void handle_relayed(Peer& relay, const Frame& frame);
+  void handle_rank(int rank, const Frame& frame);
+  void admit(Peer& way, const Hello& hello);
+  void take_back(Peer& way, int rank);
+  void lose(int rank, const std::string& reason);
+
+  void set(const std::string& key, const std::string& value);
+  void get(int rank, const Frame& frame);
+  void add(int rank, const Frame& frame);
+  void leave(int rank, const Frame& frame);
+  // Tells all that are there, at the latest when this much time has passed.
+  void announce(const Frame& news, Milliseconds within);
+  void send_news();
+  void fail_all(const Refusal& why);
+
+  const std::function<std::string()> unwelcome_;
+  Roster roster_;
+  RelayPlan plan_;
+  Members members_;
+  bool gathering_ = true;
+  std::optional<Refusal> failed_;
+  KeyStore keys_;
+  std::optional<Refusal> first_loss_;
+  std::optional<uint64_t> host_leave_;  // rank 0's call, answered when it is the last
+  std::string news_;                    // frames for all that are there
+  std::string old_news_;                // the frames before, for those that come back
+  net::Duration news_due_{};
+  Inquiries inquiries_;
+};
+
+}  // namespace troika::cluster
