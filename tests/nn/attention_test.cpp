@@ -146,6 +146,16 @@ TEST(GeluTanh, TakesViewsAndPassesNaNOn) {
 
 #ifdef TROIKA_X86_KERNELS
 // Those that this processor can run give the same bits.
+TEST(GeluTanh, OfLargeNegativeNumbersIsZeroAndFlat) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = at::tensor({-50.0, -1e3, -1e13, -1e15}).to(type).requires_grad_();
+    const at::Tensor out = gelu_tanh(x);
+    out.sum().backward();
+    EXPECT_TRUE(out.eq(0).all().item<bool>()) << out;
+    EXPECT_TRUE(x.grad().eq(0).all().item<bool>()) << x.grad();
+  }
+}
+
 TEST(NnKernels, GiveTheSameBitsForAllInstructionSets) {
   using kernels::Kernels, kernels::Number;
   constexpr size_t kRows = 40, kColumns = 83;

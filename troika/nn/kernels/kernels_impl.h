@@ -51,9 +51,11 @@ inline float exponential(float x) {
 constexpr float kSlope = 1.59576912F;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 
-// sigmoid(2 u)
+// sigmoid(2 u); 0 where exp(-2 u) would leave the range of exponential(), so that the slope of
+// large negative numbers is 0, too.
 inline float gate(float x) {
-  return 1.0F / (1.0F + exponential(-kSlope * (x + kCubic * x * x * x)));
+  const float minus = -kSlope * (x + kCubic * x * x * x);
+  return minus > 87.0F ? 0.0F : 1.0F / (1.0F + exponential(minus));
 }
 
 inline float gelu_at(float x) {
