@@ -22,25 +22,27 @@ constexpr size_t kMostAtOnce = size_t{1} << 20;
 }  // namespace
 
 FrameReader::FrameReader(const Secret& key, Protection protection)
-    : protection_(protection), cipher_(key), buffer_(kBuffer) {}
+    : protection_(protection),
+      cipher_(key),
+      buffer_(std::make_unique_for_overwrite<char[]>(kBuffer)) {}
 
 bool FrameReader::read(int socket, FrameSink& sink, std::string& reason) {
   for (size_t total = 0; total < kMostAtOnce;) {
     // A head and a tag always fit behind what is left of others.
     if (start_ > 0) {
-      std::memmove(buffer_.data(), buffer_.data() + start_, buffered());
+      std::memmove(buffer_.get(), buffer_.get() + start_, buffered());
       end_ -= std::exchange(start_, 0);
     }
     std::array<iovec, 2> parts;
     int count = 0;
-    size_t room = buffer_.size() - end_;
+    size_t room = kBuffer - end_;
     const bool reads_payload = state_ == State::payload;
     if (reads_payload) {
       parts[static_cast<size_t>(count++)] = {payload_, missing_};
       if (missing_ > kBuffer / 2) room = std::min(room, kBehindPayload);
     }
     const size_t wanted = room + (reads_payload ? missing_ : 0);
-    parts[static_cast<size_t>(count++)] = {buffer_.data() + end_, room};
+    parts[static_cast<size_t>(count++)] = {buffer_.get() + end_, room};
     const ssize_t got = ::readv(socket, parts.data(), count);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
@@ -68,7 +70,7 @@ void FrameReader::parse(FrameSink& sink) {
     if (state_ == State::head && !take_head(sink)) return;
     if (state_ == State::payload) {
       const size_t size = std::min(missing_, buffered());
-      take_payload(buffer_.data() + start_, size);
+      take_payload(buffer_.get() + start_, size);
       start_ += size;
       if (state_ == State::payload) return;
     }
@@ -83,7 +85,7 @@ bool FrameReader::take_head(FrameSink& sink) {
   const bool is_sealed = protection_ != Protection::none;
   const size_t size = is_sealed ? kSealedHead : kFrameHead;
   if (buffered() < size) return false;
-  const char* const bytes = buffer_.data() + start_;
+  const char* const bytes = buffer_.get() + start_;
   std::array<char, kFrameHead> plain;
   if (is_sealed) {
     cipher_.open_head(std::span<const char, kSealedHead>(bytes, kSealedHead), plain);
@@ -112,7 +114,7 @@ void FrameReader::take_payload(const char* bytes, size_t size) {
 bool FrameReader::take_tag() {
   if (protection_ == Protection::none) return true;
   if (buffered() < kFrameTag) return false;
-  const std::span<const char, kFrameTag> tag(buffer_.data() + start_, kFrameTag);
+  const std::span<const char, kFrameTag> tag(buffer_.get() + start_, kFrameTag);
   if (protection_ == Protection::encrypted) {
     cipher_.open({payload_, head_.length}, tag);
   } else {

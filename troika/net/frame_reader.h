@@ -4,9 +4,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "troika/net/frame_cipher.h"
 
@@ -49,9 +49,9 @@ class FrameReader {
   State state_ = State::head;
   FrameHead head_;
   char* payload_ = nullptr;
-  size_t missing_ = 0;  // bytes of the payload
-  std::vector<char> buffer_;
-  size_t start_ = 0, end_ = 0;  // what is in the buffer
+  size_t missing_ = 0;                    // bytes of the payload
+  const std::unique_ptr<char[]> buffer_;  // pages that nothing is read to cost no memory
+  size_t start_ = 0, end_ = 0;            // what is in the buffer
   std::vector<char> nowhere_;
 };
 
