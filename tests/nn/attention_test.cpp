@@ -8,6 +8,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/gelu.h"
 #include "troika/nn/kernels/kernels.h"
+#include "troika/nn/precision.h"
 #include "troika/nn/zoo.h"
 
 namespace troika::nn {
@@ -62,6 +63,20 @@ TEST(CausalSelfAttention, EqualsItsDefinitionForwardAndBackward) {
           << attention_name(way) << one.length << one.type;
     }
   }
+}
+
+TEST(CausalSelfAttention, ByProductsKeepsItsTypeUnderAutocast) {
+  torch::manual_seed(8);
+  const at::Tensor qkv = at::randn({kBatch, 140, 3 * kHeads * kSize}).requires_grad_();
+  const at::Tensor expected = causal_self_attention(qkv, kHeads, 0.0, Attention::eager);
+  at::Tensor found;
+  {
+    const Autocast autocast(parse_precision("bf16-mixed"), at::kCPU);
+    found = causal_self_attention(qkv, kHeads, 0.0, Attention::eager);
+  }
+  EXPECT_TRUE(found.equal(expected));
+  found.sum().backward();
+  EXPECT_EQ(qkv.grad().scalar_type(), at::kFloat);
 }
 
 TEST(CausalSelfAttention, DropsWeightsOfTheSoftmax) {

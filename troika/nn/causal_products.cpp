@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "troika/compat/autocast.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/kernels/numbers.h"
 
@@ -89,6 +90,8 @@ at::Tensor transposed(const at::Tensor& matrices) {
 class CausalProducts : public torch::autograd::Function<CausalProducts> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, int64_t heads) {
+    // Autocast would give products another type than what they are saved with.
+    const compat::AutocastGuard in_own_type(c10::DeviceType::CPU, {});
     const int64_t batch = qkv.size(0), length = qkv.size(1), size = qkv.size(2) / (3 * heads);
     const double scale = 1 / std::sqrt(static_cast<double>(size));
     const at::Tensor parts = qkv.view({batch, length, 3, heads, size})
