@@ -32,16 +32,17 @@ def show(row, digits=0):
     return f"{row['median']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
 
 
-def versions():
+def versions(troika=TROIKA):
     """Of the program that was built, and of the tree: "troika 1.0.0, LibTorch 1.13.1"."""
-    words = subprocess.run([TROIKA, "version"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    words = subprocess.run([troika, "version"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL, text=True).stdout.strip()
     return {"troika": words[1].rstrip(","), "libtorch": words[3], "commit": commit}
 
 
-def save(benchmark, rows, **peers):
-    """Writes the record, and prints where. `peers` are versions of other libraries."""
+def save(benchmark, rows, troika=TROIKA, **peers):
+    """Writes the record, and prints where. `troika` is the program that was measured, `peers` are versions of other
+    libraries."""
     model = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text())
     now = datetime.datetime.now(datetime.timezone.utc)
     RESULTS.mkdir(exist_ok=True)
@@ -49,5 +50,5 @@ def save(benchmark, rows, **peers):
     path.write_text(json.dumps(
         {"benchmark": benchmark, "date": f"{now:%Y-%m-%dT%H:%M:%SZ}",
          "machine": {"cpu": model[1] if model else "unknown", "cores": os.cpu_count(), "kernel": platform.release()},
-         "versions": {**versions(), **peers}, "command": sys.argv, "rows": rows}, indent=2) + "\n")
+         "versions": {**versions(troika), **peers}, "command": sys.argv, "rows": rows}, indent=2) + "\n")
     print(path)

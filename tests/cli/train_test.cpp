@@ -208,6 +208,25 @@ TEST_F(Train, DoctorSaysWhatIsThere) {
   EXPECT_THAT(troika("doctor").out, HasSubstr("back end local   available\n"));
 }
 
+TEST_F(Train, DoctorTellsWhatWasTimed) {
+  const std::string program =
+      "XDG_CACHE_HOME=" + folder_.path().string() + " exec " TROIKA_PROGRAM " doctor --tuning";
+  const std::string file = folder_ / "troika/tuning.json";
+  EXPECT_EQ(run_program(program).out, file + ": nothing was timed yet\n");
+  make_folder(folder_ / "troika");
+  write_file_atomically(file,
+                        R"([{"what": "attention of 6 heads", "cpu": "Z80", "libtorch": "2.0.0",
+      "threads": 1, "choice": "eager", "seconds": {"eager": 0.0123, "sdpa": 0.5}}])");
+  EXPECT_EQ(run_program(program).out,
+            file +
+                ": what was timed, and the fastest of it\n"
+                "attention of 6 heads: eager (eager 12.3 ms, sdpa 500 ms); LibTorch 2.0.0, "
+                "1 thread, Z80\n");
+  const auto json = nlohmann::json::parse(run_program(program + " --json").out);
+  EXPECT_EQ(json["file"], file);
+  EXPECT_EQ(json["entries"][0]["choice"], "eager");
+}
+
 // libblas3, the reference BLAS, is a dependency of Debian's LibTorch.
 TEST_F(Train, DoctorWarnsOfTheReferenceBlas) {
   const std::string folder = "/usr/lib/x86_64-linux-gnu/blas";

@@ -4,12 +4,15 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/zoo.h"
+#include "troika/train/trainer.h"
 #include "troika/train/tuning/tuning_file.h"
 
 namespace troika::train {
@@ -119,6 +122,86 @@ TEST_F(Tuning, IsTheSameOnAllRanksAndTimedOnce) {
   file_.add(entry("attention", "another way"));
   EXPECT_THAT(choices(), ElementsAre("sdpa", "sdpa", "sdpa", "sdpa"));
   EXPECT_EQ(timed, 8);
+}
+
+class Tokens : public data::Dataset {
+ public:
+  int64_t size() const override { return 64; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto tokens = at::zeros({static_cast<int64_t>(indices.size()), 8}, at::kLong);
+    return {tokens, tokens};
+  }
+  int64_t num_classes() const override { return 5; }
+  std::vector<int64_t> input_shape() const override { return {8}; }
+};
+
+// With a cache folder of its own.
+class TunedModel : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* before = std::getenv("XDG_CACHE_HOME");
+    if (before) before_ = before;
+    ::setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);
+    options_.run.folder = (folder_ / "runs").string();
+    options_.trainer.max_epochs = 1;
+    options_.trainer.enable_progress_bar = false;
+    options_.data.batch_size = 4;
+    options_.model = {
+        .name = "gpt", .vocab_size = 5, .context = 8, .layers = 1, .heads = 2, .width = 8};
+  }
+  void TearDown() override {
+    before_ ? ::setenv("XDG_CACHE_HOME", before_->c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
+  }
+  std::string tuned() const {
+    return tuned_model(options_, Tokens(), comm::local::alone(), run_folder(options_))
+        .attn_implementation;
+  }
+  std::vector<TuningEntry> timed() const { return TuningFile::of_user().read(); }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+  std::optional<std::string> before_;
+  const bool has_choice_ = nn::available_attention().size() > 1;
+};
+
+TEST_F(TunedModel, TimesWhereThereIsAChoice) {
+  EXPECT_EQ(tuned() != "auto", has_choice_);
+  EXPECT_THAT(timed(), SizeIs(has_choice_ ? 1 : 0));
+  options_.model.attn_implementation = "eager";
+  EXPECT_EQ(tuned(), "eager");
+  EXPECT_THAT(timed(), SizeIs(has_choice_ ? 1 : 0));
+}
+
+TEST_F(TunedModel, TimesNothingWhereItIsNotToBe) {
+  options_.trainer.deterministic = true;
+  EXPECT_EQ(tuned(), "auto");
+  options_.trainer.deterministic = false;
+  options_.trainer.benchmark = false;
+  EXPECT_EQ(tuned(), "auto");
+  options_.trainer.benchmark = true;
+  options_.model = {.name = "mlp"};
+  EXPECT_EQ(tuned(), "auto");
+  EXPECT_THAT(timed(), IsEmpty());
+}
+
+// Another choice would change the bits of the steps to come.
+TEST_F(TunedModel, IsThatOfTheCheckpoint) {
+  for (const std::string name : {"eager", "sdpa"}) {
+    options_.run.name = name;
+    options_.trainer.ckpt_path.clear();
+    options_.model.attn_implementation = name;
+    Task task(nn::make_model(options_.model));
+    Trainer(options_, comm::local::alone()).fit(task, Tokens(), Tokens());
+    options_.trainer.ckpt_path = "last";
+    options_.model.attn_implementation = "auto";
+    EXPECT_EQ(tuned(), has_choice_ ? name : "auto");
+    Trainer again(options_, comm::local::alone());
+    Task more(nn::make_model(options_.model));
+    again.fit(more, Tokens(), Tokens());
+    EXPECT_EQ(nn::attention_name(nn::attention_modules(more.module())[0]->attention()),
+              has_choice_ ? name : "auto");
+  }
+  EXPECT_THAT(timed(), IsEmpty());
 }
 
 }  // namespace
