@@ -67,7 +67,9 @@ class ShmGroup : public GroupImpl {
     } catch (const Error&) {
       // Left as it is: lost memory is better than garbage.
     }
-    board_->leave();
+    // The others hear of a failure, and why, by the control connection; here they would only see
+    // that this rank is gone.
+    if (!this->lifeline()->is_cut()) board_->leave();
     if (station().id == 0) lifeline()->leave();
   }
 
