@@ -19,11 +19,21 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const std::string kRefused =
-    "[train] LibTorch refused an operation in training_step; got `mat1 and mat2 shapes cannot be "
-    "multiplied (4x4 and 5x8)` (batch: inputs Float [4, 4], targets Float [4, 1])";
+// LibTorch's own words for what the module below does wrong; versions differ.
+std::string words_of_libtorch() {
+  try {
+    at::linear(at::ones({4, 4}), at::ones({8, 5}), at::ones({8}));
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
 
 TEST_F(OwnProgram, AnErrorOfLibTorchIsALineThatSaysWhereItWas) {
+  const auto refused = fmt::format(
+      "[train] LibTorch refused an operation in training_step; got `{}` (batch: inputs Float [4, "
+      "4], targets Float [4, 1])",
+      words_of_libtorch());
   Task task(make_sum_net(5), mean_square);
   options_.data.batch_size = 4;
   options_.trainer.num_sanity_val_steps = 0;
@@ -31,13 +41,13 @@ TEST_F(OwnProgram, AnErrorOfLibTorchIsALineThatSaysWhereItWas) {
     Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums());
     FAIL() << "fit() of a module that does not fit the data";
   } catch (const Error& error) {
-    EXPECT_EQ(error.what(), kRefused);
+    EXPECT_EQ(error.what(), refused);
     EXPECT_EQ(error.kind(), ErrorKind::failure);
     EXPECT_THROW(std::rethrow_if_nested(error), c10::Error) << "LibTorch's own is kept";
   }
   const auto summary = read_summary(folder_ / "run/summary.json");
   EXPECT_EQ(summary.status, "failed");
-  EXPECT_EQ(summary.failure, kRefused);
+  EXPECT_EQ(summary.failure, refused);
 }
 
 TEST_F(OwnProgram, AnErrorOfLibTorchInTheLossIsOneOnEveryRank) {
@@ -140,13 +150,15 @@ TEST_F(OwnProgram, EpochsThatNobodyChoseAreTold) {
 TEST_F(OwnProgram, FramesOfTheStackAreShownWhereTheyAreAskedFor) {
   Task task(make_sum_net(5), mean_square);
   ::setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
-  EXPECT_THAT([&] { Trainer(options_, comm::local::alone()).validate(task, Sums()); },
-              testing::ThrowsMessage<Error>(
-                  AllOf(HasSubstr("in validation_step; got `mat1 and"), HasSubstr("frame #0: "))));
+  EXPECT_THAT(
+      [&] { Trainer(options_, comm::local::alone()).validate(task, Sums()); },
+      testing::ThrowsMessage<Error>(AllOf(
+          HasSubstr("in validation_step; got `" + words_of_libtorch()), HasSubstr("frame #0: "))));
   ::unsetenv("TORCH_SHOW_CPP_STACKTRACES");
-  EXPECT_THAT([&] { Trainer(options_, comm::local::alone()).predict(task, Sums()); },
-              testing::ThrowsMessage<Error>(
-                  AllOf(HasSubstr("in predict_step; got `mat1 and"), Not(HasSubstr("frame #")))));
+  EXPECT_THAT(
+      [&] { Trainer(options_, comm::local::alone()).predict(task, Sums()); },
+      testing::ThrowsMessage<Error>(AllOf(HasSubstr("in predict_step; got `" + words_of_libtorch()),
+                                          Not(HasSubstr("frame #")))));
 }
 
 // Prints what main() prints of an error, and returns the exit code.
