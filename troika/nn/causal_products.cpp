@@ -94,7 +94,9 @@ class CausalProducts : public torch::autograd::Function<CausalProducts> {
     const compat::AutocastGuard in_own_type(c10::DeviceType::CPU, {});
     const int64_t batch = qkv.size(0), length = qkv.size(1), size = qkv.size(2) / (3 * heads);
     const double scale = 1 / std::sqrt(static_cast<double>(size));
-    const at::Tensor parts = qkv.view({batch, length, 3, heads, size})
+    // Detached, because a view of what has a gradient would be saved as a leaf that has one.
+    const at::Tensor parts = qkv.detach()
+                                 .view({batch, length, 3, heads, size})
                                  .permute({2, 0, 3, 1, 4})
                                  .reshape({3, batch * heads, length, size});
     const at::Tensor q = parts.select(0, 0), k = parts.select(0, 1), v = parts.select(0, 2);
