@@ -160,7 +160,7 @@ TEST(GeluTanh, TakesViewsAndPassesNaNOn) {
 }
 
 #ifdef TROIKA_X86_KERNELS
-// Those that this processor can run give the same bits.
+// All instruction sets that this processor has give the same bits.
 TEST(GeluTanh, OfLargeNegativeNumbersIsZeroAndFlat) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = at::tensor({-50.0, -1e3, -1e13, -1e15}).to(type).requires_grad_();

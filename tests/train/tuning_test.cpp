@@ -98,7 +98,7 @@ TEST_F(Tuning, FollowsTheCacheFolder) {
   before ? ::setenv("XDG_CACHE_HOME", kept.c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
 }
 
-// What is the fastest on rank 0 is not where all are added up.
+// The way that is fastest on rank 0 is not the fastest when all ranks are added up.
 TEST_F(Tuning, IsTheSameOnAllRanksAndTimedOnce) {
   const std::vector<std::vector<double>> seconds{{1, 2}, {5, 2}, {5, 2}, {5, 2}};
   std::atomic<int> timed = 0;

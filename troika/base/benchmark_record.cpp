@@ -1,14 +1,15 @@
 #include "troika/base/benchmark_record.h"
 
 #include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -52,13 +53,17 @@ Spread spread_of(std::vector<double> samples) {
 
 std::string cpu_model() {
   std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(':');
-    if (line.starts_with("model name") && colon != line.npos) {
-      return std::string(trim(std::string_view(line).substr(colon + 1)));
-    }
+  std::map<std::string, std::string> first;  // values of the first processor
+  for (std::string line; std::getline(info, line) && !line.empty();) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const auto name = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    const auto value = line.find_first_not_of(" \t", colon + 1);
+    if (value != std::string::npos) first[name] = line.substr(value);
   }
-  return "unknown";
+  if (!first.contains("model name")) return "unknown";
+  return fmt::format("{} (family {}, model {})", first["model name"], first["cpu family"],
+                     first["model"]);
 }
 
 BenchmarkRecord::BenchmarkRecord(std::string name, std::map<std::string, std::string> versions)

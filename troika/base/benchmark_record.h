@@ -1,4 +1,4 @@
-// What a benchmark has measured, in the format that bench/compare reads (docs/benchmarks.md).
+// The results of a benchmark, in the format that bench/compare reads (docs/benchmarks.md).
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ class BenchmarkRecord {
   std::vector<Row> rows_;
 };
 
-// The processor's name; "unknown" where the system does not tell.
+// "AMD EPYC (family 25, model 17)"; "unknown" where the system does not tell.
 std::string cpu_model();
 
 }  // namespace troika

@@ -24,10 +24,10 @@ const std::string& attention_name(Attention attention);
 // Throws Error(usage) for another name.
 Attention parse_attention(const std::string& name);
 
-// Those that this LibTorch has, without automatic.
+// The implementations that this LibTorch has, without automatic.
 std::vector<Attention> available_attention();
 
-// What `automatic` stands for, and what stands for sdpa where LibTorch has none.
+// The implementation that is used: resolves automatic, and sdpa where LibTorch has none.
 Attention resolve(Attention attention, at::Device device, at::ScalarType type);
 
 // softmax(q k^T / sqrt(size)) v of each head, where a position sees itself and those before it.
@@ -49,7 +49,7 @@ class AttentionModule : public torch::nn::Module {
 // The modules at or below `module` that compute attention.
 std::vector<AttentionModule*> attention_modules(torch::nn::Module& module);
 
-// What causal_self_attention() is called with.
+// The shapes that causal_self_attention() is called with.
 struct AttentionShape {
   int64_t batch = 1;
   int64_t heads = 1;

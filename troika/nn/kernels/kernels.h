@@ -7,7 +7,7 @@
 
 namespace troika::nn::kernels {
 
-// Of what is read and written; all is computed in float32.
+// The type of the numbers that are read and written; all is computed in float32.
 enum class Number { f32, bf16 };
 
 // A batch of matrices of `rows` x `columns`, one after another. Row r is of position first + r,

@@ -67,7 +67,8 @@ inline float gelu_slope(float x) {
   return open + x * open * (1.0F - open) * kSlope * (1.0F + 3.0F * kCubic * x * x);
 }
 
-// Of all bfloat16 numbers, by their bits. Those of common numbers lie in the first-level cache.
+// Results for all bfloat16 numbers, by their bits. Entries of common numbers stay in the
+// first-level cache.
 struct Tables {
   Half gelu[1 << 16];
   float slope[1 << 16];

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "troika/base/benchmark_record.h"
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/log.h"

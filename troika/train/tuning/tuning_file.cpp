@@ -1,10 +1,6 @@
 #include "troika/train/tuning/tuning_file.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
-#include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "troika/base/error.h"
@@ -42,21 +38,6 @@ Json to_json(const TuningEntry& entry) {
           {"threads", entry.question.threads},
           {"choice", entry.choice},
           {"seconds", ways}};
-}
-
-std::string cpu_model() {
-  std::ifstream info("/proc/cpuinfo");
-  std::map<std::string, std::string> first;  // values of the first processor
-  for (std::string line; std::getline(info, line) && !line.empty();) {
-    const auto colon = line.find(':');
-    if (colon == std::string::npos) continue;
-    const auto name = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
-    const auto value = line.find_first_not_of(" \t", colon + 1);
-    if (value != std::string::npos) first[name] = line.substr(value);
-  }
-  if (!first.contains("model name")) return "unknown";
-  return fmt::format("{} (family {}, model {})", first["model name"], first["cpu family"],
-                     first["model"]);
 }
 
 TuningFile TuningFile::of_user() {

@@ -1,4 +1,4 @@
-// What was timed on this machine, kept for later runs.
+// The file that keeps results of timing on this machine for later runs.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace troika::train {
 // One thing that can be done in several ways, in one setting.
 struct TuningQuestion {
   std::string what;      // "attention of 48 heads, 256 x 64, BFloat16"
-  std::string cpu;       // cpu_model()
+  std::string cpu;       // troika::cpu_model()
   std::string libtorch;  // compat::torch_version()
   int threads = 1;       // of each process
 
@@ -31,9 +31,6 @@ struct TuningEntry {
 
 // As the file has it, and `troika doctor --tuning --json`.
 nlohmann::ordered_json to_json(const TuningEntry& entry);
-
-// "AMD EPYC (family 25, model 17)"; "unknown" where the system does not say.
-std::string cpu_model();
 
 // A small JSON file. Any number of processes may use it at once: it is replaced as a whole, so that
 // of two that add at the same instant one may lose its entry, which is then timed again.
