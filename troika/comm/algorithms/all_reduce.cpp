@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "troika/comm/algorithms/basic.h"
+#include "troika/comm/algorithms/ring.h"
 
 namespace troika::comm {
 
@@ -81,6 +82,7 @@ void unfold(const Party& party, const Fold& fold, Span whole) {
 
 void ring_all_reduce(const Party& party, Span whole, const Elements& elements) {
   const auto blocks = even_blocks(whole, elements.size(), party.size());
+  if (!elements.wants_all_terms()) return ring_reduce_and_gather(party, blocks, elements);
   flat_reduce_scatter(party, blocks, elements);
   ring_all_gather(party, blocks);
 }

@@ -1,5 +1,7 @@
 #include "troika/comm/algorithms/basic.h"
 
+#include "troika/comm/algorithms/ring.h"
+
 namespace troika::comm {
 
 void tree_broadcast(const Party& party, Span whole, int root) {
@@ -34,33 +36,6 @@ void tree_reduce(const Party& party, Span whole, int root, const Elements& eleme
     if (position + mask < n) reducer.receive(modulo(position + mask + root, n), whole);
   }
   elements.finish(whole);
-}
-
-void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
-                         const Elements& elements) {
-  const int n = party.size();
-  const auto block = [&](int index) { return blocks[static_cast<size_t>(modulo(index, n))]; };
-  Reducer reducer(party, elements);
-  for (int step = 0; step < n - 1; ++step) {
-    reducer.start(modulo(party.me - 1, n), block(party.me - 2 - step),
-                  Reducer::Order::arriving_first);
-    Transfers sends(party);
-    sends.send(modulo(party.me + 1, n), block(party.me - 1 - step));
-    reducer.finish();
-    sends.wait();
-  }
-  elements.finish(block(party.me));
-}
-
-void ring_all_gather(const Party& party, const std::vector<Span>& blocks) {
-  const int n = party.size();
-  const auto block = [&](int index) { return blocks[static_cast<size_t>(modulo(index, n))]; };
-  for (int step = 0; step < n - 1; ++step) {
-    Transfers both(party);
-    both.receive(modulo(party.me - 1, n), block(party.me - step - 1));
-    both.send(modulo(party.me + 1, n), block(party.me - step));
-    both.wait();
-  }
 }
 
 namespace {

@@ -14,14 +14,10 @@ void tree_broadcast(const Party& party, Span whole, int root);
 // Binomial tree to `root`, whose `whole` becomes the result; the others' are used up.
 void tree_reduce(const Party& party, Span whole, int root, const Elements& elements);
 
-// One block a member, of any sizes. Ring: n-1 steps. After reduce-scatter this member's own block
-// is the result, and the others are used up; before all-gather its own block is filled.
-void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
-                         const Elements& elements);
-void ring_all_gather(const Party& party, const std::vector<Span>& blocks);
-
-// The same in a ring, or, for Elements::wants_all_terms(), with every block sent straight to its
-// owner, which reduces all of them at once: one rounding, bytes and messages of the ring.
+// One block a member, of any sizes. After it this member's own block is the result, and the others
+// are used up. ring_reduce_scatter(), or, for Elements::wants_all_terms(), every block goes
+// straight to its owner, which reduces all of them at once: one rounding, bytes and messages of the
+// ring.
 void flat_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                          const Elements& elements);
 

@@ -11,6 +11,7 @@
 #include "troika/comm/algorithms/all_reduce.h"
 #include "troika/comm/algorithms/basic.h"
 #include "troika/comm/algorithms/hierarchical.h"
+#include "troika/comm/algorithms/ring.h"
 
 namespace troika::comm {
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "troika/comm/algorithms/basic.h"
+#include "troika/comm/algorithms/ring.h"
 
 namespace troika::comm {
 

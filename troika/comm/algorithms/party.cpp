@@ -55,9 +55,6 @@ std::vector<Span> blocks_of(Span whole, size_t element, const std::vector<int64_
   return blocks;
 }
 
-namespace {
-
-// At least one: the receiver of an empty block, too, finds out whether the sender is in its call.
 std::vector<Span> segments(Span whole) {
   std::vector<Span> parts;
   size_t at = 0;
@@ -68,11 +65,9 @@ std::vector<Span> segments(Span whole) {
   return parts;
 }
 
-std::unique_ptr<Channel::Arrival> start_receive(const Party& party, int member, Span span) {
-  return party.channel.receive(party.rank_of(member), party.lane, span.data, span.bytes);
+std::unique_ptr<Channel::Arrival> start_receive(const Party& party, int member, Span segment) {
+  return party.channel.receive(party.rank_of(member), party.lane, segment.data, segment.bytes);
 }
-
-}  // namespace
 
 void Transfers::send(int member, Span whole) {
   const int rank = party_.rank_of(member);
@@ -98,9 +93,14 @@ void Transfers::receive(int member, Span whole) {
 void Transfers::wait() {
   for (const auto& arrival : arriving_) arrival->verify(party_.deadline);
   for (const auto& arrival : arriving_) arrival->wait(party_.deadline);
-  for (const auto& sending : sending_) sending->wait(party_.deadline);
+  for (size_t sent = 0; sent < sending_.size(); ++sent) wait_for(sent);
   arriving_.clear();
   sending_.clear();
+}
+
+void Transfers::wait_for(size_t sent) {
+  if (sending_[sent]) sending_[sent]->wait(party_.deadline);
+  sending_[sent].reset();
 }
 
 void Reducer::start(int member, Span whole, Order order) {

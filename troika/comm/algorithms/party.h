@@ -95,6 +95,13 @@ std::vector<Span> even_blocks(Span whole, size_t element, int n);
 // `whole` cut into one block per count.
 std::vector<Span> blocks_of(Span whole, size_t element, const std::vector<int64_t>& counts);
 
+// `whole` cut into segments of at most kSegmentBytes, of which there is at least one: the receiver
+// of an empty block, too, finds out whether the sender is in its call.
+std::vector<Span> segments(Span whole);
+
+// Starts receiving one segment.
+std::unique_ptr<Channel::Arrival> start_receive(const Party& party, int member, Span segment);
+
 // Transfers under way that end together.
 class Transfers {
  public:
@@ -104,6 +111,13 @@ class Transfers {
   void send(int member, Span whole);
   void receive(int member, Span whole);
   void wait();
+
+  // Whether a segment was sent and its memory may be written to; segments are numbered from 0 since
+  // the last wait(). False where that cannot be told before wait_for() has returned, which blocks.
+  bool is_over(size_t sent) const {
+    return sent < sending_.size() && (!sending_[sent] || sending_[sent]->done());
+  }
+  void wait_for(size_t sent);
 
  private:
   const Party& party_;

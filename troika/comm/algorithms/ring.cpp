@@ -1,0 +1,147 @@
+#include "troika/comm/algorithms/ring.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+
+namespace troika::comm {
+
+namespace {
+
+// What becomes of a segment that comes from the member before.
+struct Hop {
+  enum class Kind {
+    reduce,    // this member's terms are added to it
+    complete,  // the same, and these were the last ones
+    gather,    // is a result
+  };
+  Kind kind;
+  Span segment;
+  bool is_sent_on;
+};
+
+// The hops of one member, in the order in which their segments come.
+class Ring {
+ public:
+  Ring(const Party& party, Elements elements) : party_(party), elements_(elements) {}
+
+  // Reductions come before what is gathered.
+  void add(Hop::Kind kind, Span block, bool is_sent_on) {
+    for (const Span segment : segments(block)) hops_.push_back({kind, segment, is_sent_on});
+    if (kind != Hop::Kind::gather) reductions_ = hops_.size();
+  }
+
+  // Sends `first` and then what the hops say. Blocks until all of it is done.
+  void run(Span first) {
+    const size_t wanted = std::min(kWindow, reductions_) * kSegmentBytes;
+    scratch_ = std::make_unique_for_overwrite<char[]>(wanted);
+    // Before much is sent: word that this member is ready would else wait behind it on some
+    // transports.
+    post();
+    send(first);
+    for (const Hop& hop : hops_) {
+      post();
+      arriving_.front()->wait(party_.deadline);
+      arriving_.pop_front();
+      take(hop);
+    }
+    sends_.wait();
+  }
+
+ private:
+  // Segments that are received at a time: so few that a call needs no fresh memory, and more than
+  // lie in front of the word for the next one in this member's own socket, where a link is slow.
+  static constexpr size_t kWindow = 8;
+
+  int neighbour(int distance) const { return modulo(party_.me + distance, party_.size()); }
+  char* place(size_t hop) const { return scratch_.get() + hop % kWindow * kSegmentBytes; }
+  void send(Span span) { sends_.send(neighbour(1), span); }
+
+  // Starts the receives that may be under way now, of which there is one at least.
+  void post() {
+    for (; posted_ < hops_.size() && arriving_.size() < kWindow && may_post(); ++posted_) {
+      const Hop& hop = hops_[posted_];
+      char* const into = posted_ < reductions_ ? place(posted_) : hop.segment.data;
+      arriving_.push_back(start_receive(party_, neighbour(-1), {into, hop.segment.bytes}));
+    }
+  }
+
+  // Results take the places of the terms that were sent first, in the order of these: not before
+  // the terms have left them.
+  bool may_post() {
+    if (reductions_ == 0 || posted_ < reductions_) return true;
+    const size_t sent = posted_ - reductions_;
+    if (!sends_.is_over(sent) && arriving_.empty()) sends_.wait_for(sent);
+    return sends_.is_over(sent);
+  }
+
+  void take(const Hop& hop) {
+    if (hop.kind != Hop::Kind::gather) {
+      void* const mine = hop.segment.data;
+      const std::array<const void*, 2> terms{place(taken_), mine};
+      reduce({&mine, 1}, terms, elements_.count(hop.segment), elements_.type, elements_.op);
+      if (hop.kind == Hop::Kind::complete) elements_.finish(hop.segment);
+    }
+    ++taken_;
+    if (hop.is_sent_on) send(hop.segment);
+  }
+
+  const Party& party_;
+  const Elements elements_;
+  std::vector<Hop> hops_;
+  size_t reductions_ = 0;  // of the hops
+  size_t posted_ = 0;      // hops whose receive has been started
+  size_t taken_ = 0;
+  Transfers sends_{party_};
+  std::unique_ptr<char[]> scratch_;
+  std::deque<std::unique_ptr<Channel::Arrival>> arriving_;  // into scratch_: goes first
+};
+
+const Span& at_of(const std::vector<Span>& blocks, int index) {
+  return blocks[static_cast<size_t>(modulo(index, static_cast<int>(blocks.size())))];
+}
+
+// In step s comes the block that this member sends on in step s + 1.
+void add_reductions(Ring& ring, const std::vector<Span>& blocks, int me, bool is_result_sent_on) {
+  const int steps = static_cast<int>(blocks.size()) - 1;
+  for (int step = 0; step < steps; ++step) {
+    const bool is_last = step == steps - 1;
+    ring.add(is_last ? Hop::Kind::complete : Hop::Kind::reduce, at_of(blocks, me - 2 - step),
+             !is_last || is_result_sent_on);
+  }
+}
+
+void add_gathers(Ring& ring, const std::vector<Span>& blocks, int me) {
+  const int steps = static_cast<int>(blocks.size()) - 1;
+  for (int step = 0; step < steps; ++step) {
+    ring.add(Hop::Kind::gather, at_of(blocks, me - 1 - step), step < steps - 1);
+  }
+}
+
+}  // namespace
+
+void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
+                         const Elements& elements) {
+  if (party.size() == 1) return elements.finish(blocks.front());
+  Ring ring(party, elements);
+  add_reductions(ring, blocks, party.me, /*is_result_sent_on=*/false);
+  ring.run(at_of(blocks, party.me - 1));
+}
+
+void ring_all_gather(const Party& party, const std::vector<Span>& blocks) {
+  if (party.size() == 1) return;
+  Ring ring(party, Elements{});
+  add_gathers(ring, blocks, party.me);
+  ring.run(at_of(blocks, party.me));
+}
+
+void ring_reduce_and_gather(const Party& party, const std::vector<Span>& blocks,
+                            const Elements& elements) {
+  if (party.size() == 1) return elements.finish(blocks.front());
+  Ring ring(party, elements);
+  add_reductions(ring, blocks, party.me, /*is_result_sent_on=*/true);
+  add_gathers(ring, blocks, party.me);
+  ring.run(at_of(blocks, party.me - 1));
+}
+
+}  // namespace troika::comm
