@@ -35,9 +35,8 @@ class Ring {
   void run(Span first) {
     const size_t wanted = std::min(kWindow, reductions_) * kSegmentBytes;
     scratch_ = std::make_unique_for_overwrite<char[]>(wanted);
-    // Before much is sent: word that this member is ready would else wait behind it on some
-    // transports.
-    post();
+    // Announced before receives are posted: a neighbour that hears of a receive sends at once, and
+    // its own word that it is ready for `first` would wait behind that.
     send(first);
     for (const Hop& hop : hops_) {
       post();
