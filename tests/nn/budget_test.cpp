@@ -1,12 +1,13 @@
 // Budgeted recomputation as it is carried out, by the memory that is counted and the blocks that
 // are run.
-#include "troika/nn/recompute/budget.h"
+#include "troika/nn/recompute/block_costs.h"
 
 #include <gmock/gmock.h>
 
 #include "troika/base/memory.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/recompute/recompute.h"
 
 namespace troika::nn {
 namespace {

@@ -9,7 +9,7 @@
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/recompute/budget.h"
+#include "troika/nn/recompute/block_costs.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 

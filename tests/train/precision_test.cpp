@@ -202,9 +202,10 @@ TEST_F(PrecisionOfARun, ABudgetMustSuffice) {
   prepare("32");
   options_.trainer.recompute = "budget:100";
   Task task(nn::from_sequential(torch::nn::Sequential(torch::nn::Linear(8, 4))));
-  EXPECT_ERROR(fit_task(task), ErrorKind::usage,
-               "[nn] activations do not fit into the memory for them, whatever is recomputed; got "
-               "100 B, expected more");
+  EXPECT_ERROR(
+      fit_task(task), ErrorKind::usage,
+      "[layout] activations do not fit into the memory for them, whatever is recomputed; got "
+      "100 B, expected more");
 }
 
 struct Ones : torch::nn::Module {

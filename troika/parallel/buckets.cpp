@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/buckets.h"
 #include "troika/optim/flat_parameters.h"
 
 namespace troika::parallel {
@@ -15,28 +15,17 @@ namespace troika::parallel {
 std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
                                                 const std::vector<size_t>& order,
                                                 int64_t first_bytes, int64_t bytes) {
-  struct Open {
-    c10::ScalarType type;
-    c10::Device device;
-    size_t index;
-    int64_t bytes;
-  };
-  std::vector<std::vector<size_t>> buckets;
-  std::vector<Open> open;
-  for (const size_t i : order) {
-    const at::Tensor& tensor = slots[i].parameter;
-    auto bucket = std::find_if(open.begin(), open.end(), [&](const Open& o) {
-      return o.type == tensor.scalar_type() && o.device == tensor.device();
-    });
-    if (bucket == open.end()) {
-      bucket = open.insert(open.end(), {tensor.scalar_type(), tensor.device(), buckets.size(), 0});
-      buckets.emplace_back();
-    }
-    bucket->bytes += static_cast<int64_t>(tensor.nbytes());
-    buckets[bucket->index].push_back(i);
-    if (bucket->bytes >= (bucket->index == 0 ? first_bytes : bytes)) open.erase(bucket);
+  std::vector<layout::BucketItem> items;
+  for (const auto& slot : slots) {
+    const auto& tensor = slot.parameter;
+    const auto device = tensor.device();
+    // Numbers of types and devices are one byte each.
+    const auto kind = (static_cast<int64_t>(tensor.scalar_type()) << 16) |
+                      (static_cast<int64_t>(device.type()) << 8) |
+                      static_cast<uint8_t>(device.index());
+    items.push_back({.bytes = static_cast<int64_t>(tensor.nbytes()), .kind = kind});
   }
-  return buckets;
+  return layout::assign_buckets(items, order, first_bytes, bytes);
 }
 
 at::Tensor allocate_flat(const comm::Group& group, int64_t count, const at::Tensor& like) {
@@ -66,24 +55,6 @@ void close_bucket(std::vector<Slot>& slots, Bucket& bucket) {
   for (const size_t i : bucket.members) slots[i].view.reset();
 }
 
-namespace {
-
-int64_t round_up(int64_t count, int64_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
-}
-
-}  // namespace
-
-int64_t slot_offset(int64_t end, int64_t count, int64_t piece_multiple) {
-  return count < piece_multiple ? end : round_up(end, piece_multiple);
-}
-
-// In a bucket of fewer elements no slot has as many.
-int64_t padded_count(int64_t end, int ranks, int64_t piece_multiple) {
-  const int64_t multiple = end < piece_multiple ? 1 : piece_multiple;
-  return round_up(end, ranks * std::lcm(kBlockMultiple, multiple));
-}
-
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
                                  const std::vector<std::vector<size_t>>& members, Keeps keeps,
                                  int64_t piece_multiple) {
@@ -95,11 +66,12 @@ std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& sl
     bucket.members = indices;
     for (const size_t i : indices) {
       slots[i].bucket = buckets.size() - 1;
-      slots[i].offset = slot_offset(bucket.count, slots[i].parameter.numel(), piece_multiple);
+      slots[i].offset =
+          layout::item_offset(bucket.count, slots[i].parameter.numel(), piece_multiple);
       bucket.count = slots[i].offset + slots[i].parameter.numel();
     }
     if (keeps != Keeps::all) {
-      bucket.count = padded_count(bucket.count, group.size(), piece_multiple);
+      bucket.count = layout::padded_count(bucket.count, group.size(), piece_multiple);
     }
     if (keeps == Keeps::own_block_only) continue;
     open_bucket(group, slots, bucket);

@@ -43,7 +43,7 @@ enum class Keeps {
 
 struct Bucket {
   comm::GradientBucket gradient;
-  int64_t count = 0;  // of elements; cut into blocks, as padded_count() has it
+  int64_t count = 0;  // of elements; see layout::padded_count()
   // This rank's block of the mean, [count / ranks]; with Keeps::own_block_only from the
   // first step on.
   at::Tensor own_block;
@@ -54,16 +54,11 @@ struct Bucket {
   std::optional<comm::Work> copied;  // after that, the mean over copies of own_block
 };
 
-// The indices of `slots` that share a bucket, for buckets in the order of `order`. One is open per
-// type and device; it closes when it reaches its limit, which is `first_bytes` for the first of all
-// (Li et al., VLDB 2020, section 3.2.3). Plain data in, so that equal arguments give equal buckets
-// on all ranks.
+// layout::assign_buckets() of these slots, which a bucket holds of one type and device, in the
+// order of `order`.
 std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
                                                 const std::vector<size_t>& order,
                                                 int64_t first_bytes, int64_t bytes);
-
-// So that blocks start at the lines of a cache.
-constexpr int64_t kBlockMultiple = 16;
 
 // Buckets of these members, in the group's memory; fills in view, bucket and offset of every slot.
 // A gradient that is defined moves into its view with its value, unless buckets start closed, as
@@ -72,11 +67,6 @@ constexpr int64_t kBlockMultiple = 16;
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
                                  const std::vector<std::vector<size_t>>& members,
                                  Keeps keeps = Keeps::all, int64_t piece_multiple = 1);
-
-// Where in a bucket, of which `end` elements are taken, a slot of `count` elements begins.
-int64_t slot_offset(int64_t end, int64_t count, int64_t piece_multiple);
-// The elements of a bucket that is cut into a block for each of `ranks`.
-int64_t padded_count(int64_t end, int ranks, int64_t piece_multiple);
 
 // Memory for a bucket that has none, and the views of its members; only what pads these is set.
 void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& bucket);

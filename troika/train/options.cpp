@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "troika/base/error.h"
+#include "troika/layout/recompute.h"
 #include "troika/nn/attention.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
-#include "troika/nn/recompute/budget.h"
 #include "troika/train/callbacks/options.h"
 #include "troika/train/exchange_options.h"
 #include "troika/train/loggers/logger.h"
@@ -40,7 +40,7 @@ config::Rule recompute_policy() {
           [](const config::Value& value) {
             const auto& policy = std::get<std::string>(value);
             try {
-              if (!nn::recompute_budget(policy)) nn::recompute_plan(policy, 1);
+              if (!layout::recompute_budget(policy)) layout::recompute_plan(policy, 1);
               return true;
             } catch (const Error&) {
               return false;

@@ -65,7 +65,7 @@ const nn::Model& Task::blocks() const {
                .hint = "nn::from_sequential() makes one"});
 }
 
-void Task::recompute(nn::RecomputePlan plan) {
+void Task::recompute(layout::RecomputePlan plan) {
   if (plan.empty()) {
     if (model_) {
       forward_ =

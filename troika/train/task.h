@@ -75,7 +75,7 @@ class Task : public Hooks {
 
   // From now on, activations are recomputed by this plan. Throws Error(usage), but for an empty
   // plan, where blocks() does.
-  void recompute(nn::RecomputePlan plan);
+  void recompute(layout::RecomputePlan plan);
   // The model that recompute() plans for. Throws Error(usage) unless has_blocks(): the task was
   // made of an nn::Model alone.
   const nn::Model& blocks() const;

@@ -13,7 +13,7 @@
 #include "troika/compat/module_members.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/recompute/budget.h"
+#include "troika/nn/recompute/block_costs.h"
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint/reader.h"
 
@@ -116,13 +116,14 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   counts_memory_ = placement_.device.is_cpu() && compat::counts_tensor_memory() &&
                    std::ranges::all_of(
                        tensors, [](const auto& entry) { return compat::is_counted(entry.tensor); });
-  recompute_budget_ = nn::recompute_budget(options.trainer.recompute);
+  recompute_budget_ = layout::recompute_budget(options.trainer.recompute);
   if (recompute_budget_) {
     task_.blocks();
   } else if (options.trainer.recompute == "none") {
     task_.recompute({});
   } else {
-    task_.recompute(nn::recompute_plan(options.trainer.recompute, task_.blocks().blocks().size()));
+    task_.recompute(
+        layout::recompute_plan(options.trainer.recompute, task_.blocks().blocks().size()));
   }
   if (!options.offload.activations.empty()) {
     if (task_.replicas() > 1) {
@@ -173,7 +174,7 @@ void TrainingStep::plan_recomputation(const at::Tensor& input) {
   const int64_t budget = *std::exchange(recompute_budget_, std::nullopt);
   // Blocks are measured one by one, outside of a pass, which would gather what each needs.
   if (exchange_->shares_parameters()) exchange_->agree();
-  std::vector<nn::BlockCost> costs = [&] {
+  std::vector<layout::BlockCost> costs = [&] {
     const nn::Autocast autocast(placement_.precision, placement_.device.type());
     return nn::measure_blocks(task_.blocks(), input);
   }();
@@ -194,7 +195,7 @@ void TrainingStep::plan_recomputation(const at::Tensor& input) {
                 .output_bytes = static_cast<int64_t>(row[2]),
                 .saved_bytes = static_cast<int64_t>(row[3])};
   }
-  task_.recompute(nn::plan_for_budget(costs, budget).plan);
+  task_.recompute(layout::plan_for_budget(costs, budget).plan);
 }
 
 void TrainingStep::optimizer_step(int64_t step, StepTimes& times) {

@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <utility>
 
 #include "troika/base/error.h"
-#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/recompute/checkpoint.h"
 
@@ -32,39 +30,7 @@ void note_ends(const RecomputePlan& plan, std::vector<size_t>& backward_from) {
   }
 }
 
-RecomputePlan each(size_t step, size_t blocks, bool keep_products = false) {
-  RecomputePlan plan;
-  for (size_t i = 0; i < blocks; i += step) {
-    plan.push_back({.begin = i, .end = i + 1, .keep_products = keep_products});
-  }
-  return plan;
-}
-
-RecomputePlan square_root(size_t blocks) {
-  const auto segments = static_cast<size_t>(std::lround(std::sqrt(static_cast<double>(blocks))));
-  RecomputePlan plan;
-  for (size_t i = 0; i + 1 < segments; ++i) {
-    plan.push_back({blocks * i / segments, blocks * (i + 1) / segments});
-  }
-  return plan;
-}
-
 }  // namespace
-
-RecomputePlan recompute_plan(const std::string& policy, size_t blocks) {
-  if (policy == "none") return {};
-  if (policy == "full") return each(1, blocks);
-  if (policy == "selective") return each(1, blocks, /*keep_products=*/true);
-  if (policy == "sqrt") return square_root(blocks);
-  if (policy.starts_with("every_")) {
-    const auto step = parse_int(std::string_view(policy).substr(6));
-    if (step && *step >= 1) return each(static_cast<size_t>(*step), blocks);
-  }
-  throw Error("nn", ErrorKind::usage,
-              {.what = "unknown policy of recomputation",
-               .got = policy,
-               .expected = "none, full, selective, sqrt, or every_K with K >= 1"});
-}
 
 struct Recompute::Planned : std::enable_shared_from_this<Recompute::Planned> {
   std::shared_ptr<Model> model;

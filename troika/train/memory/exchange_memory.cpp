@@ -8,6 +8,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/autograd.h"  // of Slot
 #include "troika/compat/torch.h"
+#include "troika/layout/buckets.h"
 #include "troika/nn/model.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
@@ -69,11 +70,11 @@ ExchangeMemory::ExchangeMemory(const torch::nn::Module& module, const ExchangeSh
     for (const size_t i : indices) {
       bucket_of_[i] = buckets_.size() - 1;
       const int64_t count = slots[i].parameter.numel();
-      bucket.count = parallel::slot_offset(bucket.count, count, shape_.piece_multiple) + count;
+      bucket.count = layout::item_offset(bucket.count, count, shape_.piece_multiple) + count;
       bucket.element_bytes = static_cast<int64_t>(slots[i].parameter.element_size());
     }
     if (shape_.stage == 0) continue;
-    bucket.count = parallel::padded_count(bucket.count, shape_.ranks, shape_.piece_multiple);
+    bucket.count = layout::padded_count(bucket.count, shape_.ranks, shape_.piece_multiple);
     bucket.shared = shape_.stage == 3 && bucket.count >= parallel::ShardedOptions().keep_elements;
   }
   if (shape_.stage == 3) {

@@ -8,7 +8,7 @@
 #include "troika/base/memory.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/recompute/budget.h"
+#include "troika/nn/recompute/block_costs.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
@@ -156,11 +156,11 @@ int64_t MemoryPredictor::batch_of(const MemoryChoice& choice) const {
 }
 
 // By a whole batch, as training does: of smaller ones, plans are others.
-nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
-                                           const nn::Precision& precision) const {
-  const auto budget = nn::recompute_budget(choice.recompute);
+layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
+                                               const nn::Precision& precision) const {
+  const auto budget = layout::recompute_budget(choice.recompute);
   if (!task_->has_blocks()) return {};
-  if (!budget) return nn::recompute_plan(choice.recompute, model_->blocks().size());
+  if (!budget) return layout::recompute_plan(choice.recompute, model_->blocks().size());
   const auto one = some_batch(dataset_, 1).inputs;
   auto sizes = one.sizes().vec();
   sizes[0] = batch_of(choice);
@@ -169,14 +169,14 @@ nn::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
   const auto inputs =
       at::empty(sizes, one.options().dtype(at::isFloatingType(type) ? precision.parameters : type));
   const nn::Autocast autocast(precision, at::kCPU);
-  return nn::plan_for_budget(nn::estimate_blocks(*model_, inputs), *budget).plan;
+  return layout::plan_for_budget(nn::estimate_blocks(*model_, inputs), *budget).plan;
 }
 
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   // A single sample, which batch norms refuse, is not tried unless it is what the options give.
   const int64_t larger = choice.batch > 0 ? kLargerBatch : std::min(kLargerBatch, batch_of(choice));
   // Plans of other policies are the same for all batches.
-  const bool has_budget = nn::recompute_budget(choice.recompute).has_value();
+  const bool has_budget = layout::recompute_budget(choice.recompute).has_value();
   const std::tuple key(choice.precision, choice.recompute, has_budget ? batch_of(choice) : larger);
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
   const auto precision = nn::parse_precision(choice.precision);

@@ -95,7 +95,7 @@ class MemoryPredictor {
     at::Tensor gradient;
   };
 
-  nn::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
+  layout::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
   double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
   // Bytes of gradients that the backward pass allocates and a bucket or the step frees.

@@ -1,12 +1,9 @@
-#include "troika/nn/recompute/budget.h"
+#include "troika/nn/recompute/block_costs.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "troika/base/clock.h"
-#include "troika/base/error.h"
-#include "troika/base/text.h"
 #include "troika/compat/flop_counter.h"
 #include "troika/compat/saved_tensors.h"
 #include "troika/compat/torch.h"
@@ -16,11 +13,9 @@ namespace troika::nn {
 
 namespace {
 
-constexpr int64_t kSlots = 500;
 constexpr int kMeasurements = 3;
 // About the FLOPs that a core makes while it moves one byte from or to memory.
 constexpr double kFlopsPerByte = 10;
-constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Bytes of distinct memory that is saved, without parameters and buffers.
 class Counting : public compat::SavedTensorHooks {
@@ -74,76 +69,6 @@ std::pair<at::Tensor, BlockCost> run(const Block& block, const at::Tensor& input
   return {output.detach(), cost};
 }
 
-// Theorem 1 with memory in slots: cost(s, t, m) is the least time to run blocks s to t forward and
-// backward in m slots, beside the input of s.
-class Table {
- public:
-  Table(const std::vector<BlockCost>& blocks, int64_t slot_bytes)
-      : blocks_(blocks), slot_bytes_(slot_bytes), length_(blocks.size()) {
-    best_.resize(length_ * length_ * (kSlots + 1), kNever);
-    jump_.resize(best_.size(), 0);
-    for (size_t count = 1; count <= length_; ++count) {
-      for (size_t s = 0; s + count <= length_; ++s) {
-        for (int64_t m = 0; m <= kSlots; ++m) fill(s, s + count - 1, m);
-      }
-    }
-  }
-
-  double cost(size_t s, size_t t, int64_t m) const { return m < 0 ? kNever : best_[at(s, t, m)]; }
-
-  // Cost of blocks s to t.
-  RecomputePlan plan(size_t s, size_t t, int64_t m) const {
-    const size_t next = jump_[at(s, t, m)];
-    RecomputePlan result;
-    if (next > 0) {
-      result.push_back({s, next, plan(s, next - 1, m)});
-      append(result, plan(next, t, m - output(next - 1)));
-    } else if (s < t) {
-      append(result, plan(s + 1, t, m - saved(s)));
-    }
-    return result;
-  }
-
- private:
-  static void append(RecomputePlan& plan, RecomputePlan more) {
-    std::move(more.begin(), more.end(), std::back_inserter(plan));
-  }
-  size_t at(size_t s, size_t t, int64_t m) const {
-    return (s * length_ + t) * (kSlots + 1) + static_cast<size_t>(m);
-  }
-  int64_t slots(int64_t bytes) const { return (bytes + slot_bytes_ - 1) / slot_bytes_; }
-  int64_t output(size_t i) const { return slots(blocks_[i].output_bytes); }
-  int64_t saved(size_t i) const { return slots(blocks_[i].saved_bytes); }
-
-  void fill(size_t s, size_t t, int64_t m) {
-    double& best = best_[at(s, t, m)];
-    const int64_t input_gradient = s > 0 ? output(s - 1) : 0;
-    const int64_t keeping = saved(s) + std::max(output(t), output(s) + input_gradient);
-    if (m >= keeping) {
-      best = blocks_[s].forward + blocks_[s].backward;
-      if (s < t) best += cost(s + 1, t, m - saved(s));
-    }
-    // Forward as far as `next` without keeping anything but its input.
-    double forward = 0;
-    for (size_t next = s + 1; next <= t; ++next) {
-      forward += blocks_[next - 1].forward;
-      const int64_t passing = output(next - 1) + (next - 1 > s ? output(next - 2) : 0);
-      if (m < output(t) + passing) break;
-      const double whole = forward + cost(next, t, m - output(next - 1)) + cost(s, next - 1, m);
-      if (whole < best) {
-        best = whole;
-        jump_[at(s, t, m)] = next;
-      }
-    }
-  }
-
-  const std::vector<BlockCost>& blocks_;
-  const int64_t slot_bytes_;
-  const size_t length_;
-  std::vector<double> best_;
-  std::vector<size_t> jump_;  // the next block after a recomputed segment; 0: block s is kept
-};
-
 // Each block runs so often, after a first time if more than once; the least counts.
 std::vector<BlockCost> costs_of_blocks(const Model& model, const at::Tensor& input,
                                        int measurements, const Meter& spent) {
@@ -192,32 +117,6 @@ std::vector<BlockCost> estimate_blocks(const Model& model, const at::Tensor& inp
     cost.backward += moving;
   }
   return costs;
-}
-
-std::optional<int64_t> recompute_budget(const std::string& policy) {
-  constexpr std::string_view kPrefix = "budget:";
-  if (!policy.starts_with(kPrefix)) return std::nullopt;
-  const auto bytes = parse_bytes(std::string_view(policy).substr(kPrefix.size()));
-  if (bytes && *bytes > 0) return bytes;
-  throw Error("nn", ErrorKind::usage,
-              {.what = "recomputation's budget",
-               .got = policy,
-               .expected = "budget:BYTES with BYTES >= 1, as in budget:6GiB"});
-}
-
-BudgetedPlan plan_for_budget(const std::vector<BlockCost>& blocks, int64_t budget_bytes) {
-  if (blocks.empty()) return {};
-  const int64_t slot_bytes = std::max<int64_t>(1, (budget_bytes + kSlots - 1) / kSlots);
-  const int64_t slots = std::max<int64_t>(0, budget_bytes) / slot_bytes;
-  const Table table(blocks, slot_bytes);
-  const double time = table.cost(0, blocks.size() - 1, slots);
-  if (time == kNever) {
-    throw Error("nn", ErrorKind::usage,
-                {.what = "activations do not fit into the memory for them, whatever is recomputed",
-                 .got = human_bytes(static_cast<double>(budget_bytes)),
-                 .expected = "more"});
-  }
-  return {table.plan(0, blocks.size() - 1, slots), time};
 }
 
 }  // namespace troika::nn

@@ -1,0 +1,122 @@
+#include "troika/layout/box.h"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "tests/support/errors.h"
+
+namespace troika::layout {
+namespace {
+
+// The row-major numbers of the box's elements in its tensor, one by one.
+std::set<int64_t> elements(const Box& box) {
+  std::set<int64_t> result;
+  const auto count =
+      std::accumulate(box.size.begin(), box.size.end(), int64_t{1}, std::multiplies<>());
+  const Range flat = box.flat.value_or(Range{0, count});
+  for (int64_t i = flat.begin; i < flat.end; ++i) {
+    int64_t rest = i, number = 0, stride = 1;
+    for (size_t d = box.shape.size(); d-- > 0;) {
+      number += (box.offset[d] + rest % box.size[d]) * stride;
+      rest /= box.size[d];
+      stride *= box.shape[d];
+    }
+    result.insert(number);
+  }
+  return result;
+}
+
+Box random_box(std::mt19937& random, const Dims& shape) {
+  const auto number = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  Box box{"w", shape, {}, {}};
+  for (const int64_t size : shape) {
+    box.offset.push_back(number(0, size - 1));
+    box.size.push_back(number(0, size - box.offset.back()));
+  }
+  if (number(0, 1) == 0) {
+    const int64_t count = box.count(), begin = number(0, count);
+    box.flat = Range{begin, number(begin, count)};
+  }
+  return box;
+}
+
+TEST(Box, IntersectionsHaveTheElementsOfBoth) {
+  std::mt19937 random(3);
+  int shared = 0;
+  for (const Dims& shape : {Dims{}, Dims{7}, Dims{4, 5}, Dims{3, 4, 5}, Dims{2, 3, 2, 3}}) {
+    for (int trial = 0; trial < 500; ++trial) {
+      const auto one = random_box(random, shape), other = random_box(random, shape);
+      const auto in_one = elements(one), in_other = elements(other);
+      std::set<int64_t> expected, found;
+      std::ranges::set_intersection(in_one, in_other, std::inserter(expected, expected.end()));
+      for (const auto& box : intersection(one, other)) {
+        box.verify();
+        for (const int64_t element : elements(box)) {
+          ASSERT_TRUE(found.insert(element).second) << one.text() << " and " << other.text();
+        }
+      }
+      ASSERT_EQ(found, expected) << one.text() << " and " << other.text();
+      ASSERT_EQ(Box::parse(one.text()), one);
+      shared += expected.empty() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(shared, 250);
+}
+
+TEST(Box, TextForms) {
+  EXPECT_EQ(Box::whole("a.b", {8, 6}).text(), "a.b(8,6)[0:8,0:6]");
+  EXPECT_EQ(Box::whole("scale", {}).text(), "scale()[]");
+  const auto part = Box::parse("a(x)(8,6)[2:4,1:6]{3:9}");
+  EXPECT_EQ(part.name, "a(x)");
+  EXPECT_EQ(part.size, (Dims{2, 5}));
+  EXPECT_EQ(part.count(), 6);
+  for (const std::string text : {"a", "a(8)", "a(8)[0]", "(8)[0:8]", "a(8)[0:x]", "a8)[0:8]",
+                                 "a(8,)[0:8]", "a(8)[0:8]{1}"}) {
+    EXPECT_ERROR(Box::parse(text), ErrorKind::usage,
+                 "[layout] a box; got " + text +
+                     ", expected NAME(SHAPE)[RANGES] as weight(8,6)[0:4,2:6], {RANGE} after it");
+  }
+}
+
+TEST(Box, LiesInItsTensor) {
+  EXPECT_ERROR(Box::parse("w(8,6)[0:8,2:7]"), ErrorKind::usage,
+               "[layout] box of w, dim 1; got offset 2 and size 5, expected a range within 0:6");
+  EXPECT_ERROR(Box::parse("w(8)[4:2]"), ErrorKind::usage,
+               "[layout] box of w, dim 0; got offset 4 and size -2, expected a range within 0:8");
+  EXPECT_ERROR(Box::parse("w(8,6)[0:8]"), ErrorKind::usage,
+               "[layout] box of w; got 1 and 1 dims, expected 2, those of the shape");
+  EXPECT_ERROR(Box::parse("w(8,6)[0:2,0:6]{0:13}"), ErrorKind::usage,
+               "[layout] flat range in a box of w; got 0:13, expected a range within 0:12");
+}
+
+std::vector<Box> boxes(const std::vector<std::string>& texts) {
+  std::vector<Box> result;
+  for (const auto& text : texts) result.push_back(Box::parse(text));
+  return result;
+}
+
+TEST(Box, CoversATensorExactlyOnce) {
+  require_exact_cover(boxes({"w(4,6)[0:4,0:3]", "w(4,6)[0:2,3:6]", "w(4,6)[2:4,3:6]"}));
+  // A column for each rank of a tensor axis, cut by ZeRO among two ranks.
+  require_exact_cover(boxes({"w(4,6)[0:4,0:3]{0:5}", "w(4,6)[0:4,0:3]{5:12}",
+                             "w(4,6)[0:4,3:6]{5:12}", "w(4,6)[0:4,3:6]{0:5}"}));
+  EXPECT_ERROR(require_exact_cover(boxes({"w(4,6)[0:4,0:3]", "w(4,6)[0:2,3:6]"})), ErrorKind::usage,
+               "[layout] boxes of w leave elements out; got 18 elements, expected 24");
+  // As many elements as there are, but one twice and one not at all.
+  EXPECT_ERROR(
+      require_exact_cover(
+          boxes({"w(4,6)[0:4,0:3]{0:6}", "w(4,6)[0:4,0:3]{5:11}", "w(4,6)[0:4,3:6]"})),
+      ErrorKind::usage,
+      "[layout] two boxes share elements; got w(4,6)[0:4,0:3]{0:6} and w(4,6)[0:4,0:3]{5:11}, "
+      "expected each element in one");
+  EXPECT_ERROR(require_exact_cover(boxes({"w(4)[0:4]", "v(4)[0:4]"})), ErrorKind::usage,
+               "[layout] boxes of one tensor; got v(4)[0:4], expected as w(4)[0:4]");
+}
+
+}  // namespace
+}  // namespace troika::layout

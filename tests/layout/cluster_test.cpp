@@ -1,0 +1,100 @@
+#include "troika/layout/cluster.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+
+namespace troika::layout {
+namespace {
+
+constexpr const char* kText = R"([links.group]
+latency = 2e-06
+bandwidth = 12e10
+
+[links.network]
+latency = 5e-6
+bandwidth = 12500000000  # a whole number will do
+
+[[devices]]
+host = "node-1"
+count = 2
+memory_bytes = 42949672960
+flops = 19.5e12
+
+[[devices]]
+host = "node-1"
+group = 1
+[[devices]]
+host = "node \"2\""
+count = 4
+)";
+
+TEST(Cluster, KnowsHowNearDevicesAre) {
+  const auto cluster = Cluster::parse(kText, "cluster.toml");
+  EXPECT_THAT(cluster.hosts, testing::ElementsAre("node-1", "node \"2\""));
+  ASSERT_EQ(cluster.ranks(), 7);
+  EXPECT_EQ(cluster.devices_of(1).memory_bytes, int64_t{40} << 30);
+  EXPECT_EQ(cluster.devices_of(1).flops, 19.5e12);
+  EXPECT_EQ(cluster.devices_of(2).memory_bytes, 0);
+  EXPECT_EQ(cluster.devices_of(6).host, 1);
+  EXPECT_THROW(cluster.devices_of(7), CheckError);
+  EXPECT_EQ(cluster.level_between(0, 1), Level::group);
+  EXPECT_EQ(cluster.level_between(0, 2), Level::host);
+  EXPECT_EQ(cluster.level_between(2, 3), Level::network);
+  EXPECT_EQ(cluster.link_between(0, 1), (Link{2e-6, 12e10}));
+  EXPECT_EQ(cluster.link_between(0, 2), Link());
+  EXPECT_EQ(cluster.link_between(0, 6), (Link{5e-6, 12.5e9}));
+}
+
+TEST(Cluster, TextRoundTrips) {
+  auto cluster = Cluster::parse(kText, "cluster.toml");
+  // Ranks may be dealt out to hosts in turns.
+  cluster.devices.push_back({.host = 0, .group = 2, .memory_bytes = 5, .flops = 1.0 / 3});
+  EXPECT_EQ(Cluster::parse(cluster.text(), "again"), cluster) << cluster.text();
+  const auto uniform = Cluster::uniform(2, 3);
+  EXPECT_EQ(Cluster::parse(uniform.text(), "again"), uniform) << uniform.text();
+  EXPECT_EQ(uniform.level_between(2, 3), Level::network);
+}
+
+TEST(Cluster, RefusesWhatIsNone) {
+  const auto refused = [](const std::string& text) {
+    try {
+      Cluster::parse(text, "c.toml");
+    } catch (const Error& problem) {
+      return std::string(problem.what());
+    }
+    return text + " was taken";
+  };
+  const std::string devices = "\n[[devices]]\nhost = \"a\"\n";
+  EXPECT_EQ(refused(devices + "memory = 3"),
+            "[layout] unknown key devices.memory (c.toml:4); expected one of host, count, "
+            "group, memory_bytes, flops (did you mean memory_bytes?)");
+  EXPECT_EQ(refused("[links.netwrok]" + devices),
+            "[layout] unknown key links.netwrok (c.toml:1); expected one of group, host, "
+            "network (did you mean network?)");
+  EXPECT_THAT(
+      refused("[links.host]\nspeed = 1.0" + devices),
+      testing::StartsWith("[layout] unknown key links.host.speed (c.toml:2); expected one"));
+  EXPECT_EQ(refused("[links.host]\nlatency = -1.0" + devices),
+            "[layout] links.host.latency (c.toml:2); got -1.0, expected a number >= 0");
+  EXPECT_EQ(refused("[links.host]\nlatency = nan" + devices),
+            "[layout] links.host.latency (c.toml:2); got nan, expected a number >= 0");
+  EXPECT_EQ(refused(devices + "count = 0"),
+            "[layout] devices.count (c.toml:4); got 0, expected an integer >= 1");
+  EXPECT_EQ(refused(devices + "count = 2147483648"),
+            "[layout] devices of a cluster; got 2147483648 more, expected at most 2^31 - 1 in all");
+  EXPECT_EQ(refused(devices + "flops = \"fast\""),
+            "[layout] devices.flops (c.toml:4); got 'fast', expected a number >= 0");
+  EXPECT_EQ(refused("[[devices]]\ncount = 2"),
+            "[layout] devices.host (c.toml:1); got no such key, expected a string");
+  EXPECT_EQ(refused("devices = [1]"),
+            "[layout] devices (c.toml:1); got 1, expected a table of keys");
+  EXPECT_EQ(refused("links = 3" + devices),
+            "[layout] links (c.toml:1); got 3, expected a table of keys");
+  EXPECT_EQ(refused(""),
+            "[layout] c.toml has no devices; expected a table [[devices]] with a host");
+  EXPECT_THAT(refused("[links"), testing::StartsWith("[layout] c.toml:1 is not TOML; got "));
+}
+
+}  // namespace
+}  // namespace troika::layout

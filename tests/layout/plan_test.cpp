@@ -1,0 +1,161 @@
+#include "troika/layout/plan.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+
+namespace troika::layout {
+namespace {
+
+using testing::HasSubstr;
+
+Plan unusual_plan() {
+  return {.strategy = "own",
+          .mesh = Mesh::parse("pipeline=2 data=4"),
+          .threads = 2,
+          .cut = "stem|head",
+          .schedule = "one_stage",
+          .micro_batches = 3,
+          .sums_micro_batches = true,
+          .exchange = {.method = ExchangeMethod::zero,
+                       .bucket_bytes = 12345,
+                       .first_bucket_bytes = 17,
+                       .find_unused_parameters = true,
+                       .static_graph = true,
+                       .broadcast_buffers = false,
+                       .zero_stage = 2,
+                       .zero_group = 2,
+                       .period = 8,
+                       .warmup_steps = 9,
+                       .outer_step = true,
+                       .outer_lr = 0.1,
+                       .outer_momentum = 0.3},
+          .compression = {.codec = "topk",
+                          .error_feedback = false,
+                          .powersgd_rank = 2,
+                          .powersgd_start_step = 3,
+                          .powersgd_warm_start = false,
+                          .topk_density = 0.125,
+                          .int8_block = 4},
+          .precision = "bf16-mixed",
+          .recompute = "budget:6GiB",
+          .offload_activations = "/a \"folder\"",
+          .offload_optimizer = "b"};
+}
+
+TEST(Plan, TextRoundTrips) {
+  for (const auto& plan : {Plan(), unusual_plan()}) {
+    EXPECT_EQ(Plan::parse(plan.text(), "plan.toml"), plan) << plan.text();
+  }
+  EXPECT_EQ(Plan::parse("", "plan.toml"), Plan()) << "missing keys have their defaults";
+}
+
+// A member that the table lacked would have its default again.
+TEST(Plan, TextHasEveryMember) {
+  const auto text = unusual_plan().text();
+  const auto defaults = Plan().text();
+  int same = 0;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = text.find('\n', begin);
+    const auto line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty() || line.front() == '[' || defaults.find(line) == std::string::npos) continue;
+    ++same;
+    EXPECT_TRUE(line.starts_with("name = \"one_stage\"")) << line;
+  }
+  EXPECT_EQ(same, 1) << "all other lines differ from the defaults";
+}
+
+TEST(Plan, TakesTheRestOfTheWorld) {
+  const auto plan = Plan::parse("[mesh]\naxes = \"data=-1\"\n", "p", 6);
+  EXPECT_EQ(plan.mesh.text(), "data=6");
+}
+
+TEST(Plan, ErrorsNameKeyLineAndValue) {
+  const auto refused = [](const std::string& text) {
+    try {
+      Plan::parse(text, "plan.toml");
+    } catch (const Error& problem) {
+      return std::string(problem.what());
+    }
+    return text + " was taken";
+  };
+  EXPECT_THAT(refused("[exchange]\nmethod = \"zero\"\nzero_stages = 2\n"),
+              HasSubstr("unknown key exchange.zero_stages (plan.toml:3) (did you mean "
+                        "exchange.zero_stage?)"));
+  EXPECT_THAT(refused("[exchange]\nmethod = \"allreduce\"\n"),
+              HasSubstr("exchange.method (plan.toml:2); got \"allreduce\", expected"));
+  EXPECT_THAT(refused("[exchange]\nmethod = \"allreduce\"\n"),
+              HasSubstr("did you mean all_reduce?"));
+  EXPECT_THAT(refused("[exchange]\nzero_stage = 4\n"),
+              HasSubstr("exchange.zero_stage (plan.toml:2); got 4, expected"));
+  EXPECT_THAT(refused("[exchange]\nbucket_bytes = \"25\"\n"),
+              HasSubstr("exchange.bucket_bytes (plan.toml:2); got '25', expected an integer"));
+  EXPECT_THAT(refused("[mesh]\naxes = \"data=2 tensr=2\"\n"), HasSubstr("did you mean tensor?"));
+  EXPECT_THAT(refused("[schedule]\nname = \"1f1b\"\n"), HasSubstr("schedule.name (plan.toml:2)"));
+}
+
+TEST(Plan, PartsAgree) {
+  const auto refused = [](Plan plan) {
+    try {
+      plan.verify();
+    } catch (const Error& problem) {
+      return std::string(problem.what());
+    }
+    return std::string("none");
+  };
+  const Mesh mesh(Axis::data, 6);
+  const auto zero = ExchangeMethod::zero;
+  EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero, .zero_stage = 3, .zero_group = 3}}),
+            "none");
+  EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero, .zero_stage = 3, .zero_group = 4}}),
+            "[layout] exchange.zero_group; got 4, expected a divisor of the data axis, 6");
+  EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero}}),
+            "[layout] exchange.zero_stage of exchange.method zero; got 0, expected 1, 2 or 3");
+  EXPECT_EQ(refused({.mesh = mesh, .exchange = {.zero_stage = 1}}),
+            "[layout] exchange.zero_stage of exchange.method all_reduce; got 1, expected 0");
+  EXPECT_EQ(refused({.mesh = mesh, .exchange = {.zero_group = 2}}),
+            "[layout] exchange.zero_group of exchange.method all_reduce; got 2, expected 0");
+  EXPECT_EQ(refused({.threads = 1, .exchange = {.method = ExchangeMethod::local_steps}}),
+            "[layout] mesh.threads; got 1 with local_steps, expected 0, or exchange.method "
+            "all_reduce");
+}
+
+TEST(Plan, SaysWhatItHolds) {
+  const Mesh mesh(Axis::data, 6);
+  const Plan reduces{.mesh = mesh}, averages{.exchange = {.method = ExchangeMethod::local_steps}};
+  const Plan shares{.mesh = mesh, .exchange = {.method = ExchangeMethod::zero, .zero_stage = 1}};
+  EXPECT_TRUE(reduces.holds_all_states() && reduces.keeps_replicas_equal());
+  EXPECT_TRUE(!shares.holds_all_states() && shares.keeps_replicas_equal());
+  EXPECT_TRUE(!averages.holds_all_states() && !averages.keeps_replicas_equal());
+  EXPECT_EQ(reduces.sharing_ranks(), 1);
+  EXPECT_EQ(shares.sharing_ranks(), 6);
+}
+
+TEST(Plan, IsExplained) {
+  EXPECT_EQ(explain({.strategy = "zero2",
+                     .mesh = Mesh(Axis::data, 4),
+                     .micro_batches = 2,
+                     .exchange = {.method = ExchangeMethod::zero, .zero_stage = 2},
+                     .precision = "bf16-mixed",
+                     .recompute = "full"}),
+            "strategy   zero2\n"
+            "mesh       4 ranks: data=4\n"
+            "stages     one: each replica runs the whole model\n"
+            "schedule   one_stage, 2 micro-batches a step, averaged\n"
+            "actions    0F0 0B0 0F1 0B1 0REDUCE 0STEP\n"
+            "exchange   each step averages gradients; ZeRO stage 2 shares optimizer states and "
+            "gradients out among 4 ranks\n"
+            "memory     precision bf16-mixed, recomputation full\n");
+  EXPECT_THAT(explain({}), HasSubstr("one replica: nothing is exchanged"));
+  EXPECT_THAT(explain({.exchange = {.method = ExchangeMethod::local_steps,
+                                    .period = 5,
+                                    .warmup_steps = 7,
+                                    .outer_step = true}}),
+              HasSubstr("every 5 steps, by an outer SGD of rate 0.7 and momentum 0.9; the first 7 "
+                        "steps average gradients"));
+}
+
+}  // namespace
+}  // namespace troika::layout

@@ -1,0 +1,192 @@
+#include "troika/layout/cluster.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <sstream>
+#include <type_traits>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/layout/refuse.h"
+
+namespace troika::layout {
+
+namespace {
+
+constexpr std::array<std::pair<const char*, Link Cluster::*>, 3> kLinks{
+    {{"group", &Cluster::group}, {"host", &Cluster::host}, {"network", &Cluster::network}}};
+
+std::string show(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& one) { out << one; });
+  return out.str();
+}
+
+// A table of the file, and its path there.
+class Section {
+ public:
+  Section(const toml::node& node, std::string_view file, std::string path)
+      : file_(file), path_(std::move(path)) {
+    if (!node.is_table()) fail(path_, node, show(node), "a table of keys");
+    table_ = node.as_table();
+  }
+
+  void require_keys(const std::vector<std::string>& known) const {
+    for (const auto& [key, value] : *table_) {
+      const std::string name(key.str());
+      if (std::ranges::count(known, name) > 0) continue;
+      fail("unknown key " + path_of(name), value, "",
+           fmt::format("one of {}", fmt::join(known, ", ")),
+           fmt::format("did you mean {}?", nearest(name, known)));
+    }
+  }
+  bool has(const std::string& key) const { return table_->contains(key); }
+  Section section(const std::string& key) const { return {*table_->get(key), file_, path_of(key)}; }
+
+  // A number of at least `least`, or what stands where the key is missing.
+  template <typename T>
+  T number(const std::string& key, T least, T otherwise) const {
+    const auto* node = table_->get(key);
+    if (!node) return otherwise;
+    auto value = node->value_exact<T>();
+    // TOML takes 1 for an integer.
+    const auto integer = node->value_exact<int64_t>();
+    if (!value && integer) value = static_cast<T>(*integer);
+    if (value && *value >= least) return *value;
+    fail(path_of(key), *node, show(*node),
+         fmt::format("{} >= {}", std::is_same_v<T, double> ? "a number" : "an integer", least));
+  }
+  std::string text(const std::string& key) const {
+    const auto* node = table_->get(key);
+    if (!node) fail(path_of(key), *table_, "no such key", "a string");
+    const auto value = node->value_exact<std::string>();
+    if (!value || value->empty()) fail(path_of(key), *node, show(*node), "a string");
+    return *value;
+  }
+
+ private:
+  std::string path_of(const std::string& key) const {
+    return path_.empty() ? key : path_ + "." + key;
+  }
+  [[noreturn]] void fail(const std::string& what, const toml::node& node, std::string got,
+                         std::string expected, std::string hint = {}) const {
+    refuse(fmt::format("{} ({}:{})", what, file_, node.source().begin.line), std::move(got),
+           std::move(expected), std::move(hint));
+  }
+
+  std::string_view file_;
+  std::string path_;
+  const toml::table* table_ = nullptr;
+};
+
+void add_devices(Cluster& cluster, const Section& row) {
+  row.require_keys({"host", "count", "group", "memory_bytes", "flops"});
+  const auto host = row.text("host");
+  auto found = std::ranges::find(cluster.hosts, host);
+  if (found == cluster.hosts.end()) found = cluster.hosts.insert(found, host);
+  const auto count = row.number<int64_t>("count", 1, 1);
+  if (count > std::numeric_limits<int>::max() - cluster.ranks()) {
+    refuse("devices of a cluster", fmt::format("{} more", count), "at most 2^31 - 1 in all");
+  }
+  const auto group = row.number<int64_t>("group", 0, 0);
+  cluster.devices.push_back(
+      {.host = static_cast<int>(found - cluster.hosts.begin()),
+       .count = static_cast<int>(count),
+       .group = static_cast<int>(std::min<int64_t>(group, std::numeric_limits<int>::max())),
+       .memory_bytes = row.number<int64_t>("memory_bytes", 0, 0),
+       .flops = row.number<double>("flops", 0, 0)});
+}
+
+}  // namespace
+
+Cluster Cluster::uniform(int hosts, int count) {
+  Cluster cluster;
+  for (int host = 0; host < hosts; ++host) {
+    cluster.hosts.push_back(fmt::format("host-{}", host));
+    cluster.devices.push_back({.host = host, .count = count});
+  }
+  return cluster;
+}
+
+Cluster Cluster::parse(std::string_view toml, std::string_view name) {
+  toml::table root;
+  try {
+    root = toml::parse(toml, name);
+  } catch (const toml::parse_error& problem) {
+    refuse(fmt::format("{}:{} is not TOML", name, problem.source().begin.line),
+           std::string(problem.description()), "", "see https://toml.io");
+  }
+  const Section file(root, name, "");
+  file.require_keys({"links", "devices"});
+  Cluster cluster;
+  if (file.has("links")) {
+    const auto links = file.section("links");
+    links.require_keys({"group", "host", "network"});
+    for (const auto& [key, link] : kLinks) {
+      if (!links.has(key)) continue;
+      const auto row = links.section(key);
+      row.require_keys({"latency", "bandwidth"});
+      cluster.*link = {row.number<double>("latency", 0, 0), row.number<double>("bandwidth", 0, 0)};
+    }
+  }
+  if (const auto* rows = root["devices"].as_array()) {
+    for (const auto& row : *rows) add_devices(cluster, {row, name, "devices"});
+  }
+  if (cluster.devices.empty()) {
+    refuse(fmt::format("{} has no devices", name), "", "a table [[devices]] with a host");
+  }
+  return cluster;
+}
+
+std::string Cluster::text() const {
+  std::string text;
+  for (const auto& [key, link] : kLinks) {
+    text += fmt::format("[links.{}]\nlatency = {}  # seconds\nbandwidth = {}  # bytes a second\n\n",
+                        key, (this->*link).latency, (this->*link).bandwidth);
+  }
+  for (const auto& row : devices) {
+    const toml::value<std::string> host(hosts[static_cast<size_t>(row.host)]);
+    text += fmt::format(
+        "[[devices]]\nhost = {}\ncount = {}\ngroup = {}\nmemory_bytes = {}\nflops = {}\n\n",
+        show(host), row.count, row.group, row.memory_bytes, row.flops);
+  }
+  return text;
+}
+
+int Cluster::ranks() const {
+  int sum = 0;
+  for (const auto& row : devices) sum += row.count;
+  return sum;
+}
+
+const Devices& Cluster::devices_of(int rank) const {
+  TROIKA_CHECK(rank >= 0 && rank < ranks(), fmt::format("rank {} of {}", rank, ranks()));
+  auto row = devices.begin();
+  for (int end = row->count; rank >= end; end += row->count) ++row;
+  return *row;
+}
+
+Level Cluster::level_between(int one, int other) const {
+  const auto &a = devices_of(one), &b = devices_of(other);
+  if (a.host != b.host) return Level::network;
+  return a.group == b.group ? Level::group : Level::host;
+}
+
+const Link& Cluster::link_between(int one, int other) const {
+  switch (level_between(one, other)) {
+    case Level::group:
+      return group;
+    case Level::host:
+      return host;
+    default:
+      return network;
+  }
+}
+
+}  // namespace troika::layout

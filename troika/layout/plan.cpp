@@ -1,0 +1,252 @@
+#include "troika/layout/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <utility>
+
+#include "troika/base/config.h"
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/layout/refuse.h"
+
+namespace troika::layout {
+
+namespace {
+
+// The one schedule that there is.
+constexpr const char* kOneStage = "one_stage";
+
+constexpr std::array<std::pair<const char*, ExchangeMethod>, 3> kMethods{
+    {{"all_reduce", ExchangeMethod::all_reduce},
+     {"zero", ExchangeMethod::zero},
+     {"local_steps", ExchangeMethod::local_steps}}};
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, method] : kMethods) names.emplace_back(name);
+  return names;
+}
+
+const char* method_name(ExchangeMethod wanted) {
+  for (const auto& [name, method] : kMethods) {
+    if (method == wanted) return name;
+  }
+  TROIKA_CHECK(false, "a method without a name");
+}
+
+ExchangeMethod method_from(std::string_view text) {
+  for (const auto& [name, method] : kMethods) {
+    if (text == name) return method;
+  }
+  TROIKA_CHECK(false, "a method that the table let through");
+}
+
+// A plan as its text has it: with texts where a table cannot bind the member.
+struct Written {
+  Plan plan;
+  std::string mesh;
+  std::string method;
+};
+
+void add_exchange(config::Table& table, Written& written) {
+  auto& exchange = written.plan.exchange;
+  table.add("exchange.method", &written.method,
+            "how replicas stay one model; all_reduce: each step averages gradients; zero: "
+            "likewise, with memory shared out; local_steps: parameters are averaged now and then",
+            config::one_of(method_names()));
+  table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
+            "gradients are averaged in buckets of so many bytes", config::at_least(int64_t{0}));
+  table.add("exchange.first_bucket_bytes", &exchange.first_bucket_bytes,
+            "bytes of the bucket that is averaged first", config::at_least(int64_t{0}));
+  table.add("exchange.find_unused_parameters", &exchange.find_unused_parameters,
+            "parameters may get no gradient in some steps");
+  table.add("exchange.static_graph", &exchange.static_graph,
+            "every step gives the same parameters gradients");
+  table.add("exchange.broadcast_buffers", &exchange.broadcast_buffers,
+            "all ranks get one rank's buffers after each step");
+  table.add("exchange.zero_stage", &exchange.zero_stage,
+            "of zero: ranks share out 1: optimizer states; 2: gradients, too; 3: parameters, too",
+            config::between(int64_t{0}, int64_t{3}));
+  table.add("exchange.zero_group", &exchange.zero_group,
+            "of zero: consecutive ranks that share one model out; 0: all", config::count_from(0));
+  table.add("exchange.period", &exchange.period, "of local_steps: steps between averages",
+            config::count_from(1));
+  table.add("exchange.warmup_steps", &exchange.warmup_steps,
+            "of local_steps: steps that average gradients first", config::count_from(0));
+  table.add("exchange.outer_step", &exchange.outer_step,
+            "of local_steps: an outer SGD with Nesterov momentum steps by the averages (DiLoCo)");
+  table.add("exchange.outer_lr", &exchange.outer_lr, "of the outer SGD: learning rate",
+            config::above(0.0));
+  table.add("exchange.outer_momentum", &exchange.outer_momentum, "of the outer SGD: momentum",
+            config::from_to_below(0.0, 1.0));
+}
+
+void add_compression(config::Table& table, Compression& compression) {
+  table.add("compression.codec", &compression.codec, "how gradients are compressed on their way",
+            config::one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8"}));
+  table.add("compression.error_feedback", &compression.error_feedback,
+            "of powersgd, topk and int8: what is left out is added to the next gradient");
+  table.add("compression.powersgd_rank", &compression.powersgd_rank,
+            "of powersgd: rank of the approximation", config::count_from(1));
+  table.add("compression.powersgd_start_step", &compression.powersgd_start_step,
+            "of powersgd: steps without compression first", config::count_from(0));
+  table.add("compression.powersgd_warm_start", &compression.powersgd_warm_start,
+            "of powersgd: begin from the factors of the step before");
+  table.add("compression.topk_density", &compression.topk_density,
+            "of topk: share of the numbers that is sent", config::above_to(0.0, 1.0));
+  table.add("compression.int8_block", &compression.int8_block,
+            "of int8: numbers that share a scale", config::count_from(1));
+}
+
+config::Table make_table(Written& written) {
+  auto& plan = written.plan;
+  config::Table table;
+  table.add("plan.strategy", &plan.strategy,
+            "the strategy that the plan was made of, for messages alone");
+  table.add("mesh.axes", &written.mesh,
+            "sizes of the axes, outermost first, as pipeline=2 data=4; -1: the rest of the ranks");
+  table.add("mesh.threads", &plan.threads,
+            "threads of each process that train a replica each; 0: the process trains one itself",
+            config::count_from(0));
+  table.add("stages.cut", &plan.cut, "where the model is cut into stages; empty: one stage");
+  table.add("schedule.name", &plan.schedule, "order of forward and backward passes",
+            config::one_of({kOneStage}));
+  table.add("schedule.micro_batches", &plan.micro_batches,
+            "batches of each replica whose gradients make one optimizer step",
+            config::count_from(1));
+  table.add("schedule.sums_micro_batches", &plan.sums_micro_batches,
+            "a step's gradient is their sum, not their mean");
+  add_exchange(table, written);
+  add_compression(table, plan.compression);
+  table.add("memory.precision", &plan.precision, "number type, as trainer.precision");
+  table.add("memory.recompute", &plan.recompute,
+            "blocks whose activations are computed again backward, as trainer.recompute");
+  table.add("memory.offload_activations", &plan.offload_activations,
+            "folder for activations, or host; empty: where they are made");
+  table.add("memory.offload_optimizer", &plan.offload_optimizer,
+            "folder for the optimizer's states; empty: memory");
+  return table;
+}
+
+std::string exchange_text(const Plan& plan) {
+  const auto& exchange = plan.exchange;
+  const int64_t sharing = plan.sharing_ranks();
+  switch (exchange.method) {
+    case ExchangeMethod::all_reduce:
+      return plan.mesh.ranks() == 1 && plan.threads <= 1
+                 ? "one replica: nothing is exchanged"
+                 : "each step averages gradients by all-reduce; every replica holds all parameters "
+                   "and states";
+    case ExchangeMethod::zero: {
+      constexpr std::array kShared{"optimizer states", "optimizer states and gradients",
+                                   "optimizer states, gradients and parameters"};
+      return fmt::format("each step averages gradients; ZeRO stage {} shares {} out among {} ranks",
+                         exchange.zero_stage, kShared[static_cast<size_t>(exchange.zero_stage) - 1],
+                         sharing);
+    }
+    case ExchangeMethod::local_steps:
+      break;
+  }
+  std::string text = fmt::format("ranks step by themselves and average parameters every {} steps",
+                                 exchange.period);
+  if (exchange.outer_step) {
+    text += fmt::format(", by an outer SGD of rate {} and momentum {}", exchange.outer_lr,
+                        exchange.outer_momentum);
+  }
+  if (exchange.warmup_steps > 0) {
+    text += fmt::format("; the first {} steps average gradients", exchange.warmup_steps);
+  }
+  return text;
+}
+
+std::string memory_text(const Plan& plan) {
+  std::string text = fmt::format("precision {}", plan.precision);
+  text += plan.recompute == "none" ? ", all activations kept"
+                                   : fmt::format(", recomputation {}", plan.recompute);
+  if (!plan.offload_activations.empty()) {
+    text += fmt::format(", activations offloaded to {}", plan.offload_activations);
+  }
+  if (!plan.offload_optimizer.empty()) {
+    text += fmt::format(", optimizer states offloaded to {}", plan.offload_optimizer);
+  }
+  return text;
+}
+
+}  // namespace
+
+Plan Plan::parse(std::string_view toml, std::string_view name, int world) {
+  Written written{.plan = {}, .mesh = "", .method = method_name(Plan().exchange.method)};
+  make_table(written).parse(toml, name);
+  written.plan.mesh = Mesh::parse(written.mesh, world);
+  written.plan.exchange.method = method_from(written.method);
+  return written.plan;
+}
+
+std::string Plan::text() const {
+  Written written{.plan = *this, .mesh = mesh.text(), .method = method_name(exchange.method)};
+  return make_table(written).to_toml();
+}
+
+int64_t Plan::sharing_ranks() const {
+  if (exchange.method != ExchangeMethod::zero) return 1;
+  return exchange.zero_group > 0 ? exchange.zero_group : mesh.size(Axis::data);
+}
+
+void Plan::verify() const {
+  const bool is_zero = exchange.method == ExchangeMethod::zero;
+  if (is_zero != (exchange.zero_stage > 0)) {
+    refuse("exchange.zero_stage of exchange.method " + std::string(method_name(exchange.method)),
+           std::to_string(exchange.zero_stage), is_zero ? "1, 2 or 3" : "0");
+  }
+  if (!is_zero && exchange.zero_group > 0) {
+    refuse("exchange.zero_group of exchange.method " + std::string(method_name(exchange.method)),
+           std::to_string(exchange.zero_group), "0");
+  }
+  if (is_zero && mesh.size(Axis::data) % sharing_ranks() != 0) {
+    refuse("exchange.zero_group", std::to_string(exchange.zero_group),
+           fmt::format("a divisor of the data axis, {}", mesh.size(Axis::data)));
+  }
+  if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
+    refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
+           "0, or exchange.method all_reduce");
+  }
+}
+
+Schedule schedule_of(const Plan& plan) {
+  TROIKA_CHECK(plan.schedule == kOneStage, "a schedule that the table let through");
+  return one_stage(static_cast<int>(plan.micro_batches));
+}
+
+std::string explain(const Plan& plan) {
+  plan.verify();
+  std::vector<std::string> lines;
+  const auto mesh = plan.mesh.text();
+  const int ranks = plan.mesh.ranks();
+  lines.push_back(fmt::format("strategy   {}", plan.strategy));
+  lines.push_back(fmt::format(
+      "mesh       {} rank{}{}{}", ranks, ranks == 1 ? "" : "s", mesh.empty() ? "" : ": " + mesh,
+      plan.threads > 0 ? fmt::format(", {} thread{} with a replica each in each", plan.threads,
+                                     plan.threads == 1 ? "" : "s")
+                       : ""));
+  lines.push_back(fmt::format(
+      "stages     {}", plan.cut.empty() ? "one: each replica runs the whole model" : plan.cut));
+  lines.push_back(fmt::format("schedule   {}, {} micro-batch{} a step{}", plan.schedule,
+                              plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
+                              plan.micro_batches == 1   ? ""
+                              : plan.sums_micro_batches ? ", summed"
+                                                        : ", averaged"));
+  // Longer ones say nothing more.
+  if (plan.micro_batches <= 8) {
+    lines.push_back(fmt::format("actions    {}", trim(schedule_of(plan).text())));
+  }
+  lines.push_back(fmt::format("exchange   {}", exchange_text(plan)));
+  if (plan.compression.codec != "none") {
+    lines.push_back(fmt::format("           gradients travel as {}", plan.compression.codec));
+  }
+  lines.push_back(fmt::format("memory     {}", memory_text(plan)));
+  return fmt::format("{}\n", fmt::join(lines, "\n"));
+}
+
+}  // namespace troika::layout

@@ -1,0 +1,21 @@
+// How this room refuses what it is given.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "troika/base/error.h"
+
+namespace troika::layout {
+
+// Throws Error(usage): `[layout] what; got X, expected Y (hint)`.
+[[noreturn]] inline void refuse(std::string what, std::string got, std::string expected,
+                                std::string hint = {}) {
+  throw Error("layout", ErrorKind::usage,
+              {.what = std::move(what),
+               .got = std::move(got),
+               .expected = std::move(expected),
+               .hint = std::move(hint)});
+}
+
+}  // namespace troika::layout
