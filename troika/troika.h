@@ -21,6 +21,8 @@
 #include "troika/layout/schedule.h"
 #include "troika/nn/attention.h"
 #include "troika/nn/batch_norm.h"
+#include "troika/nn/dropout.h"
+#include "troika/nn/keyed_draws.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/model.h"
 #include "troika/nn/precision.h"

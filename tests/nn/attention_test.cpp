@@ -111,11 +111,12 @@ TEST(Attention, IsThatOfTheModelsOptions) {
 }
 
 TEST(Attention, IsEagerOnACpuIn16Bits) {
-  EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kBFloat16), Attention::eager);
+  EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kBFloat16, 0), Attention::eager);
   const auto ways = available_attention();
-  EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kFloat), ways.back());
-  EXPECT_EQ(resolve(Attention::sdpa, at::kCPU, at::kBFloat16), ways.back());
-  EXPECT_EQ(resolve(Attention::eager, at::kCPU, at::kFloat), Attention::eager);
+  EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kFloat, 0), ways.back());
+  EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kFloat, 0.1), Attention::eager);
+  EXPECT_EQ(resolve(Attention::sdpa, at::kCPU, at::kBFloat16, 0), ways.back());
+  EXPECT_EQ(resolve(Attention::eager, at::kCPU, at::kFloat, 0), Attention::eager);
 }
 
 TEST(Attention, IsTimedWithoutATrace) {
@@ -123,9 +124,8 @@ TEST(Attention, IsTimedWithoutATrace) {
   const at::Tensor expected = at::rand({3});
   torch::manual_seed(6);
   const auto ways = available_attention();
-  const auto seconds = time_attention(
-      {.batch = 2, .heads = 2, .length = 8, .size = 4, .type = at::kBFloat16, .dropout = 0.1},
-      ways);
+  const auto seconds =
+      time_attention({.batch = 2, .heads = 2, .length = 8, .size = 4, .type = at::kBFloat16}, ways);
   ASSERT_EQ(seconds.size(), ways.size());
   for (const double one : seconds) EXPECT_GT(one, 0);
   EXPECT_TRUE(at::rand({3}).equal(expected));

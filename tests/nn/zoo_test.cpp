@@ -8,6 +8,7 @@
 #include "tests/support/errors.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/dropout.h"
 
 namespace troika::nn {
 namespace {
@@ -199,7 +200,7 @@ TEST(Dropout, IsSwitchedOffByEvaluation) {
     const at::Tensor input = example_input(options, 2);
     EXPECT_TRUE(torch::equal(model->forward(input), model->forward(input))) << name;
     for (const auto& module : model->modules()) {
-      if (module->as<torch::nn::Dropout>()) module->train();
+      if (module->as<Dropout>()) module->train();
     }
     EXPECT_FALSE(torch::equal(model->forward(input), model->forward(input))) << name;
   }

@@ -72,6 +72,12 @@ std::vector<Batch> split(const Batch& batch, int64_t parts) {
   for (const auto& [name, tensor] : batch.named) {
     cut(tensor, [&](Batch& share) -> at::Tensor& { return share.named[name]; });
   }
+  auto next = batch.samples.begin();
+  for (auto& share : shares) {
+    if (batch.samples.empty()) break;
+    share.samples.assign(next, next + share.size());
+    next += share.size();
+  }
   return shares;
 }
 

@@ -21,6 +21,9 @@ struct Batch {
   // Any others by name: a second input, a mask, weights of samples. Usually stacked along dim 0
   // like the two above; only strategy dp, which cuts batches along dim 0, requires that.
   std::map<std::string, at::Tensor, std::less<>> named = {};
+  // The numbers of the samples in their data set, in the order of rows; empty where they are not
+  // told. A Loader tells them. Masks of dropout follow from them (nn/dropout.h).
+  std::vector<int64_t> samples = {};
 
   // Number of samples: rows of the targets, else of the inputs, else of the first named tensor that
   // is defined; 0 where nothing is.

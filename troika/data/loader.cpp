@@ -52,7 +52,10 @@ Loader::Outcome Loader::load(size_t batch) const {
   try {
     auto loaded = dataset_.load(batches_[batch], augmentation_seed_);
     const auto samples = static_cast<int64_t>(batches_[batch].size());
-    if (loaded.size() == samples) return loaded;
+    if (loaded.size() == samples) {
+      if (loaded.samples.empty()) loaded.samples = batches_[batch];
+      return loaded;
+    }
     throw Error("data", ErrorKind::usage,
                 {.what = "a data set loaded a batch of another size than asked for",
                  .got = fmt::format("{} samples", loaded.size()),

@@ -9,6 +9,7 @@
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/causal_products.h"
+#include "troika/nn/dropout.h"
 
 namespace troika::nn {
 
@@ -16,7 +17,7 @@ namespace {
 
 // For what causal_products() does not take.
 at::Tensor eager_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           double dropout) {
+                           double p) {
   const int64_t length = q.size(2);
   const auto per_head = [](const at::Tensor& x) { return x.reshape({-1, x.size(2), x.size(3)}); };
   const double never = -std::numeric_limits<double>::infinity();
@@ -24,7 +25,7 @@ at::Tensor eager_attention(const at::Tensor& q, const at::Tensor& k, const at::T
   const at::Tensor scores =
       at::baddbmm(future, per_head(q), per_head(k).transpose(1, 2),
                   /*beta=*/1, /*alpha=*/1 / std::sqrt(static_cast<double>(q.size(3))));
-  const at::Tensor weights = at::dropout(at::softmax(scores, -1), dropout, dropout > 0);
+  const at::Tensor weights = dropout(at::softmax(scores, -1), p);
   return at::bmm(weights, per_head(v)).view(q.sizes());
 }
 
@@ -66,15 +67,17 @@ std::vector<Attention> available_attention() {
   return {Attention::eager, Attention::sdpa};
 }
 
-Attention resolve(Attention attention, at::Device device, at::ScalarType type) {
+Attention resolve(Attention attention, at::Device device, at::ScalarType type, double dropout) {
   if (!compat::has_fused_attention()) return Attention::eager;
   if (attention != Attention::automatic) return attention;
-  return device.is_cpu() && c10::elementSize(type) == 2 ? Attention::eager : Attention::sdpa;
+  const bool is_eager = device.is_cpu() && (c10::elementSize(type) == 2 || dropout > 0);
+  return is_eager ? Attention::eager : Attention::sdpa;
 }
 
 at::Tensor causal_self_attention(const at::Tensor& qkv, int64_t heads, double dropout,
                                  Attention attention) {
-  const bool is_fused = resolve(attention, qkv.device(), qkv.scalar_type()) == Attention::sdpa;
+  const bool is_fused =
+      resolve(attention, qkv.device(), qkv.scalar_type(), dropout) == Attention::sdpa;
   if (!is_fused && dropout == 0 && takes_causal_products(qkv)) return causal_products(qkv, heads);
   const int64_t batch = qkv.size(0), length = qkv.size(1), width = qkv.size(2) / 3;
   const auto parts =
@@ -102,19 +105,16 @@ std::vector<double> time_attention(const AttentionShape& shape,
   const at::Tensor qkv =
       at::full({part.batch, part.length, 3 * part.heads * part.size}, 0.5, part.type)
           .set_requires_grad(true);
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor random = generator.get_state();
   const Stopwatch whole;
   std::vector<double> least(attentions.size(), std::numeric_limits<double>::infinity());
   // The first round touches memory and has kernels compiled.
   for (int round = 0; round <= kRounds && (round < 2 || whole.seconds() < kSeconds); ++round) {
     for (size_t i = 0; i < attentions.size(); ++i) {
       const Stopwatch one;
-      causal_self_attention(qkv, part.heads, part.dropout, attentions[i]).sum().backward();
+      causal_self_attention(qkv, part.heads, /*dropout=*/0, attentions[i]).sum().backward();
       if (round > 0) least[i] = std::min(least[i], one.seconds());
     }
   }
-  generator.set_state(random);
   return least;
 }
 

@@ -13,9 +13,10 @@ namespace troika::nn {
 
 // How attention is computed. Results differ by rounding alone.
 enum class Attention {
-  automatic,  // eager where a CPU computes in 16 bits, else sdpa; eager where there is no sdpa
+  automatic,  // sdpa, but eager on CPUs in 16 bits or with dropout, and where there is no sdpa
   eager,      // products and a softmax; the [length, length] weights of all heads are in memory
-  sdpa,       // LibTorch's fused scaled_dot_product_attention, from 2.0 on
+  sdpa,       // LibTorch's fused scaled_dot_product_attention, from 2.0 on; its dropout takes masks
+              // from LibTorch's default generator, keyed or not
 };
 
 // "auto", "eager", "sdpa": Hugging Face's names for `attn_implementation`.
@@ -28,7 +29,7 @@ Attention parse_attention(const std::string& name);
 std::vector<Attention> available_attention();
 
 // The implementation that is used: resolves automatic, and sdpa where LibTorch has none.
-Attention resolve(Attention attention, at::Device device, at::ScalarType type);
+Attention resolve(Attention attention, at::Device device, at::ScalarType type, double dropout);
 
 // softmax(q k^T / sqrt(size)) v of each head, where a position sees itself and those before it.
 // `qkv` is [batch, length, 3 * heads * size], as one product makes them; the result is
@@ -56,12 +57,11 @@ struct AttentionShape {
   int64_t length = 1;
   int64_t size = 1;  // of a head
   at::ScalarType type = at::kFloat;
-  double dropout = 0;
 };
 
 // Seconds of a forward and a backward pass by each of `attentions`, the least of several, taking
 // turns, in this thread's number of threads. Takes about half a second at most: of large shapes it
-// times a part, fewer heads and at most 2048 positions. Leaves the random generator as it was.
+// times a part, fewer heads and at most 2048 positions.
 std::vector<double> time_attention(const AttentionShape& shape,
                                    const std::vector<Attention>& attentions);
 

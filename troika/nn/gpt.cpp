@@ -5,6 +5,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
+#include "troika/nn/dropout.h"
 #include "troika/nn/gelu.h"
 #include "troika/nn/layers.h"
 #include "troika/nn/models.h"
@@ -40,7 +41,8 @@ class SelfAttention : public AttentionModule {
             "c_attn", std::make_shared<Conv1D>(options.width, 3 * options.width, kInitDeviation))),
         c_proj_(register_module(
             "c_proj", std::make_shared<Conv1D>(options.width, options.width, residual_deviation))),
-        resid_dropout_(register_module("resid_dropout", torch::nn::Dropout(options.dropout))),
+        resid_dropout_(
+            register_module("resid_dropout", std::make_shared<Dropout>(options.dropout))),
         heads_(options.heads),
         dropout_(options.dropout) {
     use(parse_attention(options.attn_implementation));
@@ -55,7 +57,7 @@ class SelfAttention : public AttentionModule {
  private:
   std::shared_ptr<Conv1D> c_attn_;
   std::shared_ptr<Conv1D> c_proj_;
-  torch::nn::Dropout resid_dropout_;
+  std::shared_ptr<Dropout> resid_dropout_;
   int64_t heads_;
   double dropout_;
 };
@@ -67,7 +69,7 @@ class FeedForward : public torch::nn::Module {
             "c_fc", std::make_shared<Conv1D>(options.width, 4 * options.width, kInitDeviation))),
         c_proj_(register_module("c_proj", std::make_shared<Conv1D>(4 * options.width, options.width,
                                                                    residual_deviation))),
-        dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
+        dropout_(register_module("dropout", std::make_shared<Dropout>(options.dropout))) {}
 
   at::Tensor forward(const at::Tensor& input) {
     return dropout_->forward(c_proj_->forward(gelu_tanh(c_fc_->forward(input))));
@@ -76,7 +78,7 @@ class FeedForward : public torch::nn::Module {
  private:
   std::shared_ptr<Conv1D> c_fc_;
   std::shared_ptr<Conv1D> c_proj_;
-  torch::nn::Dropout dropout_;
+  std::shared_ptr<Dropout> dropout_;
 };
 
 torch::nn::LayerNorm layer_norm(int64_t width) {
@@ -136,7 +138,7 @@ std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
   auto wpe = model->place("transformer.wpe", torch::nn::Embedding(options.context, options.width));
   torch::nn::init::normal_(wte->weight, 0.0, kInitDeviation);
   torch::nn::init::normal_(wpe->weight, 0.0, kInitDeviation);
-  auto drop = model->place("transformer.drop", torch::nn::Dropout(options.dropout));
+  auto drop = model->place("transformer.drop", std::make_shared<Dropout>(options.dropout));
   model->add_block({"embed",
                     {"transformer.wte", "transformer.wpe"},
                     {},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "troika/compat/torch.h"
+#include "troika/nn/dropout.h"
 #include "troika/nn/layers.h"
 #include "troika/nn/models.h"
 
@@ -228,7 +229,7 @@ std::shared_ptr<Model> make_inception(const ModelOptions& options) {
     model->add_block(name, mixed);
   }
 
-  auto dropout = model->place("dropout", torch::nn::Dropout(options.dropout));
+  auto dropout = model->place("dropout", std::make_shared<Dropout>(options.dropout));
   auto fc = model->place("fc", torch::nn::Linear(channels, options.num_classes));
   model->add_block({"head", {"fc"}, {}, [=](const at::Tensor& input) {
                       return fc->forward(dropout->forward(input.mean({2, 3})));

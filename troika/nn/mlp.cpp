@@ -2,6 +2,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/dropout.h"
 #include "troika/nn/layers.h"
 #include "troika/nn/models.h"
 
@@ -26,7 +27,8 @@ std::shared_ptr<Model> make_mlp(const ModelOptions& options) {
   for (int64_t i = 0; i < options.hidden_layers; ++i) {
     const std::string name = fmt::format("layers.{}", i);
     auto linear = model->place(name, torch::nn::Linear(width, options.hidden_width));
-    auto dropout = model->place(fmt::format("dropout.{}", i), torch::nn::Dropout(options.dropout));
+    auto dropout =
+        model->place(fmt::format("dropout.{}", i), std::make_shared<Dropout>(options.dropout));
     model->add_block({name, {name}, {}, [=, first = i == 0](const at::Tensor& input) {
                         const at::Tensor features = first ? flatten(input) : input;
                         return dropout->forward(linear->forward(features).relu_());

@@ -10,6 +10,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/nn/keyed_draws.h"
 
 namespace troika::nn {
 
@@ -90,6 +91,7 @@ at::Tensor Model::forward(at::Tensor input) {
 }
 
 at::Tensor Model::run(const BlockRun& run, const at::Tensor& input) const {
+  const DrawsOfBlock draws(run.index);
   return run_by_ ? run_by_(run, input) : blocks_[run.index].forward(input);
 }
 

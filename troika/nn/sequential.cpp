@@ -1,6 +1,10 @@
 #include "troika/nn/sequential.h"
 
+#include <torch/nn/modules/dropout.h>
+
 #include <string>
+
+#include "troika/nn/dropout.h"
 
 namespace troika::nn {
 
@@ -10,6 +14,15 @@ std::shared_ptr<Model> from_sequential(const torch::nn::Sequential& sequential) 
   for (const auto& child : sequential->named_children()) {
     const std::string& name = child.key();
     model->place(name, child.value());
+    if (const auto dropout = std::dynamic_pointer_cast<torch::nn::DropoutImpl>(child.value())) {
+      // So that its masks may be keyed.
+      model->add_block({name, {name}, {}, [dropout](const at::Tensor& input) {
+                          return dropout->is_training() ? nn::dropout(input, dropout->options.p())
+                                                        : input;
+                        }});
+      ++index;
+      continue;
+    }
     // Forward is known to the erased AnyModule alone, which is kept alive through its Sequential.
     model->add_block({name, {name}, {}, [sequential, index](const at::Tensor& input) {
                         const auto module = sequential.ptr()->begin() + index;

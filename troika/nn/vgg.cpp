@@ -4,6 +4,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/dropout.h"
 #include "troika/nn/layers.h"
 #include "troika/nn/models.h"
 
@@ -65,7 +66,7 @@ void init_linear(torch::nn::LinearImpl& linear) {
 }
 
 void add_cifar_classifier(Model& model, const ModelOptions& options, int64_t channels) {
-  auto dropout = model.place("dropout", torch::nn::Dropout(options.dropout));
+  auto dropout = model.place("dropout", std::make_shared<Dropout>(options.dropout));
   auto linear = model.place("classifier", torch::nn::Linear(channels, options.num_classes));
   init_linear(*linear);
   model.add_block({"classifier", {"classifier"}, {}, [=](const at::Tensor& input) {
@@ -80,8 +81,8 @@ void add_imagenet_classifier(Model& model, const ModelOptions& options, int64_t 
     const std::string name = fmt::format("classifier.{}", number);
     const int64_t in = number == 0 ? channels * kGrid * kGrid : kWidth;
     auto linear = model.place(name, torch::nn::Linear(in, kWidth));
-    auto dropout =
-        model.place(fmt::format("classifier.{}", number + 2), torch::nn::Dropout(options.dropout));
+    auto dropout = model.place(fmt::format("classifier.{}", number + 2),
+                               std::make_shared<Dropout>(options.dropout));
     init_linear(*linear);
     model.add_block({name, {name}, {}, [=](const at::Tensor& input) {
                        const at::Tensor features =

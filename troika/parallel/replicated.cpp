@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/autocast.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/keyed_draws.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/thread_team.h"
 
@@ -125,10 +127,13 @@ at::Tensor Replicated::loss(const data::Batch& batch) {
   const auto device = parameters.at(0).device().type();
   const auto autocast = compat::autocast_state(device);
   const compat::AutocastGuard without(device, {});
+  const auto keys = nn::DrawState::current().keys;
   team_->run([&](int index) {
     const auto r = static_cast<size_t>(index);
     const auto share = static_cast<double>(shares[r].size()) / samples;
     if (share == 0) return;
+    std::optional<nn::KeyedDraws> draws;
+    if (keys) draws.emplace(nn::SampleKeys{keys->seed, shares[r].samples});
     const auto own = tensors_of(nn::trained_parameters(*replicas_[r].module));
     const auto loss = [&] {
       const compat::AutocastGuard guard(device, autocast);

@@ -215,7 +215,9 @@ void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weig
             "which stay random");
   if (model.name.empty()) return;  // a module of a program has none of the sizes below
   table.add("model.dropout", &model.dropout,
-            "probability of dropout, for mlp, vgg*, inception_v3 and gpt", between(0.0, 1.0));
+            "probability of dropout, for mlp, vgg*, inception_v3 and gpt; the same masks on any "
+            "number of ranks",
+            between(0.0, 1.0));
   table.add("model.hidden_layers", &model.hidden_layers, "mlp: number of hidden layers",
             at_least(int64_t{0}));
   table.add("model.hidden_width", &model.hidden_width, "mlp: width of the hidden layers",

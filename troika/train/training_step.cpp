@@ -10,9 +10,11 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/memory.h"
+#include "troika/base/random.h"
 #include "troika/compat/module_members.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/keyed_draws.h"
 #include "troika/nn/recompute/block_costs.h"
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint/reader.h"
@@ -148,6 +150,13 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
 double TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last, int64_t step,
                           StepTimes& times) {
   const data::Batch placed = placement_.place(batch);
+  // Until the backward pass, which makes masks again.
+  std::optional<nn::KeyedDraws> draws;
+  if (!placed.samples.empty()) {
+    draws.emplace(
+        nn::SampleKeys{mix(static_cast<uint64_t>(options_.run.seed), static_cast<uint64_t>(step)),
+                       placed.samples});
+  }
   if (recompute_budget_) plan_recomputation(placed.inputs);
   memory::restart_peak();
   if (is_first) drop_gradients(task_.module());

@@ -32,6 +32,10 @@ struct Kernels {
   // same scratch.
   void (*causal_softmax_backward)(Number, void* gradients, const void* weights, const CausalRows&,
                                   float scale, float* scratch, size_t begin, size_t end);
+  // out = scale times x where the hash of key and number is at least `threshold`, else 0. Numbers
+  // count on from `first`.
+  void (*dropout)(Number, const void* x, void* out, unsigned long key, unsigned first,
+                  unsigned threshold, float scale, size_t count);
 };
 
 extern const Kernels kBaseline;

@@ -176,6 +176,23 @@ void causal_softmax_backward_of(T* gradients, const T* weights, const CausalRows
   }
 }
 
+// MurmurHash3's finaliser for 32 bits (Appleby 2011).
+inline Bits finalised(Bits h) {
+  h = (h ^ (h >> 16)) * 0x85ebca6bU;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35U;
+  return h ^ (h >> 16);
+}
+
+template <typename T>
+void dropout_of(const T* x, T* out, unsigned long key, Bits first, Bits threshold, float scale,
+                size_t count) {
+  const Bits low = static_cast<Bits>(key) + first, high = static_cast<Bits>(key >> 32);
+  for (size_t i = 0; i < count; ++i) {
+    const bool is_kept = finalised(finalised(low + static_cast<Bits>(i)) ^ high) >= threshold;
+    store(is_kept ? load(x + i) * scale : 0.0F, out + i);
+  }
+}
+
 template <typename T>
 T* as(void* numbers) {
   return static_cast<T*>(numbers);
@@ -217,8 +234,16 @@ void causal_softmax_backward(Number number, void* gradients, const void* weights
                              end);
 }
 
+void dropout(Number number, const void* x, void* out, unsigned long key, unsigned first,
+             unsigned threshold, float scale, size_t count) {
+  if (number == Number::f32) {
+    return dropout_of(as<float>(x), as<float>(out), key, first, threshold, scale, count);
+  }
+  dropout_of(as<Half>(x), as<Half>(out), key, first, threshold, scale, count);
+}
+
 }  // namespace
 
-const Kernels TROIKA_KERNELS{gelu, gelu_backward, causal_softmax, causal_softmax_backward};
+const Kernels TROIKA_KERNELS{gelu, gelu_backward, causal_softmax, causal_softmax_backward, dropout};
 
 }  // namespace troika::nn::kernels

@@ -65,6 +65,7 @@ void Surroundings::restored(const std::vector<at::Tensor>& buffers,
   for (size_t i = 0; i < guards.size(); ++i) {
     guards[i].emplace(autocast_[i].first, autocast_[i].second);
   }
+  const DrawStateGuard draws(draws_);
   const at::AutoGradMode grad(true);
   work();
 }

@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "troika/compat/autocast.h"
+#include "troika/nn/keyed_draws.h"
 
 namespace troika::nn {
 
-// The state of the random generators of the CPU and of a tensor's device, and this thread's
-// autocast, at its construction.
+// The state of the random generators of the CPU and of a tensor's device, and this thread's keyed
+// draws and autocast, at its construction.
 class Surroundings {
  public:
   explicit Surroundings(at::Device device);
@@ -22,6 +23,7 @@ class Surroundings {
   void restored(const std::vector<at::Tensor>& buffers, const std::function<void()>& work) const;
 
  private:
+  DrawState draws_ = DrawState::current();
   std::vector<std::pair<at::Generator, at::Tensor>> random_;
   std::vector<std::pair<c10::DeviceType, compat::AutocastState>> autocast_;
 };

@@ -9,6 +9,7 @@
 #include "troika/compat/autograd.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/keyed_draws.h"
 #include "troika/nn/model.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
@@ -82,6 +83,7 @@ std::vector<PassPart> run(Task& task, const nn::Precision& precision, data::Batc
         [&watch, i, &parameter = parameters[i].tensor] { watch.take(i, parameter); }));
   }
   batch = Placement{.precision = precision}.place(std::move(batch));
+  const nn::KeyedDraws draws(nn::some_samples(batch.size()));
   const at::Tensor loss = [&] {
     const nn::Autocast autocast(precision, at::kCPU);
     return task.training_step(batch);

@@ -8,6 +8,7 @@
 #include "troika/base/memory.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/keyed_draws.h"
 #include "troika/nn/recompute/block_costs.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
@@ -169,6 +170,7 @@ layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
   const auto inputs =
       at::empty(sizes, one.options().dtype(at::isFloatingType(type) ? precision.parameters : type));
   const nn::Autocast autocast(precision, at::kCPU);
+  const nn::KeyedDraws draws(nn::some_samples(sizes[0]));
   return layout::plan_for_budget(nn::estimate_blocks(*model_, inputs), *budget).plan;
 }
 

@@ -41,15 +41,12 @@ nn::AttentionShape shape_of(const TrainOptions& options, const data::Dataset& da
           .heads = model.heads,
           .length = input.empty() ? model.context : std::min(model.context, input.front()),
           .size = model.width / model.heads,
-          .type = type,
-          .dropout = model.dropout};
+          .type = type};
 }
 
 TuningQuestion question_of(const nn::AttentionShape& shape) {
-  auto what = fmt::format("attention of {} heads, {} x {}, {}", shape.batch * shape.heads,
-                          shape.length, shape.size, c10::toString(shape.type));
-  if (shape.dropout > 0) what += fmt::format(", dropout {}", shape.dropout);
-  return {.what = std::move(what),
+  return {.what = fmt::format("attention of {} heads, {} x {}, {}", shape.batch * shape.heads,
+                              shape.length, shape.size, c10::toString(shape.type)),
           .cpu = cpu_model(),
           .libtorch = compat::torch_version(),
           .threads = at::get_num_threads()};
@@ -108,9 +105,14 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
       return model;
     }
   }
+  if (model.dropout > 0) {
+    say(nn::attention_name(nn::Attention::eager),
+        "whose dropout is the same on any number of ranks");
+    return model;
+  }
   if (options.trainer.deterministic || !options.trainer.benchmark) {
     const auto type = placement.precision.compute;
-    say(nn::attention_name(nn::resolve(nn::Attention::automatic, at::kCPU, type)),
+    say(nn::attention_name(nn::resolve(nn::Attention::automatic, at::kCPU, type, /*dropout=*/0)),
         options.trainer.deterministic ? "by its default, as trainer.deterministic times nothing"
                                       : "by its default, without trainer.benchmark");
     return model;

@@ -22,9 +22,9 @@ TuningEntry fastest(const comm::Group& group, const TuningFile& file,
 
 // options.model, with an attn_implementation of "auto" replaced by the one that the run takes. Of
 // these the first that applies: that of the checkpoint that the run goes on from; "auto" again with
-// trainer.deterministic, without trainer.benchmark, on a GPU, and for models without attention; the
-// fastest() of this LibTorch for the batches of `dataset`. Says on rank 0 what was chosen and why.
-// `folder` is the run's. Called by all ranks; blocks.
+// trainer.deterministic, without trainer.benchmark, on a GPU, with dropout, and for models without
+// attention; the fastest() of this LibTorch for the batches of `dataset`. Says on rank 0 what was
+// chosen and why. `folder` is the run's. Called by all ranks; blocks.
 nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& dataset,
                              const comm::Group& group, const std::filesystem::path& folder);
 

@@ -1,0 +1,164 @@
+#include "troika/nn/dropout.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/kernels/numbers.h"
+#include "troika/nn/keyed_draws.h"
+
+namespace troika::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Element e of a sample has number e / run * stride + offset + e % run in the whole sample.
+struct Numbering {
+  int64_t run;
+  int64_t stride;
+  int64_t offset;
+};
+
+Numbering numbering_of(const at::Tensor& input, const std::optional<ShardOf>& shard, int64_t rows) {
+  const int64_t all = input.numel() / std::max<int64_t>(input.size(0), 1) * rows;
+  if (!shard) return {std::max<int64_t>(all, 1), all, 0};
+  int64_t inner = 1;
+  for (int64_t dim = shard->dim + 1; dim < input.dim(); ++dim) inner *= input.size(dim);
+  return {std::max<int64_t>(input.size(shard->dim) * inner, 1), shard->whole * inner,
+          shard->offset * inner};
+}
+
+uint32_t threshold(double p) {
+  return static_cast<uint32_t>(std::ldexp(p, 32));
+}
+
+// An operator of the dispatcher, so that compat::FakeTensorGuard need not carry it out.
+at::Tensor& keyed_dropout_out(const at::Tensor& x, at::IntArrayRef keys, double p, int64_t run,
+                              int64_t stride, int64_t offset, at::Tensor& out) {
+  constexpr int64_t kGrain = 1 << 14;
+  const int64_t per_sample = x.numel() / static_cast<int64_t>(keys.size());
+  const auto number = kernels::number_of(x);
+  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t element = begin % per_sample, in_run = element % run;
+      const int64_t count = std::min({end - begin, run - in_run, per_sample - element});
+      kernels::best().dropout(
+          number, kernels::at_element(x, begin), kernels::at_element(out, begin),
+          static_cast<unsigned long>(keys[static_cast<size_t>(begin / per_sample)]),
+          static_cast<unsigned>(element / run * stride + offset + in_run), threshold(p),
+          static_cast<float>(1 / (1 - p)), static_cast<size_t>(count));
+      begin += count;
+    }
+  });
+  return out;
+}
+
+TORCH_LIBRARY_FRAGMENT(troika, library) {
+  library.def(
+      "keyed_dropout(Tensor x, int[] keys, float p, int run, int stride, int offset, "
+      "Tensor(a!) out) -> Tensor(a!)");
+}
+
+TORCH_LIBRARY_IMPL(troika, CPU, library) {
+  library.impl("keyed_dropout", keyed_dropout_out);
+}
+
+const auto& keyed_dropout_operator() {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("troika::keyed_dropout", "")
+                             .typed<at::Tensor&(const at::Tensor&, at::IntArrayRef, double, int64_t,
+                                                int64_t, int64_t, at::Tensor&)>();
+  return op;
+}
+
+// The same as the kernel, by operators of LibTorch: for other types and devices.
+at::Tensor kept_by_operators(const at::Tensor& x, at::IntArrayRef keys, double p,
+                             const Numbering& numbering) {
+  constexpr int64_t kLow = 0xffffffff;
+  const auto samples = static_cast<int64_t>(keys.size());
+  const auto finalised = [](at::Tensor h) {
+    h = h.bitwise_xor(h.bitwise_right_shift(16)).mul_(int64_t{0x85ebca6b}).bitwise_and_(kLow);
+    h = h.bitwise_xor(h.bitwise_right_shift(13)).mul_(int64_t{0xc2b2ae35}).bitwise_and_(kLow);
+    return h.bitwise_xor(h.bitwise_right_shift(16));
+  };
+  const auto longs = x.options().dtype(at::kLong);
+  const auto key = at::tensor(keys, at::kLong).to(x.device()).unsqueeze(1);
+  const auto element = at::arange(x.numel() / samples, longs);
+  const auto index = element.div(numbering.run, "floor")
+                         .mul_(numbering.stride)
+                         .add_(numbering.offset)
+                         .add_(element.remainder(numbering.run));
+  const auto low = index.add(key.bitwise_and(kLow)).bitwise_and_(kLow);
+  const auto high = key.bitwise_right_shift(32).bitwise_and_(kLow);
+  return finalised(finalised(low).bitwise_xor_(high)).ge(int64_t{threshold(p)}).view(x.sizes());
+}
+
+class KeyedDropout : public torch::autograd::Function<KeyedDropout> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const std::vector<int64_t>& keys, double p,
+                            const Numbering& numbering) {
+    context->saved_data["keys"] = keys;
+    context->saved_data["p"] = p;
+    context->saved_data["numbering"] =
+        std::vector<int64_t>{numbering.run, numbering.stride, numbering.offset};
+    if (!kernels::takes(x)) {
+      return x.mul(kept_by_operators(x, keys, p, numbering)).mul_(1 / (1 - p));
+    }
+    at::Tensor out = at::empty_like(x);
+    return keyed_dropout_operator().call(x, keys, p, numbering.run, numbering.stride,
+                                         numbering.offset, out);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto numbering = context->saved_data["numbering"].toIntVector();
+    return {
+        KeyedDropout::apply(gradients[0].contiguous(), context->saved_data["keys"].toIntVector(),
+                            context->saved_data["p"].toDouble(),
+                            Numbering{numbering[0], numbering[1], numbering[2]}),
+        {},
+        {},
+        {}};
+  }
+};
+
+at::Tensor keyed_dropout(const at::Tensor& input, double p, const std::optional<ShardOf>& shard) {
+  if (p == 0) return input;
+  const auto keys = DrawState::current().next_keys();
+  if (keys.empty()) {
+    TROIKA_CHECK(!shard, "draws for shards are keyed");
+    return at::dropout(input, p, /*train=*/true);
+  }
+  const auto samples = static_cast<int64_t>(keys.size());
+  if (input.dim() == 0 || input.size(0) % samples != 0) {
+    throw Error("nn", ErrorKind::usage,
+                {.what = "dropout cannot tell the samples of its input apart",
+                 .got = c10::str("shape ", input.sizes()),
+                 .expected = fmt::format("as many rows for each of {} samples", samples),
+                 .hint = "give dropout tensors whose dim 0 is the batch's, or use at::dropout()"});
+  }
+  if (input.numel() == 0) return input;
+  const at::Tensor packed = input.contiguous();
+  return KeyedDropout::apply(packed, keys, p, numbering_of(packed, shard, input.size(0) / samples));
+}
+
+}  // namespace
+
+at::Tensor dropout(const at::Tensor& input, double p) {
+  return keyed_dropout(input, p, std::nullopt);
+}
+
+at::Tensor dropout(const at::Tensor& input, double p, const ShardOf& shard) {
+  return keyed_dropout(input, p, shard);
+}
+
+}  // namespace troika::nn
