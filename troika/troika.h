@@ -60,6 +60,7 @@
 #include "troika/train/optimizer_recipe.h"
 #include "troika/train/rank_zero.h"
 #include "troika/train/replicated_task.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/run_group.h"
 #include "troika/train/task.h"
 #include "troika/train/trainer.h"

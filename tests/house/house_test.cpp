@@ -10,6 +10,7 @@
 #include "troika/base/file.h"
 #include "troika/base/text.h"
 #include "troika/train/options.h"
+#include "troika/train/resolve_plan.h"
 
 namespace troika {
 namespace {
@@ -115,6 +116,26 @@ TEST(House, HeadersDoNotPullInAllOfLibTorch) {
         includes(file),
         testing::Not(testing::Contains(testing::AnyOf("torch/torch.h", "troika/compat/torch.h"))))
         << file;
+  }
+}
+
+// All others ask the plan that the names mean.
+TEST(House, OneFileKnowsStrategies) {
+  for (const auto& file : sources(kSource / "troika")) {
+    const auto path = fs::relative(file, kSource / "troika").string();
+    if (path.starts_with("train/resolve_plan.")) continue;
+    const auto text = read_file(file);
+    for (const auto& name : train::strategy_names()) {
+      // LibTorch, devices and algorithms are chosen by that word, too; options have the default.
+      if (name == "auto" || (name == "ddp" && path == "train/options.h")) continue;
+      EXPECT_THAT(text, testing::Not(testing::HasSubstr('"' + name + '"'))) << file;
+    }
+    // As the user typed it: the table of options, a job script's check, what a run says it does.
+    if (path == "train/options.cpp" || path == "cli/slurm.cpp" || path == "train/fit_start.cpp" ||
+        path == "train/memory/prediction.cpp") {
+      continue;
+    }
+    EXPECT_THAT(text, testing::Not(testing::HasSubstr("trainer.strategy"))) << file;
   }
 }
 

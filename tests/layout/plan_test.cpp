@@ -110,7 +110,9 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero, .zero_stage = 3, .zero_group = 3}}),
             "none");
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero, .zero_stage = 3, .zero_group = 4}}),
-            "[layout] exchange.zero_group; got 4, expected a divisor of the data axis, 6");
+            "[layout] groups of ranks that share a model out; got 4 ranks in each, expected a "
+            "divisor of 6, "
+            "the ranks of the data axis");
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero}}),
             "[layout] exchange.zero_stage of exchange.method zero; got 0, expected 1, 2 or 3");
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.zero_stage = 1}}),

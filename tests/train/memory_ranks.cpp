@@ -25,7 +25,8 @@
 #include "troika/train/fit_context.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/placement.h"
-#include "troika/train/strategy.h"
+#include "troika/train/replicated_task.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/training_step.h"
 
 namespace troika::train {
@@ -68,7 +69,8 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
   memory::restart_peak();
   const auto task = make();
   task->module().train();
-  TrainingStep step(options, *task, group, 2, options.data.batch_size * group.size(), nullptr,
+  const auto plan = resolve_plan(options, cluster_of(group));
+  TrainingStep step(options, plan, *task, group, 2, options.data.batch_size * group.size(), nullptr,
                     [] {});
   Measured result{.start = most()};
   const Loops start;

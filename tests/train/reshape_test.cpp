@@ -7,6 +7,7 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/trainer.h"
 #include "troika/train/training_step.h"
 
@@ -64,7 +65,8 @@ class Reshape : public testing::TestWithParam<Change> {
     options.trainer.strategy = strategy;
     comm::local::run(ranks, [&](const comm::Group& group) {
       const auto task = make_task();
-      TrainingStep step(options, *task, group, /*steps=*/6, kGlobalBatch, nullptr, [] {});
+      const auto plan = resolve_plan(options, cluster_of(group));
+      TrainingStep step(options, plan, *task, group, /*steps=*/6, kGlobalBatch, nullptr, [] {});
       step.load(CheckpointReader(checkpoint, group.rank()), {})();
       save_checkpoint(group, folder, step.state(/*in_step=*/false), options,
                       {.epoch = 3, .step = 6});

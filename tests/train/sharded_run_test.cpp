@@ -12,7 +12,8 @@
 #include "troika/comm/local/local.h"
 #include "troika/parallel/sharded.h"
 #include "troika/train/checkpoint/resume.h"
-#include "troika/train/strategy.h"
+#include "troika/train/make_exchange.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/trainer.h"
 #include "troika/train/training_step.h"
 
@@ -58,7 +59,8 @@ Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
   Saved result;
   comm::local::run(ranks, [&](const comm::Group& group) {
     const auto task = make_wide_task();
-    TrainingStep step(options, *task, group, kSteps, kShardedBatch, nullptr, [] {});
+    const auto plan = resolve_plan(options, cluster_of(group));
+    TrainingStep step(options, plan, *task, group, kSteps, kShardedBatch, nullptr, [] {});
     if (from) step.load(CheckpointReader(from->checkpoint, group.rank()), {})();
     const int64_t share = kShardedBatch / group.size();
     for (int64_t i = 0; i < steps; ++i) {
@@ -289,9 +291,10 @@ TEST_F(ShardedRun, GroupsOfRanksShareOutAmongThem) {
 }
 
 TEST_F(ShardedRun, HybridShardIsWithinNodes) {
-  comm::local::run(2, [&](const comm::Group& group) {
+  comm::local::run_ranks(comm::local::make(4, {0, 0, 1, 1}), [&](const comm::Group& group) {
     const auto task = make_wide_task();
-    const auto exchange = make_exchange(with("hybrid_shard"), *task, group, nullptr);
+    const auto exchange = make_exchange(resolve_plan(with("hybrid_shard"), cluster_of(group)),
+                                        options_, *task, group, nullptr);
     EXPECT_EQ(dynamic_cast<parallel::Sharded&>(*exchange).sharing_group().size(), 2);
   });
 }

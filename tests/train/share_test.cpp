@@ -12,6 +12,7 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/training_step.h"
 
 namespace troika::train {
@@ -40,7 +41,8 @@ class Shares : public testing::TestWithParam<ShareCase> {
   void save(const comm::Group& group) {
     const auto task = make_waves_task(kOddWidth, 0);
     task->module().train();
-    TrainingStep step(options_, *task, group, 1, 4, nullptr, [] {});
+    const auto plan = resolve_plan(options_, cluster_of(group));
+    TrainingStep step(options_, plan, *task, group, 1, 4, nullptr, [] {});
     StepTimes times;
     times.begin(0);
     const int64_t first = 4 / group.size() * group.rank();

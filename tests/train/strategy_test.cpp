@@ -1,5 +1,5 @@
 // Strategies from a user's options, each against what one process does.
-#include "troika/train/strategy.h"
+#include "troika/train/resolve_plan.h"
 
 #include <gmock/gmock.h>
 
@@ -10,6 +10,7 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/sequential.h"
+#include "troika/train/make_exchange.h"
 #include "troika/train/replicated_task.h"
 #include "troika/train/trainer.h"
 
@@ -146,7 +147,7 @@ TEST_F(Strategies, HorovodSumsPassesAndAveragesRanks) {
   horovod.horovod.average_aggregated_gradients = true;
   EXPECT_LT(distance(fit(horovod, 2), oracle), 1e-12);
   horovod.trainer.accumulate_grad_batches = 2;
-  EXPECT_ERROR(accumulation(horovod), ErrorKind::usage,
+  EXPECT_ERROR(resolve_plan(horovod, layout::Cluster::uniform(1, 2)), ErrorKind::usage,
                "[train] trainer.accumulate_grad_batches and horovod.backward_passes_per_step both "
                "accumulate; got 2 and 2, expected one of them above 1");
 }
@@ -219,8 +220,7 @@ TEST_F(Strategies, UnknownNamesAreRefusedWithTheNearest) {
     EXPECT_THAT(error.what(), testing::EndsWith("(did you mean post_local_sgd?)"));
   }
   options_.trainer.strategy = "dpp";
-  const auto task = make_points_task();
-  EXPECT_ERROR(make_exchange(options_, *task, comm::local::alone(), nullptr), ErrorKind::usage,
+  EXPECT_ERROR(resolve_plan(options_, layout::Cluster::uniform(1, 1)), ErrorKind::usage,
                "[train] unknown strategy; got dpp (did you mean ddp?)");
 }
 
@@ -271,7 +271,9 @@ TEST_F(Strategies, DpRefusesToScaleTheLoss) {
   const auto task = make_replicas(2);
   for (const std::string precision : {"16-mixed", "16-true"}) {
     options_.trainer.precision = precision;
-    EXPECT_ERROR(make_exchange(options_, *task, comm::local::alone(), nullptr), ErrorKind::usage,
+    const auto plan = resolve_plan(options_, layout::Cluster::uniform(1, 1));
+    EXPECT_ERROR(make_exchange(plan, options_, *task, comm::local::alone(), nullptr),
+                 ErrorKind::usage,
                  "[train] strategy dp makes gradients before the loss is scaled; got precision " +
                      precision + ", expected 32, 64, bf16-mixed or bf16-true (ddp takes it)");
   }

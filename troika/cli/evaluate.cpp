@@ -13,7 +13,7 @@
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
 #include "troika/train/checkpoint/safetensors.h"
-#include "troika/train/strategy.h"
+#include "troika/train/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::cli {

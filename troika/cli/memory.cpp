@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/exit_code.h"
@@ -19,6 +20,7 @@
 #include "troika/train/limits.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/memory/remedy.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/summary.h"
 
 namespace troika::cli {
@@ -247,6 +249,7 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.file, overrides);
+  options = train::with_plan(std::move(options));
   check_memory(options);
   const auto data = options.data;
   // One sample says what the model takes.

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
@@ -17,9 +18,9 @@
 #include "troika/cluster/launcher.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/run_folder.h"
 #include "troika/train/run_group.h"
-#include "troika/train/strategy.h"
 #include "troika/train/trainer.h"
 
 namespace troika::cli {
@@ -119,6 +120,7 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
     read_configuration(table, arguments.file, overrides);
   }
   if (change) change(options);
+  options = train::with_plan(std::move(options));
   if (arguments.print_config) {
     std::cout << table.to_toml();
     return 0;
@@ -129,7 +131,7 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
     train::checkpoint_to_judge(arguments.stage, train::run_folder(options), ckpt_to_judge(options));
   }
   if (environment.launcher == "none" && options.trainer.devices > 1 &&
-      !train::in_one_process(options)) {
+      !train::trains_in_threads(options)) {
     return launch_self(options, table, name, more, arguments.shutdown_seconds);
   }
   if (arguments.shutdown_seconds) {

@@ -14,7 +14,7 @@
 #include "troika/cluster/slurm/script.h"
 #include "troika/cluster/slurm/time_limit.h"
 #include "troika/train/options.h"
-#include "troika/train/strategy.h"
+#include "troika/train/resolve_plan.h"
 
 namespace troika::cli {
 
@@ -77,9 +77,10 @@ void check_ranks(const cluster::slurm::Job& job, const std::string& configuratio
   const auto trainer = table["trainer"];
   train::TrainOptions options;
   options.trainer.strategy = trainer["strategy"].value_or(options.trainer.strategy);
+  options.trainer.plan = trainer["plan"].value_or(options.trainer.plan);
   check_count("trainer.num_nodes", trainer["num_nodes"].value_or<int64_t>(-1), job.nodes,
               "the nodes of the job", "-N ");
-  if (train::in_one_process(options)) return;
+  if (train::trains_in_threads(options)) return;
   check_count("trainer.devices", trainer["devices"].value_or<int64_t>(-1), job.tasks_per_node,
               "the tasks that the job has on each node", "--tasks-per-node ");
 }

@@ -5,6 +5,7 @@
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cli/elastic_batch.h"
+#include "troika/cli/plan_file.h"
 #include "troika/cli/session.h"
 #include "troika/cluster/environment.h"
 #include "troika/cluster/slurm/commands.h"
@@ -12,7 +13,7 @@
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
 #include "troika/train/memory/memory_check.h"
-#include "troika/train/strategy.h"
+#include "troika/train/replicated_task.h"
 #include "troika/train/trainer.h"
 #include "troika/train/tuning/tuning.h"
 
@@ -51,15 +52,21 @@ Entry add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train a model as a configuration file says");
   struct Arguments : ConfigArguments {
     bool trace = false;
+    std::string plan;
   };
   const auto arguments = std::make_shared<Arguments>();
   add_config_arguments(*command, *arguments);
   command->add_flag("--trace", arguments->trace,
                     "write a timeline of all ranks, as --trainer.trace=true");
+  command->add_option("--plan", arguments->plan,
+                      "file of the plan to run, as `troika plan` prints one; docs/plan.md");
   return {command, [command, arguments] {
-            return run_configured("train", *arguments, command->remaining(), train_here, {},
+            const auto overrides = command->remaining();
+            return run_configured("train", *arguments, overrides, train_here, {},
                                   [&](train::TrainOptions& options) {
                                     if (arguments->trace) options.trainer.trace = true;
+                                    if (arguments->plan.empty()) return;
+                                    take_plan(options, arguments->plan, overrides);
                                   });
           }};
 }

@@ -205,8 +205,9 @@ void Plan::verify() const {
            std::to_string(exchange.zero_group), "0");
   }
   if (is_zero && mesh.size(Axis::data) % sharing_ranks() != 0) {
-    refuse("exchange.zero_group", std::to_string(exchange.zero_group),
-           fmt::format("a divisor of the data axis, {}", mesh.size(Axis::data)));
+    refuse("groups of ranks that share a model out",
+           fmt::format("{} ranks in each", exchange.zero_group),
+           fmt::format("a divisor of {}, the ranks of the data axis", mesh.size(Axis::data)));
   }
   if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),

@@ -60,7 +60,7 @@ struct GradientExchange {
 
 struct Plan {
   // The strategy that it was made of, for messages.
-  std::string strategy = "ddp";
+  std::string strategy = "plan";
   // One process for each rank.
   Mesh mesh = {};
   // Threads of each process that train a replica each; 0: the process trains one itself.

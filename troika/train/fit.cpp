@@ -34,7 +34,8 @@ int64_t Fit::planned_steps() const {
   const auto& trainer = options_.trainer;
   if (trainer.max_epochs < 0) return std::max<int64_t>(trainer.max_steps, 0);
   // The last step of an epoch may be of fewer passes.
-  const int64_t steps = (limits_.passes + passes_ - 1) / passes_ * trainer.max_epochs;
+  const int64_t steps =
+      (limits_.passes + plan_.micro_batches - 1) / plan_.micro_batches * trainer.max_epochs;
   return trainer.max_steps < 0 ? steps : std::min(steps, trainer.max_steps);
 }
 
@@ -101,7 +102,7 @@ void Fit::train_epoch() {
   int64_t count = passes_left();
   if (options_.trainer.max_steps >= 0) {
     const int64_t steps = options_.trainer.max_steps - at_.step;
-    count = std::min(count, std::max<int64_t>(steps * passes_ - at_.pass, 1));
+    count = std::min(count, std::max<int64_t>(steps * plan_.micro_batches - at_.pass, 1));
   }
   // The run was stopped in a validation inside of the epoch.
   if (std::exchange(at_.validating, 0) != 0 && count > 0 && limits_.validation_batches > 0) {
@@ -127,7 +128,7 @@ void Fit::train_epoch() {
   for (int64_t i = 0; const auto batch = loader.next(); ++i) {
     const int64_t passes = at_.pass + 1;
     // A checkpoint of more passes a step may be beyond.
-    train_batch(*batch, passes >= passes_ || i + 1 == count, i + 1 == count);
+    train_batch(*batch, passes >= plan_.micro_batches || i + 1 == count, i + 1 == count);
     at_.train_seconds = seconds_before + training.seconds();
     if (i + 1 < count && is_validation_due(passes)) {
       training_step_->agree();

@@ -13,6 +13,7 @@
 #include "troika/comm/timeline.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
+#include "troika/layout/plan.h"
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/callback.h"
 #include "troika/train/checkpoint/reader.h"
@@ -142,6 +143,7 @@ class Fit {
 
   const TrainOptions& options_;
   comm::Group group_;
+  const layout::Plan plan_;
   const std::filesystem::path folder_;
   Task& task_;
   const data::Dataset& training_;
@@ -150,7 +152,6 @@ class Fit {
   const int64_t parameters_;  // numbers in the whole model's; of them
   const int64_t trainable_;
   const int64_t batch_;  // samples a pass over all ranks
-  const int64_t passes_;
   const data::Sampler sampler_;
   const Limits limits_;
   std::optional<comm::Timeline> timeline_;

@@ -12,6 +12,9 @@
 #include "troika/train/stage.h"
 #include "troika/train/task.h"
 
+namespace troika::layout {
+struct Plan;
+}
 namespace troika::parallel {
 class Exchange;
 }
@@ -34,6 +37,8 @@ struct FitContext {
   // The values of the row just reduced that all ranks have alike: in on_validation_end the
   // validation's, in on_train_epoch_end of a callback that monitors() the epoch's.
   MetricValues row = {};
+  // The plan that fit() carries out; null outside of it.
+  const layout::Plan* plan = nullptr;
   // How the ranks' replicas agree, and what this rank steps: they are there from on_fit_start on.
   parallel::Exchange* exchange = nullptr;
   Optimization* optimization = nullptr;

@@ -20,6 +20,7 @@
 #include "troika/train/course_names.h"
 #include "troika/train/fit.h"
 #include "troika/train/random_state.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/resumed_options.h"
 #include "troika/train/trainer.h"
 
@@ -77,6 +78,12 @@ void warn_of_changes(const CheckpointReader& saved, const TrainOptions& own, int
   }
 }
 
+layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group) {
+  auto plan = resolve_plan(options, cluster_of(group));
+  require_runnable(plan, group.size());
+  return plan;
+}
+
 [[noreturn]] void refuse_weights_alone(const std::filesystem::path& from) {
   throw Error("train", ErrorKind::usage,
               {.what = "cannot resume from " + from.string(),
@@ -92,6 +99,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
          const StopQuestion& question, Callbacks callbacks)
     : options_(options),
       group_(std::move(group)),
+      plan_(runnable_plan(options, group_)),
       folder_(folder),
       task_(task),
       training_(training),
@@ -100,7 +108,6 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       parameters_(nn::parameter_count(task.module())),
       trainable_(count_trainable(task.module())),
       batch_(global_batch(options, group_.size())),
-      passes_(accumulation(options).passes),
       sampler_({.size = training.size(),
                 .global_batch = batch_,
                 .seed = static_cast<uint64_t>(options.run.seed),
@@ -118,7 +125,8 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
                .folder = folder,
                .task = task,
                .at = at_,
-               .log = &log_},
+               .log = &log_,
+               .plan = &plan_},
       profile_(options.trainer.profiler.empty() ? std::nullopt
                                                 : std::optional<Profile>(std::in_place)),
       hooks_(context_, callbacks_, profile()) {
@@ -137,7 +145,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), group_);
   if (options.trainer.trace) timeline_.emplace(group_);
   times_ = StepTimes(trace(), profile());
-  training_step_.emplace(options, task_, group_, planned_steps(), batch_, trace(), [this] {
+  training_step_.emplace(options, plan_, task_, group_, planned_steps(), batch_, trace(), [this] {
     context_.learning_rate = training_step_->optimization().learning_rate();
     hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
   });
@@ -204,14 +212,14 @@ RunPlan Fit::plan() const {
           .validation_samples = validation_.size(),
           .steps_made = at_.step,
           .steps = planned_steps(),
-          .steps_per_epoch = (limits_.passes + passes_ - 1) / passes_,
+          .steps_per_epoch = (limits_.passes + plan_.micro_batches - 1) / plan_.micro_batches,
           .batch = batch_,
-          .passes = passes_,
+          .passes = plan_.micro_batches,
           .ranks = group_.size(),
           .nodes = 1 + std::ranges::max(group_.nodes()),
           .backend = std::string(group_.backend()),
           .device = device().str(),
-          .strategy = options_.trainer.strategy,
+          .strategy = options_.trainer.plan.empty() ? options_.trainer.strategy : plan_.strategy,
           .precision = options_.trainer.precision,
           .folder = folder_.string()};
 }

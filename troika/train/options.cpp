@@ -10,7 +10,7 @@
 #include "troika/train/callbacks/options.h"
 #include "troika/train/exchange_options.h"
 #include "troika/train/loggers/logger.h"
-#include "troika/train/strategy.h"
+#include "troika/train/resolve_plan.h"
 
 namespace troika::train {
 
@@ -88,6 +88,9 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.strategy", &trainer.strategy,
             "how devices work together; names after dp are Lightning's for some of those before",
             one_of(strategy_names()));
+  table.add("trainer.plan", &trainer.plan,
+            "text of a plan, in place of strategy and of all else that a plan decides; `--plan "
+            "FILE` of troika train puts it here; docs/plan.md");
   table.add("trainer.precision", &trainer.precision,
             "number type: mixed computes matrix products and convolutions in 16 bits, true keeps "
             "parameters so too; docs/precision-and-memory.md",

@@ -29,6 +29,7 @@ struct TrainOptions {
     int64_t devices = -1;
     int64_t num_nodes = -1;
     std::string strategy = "ddp";
+    std::string plan = {};
     std::string precision = "32";
     std::string memory_format = "auto";
     bool sync_batchnorm = false;

@@ -1,19 +1,17 @@
 #include "troika/train/placement.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/plan.h"
 #include "troika/nn/memory_format.h"
 #include "troika/train/options.h"
-#include "troika/train/strategy.h"
 
 namespace troika::train {
 
@@ -68,16 +66,13 @@ Placement Placement::of(const TrainOptions& options, const comm::Group& group) {
   return result;
 }
 
-void Placement::require_trainable(const TrainOptions& options) const {
-  constexpr std::array kOnGpus{
-      "ddp", "ddp_find_unused_parameters_true", "horovod", "zero1", "zero2", "zero3"};
-  const auto strategy = canonical_strategy(options.trainer.strategy);
-  if (device.is_cpu() || std::ranges::find(kOnGpus, strategy) != kOnGpus.end()) return;
-  throw Error(
-      "train", ErrorKind::usage,
-      {.what = "strategy " + strategy + " does not train on GPUs",
-       .got = "trainer.accelerator " + options.trainer.accelerator,
-       .expected = "cpu, or one of the strategies " + fmt::format("{}", fmt::join(kOnGpus, ", "))});
+void Placement::require_trainable(const layout::Plan& plan, const std::string& accelerator) const {
+  if (device.is_cpu() || (plan.threads == 0 && plan.keeps_replicas_equal())) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "strategy " + plan.strategy + " does not train on GPUs",
+               .got = "trainer.accelerator " + accelerator,
+               .expected = "cpu, or a strategy of processes that average gradients in each step",
+               .hint = "ddp, zero1, zero2 and zero3 do"});
 }
 
 void Placement::place(torch::nn::Module& module) const {

@@ -4,12 +4,18 @@
 #include <c10/core/Device.h>
 #include <c10/core/MemoryFormat.h>
 
+#include <string>
+
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
 #include "troika/nn/precision.h"
 
 namespace torch::nn {
 class Module;
+}
+
+namespace troika::layout {
+struct Plan;
 }
 
 namespace troika::train {
@@ -26,9 +32,9 @@ struct Placement {
   // or LibTorch cannot compute so.
   static Placement of(const TrainOptions& options, const comm::Group& group);
 
-  // Throws Error(usage) unless options.trainer.strategy can train there: on GPUs those can whose
-  // ranks have one replica each and average its gradients in every step.
-  void require_trainable(const TrainOptions& options) const;
+  // Throws Error(usage) unless the plan can train there: on GPUs those can whose ranks have one
+  // replica each and average its gradients in every step. `accelerator` is trainer.accelerator.
+  void require_trainable(const layout::Plan& plan, const std::string& accelerator) const;
 
   // Parameters and buffers; before optimizers and exchanges are made of them.
   void place(torch::nn::Module& module) const;

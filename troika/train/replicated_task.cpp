@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "troika/compat/torch.h"
+#include "troika/nn/zoo.h"
+#include "troika/train/resolve_plan.h"
 
 namespace troika::train {
 
@@ -54,6 +56,16 @@ void ReplicatedTask::test_step(const data::Batch& batch, Evaluation& evaluation)
 
 at::Tensor ReplicatedTask::predict_step(const data::Batch& batch) {
   return first_->predict_step(batch);
+}
+
+std::unique_ptr<Task> make_task(const TrainOptions& options) {
+  const auto make = [&] { return std::make_unique<Task>(nn::make_model(options.model)); };
+  // A process has as many on any cluster.
+  const auto threads = resolve_plan(options, layout::Cluster()).threads;
+  if (threads == 0) return make();
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (int64_t i = 0; i < threads; ++i) tasks.push_back(make());
+  return std::make_unique<ReplicatedTask>(std::move(tasks));
 }
 
 }  // namespace troika::train

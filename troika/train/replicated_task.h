@@ -33,4 +33,7 @@ class ReplicatedTask : public Task {
   parallel::Replicated replicated_;
 };
 
+// A task for the model of the options: replicated where the plan that they mean has threads.
+std::unique_ptr<Task> make_task(const TrainOptions& options);
+
 }  // namespace troika::train

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "troika/base/error.h"
-#include "troika/train/strategy.h"
+#include "troika/train/resolve_plan.h"
 
 namespace troika::train {
 
@@ -22,7 +22,7 @@ void require_devices(const TrainOptions& options, const comm::Group& group) {
   const int64_t here =
       std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(group.rank())]);
   const int64_t wanted = options.trainer.devices;
-  if (wanted == -1 || wanted == here || in_one_process(options)) return;
+  if (wanted == -1 || wanted == here || trains_in_threads(options)) return;
   throw Error(
       "train", ErrorKind::usage,
       {.what = "trainer.devices and the launcher disagree",

@@ -19,6 +19,7 @@
 #include "troika/train/ended_run.h"
 #include "troika/train/fit.h"
 #include "troika/train/limits.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/run_group.h"
 #include "troika/train/step_error.h"
 #include "troika/train/summary_text.h"
@@ -95,7 +96,7 @@ void settle_randomness(const TrainOptions& options, const comm::Group& group) {
 }
 
 Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed)
-    : options_(with_fast_dev_run(checked(std::move(options)))),
+    : options_(with_fast_dev_run(with_plan(checked(std::move(options))))),
       asked_name_(options_.run.name),
       claimed_(std::move(claimed)),
       group_(std::move(group)) {

@@ -18,6 +18,7 @@
 #include "troika/nn/recompute/block_costs.h"
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint/reader.h"
+#include "troika/train/make_exchange.h"
 
 namespace troika::train {
 
@@ -47,7 +48,7 @@ NamedTensors stepped(const Optimization& optimization) {
   return result;
 }
 
-optim::Schedule make_schedule(const OptimizerRecipe& recipe, const Accumulation& accumulated,
+optim::Schedule make_schedule(const OptimizerRecipe& recipe, const layout::Plan& plan,
                               int64_t steps, int64_t global_batch) {
   if (recipe.factor) return recipe.factor;
   const auto& name = recipe.schedule.name;
@@ -58,10 +59,9 @@ optim::Schedule make_schedule(const OptimizerRecipe& recipe, const Accumulation&
                  .expected = "constant, step, multi_step or plateau, or trainer.max_steps"});
   }
   // A sum of passes already is larger by their number.
-  const bool is_mean = accumulated.factor < 1;
-  return optim::make_schedule(
-      recipe.schedule,
-      {.steps = steps, .global_batch = is_mean ? global_batch * accumulated.passes : global_batch});
+  const int64_t averaged = plan.sums_micro_batches ? 1 : plan.micro_batches;
+  return optim::make_schedule(recipe.schedule,
+                              {.steps = steps, .global_batch = global_batch * averaged});
 }
 
 // To a folder, or from a GPU to "host".
@@ -99,18 +99,18 @@ double number(const at::Tensor& loss) {
 
 }  // namespace
 
-TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::Group& group,
-                           int64_t steps, int64_t global_batch, Trace* trace,
-                           std::function<void()> before_step)
+TrainingStep::TrainingStep(const TrainOptions& options, const layout::Plan& plan, Task& task,
+                           const comm::Group& group, int64_t steps, int64_t global_batch,
+                           Trace* trace, std::function<void()> before_step)
     : options_(options),
+      plan_(plan),
       task_(task),
       group_(group),
       placement_(Placement::of(options, group)),
       recipe_(task.configure_optimizers(options)),
-      accumulation_(accumulation(options)),
-      schedule_(make_schedule(recipe_, accumulation_, steps, global_batch)),
+      schedule_(make_schedule(recipe_, plan, steps, global_batch)),
       before_step_(std::move(before_step)) {
-  placement_.require_trainable(options);
+  placement_.require_trainable(plan, options.trainer.accelerator);
   if (placement_.device.is_cpu()) compat::keep_freed_memory();
   if (recipe_.schedule.name == "plateau" && !recipe_.factor) plateau_.emplace(recipe_.schedule);
   placement_.place(task_.module());
@@ -118,27 +118,26 @@ TrainingStep::TrainingStep(const TrainOptions& options, Task& task, const comm::
   counts_memory_ = placement_.device.is_cpu() && compat::counts_tensor_memory() &&
                    std::ranges::all_of(
                        tensors, [](const auto& entry) { return compat::is_counted(entry.tensor); });
-  recompute_budget_ = layout::recompute_budget(options.trainer.recompute);
+  recompute_budget_ = layout::recompute_budget(plan.recompute);
   if (recompute_budget_) {
     task_.blocks();
-  } else if (options.trainer.recompute == "none") {
+  } else if (plan.recompute == "none") {
     task_.recompute({});
   } else {
-    task_.recompute(
-        layout::recompute_plan(options.trainer.recompute, task_.blocks().blocks().size()));
+    task_.recompute(layout::recompute_plan(plan.recompute, task_.blocks().blocks().size()));
   }
-  if (!options.offload.activations.empty()) {
+  if (!plan.offload_activations.empty()) {
     if (task_.replicas() > 1) {
       throw Error("train", ErrorKind::usage,
                   {.what = "offload.activations is for processes that each train one replica",
-                   .got = "strategy " + options.trainer.strategy,
+                   .got = "strategy " + plan.strategy,
                    .expected = "ddp, or another strategy of processes"});
     }
-    offload_ = make_offload(options.offload.activations, placement_.device);
+    offload_ = make_offload(plan.offload_activations, placement_.device);
   }
   TrainOptions own = options;
   own.optimizer = recipe_.optimizer;
-  exchange_ = make_exchange(own, task_, group, trace);
+  exchange_ = make_exchange(plan, own, task_, group, trace);
   try {
     optimization_.emplace(placement_.precision, task_.module(), *exchange_, recipe_);
   } catch (const Error&) {
@@ -169,7 +168,9 @@ double TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last,
     return task_.training_step(placed);
   }();
   times.end(Phase::forward);
-  optimization_->scaled(accumulation_.factor == 1 ? loss : loss * accumulation_.factor).backward();
+  const bool is_averaged = plan_.micro_batches > 1 && !plan_.sums_micro_batches;
+  const double factor = 1.0 / static_cast<double>(plan_.micro_batches);
+  optimization_->scaled(is_averaged ? loss * factor : loss).backward();
   times.end(Phase::backward);
   if (is_last) optimizer_step(step, times);
   if (counts_memory_) {
@@ -264,7 +265,7 @@ at::MemoryFormat TrainingStep::states_format() const {
 // everything else is saved by its dimensions.
 void TrainingStep::require_readable(const CheckpointReader& saved) const {
   const bool follows_memory =
-      recipe_.optimizer.name == "adamw_8bit" || options_.ddp.codec.name != "none";
+      recipe_.optimizer.name == "adamw_8bit" || plan_.compression.codec != "none";
   if (!follows_memory || !saved.has(kMemoryFormat)) return;
   const auto format = saved.read(kMemoryFormat).item<int64_t>();
   if (format == static_cast<int64_t>(states_format())) return;

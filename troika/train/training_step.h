@@ -8,6 +8,7 @@
 #include <string>
 
 #include "troika/comm/group.h"
+#include "troika/layout/plan.h"
 #include "troika/nn/offload.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
@@ -16,7 +17,6 @@
 #include "troika/train/optimizer_recipe.h"
 #include "troika/train/placement.h"
 #include "troika/train/step_times.h"
-#include "troika/train/strategy.h"
 
 namespace troika::train {
 
@@ -35,8 +35,9 @@ class TrainingStep {
   // `steps` are those of the whole run, `global_batch` the samples a pass over all ranks. Called by
   // all ranks; blocks. All that is referred to must outlive this object; `trace` may be null.
   // `before_step` is called once gradients and the learning rate of a step are there.
-  TrainingStep(const TrainOptions& options, Task& task, const comm::Group& group, int64_t steps,
-               int64_t global_batch, Trace* trace, std::function<void()> before_step);
+  TrainingStep(const TrainOptions& options, const layout::Plan& plan, Task& task,
+               const comm::Group& group, int64_t steps, int64_t global_batch, Trace* trace,
+               std::function<void()> before_step);
 
   // A backward pass; the last of a step is followed by the optimizer's, which is number `step` of
   // the run, counted from 0. Returns the loss, for which it waits where a GPU computes.
@@ -83,11 +84,11 @@ class TrainingStep {
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);
 
   const TrainOptions& options_;
+  const layout::Plan& plan_;
   Task& task_;
   const comm::Group group_;
   const Placement placement_;
   const OptimizerRecipe recipe_;
-  const Accumulation accumulation_;
   std::optional<int64_t> recompute_budget_;  // that is to be planned for
   std::unique_ptr<compat::SavedTensorHooks> offload_;
   optim::Schedule schedule_;

@@ -1,8 +1,8 @@
 #include "troika/train/callbacks/ema.h"
 
 #include "troika/base/error.h"
+#include "troika/layout/plan.h"
 #include "troika/train/fit_context.h"
-#include "troika/train/strategy.h"
 
 namespace troika::train {
 
@@ -10,15 +10,15 @@ Ema::Ema(const TrainOptions::Ema& options)
     : options_(options), average_(options.decay, options.use_buffers) {}
 
 void Ema::on_fit_start(FitContext& context) {
-  const auto strategy = canonical_strategy(context.options.trainer.strategy);
-  if (strategy.ends_with("local_sgd") || strategy == "diloco") {
+  if (!context.plan->keeps_replicas_equal()) {
     throw Error("train", ErrorKind::usage,
                 {.what = "ema averages weights that are the same on all ranks after each step",
-                 .got = "strategy " + strategy,
+                 .got = "strategy " + context.plan->strategy,
                  .expected = "ddp, zero1, zero2 or zero3",
                  .hint = "swa averages at the end of epochs"});
   }
-  if (options_.use_buffers && !context.options.ddp.broadcast_buffers && context.group.size() > 1) {
+  if (options_.use_buffers && !context.plan->exchange.broadcast_buffers &&
+      context.group.size() > 1) {
     throw Error("train", ErrorKind::usage,
                 {.what = "ema averages buffers that are the same on all ranks",
                  .got = "ddp.broadcast_buffers false",

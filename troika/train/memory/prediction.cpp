@@ -14,7 +14,7 @@
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/train/memory/exchange_memory.h"
-#include "troika/train/strategy.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -56,10 +56,6 @@ std::vector<size_t> order_of_gradients(const std::vector<PassPart>& parts) {
     if (part.until.kind == PassEvent::Kind::gradient) order.push_back(part.until.index);
   }
   return order;
-}
-
-int stage_of(const std::string& strategy) {
-  return strategy.starts_with("zero") ? strategy.back() - '0' : 0;
 }
 
 double left_for_backward(const std::vector<PassPart>& parts) {
@@ -123,32 +119,44 @@ MemoryPredictor::~MemoryPredictor() {
 }
 
 MemoryChoice MemoryPredictor::configured(int ranks) const {
-  return {canonical_strategy(options_.trainer.strategy),
+  // The name does not depend on the cluster.
+  return {resolve_plan(options_, layout::Cluster()).strategy,
           nn::parse_precision(options_.trainer.precision).name, options_.trainer.recompute, ranks};
 }
 
 std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
-  const int stage = stage_of(choice.strategy);
-  if (stage == 0 && choice.strategy != "ddp" && choice.strategy != "horovod" &&
-      choice.strategy != "ddp_find_unused_parameters_true") {
-    return "strategy " + choice.strategy;
-  }
-  if (stage == 0 && options_.ddp.codec.name != "none") return "ddp.hook " + options_.ddp.codec.name;
+  const auto plan = this->plan(choice);
+  const auto stage = plan.exchange.zero_stage;
+  if (plan.threads > 0 || !plan.keeps_replicas_equal()) return "strategy " + choice.strategy;
+  const auto& codec = plan.compression.codec;
+  if (stage == 0 && codec != "none") return "ddp.hook " + codec;
   // Small tensors stay in memory, so what is there does not grow evenly with the batch.
-  if (!options_.offload.activations.empty()) return "offload.activations";
+  if (!plan.offload_activations.empty()) return "offload.activations";
   if (!model_ && stage == 3) return "zero3 of a module without blocks";
   if (!task_->has_blocks() && choice.recompute != "none") {
     return "trainer.recompute of a module without blocks";
   }
-  if (stage > 0 && choice.ranks % sharing_ranks(choice) != 0) {
-    return fmt::format("zero.group_size {} of {} ranks", sharing_ranks(choice), choice.ranks);
+  const auto& mesh = plan.mesh;
+  if (!plan.cut.empty()) return "stages of a model";
+  if (mesh.ranks() != choice.ranks || mesh.replicas(0) != choice.ranks) {
+    return fmt::format("mesh {} on {} ranks", mesh.text(), choice.ranks);
+  }
+  if (choice.ranks % plan.sharing_ranks() != 0) {
+    return fmt::format("zero.group_size {} of {} ranks", plan.sharing_ranks(), choice.ranks);
   }
   return {};
 }
 
-int MemoryPredictor::sharing_ranks(const MemoryChoice& choice) const {
-  const auto size = static_cast<int>(options_.zero.group_size);
-  return size > 0 ? size : choice.ranks;
+layout::Plan MemoryPredictor::plan(const MemoryChoice& choice) const {
+  const auto cluster = layout::Cluster::uniform(1, choice.ranks);
+  auto options = options_;
+  if (!options.trainer.plan.empty()) {
+    auto plan = resolve_plan(options, cluster);
+    if (plan.strategy == choice.strategy) return plan;
+    options.trainer.plan.clear();
+  }
+  options.trainer.strategy = choice.strategy;
+  return resolve_plan(options, cluster);
 }
 
 int64_t MemoryPredictor::batch_of(const MemoryChoice& choice) const {
@@ -235,17 +243,17 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
     module_.to(precision.parameters);
   }
   const auto parts = pass_of(choice).parts(batch_of(choice));
+  const auto plan = this->plan(choice);
+  const bool is_zero = plan.exchange.zero_stage > 0;
   ExchangeMemory exchange(
       module_,
-      {.stage = stage_of(choice.strategy),
-       .ranks = sharing_ranks(choice),
-       .bucket_bytes = mebibytes(options_.comm.bucket_megabytes),
-       .first_bucket_bytes = mebibytes(options_.comm.first_bucket_megabytes),
-       .reorders_buckets = choice.strategy != "ddp_find_unused_parameters_true" &&
-                           !options_.ddp.find_unused_parameters,
-       .accumulates = accumulation(options_).passes > 1,
-       .piece_multiple =
-           stage_of(choice.strategy) > 0 ? optim::piece_multiple(options_.optimizer.name) : 1},
+      {.stage = static_cast<int>(plan.exchange.zero_stage),
+       .ranks = static_cast<int>(is_zero ? plan.sharing_ranks() : choice.ranks),
+       .bucket_bytes = plan.exchange.bucket_bytes,
+       .first_bucket_bytes = plan.exchange.first_bucket_bytes,
+       .reorders_buckets = !plan.exchange.find_unused_parameters,
+       .accumulates = plan.micro_batches > 1,
+       .piece_multiple = is_zero ? optim::piece_multiple(options_.optimizer.name) : 1},
       order_of_gradients(parts));
   MemoryParts steady;
   steady.optimizer =
@@ -306,7 +314,7 @@ std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
   if (std::ranges::all_of(ranks, is_left_out)) predictor.predict(configured);  // throws
   std::vector<std::string> precisions{"32", "bf16-mixed", "bf16-true"};
   std::vector<std::string> policies{"none", "selective", "sqrt", "full"};
-  std::vector<std::string> strategies{"ddp", "zero1", "zero2", "zero3"};
+  auto strategies = strategies_by_memory();
   add_if_new(precisions, configured.precision);
   add_if_new(policies, configured.recompute);
   add_if_new(strategies, configured.strategy);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "troika/data/dataset.h"
+#include "troika/layout/plan.h"
 #include "troika/nn/model.h"
 #include "troika/train/memory/pass_memory.h"
 #include "troika/train/options.h"
@@ -84,10 +85,10 @@ class MemoryPredictor {
   MemoryPrediction predict(const MemoryChoice& choice);
   // Samples on each rank.
   int64_t batch_of(const MemoryChoice& choice) const;
+  // What the choice means, with all ranks on one host.
+  layout::Plan plan(const MemoryChoice& choice) const;
 
  private:
-  // Among which ZeRO shares out; hybrid_shard's nodes are not known here: all are taken for one.
-  int sharing_ranks(const MemoryChoice& choice) const;
   // A tensor of a program's module as it was before.
   struct Spared {
     at::Tensor tensor;

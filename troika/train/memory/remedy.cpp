@@ -57,13 +57,14 @@ MemoryPrediction least_on(int ranks, MemoryPredictor& predictor,
 }
 
 // The parts of a run that take more than `bytes` by themselves, each with what it is of.
-std::string parts_beyond(const MemoryPrediction& prediction, double bytes) {
+std::string parts_beyond(const MemoryPredictor& predictor, const MemoryPrediction& prediction,
+                         double bytes) {
   std::vector<std::string> parts;
   const auto add = [&](const std::string& name, double part) {
     if (part + prediction.overhead <= bytes) return;
     parts.push_back(fmt::format("{} takes {}", name, human_bytes(part)));
   };
-  const bool gathers = prediction.choice.strategy == "zero3";
+  const bool gathers = predictor.plan(prediction.choice).exchange.zero_stage == 3;
   add("the start, for which each rank makes the whole model,", prediction.start);
   add("a training step", prediction.step.sum());
   add(gathers ? "a validation, for which each rank has all parameters," : "a validation",
@@ -102,7 +103,7 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
     return fmt::format(
         "no precision, recomputation, strategy, batch or number of machines makes it fit: with {} "
         "on {} ranks, {}; take a smaller model, or machines with more memory for each rank",
-        options_of(anywhere.choice), ranks * most, parts_beyond(anywhere, bytes));
+        options_of(anywhere.choice), ranks * most, parts_beyond(predictor, anywhere, bytes));
   }
   int machines = 2;
   auto found = anywhere;

@@ -1,0 +1,139 @@
+// `troika plan`, and `troika train --plan`.
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "tests/support/subprocess.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/base/text.h"
+
+namespace troika {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+using testing_support::run_program;
+
+const std::string kPlannedRun =
+    " --model.name=mlp --model.hidden_width=4 --data.train_samples=32 --data.validation_samples=8"
+    " --data.global_batch_size=8 --trainer.max_epochs=1 --trainer.enable_progress_bar=false"
+    " --trainer.threads=1";
+
+class PlanCommand : public testing::Test {
+ protected:
+  testing_support::Outcome troika(const std::string& arguments) {
+    return run_program("cd " + folder_.path().string() + " && exec " + TROIKA_PROGRAM + " " +
+                       arguments);
+  }
+  void write(const std::string& file, const std::string& text) {
+    write_file_atomically(folder_ / file, text);
+  }
+  static std::string replaced(std::string text, const std::string& what, const std::string& by) {
+    const auto at = text.find(what);
+    EXPECT_NE(at, std::string::npos) << what << " in " << text;
+    return at == std::string::npos ? text : text.replace(at, what.size(), by);
+  }
+  // The bytes of the weights that the run left, without the file's header, which has the options.
+  std::string weights(const std::string& run) {
+    const auto file = read_file(folder_ / "runs" / run / "checkpoints/last/model.safetensors");
+    uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof(header));
+    return file.substr(sizeof(header) + header);
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(PlanCommand, ExplainsAConfigurationInAnyWorld) {
+  write("run.toml", "[trainer]\nstrategy = \"hybrid_shard\"\naccumulate_grad_batches = 2\n");
+  const auto here = troika("plan run.toml");
+  EXPECT_EQ(here.exit_code, 0) << here.err;
+  EXPECT_THAT(here.out, HasSubstr("# mesh       1 rank: data=1\n"));
+  const auto there = troika("plan run.toml --nodes 2 --ranks 8 --trainer.precision=bf16-mixed");
+  EXPECT_THAT(there.out,
+              AllOf(StartsWith("# strategy   zero3\n# mesh       8 ranks: data=8\n"),
+                    HasSubstr("# actions    0F0 0B0 0F1 0B1 0REDUCE 0STEP\n"),
+                    HasSubstr("ZeRO stage 3 shares optimizer states, gradients and parameters out "
+                              "among 4 ranks\n"),
+                    HasSubstr("# memory     precision bf16-mixed, all activations kept\n"),
+                    HasSubstr("\nzero_group = 4  #")));
+  // The output is a plan.
+  write("plan.toml", there.out);
+  EXPECT_EQ(troika("plan --plan plan.toml").out, there.out);
+  write("cluster.toml",
+        "[[devices]]\nhost = \"a\"\ncount = 3\n[[devices]]\nhost = \"b\"\ncount = 3\n");
+  EXPECT_THAT(troika("plan run.toml --cluster cluster.toml").out, HasSubstr("among 3 ranks\n"));
+  const auto uneven = troika("plan run.toml --nodes 2 --ranks 5");
+  EXPECT_NE(uneven.exit_code, 0);
+  EXPECT_THAT(uneven.err, HasSubstr("[plan] ranks of a plan; got 5 on 2 nodes, expected equally "
+                                    "many on each node"));
+  EXPECT_NE(troika("plan --ranks 4 --cluster cluster.toml").exit_code, 0);
+}
+
+TEST_F(PlanCommand, TrainRunsAnEditedPlan) {
+  const auto plan = troika("plan --ranks 2 --trainer.strategy=zero1" + kPlannedRun).out;
+  write("same.toml", plan);
+  write("edited.toml", replaced(plan, "micro_batches = 1", "micro_batches = 2"));
+  const auto train = [&](const std::string& name, const std::string& arguments) {
+    const auto outcome =
+        troika("train --trainer.devices=2 --run.name=" + name + kPlannedRun + arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return weights(name);
+  };
+  const auto by_name = train("name", " --trainer.strategy=zero1");
+  EXPECT_TRUE(train("same", " --plan same.toml") == by_name);
+  const auto by_edit = train("edited", " --plan edited.toml");
+  EXPECT_FALSE(by_edit == by_name);
+  EXPECT_TRUE(train("accumulated",
+                    " --trainer.strategy=zero1 --trainer.accumulate_grad_batches=2") == by_edit);
+  // The run goes on, and is judged, by what its plan said, without the file.
+  std::filesystem::remove(folder_ / "edited.toml");
+  const auto judged = troika("test runs/edited --trainer.devices=1");
+  EXPECT_EQ(judged.exit_code, 0) << judged.err;
+}
+
+TEST_F(PlanCommand, RefusesWhatItCannotRun) {
+  const auto plan = troika("plan").out;
+  const auto refused = [&](const std::string& what, const std::string& by,
+                           const std::string& more = "") {
+    write("plan.toml", replaced(plan, what, by));
+    const auto outcome = troika("train --plan plan.toml" + kPlannedRun + more);
+    EXPECT_NE(outcome.exit_code, 0) << by;
+    return outcome.err;
+  };
+  EXPECT_THAT(refused("\"data=1\"", "\"pipeline=2 data=1\""),
+              HasSubstr("the pipeline axis of a plan cannot be run yet"));
+  EXPECT_THAT(refused("\"data=1\"", "\"data=1 tensor=2\""),
+              HasSubstr("the tensor axis of a plan cannot be run yet"));
+  EXPECT_THAT(refused("\"data=1\"", "\"data=3\""),
+              HasSubstr("a plan for another world; got 3 ranks"));
+  EXPECT_THAT(refused("cut = \"\"", "cut = \"stem|head\""),
+              HasSubstr("stages of a plan cannot be run yet; got stages.cut stem|head"));
+  EXPECT_THAT(refused("zero_group", "zero_grup"),
+              AllOf(HasSubstr("unknown key exchange.zero_grup (plan.toml:"),
+                    HasSubstr("did you mean exchange.zero_group?")));
+  EXPECT_THAT(refused("precision = \"32\"", "precision = \"bf16-mixd\""),
+              HasSubstr("did you mean bf16-mixed?"));
+  EXPECT_THAT(refused("\"data=1\"", "\"data=-1\"", " --trainer.strategy=zero3"),
+              HasSubstr("[plan] trainer.strategy beside --plan; got \"zero3\", expected no such "
+                        "argument, as the plan decides it (edit plan.toml, or leave --plan out)"));
+  EXPECT_NE(troika("train --plan missing.toml" + kPlannedRun).exit_code, 0);
+  // `plan` says what it means, and what cannot be run of it.
+  write("pipeline.toml", replaced(plan, "\"data=1\"", "\"pipeline=2 data=2\""));
+  const auto explained = troika("plan --plan pipeline.toml");
+  EXPECT_THAT(explained.out, HasSubstr("# mesh       4 ranks: pipeline=2 data=2\n"));
+  EXPECT_THAT(explained.err, HasSubstr("the pipeline axis of a plan cannot be run yet"));
+  EXPECT_NE(explained.exit_code, 0);
+}
+
+// docs/plan.md shows what the program prints.
+TEST_F(PlanCommand, IsDocumentedAsItIs) {
+  const auto page = read_file(std::filesystem::path(TROIKA_SOURCE_DIR) / "docs/plan.md");
+  const auto outcome = troika("plan --trainer.strategy=hybrid_shard --nodes=2 --ranks=8");
+  EXPECT_THAT(page, HasSubstr(outcome.out));
+}
+
+}  // namespace
+}  // namespace troika

@@ -1,0 +1,349 @@
+// Plans from options, and runs by edited plans.
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/data/make_dataset.h"
+#include "troika/nn/sequential.h"
+#include "troika/train/memory/prediction.h"
+#include "troika/train/replicated_task.h"
+#include "troika/train/resolve_plan.h"
+#include "troika/train/trainer.h"
+
+namespace troika::train {
+namespace {
+
+using layout::Axis;
+using layout::Cluster;
+using layout::ExchangeMethod;
+using layout::Plan;
+using testing::HasSubstr;
+
+TrainOptions with_strategy(const std::string& name) {
+  TrainOptions options;
+  options.trainer.strategy = name;
+  return options;
+}
+
+// What the names of other programs mean; docs/trainer.md.
+TEST(ResolvePlan, NamesMeanPlans) {
+  struct Meaning {
+    std::string name, ours;
+    ExchangeMethod method;
+    int stage;
+    bool finds_unused;
+  };
+  const auto reduce = ExchangeMethod::all_reduce, zero = ExchangeMethod::zero;
+  for (const auto& meaning :
+       std::vector<Meaning>{{"ddp", "ddp", reduce, 0, false},
+                            {"auto", "ddp", reduce, 0, false},
+                            {"ddp_spawn", "ddp", reduce, 0, false},
+                            {"ddp_fork_find_unused_parameters_true",
+                             "ddp_find_unused_parameters_true", reduce, 0, true},
+                            {"ddp_find_unused_parameters_false", "ddp", reduce, 0, false},
+                            {"horovod", "horovod", reduce, 0, false},
+                            {"zero1", "zero1", zero, 1, false},
+                            {"deepspeed", "zero2", zero, 2, false},
+                            {"deepspeed_stage_1", "zero1", zero, 1, false},
+                            {"deepspeed_stage_3", "zero3", zero, 3, false},
+                            {"sharded", "zero2", zero, 2, false},
+                            {"fsdp", "zero3", zero, 3, false},
+                            {"ddp_fully_sharded", "zero3", zero, 3, false},
+                            {"local_sgd", "local_sgd", ExchangeMethod::local_steps, 0, false}}) {
+    const auto plan = resolve_plan(with_strategy(meaning.name), Cluster::uniform(2, 3));
+    EXPECT_EQ(plan.strategy, meaning.ours) << meaning.name;
+    EXPECT_EQ(plan.mesh, layout::Mesh(Axis::data, 6)) << meaning.name;
+    EXPECT_EQ(plan.exchange.method, meaning.method) << meaning.name;
+    EXPECT_EQ(plan.exchange.zero_stage, meaning.stage) << meaning.name;
+    EXPECT_EQ(plan.exchange.find_unused_parameters, meaning.finds_unused) << meaning.name;
+    EXPECT_EQ(plan.threads, 0) << meaning.name;
+  }
+}
+
+TEST(ResolvePlan, ReadsTheOptionsOfTheStrategy) {
+  auto options = with_strategy("diloco");
+  options.trainer.accumulate_grad_batches = 3;
+  options.comm.bucket_megabytes = 0.5;
+  options.ddp.codec.name = "topk";
+  options.trainer.precision = "bf16-mixed";
+  options.optimizer.offload = "folder";
+  auto plan = resolve_plan(options, Cluster::uniform(1, 2));
+  EXPECT_TRUE(plan.exchange.outer_step);
+  EXPECT_EQ(plan.exchange.period, 500);
+  EXPECT_EQ(plan.micro_batches, 3);
+  EXPECT_FALSE(plan.sums_micro_batches);
+  EXPECT_EQ(plan.exchange.bucket_bytes, 1 << 19);
+  EXPECT_EQ(plan.compression.codec, "topk");
+  EXPECT_EQ(plan.precision, "bf16-mixed");
+  EXPECT_EQ(plan.offload_optimizer, "folder");
+
+  auto dp = with_strategy("dp");
+  dp.trainer.devices = 4;
+  EXPECT_EQ(resolve_plan(dp, Cluster::uniform(1, 1)).threads, 4);
+  dp.trainer.devices = -1;
+  EXPECT_EQ(resolve_plan(dp, Cluster::uniform(1, 1)).threads, 1);
+
+  auto horovod = with_strategy("horovod");
+  horovod.horovod.backward_passes_per_step = 2;
+  plan = resolve_plan(horovod, Cluster::uniform(1, 2));
+  EXPECT_EQ(plan.micro_batches, 2);
+  EXPECT_TRUE(plan.sums_micro_batches);
+}
+
+TEST(ResolvePlan, HybridShardFollowsTheHosts) {
+  auto options = with_strategy("hybrid_shard");
+  EXPECT_EQ(resolve_plan(options, Cluster::uniform(3, 4)).exchange.zero_group, 4);
+  const auto refused =
+      "[train] strategy hybrid_shard shares out within nodes; got nodes of different numbers of "
+      "ranks, or ranks in turns, expected consecutive ranks, equally many on each node (set "
+      "zero.group_size)";
+  auto uneven = Cluster::uniform(3, 4);
+  uneven.devices[1].count = 2;
+  EXPECT_ERROR(resolve_plan(options, uneven), ErrorKind::usage, refused);
+  auto turns = Cluster::uniform(2, 1);
+  turns.devices = {{.host = 0}, {.host = 1}, {.host = 0}, {.host = 1}};
+  EXPECT_ERROR(resolve_plan(options, turns), ErrorKind::usage, refused);
+  options.zero.group_size = 2;
+  EXPECT_EQ(resolve_plan(options, turns).exchange.zero_group, 2);
+}
+
+TEST(ResolvePlan, AGroupsHostsMakeItsCluster) {
+  comm::local::run_ranks(comm::local::make(5, {0, 0, 1, 2, 2}), [](const comm::Group& group) {
+    const auto cluster = cluster_of(group);
+    EXPECT_EQ(cluster.ranks(), 5);
+    EXPECT_EQ(cluster.hosts.size(), 3u);
+    for (int rank = 0; rank < 5; ++rank) {
+      EXPECT_EQ(cluster.devices_of(rank).host, group.nodes()[static_cast<size_t>(rank)]);
+    }
+  });
+}
+
+// A key decides something of some strategy's plan if and only if a plan decides it in its place.
+TEST(ResolvePlan, PlannedKeysAreThoseThatPlansDependOn) {
+  const auto plans = [](const TrainOptions& options) {
+    std::vector<std::string> texts;
+    for (const auto& name : strategy_names()) {
+      auto one = options;
+      if (one.trainer.strategy == TrainOptions().trainer.strategy) one.trainer.strategy = name;
+      try {
+        texts.push_back(resolve_plan(one, Cluster::uniform(1, 1)).text());
+      } catch (const Error& problem) {
+        texts.emplace_back(problem.what());
+      }
+    }
+    return texts;
+  };
+  TrainOptions defaults;
+  defaults.horovod.backward_passes_per_step = 2;  // without several, their mean is their sum
+  const auto before = plans(defaults);
+  for (const auto& [key, choices] : make_table(defaults).choices()) {
+    if (key == "trainer.plan" || key == "trainer.devices") continue;  // processes, too
+    auto values = choices;
+    values.insert(values.end(), {"3", "0.25", "full", "some"});
+    bool matters = false;
+    for (const auto& value : values) {
+      auto options = defaults;
+      try {
+        make_table(options).set(key, value);
+      } catch (const Error&) {
+        continue;
+      }
+      matters = matters || plans(options) != before;
+    }
+    EXPECT_EQ(is_planned(key), matters) << key;
+  }
+}
+
+TEST(WithPlan, SetsTheOptionsThatThePlanHas) {
+  Plan plan;
+  plan.precision = "bf16-mixed";
+  plan.recompute = "full";
+  plan.micro_batches = 3;
+  plan.offload_activations = "a";
+  plan.offload_optimizer = "b";
+  TrainOptions options;
+  options.trainer.plan = plan.text();
+  options = with_plan(options);
+  EXPECT_EQ(options.trainer.precision, "bf16-mixed");
+  EXPECT_EQ(options.trainer.recompute, "full");
+  EXPECT_EQ(options.trainer.accumulate_grad_batches, 3);
+  EXPECT_EQ(options.offload.activations, "a");
+  EXPECT_EQ(options.optimizer.offload, "b");
+  plan.precision = "bf17";
+  options.trainer.plan = plan.text();
+  EXPECT_THROW(with_plan(options), Error);
+  options.trainer.plan.clear();
+  EXPECT_EQ(with_plan(options).trainer.precision, "bf16-mixed") << "as it was";
+}
+
+TEST(RequireRunnable, NamesWhatNoEngineRuns) {
+  const auto refused = [](Plan plan, int world) {
+    try {
+      require_runnable(plan, world);
+    } catch (const Error& problem) {
+      return std::string(problem.what());
+    }
+    return std::string("none");
+  };
+  const auto on = [](const std::string& mesh) { return Plan{.mesh = layout::Mesh::parse(mesh)}; };
+  EXPECT_EQ(refused(on("data=4"), 4), "none");
+  EXPECT_EQ(refused(on("pipeline=1 data=4 tensor=1"), 4), "none");
+  EXPECT_EQ(
+      refused(on("data=4"), 2),
+      "[train] a plan for another world; got 4 ranks: mesh.axes data=4, expected 2, the ranks "
+      "of this run, or data=-1 for any number");
+  EXPECT_EQ(refused(on("pipeline=2 data=2"), 4),
+            "[train] the pipeline axis of a plan cannot be run yet; got mesh.axes pipeline=2 "
+            "data=2, expected the data axis alone");
+  EXPECT_THAT(refused(on("pipeline=2 data=2-1"), 3), HasSubstr("the pipeline axis of a plan"));
+  EXPECT_THAT(refused(on("data=2 tensor=2"), 4), HasSubstr("the tensor axis of a plan"));
+  EXPECT_THAT(refused(on("context=2"), 2), HasSubstr("the context axis of a plan"));
+  EXPECT_EQ(refused({.mesh = layout::Mesh(Axis::data, 2), .cut = "stem|head"}, 2),
+            "[train] stages of a plan cannot be run yet; got stages.cut stem|head, expected one "
+            "stage: no cut");
+  Plan torn = on("data=4");
+  torn.exchange = {.method = ExchangeMethod::zero, .zero_stage = 2, .zero_group = 3};
+  EXPECT_THAT(refused(torn, 4), HasSubstr("groups of ranks that share a model out"));
+}
+
+TEST(MemoryOfAPlan, IsThatOfWhatThePlanSays) {
+  TrainOptions options;
+  options.model = {.name = "mlp", .hidden_layers = 6, .hidden_width = 512};
+  options.data.train_samples = 8;
+  const auto dataset = data::make_dataset(options.data, data::Split::train);
+  compat::count_tensor_memory();
+  const auto step = [&](const TrainOptions& of) {
+    MemoryPredictor predictor(of, *dataset);
+    return predictor.predict(predictor.configured(4)).step.sum();
+  };
+  const auto why_not = [&](const std::string& text) {
+    options.trainer.plan = text;
+    const MemoryPredictor predictor(options, *dataset);
+    return predictor.why_not(predictor.configured(4));
+  };
+  const double whole = step(options);
+  options.trainer.strategy = "zero3";
+  const double shared = step(options);
+  EXPECT_LT(shared, 0.9 * whole);
+  options.trainer.strategy = TrainOptions().trainer.strategy;
+  options.trainer.plan =
+      "[mesh]\naxes = \"data=-1\"\n[exchange]\nmethod = \"zero\"\nzero_stage = 3\n";
+  // A trial pass measures a few hundred bytes more or less.
+  EXPECT_NEAR(step(options), shared, 0.001 * whole);
+  EXPECT_EQ(why_not("[mesh]\naxes = \"data=8\"\n"), "mesh data=8 on 4 ranks");
+  EXPECT_EQ(why_not("[mesh]\naxes = \"pipeline=2 data=2\"\n"), "mesh pipeline=2 data=2 on 4 ranks");
+  EXPECT_EQ(why_not("[mesh]\naxes = \"data=-1\"\n[stages]\ncut = \"a|b\"\n"), "stages of a model");
+}
+
+class PlannedNumbers : public data::Dataset {
+ public:
+  int64_t size() const override { return 24; }
+  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
+    const auto numbers = at::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
+    const auto angles = numbers.to(at::kDouble).unsqueeze(1) * at::tensor({0.7, 1.3, 2.9});
+    return {at::sin(angles), at::sin(angles.sum(1)).gt(0).to(at::kLong)};
+  }
+  int64_t num_classes() const override { return 2; }
+  std::vector<int64_t> input_shape() const override { return {3}; }
+};
+
+class PlannedRun : public testing::Test {
+ protected:
+  PlannedRun() {
+    options_.run.folder = folder_.path().string();
+    options_.run.overwrite = true;
+    options_.trainer.precision = "64";
+    options_.trainer.max_steps = 6;
+    options_.trainer.enable_progress_bar = false;
+    options_.data.batch_size = 1;
+    options_.optimizer.lr = 0.1;
+    options_.local_sgd = {.period = 2, .warmup_steps = 1};
+    options_.diloco = {.period = 2, .warmup_steps = 1, .outer_lr = 0.5, .outer_momentum = 0.5};
+  }
+
+  // The weights of rank 0 after a run on four ranks.
+  static at::Tensor weights(const TrainOptions& options) {
+    at::Tensor result;
+    comm::local::run(4, [&](const comm::Group& group) {
+      const auto make = [] {
+        auto net = torch::nn::Sequential(torch::nn::Linear(3, 8), torch::nn::Tanh(),
+                                         torch::nn::Linear(8, 2));
+        const torch::NoGradGuard no_grad;
+        for (auto& parameter : net->parameters()) {
+          parameter.copy_(
+              torch::sin(torch::arange(parameter.numel(), torch::kDouble) + 1).view_as(parameter));
+        }
+        return std::make_shared<Task>(nn::from_sequential(net));
+      };
+      std::shared_ptr<Task> task = make();
+      if (trains_in_threads(options)) {
+        task = std::make_shared<ReplicatedTask>(std::vector<std::shared_ptr<Task>>{task});
+      }
+      const PlannedNumbers numbers;
+      Trainer(options, group).fit(*task, numbers, numbers);
+      std::vector<at::Tensor> flat;
+      for (const auto& parameter : task->module().parameters()) {
+        flat.push_back(parameter.detach().flatten());
+      }
+      if (group.rank() == 0) result = at::cat(flat);
+    });
+    return result;
+  }
+
+  const TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+// What a plan's text says is all that a strategy's name and options said. Bits may differ between
+// runs, whose all-reduce is chosen by times.
+TEST_F(PlannedRun, IsThatOfItsStrategy) {
+  for (const auto* name : {"ddp", "zero1", "zero3", "local_sgd", "post_local_sgd", "diloco", "dp",
+                           "horovod", "hybrid_shard"}) {
+    auto options = options_;
+    options.trainer.strategy = name;
+    options.horovod.backward_passes_per_step = 2;
+    options.ddp.codec.name = name == std::string("ddp") ? "topk" : "none";
+    options.ddp.codec.density = 0.5;
+    const auto expected = weights(options);
+    auto planned = options_;
+    planned.local_sgd = {};
+    planned.diloco = {};
+    planned.trainer.precision = "32";
+    planned.trainer.plan = resolve_plan(options, Cluster::uniform(1, 4)).text();
+    EXPECT_LT((weights(planned) - expected).abs().max().item<double>(), 1e-12) << name;
+  }
+}
+
+TEST_F(PlannedRun, FollowsEdits) {
+  options_.trainer.strategy = "zero2";
+  auto plan = resolve_plan(options_, Cluster::uniform(1, 4));
+  const auto with_one = weights(options_);
+  plan.micro_batches = 2;
+  plan.exchange.zero_group = 2;
+  options_.trainer.plan = plan.text();
+  const auto with_two = weights(options_);
+  EXPECT_GT((with_two - with_one).abs().max().item<double>(), 1e-6);
+  options_.trainer.plan.clear();
+  options_.trainer.accumulate_grad_batches = 2;
+  EXPECT_LT((weights(options_) - with_two).abs().max().item<double>(), 1e-12);
+}
+
+TEST_F(PlannedRun, OfAnotherWorldIsRefused) {
+  options_.trainer.plan = "[mesh]\naxes = \"data=3\"\n";
+  EXPECT_ERROR(weights(options_), ErrorKind::usage,
+               "[train] a plan for another world; got 3 ranks: mesh.axes data=3, expected 4, the "
+               "ranks of this run, or data=-1 for any number");
+  options_.trainer.plan = "[mesh]\naxes = \"data=2 tensor=-1\"\n";
+  EXPECT_ERROR(
+      weights(options_), ErrorKind::usage,
+      "[train] the tensor axis of a plan cannot be run yet; got mesh.axes data=2 tensor=2, "
+      "expected the data axis alone");
+  options_.trainer.plan = "[mesh]\naxes = \"data=-1\"\n";
+  EXPECT_TRUE(weights(options_).defined());
+}
+
+}  // namespace
+}  // namespace troika::train

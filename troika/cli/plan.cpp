@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/base/text.h"
+#include "troika/cli/commands.h"
+#include "troika/cli/configuration.h"
+#include "troika/cli/plan_file.h"
+#include "troika/train/resolve_plan.h"
+
+namespace troika::cli {
+
+namespace {
+
+struct PlanArguments {
+  std::string file;
+  std::string plan;
+  std::string cluster;
+  int64_t ranks = 0;  // 0: not told
+  int64_t nodes = 0;  // 0: not told
+};
+
+// The processes that the configuration or the plan asks for.
+int64_t configured_ranks(const train::TrainOptions& options, int64_t nodes) {
+  if (!options.trainer.plan.empty()) {
+    return layout::Plan::parse(options.trainer.plan, "trainer.plan").mesh.ranks();
+  }
+  const bool is_one = train::trains_in_threads(options);
+  return nodes * (is_one ? 1 : std::max<int64_t>(1, options.trainer.devices));
+}
+
+layout::Cluster cluster_asked(const PlanArguments& arguments, const train::TrainOptions& options) {
+  if (!arguments.cluster.empty()) {
+    return layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
+  }
+  const int64_t nodes =
+      arguments.nodes > 0 ? arguments.nodes : std::max<int64_t>(1, options.trainer.num_nodes);
+  const int64_t ranks = arguments.ranks > 0 ? arguments.ranks : configured_ranks(options, nodes);
+  if (ranks % nodes != 0 || ranks > std::numeric_limits<int>::max()) {
+    throw Error("plan", ErrorKind::usage,
+                {.what = "ranks of a plan",
+                 .got = fmt::format("{} on {} nodes", ranks, nodes),
+                 .expected = "equally many on each node, at most 2^31 - 1",
+                 .hint = "--cluster FILE describes nodes that differ"});
+  }
+  return layout::Cluster::uniform(static_cast<int>(nodes), static_cast<int>(ranks / nodes));
+}
+
+int print_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
+  train::TrainOptions options;
+  auto table = train::make_table(options);
+  read_configuration(table, arguments.file, overrides);
+  if (!arguments.plan.empty()) take_plan(options, arguments.plan, overrides);
+  const auto cluster = cluster_asked(arguments, options);
+  const auto plan = train::resolve_plan(options, cluster);
+  for (const auto& line : split(trim(explain(plan)), '\n')) fmt::print("# {}\n", line);
+  fmt::print("\n{}", plan.text());
+  std::fflush(stdout);
+  train::require_runnable(plan, cluster.ranks());
+  return 0;
+}
+
+}  // namespace
+
+Entry add_plan(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "plan", "explain the plan that a configuration means, and print it as text");
+  const auto arguments = std::make_shared<PlanArguments>();
+  command->add_option("CONFIG,--config", arguments->file, "as of train; without one, the defaults");
+  command->add_option("--plan", arguments->plan, "file of an edited plan, to be explained");
+  auto* ranks = command
+                    ->add_option("--ranks", arguments->ranks,
+                                 "processes; default: trainer.devices on each node")
+                    ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+  auto* nodes = command
+                    ->add_option("--nodes", arguments->nodes,
+                                 "machines with equally many of them; default: "
+                                 "trainer.num_nodes")
+                    ->check(CLI::Range(1, 1'000'000));
+  command
+      ->add_option("--cluster", arguments->cluster,
+                   "file that describes hosts and devices, one rank on each device; docs/plan.md")
+      ->excludes(ranks)
+      ->excludes(nodes);
+  command->allow_extras();
+  command->footer("Any option of CONFIG may follow as --section.name=value.");
+  return {command, [command, arguments] { return print_plan(*arguments, command->remaining()); }};
+}
+
+}  // namespace troika::cli
