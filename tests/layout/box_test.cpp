@@ -88,6 +88,9 @@ TEST(Box, LiesInItsTensor) {
                "[layout] box of w, dim 1; got offset 2 and size 5, expected a range within 0:6");
   EXPECT_ERROR(Box::parse("w(8)[4:2]"), ErrorKind::usage,
                "[layout] box of w, dim 0; got offset 4 and size -2, expected a range within 0:8");
+  EXPECT_ERROR(Box::parse("w(4294967296,4294967296)[0:1,0:1]"), ErrorKind::usage,
+               "[layout] shape of w; got 4294967296,4294967296, expected sizes >= 0 with a product "
+               "below 2^63");
   EXPECT_ERROR(Box::parse("w(8,6)[0:8]"), ErrorKind::usage,
                "[layout] box of w; got 1 and 1 dims, expected 2, those of the shape");
   EXPECT_ERROR(Box::parse("w(8,6)[0:2,0:6]{0:13}"), ErrorKind::usage,

@@ -28,7 +28,7 @@ Range parse_range(std::string_view text, std::string_view whole) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) refuse_text(whole);
   const auto begin = parse_int(text.substr(0, colon)), end = parse_int(text.substr(colon + 1));
-  if (!begin || !end) refuse_text(whole);
+  if (!begin || !end || *begin < 0 || *end < 0) refuse_text(whole);
   return {*begin, *end};
 }
 
@@ -140,6 +140,13 @@ int64_t Box::count() const {
 }
 
 void Box::verify() const {
+  int64_t elements = 1;
+  for (const int64_t dim : shape) {
+    if (dim < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(1, dim), &elements)) {
+      refuse("shape of " + name, fmt::format("{}", fmt::join(shape, ",")),
+             "sizes >= 0 with a product below 2^63");
+    }
+  }
   if (offset.size() != shape.size() || size.size() != shape.size()) {
     refuse("box of " + name, fmt::format("{} and {} dims", offset.size(), size.size()),
            fmt::format("{}, those of the shape", shape.size()));

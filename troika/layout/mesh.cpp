@@ -100,8 +100,9 @@ Mesh Mesh::parse(std::string_view text, int world) {
       refuse_mesh(text, fmt::format("replicas of {} stages", mesh.replicas_.size()),
                   "one number for each stage of the pipeline axis, which comes first");
     }
-    others = checked(
-        text, others * std::reduce(mesh.replicas_.begin(), mesh.replicas_.end(), int64_t{0}));
+    const int replicas =
+        checked(text, std::reduce(mesh.replicas_.begin(), mesh.replicas_.end(), int64_t{0}));
+    others = checked(text, others * replicas);
     // Equal numbers have one form.
     if (std::ranges::count(mesh.replicas_, mesh.replicas_.front()) == stages) {
       mesh.sizes_[static_cast<size_t>(Axis::data)] = mesh.replicas_.front();
@@ -153,6 +154,7 @@ int Mesh::ranks_of_stage(int stage) const {
 }
 
 int Mesh::ranks() const {
+  if (!has_uneven_stages()) return size(Axis::pipeline) * ranks_of_stage(0);
   int sum = 0;
   for (int stage = 0; stage < size(Axis::pipeline); ++stage) sum += ranks_of_stage(stage);
   return sum;
