@@ -117,8 +117,11 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
   EXPECT_THAT(refused("precision = \"32\"", "precision = \"bf16-mixd\""),
               HasSubstr("did you mean bf16-mixed?"));
   EXPECT_THAT(refused("\"data=1\"", "\"data=-1\"", " --trainer.strategy=zero3"),
-              HasSubstr("[plan] trainer.strategy beside --plan; got \"zero3\", expected no such "
+              HasSubstr("[plan] trainer.strategy beside --plan; got zero3, expected no such "
                         "argument, as the plan decides it (edit plan.toml, or leave --plan out)"));
+  // Also where it says what the default says, which the plan may not.
+  EXPECT_THAT(refused("precision = \"32\"", "precision = \"64\"", " --trainer.precision 32"),
+              HasSubstr("[plan] trainer.precision beside --plan; got 32"));
   EXPECT_NE(troika("train --plan missing.toml" + kPlannedRun).exit_code, 0);
   // `plan` says what it means, and what cannot be run of it.
   write("pipeline.toml", replaced(plan, "\"data=1\"", "\"pipeline=2 data=2\""));

@@ -2,7 +2,6 @@
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
-#include "troika/cli/configuration.h"
 #include "troika/layout/plan.h"
 #include "troika/train/resolve_plan.h"
 
@@ -10,14 +9,13 @@ namespace troika::cli {
 
 void take_plan(train::TrainOptions& options, const std::string& file,
                const std::vector<std::string>& overrides) {
-  train::TrainOptions typed;
-  auto table = train::make_table(typed);
-  read_configuration(table, "", overrides);
-  for (const auto& setting : table.changed()) {
-    if (!train::is_planned(setting.key)) continue;
+  for (const auto& argument : overrides) {
+    const auto equals = argument.find('=');
+    const auto key = argument.substr(2, equals - 2);
+    if (!train::is_planned(key)) continue;
     throw Error("plan", ErrorKind::usage,
-                {.what = setting.key + " beside --plan",
-                 .got = setting.value,
+                {.what = key + " beside --plan",
+                 .got = argument.substr(equals + 1),
                  .expected = "no such argument, as the plan decides it",
                  .hint = "edit " + file + ", or leave --plan out"});
   }

@@ -142,9 +142,10 @@ std::string exchange_text(const Plan& plan) {
     case ExchangeMethod::zero: {
       constexpr std::array kShared{"optimizer states", "optimizer states and gradients",
                                    "optimizer states, gradients and parameters"};
-      return fmt::format("each step averages gradients; ZeRO stage {} shares {} out among {} ranks",
-                         exchange.zero_stage, kShared[static_cast<size_t>(exchange.zero_stage) - 1],
-                         sharing);
+      return fmt::format(
+          "each step averages gradients; ZeRO stage {} shares {} out among {} rank{}",
+          exchange.zero_stage, kShared[static_cast<size_t>(exchange.zero_stage) - 1], sharing,
+          sharing == 1 ? "" : "s");
     }
     case ExchangeMethod::local_steps:
       break;
