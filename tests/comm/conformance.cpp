@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <random>
 
 namespace troika::comm {
 
@@ -280,6 +281,32 @@ void check_reduce_scatter_and_all_gather_are_all_reduce(Group& group) {
   EXPECT_TRUE(at::allclose(whole, input, 1e-13, 1e-13));
 }
 
+// Calls of all sizes, one right after another: none meets memory that others still use for the
+// last.
+void check_sizes_in_turn(Group& group) {
+  std::mt19937 random(7);  // the same on all ranks
+  const int n = group.size();
+  for (int i = 0; i < 90; ++i) {
+    const auto count =
+        static_cast<int64_t>(n + random() % (size_t{1} << (6 + random() % 12))) / n * n;
+    auto values = values_of(group.rank(), count, at::kFloat);
+    const auto sum = expected(n, count, at::kFloat, ReduceOp::sum);
+    const auto mine = sum.narrow(0, group.rank() * count / n, count / n);
+    if (i % 3 == 0) {
+      group.all_reduce(values);
+    } else if (i % 3 == 1) {
+      auto own = at::empty({count / n});
+      group.reduce_scatter(own, values);
+      EXPECT_TRUE(own.equal(mine)) << i << ": " << count;
+      group.all_gather(values, own);
+    } else {
+      if (group.rank() == i % n) values.copy_(sum);
+      group.broadcast(values, i % n);
+    }
+    EXPECT_TRUE(values.equal(sum)) << i << ": " << count;
+  }
+}
+
 }  // namespace
 
 void conform(Group group) {
@@ -294,6 +321,7 @@ void conform(Group group) {
   check_reduce(group);
   check_reduce_scatter(group);
   check_reduce_scatter_and_all_gather_are_all_reduce(group);
+  check_sizes_in_turn(group);
   check_parameters(group);
   conform_in_moving(group);
   check_leaving_at_once(group);

@@ -122,7 +122,7 @@ void Group::Core::refuse_other_thread() const {
                .expected = "MPI_Init_thread with MPI_THREAD_MULTIPLE"});
 }
 
-std::shared_ptr<Work::State> Group::Core::submit(Job job, bool async) {
+std::shared_ptr<Work::State> Group::Core::submit(Job&& job, bool async) {
   refuse_other_thread();
   async = async && impl_->station().any_thread && impl_->size() > 1;
   const auto state = run_or_queue(std::move(job), async);
@@ -132,15 +132,16 @@ std::shared_ptr<Work::State> Group::Core::submit(Job job, bool async) {
 }
 
 // Runs the job on this thread, or returns the state of the queued one.
-std::shared_ptr<Work::State> Group::Core::run_or_queue(Job job, bool async) {
+std::shared_ptr<Work::State> Group::Core::run_or_queue(Job&& job, bool async) {
   auto& print = job.call.print;
   std::unique_lock lock(mutex_);
   refuse_if_failed();
   print.sequence = next_sequence_++;
   const auto bytes = std::max(job.input.defined() ? job.input.nbytes() : 0,
                               job.output.defined() ? job.output.nbytes() : 0);
-  recorder_->queued(print, static_cast<int64_t>(bytes));
-  if (!async && !busy_ && queue_.empty()) {
+  const bool at_once = !async && !busy_ && queue_.empty();
+  recorder_->queued(print, static_cast<int64_t>(bytes), at_once);
+  if (at_once) {
     busy_ = true;
     lock.unlock();
     std::exception_ptr failure;
@@ -187,6 +188,7 @@ void Group::Core::run_queue() {
         const std::lock_guard again(mutex_);
         refuse_if_failed();
       }
+      recorder_->started(next.job.call.print);
       run_beside(next.job);
     } catch (...) {
       failure = std::current_exception();
@@ -216,7 +218,6 @@ void Group::Core::run_beside(Job& job) {
 void Group::Core::run(Job& job) {
   Call& call = job.call;
   const int64_t sequence = call.print.sequence;
-  recorder_->started(call.print);
   const at::NoGradGuard no_grad;
   try {
     impl_->lifeline()->require_live();

@@ -53,7 +53,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
 
   // Carries the job out on this thread once those before it are done; or, for `async`, queues it
   // for the group's thread. Nothing is returned for what is done.
-  std::shared_ptr<Work::State> submit(Job job, bool async);
+  std::shared_ptr<Work::State> submit(Job&& job, bool async);
   std::shared_ptr<Work::State> send(const at::Tensor& tensor, int peer, uint32_t tag);
   std::shared_ptr<Work::State> receive(const at::Tensor& tensor, int peer, uint32_t tag);
 
@@ -72,7 +72,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
     std::shared_ptr<Work::State> state;
   };
 
-  std::shared_ptr<Work::State> run_or_queue(Job job, bool async);
+  std::shared_ptr<Work::State> run_or_queue(Job&& job, bool async);
   void run_queue();
   void run(Job& job);
   void run_beside(Job& job);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -27,8 +28,11 @@ template <size_t N>
 void copy_site(char (&into)[N], const std::source_location& site) {
   std::string_view file = site.file_name();
   if (const auto slash = file.rfind('/'); slash != file.npos) file.remove_prefix(slash + 1);
-  const auto end = fmt::format_to_n(into, N - 1, "{}:{}", file, site.line()).out;
-  *end = 0;
+  constexpr size_t kLine = 9;  // a colon, up to seven digits, and the end
+  file = file.substr(0, N - kLine);
+  char* const colon = std::copy(file.begin(), file.end(), into);
+  *colon = ':';
+  *std::to_chars(colon + 1, into + N - 1, site.line()).ptr = 0;
 }
 
 Error usage(std::string what, std::string got, std::string expected) {

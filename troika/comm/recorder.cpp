@@ -65,21 +65,27 @@ Recorder::Entry* Recorder::find(int64_t sequence) {
   return entry.print.sequence == sequence ? &entry : nullptr;
 }
 
-void Recorder::queued(const Print& print, int64_t bytes) {
+void Recorder::queued(const Print& print, int64_t bytes, bool at_once) {
   const std::lock_guard lock(mutex_);
   if (entries_.empty()) entries_.resize(kCapacity);
   auto& entry = entries_[static_cast<size_t>(print.sequence) % kCapacity];
-  entry = {print, bytes, CallState::queued, Clock::now(), {}, {}};
+  const auto now = Clock::now();
+  entry = {print, bytes, CallState::queued, now, {}, {}};
   const uint64_t thread = this_thread();
   caller_ = latest_ < 0 || caller_ == thread ? thread : 0;
   latest_ = print.sequence;
+  if (at_once) start(print, now);
 }
 
 void Recorder::started(const Print& print) {
   const std::lock_guard lock(mutex_);
+  start(print, Clock::now());
+}
+
+void Recorder::start(const Print& print, Clock::time_point now) {
   current_ = print.sequence;
   current_print_ = print;
-  current_start_ = Clock::now();
+  current_start_ = now;
   running_ = true;
   inside_ = this_thread();
   if (auto* entry = find(current_)) {

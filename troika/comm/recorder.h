@@ -42,8 +42,9 @@ class Recorder {
  public:
   static constexpr size_t kCapacity = 256;
 
-  // Calls are numbered from 0 without gaps.
-  void queued(const Print& print, int64_t bytes);
+  // Calls are numbered from 0 without gaps. A call that need not wait for others is queued with
+  // `at_once`, and then started() is not called for it.
+  void queued(const Print& print, int64_t bytes, bool at_once);
   void started(const Print& print);
   void ended(int64_t sequence, bool well);
 
@@ -74,8 +75,9 @@ class Recorder {
     CallState state = CallState::queued;
     Clock::time_point queued, started, ended;
   };
-  // Call with mutex_ held. Nothing when the entry has been overwritten.
+  // Call these with mutex_ held. find() gives nothing when the entry has been overwritten.
   Entry* find(int64_t sequence);
+  void start(const Print& print, Clock::time_point now);
 
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // a ring: sequence s is at s % kCapacity

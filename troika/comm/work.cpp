@@ -6,7 +6,7 @@
 namespace troika::comm {
 
 void Work::wait() const {
-  wait(Deadline::after(Milliseconds::max()));
+  if (state_) wait(Deadline::after(Milliseconds::max()));
 }
 
 void Work::wait(Deadline deadline) const {

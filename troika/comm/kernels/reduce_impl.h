@@ -110,7 +110,7 @@ struct Job {
   T* result(size_t j) const { return static_cast<T*>(into[j]); }
 
   // Two terms are the common case, and one pass over memory then is all there is to do.
-  template <bool divided>
+  template <bool divided, bool twice>
   void two_terms() const {
     const T* a = term(0);
     const T* b = term(1);
@@ -121,7 +121,7 @@ struct Job {
       Sum value = combine(Sum(load(a[i])), Sum(load(b[i])));
       if constexpr (divided) value = value / static_cast<Sum>(divisor);
       store(first[i], static_cast<Value<T>>(value));
-      store(second[i], static_cast<Value<T>>(value));
+      if constexpr (twice) store(second[i], static_cast<Value<T>>(value));
     }
   }
 
@@ -146,8 +146,8 @@ struct Job {
 
   void run() const {
     if (term_count != 2 || into_count > 2) return many_terms();
-    if (divisor == 1) return two_terms<false>();
-    two_terms<true>();
+    if (into_count == 1) return divisor == 1 ? two_terms<false, false>() : two_terms<true, false>();
+    return divisor == 1 ? two_terms<false, true>() : two_terms<true, true>();
   }
 };
 

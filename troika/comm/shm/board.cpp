@@ -39,7 +39,6 @@ void futex_wake(const std::atomic<uint32_t>& word) {
 // Sequentially consistent, all of it: one who changes something and then sees no sleeper is sure
 // that a later sleeper sees the change before it sleeps.
 struct Board::Cell {
-  alignas(64) std::atomic<uint64_t> published;
   alignas(64) std::atomic<uint64_t> stage;
   std::atomic<uint64_t> finished;
   std::atomic<bool> left;
@@ -91,12 +90,12 @@ std::atomic<Ref>& Board::newest_block(int from, int to) const {
 }
 
 void Board::publish(int64_t sequence) {
-  cell(rank_).published = static_cast<uint64_t>(sequence) + 1;
+  slot(rank_, sequence).published = static_cast<uint64_t>(sequence) + 1;
   ring_others();
 }
 
 bool Board::has_published(int rank, int64_t sequence) const {
-  return cell(rank).published > static_cast<uint64_t>(sequence);
+  return slot(rank, sequence).published > static_cast<uint64_t>(sequence);
 }
 
 void Board::barrier(Deadline deadline) {

@@ -19,15 +19,19 @@
 namespace troika::comm::shm {
 
 // Calls of at most so many bytes a rank travel inside their slot.
-inline constexpr size_t kSlotBytes = size_t{16} << 10;
+inline constexpr size_t kSlotBytes = size_t{8} << 10;
 
 // One call of one rank. Two take turns: a rank comes to the call after next only when all have come
 // to the next, so nobody reads a slot that is being written.
 struct Slot {
+  // In one cache line with the facts of the call, so that a rank that waits for this number has
+  // them with it.
+  alignas(64) std::atomic<uint64_t> published;  // the call's sequence + 1
+  Ref location = 0;                             // of its buffer, if that is in shared memory
   Print print;
-  Ref location = 0;  // of its buffer, if that is in shared memory
   alignas(64) char data[kSlotBytes];
 };
+static_assert(offsetof(Slot, print) + offsetof(Print, label) <= 64);
 
 class Board {
  public:

@@ -1,5 +1,6 @@
 #include "troika/comm/shm/shm.h"
 
+#include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -84,7 +85,7 @@ class ShmGroup : public GroupImpl {
   void agree(Channel&, const Call& call, Deadline deadline) override {
     const int64_t sequence = call.print.sequence;
     shortcut_.publish(call);
-    std::vector<bool> come(static_cast<size_t>(size()));
+    c10::SmallVector<bool, 64> come(static_cast<size_t>(size()));
     size_t missing = come.size();
     const auto all_come = [&] {
       for (int r = 0; r < size(); ++r) {

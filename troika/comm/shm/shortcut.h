@@ -35,9 +35,12 @@ class Shortcut {
   void run_in_place(const Call& call, Deadline deadline) const;
   void run_staged(const Call& call, Deadline deadline);
   // Return how many turns they took.
-  size_t all_reduce_staged(const Call& call, Deadline deadline) const;
-  size_t reduce_scatter_staged(const Call& call, Deadline deadline) const;
-  size_t move_staged(const Call& call, Deadline deadline) const;
+  size_t all_reduce_staged(const Call& call, Deadline deadline);
+  size_t reduce_scatter_staged(const Call& call, Deadline deadline);
+  size_t move_staged(const Call& call, Deadline deadline);
+  // The next turns stage at most `bytes` each, not more than a chunk.
+  void start_turns(size_t bytes);
+  // Where a rank stages in a turn, counted from start_turns().
   char* staging(int rank, size_t turn) const;
 
   const std::shared_ptr<Board> board_;
@@ -48,7 +51,9 @@ class Shortcut {
   Arena::Piece own_staging_;
   std::vector<char*> staging_;
   int64_t last_call_ = -1;  // that was run here
-  size_t next_turn_ = 0;    // of the staging areas, the same on all ranks
+  // Of the staging areas, the same on all ranks: bytes used so far, over and over, and of a turn.
+  size_t staged_ = 0;
+  size_t turn_bytes_ = 0;
 };
 
 }  // namespace troika::comm::shm
