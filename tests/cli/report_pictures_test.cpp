@@ -207,7 +207,8 @@ TEST_F(ReportInABrowser, ShowsAllOfALongRun) {
   }
   for (const char* title :
        {"Loss", "Accuracy", "Learning rate", "Throughput", "Model FLOPs utilization (MFU)",
-        "gradient_norm", "Median step of each rank", "Peak of tensors in training steps"}) {
+        "gradient_norm", "Median step of each rank", "Peak of tensors in training steps",
+        "Rates of the products, and the roof above them"}) {
     EXPECT_THAT(titles(), testing::Contains(title));
   }
   EXPECT_THAT(titles(), testing::Contains(testing::StartsWith("What each rank did in step ")));

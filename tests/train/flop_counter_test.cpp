@@ -64,6 +64,23 @@ TEST(Flops, OfABackwardPassLeaveOutWhatItRecomputes) {
   EXPECT_GE(counter.recomputed(), first);
 }
 
+TEST(Flops, WorksAreTheProductsOfEachPassWithTheBytesTheyMustMove) {
+  const auto a = at::ones({3, 4}).requires_grad_(), b = at::ones({4, 5}).requires_grad_();
+  const auto image = at::ones({2, 4, 8, 9}), kernel = at::ones({6, 4, 3, 3}, at::kDouble);
+  const compat::FlopCounter counter;
+  const auto result = at::mm(a, b);
+  at::conv2d(image.to(at::kDouble), kernel);
+  result.sum().backward();
+  using Work = std::tuple<int64_t, int64_t, bool>;
+  std::vector<Work> works;
+  for (const auto& one : counter.works()) works.emplace_back(one.flops, one.bytes, one.is_backward);
+  const int64_t product = 2 * 3 * 4 * 5, moved = 4 * (12 + 20 + 15);
+  const Work convolution{2 * 2 * (6 * 7) * (6 * 4 * 3 * 3),
+                         8 * (2 * 4 * 8 * 9 + 6 * 4 * 3 * 3 + 2 * 6 * 6 * 7), false};
+  EXPECT_THAT(works, testing::ElementsAre(Work{product, moved, false}, convolution,
+                                          Work{product, moved, true}, Work{product, moved, true}));
+}
+
 // As autograd runs backward passes on GPUs: on a thread of its own, with the state of the caller's.
 TEST(Flops, OfABackwardPassOnAnotherThreadCount) {
   const auto a = at::ones({3, 4}).requires_grad_(), b = at::ones({4, 5}).requires_grad_();

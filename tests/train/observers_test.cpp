@@ -195,6 +195,36 @@ TEST_F(Observed, ThroughputIsOfAllRanksAndAShareOfTheirPeaks) {
   }
 }
 
+TEST_F(Observed, ThroughputGivesTheSummaryARooflineOfAllRanks) {
+  options_.throughput = {.enabled = true, .available_flops = 1e6};
+  // Linear layers of 3 to 8 and 8 to 2; nobody asks for the gradient of the input.
+  const double first = 2 * 3 * 8, second = 2 * 8 * 2, batch = 6;
+  for (const int ranks : {1, 3}) {
+    fit(ranks);
+    const auto roofline = read_summary(folder_ / "run/summary.json").roofline;
+    ASSERT_TRUE(roofline);
+    EXPECT_EQ(roofline->flops_per_second, ranks * 1e6);
+    EXPECT_GT(roofline->bytes_per_second, 1e6);
+    ASSERT_EQ(roofline->work.size(), 3u);
+    const auto& [forward, backward, optimizer] =
+        std::tie(roofline->work[0], roofline->work[1], roofline->work[2]);
+    EXPECT_EQ(forward.phase, "forward");
+    EXPECT_EQ(forward.flops, batch * (first + second));
+    EXPECT_EQ(backward.flops, batch * (first + 2 * second));
+    EXPECT_EQ(optimizer.flops, 0);
+    for (const auto& work : roofline->work) {
+      EXPECT_GT(work.bytes, 0) << work.phase;
+      // A rank has its share of the batch, and 1e6 FLOPs a second.
+      EXPECT_GE(work.bound_milliseconds, 1e3 * work.flops / ranks / 1e6 * (1 - 1e-9)) << work.phase;
+    }
+    // Parameters are read and written, and their gradients read, on each rank.
+    EXPECT_GE(optimizer.bytes, ranks * 3 * 8 * (3 * 8 + 8 + 8 * 2 + 2));
+  }
+  options_.throughput.enabled = false;
+  fit(1);
+  EXPECT_FALSE(read_summary(folder_ / "run/summary.json").roofline);
+}
+
 // Three tokens a sample.
 class Sentences : public Waves {
  public:

@@ -216,6 +216,35 @@ TEST_F(Report, PredictedMemoryIsBesideMeasured) {
                                     "<td>1.0 MiB</td>")));
 }
 
+TEST_F(Report, RooflineSetsThePhasesBesideWhatTheMachineCanDo) {
+  auto summary = three_ranks();
+  write_summary(folder_ / "summary.json", summary);
+  EXPECT_THAT(page(), HasSubstr("<code>--throughput.enabled=true</code> has runs do so"));
+  summary.roofline = {.flops_per_second = 1e12,
+                      .bytes_per_second = 50e9,
+                      .work = {{"forward", 3.4e9, 0.1e9, 4},
+                               {"backward", 6.1e9, 0.2e9, 8},
+                               {"optimizer", 0, 0.05e9, 1}}};
+  write_summary(folder_ / "summary.json", summary);
+  const auto html = page();
+  expect_balanced(html);
+  EXPECT_THAT(
+      html,
+      AllOf(HasSubstr("The step computes 237.5 GFLOP/s, 23.8 % of the 1000 GFLOP/s that products "
+                      "of large matrices reach on this machine. Its memory moves 50 GB/s."),
+            HasSubstr("Exposed communication takes 10.8 % of the step."),
+            HasSubstr("Rank 1 is the slowest: it takes 39 ms a step by itself, the ranks&#39; mean "
+                      "is 35.67 ms."),
+            HasSubstr("<th scope=\"row\">forward</th><td>11.33</td><td>28.3 %</td><td>3.4</td>"
+                      "<td>300</td><td>30.0 %</td><td>0.1</td><td>8.824</td><td>4</td>"
+                      "<td>35.3 %</td>"),
+            HasSubstr("<th scope=\"row\">optimizer</th><td>2</td><td>5.0 %</td><td>–</td><td>–</td>"
+                      "<td>–</td><td>0.05</td><td>25</td><td>1</td><td>50.0 %</td>"),
+            HasSubstr("<th scope=\"row\">data wait</th><td>1</td><td>2.5 %</td><td>–</td><td>–</td>"
+                      "<td>–</td><td>–</td><td>–</td><td>–</td><td>–</td>"),
+            HasSubstr("<title>backward: 300 GFLOP/s at 30.5 FLOP/byte</title>")));
+}
+
 TEST_F(Report, ClaimsNoStragglersOfAMoment) {
   auto summary = three_ranks();
   write_summary(folder_ / "summary.json", summary);

@@ -295,6 +295,9 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
                      .train_loss = 0.25,
                      .median_step_milliseconds = 12.5,
                      .phase_milliseconds = {{"forward", {2, 2.5}}},
+                     .roofline = Roofline{.flops_per_second = 1e12,
+                                          .bytes_per_second = NAN,
+                                          .work = {{"forward", 2e9, 3e6, 1.5}}},
                      .peak_resident_bytes = {123, 456},
                      .peak_tensor_bytes = {78},
                      .predicted_tensor_bytes = 77,
@@ -319,6 +322,17 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
       2.0,
       2.5
     ]
+  },
+  "roofline": {
+    "flops_per_second": 1000000000000.0,
+    "bytes_per_second": null,
+    "work": {
+      "forward": {
+        "flops": 2000000000.0,
+        "bytes": 3000000.0,
+        "bound_milliseconds": 1.5
+      }
+    }
   },
   "seconds": null,
   "peak_resident_bytes": [

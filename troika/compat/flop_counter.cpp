@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <string_view>
 
 namespace troika::compat {
@@ -22,9 +23,22 @@ const auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
 thread_local int inside = 0;    // operators that count
 thread_local int backward = 0;  // nodes of a backward pass
 
-// FLOPs of the product of [..., m, k] and [..., k, n].
-int64_t product(const c10::IValue& a, const c10::IValue& b) {
-  return 2 * a.toTensor().numel() * b.toTensor().size(-1);
+struct Count {
+  int64_t once = 0;   // FLOPs
+  int64_t again = 0;  // of the forward pass, by an operator of the backward pass
+  int64_t bytes = 0;  // FlopCounter::Work::bytes
+};
+
+int64_t bytes_of(const at::Tensor& like, int64_t elements) {
+  return elements * static_cast<int64_t>(like.element_size());
+}
+
+// The product of [..., m, k] and [..., k, n].
+Count product(const c10::IValue& first, const c10::IValue& second) {
+  const auto a = first.toTensor(), b = second.toTensor();
+  const int64_t columns = b.size(-1);
+  const int64_t results = a.numel() / std::max<int64_t>(1, a.size(-1)) * columns;
+  return {.once = 2 * a.numel() * columns, .bytes = bytes_of(a, a.numel() + b.numel() + results)};
 }
 
 // Each element of `weight` [c_out, c_in / groups, ...] meets each place of a map of the output, or
@@ -34,9 +48,13 @@ int64_t convolution(const at::Tensor& places, const at::Tensor& weight) {
 }
 
 // Arguments of aten::convolution: input, weight, bias, stride, padding, dilation, transposed, ...
-int64_t convolution_forward(Inputs in) {
+// The result of a transposed one is left out of the bytes.
+Count convolution_forward(Inputs in) {
   const auto input = in[0].toTensor(), weight = in[1].toTensor();
-  if (in[6].toBool()) return convolution(input, weight);
+  const int64_t operands = input.numel() + weight.numel();
+  if (in[6].toBool()) {
+    return {.once = convolution(input, weight), .bytes = bytes_of(input, operands)};
+  }
   const auto stride = in[3].toIntVector(), padding = in[4].toIntVector(),
              dilation = in[5].toIntVector();
   int64_t places = input.size(0);
@@ -47,23 +65,25 @@ int64_t convolution_forward(Inputs in) {
     const int64_t reach = of(dilation) * (weight.size(dim) - 1) + 1;
     places *= (input.size(dim) + 2 * of(padding) - reach) / of(stride) + 1;
   }
-  return 2 * places * weight.numel();
+  return {.once = 2 * places * weight.numel(),
+          .bytes = bytes_of(input, operands + places * weight.size(0))};
 }
 
 // Inputs of aten::convolution_backward: grad_output, input, weight, bias_sizes, stride, padding,
 // dilation, transposed, output_padding, groups, output_mask.
-int64_t convolution_backward(Inputs in) {
-  const auto& places = in[7].toBool() ? in[1] : in[0];
+Count convolution_backward(Inputs in) {
+  const auto gradient = in[0].toTensor(), input = in[1].toTensor(), weight = in[2].toTensor();
   const auto wanted = in[10].toBoolList();
-  return (int64_t{wanted[0]} + int64_t{wanted[1]}) *
-         convolution(places.toTensor(), in[2].toTensor());
+  const int64_t products = int64_t{wanted[0]} + int64_t{wanted[1]};
+  return {.once = products * convolution(in[7].toBool() ? input : gradient, weight),
+          .bytes = products * bytes_of(input, gradient.numel() + input.numel() + weight.numel())};
 }
 
-int64_t product_of_first(Inputs in) {
+Count product_of_first(Inputs in) {
   return product(in[0], in[1]);
 }
 
-int64_t product_added(Inputs in) {
+Count product_added(Inputs in) {
   return product(in[1], in[2]);
 }
 
@@ -72,49 +92,46 @@ int64_t product_added(Inputs in) {
 struct Attention {
   int64_t scores;  // [queries, width] x [width, keys]
   int64_t values;  // [queries, keys] x [keys, width of values]
+  int64_t inputs;  // bytes
+  int64_t output;
 };
 Attention attention(const c10::IValue& query, const c10::IValue& key, const c10::IValue& value) {
   const auto q = query.toTensor(), k = key.toTensor(), v = value.toTensor();
   const int64_t width = std::max<int64_t>(1, q.size(-1));
   const int64_t pairs = q.numel() / width * k.size(-2);
-  return {2 * pairs * width, 2 * pairs * v.size(-1)};
+  return {.scores = 2 * pairs * width,
+          .values = 2 * pairs * v.size(-1),
+          .inputs = bytes_of(q, q.numel() + k.numel() + v.numel()),
+          .output = bytes_of(q, q.numel() / width * v.size(-1))};
 }
 
-struct Flops {
-  int64_t once = 0;
-  int64_t again = 0;  // of the forward pass, by an operator of the backward pass
-};
-
-Flops attention_forward(Inputs in) {
+Count attention_forward(Inputs in) {
   const auto one = attention(in[0], in[1], in[2]);
-  return {one.scores + one.values};
+  return {.once = one.scores + one.values, .bytes = one.inputs + one.output};
 }
 
 // Gradients of weights and values, queries and keys; the scores are not kept but made again.
-Flops attention_backward(Inputs in) {
+Count attention_backward(Inputs in) {
   const auto one = attention(in[1], in[2], in[3]);
-  return {2 * one.scores + 2 * one.values, one.scores};
-}
-
-template <int64_t (*count)(Inputs)>
-Flops plain(Inputs in) {
-  return {count(in)};
+  return {.once = 2 * one.scores + 2 * one.values,
+          .again = one.scores,
+          .bytes = 2 * one.inputs + 2 * one.output};
 }
 
 struct Row {
   std::string_view name;
-  Flops (*count)(Inputs);
+  Count (*count)(Inputs);
 };
 
 // Fused attention has query, key and value first, and in its backward pass the gradient before
 // them. Names of all versions of LibTorch.
 constexpr std::array kRows{
-    Row{"aten::mm", &plain<product_of_first>},
-    Row{"aten::bmm", &plain<product_of_first>},
-    Row{"aten::addmm", &plain<product_added>},
-    Row{"aten::baddbmm", &plain<product_added>},
-    Row{"aten::convolution", &plain<convolution_forward>},
-    Row{"aten::convolution_backward", &plain<convolution_backward>},
+    Row{"aten::mm", &product_of_first},
+    Row{"aten::bmm", &product_of_first},
+    Row{"aten::addmm", &product_added},
+    Row{"aten::baddbmm", &product_added},
+    Row{"aten::convolution", &convolution_forward},
+    Row{"aten::convolution_backward", &convolution_backward},
     Row{"aten::_scaled_dot_product_flash_attention", &attention_forward},
     Row{"aten::_scaled_dot_product_flash_attention_for_cpu", &attention_forward},
     Row{"aten::_scaled_dot_product_efficient_attention", &attention_forward},
@@ -139,6 +156,8 @@ const Row* row_of(std::string_view name) {
 struct FlopCounter::Counts {
   std::atomic<int64_t> flops = 0;
   std::atomic<int64_t> recomputed = 0;
+  std::mutex mutex;
+  std::vector<Work> works;
 };
 
 // Where products of a thread count; null: nowhere.
@@ -161,10 +180,12 @@ struct FlopCounter::Observer : at::ObserverContext {
     const Row* row = row_of(call.name());
     if (!row) return nullptr;
     if (inside == 0) {
-      const Flops flops = row->count(call.inputs());
+      const Count count = row->count(call.inputs());
       const bool again = backward > 0 && at::GradMode::is_enabled();
-      (again ? target->counts->recomputed : target->counts->flops) += flops.once;
-      target->counts->recomputed += flops.again;
+      (again ? target->counts->recomputed : target->counts->flops) += count.once;
+      target->counts->recomputed += count.again;
+      const std::lock_guard lock(target->counts->mutex);
+      target->counts->works.push_back({count.once + count.again, count.bytes, backward > 0});
     }
     return std::make_unique<Observer>(inside);
   }
@@ -186,6 +207,11 @@ FlopCounter::~FlopCounter() {
 }
 
 FlopCounter::Pause::Pause() : guard_(kKind, std::make_shared<Target>(nullptr)) {}
+
+std::vector<FlopCounter::Work> FlopCounter::works() const {
+  const std::lock_guard lock(counts_->mutex);
+  return counts_->works;
+}
 
 int64_t FlopCounter::flops() const {
   return counts_->flops;

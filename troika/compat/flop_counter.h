@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace troika::compat {
 
@@ -33,6 +34,16 @@ class [[nodiscard]] FlopCounter {
    private:
     const c10::DebugInfoGuard guard_;
   };
+
+  // One product, or one operator that makes several. `bytes` are those of its operands and results,
+  // each once, which is the least that memory must move.
+  struct Work {
+    int64_t flops = 0;
+    int64_t bytes = 0;
+    bool is_backward = false;  // by a backward pass
+  };
+  // All of them, also those made again.
+  std::vector<Work> works() const;
 
   int64_t flops() const;
   // The part that backward passes made again of forward passes, which flops() leaves out.

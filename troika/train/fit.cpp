@@ -330,6 +330,7 @@ RunSummary Fit::summary(const std::string& status) const {
   summary.validation_accuracy = at_.validation_accuracy;
   summary.samples_per_second = static_cast<double>(summary.samples) / at_.train_seconds;
   summary.median_step_milliseconds = step_milliseconds_.value();
+  summary.roofline = context_.roofline;
   summary.seconds = since_start_.seconds();
   if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / kWeightsFile).string();
   if (!options_.checkpoint.monitor.empty()) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "troika/comm/group.h"
@@ -10,6 +11,7 @@
 #include "troika/train/metric_log.h"
 #include "troika/train/options.h"
 #include "troika/train/stage.h"
+#include "troika/train/summary.h"
 #include "troika/train/task.h"
 
 namespace troika::layout {
@@ -53,6 +55,8 @@ struct FitContext {
   // the caller's: to go on with the optimizer step that is on. Does not communicate, where the
   // strategy leaves each rank all states. Returns the checkpoint.
   std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
+  // Of the run's summary.
+  std::optional<Roofline> roofline = {};
   double learning_rate = 0;  // of the latest optimizer step
   // The run's duration, as ranks agree on it about once a second, where a callback
   // keeps_time().

@@ -35,6 +35,32 @@ std::vector<PhaseTime> phases_of(const nlohmann::ordered_json& json) {
   return phases;
 }
 
+nlohmann::ordered_json json_of(const std::optional<Roofline>& roofline) {
+  if (!roofline) return nullptr;
+  auto work = nlohmann::ordered_json::object();
+  for (const auto& [phase, flops, bytes, bound] : roofline->work) {
+    work[phase] = {{"flops", flops}, {"bytes", bytes}, {"bound_milliseconds", bound}};
+  }
+  return {{"flops_per_second", roofline->flops_per_second},
+          {"bytes_per_second", roofline->bytes_per_second},
+          {"work", work}};
+}
+
+// Earlier versions wrote none.
+std::optional<Roofline> roofline_of(const nlohmann::ordered_json& json) {
+  const auto found = json.find("roofline");
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  Roofline roofline{.flops_per_second = number_or_nan(found->at("flops_per_second")),
+                    .bytes_per_second = number_or_nan(found->at("bytes_per_second")),
+                    .work = {}};
+  for (const auto& [phase, work] : found->at("work").items()) {
+    roofline.work.push_back({phase, number_or_nan(work.at("flops")),
+                             number_or_nan(work.at("bytes")),
+                             number_or_nan(work.at("bound_milliseconds"))});
+  }
+  return roofline;
+}
+
 // Bin i of a Median holds values from kLowestBin * kBinGrowth^i on.
 constexpr double kLowestBin = 1e-7, kHighestBin = 1e9, kBinGrowth = 1.01;
 
@@ -75,6 +101,7 @@ void write_summary(const std::filesystem::path& path, const RunSummary& summary)
       {"samples_per_second", summary.samples_per_second},
       {"median_step_milliseconds", summary.median_step_milliseconds},
       {"phase_milliseconds", phases},
+      {"roofline", json_of(summary.roofline)},
       {"seconds", summary.seconds},
       {"peak_resident_bytes", summary.peak_resident_bytes},
       {"peak_tensor_bytes", summary.peak_tensor_bytes},
@@ -108,6 +135,7 @@ RunSummary read_summary(const std::filesystem::path& path) {
         .samples_per_second = number_or_nan(json.at("samples_per_second")),
         .median_step_milliseconds = number_or_nan(json.at("median_step_milliseconds")),
         .phase_milliseconds = phases_of(json.at("phase_milliseconds")),
+        .roofline = roofline_of(json),
         .seconds = number_or_nan(json.at("seconds")),
         .peak_resident_bytes = json.at("peak_resident_bytes"),
         .peak_tensor_bytes = json.at("peak_tensor_bytes"),

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,22 @@ struct PhaseTime {
   std::vector<double> milliseconds;  // the median over all steps, one per rank
 };
 
+// A bound of what the machine can do in a step (Williams, Waterman and Patterson, "Roofline", CACM
+// 52(4), 2009), measured by callback Throughput. Sums over all ranks, but the bound.
+struct Roofline {
+  double flops_per_second = 0;  // of matrix products
+  double bytes_per_second = 0;  // of memory
+  struct Work {
+    std::string phase;  // of PhaseTime
+    double flops = 0;   // of products, also those made again
+    double bytes = 0;   // operands and results of products, each once; of the optimizer's step
+    // The least time of them: of each product the longer of computing and of moving its bytes. The
+    // slowest rank's.
+    double bound_milliseconds = 0;
+  };
+  std::vector<Work> work;  // of one pass, and of the optimizer
+};
+
 // The fields are the keys of the file. A number that is NaN or infinite becomes null: JSON has
 // neither, and a run that measured nothing must not look like one that measured 0.
 struct RunSummary {
@@ -41,6 +58,7 @@ struct RunSummary {
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();   // over all ranks
   double median_step_milliseconds = std::numeric_limits<double>::quiet_NaN();
   std::vector<PhaseTime> phase_milliseconds = {};  // an object of phases; empty: not measured
+  std::optional<Roofline> roofline = {};
   double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run
   std::vector<int64_t> peak_resident_bytes = {};              // one per rank
   // Bytes of tensors while training steps run (base/memory.h), by rank, and what predict_memory()

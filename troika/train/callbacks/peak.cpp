@@ -87,6 +87,25 @@ double measured_peak(at::ScalarType type, at::Device device) {
   return best;
 }
 
+double measured_bandwidth(at::Device device) {
+  constexpr int64_t kCount = int64_t{1} << 24;  // 64 MiB each
+  constexpr double kSeconds = 0.2, kBytes = 3.0 * sizeof(float) * kCount;
+  const at::NoGradGuard no_grad;
+  const auto a = at::ones({kCount}, device), b = at::ones({kCount}, device);
+  auto result = at::add(a, b);
+  const auto wait = [&] { return result[0].item<float>(); };
+  wait();
+  double best = 0;
+  const Stopwatch all;
+  while (best == 0 || all.seconds() < kSeconds) {
+    const Stopwatch one;
+    at::add_out(result, a, b);
+    wait();
+    best = std::max(best, kBytes / one.seconds());
+  }
+  return best;
+}
+
 Peak peak_of(at::ScalarType type, at::Device device) {
   const auto name = compat::gpu_name(device);
   const auto published = published_peak(name, type, at::globalContext().allowTF32CuBLAS());

@@ -20,6 +20,11 @@ std::optional<double> published_peak(std::string_view gpu_name, at::ScalarType t
 // several, in about 0.2 s.
 double measured_peak(at::ScalarType type, at::Device device);
 
+// Bytes a second that memory moves where two vectors that no cache holds are added into a third
+// (McCalpin's STREAM, but without the reads that come before its writes): the best of several, in
+// about 0.2 s.
+double measured_bandwidth(at::Device device);
+
 struct Peak {
   double flops = 0;  // a second
   std::string source;

@@ -1,10 +1,14 @@
 #include "troika/train/callbacks/throughput.h"
 
+#include <algorithm>
+#include <array>
+
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/precision.h"
 #include "troika/train/callbacks/peak.h"
 #include "troika/train/fit_context.h"
+#include "troika/train/optimization.h"
 
 namespace troika::train {
 
@@ -15,17 +19,29 @@ at::Device device_of(Task& task) {
   return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
 }
 
+// Reads gradients, and reads and writes parameters and states.
+double bytes_of_step(const Optimization& optimization) {
+  size_t bytes = 0;
+  for (const auto& parameter : optimization.parameters()) bytes += 3 * parameter.tensor.nbytes();
+  for (const auto& [name, state] : optimization.state()) bytes += 2 * state.nbytes();
+  return static_cast<double>(bytes);
+}
+
 }  // namespace
 
 void Throughput::on_train_start(FitContext& context) {
   since_ = context.at.train_seconds;
   passes_ = 0;
   is_counted_ = false;
+  context.roofline.reset();
   peak_ = options_.available_flops;
-  if (peak_ > 0 || context.task.replicas() > 1) return;
+  if (context.task.replicas() > 1) return;
   context.group.barrier({.label = "measurement of the peak"});
+  const auto device = device_of(context.task);
+  bandwidth_ = measured_bandwidth(device);
+  if (peak_ > 0) return;
   const auto type = nn::parse_precision(context.options.trainer.precision).compute;
-  const Peak peak = peak_of(type, device_of(context.task));
+  const Peak peak = peak_of(type, device);
   peak_ = peak.flops;
   if (context.group.rank() == 0) {
     log::info("throughput: {:.4g} available FLOPs a second a process ({})", peak.flops,
@@ -41,15 +57,43 @@ void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batc
   ++passes_;
   if (is_counted_) return;
   is_counted_ = true;
-  const auto flops = counter_ ? static_cast<double>(counter_->flops()) : 0.0;
+  sum_up_work(context, batch);
   counter_.reset();
+}
+
+void Throughput::sum_up_work(FitContext& context, const data::Batch& batch) {
+  constexpr std::array kPhases{"forward", "backward", "optimizer"};
   const bool has_tokens = batch.targets.defined() && batch.targets.dim() > 1;
-  const auto sums = at::tensor(
-      {flops, has_tokens ? static_cast<double>(batch.targets.numel()) : 0.0, peak_}, at::kDouble);
-  context.group.all_reduce(sums, comm::ReduceOp::sum, {.label = "work of a pass"});
-  flops_ = sums[0].item<double>();
-  tokens_ = sums[1].item<double>();
-  all_peaks_ = sums[2].item<double>();
+  std::array<double, 4 + 2 * kPhases.size()> sums{
+      counter_ ? static_cast<double>(counter_->flops()) : 0.0,
+      has_tokens ? static_cast<double>(batch.targets.numel()) : 0.0, peak_, bandwidth_};
+  std::array<double, kPhases.size()> bounds{};
+  const auto add = [&](size_t phase, double flops, double bytes) {
+    sums[4 + 2 * phase] += flops;
+    sums[5 + 2 * phase] += bytes;
+    bounds[phase] += 1e3 * std::max(flops / peak_, bytes / bandwidth_);
+  };
+  if (counter_) {
+    for (const auto& work : counter_->works()) {
+      add(work.is_backward ? 1 : 0, static_cast<double>(work.flops),
+          static_cast<double>(work.bytes));
+    }
+    add(2, 0, bytes_of_step(*context.optimization));
+  }
+  const auto all_sums =
+      at::from_blob(sums.data(), {static_cast<int64_t>(sums.size())}, at::kDouble);
+  const auto all_bounds =
+      at::from_blob(bounds.data(), {static_cast<int64_t>(bounds.size())}, at::kDouble);
+  context.group.all_reduce(all_sums, comm::ReduceOp::sum, {.label = "work of a pass"});
+  context.group.all_reduce(all_bounds, comm::ReduceOp::max, {.label = "work of a pass"});
+  flops_ = sums[0];
+  tokens_ = sums[1];
+  all_peaks_ = sums[2];
+  if (!counter_) return;
+  context.roofline = {.flops_per_second = sums[2], .bytes_per_second = sums[3], .work = {}};
+  for (size_t p = 0; p < kPhases.size(); ++p) {
+    context.roofline->work.push_back({kPhases[p], sums[4 + 2 * p], sums[5 + 2 * p], bounds[p]});
+  }
 }
 
 void Throughput::on_before_optimizer_step(FitContext& context) {

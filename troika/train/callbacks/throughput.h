@@ -15,8 +15,9 @@ namespace troika::train {
 // counted in the run's first pass and added up over ranks; what is recomputed does not count (model
 // FLOPs utilisation: Chowdhery et al. 2022, arXiv 2204.02311, appendix B). The peak of a process is
 // throughput.available_flops, or peak_of() its device, which all ranks measure at the same time
-// before training where it is not published. Not for strategy dp, whose threads are not watched: no
-// FLOPs then.
+// before training where it is not published. They measure the bandwidth of memory, too, and the
+// run's summary gets the Roofline. Not for strategy dp, whose threads are not watched: no FLOPs and
+// no roofline then.
 class Throughput : public Callback {
  public:
   explicit Throughput(const TrainOptions::Throughput& options) : options_(options) {}
@@ -29,8 +30,12 @@ class Throughput : public Callback {
   void on_exception(FitContext& context, const std::exception& problem) override;
 
  private:
+  // Called by all ranks after the first pass.
+  void sum_up_work(FitContext& context, const data::Batch& batch);
+
   const TrainOptions::Throughput options_;
-  double peak_ = 0;  // FLOPs a second, of this rank
+  double peak_ = 0;       // FLOPs a second, of this rank
+  double bandwidth_ = 0;  // bytes a second
   std::optional<compat::FlopCounter> counter_;
   // Totals of a pass over all ranks; 0 where there are no sequences or FLOPs.
   bool is_counted_ = false;

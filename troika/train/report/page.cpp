@@ -12,6 +12,7 @@
 #include "troika/train/report/curves.h"
 #include "troika/train/report/html.h"
 #include "troika/train/report/plots.h"
+#include "troika/train/report/roofline.h"
 #include "troika/train/report/stragglers.h"
 #include "troika/train/report/style.h"
 
@@ -245,7 +246,8 @@ std::string make_page(const RunRecord& run) {
          name + " – Troika</title>\n<style>\n" + style_sheet() + "</style>\n</head>\n<body>\n<h1>" +
          name + "</h1>\n" + facts(run) +
          section("Metrics", why_no_steps(run) + curves(run.metrics)) + breakdown(run) +
-         stragglers(run) + memory(run) + timeline(run) + options_of(run) + "</body>\n</html>\n";
+         roofline(run) + stragglers(run) + memory(run) + timeline(run) + options_of(run) +
+         "</body>\n</html>\n";
 }
 
 std::filesystem::path write_report(const std::filesystem::path& run_folder) {
