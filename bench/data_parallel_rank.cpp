@@ -2,11 +2,12 @@
 //
 // data_parallel_rank MODEL PRECISION EXCHANGE, with the variables of torchrun. MODEL is resnet18,
 // vgg16 (both with CIFAR's 32x32 images, batch 32), resnet50 (the same with batch 16) or gpt (6
-// layers, width 384, context 256, batch 8; attention as timed at the start), PRECISION 32 or
-// bf16-mixed, EXCHANGE zero1, zero2, zero3, or else the codec of data parallelism, "none" without
-// one. Reads commands from the standard input, a line each: "sync N" makes N steps of all ranks,
-// "local N" as many of this rank alone, not with ZeRO. Answers each with a line of JSON: the
-// seconds of every step, and those of its forward pass and its optimizer.
+// layers, width 384, context 256, batch 8), PRECISION 32 or bf16-mixed, attention and the memory
+// format of images as timed at the start, EXCHANGE zero1, zero2, zero3, or else the codec of data
+// parallelism, "none" without one. Reads commands from the standard input, a line each: "sync N"
+// makes N steps of all ranks, "local N" as many of this rank alone, not with ZeRO. Answers each
+// with a line of JSON: the seconds of every step, and those of its forward pass and its optimizer.
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -50,7 +51,13 @@ Setup setup_of(const std::string& name) {
       {.what = "which model", .got = name, .expected = "resnet18, resnet50, vgg16 or gpt"});
 }
 
-// As a run of the trainer takes it, without its file.
+// As a run of the trainer takes them, without its file.
+std::string fastest(const troika::comm::Group& group, const std::vector<std::string>& names,
+                    const std::function<std::vector<double>()>& time) {
+  const troika::train::TuningFile no_file({});
+  return troika::train::fastest(group, no_file, {}, names, time).choice;
+}
+
 std::string attention_of(const Setup& setup, const Precision& precision,
                          const troika::comm::Group& group) {
   const auto ways = troika::nn::available_attention();
@@ -62,11 +69,20 @@ std::string attention_of(const Setup& setup, const Precision& precision,
                                          .length = model.context,
                                          .size = model.width / model.heads,
                                          .type = precision.compute};
-  troika::train::TuningQuestion question;
-  question.what = "attention";
-  return troika::train::fastest(group, troika::train::TuningFile({}), question, names,
-                                [&] { return troika::nn::time_attention(shape, ways); })
-      .choice;
+  return fastest(group, names, [&] { return troika::nn::time_attention(shape, ways); });
+}
+
+at::MemoryFormat memory_format_of(const Setup& setup, const Precision& precision,
+                                  const std::string& exchange, const troika::comm::Group& group) {
+  const auto rule = troika::nn::parse_memory_format("auto", precision);
+  if (setup.model.name == "gpt" || exchange.starts_with("zero")) return rule;
+  const std::vector formats{at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast};
+  std::vector<std::string> names;
+  for (const auto format : formats) names.push_back(troika::nn::memory_format_name(format));
+  const auto choice = fastest(group, names, [&] {
+    return troika::nn::time_memory_formats(setup.model, setup.batch, precision, formats);
+  });
+  return troika::nn::parse_memory_format(choice, precision);
 }
 
 struct Seconds {
@@ -77,11 +93,11 @@ struct Seconds {
 
 class Training {
  public:
-  Training(const Setup& setup, Precision precision, const std::string& exchange,
-           const troika::comm::Group& group)
+  Training(const Setup& setup, Precision precision, at::MemoryFormat format,
+           const std::string& exchange, const troika::comm::Group& group)
       : precision_(std::move(precision)),
-        model_(make_model(setup.model, precision_)),
-        inputs_(make_inputs(setup, precision_)),
+        model_(make_model(setup.model, format)),
+        inputs_(make_inputs(setup, format)),
         exchange_(make_exchange(*model_, exchange, group)),
         optimizer_(troika::optim::make_optimizer(exchange_->parameters(*model_), setup.optimizer)) {
     const bool is_text = setup.model.name == "gpt";
@@ -112,15 +128,14 @@ class Training {
 
  private:
   static std::shared_ptr<troika::nn::Model> make_model(const troika::nn::ModelOptions& options,
-                                                       const Precision& precision) {
+                                                       at::MemoryFormat format) {
     auto model = troika::nn::make_model(options);
-    troika::nn::lay_out(*model, troika::nn::parse_memory_format("auto", precision));
+    troika::nn::lay_out(*model, format);
     return model;
   }
 
-  static at::Tensor make_inputs(const Setup& setup, const Precision& precision) {
+  static at::Tensor make_inputs(const Setup& setup, at::MemoryFormat format) {
     const auto inputs = troika::nn::example_input(setup.model, setup.batch);
-    const auto format = troika::nn::parse_memory_format("auto", precision);
     return inputs.dim() == 4 ? inputs.contiguous(format) : inputs;
   }
 
@@ -185,7 +200,8 @@ int main(int argc, char** argv) try {
   if (setup.model.name == "gpt") {
     setup.model.attn_implementation = attention_of(setup, precision, group);
   }
-  Training training(setup, precision, argv[3], group);
+  const auto format = memory_format_of(setup, precision, argv[3], group);
+  Training training(setup, precision, format, argv[3], group);
   serve(training);
 } catch (const std::exception& error) {
   return troika::comm::end_with(error);

@@ -2,8 +2,8 @@
 
 #include <array>
 
+#include "troika/base/best_kernel.h"
 #include "troika/base/error.h"
-#include "troika/comm/kernels/choose.h"
 #include "troika/comm/kernels/reduce.h"
 
 namespace troika::comm {
@@ -64,7 +64,8 @@ void require_reducible(c10::ScalarType type) {
 
 void reduce(std::span<void* const> into, std::span<const void* const> terms, size_t count,
             c10::ScalarType type, ReduceOp op, int divisor) {
-  static kernels::Reduce* const best = TROIKA_BEST_KERNEL(kernels::reduce);
+  static kernels::Reduce* const best =
+      TROIKA_BEST_KERNEL(kernels::reduce_baseline, kernels::reduce_avx2, kernels::reduce_avx512);
   if (count == 0) return;
   best(into.data(), into.size(), terms.data(), terms.size(), count, kernel_type(type),
        kernel_op(op), divisor);

@@ -5,8 +5,8 @@
 
 namespace troika::nn {
 
-// LibTorch's gelu(input, "tanh"), by kernels of ours for float32 and bfloat16 on the CPU:
-// LibTorch's take five times as long in bfloat16. May be differentiated once.
+// LibTorch's gelu(input, "tanh"), by kernels of ours for float32 and bfloat16 on the CPU. May be
+// differentiated once.
 at::Tensor gelu_tanh(const at::Tensor& input);
 
 }  // namespace troika::nn

@@ -97,7 +97,8 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             one_of(nn::precision_names(), nn::other_precision_names()));
   table.add("trainer.memory_format", &trainer.memory_format,
             "order of images and convolutions' weights in memory; auto: channels_last for "
-            "precisions that compute in 16 bits, else contiguous",
+            "precisions that compute in 16 bits, else contiguous, or what is timed to be faster at "
+            "the start of a run of 500 passes or more (trainer.benchmark)",
             one_of(nn::memory_format_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
             "batch norms take the statistics of the batches of all processes");

@@ -168,6 +168,7 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
   try {
     options_.model = tuned_model(options_, training, group_, folder());
     if (!options_.model.name.empty()) use_attention(task.module(), options_.model);
+    options_.trainer.memory_format = tuned_memory_format(options_, training, group_, folder());
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }

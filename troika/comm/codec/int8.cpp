@@ -5,7 +5,6 @@
 
 #include "troika/comm/codec/codecs.h"
 #include "troika/comm/codec/memory.h"
-#include "troika/comm/kernels/choose.h"
 #include "troika/comm/kernels/levels.h"
 
 namespace troika::comm::codec {
@@ -67,14 +66,16 @@ class Int8 : public Codec {
  private:
   // `values` become what the rows leave out.
   void encode(const at::Tensor& values, const at::Tensor& rows) const {
-    static kernels::ToLevels* const to_levels = TROIKA_BEST_KERNEL(kernels::to_levels);
+    static kernels::ToLevels* const to_levels = TROIKA_BEST_KERNEL(
+        kernels::to_levels_baseline, kernels::to_levels_avx2, kernels::to_levels_avx512);
     to_levels(values.data_ptr(), static_cast<size_t>(values.numel()), static_cast<size_t>(block_),
               values.scalar_type() == at::kDouble, static_cast<char*>(rows.data_ptr()));
   }
 
   // Returns whether all are finite.
   bool decode(const at::Tensor& rows, const at::Tensor& values) const {
-    static kernels::FromLevels* const from_levels = TROIKA_BEST_KERNEL(kernels::from_levels);
+    static kernels::FromLevels* const from_levels = TROIKA_BEST_KERNEL(
+        kernels::from_levels_baseline, kernels::from_levels_avx2, kernels::from_levels_avx512);
     return from_levels(static_cast<const char*>(rows.data_ptr()),
                        static_cast<size_t>(values.numel()), static_cast<size_t>(block_),
                        values.scalar_type() == at::kDouble, values.data_ptr());

@@ -1,16 +1,10 @@
+#include "troika/base/best_kernel.h"
 #include "troika/nn/kernels/kernels.h"
 
 namespace troika::nn::kernels {
 
 const Kernels& best() {
-#ifdef TROIKA_X86_KERNELS
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    return kAvx512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return kAvx2;
-#endif
-  return kBaseline;
+  return *TROIKA_BEST_KERNEL(&kBaseline, &kAvx2, &kAvx512);
 }
 
 }  // namespace troika::nn::kernels

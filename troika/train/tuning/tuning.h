@@ -15,10 +15,11 @@ namespace troika::train {
 
 // The way that takes the least time, added up over all ranks: that which rank 0's file has for the
 // question, or by `time` on all ranks at once, which gives seconds in the order of `names`, and
-// rank 0's file then has it. The same on all ranks, which call this; blocks.
+// rank 0's file then has it. The first way is taken unless another one saves more than `margin` of
+// its time. The same on all ranks, which call this; blocks.
 TuningEntry fastest(const comm::Group& group, const TuningFile& file,
                     const TuningQuestion& question, const std::vector<std::string>& names,
-                    const std::function<std::vector<double>()>& time);
+                    const std::function<std::vector<double>()>& time, double margin = 0);
 
 // options.model, with an attn_implementation of "auto" replaced by the one that the run takes. Of
 // these the first that applies: that of the checkpoint that the run goes on from; "auto" again with
@@ -27,5 +28,13 @@ TuningEntry fastest(const comm::Group& group, const TuningFile& file,
 // chosen and why. `folder` is the run's. Called by all ranks; blocks.
 nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& dataset,
                              const comm::Group& group, const std::filesystem::path& folder);
+
+// options.trainer.memory_format, with an "auto" of a model of images of ours replaced as
+// tuned_model() does it. Timing takes several passes, so runs of fewer than kPassesWorthTiming are
+// left to the rule of "auto" (nn/memory_format.h), as are strategies that keep weights contiguous.
+// Another format than the rule's is to save more than 3 %.
+inline constexpr int64_t kPassesWorthTiming = 500;
+std::string tuned_memory_format(const TrainOptions& options, const data::Dataset& dataset,
+                                const comm::Group& group, const std::filesystem::path& folder);
 
 }  // namespace troika::train
