@@ -89,13 +89,17 @@ std::atomic<Ref>& Board::newest_block(int from, int to) const {
   return reinterpret_cast<std::atomic<Ref>*>(heads)[from * size_ + to];
 }
 
-void Board::publish(int64_t sequence) {
-  slot(rank_, sequence).published = static_cast<uint64_t>(sequence) + 1;
+void Board::publish(int64_t sequence, unsigned notice) {
+  slot(rank_, sequence).published = (static_cast<uint64_t>(sequence) + 1) << kNoticeBits | notice;
   ring_others();
 }
 
 bool Board::has_published(int rank, int64_t sequence) const {
-  return slot(rank, sequence).published > static_cast<uint64_t>(sequence);
+  return slot(rank, sequence).published >> kNoticeBits > static_cast<uint64_t>(sequence);
+}
+
+unsigned Board::notice(int rank, int64_t sequence) const {
+  return static_cast<unsigned>(slot(rank, sequence).published) & ((1u << kNoticeBits) - 1);
 }
 
 void Board::barrier(Deadline deadline) {

@@ -26,7 +26,7 @@ inline constexpr size_t kSlotBytes = size_t{8} << 10;
 struct Slot {
   // In one cache line with the facts of the call, so that a rank that waits for this number has
   // them with it.
-  alignas(64) std::atomic<uint64_t> published;  // the call's sequence + 1
+  alignas(64) std::atomic<uint64_t> published;  // Board::publish()
   Ref location = 0;                             // of its buffer, if that is in shared memory
   Print print;
   alignas(64) char data[kSlotBytes];
@@ -43,9 +43,11 @@ class Board {
   int size() const { return size_; }
 
   Slot& slot(int rank, int64_t sequence) const;
-  // This rank's slot of call `sequence` is written.
-  void publish(int64_t sequence);
+  // This rank's slot of call `sequence` is written. Others get two bits with the notice.
+  void publish(int64_t sequence, unsigned notice = 0);
   bool has_published(int rank, int64_t sequence) const;
+  // The bits of a rank that has published.
+  unsigned notice(int rank, int64_t sequence) const;
 
   // Returns when every rank has called it as often as this one.
   void barrier(Deadline deadline);
@@ -85,6 +87,7 @@ class Board {
   struct Cell;
   Cell& cell(int rank) const;
   void pause(int spins) const;
+  static constexpr int kNoticeBits = 2;  // the lowest of Slot::published; then sequence + 1
   void sleep_until(const std::function<bool()>& done, Deadline deadline, std::string_view what);
   void choose_spins();
 

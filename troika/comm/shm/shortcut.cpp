@@ -113,7 +113,8 @@ Shortcut::Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
       arena_ranks_(std::move(arena_ranks)),
       me_(board_->rank()),
       size_(board_->size()),
-      own_staging_(arena_->take(kStagingBytes)) {}
+      own_staging_(arena_->take(kStagingBytes)),
+      stores_(/*decides=*/me_ == 0) {}
 
 bool Shortcut::all_finished() const {
   for (int r = 0; last_call_ >= 0 && r < size_; ++r) {
@@ -142,7 +143,9 @@ char* Shortcut::staging(int rank, size_t turn) const {
   return staging_[static_cast<size_t>(rank)] + (staged_ + turn * turn_bytes_) % kStagingBytes;
 }
 
-void Shortcut::publish(const Call& call) const {
+void Shortcut::publish(const Call& call) {
+  stores_.start(static_cast<int>(call.operation), knows(call) ? agreed_bytes(call) : 0,
+                is_small(call));
   Slot& slot = board_->slot(me_, call.print.sequence);
   slot.print = call.print;
   const auto& tensor = given(call);
@@ -150,14 +153,15 @@ void Shortcut::publish(const Call& call) const {
   slot.location = 0;
   if (is_small(call)) {
     const bool gives = call.operation != Operation::broadcast || call.root == me_;
-    if (gives && bytes > 0) copy(slot.data, data_of(tensor), bytes);
+    if (gives && bytes > 0) give(slot.data, data_of(tensor), bytes, stores_.small_streams());
   } else if (knows(call) && bytes > 0) {
     slot.location = arena_->locate(tensor.data_ptr(), bytes);
   }
-  board_->publish(call.print.sequence);
+  board_->publish(call.print.sequence, stores_.notice());
 }
 
 bool Shortcut::run(const Call& call, Deadline deadline) {
+  stores_.take(board_->notice(0, call.print.sequence));
   if (!knows(call)) return false;
   if (call.operation == Operation::barrier) return true;
   if (is_small(call)) {
@@ -169,6 +173,7 @@ bool Shortcut::run(const Call& call, Deadline deadline) {
     last_call_ = call.print.sequence;
     board_->finish(last_call_);
   }
+  stores_.finish();
   return true;
 }
 
@@ -256,6 +261,25 @@ void Shortcut::run_staged(const Call& call, Deadline deadline) {
   staged_ += turns * turn_bytes_;
 }
 
+// Into both places. Streaming reads the result again, from the first cache if there is not too
+// much.
+void Shortcut::reduce_slice(const Call& call, char* own, char* staged,
+                            std::vector<const void*> terms, size_t bytes) const {
+  constexpr size_t kBlock = size_t{16} << 10;
+  const size_t element = c10::elementSize(call.type);
+  if (!stores_.streams()) {
+    void* const into[] = {own, staged};
+    return reduce(into, terms, bytes / element, call.type, call.reduce_op, call.divisor);
+  }
+  for (size_t begin = 0; begin < bytes; begin += kBlock) {
+    const size_t length = std::min(kBlock, bytes - begin);
+    void* const into = own + begin;
+    reduce({&into, 1}, terms, length / element, call.type, call.reduce_op, call.divisor);
+    give(staged + begin, own + begin, length, true);
+    for (auto& term : terms) term = static_cast<const char*>(term) + length;
+  }
+}
+
 // In turn i, what others reduce of chunk i is copied in, this rank's slice of chunk i-1 is reduced,
 // and the others' results of chunk i-2 are copied out. Staging areas are used in rotation, so one
 // barrier a turn is enough, and none is needed after the last: the next call begins with one.
@@ -275,7 +299,8 @@ size_t Shortcut::all_reduce_staged(const Call& call, Deadline deadline) {
     if (turn < turns) {
       for (int r = 0; r < size_; ++r) {
         const auto [begin, bytes] = slice(turn, r);
-        if (r != me_) copy(staging(me_, turn) + begin, place(turn) + begin, bytes);
+        if (r != me_)
+          give(staging(me_, turn) + begin, place(turn) + begin, bytes, stores_.streams());
       }
     }
     if (turn >= 1 && turn - 1 < turns) {
@@ -284,8 +309,7 @@ size_t Shortcut::all_reduce_staged(const Call& call, Deadline deadline) {
       for (int r = 0; r < size_; ++r) {
         terms[static_cast<size_t>(r)] = (r == me_ ? place(middle) : staging(r, middle)) + begin;
       }
-      void* const into[] = {place(middle) + begin, staging(me_, middle) + begin};
-      reduce(into, terms, bytes / element, call.type, call.reduce_op, call.divisor);
+      reduce_slice(call, place(middle) + begin, staging(me_, middle) + begin, terms, bytes);
     }
     if (turn >= 2) {
       for (int r = 0; r < size_; ++r) {
@@ -313,7 +337,8 @@ size_t Shortcut::reduce_scatter_staged(const Call& call, Deadline deadline) {
     for (int r = 0; turn < turns && r < size_; ++r) {
       const auto [begin, bytes] = piece(parts[static_cast<size_t>(r)], turn, per_turn);
       if (r == me_) continue;
-      copy(staging(me_, turn) + static_cast<size_t>(r) * per_turn, input + begin, bytes);
+      give(staging(me_, turn) + static_cast<size_t>(r) * per_turn, input + begin, bytes,
+           stores_.streams());
     }
     if (turn >= 1) {
       const auto [begin, bytes] = piece(parts[mine], turn - 1, per_turn);
@@ -345,7 +370,7 @@ size_t Shortcut::move_staged(const Call& call, Deadline deadline) {
   for (size_t turn = 0; turn < turns + 1; ++turn) {
     if (turn < turns && gives) {
       const auto [begin, bytes] = piece(part_of(me_), turn, per_turn);
-      copy(staging(me_, turn), own + (begin - part_of(me_).begin), bytes);
+      give(staging(me_, turn), own + (begin - part_of(me_).begin), bytes, stores_.streams());
     }
     for (int r = 0; turn >= 1 && r < size_; ++r) {
       if (r == me_ || (!all && r != call.root)) continue;

@@ -8,6 +8,7 @@
 
 #include "troika/comm/shm/arena.h"
 #include "troika/comm/shm/board.h"
+#include "troika/comm/shm/stores.h"
 
 namespace troika::comm::shm {
 
@@ -18,7 +19,7 @@ class Shortcut {
   Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
            std::vector<int> arena_ranks);
   // Tells the others of this call, with the data if it is small, and where its buffer is.
-  void publish(const Call& call) const;
+  void publish(const Call& call);
   // After all have published: carries the call out, or returns false (see GroupImpl::shortcut).
   bool run(const Call& call, Deadline deadline);
 
@@ -34,6 +35,8 @@ class Shortcut {
   bool all_shared(const Call& call) const;
   void run_in_place(const Call& call, Deadline deadline) const;
   void run_staged(const Call& call, Deadline deadline);
+  void reduce_slice(const Call& call, char* own, char* staged, std::vector<const void*> terms,
+                    size_t bytes) const;
   // Return how many turns they took.
   size_t all_reduce_staged(const Call& call, Deadline deadline);
   size_t reduce_scatter_staged(const Call& call, Deadline deadline);
@@ -54,6 +57,7 @@ class Shortcut {
   // Of the staging areas, the same on all ranks: bytes used so far, over and over, and of a turn.
   size_t staged_ = 0;
   size_t turn_bytes_ = 0;
+  StoreChoice stores_;
 };
 
 }  // namespace troika::comm::shm
