@@ -14,7 +14,7 @@
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/resume.h"
 #include "troika/train/placement.h"
-#include "troika/train/strategy.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -86,12 +86,6 @@ std::string why_chosen(const TuningEntry& entry, const Stopwatch& watch) {
   return entry.ways.empty() ? std::string("as timed before (troika doctor --tuning)")
                             : fmt::format("the fastest, timed in {:.2f} s: {}", watch.seconds(),
                                           times_text(entry));
-}
-
-// ZeRO cuts weights by their dimensions.
-bool keeps_weights_contiguous(const std::string& strategy) {
-  const auto name = canonical_strategy(strategy);
-  return name.starts_with("zero") || name == "hybrid_shard";
 }
 
 // Of the whole run, at most; a run that the clock ends counts as long.
@@ -174,10 +168,12 @@ std::string tuned_memory_format(const TrainOptions& options, const data::Dataset
                                 const comm::Group& group, const std::filesystem::path& folder) {
   const auto& asked = options.trainer.memory_format;
   const auto& model = options.model;
-  if (asked != kAutomatic || model.name.empty() || model.name == "gpt" || model.name == "mlp" ||
-      keeps_weights_contiguous(options.trainer.strategy)) {
+  if (asked != kAutomatic || model.name.empty() || model.name == "gpt" || model.name == "mlp") {
     return asked;
   }
+  // ZeRO cuts weights by their dimensions.
+  const auto plan = resolve_plan(options, cluster_of(group));
+  if (plan.exchange.method == layout::ExchangeMethod::zero) return asked;
   const auto say = [&](const std::string& choice, const std::string& why) {
     if (group.rank() != 0 || !options.trainer.enable_model_summary) return;
     log::info("memory format: {}, {} (trainer.memory_format)", choice, why);
