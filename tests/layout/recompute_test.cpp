@@ -31,7 +31,7 @@ TEST(RecomputePlan, OfEachPolicy) {
   }
 }
 
-// What running a plan takes, event by event.
+// Follows a plan event by event, for its time and its memory.
 class Execution {
  public:
   Execution(const std::vector<BlockCost>& blocks, const RecomputePlan& plan) : blocks_(blocks) {

@@ -28,7 +28,7 @@ TrainOptions with_strategy(const std::string& name) {
   return options;
 }
 
-// What the names of other programs mean; docs/trainer.md.
+// Names of other programs mean the nearest plan that there is.
 TEST(ResolvePlan, NamesMeanPlans) {
   struct Meaning {
     std::string name, ours;
@@ -297,7 +297,7 @@ class PlannedRun : public testing::Test {
   TrainOptions options_;
 };
 
-// What a plan's text says is all that a strategy's name and options said. Bits may differ between
+// A plan's text says all that a strategy's name and options said. Bits may differ between
 // runs, whose all-reduce is chosen by times.
 TEST_F(PlannedRun, IsThatOfItsStrategy) {
   for (const auto* name : {"ddp", "zero1", "zero3", "local_sgd", "post_local_sgd", "diloco", "dp",

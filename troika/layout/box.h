@@ -1,4 +1,4 @@
-// Which part of a named tensor something holds.
+// Boxes: parts of named tensors.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which tensors lie together in memory, so that they are communicated in one message.
+// Buckets: tensors that lie together in memory, so that one message carries them.
 #pragma once
 
 #include <cstddef>

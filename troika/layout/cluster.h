@@ -59,7 +59,7 @@ struct Cluster {
   int ranks() const;
   // The devices that this rank's is one of.
   const Devices& devices_of(int rank) const;
-  // Of the devices of two ranks.
+  // These describe the devices of two ranks.
   Level level_between(int one, int other) const;
   const Link& link_between(int one, int other) const;
 

@@ -40,13 +40,13 @@ struct GradientExchange {
   bool static_graph = false;
   bool broadcast_buffers = true;
 
-  // Of zero (Rajbhandari et al. 2020, arXiv 1910.02054, section 5): shared out are 1: optimizer
-  // states; 2: gradients, too; 3: parameters, too. 0 with other methods.
+  // ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5) shares out 1: optimizer states;
+  // 2: gradients, too; 3: parameters, too. Other methods have 0.
   int64_t zero_stage = 0;
   // Consecutive ranks of the data axis that share one model out; 0: all of them.
   int64_t zero_group = 0;
 
-  // Of local_steps: steps between averages, and steps that average gradients first.
+  // local_steps has steps between averages, and steps that average gradients first.
   int64_t period = 1;
   int64_t warmup_steps = 0;
   // The averages are gradients of an outer SGD with Nesterov momentum (DiLoCo, Douillard et al.
@@ -104,7 +104,7 @@ struct Plan {
 // The actions of a rank for each stage, by the schedule's name.
 Schedule schedule_of(const Plan& plan);
 
-// What a plan means, in words: a line for each part. Throws what verify() does.
+// Says what a plan means, a line for each part. Throws what verify() does.
 std::string explain(const Plan& plan);
 
 }  // namespace troika::layout

@@ -1,5 +1,5 @@
-// Which blocks of a model are recomputed in the backward pass: by a policy, or the fastest choice
-// that fits into a given memory.
+// Chooses the blocks of a model that are recomputed in the backward pass: by a policy, or the
+// fastest choice that fits into a given memory.
 #pragma once
 
 #include <cstddef>

@@ -138,7 +138,7 @@ class Rehearsal {
            (made == Kind::backward && is_done(Kind::backward_input, from, m));
   }
 
-  // What must have ended before the action, other than the rank's actions before it.
+  // Whether all that the action needs has ended, other than the rank's actions before it.
   bool can_begin(const Action& action) const {
     const int s = action.stage, m = action.micro_batch;
     switch (action.kind) {

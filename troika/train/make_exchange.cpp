@@ -17,7 +17,7 @@ namespace {
 
 using layout::ExchangeMethod;
 
-// What a plan has no value for is as the options have it.
+// The options give the values that no plan has.
 parallel::DataParallelOptions data_parallel_options(const layout::Plan& plan,
                                                     const TrainOptions& options, Trace* trace) {
   auto result = options.ddp;
