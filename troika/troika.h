@@ -21,6 +21,7 @@
 #include "troika/layout/schedule.h"
 #include "troika/nn/attention.h"
 #include "troika/nn/batch_norm.h"
+#include "troika/nn/block.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/memory_format.h"

@@ -54,6 +54,15 @@ void blocks() {
 #include "precision-and-memory-1.inc"
 }
 
+struct TwoTowers : torch::nn::Module {
+  torch::nn::Linear left{5, 8}, right{3, 8}, mixer{16, 8}, head{8, 1};
+};
+
+void module_as_blocks() {
+  const auto net = std::make_shared<TwoTowers>();
+#include "precision-and-memory-2.inc"
+}
+
 }  // namespace precision_and_memory
 
 namespace metrics_and_logs {

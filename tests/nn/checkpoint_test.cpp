@@ -117,7 +117,7 @@ TEST(Checkpoint, TheReentrantWayHasTheSameBits) {
       for (const auto& entry : model->owned_state(block)) {
         if (entry.is_buffer) owned.buffers.push_back(entry.tensor);
       }
-      x = checkpoint_reentrant(block.forward, x, owned);
+      x = checkpoint_reentrant(block.forward, Tensors{x}, owned).front();
     }
     return x;
   };

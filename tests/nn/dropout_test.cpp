@@ -143,21 +143,14 @@ TEST(KeyedDropout, AModelsMasksDoNotDependOnWhereItIsCut) {
     const auto whole = forward(0, 4);
     EXPECT_TRUE(at::cat({forward(0, 1), forward(1, 4)}).allclose(whole, 1e-12, 1e-12)) << name;
     // The second half by itself, as another stage would run it.
-    const KeyedDraws draws({1, {10, 11, 12, 13}});
-    auto x = input;
-    std::vector<at::Tensor> between;
-    for (size_t i = 0; i < model->blocks().size(); ++i) {
-      between.push_back(x);
-      x = model->run({.index = i, .backward_from = i}, x);
-    }
-    const size_t half = between.size() / 2;
-    const KeyedDraws of_stage({1, {10, 11, 12, 13}});
-    auto y = between[half];
-    for (size_t i = half; i < between.size(); ++i) {
-      y = model->run({.index = i, .backward_from = i}, y);
-    }
-    EXPECT_TRUE(x.equal(whole)) << name;
-    EXPECT_TRUE(y.equal(whole)) << name;
+    const auto run = [&](at::Tensor x, size_t begin, size_t end) {
+      const KeyedDraws draws({1, {10, 11, 12, 13}});
+      Flow flow(model->blocks(), {kPassing}, {std::move(x)});
+      for (size_t i = begin; i < end; ++i) model->run({.index = i, .backward_from = i}, flow);
+      return flow.take({kPassing}, end).front();
+    };
+    const size_t half = model->blocks().size() / 2;
+    EXPECT_TRUE(run(run(input, 0, half), half, model->blocks().size()).equal(whole)) << name;
   }
 }
 

@@ -90,7 +90,7 @@ TEST(FakeTensors, WrongShapesAreRefusedAsEver) {
 TEST(FakeTensors, BlocksAreEstimatedWithoutTimes) {
   const compat::FakeTensorGuard guard;
   const ModelOptions options{.name = "gpt", .layers = 3};
-  const auto costs = estimate_blocks(*make_model(options), example_input(options, 2));
+  const auto costs = estimate_blocks(*make_model(options), {example_input(options, 2)});
   ASSERT_EQ(costs.size(), 5u);
   EXPECT_EQ(costs[1].forward, costs[2].forward);
   EXPECT_EQ(costs[1].saved_bytes, costs[3].saved_bytes);

@@ -162,5 +162,76 @@ TEST(FromSequential, KeepsNamesAndResults) {
   EXPECT_TRUE(torch::equal(model->blocks()[0].forward(input).relu(), net->forward(input)));
 }
 
+// Two inputs, a tensor that skips a block, and two outputs.
+std::shared_ptr<Model> make_skipping() {
+  auto model = std::make_shared<Model>();
+  const auto none = std::vector<std::string>{};
+  model->add_block({"sum",
+                    none,
+                    none,
+                    [](const Tensors& in) {
+                      return Tensors{in[0] + in[1], in[0] * in[1]};
+                    },
+                    {"a", "b"},
+                    {"x", "product"}});
+  model->add_block({"double", none, none, [](const at::Tensor& x) { return x * 2; }});
+  model->add_block({"both",
+                    none,
+                    none,
+                    [](const Tensors& in) {
+                      return Tensors{in[0] - in[1], in[2]};
+                    },
+                    {"x", "product", "b"},
+                    {"x", "b"}});
+  return model;
+}
+
+TEST(NamedTensors, FlowBetweenBlocks) {
+  const auto model = make_skipping();
+  EXPECT_THAT(model->input_names(), ElementsAre("a", "b"));
+  const auto outputs = model->forward({at::scalar_tensor(3.0), at::scalar_tensor(5.0)});
+  ASSERT_EQ(outputs.size(), 2);
+  EXPECT_EQ(outputs[0].item<double>(), 1.0);  // 2 (3 + 5) - 3 * 5
+  EXPECT_EQ(outputs[1].item<double>(), 5.0);
+  EXPECT_THAT(names_into(model->blocks(), 1, 3), ElementsAre("x", "product", "b"));
+  EXPECT_THAT(names_out_of(model->blocks(), 0, 1), ElementsAre("x", "product"));
+  EXPECT_THAT(names_out_of(model->blocks(), 0, 2), ElementsAre("product", "x"));
+}
+
+TEST(NamedTensors, AreLetGoOfOnceNoBlockNeedsThem) {
+  auto model = std::make_shared<Model>();
+  int64_t uses_of_first = 0;
+  at::Tensor first;
+  model->add_block({"one", {}, {}, [&](const at::Tensor& x) { return first = x + 1; }});
+  model->add_block({"two", {}, {}, [](const at::Tensor& x) { return x + 1; }});
+  model->add_block({"three", {}, {}, [&](const at::Tensor& x) {
+                      uses_of_first = first.use_count();
+                      return x + 1;
+                    }});
+  const at::NoGradGuard no_grad;
+  model->forward(at::ones({2}));
+  EXPECT_EQ(uses_of_first, 1);  // this test's own
+}
+
+TEST(NamedTensors, AreAsManyAsABlockSays) {
+  const auto model = make_skipping();
+  EXPECT_ERROR(model->forward({at::ones({1})}), ErrorKind::usage,
+               "[nn] whoever calls the model gives other tensors to blocks than are taken; got 1, "
+               "expected a, b, all of them defined");
+  EXPECT_ERROR(model->forward(at::ones({1})), ErrorKind::usage,
+               "[nn] whoever calls the model gives other tensors to blocks than are taken; got 1, "
+               "expected a, b, all of them defined");
+  model->add_block({"less", {}, {}, [](const Tensors& in) { return in[0]; }, {"x"}, {"y", "z"}});
+  EXPECT_ERROR(model->forward({at::ones({1}), at::ones({1})}), ErrorKind::usage,
+               "[nn] block less gives other tensors to blocks than are taken; got 1, expected y, "
+               "z, all of them defined");
+  EXPECT_ERROR(
+      model->add_block({"twice", {}, {}, [](const Tensors& in) { return in[0]; }, {"x", "x"}}),
+      ErrorKind::usage, "[nn] block twice takes `x` twice");
+  EXPECT_ERROR(only(make_skipping()->forward({at::ones({1}), at::ones({1})})), ErrorKind::usage,
+               "[nn] the model gives several tensors; got 2, expected one (call it with "
+               "nn::Tensors)");
+}
+
 }  // namespace
 }  // namespace troika::nn

@@ -85,7 +85,7 @@ TEST(MeasureBlocks, CountsWhatIsSavedAndLeavesNoTrace) {
   torch::manual_seed(1);
   const auto drawn = at::rand({4});
   torch::manual_seed(1);
-  const auto costs = measure_blocks(*model, at::ones({16, 3, 4, 4}));
+  const auto costs = measure_blocks(*model, {at::ones({16, 3, 4, 4})});
   EXPECT_TRUE(at::rand({4}).equal(drawn));
   ASSERT_EQ(costs.size(), 3);
   // Of a layer: the ReLU's output, the dropout's mask and its output, all [16, 8].

@@ -61,6 +61,26 @@ std::shared_ptr<Task> make_pairs_task() {
       });
 }
 
+// The same task, whose module is given as blocks.
+std::shared_ptr<Task> make_pairs_task_of_blocks() {
+  const auto net = std::make_shared<TwoArms>();
+  auto model = std::make_shared<nn::Model>();
+  model->place_children(*net);
+  model->add_block({"arms",
+                    {"left", "right"},
+                    {},
+                    [net](const nn::Tensors& in) {
+                      return (net->left->forward(in[0]) * net->right->forward(in[1])).tanh();
+                    },
+                    {"left", "right"}});
+  model->add_block({"head", {"head"}, {}, [net](const at::Tensor& x) {
+                      return net->head->forward(x).squeeze(1);
+                    }});
+  return std::make_shared<Task>(model, [](const at::Tensor& outputs, const data::Batch& batch) {
+    return ((outputs - batch["value"]).square() * batch["weight"]).mean();
+  });
+}
+
 struct Outcome {
   RunSummary summary;
   std::vector<at::Tensor> weights;
@@ -115,6 +135,16 @@ TEST_F(NamedTensorsOfABatch, RanksTrainAsOneProcess) {
   for (const char* strategy : {"ddp", "zero2"}) {
     options_.trainer.strategy = strategy;
     expect_same(fit(4), oracle);
+  }
+}
+
+TEST_F(NamedTensorsOfABatch, BlocksTakeThemByName) {
+  const auto oracle = fit(1);
+  expect_same(fit(1, make_pairs_task_of_blocks), oracle);
+  options_.trainer.strategy = "zero3";
+  for (const char* recompute : {"none", "full", "budget:1MiB"}) {
+    options_.trainer.recompute = recompute;
+    expect_same(fit(4, make_pairs_task_of_blocks), oracle);
   }
 }
 

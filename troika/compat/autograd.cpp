@@ -1,6 +1,7 @@
 #include "troika/compat/autograd.h"
 
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "troika/compat/torch.h"
@@ -40,6 +41,14 @@ GradientHook::GradientHook(const at::Tensor& parameter, std::function<void()> re
 
 GradientHook::~GradientHook() {
   registration_->accumulator->del_post_hook(registration_->key);
+}
+
+void set_history(at::Tensor& output, const std::shared_ptr<torch::autograd::Node>& node) {
+  if (at::isFloatingType(output.scalar_type())) {
+    torch::autograd::set_history(output, node);
+  } else {
+    node->add_input_metadata(torch::autograd::Node::undefined_input());
+  }
 }
 
 }  // namespace troika::compat

@@ -81,22 +81,65 @@ const Block& owner_of(const std::vector<Block>& blocks, const std::string& name)
   return *owner;
 }
 
-}  // namespace
-
-at::Tensor Model::forward(at::Tensor input) {
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    input = run({.index = i, .backward_from = i}, input);
+void verify_flow(const Block& block, const std::vector<std::string>& names, const char* verb) {
+  std::set<std::string> seen;
+  for (const auto& name : names) {
+    if (seen.insert(name).second) continue;
+    refuse({.what = fmt::format("block {} {} `{}` twice", block.name, verb, name)});
   }
-  return input;
+  if (names.empty()) refuse({.what = fmt::format("block {} {} nothing", block.name, verb)});
 }
 
-at::Tensor Model::run(const BlockRun& run, const at::Tensor& input) const {
+}  // namespace
+
+at::Tensor only(Tensors tensors) {
+  if (tensors.size() == 1) return std::move(tensors.front());
+  refuse({.what = "the model gives several tensors",
+          .got = std::to_string(tensors.size()),
+          .expected = "one",
+          .hint = "call it with nn::Tensors"});
+}
+
+std::vector<std::string> Model::input_names() const {
+  return names_into(blocks_, 0, blocks_.size());
+}
+
+Tensors Model::forward(Tensors inputs) {
+  if (blocks_.empty()) return inputs;
+  Flow flow(blocks_, input_names(), std::move(inputs));
+  for (size_t i = 0; i < blocks_.size(); ++i) run({.index = i, .backward_from = i}, flow);
+  return flow.take(blocks_.back().gives, blocks_.size());
+}
+
+at::Tensor Model::forward(at::Tensor input) {
+  Tensors inputs;
+  inputs.push_back(std::move(input));  // not a list, which would keep the tensor until the end
+  return only(forward(std::move(inputs)));
+}
+
+void Model::run(const BlockRun& run, Flow& flow) const {
   const DrawsOfBlock draws(run.index);
-  return run_by_ ? run_by_(run, input) : blocks_[run.index].forward(input);
+  const Block& block = blocks_[run.index];
+  const Tensors inputs = flow.take(block.takes, run.index + 1);
+  flow.give("block " + block.name, block.gives,
+            run_by_ ? run_by_(run, inputs) : block.forward(inputs));
+}
+
+void Model::place_children(const torch::nn::Module& module) {
+  for (const auto& child : module.named_children()) register_module(child.key(), child.value());
+  for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
+    register_parameter(entry.key(), entry.value(), entry.value().requires_grad());
+  }
+  for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
+    register_buffer(entry.key(), entry.value());
+  }
+  options_.reset();
 }
 
 void Model::add_block(Block block) {
   TROIKA_CHECK(block.forward, "block " + block.name + " has no forward");
+  verify_flow(block, block.takes, "takes");
+  verify_flow(block, block.gives, "gives");
   blocks_.push_back(std::move(block));
   options_.reset();
 }

@@ -1,5 +1,6 @@
-// A model as an ordered list of blocks, each a function of one tensor: what pipeline stages,
-// recomputation and sharding cut from outside. A model knows nothing of any of them.
+// A model as an ordered list of blocks, each a function of one tensor or of several named ones:
+// what pipeline stages, recomputation and sharding cut from outside. A model knows nothing of any
+// of them.
 //
 //   auto model = std::make_shared<nn::Model>();
 //   auto fc1 = model->place("fc1", torch::nn::Linear(784, 256));
@@ -10,7 +11,18 @@
 //   model->add_block({"head", {"fc2"}, {}, [fc2](const at::Tensor& x) { return fc2->forward(x);
 //   }});
 //
-// A torch::nn::Sequential becomes one through from_sequential() (sequential.h).
+// A torch::nn::Sequential becomes one through from_sequential() (sequential.h), and any other
+// module by blocks that call its parts:
+//
+//   auto model = std::make_shared<nn::Model>();
+//   model->place_children(*net);
+//   model->add_block({"encoder", {"encoder"}, {}, [net](const nn::Tensors& in) {
+//     return net->encoder->forward(in[0], in[1]);
+//   }, {"inputs", "mask"}});
+//   model->add_block({"head", {"head"}, {}, [net](const at::Tensor& x) {
+//     return net->head->forward(x);
+//   }});
+//   model->forward({inputs, mask});
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,25 +35,13 @@
 #include <utility>
 #include <vector>
 
+#include "troika/nn/block.h"
+#include "troika/nn/flow.h"
 #include "troika/nn/state.h"
 
 namespace troika::nn {
 
 struct ModelOptions;
-
-struct Block {
-  std::string name;  // "stem", "layer1.0", "head"; unique in its model
-  // Sub-modules (with all below them) or single parameters of the model, by full name. Every
-  // parameter and buffer of a model is owned by exactly one block.
-  std::vector<std::string> owns;
-  // Parameters this block computes with though another block owns them: the tied output matrix of a
-  // language model. Where the two blocks are apart, their gradients must be added up.
-  std::vector<std::string> borrows;
-  // Maps one tensor to one tensor, in the thread that calls. It never writes to its input, and its
-  // only side effects are on its own buffers and, under dropout, on the random generator: calling
-  // it again recomputes it.
-  std::function<at::Tensor(const at::Tensor&)> forward;
-};
 
 // One run of a block of a model, for those who bring it what it computes with.
 struct BlockRun {
@@ -53,6 +53,9 @@ struct BlockRun {
   size_t again_until = 0;
 };
 
+// The only one of what a model gives. Throws Error(usage) where it gives several.
+at::Tensor only(Tensors tensors);
+
 class Model : public torch::nn::Module {
  public:
   Model() = default;
@@ -62,16 +65,27 @@ class Model : public torch::nn::Module {
 
   const std::vector<Block>& blocks() const { return blocks_; }
 
-  // Runs the blocks in order; each activation is released as soon as autograd lets go of it.
+  // The names that blocks take and no block before gives, in the order in which they are first
+  // taken.
+  std::vector<std::string> input_names() const;
+
+  // Runs the blocks in order; each activation is released as soon as autograd lets go of it. One
+  // tensor for each of input_names(), and what the last block gives; the short form is for models
+  // of one input and one output. Throws Error(usage) for another number of tensors.
+  Tensors forward(Tensors inputs);
   at::Tensor forward(at::Tensor input);
 
-  // From then on run() calls `by(run, input)` in place of the block's own forward, which `by` is to
-  // call; with an empty one, as at first, the block's. One at a time.
-  using Runner = std::function<at::Tensor(const BlockRun& run, const at::Tensor& input)>;
+  // From then on run() calls `by(run, inputs)` in place of the block's own forward, which `by` is
+  // to call; with an empty one, as at first, the block's. One at a time.
+  using Runner = std::function<Tensors(const BlockRun& run, const Tensors& inputs)>;
   void run_blocks_by(Runner by) { run_by_ = std::move(by); }
-  // For passes other than forward().
-  at::Tensor run(const BlockRun& run, const at::Tensor& input) const;
+  // For passes other than forward(). Throws Error(usage) where the block gives other tensors than
+  // it says.
+  void run(const BlockRun& run, Flow& flow) const;
 
+  // Registers the sub-modules, parameters and buffers of `module` under their own names: shared,
+  // not copied.
+  void place_children(const torch::nn::Module& module);
   // Registers a module under a dotted path such as "layer1.0.conv1", making plain modules for the
   // levels between, and gives it back for the blocks to use.
   template <typename M>
@@ -84,6 +98,7 @@ class Model : public torch::nn::Module {
     return place(path, holder.ptr());
   }
 
+  // Throws Error(usage) for a block that takes or gives nothing, or a name twice.
   void add_block(Block block);
   // Places a module whose forward takes and gives one tensor, as a block named after its path.
   template <typename M>
@@ -91,6 +106,10 @@ class Model : public torch::nn::Module {
     place_module(path, module);
     add_block(
         {path, {path}, {}, [module](const at::Tensor& input) { return module->forward(input); }});
+  }
+  template <typename M>
+  void add_block(const std::string& path, const torch::nn::ModuleHolder<M>& holder) {
+    add_block(path, holder.ptr());
   }
 
   // The options that make_model() made this model of (zoo.h); null for every other model, and once

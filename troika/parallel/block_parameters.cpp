@@ -75,27 +75,28 @@ BlockParameters::BlockParameters(nn::Model& model, const std::vector<Slot>& slot
 
 void BlockParameters::attach() {
   const std::weak_ptr<BlockParameters> weak = weak_from_this();
-  model_.run_blocks_by([weak](const nn::BlockRun& run, const at::Tensor& input) {
+  model_.run_blocks_by([weak](const nn::BlockRun& run, const nn::Tensors& inputs) {
     const auto self = weak.lock();
     TROIKA_CHECK(self, "the model's sharding has ended");
-    return self->run(run, input);
+    return self->run(run, inputs);
   });
 }
 
-at::Tensor BlockParameters::run(const nn::BlockRun& run, const at::Tensor& input) {
+nn::Tensors BlockParameters::run(const nn::BlockRun& run, const nn::Tensors& inputs) {
   const bool keeps_graph = at::GradMode::is_enabled();
   if (keeps_graph) all_ = false;
   const auto stop = order_.run(run);
   if (!all_) enter(stop);
-  auto output = model_.blocks()[run.index].forward(input);
-  if (keeps_graph && output.requires_grad()) {
+  auto outputs = model_.blocks()[run.index].forward(inputs);
+  for (const auto& output : outputs) {
+    if (!keeps_graph || !output.requires_grad()) continue;
     // Called with the gradient of the output, so before the block's own backward, and after that of
     // the block behind it: autograd takes what was made last first, and all of that was.
     output.register_hook([self = weak_from_this(), block = run.index](const at::Tensor&) {
       if (const auto alive = self.lock()) alive->enter(alive->order_.backward(block));
     });
   }
-  return output;
+  return outputs;
 }
 
 void BlockParameters::enter(const BlockOrder::Stop& stop) {

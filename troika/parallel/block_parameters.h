@@ -67,7 +67,7 @@ class BlockParameters : public std::enable_shared_from_this<BlockParameters> {
   bool has_all() const { return all_; }
 
  private:
-  at::Tensor run(const nn::BlockRun& run, const at::Tensor& input);
+  nn::Tensors run(const nn::BlockRun& run, const nn::Tensors& inputs);
   // Makes this block's parameters whole and starts to gather those of the next, if there is one.
   void enter(const BlockOrder::Stop& stop);
 

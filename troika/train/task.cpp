@@ -30,6 +30,14 @@ auto loss_of(const at::Tensor& outputs, const Loss& loss) {
   }
 }
 
+nn::Tensors inputs_of(const nn::Model& model, const data::Batch& batch) {
+  nn::Tensors inputs;
+  for (const auto& name : model.input_names()) {
+    inputs.push_back(batch[name == nn::kPassing ? "inputs" : name]);
+  }
+  return inputs;
+}
+
 }  // namespace
 
 Task::Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward)
@@ -65,16 +73,22 @@ const nn::Model& Task::blocks() const {
                .hint = "nn::from_sequential() makes one"});
 }
 
+nn::Tensors Task::block_inputs(const data::Batch& batch) const {
+  return inputs_of(blocks(), batch);
+}
+
 void Task::recompute(layout::RecomputePlan plan) {
-  if (plan.empty()) {
-    if (model_) {
-      forward_ =
-          of_inputs([model = model_](const at::Tensor& inputs) { return model->forward(inputs); });
-    }
-    return;
-  }
+  if (plan.empty() && !model_) return;
   blocks();
-  forward_ = of_inputs(nn::Recompute(model_, std::move(plan)));
+  std::function<nn::Tensors(nn::Tensors)> run;
+  if (plan.empty()) {
+    run = [model = model_](nn::Tensors inputs) { return model->forward(std::move(inputs)); };
+  } else {
+    run = nn::Recompute(model_, std::move(plan));
+  }
+  forward_ = [model = model_, run = std::move(run)](const data::Batch& batch) {
+    return nn::only(run(inputs_of(*model, batch)));
+  };
 }
 
 void Task::log_to(MetricLog* log, int64_t batch_size) {

@@ -80,6 +80,9 @@ class Task : public Hooks {
   // made of an nn::Model alone.
   const nn::Model& blocks() const;
   bool has_blocks() const { return model_ != nullptr; }
+  // What that model is called with: the batch's tensors by the names that its blocks take, and
+  // `inputs` for what blocks of one tensor do. Throws Error(usage) for a name the batch lacks.
+  nn::Tensors block_inputs(const data::Batch& batch) const;
 
   // The mean loss of the batch, a tensor of one element to call backward() on.
   virtual at::Tensor training_step(const data::Batch& batch);

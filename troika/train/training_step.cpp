@@ -156,7 +156,7 @@ double TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last,
         nn::SampleKeys{mix(static_cast<uint64_t>(options_.run.seed), static_cast<uint64_t>(step)),
                        placed.samples});
   }
-  if (recompute_budget_) plan_recomputation(placed.inputs);
+  if (recompute_budget_) plan_recomputation(placed);
   memory::restart_peak();
   if (is_first) drop_gradients(task_.module());
   std::optional<parallel::Exchange::NoSync> no_sync;
@@ -180,13 +180,13 @@ double TrainingStep::pass(const data::Batch& batch, bool is_first, bool is_last,
 }
 
 // One plan for all ranks, by their slowest: blocks may hold collectives, which must pair.
-void TrainingStep::plan_recomputation(const at::Tensor& input) {
+void TrainingStep::plan_recomputation(const data::Batch& batch) {
   const int64_t budget = *std::exchange(recompute_budget_, std::nullopt);
   // Blocks are measured one by one, outside of a pass, which would gather what each needs.
   if (exchange_->shares_parameters()) exchange_->agree();
   std::vector<layout::BlockCost> costs = [&] {
     const nn::Autocast autocast(placement_.precision, placement_.device.type());
-    return nn::measure_blocks(task_.blocks(), input);
+    return nn::measure_blocks(task_.blocks(), task_.block_inputs(batch));
   }();
   const auto agreed = at::empty({static_cast<int64_t>(costs.size()), 4}, at::kDouble);
   auto rows = agreed.accessor<double, 2>();

@@ -74,7 +74,7 @@ class TrainingStep {
   void try_to_make_whole();
 
  private:
-  void plan_recomputation(const at::Tensor& input);
+  void plan_recomputation(const data::Batch& batch);
   void optimizer_step(int64_t step, StepTimes& times);
   // In which states that follow memory are: shards are of contiguous weights.
   at::MemoryFormat states_format() const;

@@ -1,6 +1,7 @@
 #include "troika/nn/recompute/block_costs.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "troika/base/clock.h"
@@ -41,37 +42,45 @@ class Counting : public compat::SavedTensorHooks {
 // cost.
 using Meter = std::function<double()>;
 
-// The block's output, and what it cost. `sources` are what gradients are made of.
-std::pair<at::Tensor, BlockCost> run(const Block& block, const at::Tensor& input,
-                                     const std::set<const void*>& state,
-                                     const std::vector<at::Tensor>& sources, const Meter& spent) {
+// The block's outputs, and what it cost. `sources` are what gradients are made of.
+std::pair<Tensors, BlockCost> run(const Block& block, const Tensors& inputs,
+                                  const std::set<const void*>& state,
+                                  const std::vector<at::Tensor>& sources, const Meter& spent) {
   auto known = state;
-  known.insert(input.storage().data());
+  for (const auto& input : inputs) known.insert(input.storage().data());
   Counting counting(known);
   BlockCost cost;
   const double before = spent();
-  at::Tensor output;
+  Tensors outputs;
   {
     const compat::SavedTensorGuard guard(counting);
-    output = block.forward(input);
+    outputs = block.forward(inputs);
   }
   cost.forward = spent() - before;
-  counting.count(output);
-  cost.output_bytes = static_cast<int64_t>(output.nbytes());
+  Tensors roots, gradients;
+  for (const auto& output : outputs) {
+    counting.count(output);
+    cost.output_bytes += static_cast<int64_t>(output.nbytes());
+    if (!output.requires_grad()) continue;
+    roots.push_back(output);
+    gradients.push_back(at::ones_like(output));
+  }
   cost.saved_bytes = std::max(counting.bytes(), cost.output_bytes);
-  if (output.requires_grad()) {
-    const auto gradient = at::ones_like(output);
+  if (!roots.empty()) {
     const double before_backward = spent();
-    torch::autograd::grad({output}, sources, {gradient}, /*retain_graph=*/false,
+    torch::autograd::grad(roots, sources, gradients, /*retain_graph=*/false,
                           /*create_graph=*/false, /*allow_unused=*/true);
     cost.backward = spent() - before_backward;
   }
-  return {output.detach(), cost};
+  for (auto& output : outputs) {
+    output = output.detach().requires_grad_(at::isFloatingType(output.scalar_type()));
+  }
+  return {outputs, cost};
 }
 
 // Each block runs so often, after a first time if more than once; the least counts.
-std::vector<BlockCost> costs_of_blocks(const Model& model, const at::Tensor& input,
-                                       int measurements, const Meter& spent) {
+std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs, int measurements,
+                                       const Meter& spent) {
   std::set<const void*> state;
   std::vector<at::Tensor> buffers, model_parameters;
   for (const auto& entry : named_state(model)) {
@@ -80,20 +89,24 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const at::Tensor& inp
     if (entry.tensor.requires_grad()) model_parameters.push_back(entry.tensor);
   }
   std::vector<BlockCost> costs;
-  Surroundings(input.device()).restored(buffers, [&] {
-    at::Tensor x = input.detach();
-    for (const auto& block : model.blocks()) {
+  Surroundings(inputs.front().device()).restored(buffers, [&] {
+    Tensors detached;
+    for (const auto& input : inputs) detached.push_back(input.detach());
+    Flow flow(model.blocks(), model.input_names(), std::move(detached));
+    for (size_t i = 0; i < model.blocks().size(); ++i) {
+      const auto& block = model.blocks()[i];
+      const Tensors taken = flow.take(block.takes, i + 1);
       std::vector<at::Tensor> sources = model_parameters;
-      if (x.requires_grad()) sources.push_back(x);
-      if (measurements > 1) run(block, x, state, sources, spent);
-      auto [output, cost] = run(block, x, state, sources, spent);
-      for (int i = 1; i < measurements; ++i) {
-        const auto again = run(block, x, state, sources, spent).second;
-        cost.forward = std::min(cost.forward, again.forward);
-        cost.backward = std::min(cost.backward, again.backward);
+      std::ranges::copy_if(taken, std::back_inserter(sources), &at::Tensor::requires_grad);
+      if (measurements > 1) run(block, taken, state, sources, spent);
+      auto [outputs, cost] = run(block, taken, state, sources, spent);
+      for (int again = 1; again < measurements; ++again) {
+        const auto more = run(block, taken, state, sources, spent).second;
+        cost.forward = std::min(cost.forward, more.forward);
+        cost.backward = std::min(cost.backward, more.backward);
       }
       costs.push_back(cost);
-      x = output.requires_grad_(at::isFloatingType(output.scalar_type()));
+      flow.give("block " + block.name, block.gives, std::move(outputs));
     }
   });
   return costs;
@@ -101,16 +114,16 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const at::Tensor& inp
 
 }  // namespace
 
-std::vector<BlockCost> measure_blocks(const Model& model, const at::Tensor& input) {
+std::vector<BlockCost> measure_blocks(const Model& model, const Tensors& inputs) {
   const compat::FlopCounter::Pause pause;
   const Stopwatch watch;
-  return costs_of_blocks(model, input, kMeasurements, [&] { return watch.seconds(); });
+  return costs_of_blocks(model, inputs, kMeasurements, [&] { return watch.seconds(); });
 }
 
-std::vector<BlockCost> estimate_blocks(const Model& model, const at::Tensor& input) {
+std::vector<BlockCost> estimate_blocks(const Model& model, const Tensors& inputs) {
   const compat::FlopCounter counter;
   auto costs =
-      costs_of_blocks(model, input, 1, [&] { return static_cast<double>(counter.flops()); });
+      costs_of_blocks(model, inputs, 1, [&] { return static_cast<double>(counter.flops()); });
   for (auto& cost : costs) {
     const double moving = kFlopsPerByte * static_cast<double>(cost.saved_bytes);
     cost.forward += moving;

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/compat/autograd.h"
 #include "troika/compat/product_hook.h"
 #include "troika/compat/saved_tensors.h"
 #include "troika/compat/torch.h"
@@ -16,8 +18,6 @@
 namespace troika::nn {
 
 namespace {
-
-using Function = std::function<at::Tensor(const at::Tensor&)>;
 
 // Ends a recomputation that has made all it is for.
 struct Complete {};
@@ -30,19 +30,20 @@ std::string describe(const at::Tensor& tensor) {
 // One call of a checkpointed function: what it takes to make again what it saved.
 class Frame : public std::enable_shared_from_this<Frame> {
  public:
-  Frame(Function function, const at::Tensor& input, CheckpointOptions options)
+  Frame(BlockFunction function, const Tensors& inputs, CheckpointOptions options)
       : function_(std::move(function)),
         options_(std::move(options)),
-        surroundings_(input.device()),
-        input_(input) {}
+        surroundings_(inputs.front().device()) {
+    for (const auto& input : inputs) inputs_.emplace_back(input);
+  }
 
-  at::Tensor first_call(const at::Tensor& input) {
+  Tensors first_call(const Tensors& inputs) {
     Forgetting forgetting(*this);
     const compat::SavedTensorGuard guard(forgetting);
     Keeping keeping(*this);
     std::optional<compat::ProductGuard> products;
     if (options_.keep_products) products.emplace(keeping);
-    return function_(input);
+    return function_(inputs);
   }
 
  private:
@@ -124,7 +125,8 @@ class Frame : public std::enable_shared_from_this<Frame> {
   }
 
   void recompute() {
-    const at::Tensor input = input_.unpack();
+    Tensors inputs;
+    for (const auto& input : inputs_) inputs.push_back(input.unpack());
     surroundings_.restored(options_.buffers, [&] {
       Recording recording(*this);
       const compat::SavedTensorGuard guard(recording);
@@ -132,7 +134,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
       std::optional<compat::ProductGuard> products;
       if (options_.keep_products) products.emplace(reusing);
       try {
-        function_(input);
+        function_(inputs);
       } catch (const Complete&) {
         return;
       }
@@ -150,61 +152,82 @@ class Frame : public std::enable_shared_from_this<Frame> {
          .hint = "a recomputed function must depend on nothing that changes"});
   }
 
-  const Function function_;
+  const BlockFunction function_;
   const CheckpointOptions options_;
   const Surroundings surroundings_;
-  const compat::SavedTensor input_;
-  std::vector<std::string> saved_;  // what the first call saved, in order
-  std::vector<at::Tensor> made_;    // by the last recomputation; undefined once taken
-  std::vector<Product> products_;   // of the first call, in order; none unless kept
+  std::deque<compat::SavedTensor> inputs_;  // which do not move
+  std::vector<std::string> saved_;          // what the first call saved, in order
+  std::vector<at::Tensor> made_;            // by the last recomputation; undefined once taken
+  std::vector<Product> products_;           // of the first call, in order; none unless kept
 };
 
-struct ReentrantCall : torch::CustomClassHolder {
-  ReentrantCall(Function f, CheckpointOptions o, at::Device device)
-      : function(std::move(f)), options(std::move(o)), surroundings(device) {}
-  const Function function;
-  const CheckpointOptions options;
-  const Surroundings surroundings;
-};
-
-struct Reentrant : torch::autograd::Function<Reentrant> {
-  // `anchor` makes the output part of the graph even where the input is not.
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& /*anchor*/,
-                            const c10::intrusive_ptr<ReentrantCall>& call) {
-    context->save_for_backward({input});
-    context->saved_data["call"] = c10::IValue::make_capsule(call);
-    return call->function(input);
+// A node of the graph of its own, because a torch::autograd::Function takes no list of tensors.
+class Reentrant : public torch::autograd::Node {
+ public:
+  Reentrant(BlockFunction function, const Tensors& inputs, CheckpointOptions options)
+      : function_(std::move(function)),
+        options_(std::move(options)),
+        surroundings_(inputs.front().device()) {
+    set_next_edges(torch::autograd::collect_next_edges(inputs));
+    for (const auto& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const auto saved = context->get_saved_variables()[0];
-    const auto capsule = context->saved_data["call"].toCapsule();
-    const auto& call = static_cast<const ReentrantCall&>(*capsule);
-    const auto input = saved.detach().requires_grad_(saved.requires_grad());
-    at::Tensor output;
-    call.surroundings.restored(call.options.buffers, [&] { output = call.function(input); });
-    torch::autograd::backward({output}, {gradients[0]});
-    return {input.grad(), at::Tensor(), at::Tensor()};
+  Tensors call(const Tensors& inputs) {
+    Tensors outputs = [&] {
+      const at::NoGradGuard no_grad;
+      return function_(inputs);
+    }();
+    for (auto& output : outputs) {
+      output = output.variable_data();
+      compat::set_history(output, shared_from_this());
+    }
+    return outputs;
   }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    Tensors inputs, outputs, roots, of_roots, result;
+    for (auto& saved : inputs_) {
+      const auto input = saved.unpack();
+      inputs.push_back(input.detach().requires_grad_(input.requires_grad()));
+    }
+    surroundings_.restored(options_.buffers, [&] { outputs = function_(inputs); });
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;
+      roots.push_back(outputs[i]);
+      of_roots.push_back(gradients[i]);
+    }
+    torch::autograd::backward(roots, of_roots);
+    for (const auto& input : inputs) result.push_back(input.grad());
+    return result;
+  }
+
+ private:
+  const BlockFunction function_;
+  const CheckpointOptions options_;
+  const Surroundings surroundings_;
+  std::vector<torch::autograd::SavedVariable> inputs_;
 };
 
 }  // namespace
 
-at::Tensor checkpoint(const Function& function, const at::Tensor& input,
-                      const CheckpointOptions& options) {
-  if (!at::GradMode::is_enabled()) return function(input);
-  if (!compat::saved_tensor_hooks_work()) return checkpoint_reentrant(function, input, options);
-  return std::make_shared<Frame>(function, input, options)->first_call(input);
+Tensors checkpoint(const BlockFunction& function, const Tensors& inputs,
+                   const CheckpointOptions& options) {
+  if (!at::GradMode::is_enabled()) return function(inputs);
+  if (!compat::saved_tensor_hooks_work()) return checkpoint_reentrant(function, inputs, options);
+  return std::make_shared<Frame>(function, inputs, options)->first_call(inputs);
 }
 
-at::Tensor checkpoint_reentrant(const Function& function, const at::Tensor& input,
-                                const CheckpointOptions& options) {
-  if (!at::GradMode::is_enabled()) return function(input);
-  const auto anchor = at::empty({0}).requires_grad_();
-  return Reentrant::apply(input, anchor,
-                          c10::make_intrusive<ReentrantCall>(function, options, input.device()));
+at::Tensor checkpoint(const BlockFunction& function, const at::Tensor& input,
+                      const CheckpointOptions& options) {
+  return checkpoint(function, Tensors{input}, options).front();
+}
+
+Tensors checkpoint_reentrant(const BlockFunction& function, const Tensors& inputs,
+                             const CheckpointOptions& options) {
+  if (!at::GradMode::is_enabled()) return function(inputs);
+  const std::shared_ptr<Reentrant> node(new Reentrant(function, inputs, options),
+                                        torch::autograd::deleteNode);
+  return node->call(inputs);
 }
 
 }  // namespace troika::nn

@@ -4,9 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <string>
 #include <vector>
+
+#include "troika/nn/block.h"
 
 namespace troika::nn {
 
@@ -20,7 +21,7 @@ struct CheckpointOptions {
   bool keep_products = false;
 };
 
-// function(input), of which autograd keeps the input alone. The backward pass calls the function
+// function(inputs), of which autograd keeps the inputs alone. The backward pass calls the function
 // again, with the random state and autocast of this call, up to the last tensor it needs. Gradients
 // have the same bits as without. Calls nest; with gradients off it is a plain call.
 //
@@ -28,12 +29,15 @@ struct CheckpointOptions {
 // throw Error(failure) naming the first tensor that came out in another shape or type, or not at
 // all. It may be called while others draw random numbers from the same generator only if it draws
 // none.
-at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& function,
-                      const at::Tensor& input, const CheckpointOptions& options = {});
+Tensors checkpoint(const BlockFunction& function, const Tensors& inputs,
+                   const CheckpointOptions& options = {});
+// The short form for one tensor of one.
+at::Tensor checkpoint(const BlockFunction& function, const at::Tensor& input,
+                      const CheckpointOptions& options = {});
 
 // The same for a LibTorch that does not let us at saved tensors: with a backward pass inside the
 // backward pass, and all recomputed. For backward() alone, not for torch::autograd::grad().
-at::Tensor checkpoint_reentrant(const std::function<at::Tensor(const at::Tensor&)>& function,
-                                const at::Tensor& input, const CheckpointOptions& options = {});
+Tensors checkpoint_reentrant(const BlockFunction& function, const Tensors& inputs,
+                             const CheckpointOptions& options = {});
 
 }  // namespace troika::nn

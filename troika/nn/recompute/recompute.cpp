@@ -39,39 +39,43 @@ struct Recompute::Planned : std::enable_shared_from_this<Recompute::Planned> {
   std::vector<size_t> backward_from;             // of each block, as in BlockRun
 
   // Blocks [begin, end) under the part of a plan that is about them; `again_until` as in BlockRun.
-  at::Tensor run(size_t begin, size_t end, const RecomputePlan& part, at::Tensor x,
-                 size_t again_until) const {
+  void run(size_t begin, size_t end, const RecomputePlan& part, Flow& flow,
+           size_t again_until) const {
     size_t next = begin;
     const auto keep_until = [&](size_t stop) {
-      for (; next < stop; ++next) x = model->run({next, backward_from[next], again_until}, x);
+      for (; next < stop; ++next) model->run({next, backward_from[next], again_until}, flow);
     };
     for (const auto& segment : part) {
       keep_until(segment.begin);
-      x = recomputed(segment, x, again_until);
+      recompute(segment, flow, again_until);
       next = segment.end;
     }
     keep_until(end);
-    return x;
   }
 
-  at::Tensor recomputed(const RecomputedSegment& segment, const at::Tensor& input,
-                        size_t again_until) const {
-    CheckpointOptions options{.name = "block " + model->blocks()[segment.begin].name,
+  void recompute(const RecomputedSegment& segment, Flow& flow, size_t again_until) const {
+    const auto& blocks = model->blocks();
+    const auto takes = names_into(blocks, segment.begin, segment.end);
+    const auto gives = names_out_of(blocks, segment.begin, segment.end);
+    CheckpointOptions options{.name = "block " + blocks[segment.begin].name,
                               .keep_products = segment.keep_products};
     if (segment.end > segment.begin + 1) {
-      options.name = fmt::format("blocks {} to {}", model->blocks()[segment.begin].name,
-                                 model->blocks()[segment.end - 1].name);
+      options.name =
+          fmt::format("blocks {} to {}", blocks[segment.begin].name, blocks[segment.end - 1].name);
     }
     for (size_t i = segment.begin; i < segment.end; ++i) {
       options.buffers.insert(options.buffers.end(), buffers[i].begin(), buffers[i].end());
     }
+    const Tensors inputs = flow.take(takes, segment.end);
     // The graph may outlive this object's owner.
-    return checkpoint(
-        [self = shared_from_this(), &segment, until = again_until](const at::Tensor& x) mutable {
-          return self->run(segment.begin, segment.end, segment.inside, x,
-                           std::exchange(until, segment.end));
-        },
-        input, options);
+    const auto again = [self = shared_from_this(), &segment, takes, gives,
+                        until = again_until](const Tensors& tensors) mutable {
+      Flow inside(self->model->blocks(), takes, tensors);
+      self->run(segment.begin, segment.end, segment.inside, inside,
+                std::exchange(until, segment.end));
+      return inside.take(gives, segment.end);
+    };
+    flow.give(options.name, gives, checkpoint(again, inputs, options));
   }
 };
 
@@ -91,9 +95,15 @@ Recompute::Recompute(std::shared_ptr<Model> model, RecomputePlan plan) {
   planned_ = std::move(planned);
 }
 
+Tensors Recompute::operator()(Tensors inputs) const {
+  const auto& blocks = planned_->model->blocks();
+  Flow flow(blocks, planned_->model->input_names(), std::move(inputs));
+  planned_->run(0, blocks.size(), planned_->plan, flow, /*again_until=*/0);
+  return flow.take(blocks.back().gives, blocks.size());
+}
+
 at::Tensor Recompute::operator()(const at::Tensor& input) const {
-  return planned_->run(0, planned_->model->blocks().size(), planned_->plan, input,
-                       /*again_until=*/0);
+  return only((*this)(Tensors{input}));
 }
 
 }  // namespace troika::nn

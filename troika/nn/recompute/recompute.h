@@ -22,6 +22,8 @@ using layout::RecomputePlan;
 class Recompute {
  public:
   Recompute(std::shared_ptr<Model> model, RecomputePlan plan);
+  // As Model::forward.
+  Tensors operator()(Tensors inputs) const;
   at::Tensor operator()(const at::Tensor& input) const;
 
  private:

@@ -47,14 +47,15 @@ void watch_blocks(nn::Model& model, Watch& watch) {
   const auto note = [&watch](const parallel::BlockOrder::Stop& stop) {
     watch.note({PassEvent::Kind::block, stop.block, stop.next});
   };
-  model.run_blocks_by([&model, order, note](const nn::BlockRun& run, const at::Tensor& input) {
+  model.run_blocks_by([&model, order, note](const nn::BlockRun& run, const nn::Tensors& inputs) {
     note(order->run(run));
-    auto output = model.blocks()[run.index].forward(input);
-    if (output.requires_grad()) {
+    auto outputs = model.blocks()[run.index].forward(inputs);
+    for (const auto& output : outputs) {
+      if (!output.requires_grad()) continue;
       output.register_hook(
           [order, note, block = run.index](const at::Tensor&) { note(order->backward(block)); });
     }
-    return output;
+    return outputs;
   });
 }
 

@@ -170,15 +170,17 @@ layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
   const auto budget = layout::recompute_budget(choice.recompute);
   if (!task_->has_blocks()) return {};
   if (!budget) return layout::recompute_plan(choice.recompute, model_->blocks().size());
-  const auto one = some_batch(dataset_, 1).inputs;
-  auto sizes = one.sizes().vec();
-  sizes[0] = batch_of(choice);
+  auto inputs = task_->block_inputs(some_batch(dataset_, 1));
   const compat::FakeTensorGuard no_memory;
-  const auto type = one.scalar_type();
-  const auto inputs =
-      at::empty(sizes, one.options().dtype(at::isFloatingType(type) ? precision.parameters : type));
+  for (auto& input : inputs) {
+    auto sizes = input.sizes().vec();
+    sizes.at(0) = batch_of(choice);
+    const auto type = input.scalar_type();
+    input = at::empty(
+        sizes, input.options().dtype(at::isFloatingType(type) ? precision.parameters : type));
+  }
   const nn::Autocast autocast(precision, at::kCPU);
-  const nn::KeyedDraws draws(nn::some_samples(sizes[0]));
+  const nn::KeyedDraws draws(nn::some_samples(batch_of(choice)));
   return layout::plan_for_budget(nn::estimate_blocks(*model_, inputs), *budget).plan;
 }
 

@@ -1,0 +1,72 @@
+// A block of a model: a function of named tensors, and what it computes with.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace troika::nn {
+
+// In the order of the names that belong to them. All are defined.
+using Tensors = std::vector<at::Tensor>;
+
+// Made of a function of one tensor, or of several; it gives one, or several.
+class BlockFunction {
+  template <typename F, typename Input>
+  static constexpr bool kTakes =
+      std::invocable<F&, const Input&> && !std::same_as<F, BlockFunction>;
+
+ public:
+  BlockFunction() = default;
+  BlockFunction(std::nullptr_t) {}  // NOLINT: blocks are written as lists
+  template <typename F>
+  requires(kTakes<F, at::Tensor> || kTakes<F, Tensors>) BlockFunction(F function) {  // NOLINT
+    if constexpr (requires { function == nullptr; }) {
+      if (function == nullptr) return;
+    }
+    function_ = [function = std::move(function)](const Tensors& inputs) mutable {
+      if constexpr (kTakes<F, at::Tensor>) return listed(function(inputs.front()));
+      if constexpr (!kTakes<F, at::Tensor>) return listed(function(inputs));
+    };
+  }
+
+  Tensors operator()(const Tensors& inputs) const { return function_(inputs); }
+  // For a function of one tensor that gives one.
+  at::Tensor operator()(const at::Tensor& input) const { return function_({input}).front(); }
+  explicit operator bool() const { return static_cast<bool>(function_); }
+
+ private:
+  static Tensors listed(at::Tensor output) { return {std::move(output)}; }
+  static Tensors listed(Tensors outputs) { return outputs; }
+
+  std::function<Tensors(const Tensors&)> function_;
+};
+
+// The name of what passes through blocks of one tensor.
+inline constexpr const char* kPassing = "x";
+
+struct Block {
+  std::string name;  // "stem", "layer1.0", "head"; unique in its model
+  // Sub-modules (with all below them) or single parameters of the model, by full name. Every
+  // parameter and buffer of a model is owned by exactly one block.
+  std::vector<std::string> owns;
+  // Parameters this block computes with though another block owns them: the tied output matrix of a
+  // language model. Where the two blocks are apart, their gradients must be added up.
+  std::vector<std::string> borrows;
+  // Runs in the thread that calls. It never writes to its inputs, and its only side effects are on
+  // its own buffers and, under dropout, on the random generator: calling it again recomputes it.
+  // Gives as many tensors as `gives` has names, in that order; shapes may differ from call to call.
+  BlockFunction forward;
+  // The tensors it is called with: what blocks before it give, the latest of a name, or inputs of
+  // the model.
+  std::vector<std::string> takes = {kPassing};
+  std::vector<std::string> gives = {kPassing};
+};
+
+}  // namespace troika::nn
