@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <span>
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
@@ -15,7 +16,7 @@ namespace troika::layout {
 
 namespace {
 
-int64_t product(const Dims& dims) {
+int64_t product(std::span<const int64_t> dims) {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
@@ -54,8 +55,7 @@ void unflatten(Box slice, Range range, size_t dim, std::vector<Box>& result) {
     result.push_back(std::move(slice));
     return;
   }
-  const int64_t row =
-      product({slice.size.begin() + static_cast<std::ptrdiff_t>(dim) + 1, slice.size.end()});
+  const int64_t row = product(std::span(slice.size).subspan(dim + 1));
   const auto rows = [&](int64_t begin, int64_t end) {
     Box part = slice;
     part.offset[dim] += begin;

@@ -178,7 +178,8 @@ std::string memory_text(const Plan& plan) {
 }  // namespace
 
 Plan Plan::parse(std::string_view toml, std::string_view name, int world) {
-  Written written{.plan = {}, .mesh = "", .method = method_name(Plan().exchange.method)};
+  Written written;
+  written.method = method_name(written.plan.exchange.method);
   make_table(written).parse(toml, name);
   written.plan.mesh = Mesh::parse(written.mesh, world);
   written.plan.exchange.method = method_from(written.method);
@@ -186,7 +187,10 @@ Plan Plan::parse(std::string_view toml, std::string_view name, int world) {
 }
 
 std::string Plan::text() const {
-  Written written{.plan = *this, .mesh = mesh.text(), .method = method_name(exchange.method)};
+  Written written;
+  written.plan = *this;
+  written.mesh = mesh.text();
+  written.method = method_name(exchange.method);
   return make_table(written).to_toml();
 }
 
