@@ -138,7 +138,7 @@ class ReportInABrowser : public testing::Test {
 
   // Heights suffice for the whole page.
   void look_at_desktop(bool dark) { look(1280, 7000, dark); }
-  void look_at_phone(bool dark) { look(400, 12000, dark); }
+  void look_at_phone(bool dark) { look(400, 16000, dark); }
 
   void look(int width, int height, bool dark) {
     SCOPED_TRACE(std::to_string(width) + (dark ? " dark" : " light"));
