@@ -1,4 +1,4 @@
-// What a run leaves in its folder: metrics.csv and TensorBoard events.
+// The files that a run leaves in its folder: metrics.csv and TensorBoard events.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>

@@ -25,7 +25,7 @@ class Flow {
   // Error(usage) is thrown.
   Flow(const std::vector<Block>& blocks, const std::vector<std::string>& names, Tensors tensors);
 
-  // Of these names; those that no block from `next` on needs leave the flow.
+  // Gives the tensors of these names. Names that no block from `next` on needs leave the flow.
   Tensors take(const std::vector<std::string>& names, size_t next);
   // Throws Error(usage) unless `who` gives one defined tensor for each name.
   void give(const std::string& who, const std::vector<std::string>& names, Tensors tensors);

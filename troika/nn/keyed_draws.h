@@ -20,7 +20,7 @@ struct SampleKeys {
 // Keys of samples 0 to count - 1, for who asks only what draws cost.
 SampleKeys some_samples(int64_t count);
 
-// What the next draw of a thread follows from.
+// The state that the next draw of a thread follows from.
 struct DrawState {
   std::shared_ptr<const SampleKeys> keys;  // null: LibTorch's default generator
   size_t block = 0;                        // 0: outside of a Model's blocks; else index + 1

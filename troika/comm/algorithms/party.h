@@ -85,6 +85,10 @@ struct Elements {
 // enough to reduce one in cache while the next arrives.
 inline constexpr size_t kSegmentBytes = size_t{1} << 20;
 
+// Segments that are received at a time: so few that a call needs no fresh memory, and more than lie
+// in front of the word for the next one in this rank's own socket, where a link is slow.
+inline constexpr size_t kWindow = 8;
+
 int modulo(int value, int n);
 
 // The spans have as many bytes, and are apart or the same.
@@ -143,10 +147,6 @@ class Reducer {
   }
 
  private:
-  // Segments that are received at a time: so few that a call needs no fresh memory, and more than
-  // lie in front of the word for the next one in this rank's own socket, where a link is slow.
-  static constexpr size_t kWindow = 8;
-
   char* place(size_t part) const;
   void start_part(size_t part);
 

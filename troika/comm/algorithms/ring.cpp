@@ -8,7 +8,7 @@ namespace troika::comm {
 
 namespace {
 
-// What becomes of a segment that comes from the member before.
+// One segment that comes from the member before, and its treatment.
 struct Hop {
   enum class Kind {
     reduce,    // this member's terms are added to it
@@ -48,10 +48,6 @@ class Ring {
   }
 
  private:
-  // Segments that are received at a time: so few that a call needs no fresh memory, and more than
-  // lie in front of the word for the next one in this member's own socket, where a link is slow.
-  static constexpr size_t kWindow = 8;
-
   int neighbour(int distance) const { return modulo(party_.me + distance, party_.size()); }
   char* place(size_t hop) const { return scratch_.get() + hop % kWindow * kSegmentBytes; }
   void send(Span span) { sends_.send(neighbour(1), span); }

@@ -54,7 +54,7 @@ class Shortcut {
   Arena::Piece own_staging_;
   std::vector<char*> staging_;
   int64_t last_call_ = -1;  // that was run here
-  // Of the staging areas, the same on all ranks: bytes used so far, over and over, and of a turn.
+  // Bytes of the staging areas that were used so far, and bytes of one turn; the same on all ranks.
   size_t staged_ = 0;
   size_t turn_bytes_ = 0;
   StoreChoice stores_;

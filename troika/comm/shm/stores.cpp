@@ -13,7 +13,7 @@ namespace troika::comm::shm {
 
 namespace {
 
-// Of fewer bytes, both ways take as long.
+// Both ways take as long for fewer bytes.
 constexpr size_t kSmallestTried = 2048;
 // The bits of a notice: this call's staging, and the slots of the next small call.
 constexpr unsigned kStreams = 1, kNextSmallStreams = 2;
