@@ -6,10 +6,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
@@ -25,10 +27,11 @@ class News {
   News(const std::filesystem::path& folder, int rank)
       : pipe_(::open((folder / "news").c_str(), O_WRONLY)), rank_(rank) {}
 
-  void tell(double milliseconds, int kind, std::string what) const {
+  void tell(double milliseconds, int kind, Clock::time_point when, std::string what) const {
     std::replace(what.begin(), what.end(), '\n', ' ');
-    const auto line =
-        fmt::format("{} {} {:.0f} {} {}\n", rank_, ::getpid(), milliseconds, kind, what);
+    const std::chrono::duration<double, std::milli> at = when.time_since_epoch();
+    const auto line = fmt::format("{} {} {:.0f} {} {:.3f} {}\n", rank_, ::getpid(), milliseconds,
+                                  kind, at.count(), what);
     if (::write(pipe_, line.data(), line.size()) < 0) ::_exit(9);
   }
 
@@ -46,11 +49,11 @@ void wait_for_permission(const Plan& plan) {
 
 void misbehave(const Plan& plan, const News& news) {
   if (plan.fault == "kill" || plan.fault == "stop") {
-    news.tell(0, 0, "victim");
+    news.tell(0, 0, Clock::now(), "victim");
     ::raise(plan.fault == "kill" ? SIGKILL : SIGSTOP);
   }
   if (plan.fault == "delay" || plan.fault == "late" || plan.fault == "vanish") {
-    news.tell(0, 0, "victim");
+    news.tell(0, 0, Clock::now(), "victim");
     wait_for_permission(plan);
   }
 }
@@ -164,12 +167,14 @@ struct Outcome {
   double milliseconds = 0;
   int kind = 0;
   std::string what = "done";
+  Clock::time_point when = Clock::now();
 };
 
 Outcome run(const Plan& plan, const News& news) {
   Stopwatch watch;
   // When work() ended: with the group goes rank 0's server, which then waits for stopped ranks.
   double milliseconds = 0;
+  Clock::time_point when;
   try {
     const bool waits_long = plan.fault != "stop" && plan.fault != "delay";
     const Group group =
@@ -181,11 +186,12 @@ Outcome run(const Plan& plan, const News& news) {
       work(group, plan, news, watch);
     } catch (...) {
       milliseconds = watch.seconds() * 1000;
+      when = Clock::now();
       throw;
     }
     return {watch.seconds() * 1000};
   } catch (const Error& error) {
-    return {milliseconds, static_cast<int>(error.kind()), error.what()};
+    return {milliseconds, static_cast<int>(error.kind()), error.what(), when};
   }
 }
 
@@ -195,7 +201,7 @@ int run_fault_rank(const FaultPlan& plan) {
   const News news(plan.folder, cluster::discover().rank);
   auto outcome = run(plan, news);
   for (const auto& left : shared_memory_left()) outcome.what += " left behind: " + left;
-  news.tell(outcome.milliseconds, outcome.kind, outcome.what);
+  news.tell(outcome.milliseconds, outcome.kind, outcome.when, outcome.what);
   return outcome.kind == 0 ? 0 : 1;
 }
 

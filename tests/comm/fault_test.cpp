@@ -34,6 +34,7 @@ struct Told {
   pid_t pid = 0;
   double milliseconds = 0;
   int kind = 0;
+  double when = 0;
   std::string what;
 };
 
@@ -88,7 +89,7 @@ class Job {
         std::istringstream line(text_.substr(0, end));
         int rank = 0;
         Told words;
-        line >> rank >> words.pid >> words.milliseconds >> words.kind >> std::ws;
+        line >> rank >> words.pid >> words.milliseconds >> words.kind >> words.when >> std::ws;
         std::getline(line, words.what);
         if (words.what == "victim") {
           victim_ = words.pid;
