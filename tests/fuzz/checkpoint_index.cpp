@@ -24,10 +24,23 @@ const std::filesystem::path& checkpoint() {
     const auto digest = save_safetensors(folder / kWeightsFile, {{"w", at::arange(6)}});
     CheckpointIndex index;
     index.files[kWeightsFile] = {digest.bytes, digest.header};
-    index.tensors["model.w"] = {
-        "I64",
-        {2, 3},
-        {{.file = kWeightsFile, .key = "w", .count = 6, .crc32c = digest.tensors[0]}}};
+    index.tensors["model.w"] = {"I64",
+                                {2, 3},
+                                {{.file = kWeightsFile,
+                                  .key = "w",
+                                  .box = layout::Box::whole("model.w", {2, 3}),
+                                  .crc32c = digest.tensors[0]}}};
+    // A tensor in two boxes, one with a flat range.
+    index.tensors["model.v"] = {"I64",
+                                {2, 6},
+                                {{.file = kWeightsFile,
+                                  .key = "w",
+                                  .box = layout::Box::parse("model.v(2,6)[0:2,0:3]"),
+                                  .crc32c = digest.tensors[0]},
+                                 {.file = kWeightsFile,
+                                  .key = "w",
+                                  .box = layout::Box::parse("model.v(2,6)[0:2,3:6]{0:6}"),
+                                  .crc32c = digest.tensors[0]}}};
     write_index(folder.path(), index);
     return true;
   }();
@@ -56,7 +69,12 @@ std::vector<std::string> seeds() {
 void run(std::string_view input) {
   write_input(checkpoint() / kIndexFile, sealed(std::string(input)));
   const CheckpointReader reader(checkpoint(), 0);
-  for (const auto& name : reader.names("")) reader.read(name);
+  for (const auto& name : reader.names("")) {
+    reader.read(name);
+    auto box = layout::Box::whole(name, reader.shape(name));
+    for (auto& size : box.size) size = (size + 1) / 2;
+    reader.read(box);
+  }
 }
 
 }  // namespace troika::fuzz

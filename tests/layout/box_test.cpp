@@ -2,47 +2,20 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 #include <set>
 
+#include "tests/layout/random_boxes.h"
 #include "tests/support/errors.h"
 
 namespace troika::layout {
 namespace {
 
-// The row-major numbers of the box's elements in its tensor, one by one.
 std::set<int64_t> elements(const Box& box) {
-  std::set<int64_t> result;
-  const auto count =
-      std::accumulate(box.size.begin(), box.size.end(), int64_t{1}, std::multiplies<>());
-  const Range flat = box.flat.value_or(Range{0, count});
-  for (int64_t i = flat.begin; i < flat.end; ++i) {
-    int64_t rest = i, number = 0, stride = 1;
-    for (size_t d = box.shape.size(); d-- > 0;) {
-      number += (box.offset[d] + rest % box.size[d]) * stride;
-      rest /= box.size[d];
-      stride *= box.shape[d];
-    }
-    result.insert(number);
-  }
-  return result;
-}
-
-Box random_box(std::mt19937& random, const Dims& shape) {
-  const auto number = [&](int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(random);
-  };
-  Box box{"w", shape, {}, {}};
-  for (const int64_t size : shape) {
-    box.offset.push_back(number(0, size - 1));
-    box.size.push_back(number(0, size - box.offset.back()));
-  }
-  if (number(0, 1) == 0) {
-    const int64_t count = box.count(), begin = number(0, count);
-    box.flat = Range{begin, number(begin, count)};
-  }
-  return box;
+  const auto ordered = ordered_elements(box);
+  return {ordered.begin(), ordered.end()};
 }
 
 TEST(Box, IntersectionsHaveTheElementsOfBoth) {
@@ -53,11 +26,16 @@ TEST(Box, IntersectionsHaveTheElementsOfBoth) {
       const auto one = random_box(random, shape), other = random_box(random, shape);
       const auto in_one = elements(one), in_other = elements(other);
       std::set<int64_t> expected, found;
+      int64_t last = -1;
       std::ranges::set_intersection(in_one, in_other, std::inserter(expected, expected.end()));
       for (const auto& box : intersection(one, other)) {
         box.verify();
         for (const int64_t element : elements(box)) {
           ASSERT_TRUE(found.insert(element).second) << one.text() << " and " << other.text();
+        }
+        if (box.count() > 0) {
+          ASSERT_GT(ordered_elements(box).front(), last) << one.text() << " and " << other.text();
+          last = ordered_elements(box).back();
         }
       }
       ASSERT_EQ(found, expected) << one.text() << " and " << other.text();
@@ -119,6 +97,68 @@ TEST(Box, CoversATensorExactlyOnce) {
       "expected each element in one");
   EXPECT_ERROR(require_exact_cover(boxes({"w(4)[0:4]", "v(4)[0:4]"})), ErrorKind::usage,
                "[layout] boxes of one tensor; got v(4)[0:4], expected as w(4)[0:4]");
+}
+
+// Each pair of boxes that share elements, one by one.
+bool covers_once(const std::vector<Box>& boxes) {
+  std::vector<int64_t> held;
+  for (const auto& box : boxes) {
+    for (const int64_t element : ordered_elements(box)) held.push_back(element);
+  }
+  std::ranges::sort(held);
+  std::vector<int64_t> expected(held.size());
+  std::iota(expected.begin(), expected.end(), 0);
+  int64_t all = 1;
+  for (const int64_t size : boxes[0].shape) all *= size;
+  return held == expected && static_cast<int64_t>(held.size()) == all;
+}
+
+// Cuts the box at random, across a dimension or into flat ranges.
+void cut(std::mt19937& random, const Box& box, int depth, std::vector<Box>& result) {
+  const auto number = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  if (depth == 0 || box.count() < 2) {
+    result.push_back(box);
+    return;
+  }
+  const auto d = static_cast<size_t>(number(0, static_cast<int64_t>(box.shape.size())));
+  if (d == box.shape.size()) {
+    const int64_t at = number(1, box.count() - 1);
+    for (const auto& range : {Range{0, at}, Range{at, box.count()}}) {
+      result.push_back(box);
+      result.back().flat = range;
+    }
+    return;
+  }
+  Box first = box, second = box;
+  first.size[d] = number(0, box.size[d]);
+  second.offset[d] += first.size[d];
+  second.size[d] -= first.size[d];
+  cut(random, first, depth - 1, result);
+  cut(random, second, depth - 1, result);
+}
+
+TEST(Box, AnyCutCoversAndAnyChangeOfItDoesNot) {
+  std::mt19937 random(9);
+  int changed = 0;
+  for (const Dims& shape : {Dims{7}, Dims{4, 5}, Dims{3, 4, 5}}) {
+    for (int trial = 0; trial < 500; ++trial) {
+      std::vector<Box> pieces;
+      cut(random, Box::whole("w", shape), 4, pieces);
+      std::ranges::shuffle(pieces, random);
+      ASSERT_FALSE(cover_fault(pieces));
+      pieces[random() % pieces.size()] = random_box(random, shape);
+      const auto fault = cover_fault(pieces);
+      ASSERT_EQ(!fault, covers_once(pieces));
+      changed += fault ? 1 : 0;
+      if (!fault || !fault->shared) continue;
+      const auto [one, other] = *fault->shared;
+      ASSERT_LT(one, other);
+      ASSERT_FALSE(intersection(pieces[one], pieces[other]).empty());
+    }
+  }
+  EXPECT_GT(changed, 500);
 }
 
 }  // namespace

@@ -125,5 +125,17 @@ TEST(Mesh, RefusesWhatIsNone) {
   EXPECT_THROW(Mesh(Axis::data, 2).rank({{0, 2}}), CheckError);
 }
 
+TEST(Mesh, RanksOfTwoMeshesAreComparedByTheirPlaces) {
+  const auto four = Mesh(Axis::data, 4), grid = Mesh::parse("data=2 tensor=2");
+  EXPECT_EQ(four.find(grid.coordinates(2)), 1);
+  EXPECT_EQ(four.find(grid.coordinates(1)), std::nullopt) << "it has no tensor axis";
+  EXPECT_EQ(grid.find(four.coordinates(3)), std::nullopt);
+  EXPECT_TRUE(four.has_places_of(Mesh::parse("data=4")));
+  EXPECT_FALSE(four.has_places_of(grid));
+  EXPECT_FALSE(four.has_places_of(Mesh(Axis::data, 2)));
+  EXPECT_FALSE(grid.has_places_of(Mesh::parse("tensor=2 data=2")));
+  EXPECT_TRUE(Mesh().has_places_of(Mesh(Axis::data, 1)));
+}
+
 }  // namespace
 }  // namespace troika::layout

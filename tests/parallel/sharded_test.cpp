@@ -35,8 +35,8 @@ optim::NamedTensors whole_states(const Group& group, const Exchange& exchange,
   for (const auto& [name, tensor] : states) {
     const auto shard = shard_of_state(exchange.shards(), name, tensor.dim());
     const auto whole = at::zeros(shard.shape, tensor.options());
-    if (tensor.dim() > 0 || shard.count > 0) {
-      whole.reshape({-1}).narrow(0, shard.offset, shard.count).copy_(tensor.reshape({-1}));
+    if (tensor.dim() > 0 || shard.count() > 0) {
+      whole.reshape({-1}).narrow(0, shard.flat->begin, shard.count()).copy_(tensor.reshape({-1}));
     }
     const auto op = tensor.dim() > 0 ? comm::ReduceOp::sum : comm::ReduceOp::max;
     group.all_reduce(whole, op);
@@ -52,9 +52,10 @@ optim::NamedTensors parts_of(const Exchange& exchange, const optim::FlatOptimize
   for (auto& [name, tensor] : result) {
     const auto& state = whole.at(name);
     const auto shard = shard_of_state(exchange.shards(), name, state.dim());
-    tensor = state.dim() == 0
-                 ? state
-                 : state.reshape({-1}).narrow(0, shard.offset, shard.count).reshape(tensor.sizes());
+    tensor = state.dim() == 0 ? state
+                              : state.reshape({-1})
+                                    .narrow(0, shard.flat->begin, shard.count())
+                                    .reshape(tensor.sizes());
   }
   return result;
 }
@@ -109,9 +110,9 @@ TEST(Sharded, ShardsCoverEachParameterOnce) {
       EXPECT_EQ(at::IntArrayRef(shards[i].shape), values[i].sizes());
       EXPECT_EQ(pieces[i].tensor.dim(), values[i].dim());
       EXPECT_TRUE(pieces[i].tensor.flatten().equal(
-          values[i].flatten().narrow(0, shards[i].offset, shards[i].count)));
+          values[i].flatten().narrow(0, shards[i].flat->begin, shards[i].count())));
       const auto covered = torch::zeros({values[i].numel()});
-      covered.narrow(0, shards[i].offset, shards[i].count).add_(1);
+      covered.narrow(0, shards[i].flat->begin, shards[i].count()).add_(1);
       group.all_reduce(covered);
       EXPECT_TRUE(covered.eq(1).all().item<bool>()) << shards[i].name;
     }

@@ -82,12 +82,12 @@ TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
   write_file_atomically(file / "index.json", "{\"format\": 9}");
   EXPECT_ERROR(checkpoint_ranks(file), ErrorKind::usage,
                "[train] cannot read checkpoint " + file.string() +
-                   "; got format 9, expected format 4, which this version writes, or 3");
+                   "; got format 9, expected format 5, which this version writes, 4 or 3");
   write_file_atomically(file / "index.json", "{\"format\": 2}");
   EXPECT_ERROR(
       checkpoint_ranks(file), ErrorKind::usage,
       "[train] cannot read checkpoint " + file.string() +
-          "; got format 2, expected format 4, which this version writes, or 3 (a copy of its "
+          "; got format 2, expected format 5, which this version writes, 4 or 3 (a copy of its "
           "model.safetensors elsewhere serves model.weights)");
 }
 

@@ -36,9 +36,34 @@ inline void change_index(const std::filesystem::path& checkpoint,
   overwrite(file, json.dump(1) + "\n");
 }
 
-// Makes the checkpoint one of format 3, which has one checksum for a slice. Its tensors have at
-// most one chunk.
+// Makes the checkpoint one of format 4, whose boxes are ranges of whole tensors, without a plan. So
+// must its boxes be.
+inline void make_format_four(const std::filesystem::path& checkpoint) {
+  change_index(checkpoint, [](auto& index) {
+    index["format"] = 4;
+    index.erase("plan");
+    for (auto& [name, tensor] : index["tensors"].items()) {
+      for (auto& box : tensor["boxes"]) {
+        int64_t count = 1;
+        for (const auto& size : tensor["shape"]) count *= size.template get<int64_t>();
+        const bool is_flat = box.contains("flat");
+        const int64_t begin = is_flat ? box["flat"][0].template get<int64_t>() : 0;
+        const int64_t end = is_flat ? box["flat"][1].template get<int64_t>() : count;
+        box["offset"] = begin;
+        box["count"] = end - begin;
+        box.erase("size");
+        box.erase("flat");
+      }
+      tensor["slices"] = tensor["boxes"];
+      tensor.erase("boxes");
+    }
+  });
+}
+
+// Makes the checkpoint one of format 3, which is 4 with one checksum for a range. Its tensors have
+// at most one chunk.
 inline void make_format_three(const std::filesystem::path& checkpoint) {
+  make_format_four(checkpoint);
   change_index(checkpoint, [](auto& index) {
     index["format"] = 3;
     index.erase("chunk_bytes");

@@ -6,6 +6,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/train/damaged_checkpoint.h"
+#include "tests/train/read_bytes.h"
 
 namespace troika::train {
 namespace {
@@ -13,14 +14,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// The bytes that this process has read from files so far.
-int64_t bytes_read() {
-  const std::string text = read_file("/proc/self/io");
-  return std::stoll(text.substr(text.find(' ')));
-}
-
-class Slices : public Integrity {
+class Boxes : public Integrity {
  protected:
+  static layout::Box flat(int64_t offset, int64_t count) {
+    return layout::Box::range("t", {2, 4}, {offset, offset + count});
+  }
+
   // Of a tensor [2, 4], rank r gives `count[r]` elements from `offset[r]` on.
   std::filesystem::path save_parts(const std::vector<int64_t>& offsets,
                                    const std::vector<int64_t>& counts) {
@@ -29,7 +28,7 @@ class Slices : public Integrity {
       const int64_t offset = offsets[rank], count = counts[rank];
       const RankState state{.model = {},
                             .rest = {{"t", at::arange(offset, offset + count)}},
-                            .shards = {{"t", {2, 4}, offset, count}}};
+                            .shards = {flat(offset, count)}};
       save_checkpoint(group, folder_.path(), state, {}, {});
     });
     return find_checkpoint(folder_.path(), "last");
@@ -43,67 +42,83 @@ class Slices : public Integrity {
   }
 };
 
-TEST_F(Slices, AreReadInPart) {
+TEST_F(Boxes, AreReadInPart) {
   const CheckpointReader saved(save_parts({0, 5}, {5, 3}), 1);
   EXPECT_EQ(saved.shape("t"), (std::vector<int64_t>{2, 4}));
   EXPECT_TRUE(saved.read("t").equal(at::arange(8).view({2, 4})));
-  EXPECT_TRUE(saved.read("t", 3, 4).equal(at::arange(3, 7)));
-  EXPECT_TRUE(saved.read("t", 6, 2).equal(at::arange(6, 8)));
-  EXPECT_EQ(saved.read("t", 8, 0).numel(), 0);
+  EXPECT_TRUE(saved.read(flat(3, 4)).equal(at::arange(3, 7)));
+  EXPECT_TRUE(saved.read(flat(6, 2)).equal(at::arange(6, 8)));
+  EXPECT_EQ(saved.read(flat(8, 0)).numel(), 0);
   EXPECT_ERROR(saved.read("u"), ErrorKind::usage,
                "[train] checkpoint " + saved.path().string() +
                    " does not hold what is asked for; got no `u`");
-  EXPECT_THAT(message_of([&] { saved.read("t", 6, 3); }),
-              HasSubstr("got `t` of I64 [2, 4], expected a known type, and at least 9 elements"));
+  EXPECT_THAT(message_of([&] { saved.read(flat(6, 3)); }),
+              HasSubstr("flat range in a box of t; got 6:9, expected a range within 0:8"));
+  EXPECT_THAT(message_of([&] {
+                saved.read(layout::Box::whole("t", {4, 2}));
+              }),
+              HasSubstr("got `t` of shape [2, 4], expected [4, 2]"));
 }
 
-TEST_F(Slices, OnlyFilesThatHoldThemAreOpened) {
+TEST_F(Boxes, OnlyFilesThatHoldThemAreOpened) {
   const auto checkpoint = save_parts({0, 5}, {5, 3});
   std::filesystem::remove(checkpoint / "rank-1.safetensors");
   const CheckpointReader saved(checkpoint, 1);
-  EXPECT_TRUE(saved.read("t", 1, 4).equal(at::arange(1, 5)));
-  EXPECT_THAT(message_of([&] { saved.read("t", 1, 5); }), HasSubstr("got no rank-1.safetensors"));
+  EXPECT_TRUE(saved.read(flat(1, 4)).equal(at::arange(1, 5)));
+  EXPECT_THAT(message_of([&] { saved.read(flat(1, 5)); }), HasSubstr("got no rank-1.safetensors"));
 }
 
-TEST_F(Slices, OfRanksThatDoNotFitAreNotPublished) {
+TEST_F(Boxes, OfRanksThatDoNotFitAreNotPublished) {
   const auto error_of_saving = [&](const std::vector<int64_t>& offsets,
                                    const std::vector<int64_t>& counts) {
     return message_of([&] { save_parts(offsets, counts); });
   };
-  EXPECT_EQ(error_of_saving({0, 4}, {4, 3}),
-            "[train] the ranks' shares of a checkpoint do not fit together; got elements 7 to 7 of "
-            "`t`, after those of rank-1.safetensors, in no file, expected each element once");
-  EXPECT_THAT(error_of_saving({1, 4}, {3, 4}),
-              HasSubstr("elements 0 to 0 of `t`, before those of rank-0.safetensors, in no file"));
+  EXPECT_EQ(
+      error_of_saving({0, 4}, {4, 3}),
+      "[train] the ranks' shares of a checkpoint do not fit together; got 1 element of `t` in "
+      "no file, expected each element once");
+  EXPECT_THAT(error_of_saving({1, 4}, {3, 4}), HasSubstr("1 element of `t` in no file"));
   EXPECT_THAT(error_of_saving({0, 2}, {4, 6}),
-              HasSubstr("elements 2 to 3 of `t` in rank-0.safetensors and in rank-1.safetensors"));
-  EXPECT_THAT(error_of_saving({0, 4}, {4, 5}), HasSubstr("`t` of 9 elements"));
+              HasSubstr("elements both in `t(2,4)[0:2,0:4]{0:4}` in rank-0.safetensors and in "
+                        "`t(2,4)[0:2,0:4]{2:8}` in rank-1.safetensors"));
+  EXPECT_THAT(error_of_saving({0, 4}, {4, 5}),
+              HasSubstr("box `t(2,4)[0:2,0:4]{4:9}` in rank-1.safetensors"));
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
 }
 
-TEST_F(Slices, OfAnIndexThatDoesNotFitAreNamed) {
-  EXPECT_THAT(error_with([](auto& tensor) { tensor["slices"].erase(1); }),
+TEST_F(Boxes, OfAnIndexThatDoesNotFitAreNamed) {
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["boxes"].erase(1); }),
               AllOf(HasSubstr("is damaged"),
-                    HasSubstr("got index.json with elements 4 to 7 of `t`, after those of "
-                              "rank-0.safetensors, in no file")));
+                    HasSubstr("got index.json with 4 elements of `t` in no file")));
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["boxes"].clear(); }),
+              HasSubstr("got index.json with `t` in no file"));
   EXPECT_THAT(error_with([](auto& tensor) {
-                tensor["slices"][0]["count"] = 5;
-                tensor["slices"][1]["offset"] = 5;
-                tensor["slices"][1]["count"] = 3;
+                tensor["boxes"][0]["flat"] = {0, 5};
+                tensor["boxes"][1]["flat"] = {5, 8};
               }),
               AllOf(HasSubstr("is damaged"), HasSubstr("got `t` of I64 [4] in rank-0.safetensors, "
                                                        "expected 5 elements of I64")));
-  EXPECT_THAT(error_with([](auto& tensor) { tensor["slices"][0]["name"] = "u"; }),
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["boxes"][0]["name"] = "u"; }),
               HasSubstr("got no `u` in rank-0.safetensors"));
   EXPECT_THAT(error_with([](auto& tensor) { tensor["dtype"] = "F64"; }),
               HasSubstr("got `t` of I64 [4] in rank-0.safetensors, expected 4 elements of F64"));
 }
 
-TEST_F(Slices, OfNumbersThatNoTensorHasAreNamed) {
-  EXPECT_THAT(error_with([](auto& tensor) { tensor["slices"][0]["offset"] = -4; }),
-              HasSubstr("index.json with 4 elements of `t` from -4 on in rank-0.safetensors"));
-  EXPECT_THAT(error_with([](auto& tensor) { tensor["slices"][1]["count"] = INT64_MAX; }),
-              HasSubstr("elements of `t` from 4 on in rank-1.safetensors"));
+TEST_F(Boxes, OfNumbersThatNoTensorHasAreNamed) {
+  EXPECT_THAT(error_with([](auto& tensor) {
+                tensor["boxes"][0]["flat"] = {-4, 0};
+              }),
+              HasSubstr("index.json with box `t(2,4)[0:2,0:4]{-4:0}` in rank-0.safetensors"));
+  EXPECT_THAT(error_with([](auto& tensor) {
+                tensor["boxes"][1]["flat"] = {4, INT64_MAX};
+              }),
+              HasSubstr("box `t(2,4)[0:2,0:4]{4:9223372036854775807}` in rank-1.safetensors"));
+  EXPECT_THAT(error_with([](auto& tensor) {
+                tensor["boxes"][1]["size"] = {2, INT64_MAX};
+              }),
+              HasSubstr("in rank-1.safetensors"));
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["boxes"][1]["offset"] = {0}; }),
+              HasSubstr("in rank-1.safetensors"));
   EXPECT_THAT(error_with([](auto& tensor) {
                 tensor["shape"] = {-2, -4};
               }),
@@ -112,7 +127,7 @@ TEST_F(Slices, OfNumbersThatNoTensorHasAreNamed) {
                 tensor["shape"] = {int64_t{1} << 60, 8};
               }),
               HasSubstr("`t` of shape [1152921504606846976, 8]"));
-  EXPECT_THAT(error_with([](auto& tensor) { tensor["slices"][1]["crc32c"].push_back(0); }),
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["boxes"][1]["crc32c"].push_back(0); }),
               HasSubstr("`t` in rank-1.safetensors with 2 checksums, expected 1"));
 }
 
@@ -124,18 +139,20 @@ TEST_F(Integrity, AChunkIsReadWithoutTheOthers) {
                     {.model = {{"w", at::arange(kElements, at::kFloat)}}, .rest = {}}, {}, {});
   });
   const auto checkpoint = find_checkpoint(folder_.path(), "last");
-  EXPECT_EQ(read_index(checkpoint).tensors.at("model.w").slices[0].crc32c.size(), 3U);
+  EXPECT_EQ(read_index(checkpoint).tensors.at("model.w").boxes[0].crc32c.size(), 3U);
   const auto weights = checkpoint / kWeightsFile;
   std::string bytes = read_file(weights);
   bytes[bytes.size() - 400 - 7] ^= 1;  // in the second
   overwrite(weights, bytes);
 
   const CheckpointReader saved(checkpoint, 0);
-  EXPECT_EQ(saved.read("model.w", 0, 1).item<float>(), 0);  // the file is open now
+  const auto read = [&](int64_t offset, int64_t count) {
+    return saved.read(layout::Box::range("model.w", {kElements}, {offset, offset + count}));
+  };
+  EXPECT_EQ(read(0, 1).item<float>(), 0);  // the file is open now
   const auto expect = [&](int64_t offset, int64_t count, int64_t most) {
     const int64_t before = bytes_read();
-    EXPECT_TRUE(
-        saved.read("model.w", offset, count).equal(at::arange(offset, offset + count, at::kFloat)));
+    EXPECT_TRUE(read(offset, count).equal(at::arange(offset, offset + count, at::kFloat)));
     EXPECT_LE(bytes_read() - before, most) << offset;
   };
   constexpr int64_t kProc = 4096;  // of bytes_read() itself
@@ -148,7 +165,7 @@ TEST_F(Integrity, AChunkIsReadWithoutTheOthers) {
                                       {kChunk - 1, 2},
                                       {2 * kChunk - 1, 2},
                                       {int64_t{0}, kElements}}) {
-    EXPECT_THAT(message_of([&] { saved.read("model.w", offset, count); }),
+    EXPECT_THAT(message_of([&] { read(offset, count); }),
                 HasSubstr("`model.w` in model.safetensors with checksum"))
         << offset;
   }
@@ -180,7 +197,7 @@ TEST_F(Integrity, FilesOutsideTheFolderAreNotRead) {
     overwrite(checkpoint / kIndexFile, index);
     change_index(checkpoint, [&](auto& changed) {
       changed["files"][name] = changed["files"][kWeightsFile];
-      for (auto& slice : changed["tensors"]["model.w"]["slices"]) slice["file"] = name;
+      for (auto& box : changed["tensors"]["model.w"]["boxes"]) box["file"] = name;
     });
     EXPECT_THAT(error_of_loading(checkpoint),
                 HasSubstr("is damaged; got index.json that names `" + name +
@@ -189,7 +206,7 @@ TEST_F(Integrity, FilesOutsideTheFolderAreNotRead) {
   // A name that is not among the files.
   overwrite(checkpoint / kIndexFile, index);
   change_index(checkpoint,
-               [](auto& changed) { changed["tensors"]["model.w"]["slices"][0]["file"] = "other"; });
+               [](auto& changed) { changed["tensors"]["model.w"]["boxes"][0]["file"] = "other"; });
   EXPECT_THAT(error_of_loading(checkpoint), HasSubstr("index.json that names `other`"));
 }
 

@@ -247,14 +247,50 @@ TEST_F(Resume, RefusesAnotherFormatWhoseWeightsCanBeUsed) {
   const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
   make_format_three(last);
   options_.trainer.max_epochs = 5;
-  EXPECT_ERROR(fit(options_, 4), ErrorKind::usage,
-               "[train] cannot resume from " + last.string() +
-                   "; got a checkpoint of format 3, expected format 4 (model.weights starts a new "
-                   "run from its weights)");
+  EXPECT_ERROR(
+      fit(options_, 4), ErrorKind::usage,
+      "[train] cannot resume from " + last.string() +
+          "; got a checkpoint of format 3, expected format 4 or 5 (model.weights starts a new "
+          "run from its weights)");
   expect_same(load_weights(last), whole[0].model);
   options_.trainer.ckpt_path = "";
   options_.weights.path = last.string();
   fit(options_, 4);
+}
+
+TEST_F(Resume, GoesOnFromFormatFour) {
+  options_.trainer.ckpt_path = "last";
+  options_.trainer.strategy = "zero2";
+  const auto whole = fit(options_, 2);
+  auto options = options_;
+  options.run.folder = (folder_ / "stopped").string();
+  fit(options, 2, after_passes(1));
+  make_format_four(find_checkpoint(folder_ / "stopped/run/checkpoints", "last"));
+  const auto resumed = fit(options, 2);
+  for (size_t r = 0; r < whole.size(); ++r) {
+    expect_same(whole[r].model, resumed[r].model);
+    expect_same(whole[r].rest, resumed[r].rest, /*random=*/false);
+  }
+}
+
+// Links are those of ranks in their places: ranks in other places have others.
+TEST_F(Resume, APlanDecidesWhetherRanksAreInTheSamePlaces) {
+  options_.trainer.ckpt_path = "last";
+  const auto links_of = [](const RankState& state) {
+    return std::ranges::find(state.rest, "links", &NamedTensors::value_type::first)->second;
+  };
+  fit(options_, 2, after_passes(1));
+  const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
+  const auto first = CheckpointReader(last, 0).read("links");
+  const auto copy = folder_ / "copy";
+  std::filesystem::copy(last, copy);
+  links_ = first * 2;
+  EXPECT_TRUE(links_of(fit(options_, 2)[1]).equal(first));
+  change_index(copy, [](auto& index) {
+    index["plan"] = layout::Plan{.mesh = layout::Mesh::parse("tensor=2")}.text();
+  });
+  options_.trainer.ckpt_path = copy.string();
+  EXPECT_TRUE(links_of(fit(options_, 2)[1]).equal(links_));
 }
 
 TEST_F(Resume, RefusesAnotherSeed) {

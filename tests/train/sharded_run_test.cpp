@@ -189,9 +189,9 @@ TEST_F(ShardedRun, AFitThatCannotStartLeavesTheModuleWhole) {
   // Rank 2 alone reads its shard of the optimizer's states.
   change_index(last, [](auto& index) {
     for (auto& [name, tensor] : index["tensors"].items()) {
-      for (auto& slice : tensor["slices"]) {
-        const bool is_state = name.starts_with("optimizer.state.") && tensor["slices"].size() > 1;
-        if (is_state && slice["file"] == rank_file(2)) slice["crc32c"][0] = 0;
+      for (auto& box : tensor["boxes"]) {
+        const bool is_state = name.starts_with("optimizer.state.") && tensor["boxes"].size() > 1;
+        if (is_state && box["file"] == rank_file(2)) box["crc32c"][0] = 0;
       }
     }
   });

@@ -123,7 +123,7 @@ TEST_F(Differences, NoSampleSeesAreKeptForEachRank) {
       EXPECT_TRUE(saved.read("model.same").equal(expected.model[1].second)) << rank;
       EXPECT_TRUE(saved.read("s").equal(expected.rest[0].second)) << rank;
     }
-    EXPECT_EQ(read_index(checkpoint).tensors.at("model.same").slices.size(), 1);
+    EXPECT_EQ(read_index(checkpoint).tensors.at("model.same").boxes.size(), 1);
   }
 }
 
@@ -133,18 +133,17 @@ TEST_F(Differences, OfReplicasOfAShardAreAnError) {
                        [&](const comm::Group& group) {
                          // Two replicas of three shards.
                          const int part = group.rank() % 3;
-                         const RankState state{.model = {},
-                                               .rest = {{"s", tensor(group.rank(), {4})}},
-                                               .shards = {{.name = "s",
-                                                           .shape = {3 * kSampled},
-                                                           .offset = part * kSampled,
-                                                           .count = kSampled}}};
+                         const RankState state{
+                             .model = {},
+                             .rest = {{"s", tensor(group.rank(), {4})}},
+                             .shards = {layout::Box::range(
+                                 "s", {3 * kSampled}, {part * kSampled, (part + 1) * kSampled})}};
                          save_checkpoint(group, folder_.path(), state, {}, {});
                        }),
       ErrorKind::failure,
-      "[train] the ranks' shares of a checkpoint do not fit together; got elements 262144 to "
-      "524287 of `s` in rank-1.safetensors and in rank-4.safetensors, expected each "
-      "element once");
+      "[train] the ranks' shares of a checkpoint do not fit together; got elements both in "
+      "`s(786432)[0:786432]{262144:524288}` in rank-1.safetensors and in "
+      "`s(786432)[0:786432]{262144:524288}` in rank-4.safetensors, expected each element once");
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
 }
 

@@ -103,6 +103,12 @@ Box Box::whole(std::string name, Dims shape) {
   return {std::move(name), std::move(shape), std::move(offset), std::move(size)};
 }
 
+Box Box::range(std::string name, Dims shape, Range range) {
+  auto result = whole(std::move(name), std::move(shape));
+  result.flat = range;
+  return result;
+}
+
 Box Box::parse(std::string_view text) {
   Box box;
   auto rest = text;
@@ -167,10 +173,11 @@ void Box::verify() const {
 
 std::vector<Box> intersection(const Box& one, const Box& other) {
   if (one.name != other.name || one.shape != other.shape) return {};
-  if (one.flat && other.flat && one.offset == other.offset && one.size == other.size) {
+  if ((one.flat || other.flat) && one.offset == other.offset && one.size == other.size) {
+    const Range all{0, product(one.size)};
+    const Range a = one.flat.value_or(all), b = other.flat.value_or(all);
     Box result = one;
-    result.flat = Range{std::max(one.flat->begin, other.flat->begin),
-                        std::min(one.flat->end, other.flat->end)};
+    result.flat = Range{std::max(a.begin, b.begin), std::min(a.end, b.end)};
     if (result.flat->begin >= result.flat->end) return {};
     return {std::move(result)};
   }
@@ -182,28 +189,6 @@ std::vector<Box> intersection(const Box& one, const Box& other) {
     }
   }
   return result;
-}
-
-void require_exact_cover(const std::vector<Box>& boxes) {
-  TROIKA_CHECK(!boxes.empty(), "boxes of a tensor");
-  const auto& first = boxes.front();
-  int64_t held = 0;
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    boxes[i].verify();
-    if (boxes[i].name != first.name || boxes[i].shape != first.shape) {
-      refuse("boxes of one tensor", boxes[i].text(), "as " + first.text());
-    }
-    held += boxes[i].count();
-    for (size_t j = 0; j < i; ++j) {
-      if (intersection(boxes[j], boxes[i]).empty()) continue;
-      refuse("two boxes share elements", boxes[j].text() + " and " + boxes[i].text(),
-             "each element in one");
-    }
-  }
-  const int64_t all = product(first.shape);
-  if (held == all) return;
-  refuse(fmt::format("boxes of {} leave elements out", first.name),
-         fmt::format("{} elements", held), fmt::format("{}", all));
 }
 
 }  // namespace troika::layout

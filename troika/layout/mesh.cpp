@@ -197,6 +197,21 @@ int Mesh::rank(const Coordinates& at) const {
   return before + rank;
 }
 
+std::optional<int> Mesh::find(const Coordinates& at) const {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (coordinates(rank) == at) return rank;
+  }
+  return std::nullopt;
+}
+
+bool Mesh::has_places_of(const Mesh& other) const {
+  if (ranks() != other.ranks()) return false;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (coordinates(rank) != other.coordinates(rank)) return false;
+  }
+  return true;
+}
+
 std::vector<int> Mesh::group(int rank, const std::vector<Axis>& axes) const {
   const auto spans = [&](Axis axis) { return std::ranges::count(axes, axis) > 0; };
   if (has_uneven_stages() && spans(Axis::pipeline) && !spans(Axis::data)) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,10 @@ class Mesh {
   // Each is the inverse of the other. Throw CheckError for what is outside of the mesh.
   Coordinates coordinates(int rank) const;
   int rank(const Coordinates& at) const;
+  // The rank at these coordinates; nothing where the mesh has none there.
+  std::optional<int> find(const Coordinates& at) const;
+  // Whether both have the same number of ranks, each at the same coordinates.
+  bool has_places_of(const Mesh& other) const;
 
   // The ranks whose coordinates differ from those of `rank` along `axes` alone, `rank` included,
   // ascending. Throws Error(usage) for the pipeline axis without the data axis where stages have

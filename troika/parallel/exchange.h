@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "troika/layout/box.h"
 #include "troika/optim/flat_optimizer.h"
 
 namespace torch::nn {
@@ -13,15 +14,6 @@ class Module;
 }
 
 namespace troika::parallel {
-
-// The shard of one parameter's state that a rank holds: `count` elements from `offset` on, of the
-// parameter's elements in the order of its dimensions.
-struct Shard {
-  std::string name;            // the parameter's in the module
-  std::vector<int64_t> shape;  // the whole parameter's
-  int64_t offset = 0;
-  int64_t count = 0;
-};
 
 // A step, on every rank:
 //
@@ -47,7 +39,7 @@ class Exchange {
   virtual std::vector<optim::Parameter> parameters(const torch::nn::Module& module) const;
   // Which part of its parameter each of these is, in the same order; empty where they are
   // the parameters.
-  virtual std::vector<Shard> shards() const { return {}; }
+  virtual std::vector<layout::Box> shards() const { return {}; }
   // Whether `here` is true on any rank, where ranks hold different gradients; else `here`, which is
   // the same on all then. Blocks.
   virtual bool any(bool here) { return here; }

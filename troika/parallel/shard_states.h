@@ -13,7 +13,7 @@ namespace troika::parallel {
 // elements; of a state of no dimension (a count of steps), all, or nothing where it has no element
 // of the parameter, whose steps it does not count. Throws Error(usage) for a state of none of the
 // parameters.
-Shard shard_of_state(const std::vector<Shard>& shards, const std::string& state, int64_t dim,
-                     int64_t block = 1);
+layout::Box shard_of_state(const std::vector<layout::Box>& shards, const std::string& state,
+                           int64_t dim, int64_t block = 1);
 
 }  // namespace troika::parallel

@@ -119,7 +119,7 @@ std::vector<optim::Parameter> Sharded::parameters(const torch::nn::Module& /*mod
   return shards_->pieces();
 }
 
-std::vector<Shard> Sharded::shards() const {
+std::vector<layout::Box> Sharded::shards() const {
   return shards_->shards();
 }
 

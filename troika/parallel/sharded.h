@@ -81,7 +81,7 @@ class Sharded : public Exchange {
   ~Sharded() override;
 
   std::vector<optim::Parameter> parameters(const torch::nn::Module& module) const override;
-  std::vector<Shard> shards() const override;
+  std::vector<layout::Box> shards() const override;
   bool any(bool here) override;
   // In stage 3.
   bool shares_parameters() const override { return blocks_ != nullptr; }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/parallel/exchange.h"
+#include "troika/layout/box.h"
 #include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/hooks.h"
 
@@ -31,7 +31,7 @@ class Callback : public Hooks {
   virtual NamedTensors state() const { return {}; }
   // The tensors in state() that are this rank's shard of one, and which part; all ranks' make it
   // whole.
-  virtual std::vector<parallel::Shard> shards() const { return {}; }
+  virtual std::vector<layout::Box> shards() const { return {}; }
   // Takes what state() gave, which `saved` has in whole under the names with `prefix` before them;
   // not called where it has nothing of this callback.
   virtual void load_state(const CheckpointReader& /*saved*/, const std::string& /*prefix*/) {}

@@ -57,7 +57,9 @@ class Fit {
   // The run as a checkpoint holds it. Its tensors share memory with the module and the optimizer,
   // and outlive this object.
   RankState checkpoint_state(bool weights_only) const;
-  CheckpointInfo checkpoint_info() const { return {.epoch = at_.epoch, .step = at_.step}; }
+  CheckpointInfo checkpoint_info() const {
+    return {.epoch = at_.epoch, .step = at_.step, .plan = plan_.text()};
+  }
   int64_t peak_tensor_bytes() const { return training_step_->peak_tensor_bytes(); }
   // Before run(). Without predicted memory.
   RunPlan plan() const;

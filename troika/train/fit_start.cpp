@@ -48,15 +48,29 @@ int64_t count_trainable(const torch::nn::Module& module) {
   return count;
 }
 
-// Gradients of an unfinished step. From another number of ranks every rank gets the mean, so
-// that their mean over ranks stays.
-NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
-  if (saved.ranks() == ranks) return saved.read_all(kGradientPrefix);
+// The rank that had the coordinates which `rank` has now; nothing where there was none.
+std::optional<int> counterpart(const CheckpointReader& saved, const layout::Plan& plan, int rank) {
+  return saved.mesh().find(plan.mesh.coordinates(rank));
+}
+
+// Whether each rank goes on with all that it had itself.
+bool has_same_places(const CheckpointReader& saved, const layout::Plan& plan) {
+  return saved.mesh().has_places_of(plan.mesh);
+}
+
+// Gradients of an unfinished step. From a mesh of other places every rank gets the mean over the
+// data axis, so that this mean stays.
+NamedTensors gradients_of(const CheckpointReader& saved, const layout::Plan& plan, int rank) {
+  if (has_same_places(saved, plan)) return saved.read_all(kGradientPrefix);
+  const auto mesh = saved.mesh();
+  auto at = plan.mesh.coordinates(rank);
+  at[layout::Axis::data] = 0;
+  const auto replicas = mesh.group(mesh.find(at).value_or(0), {layout::Axis::data});
   std::map<std::string, at::Tensor> sums;
-  for (int rank = 0; rank < saved.ranks(); ++rank) {
-    for (const auto& [name, gradient] : saved.of(rank).read_all(kGradientPrefix)) {
+  for (const int replica : replicas) {
+    for (const auto& [name, gradient] : saved.of(replica).read_all(kGradientPrefix)) {
       if (gradient.numel() == 0) continue;
-      const auto share = gradient / saved.ranks();
+      const auto share = gradient / static_cast<int64_t>(replicas.size());
       auto& sum = sums[name];
       sum = sum.defined() ? sum + share : share;
     }
@@ -64,7 +78,8 @@ NamedTensors gradients_of(const CheckpointReader& saved, int ranks) {
   return {sums.begin(), sums.end()};
 }
 
-void warn_of_changes(const CheckpointReader& saved, const TrainOptions& own, int own_ranks) {
+void warn_of_changes(const CheckpointReader& saved, const TrainOptions& own,
+                     const layout::Plan& plan) {
   TrainOptions before;
   try {
     before = read_checkpoint_options(saved.path());
@@ -73,7 +88,8 @@ void warn_of_changes(const CheckpointReader& saved, const TrainOptions& own, int
     log::warn("the options of the checkpoint cannot be compared: {}", problem.what());
     return;
   }
-  for (const auto& change : changed_course(before, saved.ranks(), own, own_ranks)) {
+  for (const auto& change :
+       changed_course(before, saved.mesh().replicas(0), own, plan.mesh.replicas(0))) {
     log::warn("{}", change);
   }
 }
@@ -134,8 +150,9 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
   const auto checkpoint = checkpoint_to_load();
   std::optional<CheckpointReader> saved;
   if (!checkpoint.empty()) {
-    saved.emplace(checkpoint, group_.rank());
+    saved.emplace(checkpoint, /*rank=*/0);
     require_resumable(*saved);
+    saved.emplace(saved->of(counterpart(*saved, plan_, group_.rank()).value_or(0)));
   } else if (!options.weights.path.empty()) {
     take_weights(task_.module(), options.weights.path, options.weights.strict);
   }
@@ -244,7 +261,7 @@ std::filesystem::path Fit::checkpoint_to_load() const {
 
 void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
   if (group_.size() == 1) return;
-  if (saved && saved->ranks() == group_.size()) {
+  if (saved && has_same_places(*saved, plan_)) {
     links_ = saved->read(kLinks);
     group_.assume_links(links_);
   } else {
@@ -253,11 +270,11 @@ void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
 }
 
 void Fit::require_resumable(const CheckpointReader& saved) {
-  if (saved.format() != kCheckpointFormat) {
+  if (saved.format() < kOldestToResume) {
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot resume from " + saved.path().string(),
                  .got = fmt::format("a checkpoint of format {}", saved.format()),
-                 .expected = fmt::format("format {}", kCheckpointFormat),
+                 .expected = fmt::format("format {} or {}", kOldestToResume, kCheckpointFormat),
                  .hint = "model.weights starts a new run from its weights"});
   }
   if (saved.has(kSeed)) return;
@@ -286,12 +303,12 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
                  .expected = fmt::format("at least {}", at_.position)});
   }
   restore_log(saved);
-  auto take_loaded = training_step_->load(saved, gradients_of(saved, group_.size()));
+  auto take_loaded = training_step_->load(saved, gradients_of(saved, plan_, group_.rank()));
   for (const auto& callback : callbacks_) {
     const auto prefix = callback_prefix(*callback);
     if (!saved.names(prefix).empty()) callback->load_state(saved, prefix);
   }
-  if (group_.rank() < saved.ranks()) {
+  if (counterpart(saved, plan_, group_.rank())) {
     load_random_state(device(), saved.read_all(kRandomPrefix));
   } else {
     torch::manual_seed(mix(static_cast<uint64_t>(options_.run.seed),
@@ -302,7 +319,7 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
   saved_samples_ = at_.samples;
   if (is_main()) {
     log::info("goes on from {}: epoch {}, step {}", checkpoint.string(), at_.epoch + 1, at_.step);
-    warn_of_changes(saved, options_, group_.size());
+    warn_of_changes(saved, options_, plan_);
     if (context_.is_done() && (at_.ended_step == at_.step || is_beyond_limits())) {
       const auto limits = reached_limits(options_, at_.epoch, at_.step);
       log::info("the run is finished at step {}: {} {}", at_.step, fmt::join(limits, " and "),
@@ -314,11 +331,11 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
 }
 
 void Fit::restore_log(const CheckpointReader& saved) {
-  if (saved.ranks() == group_.size()) {
+  if (has_same_places(saved, plan_)) {
     log_.add_state(saved.read(kLog));
     return;
   }
-  // Another number of ranks: rank 0 gets all that was logged.
+  // From other places: rank 0 gets all that was logged.
   if (!is_main()) return;
   for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }

@@ -147,10 +147,10 @@ optim::NamedTensors Optimization::state() const {
   return result;
 }
 
-std::vector<parallel::Shard> Optimization::shards(const parallel::Exchange& exchange) const {
+std::vector<layout::Box> Optimization::shards(const parallel::Exchange& exchange) const {
   const auto shards = exchange.shards();
   if (shards.empty()) return {};
-  std::vector<parallel::Shard> result;
+  std::vector<layout::Box> result;
   for (const auto& [name, tensor] : optimizer_->state()) {
     result.push_back(parallel::shard_of_state(shards, name, tensor.dim(), elements_each(name)));
     result.back().name = kStates + name;
@@ -184,7 +184,9 @@ optim::NamedTensors Optimization::saved_states(const parallel::Exchange& exchang
                    .got = fmt::format("[{}]", fmt::join(shape, ", ")),
                    .expected = fmt::format("[{}]", fmt::join(shard.shape, ", "))});
     }
-    const auto part = saved.read(name, shard.offset, shard.count);
+    auto box = shard;
+    box.name = name;
+    const auto part = saved.read(box);
     const auto like = own.find(state);
     result.emplace_back(state, like == own.end() ? part : part.view(like->second.sizes()));
   }

@@ -61,7 +61,7 @@ class Optimization {
   // this object.
   optim::NamedTensors state() const;
   // The shards in state(), and which part of the whole parameter's state each is.
-  std::vector<parallel::Shard> shards(const parallel::Exchange& exchange) const;
+  std::vector<layout::Box> shards(const parallel::Exchange& exchange) const;
   // Takes what state() gave in a checkpoint, where it is behind `prefix`: the parts it needs of the
   // states of whole parameters, whoever had them. parameters() are there already. Throws
   // Error(usage) for states of another optimizer.

@@ -33,7 +33,7 @@ void append(NamedTensors& list, const char* prefix, const NamedTensors& more) {
   for (const auto& [name, tensor] : more) list.emplace_back(prefix + name, tensor);
 }
 
-void add_shards(RankState& state, const char* prefix, std::vector<parallel::Shard> shards) {
+void add_shards(RankState& state, const char* prefix, std::vector<layout::Box> shards) {
   for (auto& shard : shards) {
     shard.name = prefix + shard.name;
     state.shards.push_back(std::move(shard));
@@ -294,12 +294,13 @@ void TrainingStep::load_model(const CheckpointReader& saved) {
   };
   const at::NoGradGuard no_grad;
   std::set<std::string> done;
-  const auto shards = exchange_->shards();
+  auto shards = exchange_->shards();
   for (size_t i = 0; i < shards.size(); ++i) {
     const auto& tensor = optimization_->parameters()[i].tensor;
-    const auto& shard = shards[i];
-    tensor.copy_(saved.read(key(shard.name), shard.offset, shard.count).view_as(tensor));
+    auto& shard = shards[i];
     done.insert(shard.name);
+    shard.name = key(shard.name);
+    tensor.copy_(saved.read(shard).view_as(tensor));
   }
   const auto masters = optimization_->masters();
   const std::map<std::string, at::Tensor> master_of(masters.begin(), masters.end());

@@ -68,12 +68,15 @@ void WeightAverage::take_loaded(const CheckpointReader& saved) {
   // A model that was saved without averages of buffers has their latest values: the averages begin
   // with them.
   for (auto& entry : buffers_) entry.average.copy_(saved.read(key(entry.name)));
-  const auto shards = exchange_->shards();
+  auto shards = exchange_->shards();
   for (size_t i = 0; i < weights_.size(); ++i) {
     auto& [name, source, average, in_module, replaced] = weights_[i];
-    average.copy_(shards.empty()
-                      ? saved.read(key(name))
-                      : saved.read(key(name), shards[i].offset, shards[i].count).view_as(average));
+    if (shards.empty()) {
+      average.copy_(saved.read(key(name)));
+    } else {
+      shards[i].name = key(name);
+      average.copy_(saved.read(shards[i]).view_as(average));
+    }
   }
 }
 
@@ -172,7 +175,7 @@ void WeightAverage::put_into(RankState& state) const {
   }
 }
 
-std::vector<parallel::Shard> WeightAverage::shards() const {
+std::vector<layout::Box> WeightAverage::shards() const {
   if (updates_ == 0) return {};
   auto result = exchange_->shards();
   for (auto& shard : result) shard.name += kAverage;

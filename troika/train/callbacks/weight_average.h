@@ -47,7 +47,7 @@ class WeightAverage {
   // Tensors may share memory with this object.
   NamedTensors state() const;
   // Which parts of whole averages those are; empty where they are whole.
-  std::vector<parallel::Shard> shards() const;
+  std::vector<layout::Box> shards() const;
   // attach() reads the part that this rank steps.
   void load_state(const CheckpointReader& saved, const std::string& prefix);
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/parallel/exchange.h"
+#include "troika/layout/box.h"
 #include "troika/train/checkpoint/safetensors.h"
 
 namespace torch::nn {
@@ -23,19 +23,22 @@ namespace troika::train {
 
 struct TrainOptions;
 
-// Where the run stood.
+// Where the run stood, and how it was laid out.
 struct CheckpointInfo {
   int64_t epoch = 0;  // complete ones
   int64_t step = 0;
+  std::string plan = {};  // layout::Plan::text(); empty: no other axis than that of data
 };
 
 // The state of one rank that its further course depends on.
 struct RankState {
   NamedTensors model;  // under the module's own names
   NamedTensors rest;   // optimizer, loops, random numbers...: names as optimizer.fc.weight.exp_avg
-  // The shards among these tensors, and which part of the whole they are. All ranks' make it
-  // whole; names are those of `rest`, and those of `model` behind "model.".
-  std::vector<parallel::Shard> shards = {};
+  // Which part of a whole the tensors are that are not whole, by name: those of `rest`, and those
+  // of `model` behind "model.". All ranks' boxes hold each element once, or the same more than
+  // once. Such a tensor may hold more than its box: behind the range where that is flat, else
+  // beyond the box's size in any dimension. That is padding, and is not stored.
+  std::vector<layout::Box> shards = {};
 };
 
 // Leaves what a checkpoint of weights alone holds.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,18 +25,21 @@ constexpr int kMostRanks = 1 << 20;
 using Ordered = nlohmann::ordered_json;
 using nlohmann::json;
 
-// The last format with one checksum for a whole slice.
-constexpr int kWholeSlices = 3;
+// The last format with one checksum for a whole range, and the last with ranges of whole tensors.
+constexpr int kOneChecksum = 3;
+constexpr int kFlatRanges = 4;
 constexpr const char* kChecksum = "crc32c";
 // An index nests four deep.
 constexpr int kMaxIndexNesting = 8;
 
-Ordered slice_json(const SavedSlice& slice) {
-  return {{"file", slice.file},
-          {"name", slice.key},
-          {"offset", slice.offset},
-          {"count", slice.count},
-          {kChecksum, slice.crc32c}};
+Ordered box_json(const SavedBox& saved) {
+  Ordered result{{"file", saved.file},
+                 {"name", saved.key},
+                 {"offset", saved.box.offset},
+                 {"size", saved.box.size}};
+  if (saved.box.flat) result["flat"] = {saved.box.flat->begin, saved.box.flat->end};
+  result[kChecksum] = saved.crc32c;
+  return result;
 }
 
 // Adds `files` and `tensors`.
@@ -46,24 +50,46 @@ void add_members(Ordered& index, const CheckpointIndex& from) {
         name, Ordered{{"bytes", file.bytes}, {"header", file.header}});
   }
   for (const auto& [name, tensor] : from.tensors) {
-    Ordered slices = Ordered::array();
-    for (const auto& slice : tensor.slices) slices.push_back(slice_json(slice));
+    Ordered boxes = Ordered::array();
+    for (const auto& saved : tensor.boxes) boxes.push_back(box_json(saved));
     tensors.get_ref<Ordered::object_t&>().emplace_back(
         name,
-        Ordered{{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"slices", std::move(slices)}});
+        Ordered{{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"boxes", std::move(boxes)}});
   }
   index["files"] = std::move(files);
   index["tensors"] = std::move(tensors);
 }
 
-std::vector<uint32_t> checksums_of(const json& slice) {
-  const json& value = slice.at(kChecksum);
+std::vector<uint32_t> checksums_of(const json& saved) {
+  const json& value = saved.at(kChecksum);
   if (value.is_array()) return value.get<std::vector<uint32_t>>();
-  if (slice.at("count") == 0) return {};
+  if (saved.at("count") == 0) return {};
   return {value.get<uint32_t>()};
 }
 
-// Slices of a tensor that is there already become those of one.
+layout::Range range_of(int64_t begin, int64_t count) {
+  int64_t end = 0;
+  return {begin, __builtin_add_overflow(begin, count, &end) ? -1 : end};
+}
+
+layout::Box box_of(const std::string& name, const std::vector<int64_t>& shape, const json& saved,
+                   int64_t format) {
+  if (format <= kFlatRanges) {
+    return layout::Box::range(
+        name, shape, range_of(saved.at("offset").get<int64_t>(), saved.at("count").get<int64_t>()));
+  }
+  layout::Box box{.name = name,
+                  .shape = shape,
+                  .offset = saved.at("offset").get<std::vector<int64_t>>(),
+                  .size = saved.at("size").get<std::vector<int64_t>>()};
+  if (saved.contains("flat")) {
+    const auto range = saved.at("flat").get<std::array<int64_t, 2>>();
+    box.flat = layout::Range{range[0], range[1]};
+  }
+  return box;
+}
+
+// Boxes of a tensor that is there already become those of one.
 void add_json(CheckpointIndex& index, const json& share) {
   for (const auto& [name, entry] : share.at("files").items()) {
     index.files[name] = {entry.at("bytes").get<int64_t>(), entry.at("header").get<uint32_t>()};
@@ -72,7 +98,7 @@ void add_json(CheckpointIndex& index, const json& share) {
     auto& tensor = index.tensors[name];
     auto dtype = entry.at("dtype").get<std::string>();
     auto shape = entry.at("shape").get<std::vector<int64_t>>();
-    if (!tensor.slices.empty() && (dtype != tensor.dtype || shape != tensor.shape)) {
+    if (!tensor.boxes.empty() && (dtype != tensor.dtype || shape != tensor.shape)) {
       throw Error(
           "train", ErrorKind::failure,
           {.what = "ranks disagree on what `" + name + "` of a checkpoint is",
@@ -81,12 +107,11 @@ void add_json(CheckpointIndex& index, const json& share) {
     }
     tensor.dtype = std::move(dtype);
     tensor.shape = std::move(shape);
-    for (const auto& slice : entry.at("slices")) {
-      tensor.slices.push_back({.file = slice.at("file").get<std::string>(),
-                               .key = slice.at("name").get<std::string>(),
-                               .offset = slice.at("offset").get<int64_t>(),
-                               .count = slice.at("count").get<int64_t>(),
-                               .crc32c = checksums_of(slice)});
+    for (const auto& saved : entry.at(index.format <= kFlatRanges ? "slices" : "boxes")) {
+      tensor.boxes.push_back({.file = saved.at("file").get<std::string>(),
+                              .key = saved.at("name").get<std::string>(),
+                              .box = box_of(name, tensor.shape, saved, index.format),
+                              .crc32c = checksums_of(saved)});
     }
   }
 }
@@ -141,64 +166,60 @@ std::optional<std::string> foreign_file(const CheckpointIndex& index) {
     if (!is_plain(name)) return name;
   }
   for (const auto& [name, tensor] : index.tensors) {
-    for (const auto& slice : tensor.slices) {
-      if (!index.files.contains(slice.file)) return slice.file;
+    for (const auto& saved : tensor.boxes) {
+      if (!index.files.contains(saved.file)) return saved.file;
     }
   }
   return std::nullopt;
 }
 
-// Elements of the shape; nothing where their bytes, or twice as many elements, overflow 64 bits.
-std::optional<int64_t> elements_of(const std::vector<int64_t>& shape) {
+// Whether a tensor of this shape has bytes, and twice as many elements, that 64 bits count.
+bool is_countable(const std::vector<int64_t>& shape) {
   int64_t elements = 1;
   for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(elements, size, &elements)) return std::nullopt;
+    if (size < 0 || __builtin_mul_overflow(elements, size, &elements)) return false;
   }
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 8;
-  return elements <= kMost ? std::optional(elements) : std::nullopt;
+  return elements <= std::numeric_limits<int64_t>::max() / 8;
 }
 
-// Says what is wrong with the slices of a tensor; empty if nothing is.
+// Says what is wrong with the boxes of a tensor; empty if nothing is.
 std::string fault_of(const std::string& name, const SavedTensor& tensor) {
-  const auto elements = [&](int64_t begin, int64_t end) {
-    return fmt::format("elements {} to {} of `{}`", begin, end - 1, name);
-  };
-  const auto elements_there = elements_of(tensor.shape);
-  if (!elements_there)
+  if (!is_countable(tensor.shape)) {
     return fmt::format("`{}` of shape [{}]", name, fmt::join(tensor.shape, ", "));
-  int64_t end = 0;
-  std::string before = kIndexFile;
-  for (const auto& slice : tensor.slices) {
-    if (slice.offset < 0 || slice.count < 0 || slice.count > *elements_there) {
-      return fmt::format("{} elements of `{}` from {} on in {}", slice.count, name, slice.offset,
-                         slice.file);
-    }
-    if (slice.offset > end) {
-      return fmt::format("{}, before those of {}, in no file", elements(end, slice.offset),
-                         slice.file);
-    }
-    if (slice.offset < end) {
-      return fmt::format("{} in {} and in {}",
-                         elements(slice.offset, std::min(end, slice.offset + slice.count)), before,
-                         slice.file);
-    }
-    end = slice.offset + slice.count;
-    before = slice.file;
-    if (end > *elements_there) break;
   }
-  const int64_t count = *elements_there;
-  if (end < count)
-    return fmt::format("{}, after those of {}, in no file", elements(end, count), before);
-  if (end > count) return fmt::format("`{}` of {} elements in {}", name, end, before);
-  return {};
+  std::vector<layout::Box> boxes;
+  for (const auto& saved : tensor.boxes) {
+    try {
+      saved.box.verify();
+    } catch (const Error&) {
+      return fmt::format("box `{}` in {}", saved.box.text(), saved.file);
+    }
+    boxes.push_back(saved.box);
+  }
+  if (boxes.empty()) return fmt::format("`{}` in no file", name);
+  const auto fault = layout::cover_fault(boxes);
+  if (!fault) return {};
+  if (!fault->shared) {
+    const auto parts =
+        fault->left_out == 1 ? "1 element" : fmt::format("{} elements", fault->left_out);
+    return fmt::format("{} of `{}` in no file", parts, name);
+  }
+  const auto& one = tensor.boxes[fault->shared->first];
+  const auto& other = tensor.boxes[fault->shared->second];
+  return fmt::format("elements both in `{}` in {} and in `{}` in {}", one.box.text(), one.file,
+                     other.box.text(), other.file);
 }
 
-std::string sort_slices(CheckpointIndex& index) {
+std::string sort_boxes(CheckpointIndex& index) {
   for (auto& [name, tensor] : index.tensors) {
-    std::sort(tensor.slices.begin(), tensor.slices.end(),
-              [](const SavedSlice& a, const SavedSlice& b) {
-                return std::pair(a.offset, a.file) < std::pair(b.offset, b.file);
-              });
+    std::ranges::sort(tensor.boxes, [](const SavedBox& a, const SavedBox& b) {
+      const auto begin = [](const SavedBox& saved) {
+        return saved.box.flat ? saved.box.flat->begin : 0;
+      };
+      if (a.box.offset != b.box.offset) return a.box.offset < b.box.offset;
+      if (begin(a) != begin(b)) return begin(a) < begin(b);
+      return a.file < b.file;
+    });
     auto fault = fault_of(name, tensor);
     if (!fault.empty()) return fault;
   }
@@ -242,18 +263,16 @@ void add_share(CheckpointIndex& index, const std::string& text) {
 }
 
 void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index) {
-  const auto fault = sort_slices(index);
+  const auto fault = sort_boxes(index);
   if (!fault.empty()) {
     throw Error("train", ErrorKind::failure,
                 {.what = "the ranks' shares of a checkpoint do not fit together",
                  .got = fault,
                  .expected = kOnce});
   }
-  Ordered root{{"format", kCheckpointFormat},
-               {"ranks", index.ranks},
-               {"epoch", index.info.epoch},
-               {"step", index.info.step},
-               {"chunk_bytes", index.chunk_bytes}};
+  Ordered root{{"format", kCheckpointFormat}, {"ranks", index.ranks},
+               {"epoch", index.info.epoch},   {"step", index.info.step},
+               {"plan", index.info.plan},     {"chunk_bytes", index.chunk_bytes}};
   add_members(root, index);
   const std::string text = sealed(std::move(root));
   write_new_file(checkpoint / kIndexFile, [&](const File& file) { file.write(text); });
@@ -267,12 +286,12 @@ CheckpointIndex read_index(const std::filesystem::path& checkpoint) {
     if (!without_blanks(text)) throw another;
     const auto root = json::parse(text);
     const auto format = root.at("format").get<int64_t>();
-    if (format != kCheckpointFormat && format != kWholeSlices) {
+    if (format != kCheckpointFormat && format != kFlatRanges && format != kOneChecksum) {
       throw Error("train", ErrorKind::usage,
                   {.what = "cannot read checkpoint " + checkpoint.string(),
                    .got = fmt::format("format {}", format),
-                   .expected = fmt::format("format {}, which this version writes, or {}",
-                                           kCheckpointFormat, kWholeSlices),
+                   .expected = fmt::format("format {}, which this version writes, {} or {}",
+                                           kCheckpointFormat, kFlatRanges, kOneChecksum),
                    .hint = format < kCheckpointFormat ? "a copy of its model.safetensors "
                                                         "elsewhere serves model.weights"
                                                       : ""});
@@ -280,8 +299,9 @@ CheckpointIndex read_index(const std::filesystem::path& checkpoint) {
     if (!is_sealed(text)) throw another;
     CheckpointIndex index{.format = format,
                           .ranks = root.at("ranks").get<int>(),
-                          .info = {root.at("epoch").get<int64_t>(), root.at("step").get<int64_t>()},
-                          .chunk_bytes = format == kWholeSlices
+                          .info = {root.at("epoch").get<int64_t>(), root.at("step").get<int64_t>(),
+                                   format > kFlatRanges ? root.at("plan").get<std::string>() : ""},
+                          .chunk_bytes = format == kOneChecksum
                                              ? std::numeric_limits<int64_t>::max()
                                              : root.at("chunk_bytes").get<int64_t>(),
                           .files = {},
@@ -292,7 +312,7 @@ CheckpointIndex read_index(const std::filesystem::path& checkpoint) {
       throw damaged_checkpoint(checkpoint, fmt::format("{} that names `{}`", kIndexFile, *file),
                                "names of files in its folder");
     }
-    auto fault = sort_slices(index);
+    auto fault = sort_boxes(index);
     if (!fault.empty()) {
       throw damaged_checkpoint(checkpoint, std::string(kIndexFile) + " with " + fault, kOnce);
     }

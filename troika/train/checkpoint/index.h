@@ -7,23 +7,23 @@
 #include <vector>
 
 #include "troika/base/error.h"
+#include "troika/layout/box.h"
 #include "troika/train/checkpoint/checkpoint.h"
 
 namespace troika::train {
 
-// Where the elements [offset, offset + count) of a tensor, in the order of its dimensions, are.
-struct SavedSlice {
-  std::string file;  // in the checkpoint's folder
-  std::string key;   // of the tensor in the file
-  int64_t offset = 0;
-  int64_t count = 0;
+// Where the elements of a box are: one after another in its row-major order.
+struct SavedBox {
+  std::string file;              // in the checkpoint's folder
+  std::string key;               // of the tensor in the file
+  layout::Box box;               // with the name of its SavedTensor
   std::vector<uint32_t> crc32c;  // of every CheckpointIndex::chunk_bytes of its bytes
 };
 
 struct SavedTensor {
   std::string dtype;  // as safetensors name it
   std::vector<int64_t> shape;
-  std::vector<SavedSlice> slices;  // by offset, each element in one of them
+  std::vector<SavedBox> boxes;  // each element in one of them
 };
 
 struct SavedFile {
@@ -31,8 +31,9 @@ struct SavedFile {
   uint32_t header = 0;  // CRC-32C
 };
 
-// The format that is written.
-inline constexpr int64_t kCheckpointFormat = 4;
+// The format that is written, and the oldest of those that a run goes on from.
+inline constexpr int64_t kCheckpointFormat = 5;
+inline constexpr int64_t kOldestToResume = 4;
 
 struct CheckpointIndex {
   int64_t format = kCheckpointFormat;
@@ -58,13 +59,13 @@ std::string to_text(const CheckpointIndex& share);
 void add_share(CheckpointIndex& index, const std::string& text);
 
 // The file carries a checksum of itself. Throws Error(failure) naming the tensor and the file where
-// elements lie in no slice, or in two.
+// elements lie in no box, or in two.
 void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index);
 
-// Reads formats 3 (one checksum for a slice), whose weights can be used, and 4 (one for each
-// chunk). Throws Error(usage) naming the file, and the tensor, where the index is damaged, of
-// another format, names a file outside the checkpoint's folder, or has elements in no slice or in
-// two.
+// Reads formats 5; 4, which had flat ranges of whole tensors and no plan; and 3, which had one
+// checksum for a range. Throws Error(usage) naming the file, and the tensor, where the index is
+// damaged, of another format, names a file outside the checkpoint's folder, or has elements in no
+// box or in two.
 CheckpointIndex read_index(const std::filesystem::path& checkpoint);
 
 Error damaged_checkpoint(const std::filesystem::path& checkpoint, std::string got,

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "troika/compat/torch.h"
+#include "troika/layout/plan.h"
+#include "troika/layout/runs.h"
 #include "troika/train/checkpoint/safetensors_header.h"
 
 namespace troika::train {
@@ -54,60 +56,72 @@ const SavedTensor& CheckpointReader::at(const std::string& name) const {
                .got = fmt::format("no `{}`", name)});
 }
 
-at::Tensor CheckpointReader::read(const std::string& name) const {
-  const auto& shape = at(name).shape;
-  return read(name, 0, c10::multiply_integers(shape)).view(shape);
+layout::Mesh CheckpointReader::mesh() const {
+  const auto& plan = index_->info.plan;
+  if (plan.empty()) return {layout::Axis::data, ranks()};
+  auto mesh = layout::Plan::parse(plan, (checkpoint_ / kIndexFile).string(), ranks()).mesh;
+  if (mesh.ranks() == ranks()) return mesh;
+  throw damaged_checkpoint(checkpoint_,
+                           fmt::format("{} with a plan for {} ranks", kIndexFile, mesh.ranks()),
+                           std::to_string(ranks()));
 }
 
-at::Tensor CheckpointReader::read(const std::string& name, int64_t offset, int64_t count) const {
-  const auto& tensor = at(name);
+at::Tensor CheckpointReader::read(const std::string& name) const {
+  return read(layout::Box::whole(name, at(name).shape));
+}
+
+at::Tensor CheckpointReader::read(const layout::Box& box) const {
+  const auto& tensor = at(box.name);
   const auto dtype = dtype_named(tensor.dtype);
-  const int64_t end = offset + count;
-  if (!dtype || offset < 0 || end > c10::multiply_integers(tensor.shape)) {
-    throw damaged_checkpoint(
-        checkpoint_,
-        fmt::format("`{}` of {} [{}]", name, tensor.dtype, fmt::join(tensor.shape, ", ")),
-        fmt::format("a known type, and at least {} elements", end));
+  if (!dtype) {
+    throw damaged_checkpoint(checkpoint_, fmt::format("`{}` of {}", box.name, tensor.dtype),
+                             "a known type");
   }
-  const auto result = at::empty({count}, at::TensorOptions(*dtype));
-  for (const auto& slice : tensor.slices) {
-    const int64_t from = std::max(offset, slice.offset);
-    const int64_t to = std::min(end, slice.offset + slice.count);
-    if (from >= to) continue;
-    const auto part = read(name, tensor, slice, from - slice.offset, to - from);
-    if (to - from == count) return part;
-    result.narrow(0, from - offset, to - from).copy_(part);
+  if (box.shape != tensor.shape) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "checkpoint " + checkpoint_.string() + " does not hold what is asked for",
+                 .got = fmt::format("`{}` of shape [{}]", box.name, fmt::join(tensor.shape, ", ")),
+                 .expected = fmt::format("[{}]", fmt::join(box.shape, ", "))});
   }
+  box.verify();
+  const auto options = at::TensorOptions(*dtype);
+  const auto result = box.flat ? at::empty({box.count()}, options) : at::empty(box.size, options);
+  for (const auto& saved : tensor.boxes) read(box, tensor, saved, result);
   return result;
 }
 
-at::Tensor CheckpointReader::read(const std::string& name, const SavedTensor& tensor,
-                                  const SavedSlice& slice, int64_t offset, int64_t count) const {
-  const auto& from = file(slice.file);
-  const auto* entry = from.find(slice.key);
+void CheckpointReader::read(const layout::Box& box, const SavedTensor& tensor,
+                            const SavedBox& saved, const at::Tensor& into) const {
+  layout::Box wanted = box;
+  wanted.name = saved.box.name;  // which may be a rank's own
+  const layout::Runs runs(saved.box, wanted);
+  if (layout::Runs(runs).next() == std::nullopt) return;
+  const auto& from = file(saved.file);
+  const auto* entry = from.find(saved.key);
+  const int64_t count = saved.box.count();
   if (!entry || dtype_name(entry->dtype) != tensor.dtype ||
-      c10::multiply_integers(entry->shape) != slice.count) {
+      c10::multiply_integers(entry->shape) != count) {
     throw damaged_checkpoint(
         checkpoint_,
-        entry ? fmt::format("`{}` of {} [{}] in {}", slice.key, *dtype_name(entry->dtype),
-                            fmt::join(entry->shape, ", "), slice.file)
-              : fmt::format("no `{}` in {}", slice.key, slice.file),
-        fmt::format("{} elements of {}", slice.count, tensor.dtype));
+        entry ? fmt::format("`{}` of {} [{}] in {}", saved.key, *dtype_name(entry->dtype),
+                            fmt::join(entry->shape, ", "), saved.file)
+              : fmt::format("no `{}` in {}", saved.key, saved.file),
+        fmt::format("{} elements of {}", count, tensor.dtype));
   }
   const int64_t bytes = entry->end - entry->begin;
   const int64_t chunks = bytes == 0 ? 0 : (bytes - 1) / index_->chunk_bytes + 1;
-  if (static_cast<int64_t>(slice.crc32c.size()) != chunks) {
+  if (static_cast<int64_t>(saved.crc32c.size()) != chunks) {
     throw damaged_checkpoint(
         checkpoint_,
-        fmt::format("`{}` in {} with {} checksums", name, slice.file, slice.crc32c.size()),
+        fmt::format("`{}` in {} with {} checksums", box.name, saved.file, saved.crc32c.size()),
         std::to_string(chunks));
   }
-  return from.read(*entry, offset, count, index_->chunk_bytes, [&](int64_t chunk, uint32_t crc) {
-    const uint32_t expected = slice.crc32c[static_cast<size_t>(chunk)];
+  from.read(*entry, runs, into, index_->chunk_bytes, [&](int64_t chunk, uint32_t crc) {
+    const uint32_t expected = saved.crc32c[static_cast<size_t>(chunk)];
     if (crc == expected) return;
-    throw damaged_checkpoint(checkpoint_,
-                             fmt::format("`{}` in {} with checksum {:08x}", name, slice.file, crc),
-                             fmt::format("{:08x}", expected));
+    throw damaged_checkpoint(
+        checkpoint_, fmt::format("`{}` in {} with checksum {:08x}", box.name, saved.file, crc),
+        fmt::format("{:08x}", expected));
   });
 }
 

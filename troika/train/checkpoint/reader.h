@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "troika/layout/mesh.h"
 #include "troika/train/checkpoint/index.h"
 #include "troika/train/checkpoint/safetensors.h"
 
@@ -18,7 +19,8 @@ namespace troika::train {
 // and the tensor, where something is not as it was written. Not for use by several threads.
 class CheckpointReader {
  public:
-  // Reads the index alone. A rank there was not has what rank 0 had.
+  // What the rank `rank` of those that wrote it has, and rank 0 where there is none of this number.
+  // Reads the index alone.
   CheckpointReader(std::filesystem::path checkpoint, int rank);
   ~CheckpointReader();
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -27,6 +29,8 @@ class CheckpointReader {
   int rank() const { return rank_; }
   int64_t format() const { return index_->format; }
   int ranks() const { return index_->ranks; }  // that wrote it
+  // Of these ranks, as the plan in the index has it; without a plan they are the data axis.
+  layout::Mesh mesh() const;
   // The same checkpoint for another rank.
   CheckpointReader of(int rank) const;
 
@@ -36,8 +40,9 @@ class CheckpointReader {
   const std::vector<int64_t>& shape(const std::string& name) const { return at(name).shape; }
 
   at::Tensor read(const std::string& name) const;
-  // Elements [offset, offset + count) in the order of dimensions: [count].
-  at::Tensor read(const std::string& name, int64_t offset, int64_t count) const;
+  // The elements of a box of the tensor of the box's name, whatever boxes it was written in: in the
+  // shape box.size or, with a flat range, [count].
+  at::Tensor read(const layout::Box& box) const;
   // All that begin with this, under their names without it.
   NamedTensors read_all(const std::string& prefix) const;
 
@@ -48,8 +53,8 @@ class CheckpointReader {
   const SavedTensor* find(const std::string& name) const;
   const SavedTensor& at(const std::string& name) const;
   const SafetensorsFile& file(const std::string& name) const;
-  at::Tensor read(const std::string& name, const SavedTensor& tensor, const SavedSlice& slice,
-                  int64_t offset, int64_t count) const;
+  void read(const layout::Box& box, const SavedTensor& tensor, const SavedBox& saved,
+            const at::Tensor& into) const;
 
   std::filesystem::path checkpoint_;
   int rank_;

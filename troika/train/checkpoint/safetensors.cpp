@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
 
 #include "troika/base/checksum.h"
@@ -107,6 +108,32 @@ void check_bools(const std::filesystem::path& path, const TensorEntry& tensor,
   }
 }
 
+// Runs counted in bytes.
+class ByteRuns {
+ public:
+  ByteRuns(layout::Runs& runs, int64_t element_bytes) : runs_(runs), element_bytes_(element_bytes) {
+    advance();
+  }
+
+  struct Bytes {
+    int64_t from, to, count;
+    int64_t end() const { return from + count; }
+  };
+  bool left() const { return next_.has_value(); }
+  const Bytes* operator->() const { return &*next_; }
+  void advance() {
+    next_.reset();
+    if (const auto run = runs_.next()) {
+      next_ = {run->from * element_bytes_, run->to * element_bytes_, run->count * element_bytes_};
+    }
+  }
+
+ private:
+  layout::Runs& runs_;
+  const int64_t element_bytes_;
+  std::optional<Bytes> next_;
+};
+
 // "a, b, c and 7 more"
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kShown = 3;
@@ -201,44 +228,43 @@ at::Tensor SafetensorsFile::read(const TensorEntry& tensor, int64_t offset, int6
   return result;
 }
 
-at::Tensor SafetensorsFile::read(const TensorEntry& tensor, int64_t offset, int64_t count,
-                                 int64_t chunk_bytes, const CheckChunk& check) const {
-  const at::Tensor result = at::empty({count}, at::TensorOptions(tensor.dtype));
-  const auto bytes = span_of(result);
-  const int64_t first = offset * static_cast<int64_t>(result.element_size());
-  const int64_t last = first + static_cast<int64_t>(bytes.size());
-  // Positions among the tensor's bytes.
-  in_pieces(first, last, chunk_bytes, [&](int64_t begin, int64_t end) {
-    const int64_t chunk = begin / chunk_bytes;
-    const int64_t chunk_begin = chunk * chunk_bytes;
-    const int64_t left = tensor.end - tensor.begin - chunk_begin;
-    const int64_t chunk_end = chunk_begin + std::min(left, chunk_bytes);
-    const auto part =
-        bytes.subspan(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
-    uint32_t crc = skip_bytes(tensor.begin + chunk_begin, tensor.begin + begin, 0);
-    crc = read_bytes(tensor.begin + begin, part, crc);
-    check(chunk, skip_bytes(tensor.begin + end, tensor.begin + chunk_end, crc));
-  });
-  check_bools(file_.path(), tensor, bytes);
-  return result;
-}
-
-uint32_t SafetensorsFile::read_bytes(int64_t begin, std::span<char> bytes, uint32_t before) const {
-  in_pieces(0, static_cast<int64_t>(bytes.size()), kPieceBytes, [&](int64_t from, int64_t to) {
-    const auto piece = bytes.subspan(static_cast<size_t>(from), static_cast<size_t>(to - from));
-    file_.read_at(data_start_ + begin + from, piece);
-    before = crc32c({piece.data(), piece.size()}, before);
-  });
-  return before;
-}
-
-uint32_t SafetensorsFile::skip_bytes(int64_t begin, int64_t end, uint32_t before) const {
-  std::vector<char> piece;
-  in_pieces(begin, end, kPieceBytes, [&](int64_t from, int64_t to) {
-    piece.resize(static_cast<size_t>(to - from));
-    before = read_bytes(from, piece, before);
-  });
-  return before;
+void SafetensorsFile::read(const TensorEntry& tensor, layout::Runs runs, const at::Tensor& into,
+                           int64_t chunk_bytes, const CheckChunk& check) const {
+  ByteRuns wanted(runs, static_cast<int64_t>(into.element_size()));
+  const auto result = span_of(into);
+  const int64_t bytes = tensor.end - tensor.begin;
+  std::vector<char> buffer;
+  // Reads [begin, end) of the tensor's bytes, and gives the result what it wants of them.
+  const auto read_piece = [&](int64_t begin, int64_t end, uint32_t crc) {
+    const auto size = static_cast<size_t>(end - begin);
+    const bool is_in_run = wanted.left() && wanted->from <= begin && end <= wanted->end();
+    if (!is_in_run) buffer.resize(size);
+    const std::span<char> piece =
+        is_in_run ? result.subspan(static_cast<size_t>(wanted->to + begin - wanted->from), size)
+                  : std::span(buffer);
+    file_.read_at(data_start_ + tensor.begin + begin, piece);
+    while (wanted.left() && wanted->from < end) {
+      const int64_t from = std::max(begin, wanted->from), to = std::min(end, wanted->end());
+      const auto place = result.subspan(static_cast<size_t>(wanted->to + from - wanted->from),
+                                        static_cast<size_t>(to - from));
+      if (!is_in_run) std::copy_n(piece.begin() + (from - begin), to - from, place.begin());
+      check_bools(file_.path(), tensor, place);
+      if (to < wanted->end()) break;
+      wanted.advance();
+    }
+    return crc32c({piece.data(), piece.size()}, crc);
+  };
+  int64_t done = 0;
+  while (wanted.left()) {
+    const int64_t chunk = std::max(done, wanted->from) / chunk_bytes;
+    const int64_t begin = chunk * chunk_bytes;
+    const int64_t end = begin + std::min(chunk_bytes, bytes - begin);
+    uint32_t crc = 0;
+    in_pieces(begin, end, kPieceBytes,
+              [&](int64_t from, int64_t to) { crc = read_piece(from, to, crc); });
+    check(chunk, crc);
+    done = end;
+  }
 }
 
 void require_replaceable(const std::filesystem::path& path) {

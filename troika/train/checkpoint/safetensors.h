@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "troika/base/file.h"
+#include "troika/layout/runs.h"
 
 namespace troika::train {
 
@@ -70,19 +71,14 @@ class SafetensorsFile {
   // [count], on the host.
   at::Tensor read(const TensorEntry& tensor, int64_t offset, int64_t count) const;
 
-  // The same, and tells the CRC-32C of every chunk of `chunk_bytes` of the tensor's bytes that
-  // holds some of these elements. The rest of those chunks is read too, and no other.
+  // Reads `runs`, which lead from the elements of a tensor of the file to those of `into`, a
+  // contiguous tensor on the host. Tells the CRC-32C of every chunk of `chunk_bytes` of the
+  // tensor's bytes that holds some of these elements. Those chunks are read in whole, and no other.
   using CheckChunk = std::function<void(int64_t chunk, uint32_t crc32c)>;
-  at::Tensor read(const TensorEntry& tensor, int64_t offset, int64_t count, int64_t chunk_bytes,
-                  const CheckChunk& check) const;
+  void read(const TensorEntry& tensor, layout::Runs runs, const at::Tensor& into,
+            int64_t chunk_bytes, const CheckChunk& check) const;
 
  private:
-  // Reads the bytes that begin at `begin` of the tensors' bytes. Returns their CRC-32C after those
-  // that `before` is the checksum of.
-  uint32_t read_bytes(int64_t begin, std::span<char> bytes, uint32_t before) const;
-  // The same for [begin, end), which nobody needs.
-  uint32_t skip_bytes(int64_t begin, int64_t end, uint32_t before) const;
-
   const File file_;
   std::unique_ptr<const SafetensorsHeader> header_;
   std::unordered_map<std::string_view, const TensorEntry*> by_name_;

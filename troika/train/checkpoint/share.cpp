@@ -40,8 +40,8 @@ struct Candidate {
 constexpr int64_t kSampleBytes = 4 << 10;
 
 PlaceHash place_of(const SharePart& part) {
-  return fingerprint(fmt::format("{} {} {} {}", part.name, c10::toString(part.tensor.scalar_type()),
-                                 part.offset, part.tensor.numel()));
+  return fingerprint(
+      fmt::format("{} {}", part.box.text(), c10::toString(part.tensor.scalar_type())));
 }
 
 uint64_t content_of(const at::Tensor& tensor) {
@@ -55,25 +55,35 @@ at::Tensor sample_of(const at::Tensor& tensor) {
   return tensor.dim() > 0 && every > 1 ? tensor.slice(0, 0, tensor.size(0), every) : tensor;
 }
 
+// The elements of the box, in its order, of a tensor that holds them and may hold more behind them.
+at::Tensor stored_part(const layout::Box& box, const at::Tensor& tensor) {
+  if (box.flat) return tensor.reshape({-1}).narrow(0, 0, box.count());
+  at::Tensor part = tensor;
+  TROIKA_CHECK(part.dim() == static_cast<int64_t>(box.size.size()), box.text());
+  for (size_t d = 0; d < box.size.size(); ++d) {
+    part = part.narrow(static_cast<int64_t>(d), 0, box.size[d]);
+  }
+  return part;
+}
+
 std::vector<Candidate> candidates(const RankState& state, bool is_main) {
-  std::map<std::string, const parallel::Shard*> shards;
+  std::map<std::string, const layout::Box*> shards;
   for (const auto& shard : state.shards) shards.emplace(shard.name, &shard);
   std::vector<Candidate> result;
   const auto add = [&](const std::string& name, const at::Tensor& tensor, bool is_model) {
     const auto found = shards.find(name);
-    Candidate next{.part = {name, name, tensor, tensor.sizes().vec(), 0}, .item = {}};
+    Candidate next{.part = {name, tensor, layout::Box::whole(name, tensor.sizes().vec())},
+                   .item = {}};
     if (found != shards.end()) {
-      const auto& shard = *found->second;
-      if (shard.count == 0) return;
-      next.part.tensor = shard.shape.empty() ? tensor : tensor.reshape({-1});
-      next.part.shape = shard.shape;
-      next.part.offset = shard.offset;
+      next.part.box = *found->second;
+      if (next.part.box.count() == 0) return;
+      next.part.tensor = stored_part(next.part.box, tensor);
       next.item.kind = Kind::part;
     } else if (is_model && is_main) {
       next.part.key = name.substr(std::string_view(kModelPrefix).size());
       next.item.kind = Kind::weights;
     }
-    next.item.bytes = tensor.nbytes();
+    next.item.bytes = next.part.tensor.nbytes();
     result.push_back(std::move(next));
   };
   for (const auto& [name, tensor] : state.model) add(kModelPrefix + name, tensor, true);
@@ -169,7 +179,7 @@ std::vector<SharePart> keep_share(const comm::Group& group, std::vector<Candidat
       continue;
     }
     if (writer == by_hash.end()) {
-      candidate.part.name = own_name(group.rank(), candidate.part.name);
+      candidate.part.box.name = own_name(group.rank(), candidate.part.box.name);
     }
     kept.push_back(std::move(candidate));
   }
@@ -177,12 +187,10 @@ std::vector<SharePart> keep_share(const comm::Group& group, std::vector<Candidat
   return replicas;
 }
 
-const SavedSlice& slice_of(const CheckpointIndex& index, const SharePart& part) {
-  const auto& slices = index.tensors.at(part.name).slices;
-  const auto found = std::find_if(slices.begin(), slices.end(), [&](const SavedSlice& slice) {
-    return slice.offset == part.offset;
-  });
-  TROIKA_CHECK(found != slices.end(), part.name + " was written by no rank");
+const SavedBox& saved_box(const CheckpointIndex& index, const SharePart& part) {
+  const auto& boxes = index.tensors.at(part.box.name).boxes;
+  const auto found = std::ranges::find(boxes, part.box, &SavedBox::box);
+  TROIKA_CHECK(found != boxes.end(), part.box.text() + " was written by no rank");
   return *found;
 }
 
@@ -209,7 +217,7 @@ std::set<PlaceHash> differing_places(const comm::Group& group, const CheckpointI
                                      const std::vector<std::vector<uint32_t>>& checksums) {
   std::vector<PlaceHash> own;
   for (size_t i = 0; i < replicas.size(); ++i) {
-    if (slice_of(index, replicas[i]).crc32c != checksums[i]) own.push_back(place_of(replicas[i]));
+    if (saved_box(index, replicas[i]).crc32c != checksums[i]) own.push_back(place_of(replicas[i]));
   }
   std::set<PlaceHash> result;
   for (const auto& list : gather_lists(group, own)) result.insert(list.begin(), list.end());
@@ -220,14 +228,11 @@ void add_written(CheckpointIndex& index, const ShareFile& file, const FileDigest
   index.files[file.name] = {digest.bytes, digest.header};
   for (size_t i = 0; i < file.parts.size(); ++i) {
     const SharePart& part = file.parts[i];
-    auto& tensor = index.tensors[part.name];
+    auto& tensor = index.tensors[part.box.name];
     tensor.dtype = *dtype_name(part.tensor.scalar_type());
-    tensor.shape = part.shape;
-    tensor.slices.push_back({.file = file.name,
-                             .key = part.key,
-                             .offset = part.offset,
-                             .count = part.tensor.numel(),
-                             .crc32c = digest.tensors[i]});
+    tensor.shape = part.box.shape;
+    tensor.boxes.push_back(
+        {.file = file.name, .key = part.key, .box = part.box, .crc32c = digest.tensors[i]});
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "troika/comm/group.h"
+#include "troika/layout/box.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/index.h"
 
@@ -14,11 +15,9 @@ namespace troika::train {
 
 // A tensor, or a part of one, in a file.
 struct SharePart {
-  std::string name;  // of the whole tensor in the checkpoint
-  std::string key;   // in the file
-  at::Tensor tensor;
-  std::vector<int64_t> shape;  // of the whole tensor
-  int64_t offset = 0;
+  std::string key;    // in the file
+  at::Tensor tensor;  // the elements of `box`, in its order
+  layout::Box box;    // with the name of the whole tensor in the checkpoint
 };
 
 struct ShareFile {
