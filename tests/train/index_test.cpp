@@ -82,7 +82,8 @@ TEST_F(Boxes, OfRanksThatDoNotFitAreNotPublished) {
               HasSubstr("elements both in `t(2,4)[0:2,0:4]{0:4}` in rank-0.safetensors and in "
                         "`t(2,4)[0:2,0:4]{2:8}` in rank-1.safetensors"));
   EXPECT_THAT(error_of_saving({0, 4}, {4, 5}),
-              HasSubstr("box `t(2,4)[0:2,0:4]{4:9}` in rank-1.safetensors"));
+              HasSubstr("a box of `t` from [0, 0] of size [2, 4] with elements from 4 to 9 in "
+                        "rank-1.safetensors"));
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
 }
 
@@ -108,15 +109,18 @@ TEST_F(Boxes, OfNumbersThatNoTensorHasAreNamed) {
   EXPECT_THAT(error_with([](auto& tensor) {
                 tensor["boxes"][0]["flat"] = {-4, 0};
               }),
-              HasSubstr("index.json with box `t(2,4)[0:2,0:4]{-4:0}` in rank-0.safetensors"));
+              HasSubstr("with elements from -4 to 0 in rank-0.safetensors"));
   EXPECT_THAT(error_with([](auto& tensor) {
                 tensor["boxes"][1]["flat"] = {4, INT64_MAX};
               }),
-              HasSubstr("box `t(2,4)[0:2,0:4]{4:9223372036854775807}` in rank-1.safetensors"));
+              HasSubstr("with elements from 4 to 9223372036854775807 in rank-1.safetensors"));
   EXPECT_THAT(error_with([](auto& tensor) {
                 tensor["boxes"][1]["size"] = {2, INT64_MAX};
               }),
               HasSubstr("in rank-1.safetensors"));
+  EXPECT_THAT(error_with([](auto& tensor) { tensor["boxes"][1]["size"] = std::vector<int64_t>(); }),
+              HasSubstr("a box of `t` from [0, 0] of size [] with elements from 4 to 8 in "
+                        "rank-1.safetensors"));
   EXPECT_THAT(error_with([](auto& tensor) { tensor["boxes"][1]["offset"] = {0}; }),
               HasSubstr("in rank-1.safetensors"));
   EXPECT_THAT(error_with([](auto& tensor) {

@@ -182,6 +182,15 @@ bool is_countable(const std::vector<int64_t>& shape) {
   return elements <= std::numeric_limits<int64_t>::max() / 8;
 }
 
+// As Box::text() of any numbers.
+std::string bad_box(const SavedBox& saved) {
+  const auto& box = saved.box;
+  auto text = fmt::format("a box of `{}` from [{}] of size [{}]", box.name,
+                          fmt::join(box.offset, ", "), fmt::join(box.size, ", "));
+  if (box.flat) text += fmt::format(" with elements from {} to {}", box.flat->begin, box.flat->end);
+  return text + " in " + saved.file;
+}
+
 // Says what is wrong with the boxes of a tensor; empty if nothing is.
 std::string fault_of(const std::string& name, const SavedTensor& tensor) {
   if (!is_countable(tensor.shape)) {
@@ -192,7 +201,7 @@ std::string fault_of(const std::string& name, const SavedTensor& tensor) {
     try {
       saved.box.verify();
     } catch (const Error&) {
-      return fmt::format("box `{}` in {}", saved.box.text(), saved.file);
+      return bad_box(saved);
     }
     boxes.push_back(saved.box);
   }
