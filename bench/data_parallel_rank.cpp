@@ -99,7 +99,7 @@ class Training {
         model_(make_model(setup.model, format)),
         inputs_(make_inputs(setup, format)),
         exchange_(make_exchange(*model_, exchange, group)),
-        optimizer_(troika::optim::make_optimizer(exchange_->parameters(*model_), setup.optimizer)) {
+        optimizer_(troika::optim::make_optimizer(exchange_->parameters(), setup.optimizer)) {
     const bool is_text = setup.model.name == "gpt";
     targets_ = at::randint(is_text ? setup.model.vocab_size : setup.model.num_classes,
                            is_text ? inputs_.sizes() : at::IntArrayRef({setup.batch}), at::kLong);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -220,8 +221,9 @@ Course train(comm::Group group, const Lesson& lesson) {
     EXPECT_EQ(convert_batch_norm(learner, group).size(), 19u);
   }
   const auto exchange = make_exchange(learner, group, lesson);
-  const auto optimizer = make_optimizer(exchange->parameters(learner), lesson);
-  optimizer->complete_sums_by([&](const at::Tensor& sums) { exchange->complete_sums(sums); });
+  const auto optimizer = make_optimizer(exchange->parameters(), lesson);
+  optimizer->complete_sums_by(
+      [&](const at::Tensor& sums) { exchange->reducer().sum(sums, "norms of parameters"); });
   Course course;
   for (int step = 0; step < kCourseSteps; ++step) {
     const auto all_shares = shares(lesson, step, group.size());
@@ -273,7 +275,7 @@ Course train_alone(int ranks, const Lesson& lesson) {
     if (lesson.feature == "clipping") {
       std::vector<at::Tensor> gradients;
       for (const auto& parameter : parameters) gradients.push_back(parameter.tensor.grad());
-      clip_norm(gradients, kClippedNorm);
+      clip_to(gradients, std::sqrt(sum_of_squares(gradients)), kClippedNorm);
     }
     optimizer->step();
     course.losses.push_back(loss.item<double>());

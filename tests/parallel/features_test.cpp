@@ -74,10 +74,9 @@ std::unique_ptr<Exchange> make_exchange(nn::Model& module, const Group& group, i
 }
 
 // Of what this rank steps.
-std::map<std::string, std::vector<float>> gradients_of(const Exchange& exchange,
-                                                       const nn::Model& module) {
+std::map<std::string, std::vector<float>> gradients_of(const Exchange& exchange) {
   std::map<std::string, std::vector<float>> result;
-  for (const auto& own : exchange.parameters(module)) {
+  for (const auto& own : exchange.parameters()) {
     if (!own.tensor.grad().defined()) continue;
     for (int64_t i = 0; i < own.tensor.numel(); ++i) {
       result[own.name].push_back(own.tensor.grad().view(-1)[i].item<float>());
@@ -105,7 +104,7 @@ TEST(DataParallelFeatures, AStepGoesOnWithGradientsThatLaterPassesDoNotMake) {
         if (strict) loss = loss + 2 * parameters[2].sum();
         loss.backward();
         exchange->finish_backward();
-        auto means = gradients_of(*exchange, *module);
+        auto means = gradients_of(*exchange);
         // What is shared out lies on rank 0.
         const bool has_any = stage == 0 || group.rank() == 0;
         const auto expected = [&](float value) {

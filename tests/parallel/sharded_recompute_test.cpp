@@ -83,7 +83,7 @@ double gathers(const comm::Group& group, const nn::RecomputePlan& plan, size_t r
   std::vector<size_t> whole;
   const auto model = chain(whole);
   Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
-  const auto optimizer = optim::make_optimizer(sharded.parameters(*model), {.lr = 0.01});
+  const auto optimizer = optim::make_optimizer(sharded.parameters(), {.lr = 0.01});
   const nn::Recompute forward(model, plan);
   uint64_t before = 0;
   for (int step = 0; step < 2; ++step) {

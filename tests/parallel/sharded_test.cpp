@@ -23,9 +23,8 @@ void step(Replica& replica, Exchange& exchange, optim::FlatOptimizer& optimizer,
   exchange.step(optimizer);
 }
 
-std::unique_ptr<optim::FlatOptimizer> optimizer_of(const Exchange& exchange,
-                                                   const Replica& replica) {
-  return optim::make_optimizer(exchange.parameters(*replica.module), kAdamW);
+std::unique_ptr<optim::FlatOptimizer> optimizer_of(const Exchange& exchange) {
+  return optim::make_optimizer(exchange.parameters(), kAdamW);
 }
 
 // The states of whole parameters, from the parts that ranks have; and a rank's parts of them.
@@ -65,20 +64,20 @@ TEST(Sharded, StatesContinueInAnyOtherStrategy) {
   comm::local::run(7, [](Group group) {
     Replica whole(kAdamW);
     Sharded sharded(*whole.module, group, {.stage = 2});
-    const auto optimizer = optimizer_of(sharded, whole);
+    const auto optimizer = optimizer_of(sharded);
     for (int i = 0; i < 3; ++i) step(whole, sharded, *optimizer, group.rank(), i);
     const auto saved = whole_states(group, sharded, optimizer->state());
 
     Replica plain(kAdamW);
     for (size_t p = 0; p < whole.values().size(); ++p) plain.assign(p, whole.values()[p]);
     DataParallel ddp(*plain.module, group);
-    const auto ddp_optimizer = optimizer_of(ddp, plain);
+    const auto ddp_optimizer = optimizer_of(ddp);
     ddp_optimizer->load_state(saved);
 
     Replica later(kAdamW);
     for (size_t p = 0; p < whole.values().size(); ++p) later.assign(p, whole.values()[p]);
     Sharded resumed(*later.module, group, {.stage = 1, .data_parallel = {.bucket_bytes = 64}});
-    const auto later_optimizer = optimizer_of(resumed, later);
+    const auto later_optimizer = optimizer_of(resumed);
     later_optimizer->load_state(parts_of(resumed, *later_optimizer, ddp_optimizer->state()));
 
     for (int i = 3; i < 6; ++i) {
@@ -101,7 +100,7 @@ TEST(Sharded, ShardsCoverEachParameterOnce) {
     Replica replica(kAdamW);
     Sharded sharded(*replica.module, group, {.stage = 1, .data_parallel = {.bucket_bytes = 64}});
     const auto shards = sharded.shards();
-    const auto pieces = sharded.parameters(*replica.module);
+    const auto pieces = sharded.parameters();
     const auto values = replica.values();
     ASSERT_EQ(shards.size(), values.size());
     ASSERT_EQ(pieces.size(), values.size());
@@ -126,7 +125,7 @@ TEST(Sharded, MovesTheBytesOfAnAllReduce) {
       comm::local::run(ranks, [&](Group group) {
         torch::nn::Linear layer(128, 64);
         Sharded sharded(*layer, group, {.stage = stage, .data_parallel = {.bucket_bytes = 8192}});
-        const auto optimizer = optim::make_optimizer(sharded.parameters(*layer), kAdamW);
+        const auto optimizer = optim::make_optimizer(sharded.parameters(), kAdamW);
         const auto bytes = [&](const auto& body) {
           const auto before = sharded.counters().bytes;
           body();
@@ -155,10 +154,9 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
 }
 
 // What a rank's optimizer steps: weights, gradients, and states of their elements.
-std::vector<at::Tensor> stepped(const Sharded& sharded, const torch::nn::Module& module,
-                                const optim::FlatOptimizer& optimizer) {
+std::vector<at::Tensor> stepped(const Sharded& sharded, const optim::FlatOptimizer& optimizer) {
   std::vector<at::Tensor> result;
-  for (const auto& piece : sharded.parameters(module)) {
+  for (const auto& piece : sharded.parameters()) {
     result.insert(result.end(), {piece.tensor, piece.tensor.grad()});
   }
   for (const auto& [name, state] : optimizer.state()) {
@@ -175,11 +173,11 @@ TEST(Sharded, HoldsWhatThePaperSays) {
         torch::nn::Sequential net(torch::nn::Linear(100, 130), torch::nn::Linear(130, 100));
         const double psi = 100 * 130 * 2 + 130 + 100;
         Sharded sharded(*net, group, {.stage = stage, .data_parallel = {.bucket_bytes = 20000}});
-        const auto optimizer = optim::make_optimizer(sharded.parameters(*net), kAdamW);
+        const auto optimizer = optim::make_optimizer(sharded.parameters(), kAdamW);
         for (int i = 0; i < 2; ++i) {
           net->forward(torch::ones({2, 100})).sum().backward();
           sharded.finish_backward();
-          auto held = stepped(sharded, *net, *optimizer);
+          auto held = stepped(sharded, *optimizer);
           for (const auto& parameter : net->parameters()) {
             held.insert(held.end(), {parameter, parameter.grad()});
           }
@@ -211,7 +209,7 @@ TEST(Sharded, StageThreeMovesHalfAsMuchAgainAndHoldsAShare) {
     comm::local::run(ranks, [&](Group group) {
       const auto model = three_blocks();
       Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
-      const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
+      const auto optimizer = optim::make_optimizer(sharded.parameters(), kAdamW);
       uint64_t before = 0;
       for (int i = 0; i < 2; ++i) {
         before = sharded.counters().bytes;
@@ -223,7 +221,7 @@ TEST(Sharded, StageThreeMovesHalfAsMuchAgainAndHoldsAShare) {
         EXPECT_EQ(parameter.storage().nbytes(), 0u);
         EXPECT_FALSE(parameter.grad().defined());
       }
-      EXPECT_EQ(bytes_of(stepped(sharded, *model, *optimizer)), 16 * 3 * block / ranks);
+      EXPECT_EQ(bytes_of(stepped(sharded, *optimizer)), 16 * 3 * block / ranks);
     });
   }
 }
@@ -237,10 +235,10 @@ TEST(Sharded, TheModuleTakesWhatWasWrittenToPieces) {
       const auto input = torch::ones({2, 64});
       Sharded sharded(*model, group, {.stage = stage, .keep_elements = 0});
       EXPECT_EQ(sharded.shares_parameters(), stage == 3);
-      const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
+      const auto optimizer = optim::make_optimizer(sharded.parameters(), kAdamW);
       make_step(*model, sharded, *optimizer);
       if (all_there) sharded.agree();
-      for (const auto& piece : sharded.parameters(*model)) piece.tensor.detach().fill_(0.5);
+      for (const auto& piece : sharded.parameters()) piece.tensor.detach().fill_(0.5);
       sharded.spread_parameters();
       if (stage == 3 && !all_there) sharded.agree();
       for (const auto& parameter : model->parameters()) {
@@ -277,7 +275,7 @@ TEST(Sharded, StageThreeHasAllParametersAfterAgree) {
     const auto model = three_blocks();
     const auto input = torch::ones({2, 64});
     Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
-    const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
+    const auto optimizer = optim::make_optimizer(sharded.parameters(), kAdamW);
     for (int i = 0; i < 2; ++i) {
       make_step(*model, sharded, *optimizer);
       const torch::NoGradGuard no_grad;
@@ -300,7 +298,7 @@ TEST(Sharded, GroupsExchangeTheirShardsOfGradientsAlone) {
     const auto model = three_blocks();
     Sharded sharded(*model, group, {.stage = 3, .group_size = kGroup, .keep_elements = 0});
     EXPECT_EQ(sharded.sharing_group().size(), kGroup);
-    const auto optimizer = optim::make_optimizer(sharded.parameters(*model), kAdamW);
+    const auto optimizer = optim::make_optimizer(sharded.parameters(), kAdamW);
     const int64_t block = 64 * 64 + 64;
     uint64_t before = 0;
     for (int i = 0; i < 2; ++i) {
@@ -309,7 +307,7 @@ TEST(Sharded, GroupsExchangeTheirShardsOfGradientsAlone) {
     }
     EXPECT_EQ(sharded.counters().bytes - before,
               (3 + 2 + 3) * 4 * block * (kGroup - 1) / kGroup + 3 * 4 * block / kGroup);
-    EXPECT_EQ(bytes_of(stepped(sharded, *model, *optimizer)), 16 * 3 * block / kGroup);
+    EXPECT_EQ(bytes_of(stepped(sharded, *optimizer)), 16 * 3 * block / kGroup);
   });
 }
 

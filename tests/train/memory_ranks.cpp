@@ -75,7 +75,7 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
   Measured result{.start = most()};
   const Loops start;
   FitContext context{.options = options, .group = group, .folder = {}, .task = *task, .at = start};
-  context.exchange = &step.exchange();
+  context.store = &step.exchange();
   context.optimization = &step.optimization();
   WeightAverage average(options.ema.decay, options.ema.use_buffers);
   if (options.ema.enabled) average.attach(context);

@@ -8,7 +8,6 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/parallel/norm.h"
 #include "troika/parallel/reducer.h"
 #include "troika/parallel/replicas.h"
 
@@ -104,8 +103,12 @@ bool DataParallel::begin_step(double weight) {
   return true;
 }
 
-double DataParallel::clip_grad_norm(double max_norm) {
-  return clip_norm(reducer_->gradients(), max_norm);
+std::vector<at::Tensor> DataParallel::gradients() const {
+  return reducer_->gradients();
+}
+
+std::vector<optim::Parameter> DataParallel::parameters() const {
+  return trained_parameters(module_);
 }
 
 void DataParallel::step_by(const std::function<void()>& update) {

@@ -101,9 +101,9 @@ class DataParallel : public Exchange {
   // parameters that got no gradient, or that were frozen or added meanwhile, and whatever the
   // group's collectives throw.
   void finish_backward() override;
-  // Without communication: every rank has the same gradients, and gets the same bits whatever its
-  // number of threads.
-  double clip_grad_norm(double max_norm) override;
+  // Every rank has the same bits, so clip_grad_norm() does not communicate.
+  std::vector<at::Tensor> gradients() const override;
+  std::vector<optim::Parameter> parameters() const override;
   void step_by(const std::function<void()>& update) override;
   // Parameters are equal after each step, buffers with broadcast_buffers; else all get rank 0's.
   void agree() override;

@@ -8,7 +8,6 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/parallel/norm.h"
 #include "troika/parallel/replicas.h"
 
 namespace troika::parallel {
@@ -47,7 +46,7 @@ LocalSteps::LocalSteps(torch::nn::Module& module, comm::Group group,
   } else {
     make_same(group_, module_, options_.synchronous.copy_state);
   }
-  parameters_ = parameters(module_);
+  parameters_ = trained_parameters(module_);
   if (options_.outer) make_anchors();
 }
 
@@ -84,13 +83,8 @@ bool LocalSteps::set_syncing(bool syncing) {
   return synchronous_ ? synchronous_->set_syncing(syncing) : true;
 }
 
-double LocalSteps::clip_grad_norm(double max_norm) {
-  if (synchronous_) return synchronous_->clip_grad_norm(max_norm);
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters_) {
-    if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
-  }
-  return clip_norm(gradients, max_norm);
+std::vector<at::Tensor> LocalSteps::gradients() const {
+  return synchronous_ ? synchronous_->gradients() : ParameterStore::gradients();
 }
 
 void LocalSteps::step_by(const std::function<void()>& update) {

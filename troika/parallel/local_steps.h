@@ -56,8 +56,9 @@ class LocalSteps : public Exchange {
 
   bool begin_step(double weight) override;
   void finish_backward() override;
-  // Outside of the warm-up, of this rank's own gradients.
-  double clip_grad_norm(double max_norm) override;
+  std::vector<optim::Parameter> parameters() const override { return parameters_; }
+  // Outside of the warm-up, this rank's own, whose norm clip_grad_norm() bounds.
+  std::vector<at::Tensor> gradients() const override;
   void step_by(const std::function<void()>& update) override;
   void agree() override;
   // "steps" of the warm-up and of the "round", this rank's "weight" in it where begin_step() was

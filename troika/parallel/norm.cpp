@@ -37,10 +37,4 @@ void clip_to(const std::vector<at::Tensor>& tensors, double norm, double max_nor
   for (const auto& tensor : tensors) tensor.mul_(max_norm / norm);
 }
 
-double clip_norm(const std::vector<at::Tensor>& tensors, double max_norm) {
-  const double norm = std::sqrt(sum_of_squares(tensors));
-  clip_to(tensors, norm, max_norm);
-  return norm;
-}
-
 }  // namespace troika::parallel

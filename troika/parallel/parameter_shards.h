@@ -11,7 +11,7 @@
 #include "troika/comm/group.h"
 #include "troika/optim/flat_parameters.h"
 #include "troika/parallel/buckets.h"
-#include "troika/parallel/exchange.h"
+#include "troika/parallel/parameter_store.h"
 
 namespace troika::parallel {
 

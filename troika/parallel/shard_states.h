@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/parallel/exchange.h"
+#include "troika/parallel/parameter_store.h"
 
 namespace troika::parallel {
 

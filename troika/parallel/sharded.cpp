@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -12,7 +11,6 @@
 #include "troika/nn/memory_format.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
-#include "troika/parallel/norm.h"
 #include "troika/parallel/parameter_shards.h"
 #include "troika/parallel/reducer.h"
 #include "troika/parallel/replicas.h"
@@ -115,7 +113,7 @@ Sharded::~Sharded() {
   if (blocks_) blocks_->detach();
 }
 
-std::vector<optim::Parameter> Sharded::parameters(const torch::nn::Module& /*module*/) const {
+std::vector<optim::Parameter> Sharded::parameters() const {
   return shards_->pieces();
 }
 
@@ -123,24 +121,18 @@ std::vector<layout::Box> Sharded::shards() const {
   return shards_->shards();
 }
 
-bool Sharded::any(bool here) {
-  const auto flag = at::full({1}, here ? 1 : 0, at::kByte);
-  group_.all_reduce(flag, comm::ReduceOp::max, {.label = "on any rank"});
-  return flag.item<uint8_t>() > 0;
-}
-
 void Sharded::spread_parameters() {
   if (blocks_ && !blocks_->has_all()) blocks_->release_all();
   shards_->refresh();
 }
 
-void Sharded::sum_of_first_group(const at::Tensor& sums, std::string_view label) const {
-  if (group_.rank() >= sharing_.size()) sums.zero_();
-  group_.all_reduce(sums, comm::ReduceOp::sum, {.label = label});
+void Sharded::OverShards::sum(const at::Tensor& numbers, std::string_view label) const {
+  if (sharded_.group_.rank() >= sharded_.sharing_.size()) numbers.zero_();
+  sharded_.group_.all_reduce(numbers, comm::ReduceOp::sum, {.label = label});
 }
 
-void Sharded::complete_sums(const at::Tensor& sums) {
-  sum_of_first_group(sums, "norms of parameters");
+void Sharded::OverShards::max(const at::Tensor& numbers, std::string_view label) const {
+  sharded_.group_.all_reduce(numbers, comm::ReduceOp::max, {.label = label});
 }
 
 bool Sharded::begin_step(double weight) {
@@ -185,18 +177,6 @@ bool Sharded::set_syncing(bool syncing) {
   const bool before = reducer_->syncing();
   reducer_->set_syncing(syncing);
   return before;
-}
-
-double Sharded::clip_grad_norm(double max_norm) {
-  std::vector<at::Tensor> gradients;
-  for (const auto& piece : shards_->pieces()) {
-    if (piece.tensor.grad().defined()) gradients.push_back(piece.tensor.grad());
-  }
-  const auto sum = at::full({1}, sum_of_squares(gradients), at::kDouble);
-  sum_of_first_group(sum, "norm of gradients");
-  const double norm = std::sqrt(sum.item<double>());
-  clip_to(gradients, norm, max_norm);
-  return norm;
 }
 
 void Sharded::step_by(const std::function<void()>& update) {

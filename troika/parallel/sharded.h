@@ -37,7 +37,7 @@ struct ShardedOptions {
 // A step is DataParallel's, up to rounding, and the same bits on all ranks:
 //
 //   parallel::Sharded sharded(*model, group, {.stage = 2});
-//   auto optimizer = optim::make_optimizer(sharded.parameters(*model), options);
+//   auto optimizer = optim::make_optimizer(sharded.parameters(), options);
 //   loss.backward(); sharded.finish_backward(); sharded.step(*optimizer);
 //
 // Parameters lie in buckets, of each of which rank r owns the r-th block. Gradients are averaged
@@ -67,9 +67,11 @@ struct ShardedOptions {
 // ranks in the same place of other groups: 2 (n - 1) / (n g) of the model's bytes for n groups, the
 // only ones that go between groups.
 //
-// LARS and LAMB need norms of whole parameters, by complete_sums(), as
+// LARS and LAMB need norms of whole parameters, as
 //
-//   optimizer->complete_sums_by([&](const at::Tensor& sums) { sharded.complete_sums(sums); });
+//   optimizer->complete_sums_by([&](const at::Tensor& sums) {
+//     sharded.reducer().sum(sums, "norms of parameters");
+//   });
 //
 // and adamw_8bit needs whole blocks of elements, by ShardedOptions::piece_multiple.
 class Sharded : public Exchange {
@@ -80,19 +82,16 @@ class Sharded : public Exchange {
   Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options);
   ~Sharded() override;
 
-  std::vector<optim::Parameter> parameters(const torch::nn::Module& module) const override;
+  std::vector<optim::Parameter> parameters() const override;
   std::vector<layout::Box> shards() const override;
-  bool any(bool here) override;
   // In stage 3.
   bool shares_parameters() const override { return blocks_ != nullptr; }
+  const GroupReducer& reducer() const override { return over_shards_; }
   void spread_parameters() override;
-  void complete_sums(const at::Tensor& sums) override;
 
   // Throws Error(usage) in stage 3 where a rank has no weight.
   bool begin_step(double weight) override;
   void finish_backward() override;
-  // A collective of 8 bytes.
-  double clip_grad_norm(double max_norm) override;
   void step_by(const std::function<void()>& update) override;
   void agree() override;
   // None: steps depend on nothing else.
@@ -109,9 +108,17 @@ class Sharded : public Exchange {
   comm::Counters counters() const;
 
  private:
-  // Over the ranks of the first sharing group, on all ranks: each group has the same to add up, but
-  // might do it in another order.
-  void sum_of_first_group(const at::Tensor& sums, std::string_view label) const;
+  // Each sharing group has the same to add up, but might do it in another order: the first one's
+  // sums are for all.
+  class OverShards : public GroupReducer {
+   public:
+    explicit OverShards(const Sharded& sharded) : sharded_(sharded) {}
+    void sum(const at::Tensor& numbers, std::string_view label) const override;
+    void max(const at::Tensor& numbers, std::string_view label) const override;
+
+   private:
+    const Sharded& sharded_;
+  };
 
   torch::nn::Module& module_;
   nn::ModuleWatch watch_;
@@ -119,6 +126,7 @@ class Sharded : public Exchange {
   const ShardedOptions options_;
   comm::Group sharing_;                // of group_size ranks, or group_
   std::optional<comm::Group> copies_;  // of ranks that have the same shards; none if this one alone
+  const OverShards over_shards_{*this};
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<ParameterShards> shards_;
   std::shared_ptr<BlockParameters> blocks_;  // of stage 3

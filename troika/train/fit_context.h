@@ -18,7 +18,7 @@ namespace troika::layout {
 struct Plan;
 }
 namespace troika::parallel {
-class Exchange;
+class ParameterStore;
 }
 
 namespace troika::train {
@@ -41,8 +41,8 @@ struct FitContext {
   MetricValues row = {};
   // The plan that fit() carries out; null outside of it.
   const layout::Plan* plan = nullptr;
-  // How the ranks' replicas agree, and what this rank steps: they are there from on_fit_start on.
-  parallel::Exchange* exchange = nullptr;
+  // Who owns which parameters, and what this rank steps: they are there from on_fit_start on.
+  parallel::ParameterStore* store = nullptr;
   Optimization* optimization = nullptr;
   // The forward passes of an epoch in training mode, without gradients and logs: for statistics
   // that the module keeps. Called by all ranks.

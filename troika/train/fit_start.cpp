@@ -166,7 +166,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
     context_.learning_rate = training_step_->optimization().learning_rate();
     hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
   });
-  context_.exchange = &training_step_->exchange();
+  context_.store = &training_step_->exchange();
   context_.optimization = &training_step_->optimization();
   context_.run_training_data = [this] { run_training_data(); };
   context_.save_checkpoint = [this](const auto& path, bool weights_only) {

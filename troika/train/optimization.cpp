@@ -53,9 +53,9 @@ bool is_on_host(const std::vector<optim::Parameter>& parameters) {
                      [](const auto& parameter) { return parameter.tensor.is_cpu(); });
 }
 
-// Optimizers of room optim step pieces; see Exchange::complete_sums().
-void require_steppable(const parallel::Exchange& exchange, const OptimizerRecipe& recipe) {
-  if (exchange.shards().empty() || !recipe.make || recipe.is_element_wise) return;
+// Optimizers of room optim step pieces; see FlatOptimizer::complete_sums_by().
+void require_steppable(const parallel::ParameterStore& store, const OptimizerRecipe& recipe) {
+  if (store.shards().empty() || !recipe.make || recipe.is_element_wise) return;
   throw Error("train", ErrorKind::usage,
               {.what = "a strategy that shares parameters out among ranks",
                .got = "optimizer of configure_optimizers(), which needs whole ones",
@@ -64,13 +64,14 @@ void require_steppable(const parallel::Exchange& exchange, const OptimizerRecipe
 
 }  // namespace
 
-Optimization::Optimization(const nn::Precision& precision, const torch::nn::Module& module,
-                           parallel::Exchange& exchange, const OptimizerRecipe& recipe)
-    : Optimization(precision, exchange.parameters(module), recipe,
-                   [&exchange](bool here) { return exchange.any(here); }) {
-  require_steppable(exchange, recipe);
+Optimization::Optimization(const nn::Precision& precision, const parallel::ParameterStore& store,
+                           const OptimizerRecipe& recipe)
+    : Optimization(precision, store.parameters(), recipe, [&store](bool here) {
+        return store.reducer().any(here, "overflow of gradients");
+      }) {
+  require_steppable(store, recipe);
   optimizer_->complete_sums_by(
-      [&exchange](const at::Tensor& sums) { exchange.complete_sums(sums); });
+      [&store](const at::Tensor& sums) { store.reducer().sum(sums, "norms of parameters"); });
 }
 
 Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
@@ -94,11 +95,11 @@ void Optimization::take_gradients() {
   if (scaler_) scaler_->unscale(*optimizer_);
 }
 
-void Optimization::clip(parallel::Exchange& exchange, double bound, const std::string& by) {
+void Optimization::clip(parallel::ParameterStore& store, double bound, const std::string& by) {
   if (bound == 0) return;
   if (by == "norm") {
     // Scales are powers of two: this is the clipping of the unscaled gradients, to the bit.
-    exchange.clip_grad_norm(bound * loss_scale().value_or(1));
+    store.clip_grad_norm(bound * loss_scale().value_or(1));
     return;
   }
   take_gradients();
@@ -108,8 +109,8 @@ void Optimization::clip(parallel::Exchange& exchange, double bound, const std::s
   }
 }
 
-void Optimization::step(parallel::Exchange& exchange) {
-  exchange.step_by([this] { update(); });
+void Optimization::step(parallel::ParameterStore& store) {
+  store.step_by([this] { update(); });
 }
 
 void Optimization::update() {
@@ -147,8 +148,8 @@ optim::NamedTensors Optimization::state() const {
   return result;
 }
 
-std::vector<layout::Box> Optimization::shards(const parallel::Exchange& exchange) const {
-  const auto shards = exchange.shards();
+std::vector<layout::Box> Optimization::shards(const parallel::ParameterStore& store) const {
+  const auto shards = store.shards();
   if (shards.empty()) return {};
   std::vector<layout::Box> result;
   for (const auto& [name, tensor] : optimizer_->state()) {
@@ -162,10 +163,10 @@ int64_t Optimization::elements_each(const std::string& state) const {
   return optimizer_->elements_each(std::string_view(state).substr(state.rfind('.') + 1));
 }
 
-optim::NamedTensors Optimization::saved_states(const parallel::Exchange& exchange,
+optim::NamedTensors Optimization::saved_states(const parallel::ParameterStore& store,
                                                const CheckpointReader& saved,
                                                const std::string& prefix) const {
-  const auto shards = exchange.shards();
+  const auto shards = store.shards();
   std::map<std::string, at::Tensor> own;
   for (auto& [name, tensor] : optimizer_->state()) own.emplace(name, tensor);
   optim::NamedTensors result;
@@ -193,11 +194,11 @@ optim::NamedTensors Optimization::saved_states(const parallel::Exchange& exchang
   return result;
 }
 
-void Optimization::load(const parallel::Exchange& exchange, const CheckpointReader& saved,
+void Optimization::load(const parallel::ParameterStore& store, const CheckpointReader& saved,
                         const std::string& prefix) {
   skipped_ = saved.read(prefix + kSkipped).item<int64_t>();
   set_learning_rate(saved.read(prefix + kRate).item<double>());
-  const auto states = saved_states(exchange, saved, prefix + kStates);
+  const auto states = saved_states(store, saved, prefix + kStates);
   require_same_optimizer(states, optimizer_->state(), saved);
   optimizer_->load_state(states);
   if (scaler_) scaler_->load_state(saved.read_all(prefix + kScaler));

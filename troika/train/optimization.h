@@ -12,12 +12,8 @@
 #include "troika/optim/grad_scaler.h"
 #include "troika/optim/master_weights.h"
 #include "troika/optim/optimizer.h"
-#include "troika/parallel/exchange.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/train/optimizer_recipe.h"
-
-namespace torch::nn {
-class Module;
-}
 
 namespace troika::train {
 
@@ -30,10 +26,10 @@ class Optimization {
   // Where ranks hold different gradients, `agree` tells of an overflow on any of them.
   Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
                const OptimizerRecipe& recipe, optim::GradScaler::Agree agree = {});
-  // Steps the parameters this rank owns. The exchange must outlive it. Throws Error(usage) for an
-  // optimizer of the recipe's own that needs whole parameters where it shares them out.
-  Optimization(const nn::Precision& precision, const torch::nn::Module& module,
-               parallel::Exchange& exchange, const OptimizerRecipe& recipe);
+  // Steps the parameters this rank owns. `store` must outlive it. Throws Error(usage) for an
+  // optimizer of the recipe's own that needs whole parameters where the store cuts them.
+  Optimization(const nn::Precision& precision, const parallel::ParameterStore& store,
+               const OptimizerRecipe& recipe);
 
   double learning_rate() const { return optimizer_->learning_rate(); }
   void set_learning_rate(double rate) { optimizer_->set_learning_rate(rate); }
@@ -46,9 +42,9 @@ class Optimization {
   at::Tensor scaled(const at::Tensor& loss) const;
   // Bounds the gradients that finish_backward() left: their common norm, or with `by` "value" each
   // number. Gradients that overflowed stay. 0: no bound.
-  void clip(parallel::Exchange& exchange, double bound, const std::string& by);
-  // The exchange's step, which is left out where a gradient has overflowed.
-  void step(parallel::Exchange& exchange);
+  void clip(parallel::ParameterStore& store, double bound, const std::string& by);
+  // The store's step, which is left out where a gradient has overflowed.
+  void step(parallel::ParameterStore& store);
 
   // Steps that an overflow has cost so far.
   int64_t skipped() const { return skipped_; }
@@ -61,11 +57,11 @@ class Optimization {
   // this object.
   optim::NamedTensors state() const;
   // The shards in state(), and which part of the whole parameter's state each is.
-  std::vector<layout::Box> shards(const parallel::Exchange& exchange) const;
+  std::vector<layout::Box> shards(const parallel::ParameterStore& store) const;
   // Takes what state() gave in a checkpoint, where it is behind `prefix`: the parts it needs of the
   // states of whole parameters, whoever had them. parameters() are there already. Throws
   // Error(usage) for states of another optimizer.
-  void load(const parallel::Exchange& exchange, const CheckpointReader& saved,
+  void load(const parallel::ParameterStore& store, const CheckpointReader& saved,
             const std::string& prefix);
 
  private:
@@ -74,7 +70,7 @@ class Optimization {
   void update();
   // The block size of the state `<parameter>.<state>`.
   int64_t elements_each(const std::string& state) const;
-  optim::NamedTensors saved_states(const parallel::Exchange& exchange,
+  optim::NamedTensors saved_states(const parallel::ParameterStore& store,
                                    const CheckpointReader& saved, const std::string& prefix) const;
 
   std::vector<optim::Parameter> parameters_;  // the optimizer's

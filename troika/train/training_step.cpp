@@ -139,7 +139,7 @@ TrainingStep::TrainingStep(const TrainOptions& options, const layout::Plan& plan
   own.optimizer = recipe_.optimizer;
   exchange_ = make_exchange(plan, own, task_, group, trace);
   try {
-    optimization_.emplace(placement_.precision, task_.module(), *exchange_, recipe_);
+    optimization_.emplace(placement_.precision, *exchange_, recipe_);
   } catch (const Error&) {
     try_to_make_whole();
     throw;

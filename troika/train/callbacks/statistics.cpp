@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "troika/compat/torch.h"
-#include "troika/parallel/exchange.h"
 #include "troika/parallel/norm.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
 
@@ -31,7 +31,7 @@ StatisticsMonitor::StatisticsMonitor(const TrainOptions::Statistics& options)
       of_weights_(has(options.of, "weights")) {}
 
 void StatisticsMonitor::on_fit_start(FitContext& context) {
-  parameters_ = context.exchange->parameters(context.task.module());
+  parameters_ = context.store->parameters();
   names_ = {""};
   groups_.clear();
   for (const auto& parameter : parameters_) {
@@ -84,10 +84,8 @@ void StatisticsMonitor::log(FitContext& context, const std::string& what,
       extreme[2 * group + 1] = std::max(extreme[2 * group + 1], -least.item<double>());
     }
   }
-  if (!context.exchange->shards().empty()) {
-    context.exchange->complete_sums(sums);
-    context.group.all_reduce(extremes, comm::ReduceOp::max, {.label = "statistics"});
-  }
+  context.store->reducer().sum(sums, "statistics");
+  context.store->reducer().max(extremes, "statistics");
   const LogOptions options{.sync_dist = true};
   for (size_t g = 0; g < names_.size(); ++g) {
     if (sum[3 * g + 2] == 0) continue;

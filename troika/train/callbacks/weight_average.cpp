@@ -5,7 +5,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/parallel/exchange.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
 #include "troika/train/training_step.h"
@@ -20,12 +20,12 @@ constexpr const char* kAverage = ".average";
 }  // namespace
 
 void WeightAverage::attach(const FitContext& context) {
-  exchange_ = context.exchange;
+  store_ = context.store;
   weights_.clear();
   buffers_.clear();
   is_in_module_ = false;
   updates_ = 0;
-  const auto in_module = exchange_->parameters(context.task.module());
+  const auto in_module = store_->parameters();
   const auto& stepped = context.optimization->parameters();
   for (size_t i = 0; i < stepped.size(); ++i) {
     const auto source = stepped[i].tensor.detach();
@@ -68,7 +68,7 @@ void WeightAverage::take_loaded(const CheckpointReader& saved) {
   // A model that was saved without averages of buffers has their latest values: the averages begin
   // with them.
   for (auto& entry : buffers_) entry.average.copy_(saved.read(key(entry.name)));
-  auto shards = exchange_->shards();
+  auto shards = store_->shards();
   for (size_t i = 0; i < weights_.size(); ++i) {
     auto& [name, source, average, in_module, replaced] = weights_[i];
     if (shards.empty()) {
@@ -98,7 +98,7 @@ void WeightAverage::update() {
 
 WeightAverage WeightAverage::copy() const {
   WeightAverage result(decay_, uses_buffers_);
-  result.exchange_ = exchange_;
+  result.store_ = store_;
   result.weights_ = weights_;
   result.buffers_ = buffers_;
   result.updates_ = updates_;
@@ -118,7 +118,7 @@ void WeightAverage::put_into_module() {
     }
   }
   is_in_module_ = true;
-  exchange_->spread_parameters();
+  store_->spread_parameters();
 }
 
 void WeightAverage::take_back_alone() {
@@ -135,7 +135,7 @@ void WeightAverage::take_back_alone() {
 void WeightAverage::take_back() {
   if (!is_in_module_) return;
   take_back_alone();
-  exchange_->spread_parameters();
+  store_->spread_parameters();
 }
 
 NamedTensors WeightAverage::count() const {
@@ -167,7 +167,7 @@ void WeightAverage::put_into(RankState& state) const {
   }
   // The weights may be whole where the averages are not.
   std::erase_if(state.shards, [](const auto& s) { return s.name.starts_with(kModelPrefix); });
-  for (const auto& shard : exchange_->shards()) {
+  for (const auto& shard : store_->shards()) {
     for (const char* prefix : {kModelPrefix, kRawPrefix}) {
       state.shards.push_back(shard);
       state.shards.back().name = prefix + shard.name;
@@ -177,7 +177,7 @@ void WeightAverage::put_into(RankState& state) const {
 
 std::vector<layout::Box> WeightAverage::shards() const {
   if (updates_ == 0) return {};
-  auto result = exchange_->shards();
+  auto result = store_->shards();
   for (auto& shard : result) shard.name += kAverage;
   return result;
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "troika/nn/state.h"
-#include "troika/parallel/exchange.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/train/checkpoint/reader.h"
 
 namespace troika::train {
@@ -25,7 +25,7 @@ class WeightAverage {
   explicit WeightAverage(std::optional<double> decay, bool buffers = false)
       : decay_(decay), uses_buffers_(buffers) {}
 
-  // Before the functions below; begins anew, or with what load_state() has. The context's exchange
+  // Before the functions below; begins anew, or with what load_state() has. The context's store
   // and module must outlive their use. Called by all ranks.
   void attach(const FitContext& context);
 
@@ -72,7 +72,7 @@ class WeightAverage {
 
   const std::optional<double> decay_;
   const bool uses_buffers_;
-  parallel::Exchange* exchange_ = nullptr;
+  parallel::ParameterStore* store_ = nullptr;
   std::vector<Entry> weights_;
   std::vector<Entry> buffers_;
   int64_t updates_ = 0;

@@ -1,0 +1,37 @@
+#include "troika/parallel/parameter_store.h"
+
+#include <cmath>
+#include <utility>
+
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/norm.h"
+
+namespace troika::parallel {
+
+std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module) {
+  std::vector<optim::Parameter> result;
+  for (auto& item : nn::trained_parameters(module)) {
+    result.push_back({std::move(item.name), std::move(item.tensor)});
+  }
+  return result;
+}
+
+std::vector<at::Tensor> ParameterStore::gradients() const {
+  std::vector<at::Tensor> result;
+  for (const auto& parameter : parameters()) {
+    if (parameter.tensor.grad().defined()) result.push_back(parameter.tensor.grad());
+  }
+  return result;
+}
+
+double ParameterStore::clip_grad_norm(double max_norm) {
+  const auto gradients = this->gradients();
+  const auto sum = at::full({1}, sum_of_squares(gradients), at::kDouble);
+  reducer().sum(sum, "norm of gradients");
+  const double norm = std::sqrt(sum.item<double>());
+  clip_to(gradients, norm, max_norm);
+  return norm;
+}
+
+}  // namespace troika::parallel
