@@ -19,7 +19,8 @@ struct FaultPlan {
 // `fault` is an operation that the lower half of the ranks calls in one way and the upper half in
 // another, in place of "step"; `victim` is its root. What each rank got to know goes as one line
 // into FOLDER/news, a pipe: rank, pid, milliseconds of the last call, kind of the error (0: none),
-// when the rank knew it or misbehaved (milliseconds of the machine's monotonic clock), message. Returns the exit status of the rank's process, whose number is in the environment.
+// when the rank knew it or misbehaved (milliseconds of the machine's monotonic clock), message.
+// Returns the exit status of the rank's process, whose number is in the environment.
 int run_fault_rank(const FaultPlan& plan);
 
 }  // namespace troika::comm
