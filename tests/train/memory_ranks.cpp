@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "tests/train/noise.h"
 #include "tests/train/ranks_main.h"
 #include "troika/base/memory.h"
 #include "troika/base/text.h"
@@ -31,23 +32,6 @@
 
 namespace troika::train {
 namespace {
-
-// Noise of the model's shape.
-class Noise : public data::Dataset {
- public:
-  explicit Noise(const nn::ModelOptions& model) : model_(model) {}
-  int64_t size() const override { return 1 << 20; }
-  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
-    const auto inputs = nn::example_input(model_, static_cast<int64_t>(indices.size()));
-    const bool text = model_.name == "gpt";
-    return {inputs, text ? inputs.clone() : at::zeros({inputs.size(0)}, at::kLong)};
-  }
-  int64_t num_classes() const override { return model_.num_classes; }
-  std::vector<int64_t> input_shape() const override { return {}; }
-
- private:
-  const nn::ModelOptions model_;
-};
 
 data::Batch batch_of(const data::Dataset& dataset, int64_t size) {
   return dataset.load(std::vector<int64_t>(static_cast<size_t>(size)), {});
@@ -108,7 +92,7 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
 }
 
 Measured measure(const TrainOptions& options, const comm::Group& group) {
-  return measure(options, group, Noise(options.model), [&] { return make_task(options); });
+  return measure(options, group, Noise(options.model), [&] { return make_task_to_fit(options); });
 }
 
 TrainOptions options_for(const std::string& model) {

@@ -37,7 +37,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   // No rank makes tensors that rank 0 refuses.
   group.barrier({.label = "memory check"});
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
-  const auto task = train::make_task(options);
+  const auto task = train::make_task_to_fit(options);
   train::Trainer trainer(options, group, std::move(folder));
   trainer.expect_memory(memory);
   trainer.stop_on_signals(signals);

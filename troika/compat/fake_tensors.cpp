@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "troika/base/error.h"
 #include "troika/compat/fake_results.h"
 #include "troika/compat/tensor_memory.h"
 
@@ -26,6 +27,7 @@ using torch::jit::Stack;
 constexpr auto kKey = c10::DispatchKey::CustomRNGKeyId;
 
 thread_local int guards = 0;
+thread_local FakeObserver* observer = nullptr;
 
 enum class Treatment {
   run,        // it makes no values, or nobody knows its results' shapes
@@ -97,6 +99,13 @@ void without_work(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack
           (!results.empty() && takes_scratch(schema.name(), arguments, results.front()));
     results.resize(schema.returns().size());  // operators on lists return nothing
   }
+  if (observer) {
+    if (!run && treatment == Treatment::leave) {
+      observer->left_out(op, arguments);
+    } else {
+      observer->ran(op, arguments);
+    }
+  }
   if (run) {
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
     return;
@@ -132,15 +141,18 @@ void register_once() {
 
 }  // namespace
 
-FakeTensorGuard::FakeTensorGuard() {
+FakeTensorGuard::FakeTensorGuard(FakeObserver* told) {
   register_once();
+  TROIKA_CHECK(!told || guards == 0, "an observer of a guard that is not the outermost");
   if (guards++ > 0) return;
-  give_tensors_no_memory(true);
+  observer = told;
+  give_tensors_no_memory(true, /*counts=*/told == nullptr);
   c10::impl::tls_set_dispatch_key_included(kKey, true);
 }
 
 FakeTensorGuard::~FakeTensorGuard() {
   if (--guards > 0) return;
+  observer = nullptr;
   give_tensors_no_memory(false);
   c10::impl::tls_set_dispatch_key_included(kKey, false);
 }

@@ -2,7 +2,19 @@
 // what they give): a model of any size runs forward and backward as far as its memory goes.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 namespace troika::compat {
+
+// Told of every operator under a FakeTensorGuard, in the order of their calls.
+class FakeObserver {
+ public:
+  virtual ~FakeObserver() = default;
+  // It was not carried out: its arguments are as they were.
+  virtual void left_out(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) = 0;
+  // It runs on what is there, or its results are tensors without memory.
+  virtual void ran(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) = 0;
+};
 
 // While it lives, tensors that this thread makes on the CPU have addresses of their own, and memory
 // only where something writes to it: reading gives zeros. Operators are not carried out where the
@@ -15,7 +27,9 @@ namespace troika::compat {
 // belong to one thread.
 class [[nodiscard]] FakeTensorGuard {
  public:
-  FakeTensorGuard();
+  FakeTensorGuard() : FakeTensorGuard(nullptr) {}
+  // With an observer, which must outlive it, tensors do not count. It must be the outermost guard.
+  explicit FakeTensorGuard(FakeObserver* observer);
   ~FakeTensorGuard();
   FakeTensorGuard(const FakeTensorGuard&) = delete;
   FakeTensorGuard& operator=(const FakeTensorGuard&) = delete;

@@ -28,21 +28,25 @@ int64_t size_of(void* data) {
   return static_cast<int64_t>(::malloc_usable_size(data));
 }
 
-// The addresses that tensors without memory have.
+// The addresses that tensors without memory have, which count; and those that do not.
 memory::AddressSpace& addresses() {
   static auto* one = new memory::AddressSpace;  // tensors may outlive all else
   return *one;
 }
+memory::AddressSpace& uncounted() {
+  static auto* one = new memory::AddressSpace;
+  return *one;
+}
 
 thread_local bool without_memory = false;
-// Less is not worth a mapping.
-constexpr size_t kLeastMapping = 128 * 1024;
+thread_local bool without_count = false;
 
 void give_back(void* data) {
   if (const auto bytes = addresses().give_back(data)) {
     memory::add(-*bytes);
     return;
   }
+  if (uncounted().give_back(data)) return;
   memory::add(-size_of(data));
   g_allocator->raw_deleter()(data);
 }
@@ -109,9 +113,9 @@ class Counting final : public c10::Allocator {
 
  private:
   static c10::DataPtr counted(size_t bytes) {
-    if (without_memory && bytes >= kLeastMapping) {
-      void* const start = addresses().take(bytes);
-      memory::add(static_cast<int64_t>(bytes));
+    if (without_memory && bytes >= static_cast<size_t>(kLeastWithoutMemory)) {
+      void* const start = (without_count ? uncounted() : addresses()).take(bytes);
+      if (!without_count) memory::add(static_cast<int64_t>(bytes));
       return {start, start, &give_back, c10::Device(c10::DeviceType::CPU)};
     }
     Guard* const guard = g_guard;
@@ -151,9 +155,10 @@ bool is_counted(const at::Tensor& tensor) {
   return tensor.numel() == 0 || tensor.storage().data_ptr().get_deleter() == &give_back;
 }
 
-void give_tensors_no_memory(bool on) {
+void give_tensors_no_memory(bool on, bool counts) {
   count_tensor_memory();
   without_memory = on;
+  without_count = on && !counts;
 }
 
 void refuse_tensors_beyond_memory(const std::string& hint) {

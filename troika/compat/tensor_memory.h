@@ -25,7 +25,9 @@ bool is_counted(const at::Tensor& tensor);
 void refuse_tensors_beyond_memory(const std::string& hint);
 
 // While it is on, tensors that this thread makes on the CPU are zeros that take memory only where
-// they are written to; they count in full all the same, and are never refused.
-void give_tensors_no_memory(bool on);
+// they are written to, and are never refused. All of their bytes count all the same or, unless
+// `counts`, none do; those of less than kLeastWithoutMemory bytes are as any other.
+inline constexpr int64_t kLeastWithoutMemory = 128 << 10;
+void give_tensors_no_memory(bool on, bool counts = true);
 
 }  // namespace troika::compat

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "troika/base/error.h"
 #include "troika/compat/storage.h"
@@ -12,29 +13,69 @@ namespace troika::parallel {
 
 ParameterShards::ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
                                  const std::vector<Bucket>& buckets,
-                                 const std::vector<bool>& releasable)
+                                 const std::vector<bool>& releasable, compat::DeferredInit* values,
+                                 const std::vector<at::Tensor>& kept)
     : group_(*group.split(0)), slots_(slots), buckets_(buckets), flats_(buckets.size()) {
   const at::NoGradGuard no_grad;
+  std::map<compat::DeferredInit::Key, size_t> to_come;  // slots
   for (size_t b = 0; b < buckets.size(); ++b) {
     Flat& flat = flats_[b];
     const int64_t block = buckets[b].count / group.size();
     const at::Tensor& like = slots[buckets[b].members.front()].parameter;
-    flat.whole = allocate_flat(group_, buckets[b].count, like).zero_();
+    flat.whole = allocate_flat(group_, buckets[b].count, like);
+    // Not for values to come, which would take memory for all of it.
+    if (!values || !releasable[b]) flat.whole.zero_();
     for (const size_t i : buckets[b].members) {
       at::Tensor parameter = slots[i].parameter;
       const auto view =
           flat.whole.narrow(0, slots[i].offset, parameter.numel()).view(parameter.sizes());
-      view.copy_(parameter.detach());
+      if (values && values->has(parameter)) {
+        to_come.emplace(compat::DeferredInit::key(parameter), i);
+      } else {
+        view.copy_(parameter.detach());
+      }
       parameter.set_data(view);
     }
     flat.own = flat.whole.narrow(0, group.rank() * block, block);
     flat.label = fmt::format("parameter bucket {}", b);
     flat.releasable = releasable[b];
     if (!flat.releasable) continue;
-    flat.own = allocate_flat(group_, block, like).copy_(flat.own);
+    const auto part = flat.own;
+    flat.own = allocate_flat(group_, block, like);
+    if (values) {
+      flat.own.zero_();
+    } else {
+      flat.own.copy_(part);
+    }
     release(b);
   }
   make_pieces();
+  if (values) take_values(*values, to_come, kept);
+}
+
+void ParameterShards::take_values(compat::DeferredInit& values,
+                                  const std::map<compat::DeferredInit::Key, size_t>& slots,
+                                  const std::vector<at::Tensor>& kept) {
+  std::set<compat::DeferredInit::Key> keeps;
+  for (const auto& tensor : kept) keeps.insert(compat::DeferredInit::key(tensor));
+  values.materialize([&](compat::DeferredInit::Key key, const at::Tensor& made) {
+    const auto found = slots.find(key);
+    if (found == slots.end()) return !keeps.contains(key);
+    const Slot& slot = slots_[found->second];
+    const Flat& flat = flats_[slot.bucket];
+    if (!flat.releasable) {
+      flat.whole.narrow(0, slot.offset, made.numel()).copy_(made);
+      return true;
+    }
+    const int64_t first = group_.rank() * flat.own.numel();
+    const int64_t begin = std::max(first, slot.offset);
+    const int64_t end = std::min(first + flat.own.numel(), slot.offset + made.numel());
+    if (begin < end) {
+      flat.own.narrow(0, begin - first, end - begin)
+          .copy_(made.narrow(0, begin - slot.offset, end - begin));
+    }
+    return true;
+  });
 }
 
 void ParameterShards::make_pieces() {

@@ -4,11 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "troika/comm/group.h"
+#include "troika/compat/deferred_init.h"
 #include "troika/optim/flat_parameters.h"
 #include "troika/parallel/buckets.h"
 #include "troika/parallel/parameter_store.h"
@@ -27,7 +29,13 @@ class ParameterShards {
   // the bucket is released; all others are whole. It takes memory for one bucket at a time beside
   // that of the parameters so far. `slots` and `buckets` are a Reducer's, and outlive this object.
   ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
-                  const std::vector<Bucket>& buckets, const std::vector<bool>& releasable);
+                  const std::vector<Bucket>& buckets, const std::vector<bool>& releasable)
+      : ParameterShards(group, slots, buckets, releasable, nullptr) {}
+  // For parameters whose values are still to be made: makes them, each only while this rank takes
+  // what it owns of it. Other tensors of the module, in `kept`, get theirs too.
+  ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
+                  const std::vector<Bucket>& buckets, const std::vector<bool>& releasable,
+                  compat::DeferredInit* values, const std::vector<at::Tensor>& kept = {});
 
   // The pieces this rank owns: one, maybe empty, of every slot, in their order. A piece has its
   // parameter's number of dimensions, so that rules for vectors hold for it, all but the last of
@@ -65,6 +73,9 @@ class ParameterShards {
 
   void start(Flat& flat);
   void make_pieces();
+  void take_values(compat::DeferredInit& values,
+                   const std::map<compat::DeferredInit::Key, size_t>& slots,
+                   const std::vector<at::Tensor>& kept);
 
   comm::Group group_;
   const std::vector<Slot>& slots_;

@@ -141,6 +141,25 @@ void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_st
   broadcast_packed(group, state, 0, "module state");
 }
 
+void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state,
+               compat::DeferredInit& values) {
+  check_same_text(group, describe(module), "module description",
+                  "every rank must build the same model");
+  if (!copy_state) {
+    check_same_text(group, fmt::format("generator of hash {:016x}", hash(values.generator())),
+                    "random generator",
+                    "seed every rank alike before the model is made, or leave copy_state on");
+  }
+  const auto generator = values.generator().clone();
+  std::vector<at::Tensor> state{generator};
+  // What was made at once, as counters of batch norms.
+  for (const auto& item : nn::named_state(module)) {
+    if (!values.has(item.tensor)) state.push_back(item.tensor);
+  }
+  broadcast_packed(group, state, 0, "module state");
+  values.set_generator(generator);
+}
+
 void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, int root,
                       std::string_view label) {
   if (group.size() == 1) return;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "troika/comm/group.h"
+#include "troika/compat/deferred_init.h"
 
 namespace torch::nn {
 class Module;
@@ -20,6 +21,10 @@ namespace troika::parallel {
 // Then copies rank 0's to all or, without `copy_state`, throws the same unless they have the same
 // bits already, compared by a hash of 64 bits a tensor. Blocks.
 void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state);
+// The same for a module whose values are still to be made: they will be those that rank 0's
+// generator gives. Without `copy_state` generators must be in the same state. Blocks.
+void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state,
+               compat::DeferredInit& values);
 
 // Copies root's tensors to all ranks. Small ones are packed by type and device, so that many cost
 // one message, and large ones go as they lie: it takes no more memory than kPackBytes. Nothing

@@ -28,6 +28,7 @@ void require_possible(const ShardedOptions& options) {
   if (options.stage < 1 || options.stage > 3) {
     refuse("stage " + std::to_string(options.stage), "1, 2 or 3");
   }
+  if (options.values && options.stage < 3) refuse("a module without values", "one, or stage 3");
   if (ddp.hook || ddp.codec.name != "none") {
     refuse(ddp.hook ? "a hook" : "codec " + ddp.codec.name, "none");
   }
@@ -94,16 +95,27 @@ Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOpti
       sharing_(split_sharing(group_, options_)),
       copies_(split_copies(group_, options_)) {
   // Shards are of elements in the order of dimensions.
-  nn::lay_out(module_, at::MemoryFormat::Contiguous);
-  make_same(group_, module_, options_.data_parallel.copy_state);
+  const auto lay_out = [this] { nn::lay_out(module_, at::MemoryFormat::Contiguous); };
+  auto* const values = options_.values;
+  if (values) {
+    values->record(lay_out);
+    make_same(group_, module_, options_.data_parallel.copy_state, *values);
+  } else {
+    lay_out();
+    make_same(group_, module_, options_.data_parallel.copy_state);
+  }
   reducer_ = std::make_unique<Reducer>(sharing_, nn::trained_parameters(module_),
                                        reducer_options(options_, module_, copies_), BucketHook());
   std::vector<bool> releasable;
   for (const auto& bucket : reducer_->buckets()) {
     releasable.push_back(options_.stage == 3 && bucket.count >= options_.keep_elements);
   }
+  std::vector<at::Tensor> kept;
+  for (const auto& item : nn::named_state(module_)) {
+    if (item.is_buffer || !item.tensor.requires_grad()) kept.push_back(item.tensor);
+  }
   shards_ = std::make_unique<ParameterShards>(sharing_, reducer_->slots(), reducer_->buckets(),
-                                              releasable);
+                                              releasable, values, kept);
   if (options_.stage < 3) return;
   blocks_ = std::make_shared<BlockParameters>(model_of(module_), reducer_->slots(), *shards_);
   blocks_->attach();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "troika/comm/group.h"
+#include "troika/compat/deferred_init.h"
 #include "troika/nn/module_watch.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/exchange.h"
@@ -32,6 +33,9 @@ struct ShardedOptions {
   int64_t keep_elements = 10'000;
   // Without codec, hook and bucket_order.
   DataParallelOptions data_parallel = {};
+  // Stage 3: where the module has no values yet, what makes them. They are made parameter by
+  // parameter, of which each rank keeps what it owns. Outlives the constructor.
+  compat::DeferredInit* values = nullptr;
 };
 
 // A step is DataParallel's, up to rounding, and the same bits on all ranks:
@@ -77,7 +81,8 @@ struct ShardedOptions {
 class Sharded : public Exchange {
  public:
   // As DataParallel's. Parameters move to other memory, bucket by bucket, and in stage 3 are given
-  // up as they go: beside the model, as it was made, it takes memory for one bucket. Throws
+  // up as they go: beside the model, as it was made, it takes memory for one bucket. With
+  // ShardedOptions::values it takes memory for this rank's shards and one parameter. Throws
   // Error(usage) for stage 3 of anything but a nn::Model. Blocks.
   Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options);
   ~Sharded() override;

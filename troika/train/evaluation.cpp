@@ -89,6 +89,7 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
   if (batches == 0) return;
   const Placement placement = Placement::of(options_, group_);
   settle_randomness(options_, group_);
+  task.make_values();
   placement.place(task.module());
   load_weights(stage, task, ckpt);
   const Loops beginning;

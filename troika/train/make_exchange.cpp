@@ -71,7 +71,8 @@ void require_precision(const layout::Plan& plan) {
 
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const TrainOptions& options, Task& task,
-                                                  const comm::Group& group, Trace* trace) {
+                                                  const comm::Group& group, Trace* trace,
+                                                  compat::DeferredInit* values) {
   require_replicas(plan, task);
   require_precision(plan);
   const auto ddp = data_parallel_options(plan, options, trace);
@@ -85,7 +86,8 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
         parallel::ShardedOptions{.stage = static_cast<int>(exchange.zero_stage),
                                  .group_size = static_cast<int>(exchange.zero_group),
                                  .piece_multiple = optim::piece_multiple(options.optimizer.name),
-                                 .data_parallel = ddp});
+                                 .data_parallel = ddp,
+                                 .values = values});
   }
   parallel::LocalStepsOptions local{
       .period = exchange.period, .warmup_steps = exchange.warmup_steps, .synchronous = ddp};

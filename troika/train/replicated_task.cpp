@@ -68,4 +68,21 @@ std::unique_ptr<Task> make_task(const TrainOptions& options) {
   return std::make_unique<ReplicatedTask>(std::move(tasks));
 }
 
+std::unique_ptr<Task> make_task_to_fit(const TrainOptions& options) {
+  const auto plan = resolve_plan(options, layout::Cluster());
+  // Weights of a file may be under other names and in other shapes: they go into a whole module.
+  if (plan.exchange.zero_stage < 3 || !options.weights.path.empty()) return make_task(options);
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor before = generator.get_state();
+  auto values = std::make_shared<compat::DeferredInit>();
+  std::unique_ptr<Task> task;
+  values->record([&] { task = make_task(options); });
+  if (!values->is_complete()) {
+    generator.set_state(before);
+    return make_task(options);
+  }
+  task->defer_values(std::move(values));
+  return task;
+}
+
 }  // namespace troika::train

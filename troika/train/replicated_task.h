@@ -35,5 +35,8 @@ class ReplicatedTask : public Task {
 
 // A task for the model of the options: replicated where the plan that they mean has threads.
 std::unique_ptr<Task> make_task(const TrainOptions& options);
+// The same for Trainer::fit(). Where ranks share the parameters out, its module has no values yet,
+// and no memory for large tensors: fit() makes on each rank what that owns.
+std::unique_ptr<Task> make_task_to_fit(const TrainOptions& options);
 
 }  // namespace troika::train

@@ -91,6 +91,13 @@ void Task::recompute(layout::RecomputePlan plan) {
   };
 }
 
+void Task::make_values() {
+  // What no tensor of the module shares has no use.
+  if (const auto values = take_values()) {
+    values->materialize([](compat::DeferredInit::Key, const at::Tensor&) { return false; });
+  }
+}
+
 void Task::log_to(MetricLog* log, int64_t batch_size) {
   log_ = log;
   batch_size_ = batch_size;

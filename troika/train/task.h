@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "troika/compat/deferred_init.h"
 #include "troika/data/dataset.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/train/hooks.h"
@@ -73,6 +74,14 @@ class Task : public Hooks {
 
   torch::nn::Module& module() { return *module_; }
 
+  // For a module that was made without values: what makes them, until a run has its own place for
+  // each. Trainer::fit() takes such a task; for all else call make_values() first.
+  void defer_values(std::shared_ptr<compat::DeferredInit> values) { values_ = std::move(values); }
+  bool defers_values() const { return values_ != nullptr; }
+  std::shared_ptr<compat::DeferredInit> take_values() { return std::exchange(values_, nullptr); }
+  // Gives the module its values, if it lacks them.
+  void make_values();
+
   // From now on, activations are recomputed by this plan. Throws Error(usage), but for an empty
   // plan, where blocks() does.
   void recompute(layout::RecomputePlan plan);
@@ -122,6 +131,7 @@ class Task : public Hooks {
   static BatchLoss of_targets(Loss loss);
 
   std::shared_ptr<torch::nn::Module> module_;
+  std::shared_ptr<compat::DeferredInit> values_;
   std::shared_ptr<nn::Model> model_;  // the same, if recompute() may change how it is run
   BatchForward forward_;
   BatchLoss loss_;  // none: cross entropy

@@ -113,11 +113,19 @@ TrainingStep::TrainingStep(const TrainOptions& options, const layout::Plan& plan
   placement_.require_trainable(plan, options.trainer.accelerator);
   if (placement_.device.is_cpu()) compat::keep_freed_memory();
   if (recipe_.schedule.name == "plateau" && !recipe_.factor) plateau_.emplace(recipe_.schedule);
-  placement_.place(task_.module());
+  if (plan.exchange.zero_stage < 3) task_.make_values();
+  const auto values = task_.take_values();
+  if (values) {
+    values->record([&] { placement_.place(task_.module()); });
+  } else {
+    placement_.place(task_.module());
+  }
   const auto tensors = nn::named_state(task_.module());
-  counts_memory_ = placement_.device.is_cpu() && compat::counts_tensor_memory() &&
-                   std::ranges::all_of(
-                       tensors, [](const auto& entry) { return compat::is_counted(entry.tensor); });
+  counts_memory_ =
+      placement_.device.is_cpu() && compat::counts_tensor_memory() &&
+      std::ranges::all_of(tensors, [&](const auto& entry) {
+        return (values && values->has(entry.tensor)) || compat::is_counted(entry.tensor);
+      });
   recompute_budget_ = layout::recompute_budget(plan.recompute);
   if (recompute_budget_) {
     task_.blocks();
@@ -137,7 +145,7 @@ TrainingStep::TrainingStep(const TrainOptions& options, const layout::Plan& plan
   }
   TrainOptions own = options;
   own.optimizer = recipe_.optimizer;
-  exchange_ = make_exchange(plan, own, task_, group, trace);
+  exchange_ = make_exchange(plan, own, task_, group, trace, values.get());
   try {
     optimization_.emplace(placement_.precision, *exchange_, recipe_);
   } catch (const Error&) {

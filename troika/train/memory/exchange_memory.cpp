@@ -7,6 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/autograd.h"  // of Slot
+#include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/buckets.h"
 #include "troika/nn/model.h"
@@ -102,6 +103,23 @@ HeldBytes ExchangeMemory::validation() const {
 HeldBytes ExchangeMemory::between_passes() const {
   auto result = validation();
   if (buckets_change_) result.buckets += result.gradients;
+  return result;
+}
+
+ExchangeMemory::Start ExchangeMemory::start_without_values(double made) const {
+  Start result{.peak = 0, .left = other_bytes_};
+  int64_t small = 0, largest = 0;
+  for (const int64_t bytes : bytes_of_) {
+    small += bytes < compat::kLeastWithoutMemory ? bytes : 0;
+    largest = std::max(largest, bytes);
+  }
+  for (const auto& bucket : buckets_) {
+    const int64_t own = bucket.bytes() / shape_.ranks;
+    result.peak = std::max(result.peak, result.left + bucket.bytes() + (bucket.shared ? own : 0));
+    result.left += bucket.shared ? own : bucket.bytes();
+  }
+  const auto making = static_cast<int64_t>(made * static_cast<double>(largest));
+  result.peak = small + std::max(result.peak, result.left + making);
   return result;
 }
 

@@ -52,6 +52,9 @@ class ExchangeMemory {
     int64_t left = 0;
   };
   Start start() const;
+  // The same for stage 3 of a module that was made without values (parallel::ShardedOptions). Of
+  // the largest parameter there are `made` times its bytes while its values are made.
+  Start start_without_values(double made) const;
 
   // The last pass of a step: begin_pass(), then its events in their order.
   void begin_pass();

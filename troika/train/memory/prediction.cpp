@@ -93,6 +93,7 @@ MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Datase
       dataset_(dataset),
       task_(task_without_memory(options.model)),
       module_(task_->module()),
+      is_made_whole_(false),
       model_(dynamic_cast<const nn::Model*>(&module_)) {}
 
 MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset,
@@ -101,6 +102,7 @@ MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Datase
       dataset_(dataset),
       task_(std::shared_ptr<Task>(), &task),
       module_(task.module()),
+      is_made_whole_(!task.defers_values()),
       model_(dynamic_cast<const nn::Model*>(&module_)) {
   const compat::FakeTensorGuard no_memory;
   for (auto& [name, tensor, is_buffer] : nn::named_state(module_)) {
@@ -299,8 +301,14 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   result.overhead = kRunBytes + kKeptShare * (result.step.activations + result.step.workspace +
                                               passing_gradients());
   // The model is made in float32, and then cast tensor by tensor; the optimizer comes last.
-  const double made = 4.0 * static_cast<double>(nn::parameter_count(module_));
-  const auto start = exchange.start();
+  const bool comes_in_parts =
+      plan.exchange.zero_stage == 3 && !is_made_whole_ && options_.weights.path.empty();
+  const double made = comes_in_parts ? 0 : 4.0 * static_cast<double>(nn::parameter_count(module_));
+  const auto element_bytes = static_cast<double>(at::elementSize(precision.parameters));
+  const bool is_cast = precision.parameters != at::kFloat;
+  const auto start = comes_in_parts
+                         ? exchange.start_without_values(is_cast ? 1 + 4 / element_bytes : 1)
+                         : exchange.start();
   result.start =
       std::max({made, static_cast<double>(start.peak),
                 static_cast<double>(start.left) + optimizer_bytes(precision, exchange.stepped())});

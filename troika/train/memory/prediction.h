@@ -107,7 +107,8 @@ class MemoryPredictor {
   const data::Dataset& dataset_;
   std::shared_ptr<Task> task_;
   torch::nn::Module& module_;
-  const nn::Model* model_;  // the module, if it has blocks
+  const bool is_made_whole_;  // before a strategy may share it out
+  const nn::Model* model_;    // the module, if it has blocks
   std::vector<Spared> spared_;
   // By precision, recompute, and the batch as far as passes depend on it.
   std::map<std::tuple<std::string, std::string, int64_t>, PassMemory> passes_;
