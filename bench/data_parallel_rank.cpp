@@ -21,6 +21,7 @@
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
+#include "troika/nn/loss_request.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/zoo.h"
@@ -153,8 +154,13 @@ class Training {
 
   at::Tensor forward() {
     const troika::nn::Autocast autocast(precision_, at::kCPU);
-    const auto logits = model_->forward(inputs_);
-    return at::cross_entropy_loss(logits.flatten(0, -2), targets_.flatten());
+    // As train::Task asks for the loss.
+    const auto request = std::make_shared<troika::nn::LossRequest>(
+        troika::nn::LossRequest{.model = model_.get(), .targets = targets_});
+    const troika::nn::LossStateGuard asked({.request = request});
+    const auto outputs = model_->forward(inputs_);
+    if (request->is_answered) return outputs;
+    return at::cross_entropy_loss(outputs.flatten(0, -2), targets_.flatten());
   }
 
   const Precision precision_;

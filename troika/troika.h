@@ -24,6 +24,7 @@
 #include "troika/nn/block.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/keyed_draws.h"
+#include "troika/nn/loss_request.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/model.h"
 #include "troika/nn/precision.h"

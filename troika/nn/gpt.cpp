@@ -8,6 +8,7 @@
 #include "troika/nn/dropout.h"
 #include "troika/nn/gelu.h"
 #include "troika/nn/layers.h"
+#include "troika/nn/loss_request.h"
 #include "troika/nn/models.h"
 
 namespace troika::nn {
@@ -81,6 +82,12 @@ class FeedForward : public torch::nn::Module {
   std::shared_ptr<Dropout> dropout_;
 };
 
+// Gives the bits of `stream + output`. Where autocast has made the output bfloat16, LibTorch's sum
+// of two types takes ten times as long on the CPU.
+at::Tensor sum(const at::Tensor& stream, const at::Tensor& output) {
+  return stream + output.to(stream.scalar_type());
+}
+
 torch::nn::LayerNorm layer_norm(int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
@@ -95,8 +102,8 @@ class TransformerBlock : public torch::nn::Module {
         mlp_(register_module("mlp", std::make_shared<FeedForward>(options, residual_deviation))) {}
 
   at::Tensor forward(const at::Tensor& input) {
-    const at::Tensor inner = input + attn_->forward(ln_1_->forward(input));
-    return inner + mlp_->forward(ln_2_->forward(inner));
+    const at::Tensor inner = sum(input, attn_->forward(ln_1_->forward(input)));
+    return sum(inner, mlp_->forward(ln_2_->forward(inner)));
   }
 
  private:
@@ -161,7 +168,7 @@ std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
   // update it twice a step.
   model->add_block(
       {"head", {"transformer.ln_f"}, {"transformer.wte.weight"}, [=](const at::Tensor& input) {
-         return at::linear(ln_f->forward(input), wte->weight);
+         return output_layer(ln_f->forward(input), wte->weight);
        }});
   return model;
 }

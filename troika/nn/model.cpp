@@ -11,6 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/nn/keyed_draws.h"
+#include "troika/nn/loss_request.h"
 
 namespace troika::nn {
 
@@ -119,6 +120,7 @@ at::Tensor Model::forward(at::Tensor input) {
 
 void Model::run(const BlockRun& run, Flow& flow) const {
   const DrawsOfBlock draws(run.index);
+  const LossOfBlock loss(this, run.index + 1 == blocks_.size());
   const Block& block = blocks_[run.index];
   const Tensors inputs = flow.take(block.takes, run.index + 1);
   flow.give("block " + block.name, block.gives,

@@ -77,6 +77,13 @@ nn::Tensors Task::block_inputs(const data::Batch& batch) const {
   return inputs_of(blocks(), batch);
 }
 
+std::shared_ptr<nn::LossRequest> Task::loss_request(const data::Batch& batch,
+                                                    nn::LossRequest::Kind kind) const {
+  if (loss_ || !model_) return nullptr;
+  return std::make_shared<nn::LossRequest>(nn::LossRequest{
+      .model = model_.get(), .targets = batch["targets"], .ignored = kIgnored, .kind = kind});
+}
+
 void Task::recompute(layout::RecomputePlan plan) {
   if (plan.empty() && !model_) return;
   blocks();
@@ -103,29 +110,42 @@ void Task::log_to(MetricLog* log, int64_t batch_size) {
   batch_size_ = batch_size;
 }
 
+at::Tensor Task::forward_with(std::shared_ptr<nn::LossRequest> request,
+                              const data::Batch& batch) const {
+  const nn::LossStateGuard asked({.request = std::move(request)});
+  return forward(batch);
+}
+
 at::Tensor Task::training_step(const data::Batch& batch) {
-  return loss_of(forward(batch), [&](const at::Tensor& outputs) {
-    return loss_ ? loss_(outputs, batch)
-                 : cross_entropy(outputs, batch["targets"], at::Reduction::Mean);
+  const auto request = loss_request(batch);
+  const at::Tensor outputs = forward_with(request, batch);
+  if (request && request->is_answered) return outputs;
+  return loss_of(outputs, [&](const at::Tensor& of) {
+    return loss_ ? loss_(of, batch) : cross_entropy(of, batch["targets"], at::Reduction::Mean);
   });
 }
 
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
-  const at::Tensor logits = forward(batch);
+  const auto request = loss_request(batch, nn::LossRequest::Kind::each);
+  const at::Tensor outputs = forward_with(request, batch);
   if (loss_) {
-    const auto loss =
-        loss_of(logits, [&](const at::Tensor& outputs) { return loss_(outputs, batch); });
+    const auto loss = loss_of(outputs, [&](const at::Tensor& of) { return loss_(of, batch); });
     evaluation.loss.update(loss, static_cast<double>(batch.size()));
     return;
   }
   const at::Tensor& targets = batch["targets"];
   // Losses of single samples are added up in float64: a rounded mean would depend on how
   // samples were put into batches.
-  const at::Tensor losses = loss_of(logits, [&](const at::Tensor& outputs) {
-    return cross_entropy(outputs, targets, at::Reduction::None);
+  const bool is_answered = request && request->is_answered;
+  const at::Tensor losses = is_answered ? outputs : loss_of(outputs, [&](const at::Tensor& logits) {
+    return cross_entropy(logits, targets, at::Reduction::None);
   });
   evaluation.loss.update(losses, targets.flatten().ne(kIgnored));
-  evaluation.accuracy.update(logits, targets);
+  if (is_answered) {
+    evaluation.accuracy.update(request->predictions, targets.flatten());
+  } else {
+    evaluation.accuracy.update(outputs, targets);
+  }
 }
 
 OptimizerRecipe Task::configure_optimizers(const TrainOptions& options) {

@@ -10,6 +10,7 @@
 
 #include "troika/compat/deferred_init.h"
 #include "troika/data/dataset.h"
+#include "troika/nn/loss_request.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/train/hooks.h"
 #include "troika/train/metric_log.h"
@@ -92,6 +93,10 @@ class Task : public Hooks {
   // What that model is called with: the batch's tensors by the names that its blocks take, and
   // `inputs` for what blocks of one tensor do. Throws Error(usage) for a name the batch lacks.
   nn::Tensors block_inputs(const data::Batch& batch) const;
+  // Asks that model for the loss of the batch (nn/loss_request.h); null where the task has another
+  // loss than cross entropy, or no blocks. Throws Error(usage) for a batch without `targets`.
+  std::shared_ptr<nn::LossRequest> loss_request(
+      const data::Batch& batch, nn::LossRequest::Kind kind = nn::LossRequest::Kind::mean) const;
 
   // The mean loss of the batch, a tensor of one element to call backward() on.
   virtual at::Tensor training_step(const data::Batch& batch);
@@ -127,6 +132,7 @@ class Task : public Hooks {
   MetricLog* log_target() const { return log_; }
 
  private:
+  at::Tensor forward_with(std::shared_ptr<nn::LossRequest> request, const data::Batch& batch) const;
   static BatchForward of_inputs(Forward forward);
   static BatchLoss of_targets(Loss loss);
 

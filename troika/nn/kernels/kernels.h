@@ -18,6 +18,11 @@ struct CausalRows {
   size_t first;
 };
 
+struct LogitSums {
+  float sum;         // of the exponentials of logits less the greatest one
+  float below_most;  // how far the target's logit is below the greatest one
+};
+
 struct Kernels {
   // out = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): GELU by its tanh (Hendrycks and
   // Gimpel 2016, arXiv 1606.08415, section 2).
@@ -32,6 +37,10 @@ struct Kernels {
   // same scratch.
   void (*causal_softmax_backward)(Number, void* gradients, const void* weights, const CausalRows&,
                                   float scale, float* scratch, size_t begin, size_t end);
+  // A row of logits becomes `scale` times the gradient of its cross entropy for `target`, which is
+  // log(sum) + below_most of what this gives. `scratch` holds `columns` numbers.
+  LogitSums (*softmax_gradient)(Number, void* logits, size_t columns, size_t target, float scale,
+                                float* scratch);
   // out = scale times x where the hash of key and number is at least `threshold`, else 0. Numbers
   // count on from `first`.
   void (*dropout)(Number, const void* x, void* out, unsigned long key, unsigned first,

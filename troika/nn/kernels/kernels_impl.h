@@ -176,6 +176,20 @@ void causal_softmax_backward_of(T* gradients, const T* weights, const CausalRows
   }
 }
 
+template <typename T>
+LogitSums softmax_gradient_of(T* logits, size_t columns, size_t target, float scale,
+                              float* scratch) {
+  for (size_t i = 0; i < columns; ++i) scratch[i] = load(logits + i);
+  const float most = maximum(scratch, columns);
+  const float below_most = most - scratch[target];
+  for (size_t i = 0; i < columns; ++i) scratch[i] = exponential(scratch[i] - most);
+  const float sum = sum_of(scratch, columns);
+  const float share = scale / sum;
+  for (size_t i = 0; i < columns; ++i) store(scratch[i] * share, logits + i);
+  store((scratch[target] / sum - 1.0F) * scale, logits + target);
+  return {sum, below_most};
+}
+
 // MurmurHash3's finaliser for 32 bits (Appleby 2011).
 inline Bits finalised(Bits h) {
   h = (h ^ (h >> 16)) * 0x85ebca6bU;
@@ -234,6 +248,14 @@ void causal_softmax_backward(Number number, void* gradients, const void* weights
                              end);
 }
 
+LogitSums softmax_gradient(Number number, void* logits, size_t columns, size_t target, float scale,
+                           float* scratch) {
+  if (number == Number::f32) {
+    return softmax_gradient_of(as<float>(logits), columns, target, scale, scratch);
+  }
+  return softmax_gradient_of(as<Half>(logits), columns, target, scale, scratch);
+}
+
 void dropout(Number number, const void* x, void* out, unsigned long key, unsigned first,
              unsigned threshold, float scale, size_t count) {
   if (number == Number::f32) {
@@ -244,6 +266,7 @@ void dropout(Number number, const void* x, void* out, unsigned long key, unsigne
 
 }  // namespace
 
-const Kernels TROIKA_KERNELS{gelu, gelu_backward, causal_softmax, causal_softmax_backward, dropout};
+const Kernels TROIKA_KERNELS{
+    gelu, gelu_backward, causal_softmax, causal_softmax_backward, softmax_gradient, dropout};
 
 }  // namespace troika::nn::kernels

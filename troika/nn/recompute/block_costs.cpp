@@ -95,6 +95,7 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs
     Flow flow(model.blocks(), model.input_names(), std::move(detached));
     for (size_t i = 0; i < model.blocks().size(); ++i) {
       const auto& block = model.blocks()[i];
+      const LossOfBlock loss(&model, i + 1 == model.blocks().size());
       const Tensors taken = flow.take(block.takes, i + 1);
       std::vector<at::Tensor> sources = model_parameters;
       std::ranges::copy_if(taken, std::back_inserter(sources), &at::Tensor::requires_grad);

@@ -13,7 +13,8 @@ using layout::plan_for_budget;
 
 // By running each block of the model, after a first time, forward and backward, on what blocks
 // before it give; in seconds, the least of three. Random generators and buffers are left as
-// they were. `inputs` are those of Model::forward.
+// they were. `inputs` are those of Model::forward. Where this thread asks for the loss of the model
+// (LossState), the last block gives that.
 std::vector<BlockCost> measure_blocks(const Model& model, const Tensors& inputs);
 
 // Estimates costs in FLOPs, from the products of each block and the bytes that it saves. Unlike

@@ -6,6 +6,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/loss_request.h"
 #include "troika/nn/recompute/checkpoint.h"
 
 namespace troika::nn {
@@ -46,11 +47,18 @@ struct Recompute::Planned : std::enable_shared_from_this<Recompute::Planned> {
       for (; next < stop; ++next) model->run({next, backward_from[next], again_until}, flow);
     };
     for (const auto& segment : part) {
+      // Blocks that give a loss have computed its gradients; these are less than logits.
+      if (segment.begin + 1 == model->blocks().size() && is_asked_for_loss()) break;
       keep_until(segment.begin);
       recompute(segment, flow, again_until);
       next = segment.end;
     }
     keep_until(end);
+  }
+
+  bool is_asked_for_loss() const {
+    const auto& request = LossState::current().request;
+    return request && request->model == model.get();
   }
 
   void recompute(const RecomputedSegment& segment, Flow& flow, size_t again_until) const {

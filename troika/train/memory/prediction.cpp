@@ -172,15 +172,20 @@ layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
   const auto budget = layout::recompute_budget(choice.recompute);
   if (!task_->has_blocks()) return {};
   if (!budget) return layout::recompute_plan(choice.recompute, model_->blocks().size());
-  auto inputs = task_->block_inputs(some_batch(dataset_, 1));
+  const auto batch = some_batch(dataset_, 1);
+  auto inputs = task_->block_inputs(batch);
+  auto request = task_->loss_request(batch);
   const compat::FakeTensorGuard no_memory;
-  for (auto& input : inputs) {
-    auto sizes = input.sizes().vec();
+  const auto enlarge = [&](at::Tensor& one) {
+    auto sizes = one.sizes().vec();
     sizes.at(0) = batch_of(choice);
-    const auto type = input.scalar_type();
-    input = at::empty(
-        sizes, input.options().dtype(at::isFloatingType(type) ? precision.parameters : type));
-  }
+    const auto type = one.scalar_type();
+    one = at::empty(sizes,
+                    one.options().dtype(at::isFloatingType(type) ? precision.parameters : type));
+  };
+  for (auto& input : inputs) enlarge(input);
+  if (request) enlarge(request->targets);
+  const nn::LossStateGuard asked({.request = std::move(request)});
   const nn::Autocast autocast(precision, at::kCPU);
   const nn::KeyedDraws draws(nn::some_samples(batch_of(choice)));
   return layout::plan_for_budget(nn::estimate_blocks(*model_, inputs), *budget).plan;

@@ -1,0 +1,280 @@
+// The cross entropy of an output layer without its logits, against the whole computation.
+#include "troika/nn/linear_cross_entropy.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "tests/support/errors.h"
+#include "troika/base/memory.h"
+#include "troika/compat/autocast.h"
+#include "troika/compat/flop_counter.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/loss_request.h"
+#include "troika/nn/recompute/recompute.h"
+#include "troika/nn/zoo.h"
+
+namespace troika::nn {
+namespace {
+
+constexpr int64_t kIgnored = -100;
+
+// Rows of several parts, the last of which is shorter.
+struct TokenRows {
+  int64_t classes = 17'000;
+  int64_t rows = 600;
+  int64_t width = 5;
+  at::Tensor hidden, weight, targets;
+
+  explicit TokenRows(at::ScalarType type = at::kDouble) {
+    torch::manual_seed(7);
+    hidden = at::randn({2, rows / 2, width}, at::kDouble).to(type).set_requires_grad(true);
+    weight = at::randn({classes, width}, at::kDouble).to(type).set_requires_grad(true);
+    targets = at::randint(classes, {2, rows / 2}, at::kLong);
+    targets.select(1, 3).fill_(kIgnored);
+  }
+};
+
+struct LossGradients {
+  at::Tensor loss, hidden, weight;
+};
+
+at::Tensor whole_loss(const TokenRows& at) {
+  const at::Tensor logits = at::linear(at.hidden, at.weight).flatten(0, -2);
+  return at::cross_entropy_loss(logits.to(at::promote_types(logits.scalar_type(), at::kFloat)),
+                                at.targets.flatten(), {}, at::Reduction::Mean, kIgnored);
+}
+
+at::Tensor loss_by_parts(const TokenRows& at) {
+  return linear_cross_entropy(at.hidden, at.weight, at.targets, kIgnored);
+}
+
+LossGradients gradients_of(const TokenRows& at, const at::Tensor& loss, double factor = 1) {
+  auto found = torch::autograd::grad({loss * factor}, {at.hidden, at.weight});
+  return {loss.detach(), found[0], found[1]};
+}
+
+double difference(const at::Tensor& one, const at::Tensor& other) {
+  return (one.to(at::kDouble) - other.to(at::kDouble)).abs().max().item<double>();
+}
+
+// The norm of the difference over that of the exact tensor.
+double relative(const at::Tensor& one, const at::Tensor& other) {
+  const at::Tensor exact = other.to(at::kDouble);
+  return ((one.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+}
+
+TEST(LinearCrossEntropy, EqualsTheWholeComputation) {
+  const TokenRows one;
+  ASSERT_LT(2 * linear_cross_entropy_rows(one.classes), one.rows);
+  ASSERT_NE(one.rows % linear_cross_entropy_rows(one.classes), 0);
+  for (const double factor : {1.0, 0.25}) {
+    const auto parts = gradients_of(one, loss_by_parts(one), factor);
+    const auto whole = gradients_of(one, whole_loss(one), factor);
+    EXPECT_LT(difference(parts.loss, whole.loss), 1e-12);
+    EXPECT_LT(difference(parts.hidden, whole.hidden), 1e-12);
+    EXPECT_LT(difference(parts.weight, whole.weight), 1e-12);
+    EXPECT_EQ(parts.hidden.sizes(), one.hidden.sizes());
+  }
+}
+
+TEST(LinearCrossEntropy, KernelsRoundAsLibTorchDoes) {
+  const TokenRows exact;
+  const auto reference = gradients_of(exact, whole_loss(exact));
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    TokenRows one(type);
+    const auto parts = gradients_of(one, loss_by_parts(one));
+    const auto whole = gradients_of(one, whole_loss(one));
+    EXPECT_EQ(parts.loss.scalar_type(), at::kFloat);
+    EXPECT_EQ(parts.weight.scalar_type(), type);
+    EXPECT_LT(relative(parts.loss, reference.loss),
+              1.1 * relative(whole.loss, reference.loss) + 1e-6);
+    EXPECT_LT(relative(parts.hidden, reference.hidden),
+              1.1 * relative(whole.hidden, reference.hidden) + 1e-6);
+    EXPECT_LT(relative(parts.weight, reference.weight),
+              1.1 * relative(whole.weight, reference.weight) + 1e-6);
+  }
+}
+
+TEST(LinearCrossEntropy, UnderAutocastProductsAreShortAndGradientsAreTheParameters) {
+  const TokenRows one(at::kFloat);
+  const compat::AutocastGuard autocast(at::kCPU, {true, at::kBFloat16});
+  const auto parts = gradients_of(one, loss_by_parts(one));
+  const auto whole = gradients_of(one, whole_loss(one));
+  EXPECT_EQ(parts.hidden.scalar_type(), at::kFloat);
+  EXPECT_EQ(parts.weight.scalar_type(), at::kFloat);
+  EXPECT_LT(relative(parts.loss, whole.loss), 1e-4);
+  EXPECT_LT(relative(parts.hidden, whole.hidden), 1e-2);
+  EXPECT_LT(relative(parts.weight, whole.weight), 1e-2);
+  // float32 would be far nearer to float64.
+  const TokenRows exact;
+  EXPECT_GT(relative(parts.hidden, gradients_of(exact, whole_loss(exact)).hidden), 1e-3);
+}
+
+TEST(LinearCrossEntropy, LeavesFloat16WithItsScaledLossAlone) {
+  EXPECT_TRUE(takes_linear_cross_entropy(at::ones({1, 1})));
+  EXPECT_TRUE(takes_linear_cross_entropy(at::ones({1, 1}, at::kDouble)));
+  EXPECT_FALSE(takes_linear_cross_entropy(at::ones({1, 1}, at::kHalf)));
+}
+
+TEST(LinearCrossEntropy, MakesGradientsOfWhatIsTrainedAlone) {
+  TokenRows one;
+  const auto whole = gradients_of(one, whole_loss(one));
+  const auto frozen = linear_cross_entropy(one.hidden, one.weight.detach(), one.targets, kIgnored);
+  EXPECT_LT(difference(torch::autograd::grad({frozen}, {one.hidden})[0], whole.hidden), 1e-12);
+  const auto first = linear_cross_entropy(one.hidden.detach(), one.weight, one.targets, kIgnored);
+  EXPECT_LT(difference(torch::autograd::grad({first}, {one.weight})[0], whole.weight), 1e-12);
+  const at::NoGradGuard no_grad;
+  const auto alone = loss_by_parts(one);
+  EXPECT_FALSE(alone.requires_grad());
+  EXPECT_LT(difference(alone, whole.loss), 1e-12);
+}
+
+TEST(LinearCrossEntropy, OfIgnoredTargetsAloneIsNoNumberAndHasNoGradient) {
+  TokenRows one;
+  one.targets.fill_(kIgnored);
+  for (const auto type : {at::kDouble, at::kFloat}) {
+    one.hidden = one.hidden.detach().to(type).set_requires_grad(true);
+    one.weight = one.weight.detach().to(type).set_requires_grad(true);
+    const auto parts = gradients_of(one, loss_by_parts(one));
+    EXPECT_TRUE(std::isnan(parts.loss.item<double>()));
+    EXPECT_EQ(parts.hidden.abs().max().item<double>(), 0);
+    EXPECT_EQ(parts.weight.abs().max().item<double>(), 0);
+  }
+}
+
+TEST(LinearCrossEntropy, RowsHaveTheirOwnLossesAndPredictions) {
+  const TokenRows one;
+  const auto rows = linear_cross_entropy_of_rows(one.hidden, one.weight, one.targets, kIgnored);
+  const at::NoGradGuard no_grad;
+  const at::Tensor logits = at::linear(one.hidden, one.weight).flatten(0, -2);
+  const auto losses =
+      at::cross_entropy_loss(logits, one.targets.flatten(), {}, at::Reduction::None, kIgnored);
+  EXPECT_LT(difference(rows.losses, losses), 1e-12);
+  EXPECT_TRUE(rows.predictions.equal(logits.argmax(1)));
+}
+
+TEST(LinearCrossEntropy, HasThreeProducts) {
+  const TokenRows one;
+  const compat::FlopCounter counter;
+  gradients_of(one, loss_by_parts(one));
+  EXPECT_EQ(counter.flops(), 3 * 2 * one.rows * one.width * one.classes);
+}
+
+TEST(LinearCrossEntropy, LogitsAreNeverWhole) {
+  compat::count_tensor_memory();
+  const TokenRows one(at::kFloat);
+  const int64_t before = memory::live();
+  memory::restart_peak();
+  gradients_of(one, loss_by_parts(one));
+  const int64_t logits = one.rows * one.classes * 4;
+  EXPECT_LT(memory::peak() - before, logits / 2);
+  gradients_of(one, whole_loss(one));
+  EXPECT_GT(memory::peak() - before, 2 * logits);
+}
+
+TEST(LinearCrossEntropy, RefusesWhatLibTorchRefuses) {
+  TokenRows one;
+  const auto message = [&](const at::Tensor& targets) -> std::string {
+    try {
+      linear_cross_entropy(one.hidden, one.weight, targets, kIgnored);
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    }
+    return {};
+  };
+  at::Tensor targets = one.targets.clone();
+  targets[1][7] = one.classes;
+  EXPECT_EQ(message(targets), "Target 17000 is out of bounds.");
+  targets[1][7] = -1;
+  EXPECT_EQ(message(targets), "Target -1 is out of bounds.");
+  EXPECT_EQ(message(one.targets.slice(1, 0, 2)),
+            "Expected input batch_size (600) to match target batch_size (4).");
+}
+
+TEST(LinearCrossEntropy, AGraphIsGoneThroughOnce) {
+  const TokenRows one;
+  const auto loss = loss_by_parts(one);
+  torch::autograd::grad({loss * 0.5}, {one.weight}, {}, /*retain_graph=*/true);
+  EXPECT_THROW(torch::autograd::grad({loss}, {one.weight}), c10::Error);
+}
+
+// A GPT of which the output matrix is the embedding, too.
+class GptLoss : public testing::Test {
+ protected:
+  static std::shared_ptr<Model> make() {
+    torch::manual_seed(3);
+    const auto model = make_model(
+        {.name = "gpt", .vocab_size = 17'000, .context = 150, .layers = 2, .heads = 2, .width = 4});
+    model->to(at::kDouble);
+    return model;
+  }
+
+  template <typename Forward>
+  std::vector<at::Tensor> gradients(const Forward& forward, bool asks, double factor = 1) {
+    model_->zero_grad(/*set_to_none=*/true);
+    const auto request = std::make_shared<LossRequest>(
+        LossRequest{.model = model_.get(), .targets = targets_, .ignored = kIgnored});
+    const auto outputs = [&] {
+      const LossStateGuard asked({.request = asks ? request : nullptr});
+      return forward(tokens_);
+    }();
+    EXPECT_EQ(request->is_answered, asks);
+    const auto loss =
+        asks ? outputs : at::cross_entropy_loss(outputs.flatten(0, -2), targets_.flatten());
+    (loss * factor).backward();
+    std::vector<at::Tensor> found{loss.detach()};
+    for (const auto& parameter : model_->parameters()) found.push_back(parameter.grad().clone());
+    return found;
+  }
+
+  const std::shared_ptr<Model> model_ = make();
+  const at::Tensor tokens_ = at::randint(17'000, {4, 150}, at::kLong);
+  const at::Tensor targets_ = at::randint(17'000, {4, 150}, at::kLong);
+};
+
+TEST_F(GptLoss, HasTheGradientsOfLogitsAlsoWhereBlocksAreRecomputed) {
+  const auto direct = [&](const at::Tensor& tokens) { return model_->forward(tokens); };
+  const auto whole = gradients(direct, /*asks=*/false);
+  const auto compare = [&](const std::vector<at::Tensor>& found) {
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_LT(difference(found[i], whole[i]), 1e-12) << i;
+  };
+  compare(gradients(direct, /*asks=*/true));
+  for (const char* policy : {"full", "selective", "sqrt"}) {
+    const Recompute recompute(model_, recompute_plan(policy, model_->blocks().size()));
+    compare(gradients(recompute, /*asks=*/true));
+  }
+  // The last three blocks at once, the output layer in the recomputation.
+  const Recompute together(model_, {{.begin = 1, .end = 4}});
+  compare(gradients(together, /*asks=*/true));
+}
+
+TEST_F(GptLoss, IsGivenToTheModelThatIsAskedAlone) {
+  Model outer;
+  outer.add_block({"gpt", {}, {}, [&](const at::Tensor& x) { return model_->forward(x); }});
+  const auto request = std::make_shared<LossRequest>(
+      LossRequest{.model = &outer, .targets = targets_, .ignored = kIgnored});
+  const LossStateGuard asked({.request = request});
+  const at::NoGradGuard no_grad;
+  EXPECT_EQ(outer.forward(tokens_).sizes(), at::IntArrayRef({4, 150, 17'000}));
+  EXPECT_EQ(model_->forward(tokens_).dim(), 3);
+  EXPECT_FALSE(request->is_answered);
+}
+
+TEST_F(GptLoss, OfFloat16IsLeftToLogits) {
+  const auto request = std::make_shared<LossRequest>(
+      LossRequest{.model = model_.get(), .targets = targets_, .ignored = kIgnored});
+  const LossStateGuard asked({.request = request, .is_open = true});
+  const at::Tensor hidden = at::ones({1, 2, 4}, at::kHalf);
+  try {
+    EXPECT_EQ(output_layer(hidden, at::ones({3, 4}, at::kHalf)).sizes(),
+              at::IntArrayRef({1, 2, 3}));
+  } catch (const c10::Error&) {
+    // LibTorch 1.13 has no such product on the CPU.
+  }
+  EXPECT_FALSE(request->is_answered);
+}
+
+}  // namespace
+}  // namespace troika::nn

@@ -1,0 +1,98 @@
+// Tasks that ask a language model for its loss, against the loss of its logits.
+#include <gtest/gtest.h>
+
+#include "troika/base/memory.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/zoo.h"
+#include "troika/train/task.h"
+
+namespace troika::train {
+namespace {
+
+class LanguageTask : public testing::Test {
+ protected:
+  static constexpr int64_t kClasses = 17'000, kSamples = 4, kLength = 150;
+
+  static std::shared_ptr<nn::Model> make() {
+    torch::manual_seed(3);
+    auto model = nn::make_model({.name = "gpt",
+                                 .vocab_size = kClasses,
+                                 .context = kLength,
+                                 .layers = 1,
+                                 .heads = 2,
+                                 .width = 4});
+    model->to(at::kDouble);
+    return model;
+  }
+
+  LanguageTask() { batch_["targets"].select(1, 5).fill_(kIgnored); }
+
+  at::Tensor loss_of(const at::Tensor& logits, at::Reduction::Reduction reduction) const {
+    return at::cross_entropy_loss(logits.flatten(0, -2), batch_["targets"].flatten(), {},
+                                  reduction);
+  }
+
+  const std::shared_ptr<nn::Model> model_ = make();
+  const data::Batch batch_{at::randint(kClasses, {kSamples, kLength}, at::kLong),
+                           at::randint(kClasses, {kSamples, kLength}, at::kLong)};
+};
+
+TEST_F(LanguageTask, TrainsOnTheLossOfTheLogits) {
+  Task task(model_);
+  const auto loss = task.training_step(batch_);
+  EXPECT_NEAR(loss.item<double>(),
+              loss_of(model_->forward(batch_["inputs"]), at::Reduction::Mean).item<double>(),
+              1e-12);
+}
+
+TEST_F(LanguageTask, ValidatesOnTheLossOfTheLogits) {
+  Task task(model_);
+  const at::NoGradGuard no_grad;
+  const auto logits = model_->forward(batch_["inputs"]);
+  batch_["targets"].select(0, 1).copy_(logits.argmax(-1)[1]);
+  Evaluation found, expected;
+  task.validation_step(batch_, found);
+  expected.loss.update(loss_of(logits, at::Reduction::None),
+                       batch_["targets"].flatten().ne(kIgnored));
+  expected.accuracy.update(logits, batch_["targets"]);
+  EXPECT_NEAR(found.loss.compute().item<double>(), expected.loss.compute().item<double>(), 1e-12);
+  EXPECT_GT(found.accuracy.compute().item<double>(), 0.2);
+  EXPECT_EQ(found.accuracy.compute().item<double>(), expected.accuracy.compute().item<double>());
+}
+
+TEST_F(LanguageTask, HasWholeLogitsNeitherInTrainingNorInValidation) {
+  compat::count_tensor_memory();
+  Task task(model_);
+  const double logits = 8.0 * kSamples * kLength * kClasses;
+  int64_t before = memory::live();
+  memory::restart_peak();
+  task.training_step(batch_).backward();
+  EXPECT_LT(static_cast<double>(memory::peak() - before), logits);
+  before = memory::live();
+  memory::restart_peak();
+  const at::NoGradGuard no_grad;
+  Evaluation evaluation;
+  task.validation_step(batch_, evaluation);
+  // Single losses take logits, a copy of them and logarithms of a part at a time.
+  EXPECT_LT(static_cast<double>(memory::peak() - before), 1.5 * logits);
+}
+
+// A program's own way through the model is given logits.
+TEST_F(LanguageTask, AsksNoModelThatAProgramRunsItself) {
+  Task task(model_, [this](const at::Tensor& inputs) { return model_->forward(inputs) * 2; });
+  EXPECT_NEAR(task.training_step(batch_).item<double>(),
+              loss_of(model_->forward(batch_["inputs"]) * 2, at::Reduction::Mean).item<double>(),
+              1e-12);
+  EXPECT_EQ(Task(model_).predict_step(batch_).dim(), 3);
+}
+
+TEST_F(LanguageTask, OfAnotherLossIsGivenLogits) {
+  Task task(model_,
+            [](const at::Tensor& logits, const at::Tensor&) { return logits.square().mean(); });
+  EXPECT_NEAR(task.training_step(batch_).item<double>(),
+              model_->forward(batch_["inputs"]).square().mean().item<double>(), 1e-12);
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,235 @@
+#include "troika/nn/linear_cross_entropy.h"
+
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "troika/compat/autocast.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/kernels/numbers.h"
+
+namespace troika::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// A part has as many logits as a cache of the third level holds, but rows enough that products do
+// not wait for the weight, which each part reads and whose gradient it reads and writes.
+constexpr int64_t kLogits = int64_t{1} << 22;
+constexpr int64_t kLeastRows = 256;
+
+at::ScalarType compute_type(const at::Tensor& hidden) {
+  const auto autocast = compat::autocast_state(hidden.device().type());
+  const bool is_cast = autocast.enabled && hidden.scalar_type() != at::kDouble;
+  return is_cast ? autocast.type : hidden.scalar_type();
+}
+
+// An operator of the dispatcher, so that compat::FakeTensorGuard need not carry it out. Logits
+// become `scale` times the gradients of the sum of losses.
+at::Tensor& softmax_gradient_(at::Tensor& logits, const at::Tensor& targets, int64_t ignored,
+                              double scale, at::Tensor& losses) {
+  const int64_t columns = logits.size(1);
+  const auto* all_targets = targets.data_ptr<int64_t>();
+  const int64_t grain = std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, columns));
+  at::parallel_for(0, logits.size(0), grain, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(static_cast<size_t>(columns));
+    for (int64_t row = begin; row < end; ++row) {
+      const bool counts = all_targets[row] != ignored;
+      const auto found = kernels::best().softmax_gradient(
+          kernels::number_of(logits), kernels::at_element(logits, row * columns),
+          static_cast<size_t>(columns), counts ? static_cast<size_t>(all_targets[row]) : 0,
+          counts ? static_cast<float>(scale) : 0.0F, scratch.data());
+      losses.data_ptr<double>()[row] =
+          counts ? std::log(static_cast<double>(found.sum)) + found.below_most : 0;
+    }
+  });
+  return logits;
+}
+
+TORCH_LIBRARY_FRAGMENT(troika, library) {
+  library.def(
+      "softmax_gradient_(Tensor(a!) logits, Tensor targets, int ignored, float scale, Tensor(b!) "
+      "losses) -> Tensor(a!)");
+}
+
+TORCH_LIBRARY_IMPL(troika, CPU, library) {
+  library.impl("softmax_gradient_", softmax_gradient_);
+}
+
+// Logits become gradients; gives the sum of the losses in float64.
+at::Tensor take_gradient(at::Tensor& logits, const at::Tensor& targets, int64_t ignored,
+                         double scale) {
+  if (kernels::takes(logits)) {
+    static const auto op =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("troika::softmax_gradient_", "")
+            .typed<at::Tensor&(at::Tensor&, const at::Tensor&, int64_t, double, at::Tensor&)>();
+    at::Tensor losses = at::empty({logits.size(0)}, at::kDouble);
+    op.call(logits, targets, ignored, scale, losses);
+    return losses.sum();
+  }
+  const auto type = at::promote_types(logits.scalar_type(), at::kFloat);
+  const at::Tensor ignores = targets.eq(ignored);
+  const at::Tensor column = targets.masked_fill(ignores, 0).unsqueeze(1);
+  at::Tensor scores = at::log_softmax(logits, 1, type);
+  const at::Tensor losses = scores.gather(1, column).squeeze(1).masked_fill_(ignores, 0);
+  scores.exp_();
+  scores.scatter_add_(1, column, at::full_like(column, -1, scores.options()));
+  logits.copy_(scores.mul_(scale).masked_fill_(ignores.unsqueeze(1), 0));
+  return losses.sum(at::kDouble).neg_();
+}
+
+// LibTorch's own words.
+void check_targets(const at::Tensor& targets, int64_t classes, int64_t ignored) {
+  if (!targets.is_cpu()) return;
+  const auto* begin = targets.data_ptr<int64_t>();
+  for (const auto* target = begin; target != begin + targets.numel(); ++target) {
+    TORCH_CHECK_INDEX(*target == ignored || (*target >= 0 && *target < classes), "Target ", *target,
+                      " is out of bounds.");
+  }
+}
+
+struct Rows {
+  at::Tensor hidden;   // [rows, width]
+  at::Tensor targets;  // [rows]
+};
+
+Rows rows_of(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
+             int64_t ignored) {
+  Rows rows{hidden.flatten(0, -2), targets.flatten().contiguous()};
+  TORCH_CHECK(rows.hidden.size(0) == rows.targets.size(0), "Expected input batch_size (",
+              rows.hidden.size(0), ") to match target batch_size (", rows.targets.size(0), ").");
+  check_targets(rows.targets, weight.size(0), ignored);
+  return rows;
+}
+
+// The gradient of the weight, part by part.
+class WeightGradient {
+ public:
+  WeightGradient(const at::Tensor& weight, at::ScalarType compute, bool is_single)
+      : sum_(at::empty(
+            weight.sizes(),
+            weight.options().dtype(is_single ? compute : at::promote_types(compute, at::kFloat)))) {
+    if (sum_.scalar_type() != compute)
+      part_ = at::empty(sum_.sizes(), sum_.options().dtype(compute));
+  }
+
+  // Adds logits^T hidden; the first time, writes it.
+  void add(const at::Tensor& logits, const at::Tensor& hidden) {
+    auto& product = part_.defined() ? part_ : sum_;
+    if (is_first_ || part_.defined()) {
+      at::mm_out(product, logits.t(), hidden);
+    } else {
+      at::addmm_out(sum_, sum_, logits.t(), hidden);
+    }
+    if (part_.defined() && is_first_) sum_.copy_(part_);
+    if (part_.defined() && !is_first_) sum_.add_(part_);
+    is_first_ = false;
+  }
+
+  const at::Tensor& sum() const { return sum_; }
+
+ private:
+  at::Tensor sum_;
+  at::Tensor part_;  // where products are of a shorter type
+  bool is_first_ = true;
+};
+
+class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
+                            const at::Tensor& weight, const at::Tensor& targets, int64_t ignored,
+                            at::ScalarType compute) {
+    // Autocast would cast the products' operands again.
+    const compat::AutocastGuard in_own_type(hidden.device().type(), {});
+    const at::Tensor left = hidden.detach().to(compute), right = weight.detach().to(compute);
+    const int64_t rows = left.size(0), classes = right.size(0);
+    const int64_t rows_of_part = std::min(rows, linear_cross_entropy_rows(classes));
+    const double count = targets.ne(ignored).sum().item<double>();
+    const at::Tensor buffer = at::empty({rows_of_part, classes}, left.options());
+    const at::Tensor of_hidden = hidden.requires_grad() ? at::empty_like(left) : at::Tensor();
+    std::optional<WeightGradient> of_weight;
+    if (weight.requires_grad()) of_weight.emplace(right, compute, rows_of_part == rows);
+    at::Tensor loss = at::zeros({}, left.options().dtype(at::kDouble));
+    for (int64_t begin = 0; begin < rows; begin += rows_of_part) {
+      const int64_t end = std::min(begin + rows_of_part, rows);
+      const at::Tensor part = left.slice(0, begin, end);
+      at::Tensor logits = buffer.slice(0, 0, end - begin);
+      // Into tensors that are there: a compat::ProductHook would keep those that are made.
+      at::mm_out(logits, part, right.t());
+      loss.add_(take_gradient(logits, targets.slice(0, begin, end), ignored, 1 / count));
+      if (of_hidden.defined()) {
+        at::Tensor gradient = of_hidden.slice(0, begin, end);
+        at::mm_out(gradient, logits, right);
+      }
+      if (of_weight) of_weight->add(logits, part);
+    }
+    context->save_for_backward({of_hidden, of_weight ? of_weight->sum() : at::Tensor()});
+    context->saved_data["hidden"] = hidden.scalar_type();
+    context->saved_data["weight"] = weight.scalar_type();
+    return loss.div_(count).to(at::promote_types(compute, at::kFloat));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const at::NoGradGuard no_grad;
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& factor = gradients[0];
+    const bool is_one = factor.is_cpu() && factor.item<double>() == 1;
+    // In place, so that versions tell of a second pass.
+    const auto scaled = [&](const at::Tensor& gradient, const char* type) {
+      if (!gradient.defined()) return gradient;
+      if (!is_one) gradient.mul_(factor);
+      return gradient.to(context->saved_data[type].toScalarType());
+    };
+    return {scaled(saved[0], "hidden"), scaled(saved[1], "weight"), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+bool takes_linear_cross_entropy(const at::Tensor& hidden) {
+  return compute_type(hidden) != at::kHalf;
+}
+
+int64_t linear_cross_entropy_rows(int64_t classes) {
+  return std::max(kLeastRows, kLogits / std::max<int64_t>(classes, 1));
+}
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                const at::Tensor& targets, int64_t ignored) {
+  const auto rows = rows_of(hidden, weight, targets, ignored);
+  if (at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad())) {
+    return LinearCrossEntropy::apply(rows.hidden, weight, rows.targets, ignored,
+                                     compute_type(hidden));
+  }
+  const auto losses = linear_cross_entropy_of_rows(hidden, weight, targets, ignored).losses;
+  const auto count = rows.targets.ne(ignored).sum();
+  return losses.sum(at::kDouble).div_(count).to(losses.scalar_type());
+}
+
+RowLosses linear_cross_entropy_of_rows(const at::Tensor& hidden, const at::Tensor& weight,
+                                       const at::Tensor& targets, int64_t ignored) {
+  const at::NoGradGuard no_grad;
+  const auto rows = rows_of(hidden, weight, targets, ignored);
+  const auto type = at::promote_types(compute_type(hidden), at::kFloat);
+  const int64_t count = rows.hidden.size(0), of_part = linear_cross_entropy_rows(weight.size(0));
+  RowLosses result{at::empty({count}, hidden.options().dtype(type)),
+                   at::empty({count}, rows.targets.options())};
+  for (int64_t begin = 0; begin < count; begin += of_part) {
+    const int64_t end = std::min(begin + of_part, count);
+    const at::Tensor logits = at::linear(rows.hidden.slice(0, begin, end), weight);
+    result.predictions.slice(0, begin, end).copy_(logits.argmax(1));
+    result.losses.slice(0, begin, end)
+        .copy_(at::cross_entropy_loss(logits.to(type), rows.targets.slice(0, begin, end),
+                                      /*weight=*/{}, at::Reduction::None, ignored));
+  }
+  return result;
+}
+
+}  // namespace troika::nn
