@@ -1,11 +1,13 @@
-"""One rank of bench/data_parallel, precision and zero: what data_parallel_rank.cpp does, by PyTorch's own means:
-DistributedDataParallel over Gloo with gradients as views into its buckets; or, with a third argument zero1 or
+"""One rank of bench/data_parallel, outside_operators, precision and zero: what data_parallel_rank.cpp does, by
+PyTorch's own means: DistributedDataParallel over Gloo with gradients as views into its buckets; or, with a third argument zero1 or
 zero2, by FairScale's: its OSS beside that, or beside its ShardedDataParallel. The same models, the same
 optimizers, the same commands and answers. --settings, joined by +, change how the models compute: attention
 by `sdpa` (scaled_dot_product_attention, from PyTorch 2.0 on) instead of products, images `contiguous` or
-`channels_last` instead of as Troika's "auto" has them, and `compile` (torch.compile)."""
+`channels_last` instead of as Troika's "auto" has them, and `compile` (torch.compile). --operator-time names
+the library of operator_time.h."""
 import argparse
 import contextlib
+import ctypes
 import json
 import math
 import sys
@@ -94,6 +96,7 @@ def main():
     parser.add_argument("precision")
     parser.add_argument("exchange", nargs="?")
     parser.add_argument("--settings", default="")
+    parser.add_argument("--operator-time")
     options = parser.parse_args()
     name, precision, settings = options.model, options.precision, options.settings.split("+")
     torch.set_num_threads(1)
@@ -116,11 +119,20 @@ def main():
     if "compile" in settings:
         model = torch.compile(model)
     ddp, optimizer = distribute(model, exchange=options.exchange, **optimizer)
+    keys = ["step", "forward", "optimizer"]
+    seconds_in_operators = float
+    if options.operator_time:
+        keys.append("outside")
+        library = ctypes.CDLL(options.operator_time)
+        library.operator_time_seconds.restype = ctypes.c_double
+        seconds_in_operators = library.operator_time_seconds
+        library.operator_time_start()
     for line in sys.stdin:
         mode, steps = line.split()
-        seconds = {"step": [], "forward": [], "optimizer": []}
+        seconds = {key: [] for key in keys}
         for _ in range(int(steps)):
             start = time.perf_counter()
+            operators = seconds_in_operators()
             ddp.zero_grad(set_to_none=True)
             with contextlib.nullcontext() if mode == "sync" else ddp.no_sync():
                 with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
@@ -129,11 +141,14 @@ def main():
                 backward = time.perf_counter()
                 loss.backward()
             update = time.perf_counter()
+            outside = update - start - (seconds_in_operators() - operators)
             optimizer.step()
             end = time.perf_counter()
             seconds["step"].append(end - start)
             seconds["forward"].append(backward - start)
             seconds["optimizer"].append(end - update)
+            if options.operator_time:
+                seconds["outside"].append(outside)
         print(json.dumps(seconds), flush=True)
 
 

@@ -1,12 +1,15 @@
-// One rank of bench/data_parallel, precision and zero: training steps of one model, on command.
+// One rank of bench/data_parallel, outside_operators, precision and zero: training steps of one
+// model, on command.
 //
-// data_parallel_rank MODEL PRECISION EXCHANGE, with the variables of torchrun. MODEL is resnet18,
-// vgg16 (both with CIFAR's 32x32 images, batch 32), resnet50 (the same with batch 16) or gpt (6
-// layers, width 384, context 256, batch 8), PRECISION 32 or bf16-mixed, attention and the memory
-// format of images as timed at the start, EXCHANGE zero1, zero2, zero3, or else the codec of data
-// parallelism, "none" without one. Reads commands from the standard input, a line each: "sync N"
-// makes N steps of all ranks, "local N" as many of this rank alone, not with ZeRO. Answers each
-// with a line of JSON: the seconds of every step, and those of its forward pass and its optimizer.
+// data_parallel_rank MODEL PRECISION EXCHANGE [operator-time], with the variables of torchrun.
+// MODEL is resnet18, vgg16 (both with CIFAR's 32x32 images, batch 32), resnet50 (the same with
+// batch 16) or gpt (6 layers, width 384, context 256, batch 8), PRECISION 32 or bf16-mixed,
+// attention and the memory format of images as timed at the start, EXCHANGE zero1, zero2, zero3, or
+// else the codec of data parallelism, "none" without one. Reads commands from the standard input, a
+// line each: "sync N" makes N steps of all ranks, "local N" as many of this rank alone, not with
+// ZeRO. Answers each with a line of JSON: the seconds of every step, those of its forward pass and
+// its optimizer, and with operator-time those before the optimizer outside of operators
+// (operator_time.h).
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -14,6 +17,7 @@
 #include <sstream>
 #include <string>
 
+#include "bench/operator_time.h"
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/comm/end_with.h"
@@ -90,6 +94,7 @@ struct Seconds {
   double step = 0;
   double forward = 0;
   double optimizer = 0;
+  double outside = 0;
 };
 
 class Training {
@@ -108,6 +113,7 @@ class Training {
 
   Seconds step(bool synchronised) {
     const troika::Stopwatch whole;
+    const double operators = operator_time_seconds();
     model_->zero_grad(/*set_to_none=*/true);
     const at::Tensor loss = forward();
     const double forward_seconds = whole.seconds();
@@ -118,13 +124,14 @@ class Training {
       const auto guard = exchange_->no_sync();
       loss.backward();
     }
+    const double outside = whole.seconds() - (operator_time_seconds() - operators);
     const troika::Stopwatch update;
     if (synchronised) {
       exchange_->step(*optimizer_);
     } else {
       optimizer_->step();
     }
-    return {whole.seconds(), forward_seconds, update.seconds()};
+    return {whole.seconds(), forward_seconds, update.seconds(), outside};
   }
 
  private:
@@ -171,18 +178,20 @@ class Training {
   const std::unique_ptr<troika::optim::FlatOptimizer> optimizer_;
 };
 
-void serve(Training& training) {
+void serve(Training& training, bool times_operators) {
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
     std::string mode;
     int steps = 0;
     words >> mode >> steps;
     nlohmann::json seconds = {{"step", {}}, {"forward", {}}, {"optimizer", {}}};
+    if (times_operators) seconds["outside"] = nlohmann::json::array();
     for (int i = 0; i < steps; ++i) {
       const Seconds one = training.step(mode == "sync");
       seconds["step"].push_back(one.step);
       seconds["forward"].push_back(one.forward);
       seconds["optimizer"].push_back(one.optimizer);
+      if (times_operators) seconds["outside"].push_back(one.outside);
     }
     std::cout << seconds << std::endl;
   }
@@ -191,11 +200,12 @@ void serve(Training& training) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 4) {
+  const bool times_operators = argc == 5 && argv[4] == std::string("operator-time");
+  if (argc != 4 && !times_operators) {
     throw troika::Error("bench", ErrorKind::usage,
                         {.what = "arguments of data_parallel_rank",
                          .got = std::to_string(argc - 1),
-                         .expected = "MODEL PRECISION EXCHANGE"});
+                         .expected = "MODEL PRECISION EXCHANGE [operator-time]"});
   }
   at::set_num_threads(1);
   const auto group = troika::comm::world();
@@ -208,7 +218,8 @@ int main(int argc, char** argv) try {
   }
   const auto format = memory_format_of(setup, precision, argv[3], group);
   Training training(setup, precision, format, argv[3], group);
-  serve(training);
+  if (times_operators) operator_time_start();
+  serve(training, times_operators);
 } catch (const std::exception& error) {
   return troika::comm::end_with(error);
 }
