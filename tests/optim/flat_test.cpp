@@ -66,7 +66,7 @@ TEST(FlatOptimizer, ABucketGoesTheWayOfItsTensors) {
   for (const auto& name : optimizer_names()) {
     const Bucket bucket;
     std::vector<Parameter> apart;
-    for (const auto& [parameter, tensor, decay, whole] : bucket.parameters) {
+    for (const auto& [parameter, tensor, decay, box] : bucket.parameters) {
       apart.push_back({parameter, tensor.clone()});
       apart.back().tensor.mutable_grad() = tensor.grad().clone();
     }

@@ -9,7 +9,6 @@
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/nn/sequential.h"
-#include "troika/parallel/shard_states.h"
 
 namespace troika::parallel {
 namespace {
@@ -28,33 +27,32 @@ std::unique_ptr<optim::FlatOptimizer> optimizer_of(const Exchange& exchange) {
 }
 
 // The states of whole parameters, from the parts that ranks have; and a rank's parts of them.
-optim::NamedTensors whole_states(const Group& group, const Exchange& exchange,
-                                 const optim::NamedTensors& states) {
-  optim::NamedTensors result;
-  for (const auto& [name, tensor] : states) {
-    const auto shard = shard_of_state(exchange.shards(), name, tensor.dim());
-    const auto whole = at::zeros(shard.shape, tensor.options());
-    if (tensor.dim() > 0 || shard.count() > 0) {
-      whole.reshape({-1}).narrow(0, shard.flat->begin, shard.count()).copy_(tensor.reshape({-1}));
+state::StateDict whole_states(const Group& group, const state::StateDict& states) {
+  state::StateDict result;
+  for (const auto& entry : states) {
+    const auto& tensor = entry.second;
+    const auto whole = at::zeros(entry.box->shape, tensor.options());
+    if (entry.box->count() > 0) {
+      whole.reshape({-1})
+          .narrow(0, entry.box->flat->begin, entry.box->count())
+          .copy_(tensor.reshape({-1}));
     }
     const auto op = tensor.dim() > 0 ? comm::ReduceOp::sum : comm::ReduceOp::max;
     group.all_reduce(whole, op);
-    result.emplace_back(name, whole);
+    result.emplace_back(entry.first, whole);
   }
   return result;
 }
 
-optim::NamedTensors parts_of(const Exchange& exchange, const optim::FlatOptimizer& optimizer,
-                             const optim::NamedTensors& states) {
+state::StateDict parts_of(const optim::FlatOptimizer& optimizer, const state::StateDict& states) {
   auto result = optimizer.state();
   const std::map<std::string, at::Tensor> whole(states.begin(), states.end());
-  for (auto& [name, tensor] : result) {
-    const auto& state = whole.at(name);
-    const auto shard = shard_of_state(exchange.shards(), name, state.dim());
-    tensor = state.dim() == 0 ? state
-                              : state.reshape({-1})
-                                    .narrow(0, shard.flat->begin, shard.count())
-                                    .reshape(tensor.sizes());
+  for (auto& entry : result) {
+    const auto& state = whole.at(entry.first);
+    entry.second = state.dim() == 0 ? state
+                                    : state.reshape({-1})
+                                          .narrow(0, entry.box->flat->begin, entry.box->count())
+                                          .reshape(entry.second.sizes());
   }
   return result;
 }
@@ -66,7 +64,7 @@ TEST(Sharded, StatesContinueInAnyOtherStrategy) {
     Sharded sharded(*whole.module, group, {.stage = 2});
     const auto optimizer = optimizer_of(sharded);
     for (int i = 0; i < 3; ++i) step(whole, sharded, *optimizer, group.rank(), i);
-    const auto saved = whole_states(group, sharded, optimizer->state());
+    const auto saved = whole_states(group, optimizer->state());
 
     Replica plain(kAdamW);
     for (size_t p = 0; p < whole.values().size(); ++p) plain.assign(p, whole.values()[p]);
@@ -78,7 +76,7 @@ TEST(Sharded, StatesContinueInAnyOtherStrategy) {
     for (size_t p = 0; p < whole.values().size(); ++p) later.assign(p, whole.values()[p]);
     Sharded resumed(*later.module, group, {.stage = 1, .data_parallel = {.bucket_bytes = 64}});
     const auto later_optimizer = optimizer_of(resumed);
-    later_optimizer->load_state(parts_of(resumed, *later_optimizer, ddp_optimizer->state()));
+    later_optimizer->load_state(parts_of(*later_optimizer, ddp_optimizer->state()));
 
     for (int i = 3; i < 6; ++i) {
       step(whole, sharded, *optimizer, group.rank(), i);
@@ -87,7 +85,7 @@ TEST(Sharded, StatesContinueInAnyOtherStrategy) {
     }
     expect_near(plain.values(), whole.values(), 1e-12);
     expect_near(later.values(), whole.values(), 1e-12);
-    for (const auto& [name, tensor] : whole_states(group, sharded, optimizer->state())) {
+    for (const auto& [name, tensor] : whole_states(group, optimizer->state())) {
       if (name == "0.weight.step") {
         EXPECT_EQ(tensor.item<int64_t>(), 6);
       }
@@ -99,21 +97,20 @@ TEST(Sharded, ShardsCoverEachParameterOnce) {
   comm::local::run(3, [](Group group) {
     Replica replica(kAdamW);
     Sharded sharded(*replica.module, group, {.stage = 1, .data_parallel = {.bucket_bytes = 64}});
-    const auto shards = sharded.shards();
     const auto pieces = sharded.parameters();
     const auto values = replica.values();
-    ASSERT_EQ(shards.size(), values.size());
     ASSERT_EQ(pieces.size(), values.size());
-    for (size_t i = 0; i < shards.size(); ++i) {
-      EXPECT_EQ(shards[i].name, pieces[i].name);
-      EXPECT_EQ(at::IntArrayRef(shards[i].shape), values[i].sizes());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const auto& box = *pieces[i].box;
+      EXPECT_EQ(box.name, pieces[i].name);
+      EXPECT_EQ(at::IntArrayRef(box.shape), values[i].sizes());
       EXPECT_EQ(pieces[i].tensor.dim(), values[i].dim());
       EXPECT_TRUE(pieces[i].tensor.flatten().equal(
-          values[i].flatten().narrow(0, shards[i].flat->begin, shards[i].count())));
+          values[i].flatten().narrow(0, box.flat->begin, box.count())));
       const auto covered = torch::zeros({values[i].numel()});
-      covered.narrow(0, shards[i].flat->begin, shards[i].count()).add_(1);
+      covered.narrow(0, box.flat->begin, box.count()).add_(1);
       group.all_reduce(covered);
-      EXPECT_TRUE(covered.eq(1).all().item<bool>()) << shards[i].name;
+      EXPECT_TRUE(covered.eq(1).all().item<bool>()) << box.name;
     }
   });
 }
@@ -342,8 +339,6 @@ TEST(Sharded, RefusesWhatItCannotDo) {
   EXPECT_ERROR(sharded.load_state({{"x", torch::ones({1})}}), ErrorKind::usage,
                "[parallel] a saved state does not fit; got x (load with the model, strategy and "
                "options it was saved with)");
-  EXPECT_ERROR(shard_of_state(sharded.shards(), "9.weight.exp_avg", 2), ErrorKind::usage,
-               "[parallel] a state is of no parameter that is trained here; got 9.weight.exp_avg");
 }
 
 }  // namespace

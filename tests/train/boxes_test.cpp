@@ -34,7 +34,7 @@ class BoxesOfRanks : public Integrity {
   std::filesystem::path save_boxes(const std::vector<std::string>& boxes) {
     comm::local::run(static_cast<int>(boxes.size()), [&](const comm::Group& group) {
       const auto box = Box::parse(boxes[static_cast<size_t>(group.rank())]);
-      const RankState state{.model = {}, .rest = {{"t", part(whole(), box)}}, .shards = {box}};
+      const RankState state{.model = {}, .rest = {{"t", part(whole(), box), box}}};
       save_checkpoint(group, folder_.path(), state, {}, {});
     });
     return find_checkpoint(folder_.path(), "last");
@@ -77,8 +77,7 @@ TEST_F(BoxesOfRanks, PaddingIsNotStored) {
     const auto padded = at::full({3, kColumns + 4}, -1, at::kLong);
     padded.slice(0, 0, rows).slice(1, 0, kColumns).copy_(part(whole(), box));
     const auto flat = Box::range("f", {5}, {0, group.rank() == 0 ? 5 : 0});
-    const RankState state{
-        .model = {}, .rest = {{"t", padded}, {"f", at::arange(7)}}, .shards = {box, flat}};
+    const RankState state{.model = {}, .rest = {{"t", padded, box}, {"f", at::arange(7), flat}}};
     save_checkpoint(group, folder_.path(), state, {}, {});
   });
   const CheckpointReader saved(find_checkpoint(folder_.path(), "last"), 0);

@@ -108,11 +108,10 @@ int64_t resident_peak() {
 // hash of name, place and bits.
 int64_t bits_of(const RankState& state, const comm::Group& group) {
   int64_t sum = 0;
-  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    const auto shard = std::ranges::find(state.shards, name, &layout::Box::name);
-    if (shard == state.shards.end() || shard->count() == 0) return;
-    const int64_t begin = shard->shape.empty() ? 0 : shard->flat->begin;
-    const auto flat = tensor.detach().reshape({-1});
+  const auto add = [&](const std::string& name, const state::Entry& entry) {
+    if (!entry.box || entry.box->count() == 0) return;
+    const int64_t begin = entry.box->flat->begin;
+    const auto flat = entry.second.detach().reshape({-1});
     const auto words = flat.view(flat.element_size() == 8 ? at::kLong : at::kInt);
     constexpr int64_t kAtOnce = 1 << 22;
     for (int64_t at = 0; at < words.numel(); at += kAtOnce) {
@@ -124,9 +123,9 @@ int64_t bits_of(const RankState& state, const comm::Group& group) {
       sum += hash.sum().item<int64_t>() * static_cast<int64_t>(std::hash<std::string>()(name) | 1);
     }
   };
-  for (const auto& [name, tensor] : state.model) add("model." + name, tensor);
-  for (const auto& [name, tensor] : state.rest) {
-    if (!name.ends_with(".step")) add(name, tensor);  // several ranks have these
+  for (const auto& entry : state.model) add("model." + entry.first, entry);
+  for (const auto& entry : state.rest) {
+    if (!entry.first.ends_with(".step")) add(entry.first, entry);  // several ranks have these
   }
   const auto all = at::full({1}, sum, at::kLong);
   group.all_reduce(all);

@@ -26,9 +26,8 @@ class Boxes : public Integrity {
     comm::local::run(kRanks, [&](const comm::Group& group) {
       const auto rank = static_cast<size_t>(group.rank());
       const int64_t offset = offsets[rank], count = counts[rank];
-      const RankState state{.model = {},
-                            .rest = {{"t", at::arange(offset, offset + count)}},
-                            .shards = {flat(offset, count)}};
+      const RankState state{
+          .model = {}, .rest = {{"t", at::arange(offset, offset + count), flat(offset, count)}}};
       save_checkpoint(group, folder_.path(), state, {}, {});
     });
     return find_checkpoint(folder_.path(), "last");

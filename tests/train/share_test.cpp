@@ -129,17 +129,16 @@ TEST_F(Differences, NoSampleSeesAreKeptForEachRank) {
 
 TEST_F(Differences, OfReplicasOfAShardAreAnError) {
   EXPECT_ERROR(
-      comm::local::run(kSharingRanks,
-                       [&](const comm::Group& group) {
-                         // Two replicas of three shards.
-                         const int part = group.rank() % 3;
-                         const RankState state{
-                             .model = {},
-                             .rest = {{"s", tensor(group.rank(), {4})}},
-                             .shards = {layout::Box::range(
-                                 "s", {3 * kSampled}, {part * kSampled, (part + 1) * kSampled})}};
-                         save_checkpoint(group, folder_.path(), state, {}, {});
-                       }),
+      comm::local::run(
+          kSharingRanks,
+          [&](const comm::Group& group) {
+            // Two replicas of three shards.
+            const int part = group.rank() % 3;
+            const auto box =
+                layout::Box::range("s", {3 * kSampled}, {part * kSampled, (part + 1) * kSampled});
+            const RankState state{.model = {}, .rest = {{"s", tensor(group.rank(), {4}), box}}};
+            save_checkpoint(group, folder_.path(), state, {}, {});
+          }),
       ErrorKind::failure,
       "[train] the ranks' shares of a checkpoint do not fit together; got elements both in "
       "`s(786432)[0:786432]{262144:524288}` in rank-1.safetensors and in "

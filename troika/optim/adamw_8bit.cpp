@@ -35,7 +35,8 @@ class AdamW8Bit final : public FlatOptimizer {
     int64_t blocks = 0, coded = 0, whole = 0;
     for (const auto& parameter : parameters().list()) {
       const int64_t count = parameter.tensor.numel();
-      const bool is_coded = (parameter.whole > 0 ? parameter.whole : count) >= kLeastElements;
+      const bool is_coded =
+          (parameter.box ? c10::multiply_integers(parameter.box->shape) : count) >= kLeastElements;
       places_.push_back({is_coded, is_coded ? coded : whole, blocks});
       (is_coded ? coded : whole) += count;
       if (is_coded) blocks += blocks_of(count);

@@ -19,6 +19,17 @@ std::string shape_of(const at::Tensor& tensor) {
   return (at::isFloatingType(tensor.scalar_type()) ? "[" : "integers [") + text + "]";
 }
 
+// The part of the state of a whole parameter that belongs to this part of the parameter.
+layout::Box box_of_state(const layout::Box& part, bool is_scalar, int64_t block) {
+  if (is_scalar) return layout::Box::range({}, {}, {0, part.count() > 0});
+  if (block == 1) return part;
+  const auto blocks = [block](int64_t count) { return (count + block - 1) / block; };
+  TROIKA_CHECK(part.flat, "states in blocks are of flat ranges");
+  const int64_t begin = part.flat->begin / block;
+  return layout::Box::range({}, {blocks(c10::multiply_integers(part.shape))},
+                            {begin, begin + blocks(part.count())});
+}
+
 [[noreturn]] void fail(const std::string& what, const std::string& got = {},
                        const std::string& expected = {}) {
   throw Error("optim", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
@@ -73,8 +84,11 @@ NamedTensors FlatOptimizer::state_of(size_t index) const {
 NamedTensors FlatOptimizer::state() const {
   NamedTensors result;
   for (size_t i = 0; i < parameters_.list().size(); ++i) {
+    const auto& parameter = parameters_.list()[i];
     for (auto& [name, tensor] : state_of(i)) {
-      result.emplace_back(parameters_.list()[i].name + "." + name, std::move(tensor));
+      std::optional<layout::Box> box;
+      if (parameter.box) box = box_of_state(*parameter.box, tensor.dim() == 0, elements_each(name));
+      result.emplace_back(parameter.name + "." + name, std::move(tensor), std::move(box));
     }
   }
   return result;

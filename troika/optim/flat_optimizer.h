@@ -11,10 +11,11 @@
 #include "troika/base/mapped_file.h"
 #include "troika/optim/flat_parameters.h"
 #include "troika/optim/kernels/kernels.h"
+#include "troika/state/state_dict.h"
 
 namespace troika::optim {
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using NamedTensors = state::StateDict;
 
 // Steps over the gradients that its parameters have at that moment; a parameter without one is left
 // out, and its count of steps does not move, as in PyTorch. One pass over the memory of parameters,
@@ -44,7 +45,10 @@ class FlatOptimizer {
 
   // All states as `<parameter>.<state>` under PyTorch's names (exp_avg, exp_avg_sq,
   // momentum_buffer, sum, step), in the shapes of their parameters. They share memory with the
-  // optimizer. They are zero before the first step.
+  // optimizer. They are zero before the first step. Of parameters that are parts of larger ones,
+  // entries have boxes: the same part of the whole parameter's state, in blocks where each number
+  // is of several elements. A state of no dimension (a count of steps) is that of the whole
+  // parameter, and its box is empty on a rank that has no element of it.
   NamedTensors state() const;
   // How many elements of a parameter, one after another, each number of this `<state>` is of.
   virtual int64_t elements_each(std::string_view /*state*/) const { return 1; }

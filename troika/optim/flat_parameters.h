@@ -6,8 +6,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "troika/layout/box.h"
 
 namespace troika::optim {
 
@@ -17,8 +20,8 @@ struct Parameter {
   // Whether weight decay, and in LARS and LAMB the rate of its own, count for it. Recipes for large
   // batches leave biases and the weights of normalisations out.
   bool decay = true;
-  // Elements of the parameter that `tensor` is a piece of; 0: it is all of it.
-  int64_t whole = 0;
+  // Which part of the parameter `tensor` is; none: all of it.
+  std::optional<layout::Box> box = {};
 };
 
 // `count` consecutive elements of one parameter or, joined, of several.

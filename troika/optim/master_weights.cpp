@@ -39,11 +39,11 @@ MasterWeights::MasterWeights(std::vector<Parameter> parameters)
   const auto weights = at::empty({size}, options);
   const auto gradients = at::empty({size}, options);
   int64_t begin = 0;
-  for (const auto& [name, tensor, decay, whole] : parameters_) {
+  for (const auto& [name, tensor, decay, box] : parameters_) {
     const auto part = [&, begin](const at::Tensor& whole) {
       return part_like(whole, begin, tensor);
     };
-    masters_.push_back({name, part(weights).copy_(tensor), decay, whole});
+    masters_.push_back({name, part(weights).copy_(tensor), decay, box});
     gradients_.push_back(part(gradients));
     begin += tensor.numel();
   }

@@ -90,9 +90,8 @@ void ParameterShards::make_pieces() {
     shape.back() = count;
     const int64_t at = count > 0 ? begin - first : 0;
     pieces_.push_back({slot.name, flat.own.narrow(0, at, count).view(shape), /*decay=*/true,
-                       slot.parameter.numel()});
-    shards_.push_back(layout::Box::range(slot.name, slot.parameter.sizes().vec(),
-                                         {begin - slot.offset, begin - slot.offset + count}));
+                       layout::Box::range(slot.name, slot.parameter.sizes().vec(),
+                                          {begin - slot.offset, begin - slot.offset + count})});
   }
 }
 

@@ -41,7 +41,6 @@ class ParameterShards {
   // parameter's number of dimensions, so that rules for vectors hold for it, all but the last of
   // size 1; it has no autograd history.
   const std::vector<optim::Parameter>& pieces() const { return pieces_; }
-  const std::vector<layout::Box>& shards() const { return shards_; }
 
   // Gives pieces the gradients that the buckets' own blocks hold; none where no rank had one.
   void take_gradients();
@@ -82,7 +81,6 @@ class ParameterShards {
   const std::vector<Bucket>& buckets_;
   std::vector<Flat> flats_;
   std::vector<optim::Parameter> pieces_;
-  std::vector<layout::Box> shards_;
 };
 
 }  // namespace troika::parallel

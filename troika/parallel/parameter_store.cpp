@@ -1,5 +1,6 @@
 #include "troika/parallel/parameter_store.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -15,6 +16,11 @@ std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module
     result.push_back({std::move(item.name), std::move(item.tensor)});
   }
   return result;
+}
+
+bool ParameterStore::has_pieces() const {
+  const auto all = parameters();
+  return std::ranges::any_of(all, [](const auto& parameter) { return parameter.box.has_value(); });
 }
 
 std::vector<at::Tensor> ParameterStore::gradients() const {

@@ -27,11 +27,10 @@ class ParameterStore {
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   // The tensors that this rank's optimizer steps: the module's trained parameters, or the pieces of
-  // them that this rank owns, under the names of their parameters.
+  // them that this rank owns, with the boxes that they are of their parameters.
   virtual std::vector<optim::Parameter> parameters() const = 0;
-  // Which part of its parameter each of these is, in the same order; empty where they are
-  // the parameters.
-  virtual std::vector<layout::Box> shards() const { return {}; }
+  // Whether these are pieces.
+  bool has_pieces() const;
   // Whether only ranks together have the parameters between passes, each what parameters() gives.
   virtual bool shares_parameters() const { return false; }
   // After finish_backward(): tensors that hold the gradients of parameters() between them.

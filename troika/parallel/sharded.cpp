@@ -129,10 +129,6 @@ std::vector<optim::Parameter> Sharded::parameters() const {
   return shards_->pieces();
 }
 
-std::vector<layout::Box> Sharded::shards() const {
-  return shards_->shards();
-}
-
 void Sharded::spread_parameters() {
   if (blocks_ && !blocks_->has_all()) blocks_->release_all();
   shards_->refresh();

@@ -88,7 +88,6 @@ class Sharded : public Exchange {
   ~Sharded() override;
 
   std::vector<optim::Parameter> parameters() const override;
-  std::vector<layout::Box> shards() const override;
   // In stage 3.
   bool shares_parameters() const override { return blocks_ != nullptr; }
   const GroupReducer& reducer() const override { return over_shards_; }

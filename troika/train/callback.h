@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "troika/layout/box.h"
 #include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/hooks.h"
 
@@ -27,11 +26,8 @@ class Callback : public Hooks {
   virtual bool keeps_time() const { return false; }
 
   // The state that its further course depends on, between passes, without what the checkpoint being
-  // written would add.
+  // written would add. Entries with boxes are parts of tensors that ranks have between them.
   virtual NamedTensors state() const { return {}; }
-  // The tensors in state() that are this rank's shard of one, and which part; all ranks' make it
-  // whole.
-  virtual std::vector<layout::Box> shards() const { return {}; }
   // Takes what state() gave, which `saved` has in whole under the names with `prefix` before them;
   // not called where it has nothing of this callback.
   virtual void load_state(const CheckpointReader& /*saved*/, const std::string& /*prefix*/) {}

@@ -17,7 +17,8 @@ void require_finite(double loss, const data::Batch& batch, const FitContext& con
   if (context.optimization->loss_scale()) return;
   const auto file = context.folder / fmt::format("nonfinite-step-{}-rank-{}.safetensors",
                                                  context.at.step, context.group.rank());
-  save_safetensors(file, batch.tensors());
+  const auto tensors = batch.tensors();
+  save_safetensors(file, {tensors.begin(), tensors.end()});
   throw Error("train", ErrorKind::failure,
               {.what = fmt::format("the training loss of step {} on rank {} is no number",
                                    context.at.step, context.group.rank()),

@@ -94,13 +94,7 @@ void Fit::add_course(const Loops& at, RankState& state) const {
   rest.emplace_back(kLog, log_.state());
   for (const auto& callback : callbacks_) {
     const auto prefix = callback_prefix(*callback);
-    for (auto& [name, tensor] : callback->state()) {
-      rest.emplace_back(prefix + name, std::move(tensor));
-    }
-    for (auto& shard : callback->shards()) {
-      shard.name = prefix + shard.name;
-      state.shards.push_back(std::move(shard));
-    }
+    state::append(rest, prefix, callback->state());
   }
   for (auto& [name, numbers] : random_state(device())) {
     rest.emplace_back(kRandomPrefix + name, std::move(numbers));

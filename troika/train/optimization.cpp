@@ -11,7 +11,6 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/parallel/shard_states.h"
 #include "troika/train/checkpoint/reader.h"
 
 namespace troika::train {
@@ -25,16 +24,18 @@ const std::string kScaler = "scaler.";
 
 // The names of the states an optimizer keeps for each parameter: "exp_avg" for the state
 // "fc.weight.exp_avg".
-std::set<std::string> kinds(const optim::NamedTensors& states) {
+std::set<std::string> kinds(const std::vector<std::string>& states) {
   std::set<std::string> result;
-  for (const auto& [name, tensor] : states) result.insert(name.substr(name.rfind('.') + 1));
+  for (const auto& name : states) result.insert(name.substr(name.rfind('.') + 1));
   return result;
 }
 
 // Refuses another optimizer by name of its states, before load_state() misses a single one.
-void require_same_optimizer(const optim::NamedTensors& saved, const optim::NamedTensors& own,
-                            const CheckpointReader& checkpoint) {
-  const auto theirs = kinds(saved), ours = kinds(own);
+void require_same_optimizer(const CheckpointReader& checkpoint, const std::string& prefix,
+                            const optim::NamedTensors& own) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : own) names.push_back(name);
+  const auto theirs = kinds(checkpoint.names(prefix)), ours = kinds(names);
   if (theirs == ours) return;
   const auto words = [](const std::set<std::string>& names) {
     return names.empty() ? "no state" : fmt::format("{}", fmt::join(names, ", "));
@@ -55,7 +56,7 @@ bool is_on_host(const std::vector<optim::Parameter>& parameters) {
 
 // Optimizers of room optim step pieces; see FlatOptimizer::complete_sums_by().
 void require_steppable(const parallel::ParameterStore& store, const OptimizerRecipe& recipe) {
-  if (store.shards().empty() || !recipe.make || recipe.is_element_wise) return;
+  if (!store.has_pieces() || !recipe.make || recipe.is_element_wise) return;
   throw Error("train", ErrorKind::usage,
               {.what = "a strategy that shares parameters out among ranks",
                .got = "optimizer of configure_optimizers(), which needs whole ones",
@@ -133,74 +134,43 @@ std::optional<double> Optimization::loss_scale() const {
 optim::NamedTensors Optimization::masters() const {
   optim::NamedTensors result;
   if (!masters_) return result;
-  for (const auto& master : masters_->list()) result.emplace_back(master.name, master.tensor);
+  for (const auto& master : masters_->list()) {
+    result.emplace_back(master.name, master.tensor, master.box);
+  }
   return result;
 }
 
 optim::NamedTensors Optimization::state() const {
   optim::NamedTensors result{{kSkipped, at::scalar_tensor(skipped_, at::kLong)},
                              {kRate, at::scalar_tensor(learning_rate(), at::kDouble)}};
-  for (const auto& [name, tensor] : optimizer_->state()) {
-    result.emplace_back(kStates + name, tensor);
-  }
-  if (!scaler_) return result;
-  for (const auto& [name, tensor] : scaler_->state()) result.emplace_back(kScaler + name, tensor);
+  state::append(result, kStates, optimizer_->state());
+  if (scaler_) state::append(result, kScaler, scaler_->state());
   return result;
 }
 
-std::vector<layout::Box> Optimization::shards(const parallel::ParameterStore& store) const {
-  const auto shards = store.shards();
-  if (shards.empty()) return {};
-  std::vector<layout::Box> result;
-  for (const auto& [name, tensor] : optimizer_->state()) {
-    result.push_back(parallel::shard_of_state(shards, name, tensor.dim(), elements_each(name)));
-    result.back().name = kStates + name;
-  }
-  return result;
-}
-
-int64_t Optimization::elements_each(const std::string& state) const {
-  return optimizer_->elements_each(std::string_view(state).substr(state.rfind('.') + 1));
-}
-
-optim::NamedTensors Optimization::saved_states(const parallel::ParameterStore& store,
-                                               const CheckpointReader& saved,
+optim::NamedTensors Optimization::saved_states(const CheckpointReader& saved,
                                                const std::string& prefix) const {
-  const auto shards = store.shards();
-  std::map<std::string, at::Tensor> own;
-  for (auto& [name, tensor] : optimizer_->state()) own.emplace(name, tensor);
   optim::NamedTensors result;
-  for (const auto& name : saved.names(prefix)) {
-    const auto state = name.substr(prefix.size());
-    const auto& shape = saved.shape(name);
-    if (shards.empty() || shape.empty()) {
-      result.emplace_back(state, saved.read(name));
+  for (const auto& entry : optimizer_->state()) {
+    const auto& [name, tensor] = entry;
+    const auto key = prefix + name;
+    if (!saved.has(key)) continue;
+    if (!entry.box || tensor.dim() == 0) {
+      result.emplace_back(name, saved.read(key));
       continue;
     }
-    const auto shard = parallel::shard_of_state(shards, state, static_cast<int64_t>(shape.size()),
-                                                elements_each(state));
-    if (shard.shape != shape) {
-      throw Error("train", ErrorKind::usage,
-                  {.what = "state " + state + " of " + saved.path().string() + " does not fit",
-                   .got = fmt::format("[{}]", fmt::join(shape, ", ")),
-                   .expected = fmt::format("[{}]", fmt::join(shard.shape, ", "))});
-    }
-    auto box = shard;
-    box.name = name;
-    const auto part = saved.read(box);
-    const auto like = own.find(state);
-    result.emplace_back(state, like == own.end() ? part : part.view(like->second.sizes()));
+    auto part = *entry.box;
+    part.name = key;
+    result.emplace_back(name, saved.read(part).view(tensor.sizes()));
   }
   return result;
 }
 
-void Optimization::load(const parallel::ParameterStore& store, const CheckpointReader& saved,
-                        const std::string& prefix) {
+void Optimization::load(const CheckpointReader& saved, const std::string& prefix) {
   skipped_ = saved.read(prefix + kSkipped).item<int64_t>();
   set_learning_rate(saved.read(prefix + kRate).item<double>());
-  const auto states = saved_states(store, saved, prefix + kStates);
-  require_same_optimizer(states, optimizer_->state(), saved);
-  optimizer_->load_state(states);
+  require_same_optimizer(saved, prefix + kStates, optimizer_->state());
+  optimizer_->load_state(saved_states(saved, prefix + kStates));
   if (scaler_) scaler_->load_state(saved.read_all(prefix + kScaler));
   if (masters_) masters_->give_weights();
 }

@@ -54,24 +54,18 @@ class Optimization {
   optim::NamedTensors masters() const;
 
   // The next step depends on it, gradients and parameters() alone. Tensors may share memory with
-  // this object.
+  // this object. Entries with boxes are parts of the states of whole parameters.
   optim::NamedTensors state() const;
-  // The shards in state(), and which part of the whole parameter's state each is.
-  std::vector<layout::Box> shards(const parallel::ParameterStore& store) const;
   // Takes what state() gave in a checkpoint, where it is behind `prefix`: the parts it needs of the
   // states of whole parameters, whoever had them. parameters() are there already. Throws
   // Error(usage) for states of another optimizer.
-  void load(const parallel::ParameterStore& store, const CheckpointReader& saved,
-            const std::string& prefix);
+  void load(const CheckpointReader& saved, const std::string& prefix);
 
  private:
   // Gradients to where the optimizer finds them, in its units; once a step.
   void take_gradients();
   void update();
-  // The block size of the state `<parameter>.<state>`.
-  int64_t elements_each(const std::string& state) const;
-  optim::NamedTensors saved_states(const parallel::ParameterStore& store,
-                                   const CheckpointReader& saved, const std::string& prefix) const;
+  optim::NamedTensors saved_states(const CheckpointReader& saved, const std::string& prefix) const;
 
   std::vector<optim::Parameter> parameters_;  // the optimizer's
   bool taken_ = false;

@@ -29,21 +29,10 @@ constexpr const char* kExchange = "exchange.";
 constexpr const char* kPlateau = "plateau";
 constexpr const char* kMemoryFormat = "memory_format";
 
-void append(NamedTensors& list, const char* prefix, const NamedTensors& more) {
-  for (const auto& [name, tensor] : more) list.emplace_back(prefix + name, tensor);
-}
-
-void add_shards(RankState& state, const char* prefix, std::vector<layout::Box> shards) {
-  for (auto& shard : shards) {
-    shard.name = prefix + shard.name;
-    state.shards.push_back(std::move(shard));
-  }
-}
-
 NamedTensors stepped(const Optimization& optimization) {
   NamedTensors result;
-  for (const auto& [name, tensor, decay, whole] : optimization.parameters()) {
-    result.emplace_back(name, tensor);
+  for (const auto& parameter : optimization.parameters()) {
+    result.emplace_back(parameter.name, parameter.tensor, parameter.box);
   }
   return result;
 }
@@ -243,16 +232,14 @@ void TrainingStep::judge(std::optional<double> validation_loss) {
 }
 
 RankState TrainingStep::state(bool in_step) const {
-  const auto shards = exchange_->shards();
   const auto masters = optimization_->masters();
-  const bool in_parts = exchange_->shares_parameters() || (!shards.empty() && !masters.empty());
+  const bool in_parts =
+      exchange_->shares_parameters() || (exchange_->has_pieces() && !masters.empty());
   RankState result{
       .model = model_state(task_.module(), in_parts ? stepped(*optimization_) : masters),
       .rest = {}};
-  if (in_parts) add_shards(result, kModelPrefix, shards);
-  append(result.rest, kOptimizer, optimization_->state());
-  add_shards(result, kOptimizer, optimization_->shards(*exchange_));
-  append(result.rest, kExchange, exchange_->state());
+  state::append(result.rest, kOptimizer, optimization_->state());
+  state::append(result.rest, kExchange, exchange_->state());
   if (plateau_) result.rest.emplace_back(kPlateau, plateau_->state());
   result.rest.emplace_back(kMemoryFormat,
                            at::scalar_tensor(static_cast<int64_t>(states_format()), at::kLong));
@@ -267,7 +254,7 @@ RankState TrainingStep::state(bool in_step) const {
 }
 
 at::MemoryFormat TrainingStep::states_format() const {
-  return exchange_->shards().empty() ? placement_.memory_format : at::MemoryFormat::Contiguous;
+  return exchange_->has_pieces() ? at::MemoryFormat::Contiguous : placement_.memory_format;
 }
 
 // Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
@@ -284,7 +271,7 @@ void TrainingStep::require_readable(const CheckpointReader& saved) const {
               {.what = "states of adamw_8bit and of ddp.hook follow the order of weights in memory",
                .got = fmt::format("a checkpoint of {} for {}", name(!is_last), name(is_last)),
                .expected = "the same order",
-               .hint = exchange_->shards().empty()
+               .hint = !exchange_->has_pieces()
                            ? fmt::format("set trainer.memory_format to {}", name(!is_last))
                            : "ZeRO keeps weights contiguous: go on with ddp"});
 }
@@ -303,13 +290,12 @@ void TrainingStep::load_model(const CheckpointReader& saved) {
   };
   const at::NoGradGuard no_grad;
   std::set<std::string> done;
-  auto shards = exchange_->shards();
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const auto& tensor = optimization_->parameters()[i].tensor;
-    auto& shard = shards[i];
-    done.insert(shard.name);
-    shard.name = key(shard.name);
-    tensor.copy_(saved.read(shard).view_as(tensor));
+  for (const auto& parameter : optimization_->parameters()) {
+    if (!parameter.box) continue;
+    auto box = *parameter.box;
+    box.name = key(parameter.name);
+    parameter.tensor.copy_(saved.read(box).view_as(parameter.tensor));
+    done.insert(parameter.name);
   }
   const auto masters = optimization_->masters();
   const std::map<std::string, at::Tensor> master_of(masters.begin(), masters.end());
@@ -327,7 +313,7 @@ std::function<void()> TrainingStep::load(const CheckpointReader& saved,
   require_readable(saved);
   if (plateau_ && saved.has(kPlateau)) plateau_->load_state(saved.read(kPlateau));
   load_model(saved);
-  optimization_->load(*exchange_, saved, kOptimizer);
+  optimization_->load(saved, kOptimizer);
   return
       [this, exchange = saved.read_all(kExchange), gradients] { take_loaded(exchange, gradients); };
 }

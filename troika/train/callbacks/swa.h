@@ -33,7 +33,6 @@ class Swa : public Callback {
   void on_train_end(FitContext& context) override;
   void on_fit_end(FitContext& context) override;
   NamedTensors state() const override;
-  std::vector<layout::Box> shards() const override { return average_.shards(); }
   // After on_fit_end: the model is the mean, unless another callback has replaced it, and the
   // weights to go on with are those that were trained.
   void replace_model(RankState& state) const override;

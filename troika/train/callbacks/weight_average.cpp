@@ -29,12 +29,17 @@ void WeightAverage::attach(const FitContext& context) {
   const auto& stepped = context.optimization->parameters();
   for (size_t i = 0; i < stepped.size(); ++i) {
     const auto source = stepped[i].tensor.detach();
-    weights_.push_back(
-        {stepped[i].name, source, at::empty_like(source), in_module[i].tensor.detach(), {}});
+    weights_.push_back({stepped[i].name,
+                        source,
+                        at::empty_like(source),
+                        in_module[i].tensor.detach(),
+                        {},
+                        stepped[i].box});
   }
   for (const auto& item : nn::named_state(context.task.module())) {
     if (uses_buffers_ && item.is_buffer) {
-      buffers_.push_back({item.name, item.tensor, at::empty_like(item.tensor), item.tensor, {}});
+      buffers_.push_back(
+          {item.name, item.tensor, at::empty_like(item.tensor), item.tensor, {}, {}});
     }
   }
   if (loaded_) take_loaded(*loaded_);
@@ -68,22 +73,17 @@ void WeightAverage::take_loaded(const CheckpointReader& saved) {
   // A model that was saved without averages of buffers has their latest values: the averages begin
   // with them.
   for (auto& entry : buffers_) entry.average.copy_(saved.read(key(entry.name)));
-  auto shards = store_->shards();
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    auto& [name, source, average, in_module, replaced] = weights_[i];
-    if (shards.empty()) {
-      average.copy_(saved.read(key(name)));
-    } else {
-      shards[i].name = key(name);
-      average.copy_(saved.read(shards[i]).view_as(average));
-    }
+  for (auto& entry : weights_) {
+    auto box = entry.box.value_or(layout::Box::whole({}, entry.average.sizes().vec()));
+    box.name = key(entry.name);
+    entry.average.copy_(saved.read(box).view_as(entry.average));
   }
 }
 
 void WeightAverage::update() {
   const at::NoGradGuard no_grad;
   for (auto* entries : {&weights_, &buffers_}) {
-    for (auto& [name, source, average, in_module, replaced] : *entries) {
+    for (auto& [name, source, average, in_module, replaced, box] : *entries) {
       if (updates_ == 0 || !source.is_floating_point()) {
         average.copy_(source);
       } else if (decay_) {
@@ -146,40 +146,28 @@ NamedTensors WeightAverage::state() const {
   NamedTensors result = count();
   if (updates_ == 0) return result;
   for (const auto* entries : {&weights_, &buffers_}) {
-    for (const auto& entry : *entries) result.emplace_back(entry.name + kAverage, entry.average);
+    for (const auto& entry : *entries) {
+      result.emplace_back(entry.name + kAverage, entry.average, entry.box);
+    }
   }
   return result;
 }
 
 void WeightAverage::put_into(RankState& state) const {
   if (updates_ == 0) return;
-  std::map<std::string_view, at::Tensor*> model;
-  for (auto& [name, tensor] : state.model) model[name] = &tensor;
+  std::map<std::string_view, state::Entry*> model;
+  for (auto& entry : state.model) model[entry.first] = &entry;
   for (const auto* entries : {&weights_, &buffers_}) {
     for (const auto& entry : *entries) {
       // The average may be in the module, of which the weights are a part where they have no
       // masters.
       const bool is_hidden =
           entry.replaced.defined() && entry.source.data_ptr() == entry.in_module.data_ptr();
-      state.rest.emplace_back(kRawPrefix + entry.name, is_hidden ? entry.replaced : entry.source);
-      *model.at(entry.name) = entry.average;
+      state.rest.emplace_back(kRawPrefix + entry.name, is_hidden ? entry.replaced : entry.source,
+                              entry.box);
+      *model.at(entry.name) = {entry.name, entry.average, entry.box};
     }
   }
-  // The weights may be whole where the averages are not.
-  std::erase_if(state.shards, [](const auto& s) { return s.name.starts_with(kModelPrefix); });
-  for (const auto& shard : store_->shards()) {
-    for (const char* prefix : {kModelPrefix, kRawPrefix}) {
-      state.shards.push_back(shard);
-      state.shards.back().name = prefix + shard.name;
-    }
-  }
-}
-
-std::vector<layout::Box> WeightAverage::shards() const {
-  if (updates_ == 0) return {};
-  auto result = store_->shards();
-  for (auto& shard : result) shard.name += kAverage;
-  return result;
 }
 
 }  // namespace troika::train

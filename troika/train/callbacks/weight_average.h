@@ -46,8 +46,6 @@ class WeightAverage {
   // "updates", and `<parameter>.average`, float32 for 16-bit types: of what this rank steps.
   // Tensors may share memory with this object.
   NamedTensors state() const;
-  // Which parts of whole averages those are; empty where they are whole.
-  std::vector<layout::Box> shards() const;
   // attach() reads the part that this rank steps.
   void load_state(const CheckpointReader& saved, const std::string& prefix);
 
@@ -66,7 +64,8 @@ class WeightAverage {
     at::Tensor source;
     at::Tensor average;
     at::Tensor in_module;
-    at::Tensor replaced;  // what that was, while the average is there
+    at::Tensor replaced;                  // what that was, while the average is there
+    std::optional<layout::Box> box = {};  // that `source` is of its parameter
   };
   void take_loaded(const CheckpointReader& saved);
 

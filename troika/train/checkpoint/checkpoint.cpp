@@ -41,7 +41,6 @@ std::filesystem::path find_on_disk(const std::filesystem::path& path) {
 
 void keep_weights(RankState& state) {
   state.rest.clear();
-  std::erase_if(state.shards, [](const auto& s) { return !s.name.starts_with(kModelPrefix); });
 }
 
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others) {
@@ -51,10 +50,10 @@ NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& ot
     places.emplace(item.name, state.size());
     state.emplace_back(std::move(item.name), std::move(item.tensor));
   }
-  for (const auto& [other, tensor] : others) {
-    const auto found = places.find(other);
-    TROIKA_CHECK(found != places.end(), other + " is not a tensor of the module");
-    state[found->second].second = tensor;
+  for (const auto& other : others) {
+    const auto found = places.find(other.first);
+    TROIKA_CHECK(found != places.end(), other.first + " is not a tensor of the module");
+    state[found->second] = other;
   }
   return state;
 }

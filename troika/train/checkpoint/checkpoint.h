@@ -30,22 +30,19 @@ struct CheckpointInfo {
   std::string plan = {};  // layout::Plan::text(); empty: no other axis than that of data
 };
 
-// The state of one rank that its further course depends on.
+// The state of one rank that its further course depends on. What ranks have parts of has boxes: all
+// ranks' hold each element once, or the same more than once.
 struct RankState {
   NamedTensors model;  // under the module's own names
   NamedTensors rest;   // optimizer, loops, random numbers...: names as optimizer.fc.weight.exp_avg
-  // Which part of a whole the tensors are that are not whole, by name: those of `rest`, and those
-  // of `model` behind "model.". All ranks' boxes hold each element once, or the same more than
-  // once. Such a tensor may hold more than its box: behind the range where that is flat, else
-  // beyond the box's size in any dimension. That is padding, and is not stored.
-  std::vector<layout::Box> shards = {};
 };
 
 // Leaves what a checkpoint of weights alone holds.
 void keep_weights(RankState& state);
 
-// The module's parameters and buffers, which the tensors share memory with. Those of `others` stand
-// in place of those of their names: masters, of which parameters are roundings, or parts of them.
+// The module's parameters and buffers, which the tensors share memory with. Those of `others`, with
+// their boxes, stand in place of those of their names: masters, of which parameters are roundings,
+// or parts of them.
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others = {});
 
 // Writes the file whole or not at all. The options that made the model travel in its metadata.

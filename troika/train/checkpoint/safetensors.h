@@ -18,10 +18,12 @@
 
 #include "troika/base/file.h"
 #include "troika/layout/runs.h"
+#include "troika/state/state_dict.h"
 
 namespace troika::train {
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+// Files have whole tensors: boxes do not count there.
+using NamedTensors = state::StateDict;
 using Metadata = std::map<std::string, std::string>;
 struct SafetensorsHeader;
 struct TensorEntry;

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -55,39 +54,38 @@ at::Tensor sample_of(const at::Tensor& tensor) {
   return tensor.dim() > 0 && every > 1 ? tensor.slice(0, 0, tensor.size(0), every) : tensor;
 }
 
-// The elements of the box, in its order, of a tensor that holds them and may hold more behind them.
-at::Tensor stored_part(const layout::Box& box, const at::Tensor& tensor) {
-  if (box.flat) return tensor.reshape({-1}).narrow(0, 0, box.count());
-  at::Tensor part = tensor;
-  TROIKA_CHECK(part.dim() == static_cast<int64_t>(box.size.size()), box.text());
-  for (size_t d = 0; d < box.size.size(); ++d) {
-    part = part.narrow(static_cast<int64_t>(d), 0, box.size[d]);
+// Of a tensor of which this rank has several boxes, each needs a name of its own in the file.
+void name_boxes_apart(std::vector<Candidate>& list) {
+  std::map<std::string, int> boxes;
+  for (const auto& candidate : list) ++boxes[candidate.part.key];
+  for (auto& candidate : list) {
+    if (boxes.at(candidate.part.key) > 1) candidate.part.key = candidate.part.box.text();
   }
-  return part;
 }
 
 std::vector<Candidate> candidates(const RankState& state, bool is_main) {
-  std::map<std::string, const layout::Box*> shards;
-  for (const auto& shard : state.shards) shards.emplace(shard.name, &shard);
   std::vector<Candidate> result;
-  const auto add = [&](const std::string& name, const at::Tensor& tensor, bool is_model) {
-    const auto found = shards.find(name);
+  const auto add = [&](const std::string& prefix, const state::Entry& entry, bool is_model) {
+    const auto& [own_name, tensor] = entry;
+    const auto name = prefix + own_name;
     Candidate next{.part = {name, tensor, layout::Box::whole(name, tensor.sizes().vec())},
                    .item = {}};
-    if (found != shards.end()) {
-      next.part.box = *found->second;
-      if (next.part.box.count() == 0) return;
-      next.part.tensor = stored_part(next.part.box, tensor);
+    if (entry.box) {
+      if (entry.box->count() == 0) return;
+      next.part.box = *entry.box;
+      next.part.box.name = name;
+      next.part.tensor = stored_part(entry);
       next.item.kind = Kind::part;
     } else if (is_model && is_main) {
-      next.part.key = name.substr(std::string_view(kModelPrefix).size());
+      next.part.key = own_name;
       next.item.kind = Kind::weights;
     }
     next.item.bytes = next.part.tensor.nbytes();
     result.push_back(std::move(next));
   };
-  for (const auto& [name, tensor] : state.model) add(kModelPrefix + name, tensor, true);
-  for (const auto& [name, tensor] : state.rest) add(name, tensor, false);
+  for (const auto& entry : state.model) add(kModelPrefix, entry, true);
+  for (const auto& entry : state.rest) add("", entry, false);
+  name_boxes_apart(result);
   return result;
 }
 

@@ -14,9 +14,10 @@ namespace {
 void copy_into(NamedTensors& copy, const NamedTensors& tensors) {
   copy.resize(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto& [name, tensor] = tensors[i];
-    auto& [copied_name, copied] = copy[i];
-    copied_name = name;
+    const at::Tensor& tensor = tensors[i].second;
+    at::Tensor& copied = copy[i].second;
+    copy[i].first = tensors[i].first;
+    copy[i].box = tensors[i].box;
     const bool fits = copied.defined() && copied.sizes() == tensor.sizes() &&
                       copied.scalar_type() == tensor.scalar_type();
     if (!fits) copied = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
@@ -35,7 +36,6 @@ void CheckpointWriter::start(const std::filesystem::path& folder, const RankStat
   const at::NoGradGuard no_grad;
   copy_into(copy_.model, state.model);
   copy_into(copy_.rest, state.rest);
-  copy_.shards = state.shards;
   writing_ = std::async(std::launch::async, [this, folder, info] {
     return save_checkpoint(group_, folder, copy_, options_, info);
   });
