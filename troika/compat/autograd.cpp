@@ -28,8 +28,7 @@ class Hook : public torch::autograd::FunctionPostHook {
 
 struct GradientHook::Registration {
   // Holding the accumulator keeps it, and with it the hook, from being made anew for each graph.
-  // A std::shared_ptr in LibTorch 1.13, a c10::intrusive_ptr by 2.15.
-  decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
+  NodePointer accumulator;
   uintptr_t key;
 };
 
@@ -43,7 +42,7 @@ GradientHook::~GradientHook() {
   registration_->accumulator->del_post_hook(registration_->key);
 }
 
-void set_history(at::Tensor& output, const std::shared_ptr<torch::autograd::Node>& node) {
+void set_history(at::Tensor& output, const NodePointer& node) {
   if (at::isFloatingType(output.scalar_type())) {
     torch::autograd::set_history(output, node);
   } else {

@@ -172,16 +172,9 @@ class Reentrant : public torch::autograd::Node {
     for (const auto& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
   }
 
-  Tensors call(const Tensors& inputs) {
-    Tensors outputs = [&] {
-      const at::NoGradGuard no_grad;
-      return function_(inputs);
-    }();
-    for (auto& output : outputs) {
-      output = output.variable_data();
-      compat::set_history(output, shared_from_this());
-    }
-    return outputs;
+  Tensors call(const Tensors& inputs) const {
+    const at::NoGradGuard no_grad;
+    return function_(inputs);
   }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
@@ -225,9 +218,13 @@ at::Tensor checkpoint(const BlockFunction& function, const at::Tensor& input,
 Tensors checkpoint_reentrant(const BlockFunction& function, const Tensors& inputs,
                              const CheckpointOptions& options) {
   if (!at::GradMode::is_enabled()) return function(inputs);
-  const std::shared_ptr<Reentrant> node(new Reentrant(function, inputs, options),
-                                        torch::autograd::deleteNode);
-  return node->call(inputs);
+  const auto node = compat::make_node<Reentrant>(function, inputs, options);
+  Tensors outputs = static_cast<const Reentrant&>(*node).call(inputs);
+  for (auto& output : outputs) {
+    output = output.variable_data();
+    compat::set_history(output, node);
+  }
+  return outputs;
 }
 
 }  // namespace troika::nn
