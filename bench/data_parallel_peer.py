@@ -120,19 +120,19 @@ def main():
         model = torch.compile(model)
     ddp, optimizer = distribute(model, exchange=options.exchange, **optimizer)
     keys = ["step", "forward", "optimizer"]
-    seconds_in_operators = float
+    seconds_outside = float
     if options.operator_time:
         keys.append("outside")
         library = ctypes.CDLL(options.operator_time)
-        library.operator_time_seconds.restype = ctypes.c_double
-        seconds_in_operators = library.operator_time_seconds
+        seconds_outside = library.operator_time_outside
+        seconds_outside.restype = ctypes.c_double
         library.operator_time_start()
     for line in sys.stdin:
         mode, steps = line.split()
         seconds = {key: [] for key in keys}
         for _ in range(int(steps)):
             start = time.perf_counter()
-            operators = seconds_in_operators()
+            before = seconds_outside()
             ddp.zero_grad(set_to_none=True)
             with contextlib.nullcontext() if mode == "sync" else ddp.no_sync():
                 with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
@@ -141,7 +141,7 @@ def main():
                 backward = time.perf_counter()
                 loss.backward()
             update = time.perf_counter()
-            outside = update - start - (seconds_in_operators() - operators)
+            outside = seconds_outside() - before
             optimizer.step()
             end = time.perf_counter()
             seconds["step"].append(end - start)

@@ -8,8 +8,8 @@
 // else the codec of data parallelism, "none" without one. Reads commands from the standard input, a
 // line each: "sync N" makes N steps of all ranks, "local N" as many of this rank alone, not with
 // ZeRO. Answers each with a line of JSON: the seconds of every step, those of its forward pass and
-// its optimizer, and with operator-time those before the optimizer outside of operators
-// (operator_time.h).
+// its optimizer, and with operator-time the processor seconds before the optimizer that are outside
+// of operators (operator_time.h).
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -113,7 +113,7 @@ class Training {
 
   Seconds step(bool synchronised) {
     const troika::Stopwatch whole;
-    const double operators = operator_time_seconds();
+    const double before = operator_time_outside();
     model_->zero_grad(/*set_to_none=*/true);
     const at::Tensor loss = forward();
     const double forward_seconds = whole.seconds();
@@ -124,7 +124,7 @@ class Training {
       const auto guard = exchange_->no_sync();
       loss.backward();
     }
-    const double outside = whole.seconds() - (operator_time_seconds() - operators);
+    const double outside = operator_time_outside() - before;
     const troika::Stopwatch update;
     if (synchronised) {
       exchange_->step(*optimizer_);
