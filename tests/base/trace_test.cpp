@@ -106,7 +106,7 @@ TEST(TraceFile, IsWhatPerfettoReads) {
        .step = 4,
        .bucket = 1,
        .bytes = 8}};
-  const auto elements = trace_elements({.rank = 2, .host = "a\"b\xff", .events = events},
+  const auto elements = trace_elements({.rank = 2, .name = "rank 2 on a\"b\xff", .events = events},
                                        AlignedClock(ahead, ahead), at(2));
   const auto file = json::parse(trace_file({elements}, {microseconds(3)}, 500));
   EXPECT_EQ(file["otherData"], json({{"format", "troika trace 1"},

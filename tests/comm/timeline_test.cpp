@@ -1,6 +1,7 @@
 #include "troika/comm/timeline.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <array>
@@ -46,7 +47,7 @@ TEST(Timeline, PutsAllRanksOnRankZerosClock) {
                           .name = std::string(static_cast<size_t>(group.rank()), 'x'),
                           .start = instant + kShifts.at(static_cast<size_t>(group.rank())),
                           .end = {}});
-    timeline.write(path);
+    timeline.write(path, fmt::format("rank {}", group.rank()));
   });
   const auto file = json::parse(read_file(path));
   const auto& errors = file["otherData"]["clock_error_microseconds"];
@@ -67,7 +68,7 @@ TEST(Timeline, PutsAllRanksOnRankZerosClock) {
 
 TEST(Timeline, OfOneRank) {
   const TemporaryFolder folder;
-  Timeline(local::alone()).write(folder / "trace.json");
+  Timeline(local::alone()).write(folder / "trace.json", "rank 0");
   const auto file = json::parse(read_file(folder / "trace.json"));
   EXPECT_EQ(file["otherData"]["clock_error_microseconds"], json({0.0}));
 }

@@ -139,6 +139,23 @@ TEST(House, OneFileKnowsStrategies) {
   }
 }
 
+// Samples, seeds and sums follow the axes of the mesh; the world is for files, links, times and
+// memory.
+TEST(House, TheWorldIsCountedWhereItIsMeant) {
+  static const std::regex size(R"(\b(world|world_|group|group_)(\.|->)size\(\))");
+  std::set<std::string> found;
+  for (const auto& file : sources(kSource / "troika" / "train")) {
+    if (!std::regex_search(read_file(file), size)) continue;
+    found.insert(fs::relative(file, kSource / "troika").string());
+  }
+  EXPECT_THAT(found,
+              testing::ElementsAre("train/checkpoint/resume.cpp", "train/checkpoint/share.cpp",
+                                   "train/evaluation.cpp", "train/fit_start.cpp",
+                                   "train/memory/memory_check.cpp", "train/placement.cpp",
+                                   "train/run_group.cpp", "train/step_times.cpp", "train/stop.cpp",
+                                   "train/trainer.cpp"));
+}
+
 TEST(House, FilesCanBeHeldInTheHead) {
   for (const char* folder : {"troika", "tests", "examples"}) {
     for (const auto& file : sources(kSource / folder)) {

@@ -53,7 +53,7 @@ struct Built {
       : options(given),
         plan(resolve_plan(options, cluster_of(group))),
         task(whole ? make_task(options) : make_task_to_fit(options)),
-        step(options, plan, *task, group, 2, group.size(), nullptr, [] {}) {
+        step(options, plan, *task, {group, plan.mesh}, 2, group.size(), nullptr, [] {}) {
     task->module().train();
   }
 

@@ -54,11 +54,17 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
   const auto task = make();
   task->module().train();
   const auto plan = resolve_plan(options, cluster_of(group));
-  TrainingStep step(options, plan, *task, group, 2, options.data.batch_size * group.size(), nullptr,
-                    [] {});
+  TrainingStep step(options, plan, *task, {group, plan.mesh}, 2,
+                    options.data.batch_size * group.size(), nullptr, [] {});
   Measured result{.start = most()};
   const Loops start;
-  FitContext context{.options = options, .group = group, .folder = {}, .task = *task, .at = start};
+  const comm::MeshGroups groups(group, plan.mesh);
+  FitContext context{.options = options,
+                     .group = group,
+                     .groups = groups,
+                     .folder = {},
+                     .task = *task,
+                     .at = start};
   context.store = &step.exchange();
   context.optimization = &step.optimization();
   WeightAverage average(options.ema.decay, options.ema.use_buffers);

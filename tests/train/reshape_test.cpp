@@ -66,7 +66,8 @@ class Reshape : public testing::TestWithParam<Change> {
     comm::local::run(ranks, [&](const comm::Group& group) {
       const auto task = make_task();
       const auto plan = resolve_plan(options, cluster_of(group));
-      TrainingStep step(options, plan, *task, group, /*steps=*/6, kGlobalBatch, nullptr, [] {});
+      TrainingStep step(options, plan, *task, {group, plan.mesh}, /*steps=*/6, kGlobalBatch,
+                        nullptr, [] {});
       step.load(CheckpointReader(checkpoint, group.rank()), {})();
       save_checkpoint(group, folder, step.state(/*in_step=*/false), options,
                       {.epoch = 3, .step = 6});

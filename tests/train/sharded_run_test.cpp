@@ -60,7 +60,8 @@ Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
   comm::local::run(ranks, [&](const comm::Group& group) {
     const auto task = make_wide_task();
     const auto plan = resolve_plan(options, cluster_of(group));
-    TrainingStep step(options, plan, *task, group, kSteps, kShardedBatch, nullptr, [] {});
+    TrainingStep step(options, plan, *task, {group, plan.mesh}, kSteps, kShardedBatch, nullptr,
+                      [] {});
     if (from) step.load(CheckpointReader(from->checkpoint, group.rank()), {})();
     const int64_t share = kShardedBatch / group.size();
     for (int64_t i = 0; i < steps; ++i) {

@@ -42,7 +42,7 @@ class Shares : public testing::TestWithParam<ShareCase> {
     const auto task = make_waves_task(kOddWidth, 0);
     task->module().train();
     const auto plan = resolve_plan(options_, cluster_of(group));
-    TrainingStep step(options_, plan, *task, group, 1, 4, nullptr, [] {});
+    TrainingStep step(options_, plan, *task, {group, plan.mesh}, 1, 4, nullptr, [] {});
     StepTimes times;
     times.begin(0);
     const int64_t first = 4 / group.size() * group.rank();

@@ -108,9 +108,7 @@ std::string trace_elements(const RankTrace& rank, const AlignedClock& clock,
   auto events = rank.events;
   std::ranges::stable_sort(events, comes_first);
   std::vector<std::string> tracks;
-  std::string text =
-      text_of(metadata("process_name", rank.rank, 0,
-                       {{"name", "rank " + std::to_string(rank.rank) + " on " + rank.host}}));
+  std::string text = text_of(metadata("process_name", rank.rank, 0, {{"name", rank.name}}));
   text +=
       ",\n" + text_of(metadata("process_sort_index", rank.rank, 0, {{"sort_index", rank.rank}}));
   for (const auto& event : events) {

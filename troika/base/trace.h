@@ -109,7 +109,7 @@ class AlignedClock {
 // One rank's part of a trace file.
 struct RankTrace {
   int rank = 0;
-  std::string host;
+  std::string name;  // of its lane, e.g. "rank 3 on node7"
   std::vector<TraceEvent> events;
 };
 

@@ -1,6 +1,7 @@
 #include "troika/comm/timeline.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -102,13 +103,14 @@ Timeline::Timeline(Group group, Now now)
   origin_ = to_time(origin);
 }
 
-void Timeline::write(const std::filesystem::path& path) {
+void Timeline::write(const std::filesystem::path& path, const std::string& name) {
   const AlignedClock clock(first_, measure_clock_offset(group_, now_));
   const auto errors = gather_numbers(group_, clock.error().count());
-  const auto texts = gather_texts(
-      group_,
-      trace_elements({.rank = group_.rank(), .host = host_name(), .events = trace_.events()}, clock,
-                     origin_));
+  const auto texts =
+      gather_texts(group_, trace_elements({.rank = group_.rank(),
+                                           .name = fmt::format("{} on {}", name, host_name()),
+                                           .events = trace_.events()},
+                                          clock, origin_));
   if (group_.rank() != 0) return;
   write_file_atomically(path, trace_file(texts, {errors.begin(), errors.end()}, trace_.steps()));
 }

@@ -25,8 +25,8 @@ class Timeline {
 
   // Called by all ranks, once; blocks. Measures the clocks again, gathers the events, and rank 0
   // writes them to `path`, whole or not at all. Rank 0 needs memory for the events of all ranks as
-  // text.
-  void write(const std::filesystem::path& path);
+  // text. `name` is this rank's, e.g. "rank 3"; its host is added.
+  void write(const std::filesystem::path& path, const std::string& name);
 
  private:
   const Group group_;

@@ -92,11 +92,14 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
   task.make_values();
   placement.place(task.module());
   load_weights(stage, task, ckpt);
+  // The module is whole on every rank.
+  const comm::MeshGroups groups(group_, layout::Mesh(layout::Axis::data, group_.size()));
   const Loops beginning;
   MetricLog log(group_, MetricLog::Stage::evaluation);
   FitContext context{.stage = stage,
                      .options = options_,
                      .group = group_,
+                     .groups = groups,
                      .folder = folder(),
                      .task = task,
                      .at = beginning,

@@ -86,17 +86,17 @@ bool EvaluationLoop::for_each_batch(const std::string& label,
                                     const std::function<void(const data::Batch&)>& step) const {
   const nn::Autocast autocast(placement_.precision, placement_.device.type());
   const auto& options = context_.options;
-  const auto& group = context_.group;
-  const int64_t batch = global_batch(options, group.size());
+  const auto& replicas = context_.groups.data();
+  const int64_t batch = global_batch(options, replicas.size());
   const int64_t samples = std::min(dataset_.size(), batches_ * batch);
-  const int64_t own_batch = std::max<int64_t>(1, batch / group.size());
-  data::Loader loader(dataset_,
-                      data::evaluation_batches(samples, own_batch, {group.rank(), group.size()}),
-                      {}, loader_options(options));
+  const int64_t own_batch = std::max<int64_t>(1, batch / replicas.size());
+  data::Loader loader(
+      dataset_, data::evaluation_batches(samples, own_batch, {replicas.rank(), replicas.size()}),
+      {}, loader_options(options));
   // The rank with most samples has so many batches; all ranks must ask alike.
-  const int64_t most = divide_up(divide_up(samples, group.size()), own_batch);
+  const int64_t most = divide_up(divide_up(samples, replicas.size()), own_batch);
   std::optional<ProgressBar> progress;
-  if (group.rank() == 0 && options.trainer.enable_progress_bar) {
+  if (context_.group.rank() == 0 && options.trainer.enable_progress_bar) {
     progress.emplace();
     progress->start(label, most);
   }
@@ -144,9 +144,10 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
 
 EvaluationLoop::Result EvaluationLoop::result_of(const Evaluation& evaluation,
                                                  MetricLog& log) const {
-  Result result{.loss = evaluation.loss.value_if_any(context_.group, "evaluation loss"),
-                .accuracy = evaluation.accuracy.value_if_any(context_.group, "evaluation accuracy"),
-                .row = {}};
+  Result result{
+      .loss = evaluation.loss.value_if_any(context_.groups.data(), "evaluation loss"),
+      .accuracy = evaluation.accuracy.value_if_any(context_.groups.data(), "evaluation accuracy"),
+      .row = {}};
   result.row = log.end_epoch();
   return result;
 }

@@ -20,8 +20,8 @@ void require_finite(double loss, const data::Batch& batch, const FitContext& con
   const auto tensors = batch.tensors();
   save_safetensors(file, {tensors.begin(), tensors.end()});
   throw Error("train", ErrorKind::failure,
-              {.what = fmt::format("the training loss of step {} on rank {} is no number",
-                                   context.at.step, context.group.rank()),
+              {.what = fmt::format("the training loss of step {} on {} is no number",
+                                   context.at.step, context.groups.describe(context.group.rank())),
                .got = std::isnan(loss) ? "nan" : fmt::format("{}", loss),  // a NaN may have a sign
                .expected = "a finite one",
                .hint = fmt::format("the batch is in {}; a lower optim.lr, a warm-up or "

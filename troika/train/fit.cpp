@@ -287,7 +287,7 @@ bool Fit::validate() {
             log_row(result.metrics(Stage::validate), result.row);
           });
   context_.log = &log_;
-  task_.log_to(&log_, batch_ / group_.size());
+  task_.log_to(&log_, batch_ / groups_.data().size());
   task_.module().train();
   if (is_whole) {
     at_.validating = 0;
@@ -313,7 +313,7 @@ void Fit::run_training_data() {
 }
 
 void Fit::write_timeline() {
-  timeline_->write(folder_ / "trace.json");
+  timeline_->write(folder_ / "trace.json", groups_.describe(world_.rank()));
   if (!is_main()) return;
   log::info("timeline of the first {} steps: {} (for ui.perfetto.dev, or troika report {})",
             std::min(at_.step, trace()->steps()), (folder_ / "trace.json").string(),
@@ -321,7 +321,7 @@ void Fit::write_timeline() {
 }
 
 RunSummary Fit::summary(const std::string& status) const {
-  RunSummary summary = bare_summary(options_, group_, folder_, status);
+  RunSummary summary = bare_summary(options_, world_, folder_, status);
   summary.steps = at_.step;
   summary.samples = at_.samples;
   summary.epochs = at_.epoch;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "troika/base/clock.h"
-#include "troika/comm/group.h"
+#include "troika/comm/mesh_groups.h"
 #include "troika/comm/timeline.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
@@ -34,10 +34,10 @@ namespace troika::train {
 
 class Fit {
  public:
-  // All that is referred to must outlive this object.
-  Fit(const TrainOptions& options, comm::Group group, const std::filesystem::path& folder,
-      Task& task, const data::Dataset& training, const data::Dataset& validation,
-      const StopQuestion& question, Callbacks callbacks);
+  // `groups` are those of the plan's mesh. All that is referred to must outlive this object.
+  Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups,
+      const std::filesystem::path& folder, Task& task, const data::Dataset& training,
+      const data::Dataset& validation, const StopQuestion& question, Callbacks callbacks);
   ~Fit();
   Fit(const Fit&) = delete;
   Fit& operator=(const Fit&) = delete;
@@ -51,7 +51,7 @@ class Fit {
   }
   RunSummary summary(const std::string& status) const;
   // Called by all ranks.
-  std::vector<PhaseTime> phase_times() const { return times_.medians(group_); }
+  std::vector<PhaseTime> phase_times() const { return times_.medians(world_); }
   // Trainer::save_checkpoint() inside of run(). Returns the path; save_asked() writes.
   std::filesystem::path ask_to_save_as(const std::filesystem::path& path, bool weights_only);
   // The run as a checkpoint holds it. Its tensors share memory with the module and the optimizer,
@@ -65,7 +65,7 @@ class Fit {
   RunPlan plan() const;
 
  private:
-  bool is_main() const { return group_.rank() == 0; }
+  bool is_main() const { return world_.rank() == 0; }
   at::Device device() const { return training_step_->placement().device; }
   Profile* profile() { return profile_ ? &*profile_ : nullptr; }
   Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
@@ -144,13 +144,14 @@ class Fit {
   void saved(const std::filesystem::path& checkpoint);
 
   const TrainOptions& options_;
-  comm::Group group_;
   const layout::Plan plan_;
+  const comm::MeshGroups groups_;
+  const comm::Group& world_;
   const std::filesystem::path folder_;
   Task& task_;
   const data::Dataset& training_;
   const data::Dataset& validation_;
-  const data::RankOf ranks_;
+  const data::RankOf ranks_;  // that share the samples out
   const int64_t parameters_;  // numbers in the whole model's; of them
   const int64_t trainable_;
   const int64_t batch_;  // samples a pass over all ranks
@@ -180,7 +181,7 @@ class Fit {
   int64_t saved_samples_ = -1;        // trained on when one to go on from was written
   int64_t validated_samples_ = -1;    // trained on at the latest validation
   std::string id_;                    // of the run, in its checkpoints and beside its logs
-  at::Tensor links_;                  // Group::links(); undefined on one rank
+  at::Tensor links_;                  // MeshGroups::links(); undefined on one rank
   std::optional<RunOutputs> outputs_;
   const Stopwatch since_start_;
   double seconds_before_ = 0;  // that the run took before

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "troika/comm/group.h"
+#include "troika/comm/mesh_groups.h"
 #include "troika/train/loops.h"
 #include "troika/train/metric_log.h"
 #include "troika/train/options.h"
@@ -28,7 +28,9 @@ class Optimization;
 struct FitContext {
   Stage stage = Stage::fit;
   const TrainOptions& options;
-  const comm::Group& group;
+  const comm::Group& group;  // of all ranks
+  // groups.data(): the ranks that share the samples out.
+  const comm::MeshGroups& groups;
   std::filesystem::path folder;  // of the run
   Task& task;
   // Where the run stands; outside of fit() at its beginning. `metrics` in it are the latest values

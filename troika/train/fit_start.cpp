@@ -20,7 +20,6 @@
 #include "troika/train/course_names.h"
 #include "troika/train/fit.h"
 #include "troika/train/random_state.h"
-#include "troika/train/resolve_plan.h"
 #include "troika/train/resumed_options.h"
 #include "troika/train/trainer.h"
 
@@ -94,12 +93,6 @@ void warn_of_changes(const CheckpointReader& saved, const TrainOptions& own,
   }
 }
 
-layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group) {
-  auto plan = resolve_plan(options, cluster_of(group));
-  require_runnable(plan, group.size());
-  return plan;
-}
-
 [[noreturn]] void refuse_weights_alone(const std::filesystem::path& from) {
   throw Error("train", ErrorKind::usage,
               {.what = "cannot resume from " + from.string(),
@@ -110,34 +103,36 @@ layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group
 
 }  // namespace
 
-Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::path& folder,
-         Task& task, const data::Dataset& training, const data::Dataset& validation,
-         const StopQuestion& question, Callbacks callbacks)
+Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups,
+         const std::filesystem::path& folder, Task& task, const data::Dataset& training,
+         const data::Dataset& validation, const StopQuestion& question, Callbacks callbacks)
     : options_(options),
-      group_(std::move(group)),
-      plan_(runnable_plan(options, group_)),
+      plan_(std::move(plan)),
+      groups_(std::move(groups)),
+      world_(groups_.world()),
       folder_(folder),
       task_(task),
       training_(training),
       validation_(validation),
-      ranks_{group_.rank(), group_.size()},
+      ranks_{groups_.data().rank(), groups_.data().size()},
       parameters_(nn::parameter_count(task.module())),
       trainable_(count_trainable(task.module())),
-      batch_(global_batch(options, group_.size())),
+      batch_(global_batch(options, ranks_.count)),
       sampler_({.size = training.size(),
                 .global_batch = batch_,
                 .seed = static_cast<uint64_t>(options.run.seed),
                 .ranks = ranks_}),
       limits_(
           make_limits(options, sampler_.steps_left({}), (validation.size() + batch_ - 1) / batch_)),
-      stop_(group_, question,
+      stop_(world_, question,
             std::any_of(callbacks.begin(), callbacks.end(),
                         [](const auto& callback) { return callback->keeps_time(); })),
-      log_(group_, MetricLog::Stage::training),
-      evaluation_log_(group_, MetricLog::Stage::evaluation),
+      log_(groups_.data(), MetricLog::Stage::training),
+      evaluation_log_(groups_.data(), MetricLog::Stage::evaluation),
       callbacks_(in_order(std::move(callbacks))),
       context_{.options = options,
-               .group = group_,
+               .group = world_,
+               .groups = groups_,
                .folder = folder,
                .task = task,
                .at = at_,
@@ -146,23 +141,23 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       profile_(options.trainer.profiler.empty() ? std::nullopt
                                                 : std::optional<Profile>(std::in_place)),
       hooks_(context_, callbacks_, profile()) {
-  settle_randomness(options, group_);
+  settle_randomness(options, groups_.data());
   const auto checkpoint = checkpoint_to_load();
   std::optional<CheckpointReader> saved;
   if (!checkpoint.empty()) {
     saved.emplace(checkpoint, /*rank=*/0);
     require_resumable(*saved);
-    saved.emplace(saved->of(counterpart(*saved, plan_, group_.rank()).value_or(0)));
+    saved.emplace(saved->of(counterpart(*saved, plan_, world_.rank()).value_or(0)));
   } else if (!options.weights.path.empty()) {
     take_weights(task_.module(), options.weights.path, options.weights.strict);
   }
   id_ = choose_id(saved);
   // Before any group is split off.
   settle_links(saved);
-  if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), group_);
-  if (options.trainer.trace) timeline_.emplace(group_);
+  if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), groups_.data());
+  if (options.trainer.trace) timeline_.emplace(world_);
   times_ = StepTimes(trace(), profile());
-  training_step_.emplace(options, plan_, task_, group_, planned_steps(), batch_, trace(), [this] {
+  training_step_.emplace(options, plan_, task_, groups_, planned_steps(), batch_, trace(), [this] {
     context_.learning_rate = training_step_->optimization().learning_rate();
     hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
   });
@@ -176,7 +171,7 @@ Fit::Fit(const TrainOptions& options, comm::Group group, const std::filesystem::
       limits_.validation_batches == 0 ||
       (options.trainer.check_val_every_n_epoch == 1 && limits_.validation_every >= limits_.passes);
   context_.save_alone = [this](const auto& to) { return save_alone(to); };
-  if (options.checkpoint.async) writer_.emplace(group_, options);
+  if (options.checkpoint.async) writer_.emplace(world_, options);
   if (saved) {
     std::function<void()> take_loaded;
     on_all_or_none([&] { take_loaded = restore(*saved); });
@@ -200,15 +195,16 @@ void Fit::on_all_or_none(const std::function<void()>& body) {
     own = std::current_exception();
     text = fmt::format("`{}`", problem.what());
   }
-  const auto texts = group_.all_gather_text(text, "start");
+  const auto texts = world_.all_gather_text(text, "start");
   const auto failed =
       std::find_if(texts.begin(), texts.end(), [](const auto& one) { return !one.empty(); });
   if (failed == texts.end()) return;
   training_step_->try_to_make_whole();
   if (own) std::rethrow_exception(own);
-  throw Error("train", ErrorKind::peer,
-              {.what = fmt::format("rank {} cannot start the run", failed - texts.begin()),
-               .got = *failed});
+  throw Error(
+      "train", ErrorKind::peer,
+      {.what = groups_.describe(static_cast<int>(failed - texts.begin())) + " cannot start the run",
+       .got = *failed});
 }
 
 void Fit::or_leave_module_whole(const std::function<void()>& body) {
@@ -232,9 +228,9 @@ RunPlan Fit::plan() const {
           .steps_per_epoch = (limits_.passes + plan_.micro_batches - 1) / plan_.micro_batches,
           .batch = batch_,
           .passes = plan_.micro_batches,
-          .ranks = group_.size(),
-          .nodes = 1 + std::ranges::max(group_.nodes()),
-          .backend = std::string(group_.backend()),
+          .ranks = world_.size(),
+          .nodes = 1 + std::ranges::max(world_.nodes()),
+          .backend = std::string(world_.backend()),
           .device = device().str(),
           .strategy = options_.trainer.plan.empty() ? options_.trainer.strategy : plan_.strategy,
           .precision = options_.trainer.precision,
@@ -256,16 +252,16 @@ std::filesystem::path Fit::checkpoint_to_load() const {
     }
     if (options_.trainer.ckpt_path != "last") begin_course(checkpoints());
   }
-  return group_.broadcast_text(found, 0, "checkpoint");
+  return world_.broadcast_text(found, 0, "checkpoint");
 }
 
 void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
-  if (group_.size() == 1) return;
+  if (world_.size() == 1) return;
   if (saved && has_same_places(*saved, plan_)) {
     links_ = saved->read(kLinks);
-    group_.assume_links(links_);
+    groups_.assume_links(links_);
   } else {
-    links_ = group_.links();
+    links_ = groups_.links();
   }
 }
 
@@ -303,16 +299,16 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
                  .expected = fmt::format("at least {}", at_.position)});
   }
   restore_log(saved);
-  auto take_loaded = training_step_->load(saved, gradients_of(saved, plan_, group_.rank()));
+  auto take_loaded = training_step_->load(saved, gradients_of(saved, plan_, world_.rank()));
   for (const auto& callback : callbacks_) {
     const auto prefix = callback_prefix(*callback);
     if (!saved.names(prefix).empty()) callback->load_state(saved, prefix);
   }
-  if (counterpart(saved, plan_, group_.rank())) {
+  if (counterpart(saved, plan_, world_.rank())) {
     load_random_state(device(), saved.read_all(kRandomPrefix));
   } else {
     torch::manual_seed(mix(static_cast<uint64_t>(options_.run.seed),
-                           static_cast<uint64_t>(group_.rank()) + 1,
+                           static_cast<uint64_t>(groups_.data().rank()) + 1,
                            static_cast<uint64_t>(at_.samples)));
   }
   checkpoint_ = checkpoint;
@@ -347,7 +343,7 @@ std::string Fit::choose_id(const std::optional<CheckpointReader>& saved) const {
     const bool goes_on = saved && saved->has(kRunId) && text_of(saved->read(kRunId)) == logged;
     id = goes_on ? logged : random_name();
   }
-  return group_.broadcast_text(id, 0, "run id");
+  return world_.broadcast_text(id, 0, "run id");
 }
 
 }  // namespace troika::train

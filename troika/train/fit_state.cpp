@@ -45,7 +45,7 @@ std::filesystem::path Fit::ask_to_save_as(const std::filesystem::path& path, boo
                  .got = "a call in on_exception, where ranks cannot agree any more",
                  .expected = "checkpoint.on_exception, or FitContext::save_alone"});
   }
-  asked_.push_back({checkpoint_path(group_, path), weights_only});
+  asked_.push_back({checkpoint_path(world_, path), weights_only});
   return asked_.back().path;
 }
 
@@ -59,7 +59,7 @@ void Fit::write_asked() {
   // Checkpoints count on the rows before them.
   outputs_->flush();
   for (const auto& [path, weights_only] : std::exchange(asked_, {})) {
-    write_checkpoint(group_, path, checkpoint_state(weights_only), options_, checkpoint_info());
+    write_checkpoint(world_, path, checkpoint_state(weights_only), options_, checkpoint_info());
   }
 }
 
@@ -78,7 +78,7 @@ void Fit::save(bool to_go_on) {
   if (writer_) {
     writer_->start(checkpoints(), state, info);
   } else {
-    saved(save_checkpoint(group_, checkpoints(), state, options_, info));
+    saved(save_checkpoint(world_, checkpoints(), state, options_, info));
   }
 }
 

@@ -132,11 +132,11 @@ void require_equal_names(const std::vector<OwnNumber>& first, int first_rank,
 }
 
 // The shares of all ranks, reduced in the order of ranks.
-std::vector<OwnNumber> reduce_over(const comm::Group& group, const Contribution& own) {
-  const auto texts = group.all_gather_text(encode(own), "logged metrics");
+std::vector<OwnNumber> reduce_over(const comm::Group& replicas, const Contribution& own) {
+  const auto texts = replicas.all_gather_text(encode(own), "logged metrics");
   std::vector<OwnNumber> all;
   int first = -1;
-  for (int rank = 0; rank < group.size(); ++rank) {
+  for (int rank = 0; rank < replicas.size(); ++rank) {
     const auto [has_logged, shares] = decode(texts[static_cast<size_t>(rank)]);
     if (!has_logged) continue;
     if (first < 0) {
@@ -156,7 +156,8 @@ std::vector<OwnNumber> reduce_over(const comm::Group& group, const Contribution&
 
 }  // namespace
 
-MetricLog::MetricLog(comm::Group group, Stage stage) : group_(std::move(group)), stage_(stage) {}
+MetricLog::MetricLog(comm::Group replicas, Stage stage)
+    : replicas_(std::move(replicas)), stage_(stage) {}
 
 LogOptions MetricLog::resolved(const std::string& name, const LogOptions& options) const {
   const bool plain = std::all_of(name.begin(), name.end(),
@@ -204,7 +205,7 @@ double MetricLog::Sum::total(LogReduction reduction) const {
 template <typename Add>
 void MetricLog::add(const std::string& name, const LogOptions& options, Add add_to) {
   const LogOptions chosen = resolved(name, options);
-  if (chosen.rank_zero_only && group_.rank() != 0) return;
+  if (chosen.rank_zero_only && replicas_.rank() != 0) return;
   const auto samples = static_cast<double>(options.batch_size.value_or(batch_size_));
   const std::lock_guard lock(mutex_);
   Entry& entry = entry_for(name, chosen);
@@ -267,7 +268,7 @@ LoggedRow MetricLog::end_row(Sum Entry::*sum) {
     if (entry.options.sync_dist) to_reduce.shares.push_back(share);
     held = {};
   }
-  const auto all = reduce_over(group_, to_reduce);
+  const auto all = reduce_over(replicas_, to_reduce);
 
   LoggedRow row;
   const auto add = [&](const OwnNumber& share, bool is_common) {
@@ -277,7 +278,7 @@ LoggedRow MetricLog::end_row(Sum Entry::*sum) {
   };
   for (const OwnNumber& share : own) {
     const OwnNumber* of_all = find_share(all, share.name);
-    add(of_all ? *of_all : share, of_all || group_.size() == 1);
+    add(of_all ? *of_all : share, of_all || replicas_.size() == 1);
   }
   // Adds the entries that a rank that logged nothing lacks.
   for (const OwnNumber& share : all) {

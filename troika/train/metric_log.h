@@ -54,7 +54,7 @@ class MetricLog {
  public:
   enum class Stage { training, evaluation };
 
-  MetricLog(comm::Group group, Stage stage);
+  MetricLog(comm::Group replicas, Stage stage);
 
   Stage stage() const { return stage_; }
 
@@ -102,7 +102,7 @@ class MetricLog {
   void add(const std::string& name, const LogOptions& options, Add add_to);
   LoggedRow end_row(Sum Entry::*sum);
 
-  comm::Group group_;
+  comm::Group replicas_;
   Stage stage_;
   int64_t batch_size_ = 1;
   mutable std::mutex mutex_;  // of entries_

@@ -65,6 +65,12 @@ TrainOptions checked(TrainOptions options) {
   return options;
 }
 
+layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group) {
+  auto plan = resolve_plan(options, cluster_of(group));
+  require_runnable(plan, group.size());
+  return plan;
+}
+
 }  // namespace
 
 RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
@@ -88,11 +94,11 @@ data::LoaderOptions loader_options(const TrainOptions& options) {
           .prefetch = static_cast<int>(options.data.prefetch)};
 }
 
-void settle_randomness(const TrainOptions& options, const comm::Group& group) {
+void settle_randomness(const TrainOptions& options, const comm::Group& replicas) {
   at::globalContext().setDeterministicAlgorithms(options.trainer.deterministic,
                                                  /*warn_only=*/false);
   torch::manual_seed(
-      mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(group.rank()) + 1));
+      mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(replicas.rank()) + 1));
 }
 
 Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed)
@@ -172,14 +178,15 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
-    require_batch(options_, group_.size(), training.size());
+    const auto plan = runnable_plan(options_, group_);
+    require_batch(options_, plan.mesh.replicas(0), training.size());
     const auto memory = memory_ ? *std::exchange(memory_, std::nullopt)
                                 : check_memory_of(options_, training, group_, &task);
     Callbacks callbacks = make_callbacks(options_);
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
     with_plain_errors("the start of the run", [&] {
-      fit.emplace(options_, group_, folder(), task, training, validation, question_,
-                  std::move(callbacks));
+      fit.emplace(options_, plan, comm::MeshGroups(group_, plan.mesh), folder(), task, training,
+                  validation, question_, std::move(callbacks));
     });
     save_ = [&](const auto& path, bool weights_only) {
       return fit->ask_to_save_as(path, weights_only);

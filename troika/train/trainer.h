@@ -167,6 +167,6 @@ int64_t global_batch(const TrainOptions& options, int ranks);
 data::LoaderOptions loader_options(const TrainOptions& options);
 
 // LibTorch's algorithms as trainer.deterministic says, and this rank's random numbers by run.seed.
-void settle_randomness(const TrainOptions& options, const comm::Group& group);
+void settle_randomness(const TrainOptions& options, const comm::Group& replicas);
 
 }  // namespace troika::train

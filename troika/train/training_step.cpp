@@ -89,13 +89,13 @@ double number(const at::Tensor& loss) {
 }  // namespace
 
 TrainingStep::TrainingStep(const TrainOptions& options, const layout::Plan& plan, Task& task,
-                           const comm::Group& group, int64_t steps, int64_t global_batch,
+                           const comm::MeshGroups& groups, int64_t steps, int64_t global_batch,
                            Trace* trace, std::function<void()> before_step)
     : options_(options),
       plan_(plan),
       task_(task),
-      group_(group),
-      placement_(Placement::of(options, group)),
+      groups_(groups),
+      placement_(Placement::of(options, groups.world())),
       recipe_(task.configure_optimizers(options)),
       schedule_(make_schedule(recipe_, plan, steps, global_batch)),
       before_step_(std::move(before_step)) {
@@ -134,7 +134,7 @@ TrainingStep::TrainingStep(const TrainOptions& options, const layout::Plan& plan
   }
   TrainOptions own = options;
   own.optimizer = recipe_.optimizer;
-  exchange_ = make_exchange(plan, own, task_, group, trace, values.get());
+  exchange_ = make_exchange(plan, own, task_, groups.data(), trace, values.get());
   try {
     optimization_.emplace(placement_.precision, *exchange_, recipe_);
   } catch (const Error&) {
@@ -195,7 +195,7 @@ void TrainingStep::plan_recomputation(const data::Batch& batch) {
     row[2] = static_cast<double>(costs[i].output_bytes);
     row[3] = static_cast<double>(costs[i].saved_bytes);
   }
-  group_.all_reduce(agreed, comm::ReduceOp::max, {.label = "costs of blocks"});
+  groups_.world().all_reduce(agreed, comm::ReduceOp::max, {.label = "costs of blocks"});
   for (size_t i = 0; i < costs.size(); ++i) {
     auto row = rows[static_cast<int64_t>(i)];
     costs[i] = {.forward = row[0],
@@ -340,7 +340,7 @@ void TrainingStep::try_to_make_whole() {
   // A rank that leaves fails the world, so none leaves before all have their parameters. Where this
   // fails, one has left since: then all have them.
   try {
-    group_.barrier({.label = "parameters"});
+    groups_.world().barrier({.label = "parameters"});
   } catch (const Error&) {
   }
 }

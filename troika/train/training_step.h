@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "troika/comm/group.h"
+#include "troika/comm/mesh_groups.h"
 #include "troika/layout/plan.h"
 #include "troika/nn/offload.h"
 #include "troika/optim/plateau.h"
@@ -32,11 +32,12 @@ constexpr const char* kRawPrefix = "raw_model.";
 // The module of a task with its exchange, optimizer and learning rates.
 class TrainingStep {
  public:
-  // `steps` are those of the whole run, `global_batch` the samples a pass over all ranks. Called by
-  // all ranks; blocks. All that is referred to must outlive this object; `trace` may be null.
-  // `before_step` is called once gradients and the learning rate of a step are there.
+  // `groups` are those of the plan's mesh, `steps` those of the whole run, `global_batch` the
+  // samples a pass over all ranks. Called by all ranks; blocks. All that is referred to must
+  // outlive this object; `trace` may be null. `before_step` is called once gradients and the
+  // learning rate of a step are there.
   TrainingStep(const TrainOptions& options, const layout::Plan& plan, Task& task,
-               const comm::Group& group, int64_t steps, int64_t global_batch, Trace* trace,
+               const comm::MeshGroups& groups, int64_t steps, int64_t global_batch, Trace* trace,
                std::function<void()> before_step);
 
   // A backward pass; the last of a step is followed by the optimizer's, which is number `step` of
@@ -86,7 +87,7 @@ class TrainingStep {
   const TrainOptions& options_;
   const layout::Plan& plan_;
   Task& task_;
-  const comm::Group group_;
+  const comm::MeshGroups groups_;
   const Placement placement_;
   const OptimizerRecipe recipe_;
   std::optional<int64_t> recompute_budget_;  // that is to be planned for

@@ -18,7 +18,7 @@ void Ema::on_fit_start(FitContext& context) {
                  .hint = "swa averages at the end of epochs"});
   }
   if (options_.use_buffers && !context.plan->exchange.broadcast_buffers &&
-      context.group.size() > 1) {
+      context.groups.data().size() > 1) {
     throw Error("train", ErrorKind::usage,
                 {.what = "ema averages buffers that are the same on all ranks",
                  .got = "ddp.broadcast_buffers false",

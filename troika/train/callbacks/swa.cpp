@@ -84,7 +84,7 @@ void put_statistics(torch::nn::Module& module, const std::vector<at::Tensor>& st
 
 }  // namespace
 
-void renew_batch_norm(torch::nn::Module& module, const comm::Group& group,
+void renew_batch_norm(torch::nn::Module& module, const comm::Group& replicas,
                       const std::function<void()>& run) {
   const auto layers = statistics_of(module);
   if (layers.empty()) return;
@@ -101,8 +101,8 @@ void renew_batch_norm(torch::nn::Module& module, const comm::Group& group,
     *layers[i].momentum = momenta[i];
     // Ranks have made as many batches each.
     for (const auto& tensor : {layers[i].mean, layers[i].variance}) {
-      group.all_reduce(tensor, comm::ReduceOp::sum, {.label = "batch norm of averaged weights"});
-      tensor.div_(group.size());
+      replicas.all_reduce(tensor, comm::ReduceOp::sum, {.label = "batch norm of averaged weights"});
+      tensor.div_(replicas.size());
     }
   }
 }
@@ -165,7 +165,7 @@ void Swa::on_train_end(FitContext& context) {
   auto& module = context.task.module();
   mean.put_into_module();
   mean_->trained = copy_of_statistics(module);
-  renew_batch_norm(module, context.group, context.run_training_data);
+  renew_batch_norm(module, context.groups.data(), context.run_training_data);
   if (context.group.rank() == 0 && context.options.checkpoint.enabled) {
     const auto file = context.folder / "checkpoints" / "swa.safetensors";
     save_weights(file, model_state(module), context.options,

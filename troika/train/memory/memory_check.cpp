@@ -18,6 +18,7 @@
 #include "troika/train/memory/prediction.h"
 #include "troika/train/memory/remedy.h"
 #include "troika/train/placement.h"
+#include "troika/train/resolve_plan.h"
 #include "troika/train/task.h"
 #include "troika/train/trainer.h"
 
@@ -60,7 +61,8 @@ std::string why_not_ahead(const TrainOptions& options, const data::Dataset& data
                           const comm::Group& group, Task* task) {
   if (!Placement::of(options, group).device.is_cpu()) return "on GPUs";
   // fit() refuses a batch that the data do not fill, whatever memory it would take.
-  if (global_batch(options, group.size()) > dataset.size()) {
+  const int replicas = resolve_plan(options, cluster_of(group)).mesh.replicas(0);
+  if (global_batch(options, replicas) > dataset.size()) {
     return "for a batch larger than the data";
   }
   if (!task) return {};

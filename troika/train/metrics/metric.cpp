@@ -11,15 +11,16 @@ namespace troika::train {
 namespace {
 
 // The ranks' rows one after another.
-at::Tensor gather_rows(const comm::Group& group, const at::Tensor& rows, std::string_view label) {
-  const auto counts = at::empty({group.size()}, at::kLong);
-  group.all_gather(counts, at::full({1}, rows.size(0), at::kLong), {}, {.label = label});
+at::Tensor gather_rows(const comm::Group& replicas, const at::Tensor& rows,
+                       std::string_view label) {
+  const auto counts = at::empty({replicas.size()}, at::kLong);
+  replicas.all_gather(counts, at::full({1}, rows.size(0), at::kLong), {}, {.label = label});
   const std::vector<int64_t> splits(counts.data_ptr<int64_t>(),
                                     counts.data_ptr<int64_t>() + counts.numel());
   auto shape = rows.sizes().vec();
   shape[0] = std::accumulate(splits.begin(), splits.end(), int64_t{0});
   const auto all = at::empty(shape, rows.options());
-  group.all_gather(all, rows, splits, {.label = label});
+  replicas.all_gather(all, rows, splits, {.label = label});
   return all;
 }
 
@@ -75,38 +76,39 @@ at::Tensor Metric::compute() const {
   return compute_from(state());
 }
 
-std::vector<at::Tensor> Metric::reduced(const comm::Group& group, std::string_view label) const {
+std::vector<at::Tensor> Metric::reduced(const comm::Group& replicas, std::string_view label) const {
   const torch::NoGradGuard no_grad;
   auto states = state();
   for (size_t i = 0; i < states.size(); ++i) {
     if (states_[i].reduction == Reduction::cat) {
-      states[i] = gather_rows(group, states[i], label);
+      states[i] = gather_rows(replicas, states[i], label);
       continue;
     }
     const auto op = states_[i].reduction == Reduction::sum   ? comm::ReduceOp::sum
                     : states_[i].reduction == Reduction::min ? comm::ReduceOp::min
                                                              : comm::ReduceOp::max;
-    group.all_reduce(states[i], op, {.label = label});
+    replicas.all_reduce(states[i], op, {.label = label});
   }
   return states;
 }
 
-at::Tensor Metric::compute(const comm::Group& group, std::string_view label) const {
+at::Tensor Metric::compute(const comm::Group& replicas, std::string_view label) const {
   const torch::NoGradGuard no_grad;
-  return compute_from(reduced(group, label));
+  return compute_from(reduced(replicas, label));
 }
 
 double Metric::value() const {
   return one_number(compute());
 }
 
-double Metric::value(const comm::Group& group, std::string_view label) const {
-  return one_number(compute(group, label));
+double Metric::value(const comm::Group& replicas, std::string_view label) const {
+  return one_number(compute(replicas, label));
 }
 
-std::optional<double> Metric::value_if_any(const comm::Group& group, std::string_view label) const {
+std::optional<double> Metric::value_if_any(const comm::Group& replicas,
+                                           std::string_view label) const {
   const torch::NoGradGuard no_grad;
-  const auto states = reduced(group, label);
+  const auto states = reduced(replicas, label);
   bool is_empty = true;
   for (size_t i = 0; i < states.size(); ++i) {
     is_empty = is_empty && at::equal(states[i], states_[i].initial);

@@ -26,12 +26,12 @@ class Metric {
   // The value over all ranks' batches: collective, blocking, the same bits on all ranks. The
   // states of this rank stay its own, so more batches may follow. `label` names the calls in
   // errors.
-  at::Tensor compute(const comm::Group& group, std::string_view label) const;
+  at::Tensor compute(const comm::Group& replicas, std::string_view label) const;
   // The same for metrics whose value is one number.
   double value() const;
-  double value(const comm::Group& group, std::string_view label) const;
+  double value(const comm::Group& replicas, std::string_view label) const;
   // The same; nothing where no rank has added anything.
-  std::optional<double> value_if_any(const comm::Group& group, std::string_view label) const;
+  std::optional<double> value_if_any(const comm::Group& replicas, std::string_view label) const;
 
   // Back to no samples.
   void reset();
@@ -60,7 +60,7 @@ class Metric {
 
  private:
   // The states of all ranks' batches. Collective.
-  std::vector<at::Tensor> reduced(const comm::Group& group, std::string_view label) const;
+  std::vector<at::Tensor> reduced(const comm::Group& replicas, std::string_view label) const;
 
   std::vector<State> states_;
   // Per state what was accumulated: nothing, one tensor, or of cat one per call.

@@ -51,6 +51,10 @@ bool may_time(const TrainOptions& options) {
   return options.trainer.benchmark && !options.trainer.deterministic;
 }
 
+int replicas_of(const TrainOptions& options, const comm::Group& group) {
+  return resolve_plan(options, cluster_of(group)).mesh.replicas(0);
+}
+
 nn::AttentionShape shape_of(const TrainOptions& options, const data::Dataset& dataset, int ranks,
                             at::ScalarType type) {
   const auto& model = options.model;
@@ -155,7 +159,8 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
   }
   std::vector<std::string> names;
   for (const auto way : ways) names.push_back(nn::attention_name(way));
-  const auto shape = shape_of(options, dataset, group.size(), placement.precision.compute);
+  const auto shape =
+      shape_of(options, dataset, replicas_of(options, group), placement.precision.compute);
   const Stopwatch watch;
   const auto entry = fastest(group, TuningFile::of_user(), question_of(shape), names,
                              [&] { return nn::time_attention(shape, ways); });
@@ -192,13 +197,14 @@ std::string tuned_memory_format(const TrainOptions& options, const data::Dataset
     say(nn::memory_format_name(rule), why_by_default(options));
     return asked;
   }
-  if (passes_of(options, dataset, group.size()) < kPassesWorthTiming) return asked;
+  const int replicas = plan.mesh.replicas(0);
+  if (passes_of(options, dataset, replicas) < kPassesWorthTiming) return asked;
   const std::vector formats{rule, rule == at::MemoryFormat::ChannelsLast
                                       ? at::MemoryFormat::Contiguous
                                       : at::MemoryFormat::ChannelsLast};
   std::vector<std::string> names;
   for (const auto format : formats) names.push_back(nn::memory_format_name(format));
-  const int64_t batch = (global_batch(options, group.size()) + group.size() - 1) / group.size();
+  const int64_t batch = (global_batch(options, replicas) + replicas - 1) / replicas;
   constexpr double kMargin = 0.03;
   const Stopwatch watch;
   const auto entry = fastest(
