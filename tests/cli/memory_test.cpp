@@ -120,7 +120,9 @@ TEST_F(Memory, ATensorThatNoMemoryIsLeftForIsRefused) {
   EXPECT_THAT(outcome.err, HasSubstr("trainer.memory_check=off"));
 }
 
-void expect_refused(const testing_support::Outcome& outcome, const std::string& unit, int ranks) {
+// `part` is what takes more than there is, whatever is chosen.
+void expect_refused(const testing_support::Outcome& outcome, const std::string& unit, int ranks,
+                    const std::string& part) {
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   EXPECT_THAT(outcome.err,
               ContainsRegex(fmt::format(
@@ -131,14 +133,14 @@ void expect_refused(const testing_support::Outcome& outcome, const std::string& 
   EXPECT_EQ(outcome.err.find(refused), outcome.err.rfind(refused)) << "told once";
   EXPECT_THAT(outcome.err,
               ContainsRegex("no precision, recomputation, strategy, batch or number of machines "
-                            "makes it fit: [^\n]* the start, for which each rank makes the whole "
-                            "model, takes [0-9.]+ [GT]iB"));
+                            "makes it fit: [^\n]* " +
+                            part + " takes [0-9.]+ [GT]iB"));
 }
 
 TEST_F(Memory, ARunThatDoesNotFitIsRefusedBeforeItStarts) {
   expect_refused(troika("train --model.name=mlp --model.hidden_width=2000000 --data.batch_size=32 "
                         "--data.train_samples=64 --trainer.devices=2"),
-                 "TiB", 2);
+                 "TiB", 2, "the start, for which each rank makes the whole model,");
 }
 
 TEST_F(Memory, ABatchThatTheDataDoNotFillIsRefusedBeforeItsMemoryIsPredicted) {
@@ -172,7 +174,8 @@ TEST_F(Memory, AModelLargerThanTheMachineIsPredictedAndRefused) {
     EXPECT_FALSE(row["fits"]);
   }
   EXPECT_EQ(configured, 1);
-  expect_refused(troika("train" + large), "TiB", 1);
+  expect_refused(troika("train" + large), "TiB", 1,
+                 "a validation, for which each rank has all parameters,");
   rusage children = {};
   ASSERT_EQ(::getrusage(RUSAGE_CHILDREN, &children), 0);
   EXPECT_LT(children.ru_maxrss, 1 << 20) << "KiB, the most of all programs that this test has run";

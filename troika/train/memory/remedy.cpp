@@ -65,7 +65,8 @@ std::string parts_beyond(const MemoryPredictor& predictor, const MemoryPredictio
     parts.push_back(fmt::format("{} takes {}", name, human_bytes(part)));
   };
   const bool gathers = predictor.plan(prediction.choice).exchange.zero_stage == 3;
-  add("the start, for which each rank makes the whole model,", prediction.start);
+  add(gathers ? "the start" : "the start, for which each rank makes the whole model,",
+      prediction.start);
   add("a training step", prediction.step.sum());
   add(gathers ? "a validation, for which each rank has all parameters," : "a validation",
       prediction.validation);
