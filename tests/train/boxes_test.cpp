@@ -19,7 +19,7 @@ at::Tensor whole() {
   return at::arange(kRows * kColumns).view({kRows, kColumns});
 }
 
-// What the box has of the tensor, in the box's shape.
+// The elements of the tensor that are in the box, in the box's shape.
 at::Tensor part(const at::Tensor& tensor, const Box& box) {
   at::Tensor result = tensor;
   for (size_t d = 0; d < box.size.size(); ++d) {

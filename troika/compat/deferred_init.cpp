@@ -147,7 +147,7 @@ class DeferredInit::Recorder : public FakeObserver {
   }
 
  private:
-  // What several tensors may share.
+  // Memory that several tensors may share.
   struct Memory {
     c10::Storage storage;
     size_t bytes = 0;
@@ -162,8 +162,8 @@ class DeferredInit::Recorder : public FakeObserver {
     size_t written = 0;
     bool overwrites = false;  // all that is in `written`, without reading it
     bool is_needed = true;
-    // Of each touched memory, whether its values matter afterwards, and whether this was the last
-    // to touch it.
+    // One entry for each touched memory: whether its values matter afterwards, and whether this was
+    // the last to touch it.
     std::vector<bool> keeps = {};
     std::vector<bool> ends = {};
   };

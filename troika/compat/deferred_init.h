@@ -16,8 +16,8 @@ namespace troika::compat {
 //     ... copy what is wanted ...; return true;
 //   });
 //
-// What materialize() makes is, to the bit, what the recorded functions would have made: the same
-// operators with the same draws of the same generators in the same order. Not for use by several
+// materialize() gives the bits that the recorded functions would have given: it runs the same
+// operators, with the same draws of the same generators, in the same order. Not for use by several
 // threads.
 class DeferredInit {
  public:

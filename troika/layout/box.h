@@ -50,7 +50,7 @@ struct Box {
 // both are of the same slice.
 std::vector<Box> intersection(const Box& one, const Box& other);
 
-// What keeps boxes from holding each element of their tensor once.
+// The reason why boxes do not hold each element of their tensor exactly once.
 struct CoverFault {
   // Places in the list of two boxes that share elements.
   std::optional<std::pair<size_t, size_t>> shared = {};

@@ -7,7 +7,7 @@
 
 namespace troika::parallel {
 
-// Of all elements, made in float64. The same bits for any number of threads.
+// Sums the squares of all elements in float64. Gives the same bits for any number of threads.
 double sum_of_squares(const std::vector<at::Tensor>& tensors);
 // Scales the tensors, whose 2-norm together is `norm`, so that it is at most `max_norm`. They stay
 // where it is not finite.

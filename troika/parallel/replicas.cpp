@@ -152,7 +152,7 @@ void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_st
   }
   const auto generator = values.generator().clone();
   std::vector<at::Tensor> state{generator};
-  // What was made at once, as counters of batch norms.
+  // Tensors that were made at once, such as counters of batch norms.
   for (const auto& item : nn::named_state(module)) {
     if (!values.has(item.tensor)) state.push_back(item.tensor);
   }

@@ -19,7 +19,7 @@ namespace troika::train {
 // and the tensor, where something is not as it was written. Not for use by several threads.
 class CheckpointReader {
  public:
-  // What the rank `rank` of those that wrote it has, and rank 0 where there is none of this number.
+  // Reads as rank `rank` of the ranks that wrote it, or as rank 0 where they were fewer.
   // Reads the index alone.
   CheckpointReader(std::filesystem::path checkpoint, int rank);
   ~CheckpointReader();
