@@ -22,6 +22,7 @@
 #include "troika/nn/attention.h"
 #include "troika/nn/batch_norm.h"
 #include "troika/nn/block.h"
+#include "troika/nn/block_wrapper.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/loss_request.h"

@@ -145,9 +145,7 @@ TEST(KeyedDropout, AModelsMasksDoNotDependOnWhereItIsCut) {
     // The second half by itself, as another stage would run it.
     const auto run = [&](at::Tensor x, size_t begin, size_t end) {
       const KeyedDraws draws({1, {10, 11, 12, 13}});
-      Flow flow(model->blocks(), {kPassing}, {std::move(x)});
-      for (size_t i = begin; i < end; ++i) model->run({.index = i, .backward_from = i}, flow);
-      return flow.take({kPassing}, end).front();
+      return model->forward(begin, end, {std::move(x)}).front();
     };
     const size_t half = model->blocks().size() / 2;
     EXPECT_TRUE(run(run(input, 0, half), half, model->blocks().size()).equal(whole)) << name;

@@ -68,8 +68,8 @@ class Learner : public torch::nn::Module {
   // The mean loss of a share. The sample `special` is the one that makes use of a parameter.
   at::Tensor loss(int step, int64_t batch, int64_t special, Share share) {
     const auto [inputs, targets] = make_batch(step, batch);
-    const nn::Recompute forward(model_, plan_);
-    auto logits = forward(inputs.narrow(0, share.first, share.count));
+    const auto recomputed = nn::recompute(*model_, plan_);
+    auto logits = model_->forward(inputs.narrow(0, share.first, share.count));
     if (sometimes_.defined() && special >= share.first && special < share.first + share.count) {
       std::vector<int64_t> shape(static_cast<size_t>(logits.dim()), 1);
       shape[0] = share.count;

@@ -111,10 +111,10 @@ void expect_weights_of_one_process(const MakeExchange& make, const nn::Recompute
     model->verify();
     const auto exchange = make(*model, group);
     const auto optimizer = optim::make_optimizer(exchange->parameters(), {.name = "adamw"});
-    const nn::Recompute forward(model, plan);
+    const auto recomputed = nn::recompute(*model, plan);
     for (int step = 0; step < kOwnSteps; ++step) {
       const auto [a, b, y] = data_of(step, group.rank(), group.size());
-      torch::mse_loss(nn::only(forward({a, b})), y).backward();
+      torch::mse_loss(nn::only(model->forward({a, b})), y).backward();
       exchange->finish_backward();
       exchange->step(*optimizer);
       model->zero_grad();

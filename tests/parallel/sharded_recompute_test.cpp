@@ -84,12 +84,12 @@ double gathers(const comm::Group& group, const nn::RecomputePlan& plan, size_t r
   const auto model = chain(whole);
   Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
   const auto optimizer = optim::make_optimizer(sharded.parameters(), {.lr = 0.01});
-  const nn::Recompute forward(model, plan);
+  const auto recomputed = nn::recompute(*model, plan);
   uint64_t before = 0;
   for (int step = 0; step < 2; ++step) {
     before = sharded.counters().bytes;
     whole.clear();
-    forward(torch::ones({2, kWidth})).sum().backward();
+    model->forward(torch::ones({2, kWidth})).sum().backward();
     EXPECT_EQ(whole.size(), runs);
     sharded.finish_backward();
     sharded.step(*optimizer);

@@ -25,7 +25,28 @@ bool is_needed(const std::vector<Block>& blocks, const std::string& name, size_t
   return !blocks.empty() && has(blocks.back().gives, name);
 }
 
+bool fits(const std::vector<std::string>& names, const Tensors& tensors) {
+  return tensors.size() == names.size() &&
+         std::ranges::all_of(tensors, [](const auto& tensor) { return tensor.defined(); });
+}
+
+[[noreturn]] void refuse(const std::string& who, const std::vector<std::string>& names,
+                         const Tensors& tensors) {
+  throw Error("nn", ErrorKind::usage,
+              {.what = fmt::format("{} gives other tensors to blocks than are taken", who),
+               .got = fmt::format("{}", tensors.size()),
+               .expected = fmt::format("{}, all of them defined", fmt::join(names, ", "))});
+}
+
 }  // namespace
+
+void require_inputs(const std::vector<std::string>& names, const Tensors& inputs) {
+  if (!fits(names, inputs)) refuse("whoever calls the model", names, inputs);
+}
+
+void require_outputs(const Block& block, const Tensors& outputs) {
+  if (!fits(block.gives, outputs)) refuse("block " + block.name, block.gives, outputs);
+}
 
 std::vector<std::string> names_into(const std::vector<Block>& blocks, size_t begin, size_t end) {
   std::vector<std::string> given, names;
@@ -51,7 +72,8 @@ std::vector<std::string> names_out_of(const std::vector<Block>& blocks, size_t b
 
 Flow::Flow(const std::vector<Block>& blocks, const std::vector<std::string>& names, Tensors tensors)
     : blocks_(blocks) {
-  give("whoever calls the model", names, std::move(tensors));
+  require_inputs(names, tensors);
+  give(names, std::move(tensors));
 }
 
 Tensors Flow::take(const std::vector<std::string>& names, size_t next) {
@@ -66,16 +88,8 @@ Tensors Flow::take(const std::vector<std::string>& names, size_t next) {
   return taken;
 }
 
-void Flow::give(const std::string& who, const std::vector<std::string>& names, Tensors tensors) {
-  const bool fits =
-      tensors.size() == names.size() &&
-      std::ranges::all_of(tensors, [](const auto& tensor) { return tensor.defined(); });
-  if (!fits) {
-    throw Error("nn", ErrorKind::usage,
-                {.what = fmt::format("{} gives other tensors to blocks than are taken", who),
-                 .got = fmt::format("{}", tensors.size()),
-                 .expected = fmt::format("{}, all of them defined", fmt::join(names, ", "))});
-  }
+void Flow::give(const std::vector<std::string>& names, Tensors tensors) {
+  TROIKA_CHECK(fits(names, tensors), "other tensors than names");
   for (size_t i = 0; i < names.size(); ++i) tensors_[names[i]] = std::move(tensors[i]);
 }
 

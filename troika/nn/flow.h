@@ -17,6 +17,11 @@ std::vector<std::string> names_into(const std::vector<Block>& blocks, size_t beg
 // the last block of all, in the order in which they are last given.
 std::vector<std::string> names_out_of(const std::vector<Block>& blocks, size_t begin, size_t end);
 
+// Throw Error(usage) unless there is one defined tensor for each name, among what a model is called
+// with, and what a block gives.
+void require_inputs(const std::vector<std::string>& names, const Tensors& inputs);
+void require_outputs(const Block& block, const Tensors& outputs);
+
 // Tensors by name while blocks run. Each is let go of when the last block that needs it has taken
 // it.
 class Flow {
@@ -27,8 +32,8 @@ class Flow {
 
   // Gives the tensors of these names. Names that no block from `next` on needs leave the flow.
   Tensors take(const std::vector<std::string>& names, size_t next);
-  // Throws Error(usage) unless `who` gives one defined tensor for each name.
-  void give(const std::string& who, const std::vector<std::string>& names, Tensors tensors);
+  // One defined tensor for each name.
+  void give(const std::vector<std::string>& names, Tensors tensors);
 
  private:
   const std::vector<Block>& blocks_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <string_view>
@@ -10,8 +11,6 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/nn/keyed_draws.h"
-#include "troika/nn/loss_request.h"
 
 namespace troika::nn {
 
@@ -107,9 +106,7 @@ std::vector<std::string> Model::input_names() const {
 
 Tensors Model::forward(Tensors inputs) {
   if (blocks_.empty()) return inputs;
-  Flow flow(blocks_, input_names(), std::move(inputs));
-  for (size_t i = 0; i < blocks_.size(); ++i) run({.index = i, .backward_from = i}, flow);
-  return flow.take(blocks_.back().gives, blocks_.size());
+  return forward(0, blocks_.size(), std::move(inputs));
 }
 
 at::Tensor Model::forward(at::Tensor input) {
@@ -118,13 +115,24 @@ at::Tensor Model::forward(at::Tensor input) {
   return only(forward(std::move(inputs)));
 }
 
-void Model::run(const BlockRun& run, Flow& flow) const {
-  const DrawsOfBlock draws(run.index);
-  const LossOfBlock loss(this, run.index + 1 == blocks_.size());
-  const Block& block = blocks_[run.index];
-  const Tensors inputs = flow.take(block.takes, run.index + 1);
-  flow.give("block " + block.name, block.gives,
-            run_by_ ? run_by_(run, inputs) : block.forward(inputs));
+Tensors Model::forward(size_t begin, size_t end, Tensors inputs) const {
+  return InnerBlocks(*this, wrappers_, 0)({.begin = begin, .end = end, .backward_from = end - 1},
+                                          std::move(inputs));
+}
+
+void Model::set_wrapper(WrapperKind kind, std::shared_ptr<BlockWrapper> wrapper) {
+  auto wrappers = std::make_shared<InnerBlocks::Wrappers>(*wrappers_);
+  auto& place = wrappers->at(static_cast<size_t>(kind));
+  if (place && wrapper) {
+    constexpr std::array<const char*, kWrapperKinds> kNames{"offload", "recompute", "gather",
+                                                            "tensor"};
+    refuse({.what = "the blocks of a model have one wrapper of each kind",
+            .got = fmt::format("a second one of kind {}", kNames.at(static_cast<size_t>(kind))),
+            .expected = "a kind that the model does not have",
+            .hint = "end the nn::WrapperGuard of the first"});
+  }
+  place = std::move(wrapper);
+  wrappers_ = std::move(wrappers);
 }
 
 void Model::place_children(const torch::nn::Module& module) {
@@ -142,6 +150,11 @@ void Model::add_block(Block block) {
   TROIKA_CHECK(block.forward, "block " + block.name + " has no forward");
   verify_flow(block, block.takes, "takes");
   verify_flow(block, block.gives, "gives");
+  if (std::ranges::any_of(*wrappers_, [](const auto& wrapper) { return wrapper != nullptr; })) {
+    refuse(
+        {.what = fmt::format("block {} comes to a model whose blocks have a wrapper", block.name),
+         .hint = "add all blocks before recomputation, sharding and offloading"});
+  }
   blocks_.push_back(std::move(block));
   options_.reset();
 }

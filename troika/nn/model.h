@@ -1,6 +1,6 @@
 // A model as an ordered list of blocks, each a function of one tensor or of several named ones:
 // what pipeline stages, recomputation and sharding cut from outside. A model knows nothing of any
-// of them.
+// of them: they are wrappers of its blocks (block_wrapper.h).
 //
 //   auto model = std::make_shared<nn::Model>();
 //   auto fc1 = model->place("fc1", torch::nn::Linear(784, 256));
@@ -36,22 +36,13 @@
 #include <vector>
 
 #include "troika/nn/block.h"
+#include "troika/nn/block_wrapper.h"
 #include "troika/nn/flow.h"
 #include "troika/nn/state.h"
 
 namespace troika::nn {
 
 struct ModelOptions;
-
-// One run of a block of a model, for those who bring it what it computes with.
-struct BlockRun {
-  size_t index = 0;
-  // The block that is computed again first, before the backward pass of this one; itself, unless it
-  // is the last of several that are computed again together.
-  size_t backward_from = 0;
-  // Past the last block of those that are being computed again; 0 the first time.
-  size_t again_until = 0;
-};
 
 // The only one of what a model gives. Throws Error(usage) where it gives several.
 at::Tensor only(Tensors tensors);
@@ -75,13 +66,9 @@ class Model : public torch::nn::Module {
   Tensors forward(Tensors inputs);
   at::Tensor forward(at::Tensor input);
 
-  // From then on run() calls `by(run, inputs)` in place of the block's own forward, which `by` is
-  // to call; with an empty one, as at first, the block's. One at a time.
-  using Runner = std::function<Tensors(const BlockRun& run, const Tensors& inputs)>;
-  void run_blocks_by(Runner by) { run_by_ = std::move(by); }
-  // For passes other than forward(). Throws Error(usage) where the block gives other tensors than
-  // it says.
-  void run(const BlockRun& run, Flow& flow) const;
+  // The same for blocks [begin, end) alone, which take names_into() and give names_out_of(), see
+  // flow.h. At least one block.
+  Tensors forward(size_t begin, size_t end, Tensors inputs) const;
 
   // Registers the sub-modules, parameters and buffers of `module` under their own names: shared,
   // not copied.
@@ -98,7 +85,8 @@ class Model : public torch::nn::Module {
     return place(path, holder.ptr());
   }
 
-  // Throws Error(usage) for a block that takes or gives nothing, or a name twice.
+  // Throws Error(usage) for a block that takes or gives nothing, or a name twice, and where blocks
+  // have a wrapper, which was made for those that there were.
   void add_block(Block block);
   // Places a module whose forward takes and gives one tensor, as a block named after its path.
   template <typename M>
@@ -126,12 +114,17 @@ class Model : public torch::nn::Module {
 
  private:
   friend std::shared_ptr<Model> make_model(const ModelOptions& options);
+  friend class WrapperGuard;
+
+  // Null takes the one away that there is.
+  void set_wrapper(WrapperKind kind, std::shared_ptr<BlockWrapper> wrapper);
 
   void place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module);
 
   std::vector<Block> blocks_;
   std::shared_ptr<const ModelOptions> options_;
-  Runner run_by_;
+  std::shared_ptr<const InnerBlocks::Wrappers> wrappers_ =
+      std::make_shared<InnerBlocks::Wrappers>();
 };
 
 }  // namespace troika::nn

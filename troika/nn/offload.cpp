@@ -25,7 +25,24 @@ bool stays(const at::Tensor& tensor, c10::DeviceType leaves) {
          !tensor.is_non_overlapping_and_dense() || is_parameter(tensor);
 }
 
+class Offload : public BlockWrapper {
+ public:
+  explicit Offload(std::shared_ptr<compat::SavedTensorHooks> to) : to_(std::move(to)) {}
+  WrapperKind kind() const override { return WrapperKind::offload; }
+  Tensors run(const BlockRun& run, Tensors inputs, const InnerBlocks& next) override {
+    const compat::SavedTensorGuard guard(*to_);
+    return next(run, std::move(inputs));
+  }
+
+ private:
+  const std::shared_ptr<compat::SavedTensorHooks> to_;
+};
+
 }  // namespace
+
+WrapperGuard offload(Model& model, std::shared_ptr<compat::SavedTensorHooks> to) {
+  return {model, std::make_shared<Offload>(std::move(to))};
+}
 
 // Chunks of files, filled one after the other and used anew when nothing is left in them.
 class ActivationOffload::Arena {

@@ -13,19 +13,22 @@
 
 #include "troika/base/mapped_file.h"
 #include "troika/compat/saved_tensors.h"
+#include "troika/nn/block_wrapper.h"
 
 namespace troika::nn {
 
+// While the result lives, what the blocks of the model save goes through `to`. The model must
+// outlive the result. Throws Error(usage) where the model is offloaded already.
+[[nodiscard]] WrapperGuard offload(Model& model, std::shared_ptr<compat::SavedTensorHooks> to);
+
 // Tensors that operators save go to files in a folder, and come back page by page when needed,
 // with the same bits and strides. Parameters, what is not on a CPU, small tensors and tensors with
-// gaps stay where they are. Use, and combine with recomputation (whose inputs are then offloaded):
+// gaps stay where they are. Of blocks that are recomputed, inputs are what is saved:
 //
-//   nn::ActivationOffload offload(folder);
-//   {
-//     const compat::SavedTensorGuard guard(offload);
-//     loss = forward(inputs);
-//   }
-//   loss.backward();
+//   const auto offloaded = nn::offload(*model, std::make_shared<nn::ActivationOffload>(folder));
+//   loss(model->forward(inputs)).backward();
+//
+// Without a model of blocks, a compat::SavedTensorGuard around the forward pass does it.
 //
 // Files grow by need, are used again by later passes, and are gone after any exit. pack() throws
 // Error (room `base`) where the disk is full. For one thread's passes.

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
@@ -45,11 +46,11 @@ BlockOrder::BlockOrder(size_t blocks) : backward_from_(blocks) {
 }
 
 BlockOrder::Stop BlockOrder::run(const nn::BlockRun& run) {
-  const size_t after = run.index + 1;
-  if (run.again_until == 0) backward_from_[run.index] = run.backward_from;
+  const size_t after = run.begin + 1;
+  if (run.again_until == 0) backward_from_[run.begin] = run.backward_from;
   const size_t end = run.again_until == 0 ? backward_from_.size() : run.again_until;
-  if (after < end) return {run.index, static_cast<int64_t>(after)};
-  return {run.index, run.again_until == 0 ? -1 : before(run.index)};
+  if (after < end) return {run.begin, static_cast<int64_t>(after)};
+  return {run.begin, run.again_until == 0 ? -1 : before(run.begin)};
 }
 
 BlockOrder::Stop BlockOrder::backward(size_t block) const {
@@ -62,9 +63,9 @@ int64_t BlockOrder::before(size_t block) const {
   return block == 0 ? -1 : static_cast<int64_t>(backward_from_[block - 1]);
 }
 
-BlockParameters::BlockParameters(nn::Model& model, const std::vector<Slot>& slots,
+BlockParameters::BlockParameters(const nn::Model& model, const std::vector<Slot>& slots,
                                  ParameterShards& shards)
-    : model_(model), shards_(shards), order_(model.blocks().size()) {
+    : shards_(&shards), order_(model.blocks().size()) {
   std::map<std::string, size_t> buckets;
   for (const Slot& slot : slots) {
     buckets.emplace(slot.name, slot.bucket);
@@ -73,27 +74,21 @@ BlockParameters::BlockParameters(nn::Model& model, const std::vector<Slot>& slot
   needs_ = buckets_needed(model, buckets);
 }
 
-void BlockParameters::attach() {
-  const std::weak_ptr<BlockParameters> weak = weak_from_this();
-  model_.run_blocks_by([weak](const nn::BlockRun& run, const nn::Tensors& inputs) {
-    const auto self = weak.lock();
-    TROIKA_CHECK(self, "the model's sharding has ended");
-    return self->run(run, inputs);
-  });
-}
-
-nn::Tensors BlockParameters::run(const nn::BlockRun& run, const nn::Tensors& inputs) {
+nn::Tensors BlockParameters::run(const nn::BlockRun& run, nn::Tensors inputs,
+                                 const nn::InnerBlocks& next) {
+  TROIKA_CHECK(shards_, "the model's sharding has ended");
   const bool keeps_graph = at::GradMode::is_enabled();
   if (keeps_graph) all_ = false;
   const auto stop = order_.run(run);
   if (!all_) enter(stop);
-  auto outputs = model_.blocks()[run.index].forward(inputs);
+  auto outputs = next(run, std::move(inputs));
   for (const auto& output : outputs) {
     if (!keeps_graph || !output.requires_grad()) continue;
     // Called with the gradient of the output, so before the block's own backward, and after that of
     // the block behind it: autograd takes what was made last first, and all of that was.
-    output.register_hook([self = weak_from_this(), block = run.index](const at::Tensor&) {
-      if (const auto alive = self.lock()) alive->enter(alive->order_.backward(block));
+    output.register_hook([self = weak_from_this(), block = run.begin](const at::Tensor&) {
+      const auto alive = self.lock();
+      if (alive && alive->shards_) alive->enter(alive->order_.backward(block));
     });
   }
   return outputs;
@@ -109,24 +104,24 @@ void BlockParameters::enter(const BlockOrder::Stop& stop) {
     return in(now) || (next >= 0 && in(needs_[static_cast<size_t>(next)]));
   };
   for (size_t b = 0; b < bucket_count_; ++b) {
-    if (shards_.is_releasable(b) && !needed(b)) shards_.release(b);
+    if (shards_->is_releasable(b) && !needed(b)) shards_->release(b);
   }
-  for (const size_t b : now) shards_.start_gather(b);
+  for (const size_t b : now) shards_->start_gather(b);
   if (next >= 0) {
-    for (const size_t b : needs_[static_cast<size_t>(next)]) shards_.start_gather(b);
+    for (const size_t b : needs_[static_cast<size_t>(next)]) shards_->start_gather(b);
   }
-  for (const size_t b : now) shards_.wait(b);
+  for (const size_t b : now) shards_->wait(b);
 }
 
 void BlockParameters::gather_all() {
-  for (size_t b = 0; b < bucket_count_; ++b) shards_.start_gather(b);
-  for (size_t b = 0; b < bucket_count_; ++b) shards_.wait(b);
+  for (size_t b = 0; b < bucket_count_; ++b) shards_->start_gather(b);
+  for (size_t b = 0; b < bucket_count_; ++b) shards_->wait(b);
   all_ = true;
 }
 
 void BlockParameters::release_all() {
   for (size_t b = 0; b < bucket_count_; ++b) {
-    if (shards_.is_releasable(b)) shards_.release(b);
+    if (shards_->is_releasable(b)) shards_->release(b);
   }
   all_ = false;
 }

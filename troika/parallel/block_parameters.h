@@ -53,13 +53,17 @@ class BlockOrder {
 // Passes that do not keep a graph gather and release as well, so all ranks must make the same ones,
 // but after gather_all(), until the next pass that keeps one or release_all(). Of one thread, or of
 // backward passes of one.
-class BlockParameters : public std::enable_shared_from_this<BlockParameters> {
+class BlockParameters : public nn::BlockWrapper,
+                        public std::enable_shared_from_this<BlockParameters> {
  public:
-  BlockParameters(nn::Model& model, const std::vector<Slot>& slots, ParameterShards& shards);
-  // To be called once, when a shared_ptr owns this.
-  void attach();
-  // The model's blocks run by themselves again.
-  void detach() { model_.run_blocks_by({}); }
+  // `shards` must live until end().
+  BlockParameters(const nn::Model& model, const std::vector<Slot>& slots, ParameterShards& shards);
+  // From now on passes throw CheckError: those of graphs from before, which have this wrapper.
+  void end() { shards_ = nullptr; }
+
+  nn::WrapperKind kind() const override { return nn::WrapperKind::gather; }
+  nn::Tensors run(const nn::BlockRun& run, nn::Tensors inputs,
+                  const nn::InnerBlocks& next) override;
 
   void gather_all();
   void release_all();
@@ -67,12 +71,10 @@ class BlockParameters : public std::enable_shared_from_this<BlockParameters> {
   bool has_all() const { return all_; }
 
  private:
-  nn::Tensors run(const nn::BlockRun& run, const nn::Tensors& inputs);
   // Makes this block's parameters whole and starts to gather those of the next, if there is one.
   void enter(const BlockOrder::Stop& stop);
 
-  nn::Model& model_;
-  ParameterShards& shards_;
+  ParameterShards* shards_;  // null once ended
   BlockOrder order_;
   std::vector<std::vector<size_t>> needs_;  // buckets, by block
   size_t bucket_count_ = 0;

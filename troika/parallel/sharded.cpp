@@ -118,11 +118,11 @@ Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOpti
                                               releasable, values, kept);
   if (options_.stage < 3) return;
   blocks_ = std::make_shared<BlockParameters>(model_of(module_), reducer_->slots(), *shards_);
-  blocks_->attach();
+  gathering_ = nn::WrapperGuard(model_of(module_), blocks_);
 }
 
 Sharded::~Sharded() {
-  if (blocks_) blocks_->detach();
+  if (blocks_) blocks_->end();
 }
 
 std::vector<optim::Parameter> Sharded::parameters() const {

@@ -10,6 +10,7 @@
 
 #include "troika/comm/group.h"
 #include "troika/compat/deferred_init.h"
+#include "troika/nn/block_wrapper.h"
 #include "troika/nn/module_watch.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/exchange.h"
@@ -59,7 +60,7 @@ struct ShardedOptions {
 // while a block runs: they are gathered before its forward and before its backward pass, while the
 // block before runs, and released after. The last block keeps its own between the two. In all, up
 // to 1.5 times the bytes of an all-reduce, and 16 psi / d held (section 7.2.2), besides two blocks.
-// Blocks that nn::Recompute computes again in segments are gathered for that as well.
+// Blocks that nn::recompute() computes again in segments are gathered for that as well.
 // Between agree() and the next pass that keeps a graph parameters are all there, for validation and
 // checkpoints; otherwise, from construction on, those of blocks that do not run have no memory, and
 // reading them is undefined. All ranks must make the same passes then, with empty batches where
@@ -134,6 +135,7 @@ class Sharded : public Exchange {
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<ParameterShards> shards_;
   std::shared_ptr<BlockParameters> blocks_;  // of stage 3
+  nn::WrapperGuard gathering_;               // of stage 3
   int buffers_from_ = 0;  // the rank whose buffers all get at the end of this step
 };
 

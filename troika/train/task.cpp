@@ -49,9 +49,10 @@ Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
 Task::Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, BatchLoss loss)
     : module_(std::move(module)), forward_(std::move(forward)), loss_(std::move(loss)) {}
 
-Task::Task(const std::shared_ptr<nn::Model>& model) : module_(model), model_(model) {
-  recompute({});
-}
+Task::Task(const std::shared_ptr<nn::Model>& model)
+    : module_(model), model_(model), forward_([model](const data::Batch& batch) {
+        return nn::only(model->forward(inputs_of(*model, batch)));
+      }) {}
 
 Task::BatchForward Task::of_inputs(Forward forward) {
   return
@@ -85,17 +86,10 @@ std::shared_ptr<nn::LossRequest> Task::loss_request(const data::Batch& batch,
 }
 
 void Task::recompute(layout::RecomputePlan plan) {
-  if (plan.empty() && !model_) return;
+  recomputing_->reset();
+  if (plan.empty()) return;
   blocks();
-  std::function<nn::Tensors(nn::Tensors)> run;
-  if (plan.empty()) {
-    run = [model = model_](nn::Tensors inputs) { return model->forward(std::move(inputs)); };
-  } else {
-    run = nn::Recompute(model_, std::move(plan));
-  }
-  forward_ = [model = model_, run = std::move(run)](const data::Batch& batch) {
-    return nn::only(run(inputs_of(*model, batch)));
-  };
+  *recomputing_ = nn::recompute(*model_, std::move(plan));
 }
 
 void Task::make_values() {

@@ -70,7 +70,7 @@ class Task : public Hooks {
   Task(std::shared_ptr<M> module, BatchLoss loss) : Task(module) {
     loss_ = std::move(loss);
   }
-  // The model's own forward pass, which recompute() can change.
+  // The model's own forward pass.
   explicit Task(const std::shared_ptr<nn::Model>& model);
 
   torch::nn::Module& module() { return *module_; }
@@ -138,7 +138,9 @@ class Task : public Hooks {
 
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<compat::DeferredInit> values_;
-  std::shared_ptr<nn::Model> model_;  // the same, if recompute() may change how it is run
+  std::shared_ptr<nn::Model> model_;  // the same, if the task was made of it alone
+  // In the model, which copies of this task share.
+  std::shared_ptr<nn::WrapperGuard> recomputing_ = std::make_shared<nn::WrapperGuard>();
   BatchForward forward_;
   BatchLoss loss_;  // none: cross entropy
   MetricLog* log_ = nullptr;

@@ -54,7 +54,7 @@ optim::Schedule make_schedule(const OptimizerRecipe& recipe, const layout::Plan&
 }
 
 // To a folder, or from a GPU to "host".
-std::unique_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
+std::shared_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
                                                        const at::Device& device) {
   const bool to_host = to == "host";
   if (to_host == device.is_cpu()) {
@@ -63,8 +63,8 @@ std::unique_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
                  .got = to + " for " + device.str(),
                  .expected = device.is_cpu() ? "a folder for files" : "host"});
   }
-  if (to_host) return std::make_unique<nn::HostOffload>();
-  return std::make_unique<nn::ActivationOffload>(to);
+  if (to_host) return std::make_shared<nn::HostOffload>();
+  return std::make_shared<nn::ActivationOffload>(to);
 }
 
 // As Module::zero_grad(true), without its lists of names.
@@ -131,6 +131,9 @@ TrainingStep::TrainingStep(const TrainOptions& options, const layout::Plan& plan
                    .expected = "ddp, or another strategy of processes"});
     }
     offload_ = make_offload(plan.offload_activations, placement_.device);
+    if (task_.has_blocks()) {
+      offloading_ = nn::offload(dynamic_cast<nn::Model&>(task_.module()), std::move(offload_));
+    }
   }
   TrainOptions own = options;
   own.optimizer = recipe_.optimizer;

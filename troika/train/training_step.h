@@ -90,8 +90,9 @@ class TrainingStep {
   const comm::MeshGroups groups_;
   const Placement placement_;
   const OptimizerRecipe recipe_;
-  std::optional<int64_t> recompute_budget_;  // that is to be planned for
-  std::unique_ptr<compat::SavedTensorHooks> offload_;
+  std::optional<int64_t> recompute_budget_;            // that is to be planned for
+  std::shared_ptr<compat::SavedTensorHooks> offload_;  // of a module without blocks
+  nn::WrapperGuard offloading_;                        // of a model of blocks
   optim::Schedule schedule_;
   std::optional<optim::ReduceOnPlateau> plateau_;
   std::unique_ptr<parallel::Exchange> exchange_;

@@ -107,7 +107,8 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs
         cost.backward = std::min(cost.backward, more.backward);
       }
       costs.push_back(cost);
-      flow.give("block " + block.name, block.gives, std::move(outputs));
+      require_outputs(block, outputs);
+      flow.give(block.gives, std::move(outputs));
     }
   });
   return costs;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
@@ -31,38 +33,63 @@ void note_ends(const RecomputePlan& plan, std::vector<size_t>& backward_from) {
   }
 }
 
-}  // namespace
+class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recompute> {
+ public:
+  Recompute(const Model& model, RecomputePlan plan) : plan_(std::move(plan)) {
+    verify(plan_, 0, model.blocks().size());
+    for (const auto& block : model.blocks()) {
+      auto& buffers = buffers_.emplace_back();
+      for (auto& entry : model.owned_state(block)) {
+        if (entry.is_buffer) buffers.push_back(std::move(entry.tensor));
+      }
+    }
+    for (size_t i = 0; i < model.blocks().size(); ++i) backward_from_.push_back(i);
+    note_ends(plan_, backward_from_);
+  }
 
-struct Recompute::Planned : std::enable_shared_from_this<Recompute::Planned> {
-  std::shared_ptr<Model> model;
-  RecomputePlan plan;
-  std::vector<std::vector<at::Tensor>> buffers;  // of each block
-  std::vector<size_t> backward_from;             // of each block, as in BlockRun
+  WrapperKind kind() const override { return WrapperKind::recompute; }
 
-  // Blocks [begin, end) under the part of a plan that is about them; `again_until` as in BlockRun.
-  void run(size_t begin, size_t end, const RecomputePlan& part, Flow& flow,
-           size_t again_until) const {
-    size_t next = begin;
+  Tensors run(const BlockRun& run, Tensors inputs, const InnerBlocks& next) override {
+    const auto& blocks = next.model().blocks();
+    Flow flow(blocks, names_into(blocks, run.begin, run.end), std::move(inputs));
+    run_part(run.begin, run.end, plan_, flow, /*again_until=*/0, next);
+    return flow.take(names_out_of(blocks, run.begin, run.end), run.end);
+  }
+
+ private:
+  // Blocks [begin, end) under the part of a plan that has them; `again_until` as in BlockRun.
+  void run_part(size_t begin, size_t end, const RecomputePlan& part, Flow& flow, size_t again_until,
+                const InnerBlocks& next) const {
+    const auto& blocks = next.model().blocks();
+    size_t done = begin;
     const auto keep_until = [&](size_t stop) {
-      for (; next < stop; ++next) model->run({next, backward_from[next], again_until}, flow);
+      for (; done < stop; ++done) {
+        const BlockRun one{done, done + 1, backward_from_[done], again_until};
+        flow.give(blocks[done].gives, next(one, flow.take(blocks[done].takes, done + 1)));
+      }
     };
     for (const auto& segment : part) {
+      if (segment.end <= begin || segment.begin >= end) continue;
+      TROIKA_CHECK(begin <= segment.begin && segment.end <= end,
+                   fmt::format("blocks {} to {} are recomputed together, and run apart",
+                               segment.begin, segment.end));
       // Blocks that give a loss have computed its gradients; these are less than logits.
-      if (segment.begin + 1 == model->blocks().size() && is_asked_for_loss()) break;
+      if (segment.begin + 1 == blocks.size() && is_asked_for_loss(next.model())) break;
       keep_until(segment.begin);
-      recompute(segment, flow, again_until);
-      next = segment.end;
+      recompute(segment, flow, again_until, next);
+      done = segment.end;
     }
     keep_until(end);
   }
 
-  bool is_asked_for_loss() const {
+  static bool is_asked_for_loss(const Model& model) {
     const auto& request = LossState::current().request;
-    return request && request->model == model.get();
+    return request && request->model == &model;
   }
 
-  void recompute(const RecomputedSegment& segment, Flow& flow, size_t again_until) const {
-    const auto& blocks = model->blocks();
+  void recompute(const RecomputedSegment& segment, Flow& flow, size_t again_until,
+                 const InnerBlocks& next) const {
+    const auto& blocks = next.model().blocks();
     const auto takes = names_into(blocks, segment.begin, segment.end);
     const auto gives = names_out_of(blocks, segment.begin, segment.end);
     CheckpointOptions options{.name = "block " + blocks[segment.begin].name,
@@ -72,46 +99,31 @@ struct Recompute::Planned : std::enable_shared_from_this<Recompute::Planned> {
           fmt::format("blocks {} to {}", blocks[segment.begin].name, blocks[segment.end - 1].name);
     }
     for (size_t i = segment.begin; i < segment.end; ++i) {
-      options.buffers.insert(options.buffers.end(), buffers[i].begin(), buffers[i].end());
+      options.buffers.insert(options.buffers.end(), buffers_[i].begin(), buffers_[i].end());
     }
     const Tensors inputs = flow.take(takes, segment.end);
-    // The graph may outlive this object's owner.
-    const auto again = [self = shared_from_this(), &segment, takes, gives,
+    // The graph may outlive this wrapper's guard, and who has the model.
+    const auto again = [self = shared_from_this(), owner = next.model().weak_from_this().lock(),
+                        next, &segment, takes, gives,
                         until = again_until](const Tensors& tensors) mutable {
-      Flow inside(self->model->blocks(), takes, tensors);
-      self->run(segment.begin, segment.end, segment.inside, inside,
-                std::exchange(until, segment.end));
+      Flow inside(next.model().blocks(), takes, tensors);
+      self->run_part(segment.begin, segment.end, segment.inside, inside,
+                     std::exchange(until, segment.end), next);
       return inside.take(gives, segment.end);
     };
-    flow.give(options.name, gives, checkpoint(again, inputs, options));
+    flow.give(gives, checkpoint(again, inputs, options));
   }
+
+  const RecomputePlan plan_;
+  std::vector<std::vector<at::Tensor>> buffers_;  // of each block
+  std::vector<size_t> backward_from_;             // of each block, as in BlockRun
 };
 
-Recompute::Recompute(std::shared_ptr<Model> model, RecomputePlan plan) {
-  verify(plan, 0, model->blocks().size());
-  auto planned = std::make_shared<Planned>();
-  for (const auto& block : model->blocks()) {
-    auto& buffers = planned->buffers.emplace_back();
-    for (auto& entry : model->owned_state(block)) {
-      if (entry.is_buffer) buffers.push_back(std::move(entry.tensor));
-    }
-  }
-  for (size_t i = 0; i < model->blocks().size(); ++i) planned->backward_from.push_back(i);
-  note_ends(plan, planned->backward_from);
-  planned->model = std::move(model);
-  planned->plan = std::move(plan);
-  planned_ = std::move(planned);
-}
+}  // namespace
 
-Tensors Recompute::operator()(Tensors inputs) const {
-  const auto& blocks = planned_->model->blocks();
-  Flow flow(blocks, planned_->model->input_names(), std::move(inputs));
-  planned_->run(0, blocks.size(), planned_->plan, flow, /*again_until=*/0);
-  return flow.take(blocks.back().gives, blocks.size());
-}
-
-at::Tensor Recompute::operator()(const at::Tensor& input) const {
-  return only((*this)(Tensors{input}));
+WrapperGuard recompute(Model& model, RecomputePlan plan) {
+  if (plan.empty()) return {};
+  return {model, std::make_shared<Recompute>(model, std::move(plan))};
 }
 
 }  // namespace troika::nn

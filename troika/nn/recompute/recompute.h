@@ -1,14 +1,11 @@
-// The forward pass of a model of which some blocks are recomputed in the backward pass:
+// Recomputation of some blocks of a model in the backward pass:
 //
-//   const nn::Recompute forward(model, nn::recompute_plan("sqrt", model->blocks().size()));
-//   loss(forward(inputs)).backward();
+//   const auto recomputed = nn::recompute(*model, nn::recompute_plan("sqrt", blocks));
+//   loss(model->forward(inputs)).backward();
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <memory>
-
 #include "troika/layout/recompute.h"
+#include "troika/nn/block_wrapper.h"
 #include "troika/nn/model.h"
 
 namespace troika::nn {
@@ -17,18 +14,12 @@ using layout::recompute_plan;
 using layout::RecomputedSegment;
 using layout::RecomputePlan;
 
-// The forward pass of a model under a plan; a copy shares the model. Gradients have the bits of
-// Model::forward's, and buffers are updated once. See checkpoint.h.
-class Recompute {
- public:
-  Recompute(std::shared_ptr<Model> model, RecomputePlan plan);
-  // As Model::forward.
-  Tensors operator()(Tensors inputs) const;
-  at::Tensor operator()(const at::Tensor& input) const;
-
- private:
-  struct Planned;
-  std::shared_ptr<const Planned> planned_;
-};
+// The model recomputes by the plan while the result lives; an empty plan recomputes nothing.
+// Gradients have the same bits as without, and buffers are updated once. See checkpoint.h. The
+// model must outlive the result, and, where no shared_ptr owns it, the graphs of its passes. Throws
+// Error(usage) where the model recomputes by another plan, CheckError for a plan whose blocks the
+// model does not have or that is out of order, and, in passes of a part of the blocks, for one that
+// recomputes some of them together with others.
+[[nodiscard]] WrapperGuard recompute(Model& model, RecomputePlan plan);
 
 }  // namespace troika::nn

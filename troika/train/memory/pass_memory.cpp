@@ -42,22 +42,33 @@ class Watch {
 };
 
 // As parallel::BlockParameters has them run, whose moments these are.
-void watch_blocks(nn::Model& model, Watch& watch) {
-  const auto order = std::make_shared<parallel::BlockOrder>(model.blocks().size());
-  const auto note = [&watch](const parallel::BlockOrder::Stop& stop) {
-    watch.note({PassEvent::Kind::block, stop.block, stop.next});
-  };
-  model.run_blocks_by([&model, order, note](const nn::BlockRun& run, const nn::Tensors& inputs) {
-    note(order->run(run));
-    auto outputs = model.blocks()[run.index].forward(inputs);
+class WatchedBlocks : public nn::BlockWrapper {
+ public:
+  // Outlives the graphs of passes.
+  WatchedBlocks(const nn::Model& model, Watch& watch)
+      : order_(model.blocks().size()), watch_(watch) {}
+
+  nn::WrapperKind kind() const override { return nn::WrapperKind::gather; }
+  nn::Tensors run(const nn::BlockRun& run, nn::Tensors inputs,
+                  const nn::InnerBlocks& next) override {
+    note(order_.run(run));
+    auto outputs = next(run, std::move(inputs));
     for (const auto& output : outputs) {
       if (!output.requires_grad()) continue;
       output.register_hook(
-          [order, note, block = run.index](const at::Tensor&) { note(order->backward(block)); });
+          [this, block = run.begin](const at::Tensor&) { note(order_.backward(block)); });
     }
     return outputs;
-  });
-}
+  }
+
+ private:
+  void note(const parallel::BlockOrder::Stop& stop) {
+    watch_.note({PassEvent::Kind::block, stop.block, stop.next});
+  }
+
+  parallel::BlockOrder order_;
+  Watch& watch_;
+};
 
 double run_validation(Task& task, const nn::Precision& precision, const data::Batch& batch) {
   task.module().eval();
@@ -76,7 +87,9 @@ std::vector<PassPart> run(Task& task, const nn::Precision& precision, data::Batc
   task.module().zero_grad(/*set_to_none=*/true);
   Watch watch;
   auto* model = dynamic_cast<nn::Model*>(&task.module());
-  if (model) watch_blocks(*model, watch);
+  const nn::WrapperGuard watching =
+      model ? nn::WrapperGuard(*model, std::make_shared<WatchedBlocks>(*model, watch))
+            : nn::WrapperGuard();
   std::vector<std::unique_ptr<compat::GradientHook>> hooks;
   for (size_t i = 0; i < parameters.size(); ++i) {
     hooks.push_back(std::make_unique<compat::GradientHook>(
@@ -92,7 +105,6 @@ std::vector<PassPart> run(Task& task, const nn::Precision& precision, data::Batc
   watch.note({PassEvent::Kind::forward_done});
   loss.backward();
   watch.note({});
-  if (model) model->run_blocks_by({});
   return std::move(watch).parts();
 }
 

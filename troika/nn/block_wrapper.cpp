@@ -1,0 +1,84 @@
+#include "troika/nn/block_wrapper.h"
+
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/nn/keyed_draws.h"
+#include "troika/nn/loss_request.h"
+#include "troika/nn/model.h"
+
+namespace troika::nn {
+
+namespace {
+
+// Wrappers from this level on are called block by block.
+constexpr auto kBlockLevel = static_cast<size_t>(WrapperKind::gather);
+
+}  // namespace
+
+Tensors InnerBlocks::operator()(const BlockRun& run, Tensors inputs) const {
+  TROIKA_CHECK(run.begin < run.end && run.end <= model_->blocks().size(), "no such blocks");
+  if (level_ > kBlockLevel) {
+    TROIKA_CHECK(run.end == run.begin + 1, "inside of a block there are no others");
+    return run_in_block(level_, run, std::move(inputs));
+  }
+  for (size_t level = level_; level < kBlockLevel; ++level) {
+    if (const auto& wrapper = (*wrappers_)[level]) {
+      return wrapper->run(run, std::move(inputs), {*model_, wrappers_, level + 1});
+    }
+  }
+  return run_each(run, std::move(inputs));
+}
+
+Tensors InnerBlocks::run_each(const BlockRun& run, Tensors inputs) const {
+  const auto& blocks = model_->blocks();
+  if (run.end == run.begin + 1) {
+    require_inputs(blocks[run.begin].takes, inputs);
+    return run_one(run, std::move(inputs));
+  }
+  Flow flow(blocks, names_into(blocks, run.begin, run.end), std::move(inputs));
+  for (size_t i = run.begin; i < run.end; ++i) {
+    const BlockRun one{.begin = i, .end = i + 1, .backward_from = i};
+    flow.give(blocks[i].gives, run_one(one, flow.take(blocks[i].takes, i + 1)));
+  }
+  return flow.take(names_out_of(blocks, run.begin, run.end), run.end);
+}
+
+Tensors InnerBlocks::run_one(const BlockRun& run, Tensors inputs) const {
+  const auto& blocks = model_->blocks();
+  const DrawsOfBlock draws(run.begin);
+  const LossOfBlock loss(model_, run.end == blocks.size());
+  Tensors outputs = run_in_block(kBlockLevel, run, std::move(inputs));
+  require_outputs(blocks[run.begin], outputs);
+  return outputs;
+}
+
+Tensors InnerBlocks::run_in_block(size_t level, const BlockRun& run, Tensors inputs) const {
+  for (; level < kWrapperKinds; ++level) {
+    if (const auto& wrapper = (*wrappers_)[level]) {
+      return wrapper->run(run, std::move(inputs), {*model_, wrappers_, level + 1});
+    }
+  }
+  return model_->blocks()[run.begin].forward(inputs);
+}
+
+WrapperGuard::WrapperGuard(Model& model, std::shared_ptr<BlockWrapper> wrapper)
+    : kind_(wrapper->kind()) {
+  model.set_wrapper(kind_, std::move(wrapper));
+  model_ = &model;
+}
+
+WrapperGuard& WrapperGuard::operator=(WrapperGuard&& other) noexcept {
+  if (this != &other) {
+    reset();
+    model_ = std::exchange(other.model_, nullptr);
+    kind_ = other.kind_;
+  }
+  return *this;
+}
+
+void WrapperGuard::reset() {
+  if (model_) std::exchange(model_, nullptr)->set_wrapper(kind_, nullptr);
+}
+
+}  // namespace troika::nn
