@@ -48,6 +48,10 @@ void wait_for_permission(const Plan& plan) {
 }
 
 void misbehave(const Plan& plan, const News& news) {
+  if (plan.fault == "kill_unserved") {
+    wait_for_permission(plan);
+    ::raise(SIGKILL);
+  }
   if (plan.fault == "kill" || plan.fault == "stop") {
     news.tell(0, 0, Clock::now(), "victim");
     ::raise(plan.fault == "kill" ? SIGKILL : SIGSTOP);
@@ -128,13 +132,20 @@ void send_too_much(const Group& group, const Plan& plan) {
   if (group.rank() == next) group.receive(at::ones({kFew}), plan.victim).wait();
 }
 
-void work(const Group& group, const Plan& plan, const News& news, Stopwatch& watch) {
+// `tensor` outlives the call: to free it takes milliseconds, which are not of the news.
+void work(const Group& group, const Plan& plan, const News& news, at::Tensor& tensor,
+          Stopwatch& watch) {
   const bool victim = group.rank() == plan.victim;
   if (victim && plan.when == "before") misbehave(plan, news);
   if (plan.when == "during") {
-    const auto tensor = at::ones({16 << 20});
+    tensor = at::ones({16 << 20});
+    group.barrier({.label = "filled"});
     watch.restart();
     const auto step = group.all_reduce(tensor, ReduceOp::sum, {.label = "step", .async_op = true});
+    if (plan.fault == "kill_unserved" && group.rank() == 0) {
+      news.tell(0, 0, Clock::now(), "victim");
+      ::raise(SIGSTOP);
+    }
     if (victim) misbehave(plan, news);
     return step.wait();
   }
@@ -182,8 +193,9 @@ Outcome run(const Plan& plan, const News& news) {
                .group = {.timeout = waits_long ? Milliseconds(60'000) : Milliseconds(1500),
                          .flight_record = plan.folder / "record"}});
     group.barrier({.label = "start"});
+    at::Tensor tensor;
     try {
-      work(group, plan, news, watch);
+      work(group, plan, news, tensor, watch);
     } catch (...) {
       milliseconds = watch.seconds() * 1000;
       when = Clock::now();

@@ -101,6 +101,12 @@ class Job {
     }
     return told;
   }
+  // Until one of the ranks, a fork of this process, has stopped itself.
+  static void await_stop() {
+    siginfo_t stopped{};
+    while (::waitid(P_ALL, 0, &stopped, WSTOPPED | WNOWAIT) < 0 && errno == EINTR) {
+    }
+  }
   void permit() const { EXPECT_EQ(::write(permission_, "x", 1), 1); }
   std::filesystem::path record() const { return folder_ / "record"; }
 
@@ -195,6 +201,20 @@ TEST_P(FaultsEverywhere, AKilledRankIsNamedAtOnce) {
     Job job(GetParam(), "kill", row.when, row.victim);
     expect_survivors(job, row.victim, ErrorKind::peer, kAtOnce,
                      testing::HasSubstr(fmt::format("rank {} is gone", row.victim)));
+  }
+}
+
+// Rank 0, which would pass the news on, is stopped.
+TEST(FaultsInSharedMemory, ADeathIsSeenByEveryRankItself) {
+  constexpr int kMany = 5;
+  Job job("shm", "kill_unserved", "during", 1, kMany);
+  Job::await_stop();
+  job.permit();
+  const auto told = job.hear({2, 3, 4});
+  ASSERT_EQ(told.size(), 3U) << "a survivor hangs, or ended without a word";
+  for (const auto& [rank, words] : told) {
+    EXPECT_EQ(words.kind, static_cast<int>(ErrorKind::peer));
+    EXPECT_THAT(words.what, testing::EndsWith("rank 1 is gone: its process has ended")) << rank;
   }
 }
 

@@ -47,11 +47,14 @@ class Ranks {
     for (int r = 0; r < size; ++r) numbers.push_back(r);
     const auto directory = Segment::create(Arena::directory_bytes(size));
     const auto board = Segment::create(Board::bytes_for(size));
+    const auto present = Segment::create(Presence::bytes_for(size));
     for (int r = 0; r < size; ++r) {
       const auto& lifeline = worlds_[static_cast<size_t>(r)]->lifeline();
       arenas_.push_back(std::make_shared<Arena>(again(directory), r, size, lifeline));
+      auto presence = std::make_shared<Presence>(again(present), r, numbers, lifeline);
       mailboxes_.push_back(std::make_unique<Mailbox>(
-          std::make_shared<Board>(again(board), r, size, lifeline), arenas_.back(), numbers));
+          std::make_shared<Board>(again(board), r, size, std::move(presence)), arenas_.back(),
+          numbers));
     }
   }
   ~Ranks() {

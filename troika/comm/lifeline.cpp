@@ -72,9 +72,13 @@ void Lifeline::leave() {
   plane_->leave(farewell());
 }
 
-void Lifeline::wake_with(std::function<void()> wake) {
+void Lifeline::wake_with(const void* owner, std::function<void()> wake) {
   const std::lock_guard lock(wake_mutex_);
-  wake_ = std::move(wake);
+  if (wake) {
+    wakes_[owner] = std::move(wake);
+  } else {
+    wakes_.erase(owner);
+  }
 }
 
 std::optional<Error> Lifeline::cause() const {
@@ -96,6 +100,10 @@ void Lifeline::explain_broken_connection() const {
   require_live();
 }
 
+void Lifeline::witness_death(int world_rank) {
+  hear_lost(world_rank, "its process has ended");
+}
+
 bool Lifeline::has_left(int world_rank) const {
   const std::lock_guard lock(mutex_);
   return std::ranges::any_of(departed_, [&](const Departed& d) { return d.rank == world_rank; });
@@ -111,7 +119,7 @@ void Lifeline::cut(const Error& cause, bool heard) {
   }
   news_.notify_all();
   const std::lock_guard lock(wake_mutex_);
-  if (wake_) wake_();
+  for (const auto& [owner, wake] : wakes_) wake();
 }
 
 void Lifeline::abandon(const Error& cause) {

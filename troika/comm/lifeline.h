@@ -70,9 +70,10 @@ class Lifeline {
 
   int world_rank() const { return world_rank_; }
 
-  // Called on another thread, or inside abandon(), when the world is lost: to end waits under way.
-  // Not called any more when set to nothing.
-  void wake_with(std::function<void()> wake);
+  // Called on another thread, or inside abandon(), when the world is lost and before the others
+  // hear of it: to end waits under way. One for each owner; set to nothing, it is not called any
+  // more. It must not call this function.
+  void wake_with(const void* owner, std::function<void()> wake);
 
   bool is_cut() const { return cut_; }
   // Whether it was another rank that told of the loss.
@@ -85,6 +86,9 @@ class Lifeline {
   // The same after giving the news of a loss a moment to arrive: a broken connection may be seen
   // before it.
   void explain_broken_connection() const;
+  // The back end has seen that the process of that rank has ended. Cuts this rank's lifeline; the
+  // others see it themselves, or hear of it.
+  void witness_death(int world_rank);
   // Whether that rank of the world has parted in peace.
   bool has_left(int world_rank) const;
   // This rank will not call again; the others are told. Only the first cause counts.
@@ -151,9 +155,9 @@ class Lifeline {
   const int world_size_;
   std::atomic<bool> cut_ = false;
   std::atomic<bool> heard_ = false;
-  std::mutex wake_mutex_;  // held while wake_ runs
-  std::function<void()> wake_;
-  mutable std::mutex mutex_;  // guards all below
+  std::mutex wake_mutex_;                               // held while one of them runs
+  std::map<const void*, std::function<void()>> wakes_;  // by owner
+  mutable std::mutex mutex_;                            // guards all below
   mutable std::condition_variable news_;
   std::optional<Error> cause_;
   bool parted_ = false;  // told the others farewell or why not

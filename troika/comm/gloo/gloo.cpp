@@ -47,11 +47,11 @@ class GlooGroup : public GroupImpl {
       : GroupImpl(std::move(station), std::move(lifeline)),
         store_(std::move(store)),
         group_(std::move(group)) {
-    this->lifeline()->wake_with([this] { abort_waits(); });
+    this->lifeline()->wake_with(this, [this] { abort_waits(); });
   }
   ~GlooGroup() override {
     lifeline()->leave();
-    lifeline()->wake_with(nullptr);
+    lifeline()->wake_with(this, nullptr);
   }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {

@@ -127,7 +127,7 @@ class LocalGroup : public GroupImpl {
                   std::make_shared<Lifeline>(std::make_unique<LocalPlane>(hub, station.rank),
                                              station.rank, station.size)),
         hub_(hub) {
-    lifeline()->wake_with([hub] { hub->wake(); });
+    lifeline()->wake_with(this, [hub] { hub->wake(); });
   }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {

@@ -12,8 +12,8 @@
 
 #include "troika/base/clock.h"
 #include "troika/comm/call.h"
-#include "troika/comm/lifeline.h"
 #include "troika/comm/shm/buddy.h"
+#include "troika/comm/shm/presence.h"
 #include "troika/comm/shm/segment.h"
 
 namespace troika::comm::shm {
@@ -36,7 +36,7 @@ static_assert(offsetof(Slot, print) + offsetof(Print, label) <= 64);
 class Board {
  public:
   // A board for `size` ranks, seen by `rank`. The memory starts zeroed.
-  Board(Segment segment, int rank, int size, std::shared_ptr<Lifeline> lifeline);
+  Board(Segment segment, int rank, int size, std::shared_ptr<Presence> presence);
   static size_t bytes_for(int size);
 
   int rank() const { return rank_; }
@@ -64,7 +64,7 @@ class Board {
   bool has_left(int rank) const;
 
   // Blocks until `done`, which is tried again and again, and after every ring for this rank. Throws
-  // the lifeline's cause when that is cut, and Error(timeout) saying `what` is missing.
+  // the loss of a rank (Presence::require_all()), and Error(timeout) saying `what` is missing.
   template <typename Done>
   void await(Done&& done, Deadline deadline, std::string_view what) {
     for (int spins = 0; spins < spins_; ++spins) {
@@ -94,7 +94,7 @@ class Board {
   const Segment segment_;
   const int rank_;
   const int size_;
-  const std::shared_ptr<Lifeline> lifeline_;
+  const std::shared_ptr<Presence> presence_;
   std::function<bool()> drive_;
   uint64_t stage_ = 0;
   int spins_ = 0;

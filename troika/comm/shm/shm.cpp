@@ -2,6 +2,7 @@
 
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/base/text.h"
 #include "troika/comm/shm/mailbox.h"
 #include "troika/comm/shm/shortcut.h"
 
@@ -23,7 +25,7 @@ namespace {
 // How long a group that goes waits for the others to take what it has sent them.
 constexpr std::chrono::seconds kDrainTime{5};
 
-// Where the memory of a group's board is, as its first rank tells the others.
+// Where a segment is, as its owner tells the others.
 struct Address {
   int64_t pid = 0;
   int64_t fd = 0;
@@ -46,11 +48,12 @@ Address address_of(const Segment& segment) {
 
 class ShmGroup : public GroupImpl {
  public:
-  ShmGroup(Station station, std::shared_ptr<Lifeline> lifeline, std::shared_ptr<Board> board,
-           std::shared_ptr<Arena> arena, std::vector<int> arena_ranks, Deadline deadline,
-           std::shared_ptr<GroupImpl> whole = nullptr)
+  ShmGroup(Station station, std::shared_ptr<Lifeline> lifeline, std::shared_ptr<Presence> presence,
+           std::shared_ptr<Board> board, std::shared_ptr<Arena> arena, std::vector<int> arena_ranks,
+           Deadline deadline, std::shared_ptr<GroupImpl> whole = nullptr)
       : GroupImpl(std::move(station), std::move(lifeline)),
         whole_(std::move(whole)),
+        presence_(std::move(presence)),
         board_(std::move(board)),
         arena_(std::move(arena)),
         arena_ranks_(std::move(arena_ranks)),
@@ -71,7 +74,9 @@ class ShmGroup : public GroupImpl {
     // The others hear of a failure, and why, by the control connection; here they would only see
     // that this rank is gone.
     if (!this->lifeline()->is_cut()) board_->leave();
-    if (station().id == 0) lifeline()->leave();
+    if (station().id != 0) return;
+    presence_->part();
+    lifeline()->leave();
   }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
@@ -135,10 +140,10 @@ class ShmGroup : public GroupImpl {
     }
     std::vector<int> arena_ranks;
     for (const int m : members) arena_ranks.push_back(arena_ranks_[static_cast<size_t>(m)]);
-    auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size, lifeline());
+    auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size, presence_);
     board->drive_while_waiting(board_->drive());
-    return std::make_shared<ShmGroup>(std::move(station), lifeline(), std::move(board), arena_,
-                                      std::move(arena_ranks), deadline, self);
+    return std::make_shared<ShmGroup>(std::move(station), lifeline(), presence_, std::move(board),
+                                      arena_, std::move(arena_ranks), deadline, self);
   }
 
  private:
@@ -168,7 +173,8 @@ class ShmGroup : public GroupImpl {
     const size_t bytes_;
   };
 
-  const std::shared_ptr<GroupImpl> whole_;  // of a part: leaves the world when it goes
+  const std::shared_ptr<GroupImpl> whole_;    // of a part: leaves the world when it goes
+  const std::shared_ptr<Presence> presence_;  // of the ranks of the world on this machine
   const std::shared_ptr<Board> board_;
   const std::shared_ptr<Arena> arena_;
   const std::vector<int> arena_ranks_;
@@ -212,36 +218,39 @@ Connected connect(const Meeting& meeting, Deadline deadline) {
   const int size = static_cast<int>(ranks.size());
   const int rank =
       static_cast<int>(std::ranges::find(ranks, meeting.environment.rank) - ranks.begin());
-  const size_t board_bytes = Board::bytes_for(size);
-  const auto key = fmt::format("comm/shm/board/{}", ranks.front());
-  std::optional<Segment> segment;
-  std::optional<Segment> directory;
+  const auto key = fmt::format("comm/shm/segments/{}", ranks.front());
+  std::vector<Segment> segments;  // in the order of `sizes`
   std::string problem;
   try {
     if (rank == 0) {
-      segment = Segment::create(board_bytes);
-      directory = Segment::create(Arena::directory_bytes(size));
-      meeting.rendezvous->set(key,
-                              address_of(*segment).text() + "\n" + address_of(*directory).text());
+      const size_t sizes[] = {Presence::bytes_for(size), Board::bytes_for(size),
+                              Arena::directory_bytes(size)};
+      std::vector<std::string> addresses;
+      for (const size_t bytes : sizes) {
+        addresses.push_back(address_of(segments.emplace_back(Segment::create(bytes))).text());
+      }
+      meeting.rendezvous->set(key, fmt::format("{}", fmt::join(addresses, "\n")));
     } else {
-      const auto both = meeting.rendezvous->get(key, deadline);
-      segment = Address::from_text(both.substr(0, both.find('\n'))).open();
-      directory = Address::from_text(both.substr(both.find('\n') + 1)).open();
+      for (const auto& address : split(meeting.rendezvous->get(key, deadline), '\n')) {
+        segments.push_back(Address::from_text(address).open());
+      }
     }
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::peer || error.kind() == ErrorKind::timeout) throw;
     problem = error.what();
-    if (rank == 0) meeting.rendezvous->set(key, "0 0 0\n0 0 0");
+    if (rank == 0) meeting.rendezvous->set(key, "0 0 0");
   }
   if (auto first = verdict(meeting, problem, deadline); !first.empty()) return {nullptr, first};
   std::vector<int> arena_ranks(ranks.size());
   std::iota(arena_ranks.begin(), arena_ranks.end(), 0);
   Station station{.backend = "shm", .rank = rank, .size = size, .world_ranks = ranks};
   station.nodes.assign(ranks.size(), 0);
-  auto arena = std::make_shared<Arena>(*std::move(directory), rank, size, meeting.lifeline);
-  auto board = std::make_shared<Board>(*std::move(segment), rank, size, meeting.lifeline);
-  return {std::make_shared<ShmGroup>(std::move(station), meeting.lifeline, std::move(board),
-                                     std::move(arena), std::move(arena_ranks), deadline),
+  auto presence = std::make_shared<Presence>(std::move(segments[0]), rank, ranks, meeting.lifeline);
+  auto board = std::make_shared<Board>(std::move(segments[1]), rank, size, presence);
+  auto arena = std::make_shared<Arena>(std::move(segments[2]), rank, size, meeting.lifeline);
+  return {std::make_shared<ShmGroup>(std::move(station), meeting.lifeline, std::move(presence),
+                                     std::move(board), std::move(arena), std::move(arena_ranks),
+                                     deadline),
           ""};
 }
 

@@ -37,11 +37,11 @@ class TcpGroup : public GroupImpl {
       : GroupImpl(std::move(station), std::move(lifeline)), endpoint_(std::move(endpoint)) {
     for (int r = 0; r < size(); ++r) peers_.push_back(peer_name(r));
     // A timer, so that waits look at the lifeline.
-    this->lifeline()->wake_with([this] { endpoint_->after(net::Duration(0), [] {}); });
+    this->lifeline()->wake_with(this, [this] { endpoint_->after(net::Duration(0), [] {}); });
   }
   ~TcpGroup() override {
     lifeline()->leave();
-    lifeline()->wake_with(nullptr);
+    lifeline()->wake_with(this, nullptr);
     if (!lifeline()->is_cut()) return;
     // Nobody waits for what is still under way; a rank that is stopped would be waited for.
     for (const auto& peer : peers_) endpoint_->disconnect(peer);
