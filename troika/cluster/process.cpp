@@ -32,6 +32,7 @@ struct Prepared {
   char** envp;
   int in, out, err, problem;
   pid_t parent;
+  Sigterm sigterm;
 };
 
 // Between fork and exec only async-signal-safe calls are allowed.
@@ -57,6 +58,7 @@ struct Prepared {
   for (int signal = 1; signal < NSIG; ++signal) {
     if (signal != SIGHUP || !keep) ::signal(signal, SIG_DFL);
   }
+  if (prepared.sigterm == Sigterm::ignored) ::signal(SIGTERM, SIG_IGN);
   sigset_t none;
   ::sigemptyset(&none);
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
@@ -67,7 +69,8 @@ struct Prepared {
 
 }  // namespace
 
-Child spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment) {
+Child spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+            Sigterm sigterm) {
   const auto argv = pointers(command);
   const auto envp = pointers(environment);
   const net::Descriptor in(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -79,7 +82,8 @@ Child spawn(const std::vector<std::string>& command, const std::vector<std::stri
                           out.write.get(),
                           err.write.get(),
                           problem.write.get(),
-                          ::getpid()};
+                          ::getpid(),
+                          sigterm};
   // No handler of this process may run in the child.
   sigset_t all, before;
   ::sigfillset(&all);

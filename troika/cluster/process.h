@@ -17,10 +17,14 @@ struct Child {
   net::Descriptor out, err;  // nonblocking ends of its outputs
 };
 
-// Runs the command with standard input from /dev/null, all signals at their default and the group
-// of its own; it is killed when the calling thread ends. Throws Error(cluster, usage) when the
-// program cannot be executed.
-Child spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment);
+// For a command that must end what it has begun although SIGTERM comes to all processes of the job.
+enum class Sigterm { ends_it, ignored };
+
+// Runs the command with standard input from /dev/null, all signals but SIGTERM at their default and
+// the group of its own; it is killed when the calling thread ends. Throws Error(cluster, usage)
+// when the program cannot be executed.
+Child spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+            Sigterm sigterm = Sigterm::ends_it);
 
 // How the child ended, or nothing while it runs. It stays a zombie, which keeps its process group's
 // number from being given to another, until reap().

@@ -92,6 +92,11 @@ TEST_F(SlurmCommands, RequeueNamesTheJobOrTheElementOfTheArray) {
                "[slurm] cannot requeue; got no SLURM_JOB_ID, expected a Slurm job");
 }
 
+TEST_F(SlurmCommands, RequeueOutlivesTheEndOfTheJobThatItBegins) {
+  fake("scontrol", "kill -TERM $$");
+  EXPECT_EQ(requeue(only({{"SLURM_JOB_ID", "12"}})), "12");
+}
+
 TEST(SlurmRequeue, IsForBatchJobsThatMay) {
   EXPECT_FALSE(may_requeue(only({})));
   EXPECT_TRUE(may_requeue(only({{"SLURM_JOB_ID", "1"}})));

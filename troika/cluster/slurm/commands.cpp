@@ -33,10 +33,10 @@ bool read_some(int fd, std::string& text) {
 }
 
 Answer call(const std::vector<std::string>& command, Deadline deadline,
-            const std::string& hint = "") {
+            const std::string& hint = "", Sigterm sigterm = Sigterm::ends_it) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry; ++entry) environment.emplace_back(*entry);
-  const Child child = spawn(command, environment);
+  const Child child = spawn(command, environment, sigterm);
   Answer answer;
   bool out_open = true, err_open = true;
   while ((out_open || err_open) && !deadline.passed()) {
@@ -63,8 +63,9 @@ Answer call(const std::vector<std::string>& command, Deadline deadline,
   return answer;
 }
 
-std::string ask_slurm(const std::vector<std::string>& command, Deadline deadline) {
-  const Answer answer = call(command, deadline, "is Slurm's controller up? sinfo tells");
+std::string ask_slurm(const std::vector<std::string>& command, Deadline deadline,
+                      Sigterm sigterm = Sigterm::ends_it) {
+  const Answer answer = call(command, deadline, "is Slurm's controller up? sinfo tells", sigterm);
   if (answer.status.ok()) return answer.out;
   const std::string words(trim(answer.err));
   throw Error("slurm", ErrorKind::failure,
@@ -139,7 +140,8 @@ std::string requeue(const Variables& variables, Deadline deadline) {
                 {.what = "cannot requeue", .got = "no SLURM_JOB_ID", .expected = "a Slurm job"});
   }
   const std::string id = array && task ? fmt::format("{}_{}", *array, *task) : *job;
-  ask_slurm({"scontrol", "requeue", id}, deadline);
+  // Slurm stops the whole job at once, scontrol with it, perhaps before that has its answer.
+  ask_slurm({"scontrol", "requeue", id}, deadline, Sigterm::ignored);
   return id;
 }
 
