@@ -13,8 +13,6 @@ namespace troika::comm::shm {
 
 namespace {
 
-enum class State : int { absent, present, parted, dead };
-
 void make_robust(pthread_mutex_t& mutex) {
   pthread_mutexattr_t attributes;
   ::pthread_mutexattr_init(&attributes);
@@ -32,6 +30,7 @@ void make_robust(pthread_mutex_t& mutex) {
 
 // Others touch the mutex only once the state says that it is held.
 struct Presence::Place {
+  enum class State : int { absent, present, parted, dead };
   alignas(64) std::atomic<State> state;
   pthread_mutex_t mutex;
 };
@@ -69,8 +68,8 @@ Presence::Place& Presence::place(size_t index) const {
 void Presence::hold() {
   Place& own = place(rank_);
   ::pthread_mutex_lock(&own.mutex);
-  State absent = State::absent;
-  own.state.compare_exchange_strong(absent, State::present);
+  Place::State absent = Place::State::absent;
+  own.state.compare_exchange_strong(absent, Place::State::present);
   {
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [&] { return ends_; });
@@ -79,11 +78,12 @@ void Presence::hold() {
 }
 
 void Presence::part() {
-  place(rank_).state = State::parted;
+  place(rank_).state = Place::State::parted;
 }
 
 bool Presence::is_dead(size_t index) const {
   Place& other = place(index);
+  using State = Place::State;
   State seen = State::present;
   if (other.state == seen) {
     const int got = ::pthread_mutex_trylock(&other.mutex);
