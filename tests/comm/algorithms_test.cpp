@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 
-#include "troika/comm/algorithms/cost.h"
 #include "troika/comm/local/local.h"
 
 namespace troika::comm {
@@ -258,37 +257,6 @@ TEST(Algorithms, ReduceScatterAndAllGatherSendEachBlockOnceToANode) {
   }
 }
 
-// What users would choose by hand: few messages for little data, few bytes for much, and few bytes
-// over the slow links.
-TEST(Algorithms, TheChoiceFollowsTheLinks) {
-  const Links even{{10e-6, 1e-9}, {10e-6, 1e-9}, 1e-10};
-  const std::vector<int> one_node(8, 0);
-  EXPECT_EQ(choose(even, one_node, 64), Algorithm::recursive_doubling);
-  EXPECT_THAT(choose(even, one_node, 64 << 20),
-              testing::AnyOf(Algorithm::rabenseifner, Algorithm::ring));
-  const std::vector<int> seven(7, 0);
-  EXPECT_EQ(choose(even, seven, 64 << 20), Algorithm::ring);
-  const Links slow_between{{1e-6, 1e-10}, {50e-6, 1e-8}, 1e-10};
-  const std::vector<int> interleaved{0, 1, 0, 1, 0, 1, 0, 1};
-  EXPECT_EQ(choose(slow_between, interleaved, 64 << 20), Algorithm::hierarchical);
-}
-
-// Of the formulas: the ring's time is 2(n-1) messages of S/n and (n-1)/n S reduced.
-TEST(Algorithms, PredictedTimesFollowTheModel) {
-  const Links links{{1e-3, 1e-6}, {}, 1e-7};
-  const std::vector<int> nodes(4, 0);
-  EXPECT_NEAR(predict(Algorithm::ring, links, nodes, 4000),
-              6 * 1e-3 + 2 * 3 * 1000 * 1e-6 + 3 * 1000 * 1e-7, 1e-12);
-  EXPECT_NEAR(predict(Algorithm::recursive_doubling, links, nodes, 4000),
-              2 * (1e-3 + 4000 * 1e-6 + 4000 * 1e-7), 1e-12);
-  EXPECT_NEAR(predict(Algorithm::rabenseifner, links, nodes, 4000),
-              4 * 1e-3 + 2 * 3 * 1000 * 1e-6 + 3 * 1000 * 1e-7, 1e-12);
-  // A ring of two inside, and one exchange of halves between nodes, over a link that two share.
-  const Links by_level{{1e-3, 1e-6}, {1e-2, 1e-5}, 1e-7};
-  EXPECT_NEAR(predict(Algorithm::hierarchical, by_level, std::vector{0, 0, 1, 1}, 4000),
-              2 * (1e-3 + 2000 * 1e-6) + 2000 * 1e-7 + 1e-2 + 2000 * 2e-5 + 2000 * 1e-7, 1e-12);
-}
-
 // Another run of the same ranks that assumes a run's links chooses as it did.
 TEST(Algorithms, TheChoiceCanBeMadeAgain) {
   const auto all_reduce = [](const Group& group) {
@@ -298,7 +266,7 @@ TEST(Algorithms, TheChoiceCanBeMadeAgain) {
     return std::pair(after.messages - before.messages, after.bytes - before.bytes);
   };
   // As if bytes cost nothing, then as if messages did.
-  const auto few_messages = at::tensor({1.0, 1e-12, 1.0, 1e-12, 1e-12}, at::kDouble);
+  const auto few_messages = at::tensor({1.0, 1e12, 1.0, 1e12, 1e-12}, at::kDouble);
   const auto few_bytes = at::tensor({1e-12, 1.0, 1e-12, 1.0, 1e-12}, at::kDouble);
   local::run(8, [&](const Group& group) {
     const auto whole = *group.split(0);

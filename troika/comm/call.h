@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "troika/comm/reduce.h"
+#include "troika/layout/all_reduce.h"
 
 namespace troika::comm {
 
@@ -27,15 +28,7 @@ enum class Operation : int32_t {
 };
 std::string_view name(Operation operation);
 
-// How an all-reduce is carried out. `automatic` takes the one with the least predicted time.
-enum class Algorithm : int32_t {
-  automatic,
-  ring,
-  recursive_doubling,
-  rabenseifner,
-  double_tree,
-  hierarchical,
-};
+using layout::Algorithm;
 // "auto", "ring", ...
 std::string_view name(Algorithm algorithm);
 // Throws Error(usage) that names the nearest one.

@@ -159,8 +159,8 @@ Counters Group::counters() const {
 at::Tensor Group::links(Site site) const {
   core_->submit(make_job(Operation::measure_links, {}, {}, site), false);
   const Links& links = *core_->collectives().known_links();
-  return at::tensor({links.inside.latency, links.inside.per_byte, links.between.latency,
-                     links.between.per_byte, links.reduce_per_byte},
+  return at::tensor({links.inside.latency, links.inside.bandwidth, links.between.latency,
+                     links.between.bandwidth, links.reduce_per_byte},
                     at::kDouble);
 }
 

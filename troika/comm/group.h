@@ -174,11 +174,12 @@ class Group {
   // over MPI libraries with few tags in fewer; beyond, all members get Error(usage).
   std::optional<Group> split(int color, int key = 0, Site site = Site::current()) const;
 
-  // The measured costs of messages, by which Algorithm::automatic chooses: float64 [5], the
-  // same on all ranks, for assume_links(). Measured at the first call that needs it, or here. A run
-  // that is to give the same bits again must choose alike, so this belongs into its checkpoint.
-  // Collective, blocking, with no call under way; as is assume_links(). Groups of all ranks that
-  // are split off later take it over.
+  // The measured costs of messages, by which Algorithm::automatic chooses: float64 [5] of latency
+  // and bandwidth inside a node, the same between nodes, and seconds to reduce a byte (layout::
+  // Links). The same on all ranks, for assume_links(). Measured at the first call that needs it, or
+  // here. A run that is to give the same bits again must choose alike, so this belongs into its
+  // checkpoint. Collective, blocking, with no call under way; as is assume_links(). Groups of all
+  // ranks that are split off later take it over.
   at::Tensor links(Site site = Site::current()) const;
   // Throws Error(usage) for another shape or type.
   void assume_links(const at::Tensor& links) const;

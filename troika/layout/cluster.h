@@ -13,6 +13,11 @@ struct Link {
   double latency = 0;    // seconds
   double bandwidth = 0;  // bytes a second
 
+  // Of a message; the latency where the bandwidth is not known.
+  double seconds(double bytes) const { return latency + bytes * seconds_per_byte(); }
+  // 0 where the bandwidth is not known.
+  double seconds_per_byte() const { return bandwidth > 0 ? 1 / bandwidth : 0; }
+
   bool operator==(const Link&) const = default;
 };
 

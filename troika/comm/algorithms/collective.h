@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "troika/comm/algorithms/cost.h"
+#include "troika/comm/algorithms/measure_links.h"
 #include "troika/comm/algorithms/nodes.h"
 #include "troika/comm/call.h"
 

@@ -81,9 +81,7 @@ struct Elements {
   }
 };
 
-// Messages of at most this size: large enough that a message's overhead does not show, small
-// enough to reduce one in cache while the next arrives.
-inline constexpr size_t kSegmentBytes = size_t{1} << 20;
+using layout::kSegmentBytes;
 
 // Segments that are received at a time: so few that a call needs no fresh memory, and more than lie
 // in front of the word for the next one in this rank's own socket, where a link is slow.

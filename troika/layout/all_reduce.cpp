@@ -1,0 +1,116 @@
+#include "troika/layout/all_reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <ranges>
+
+namespace troika::layout {
+
+namespace {
+
+struct Levels {
+  int ranks;
+  int nodes;
+  int fullest;   // ranks of the fullest node
+  int emptiest;  // ranks of the emptiest
+};
+
+Levels levels_of(std::span<const int> nodes) {
+  std::map<int, int> counts;
+  for (const int node : nodes) ++counts[node];
+  const auto [least, most] = std::ranges::minmax(counts | std::views::values);
+  return {static_cast<int>(nodes.size()), static_cast<int>(counts.size()), most, least};
+}
+
+int log2_up(int n) {
+  return static_cast<int>(std::bit_width(static_cast<unsigned>(n - 1)));
+}
+
+// A ring among n, over one kind of link.
+double ring_seconds(const Link& link, double reduce_per_byte, int n, double bytes) {
+  if (n == 1) return 0;
+  const double part = bytes / n;
+  return 2 * (n - 1) * link.seconds(part) + (n - 1) * part * reduce_per_byte;
+}
+
+// An algorithm other than hierarchical among n ranks without regard to nodes. `link` is that of two
+// ranks, and `shared` the same when ranks of a node use it at once.
+double flat_seconds(Algorithm algorithm, const Link& link, const Link& shared,
+                    double reduce_per_byte, int n, double bytes) {
+  if (n == 1) return 0;
+  const int rounds = log2_up(n);
+  const bool fold = !std::has_single_bit(static_cast<unsigned>(n));
+  switch (algorithm) {
+    case Algorithm::ring:
+      return ring_seconds(link, reduce_per_byte, n, bytes);
+    case Algorithm::recursive_doubling:
+      return (rounds + (fold ? 1 : 0)) * (shared.seconds(bytes) + bytes * reduce_per_byte);
+    case Algorithm::rabenseifner: {
+      const double moved = 2 * (n - 1.0) / n * bytes;
+      const double all = 2 * rounds * link.latency + moved * shared.seconds_per_byte() +
+                         moved / 2 * reduce_per_byte;
+      return fold ? all + 2 * shared.seconds(bytes) : all;
+    }
+    case Algorithm::double_tree: {
+      // Down follows up, and interior members reduce twice.
+      const double segments = std::ceil(bytes / 2 / static_cast<double>(kSegmentBytes));
+      return 2 * (rounds + segments) * link.latency + 2 * bytes * shared.seconds_per_byte() +
+             bytes * reduce_per_byte;
+    }
+    default:
+      return std::numeric_limits<double>::max();
+  }
+}
+
+// The phase of `hierarchical` between nodes: one member of the emptiest node for each
+// block, over a link that all of them share.
+double between_seconds(Algorithm algorithm, const Links& links, const Levels& levels,
+                       double bytes) {
+  const Link wire{links.between.latency, links.between.bandwidth / levels.emptiest};
+  return flat_seconds(algorithm, wire, wire, links.reduce_per_byte, levels.nodes,
+                      bytes / levels.emptiest);
+}
+
+template <size_t n>
+Algorithm least(const std::array<Algorithm, n>& candidates, auto&& seconds) {
+  return *std::ranges::min_element(candidates, {}, seconds);
+}
+
+}  // namespace
+
+double predict(Algorithm algorithm, const Links& links, std::span<const int> nodes, size_t bytes) {
+  const Levels levels = levels_of(nodes);
+  const auto size = static_cast<double>(bytes);
+  if (algorithm == Algorithm::hierarchical && levels.nodes > 1 && levels.fullest > 1) {
+    return ring_seconds(links.inside, links.reduce_per_byte, levels.fullest, size) +
+           between_seconds(choose_between(links, nodes, bytes), links, levels, size);
+  }
+  // Without regard to nodes the slowest link sets the pace of every step, and ranks of one node
+  // share it.
+  Link pace = links.inside;
+  if (levels.nodes > 1) pace = links.between;
+  Link shared = pace;
+  if (levels.nodes > 1) shared.bandwidth /= levels.fullest;
+  const auto flat = algorithm == Algorithm::hierarchical ? Algorithm::ring : algorithm;
+  return flat_seconds(flat, pace, shared, links.reduce_per_byte, levels.ranks, size);
+}
+
+Algorithm choose(const Links& links, std::span<const int> nodes, size_t bytes) {
+  return least(std::array{Algorithm::ring, Algorithm::recursive_doubling, Algorithm::rabenseifner,
+                          Algorithm::double_tree, Algorithm::hierarchical},
+               [&](Algorithm algorithm) { return predict(algorithm, links, nodes, bytes); });
+}
+
+Algorithm choose_between(const Links& links, std::span<const int> nodes, size_t bytes) {
+  const Levels levels = levels_of(nodes);
+  return least(std::array{Algorithm::ring, Algorithm::recursive_doubling, Algorithm::rabenseifner},
+               [&](Algorithm algorithm) {
+                 return between_seconds(algorithm, links, levels, static_cast<double>(bytes));
+               });
+}
+
+}  // namespace troika::layout
