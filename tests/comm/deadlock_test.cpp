@@ -101,7 +101,7 @@ TEST(Deadlock, IsAskedForSeldomAndToldOnlyIfItStays) {
     return cluster::Answers{{to_text(first), to_text(asked % 2 == 0 && !stays ? later : second)},
                             {0, 1}};
   };
-  DeadlockWatch watch(1);
+  DeadlockWatch watch(1, [](int rank) { return fmt::format("rank {} = tensor {}", rank, rank); });
   using std::chrono::milliseconds;
   EXPECT_FALSE(watch.look(milliseconds(999), ask));
   EXPECT_EQ(asked, 0);
@@ -113,8 +113,10 @@ TEST(Deadlock, IsAskedForSeldomAndToldOnlyIfItStays) {
   const auto error = watch.look(milliseconds(2000), ask);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::usage);
-  EXPECT_THAT(error->what(), HasSubstr("rank 0 waits in call of 0 for rank 1"));
-  EXPECT_THAT(error->what(), HasSubstr("rank 1 waits in call of 1 for rank 0"));
+  EXPECT_THAT(error->what(),
+              HasSubstr("rank 0 = tensor 0 waits in call of 0 for rank 1 = tensor 1"));
+  EXPECT_THAT(error->what(),
+              HasSubstr("rank 1 = tensor 1 waits in call of 1 for rank 0 = tensor 0"));
 }
 
 }  // namespace

@@ -89,6 +89,41 @@ TEST_F(FlightReport, RankThatNeverCame) {
       "   2  all_reduce #6 'grad' (step.cpp:7)  finished           62.0\n");
 }
 
+// Records of a part of a world of several axes.
+TEST_F(FlightReport, RanksHaveTheirNumbersInTheWorldAndTheirCoordinates) {
+  const auto write_record = [&](int rank, json world_ranks) {
+    const json content = {{"group", "group1-of-4"},
+                          {"rank", rank},
+                          {"size", 4},
+                          {"world_ranks", std::move(world_ranks)},
+                          {"places", {"tensor 0", "tensor 1", "tensor 2", "tensor 3"}},
+                          {"backend", "gloo"},
+                          {"cause", "none came"},
+                          {"host", "n1"},
+                          {"pid", 100},
+                          {"now", kStart + 70.5},
+                          {"standings", json::array()},
+                          {"calls", {finished(6, 9), failed(7, 10, 70)}}};
+    write(fmt::format("group1-of-4-rank{}.json", rank), content.dump(1));
+  };
+  write_record(3, {4, 5, 6, 10});
+  EXPECT_EQ(
+      report(),
+      "Group group1-of-4 (4 ranks, gloo) parted at all_reduce #7 'grad' (step.cpp:7).\n"
+      "Rank 10 = tensor 3 waited in it for 60.0 s.\n"
+      "Ranks 4-6 left no record that can be used and answered nobody: killed or unreachable.\n"
+      "The first to report a failure was rank 10 = tensor 3 on n1, at 2027-01-15 08:01:10 UTC: "
+      "none came\n"
+      "\n"
+      "         rank  last call                          state      seconds since\n"
+      " 4 = tensor 0  -                                  no record              -\n"
+      " 5 = tensor 1  -                                  no record              -\n"
+      " 6 = tensor 2  -                                  no record              -\n"
+      "10 = tensor 3  all_reduce #7 'grad' (step.cpp:7)  failed              60.5\n");
+  write_record(3, {4, 5});
+  EXPECT_THROW(report(), Error) << "2 world ranks of 4";
+}
+
 TEST_F(FlightReport, RankInAnEarlierCall) {
   record(0, 3, 70, {finished(6, 9), failed(7, 10, 70)});
   record(1, 3, 70, {call(6, "running", 8, nullptr), call(7, "queued", nullptr, nullptr)});

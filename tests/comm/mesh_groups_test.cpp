@@ -1,8 +1,14 @@
 #include "troika/comm/mesh_groups.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
 
 #include "tests/support/errors.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/flight_report.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 
@@ -11,6 +17,8 @@ namespace {
 
 using layout::Axis;
 using layout::Mesh;
+using testing::AnyOf;
+using testing::HasSubstr;
 
 // The numbers in the world of the ranks of a group, in their order.
 std::vector<int64_t> members(const Group& group, int world_rank) {
@@ -56,6 +64,87 @@ TEST(MeshGroups, NameRanksByCoordinates) {
     EXPECT_ERROR(MeshGroups(world, Mesh::parse("data=3")), ErrorKind::usage,
                  "[comm] a mesh for another world; got 3 ranks: `data=3`, expected 4");
   });
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// In the world and in groups split from it before and after.
+TEST(MeshGroups, ErrorsNameRanksByCoordinates) {
+  std::atomic<int> told = 0;
+  local::run(4, [&](const Group& world) {
+    const auto before = *world.split(0);
+    const MeshGroups groups(world, Mesh::parse("data=2 tensor=2"));
+    const auto& group = world.rank() < 2 ? groups.along(Axis::tensor) : before;
+    if (world.rank() < 2) {
+      // Ranks 0 and 1 call different things among them.
+      const auto error = error_of([&] {
+        if (world.rank() == 1) group.barrier();
+        group.all_reduce(at::ones({2}));
+      });
+      EXPECT_THAT(error, HasSubstr("rank 0 = data 0, tensor 0: all_reduce #0"));
+      EXPECT_THAT(error, HasSubstr("rank 1 = data 0, tensor 1: barrier #0"));
+      ++told;
+      return;
+    }
+    const auto error = error_of([&] { group.barrier(); });
+    EXPECT_THAT(error, AnyOf(HasSubstr("rank 0 = data 0, tensor 0 "),
+                             HasSubstr("rank 1 = data 0, tensor 1 ")));
+  });
+  EXPECT_EQ(told, 2);
+}
+
+TEST(MeshGroups, OfOneAxisLeaveNamesAsTheyAre) {
+  local::run(2, [](const Group& world) {
+    const MeshGroups several(world, Mesh::parse("data=1 tensor=2"));
+    const MeshGroups one(world, Mesh::parse("data=2"));
+    const auto error = error_of([&] {
+      if (world.rank() == 1) world.barrier();
+      world.all_reduce(at::ones({2}));
+    });
+    EXPECT_THAT(error, HasSubstr("rank 0: all_reduce #"));
+    EXPECT_THAT(error, HasSubstr("rank 1: barrier #"));
+  });
+}
+
+TEST(MeshGroups, AnAbsentRankIsNamedByItsCoordinates) {
+  std::atomic<int> named = 0;
+  const auto body = [&](const Group& world) {
+    const MeshGroups groups(world, Mesh::parse("data=2 tensor=2"));
+    world.barrier();
+    if (world.rank() != 2) {
+      while (named < 1) std::this_thread::yield();
+      return;
+    }
+    const auto error = error_of([&] { groups.along(Axis::tensor).barrier(); });
+    EXPECT_THAT(error, HasSubstr("timed out on rank 2 = data 1, tensor 0 after 1000 ms; got "
+                                 "rank 3 = data 1, tensor 1 has not called it"));
+    ++named;
+  };
+  EXPECT_NO_THROW(local::run(4, body, {.timeout = Milliseconds(1000)}));
+}
+
+// Of a group along an axis: ranks have their numbers in the world.
+TEST(MeshGroups, FlightRecordsNameRanksByCoordinates) {
+  const TemporaryFolder folder;
+  const auto body = [](const Group& world) {
+    const MeshGroups groups(world, Mesh::parse("pipeline=2 tensor=2"));
+    const auto& tensor = groups.along(Axis::tensor);
+    if (world.rank() < 2) return;
+    EXPECT_THROW(tensor.all_reduce(at::zeros({world.rank()})), Error);
+  };
+  EXPECT_NO_THROW(local::run(4, body, {.flight_record = folder.path()}));
+  const auto report = flight_report(folder.path());
+  EXPECT_THAT(report, HasSubstr("Group group2-of-2 (2 ranks, local) made different calls as #0.\n"
+                                "Rank 2 = pipeline 1, tensor 0 called all_reduce"));
+  EXPECT_THAT(report, HasSubstr("3 = pipeline 1, tensor 1  all_reduce #0"));
+  EXPECT_THAT(report, testing::Not(HasSubstr("Not used")));
 }
 
 // A run that goes on chooses algorithms as the one before did, along every axis.

@@ -69,8 +69,10 @@ class Ranks {
   void receive(int to, int from, uint32_t tag, size_t bytes) {
     std::vector<char> data(bytes);
     auto& mailbox = *mailboxes_[static_cast<size_t>(to)];
-    mailbox.receive(from, tag, mailbox.expect(from, tag), data.data(), bytes,
-                    Deadline::after(std::chrono::minutes(1)), "the sender", [] { return false; });
+    mailbox.receive(
+        from, tag, mailbox.expect(from, tag), data.data(), bytes,
+        Deadline::after(std::chrono::minutes(1)), [] { return "the sender"; },
+        [] { return false; });
     ASSERT_EQ(data, std::vector<char>(bytes, static_cast<char>(bytes)));
   }
 

@@ -56,17 +56,15 @@ void Channel::Arrival::verify_first(Deadline deadline) {
 }
 
 void Channel::Arrival::refuse_unless_expected(const Frame& frame) const {
-  const Station& station = channel_.station();
-  const auto world_rank = [&](int rank) { return station.world_ranks[static_cast<size_t>(rank)]; };
-  if (!channel_.print_.agrees_with(frame.print) || frame.group != station.id) {
-    throw_disagreement(world_rank(station.rank), channel_.print_, world_rank(stream_.peer),
-                       frame.print);
+  const GroupImpl& group = channel_.impl();
+  if (!channel_.print_.agrees_with(frame.print) || frame.group != group.station().id) {
+    throw_disagreement(group, channel_.print_, stream_.peer, frame.print);
   }
   if (frame.bytes == bytes_) return;
   throw Error(
       "comm", ErrorKind::usage,
-      {.what = fmt::format("rank {} sends rank {} another length in {}", world_rank(stream_.peer),
-                           world_rank(station.rank), channel_.print_.describe()),
+      {.what = fmt::format("{} sends {} another length in {}", group.rank_name(stream_.peer),
+                           group.rank_name(group.rank()), channel_.print_.describe()),
        .got = fmt::format("{} bytes", frame.bytes),
        .expected = fmt::format("{}", bytes_)});
 }

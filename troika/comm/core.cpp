@@ -84,14 +84,13 @@ Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
   const std::string name =
       station.id == 0 ? "world"
                       : fmt::format("group{}-of-{}", station.id, station.world_ranks.front());
-  impl_->lifeline()->enrol(
-      {.id = station.id,
-       .tag_space = station.tag_space,
-       .ranks = station.world_ranks,
-       .recorder = recorder_,
-       .owner = {name, impl_->lifeline()->world_rank(), station.size, station.backend},
-       .stall_warning = options.stall_warning,
-       .flight_record = options.flight_record});
+  impl_->lifeline()->enrol({.id = station.id,
+                            .tag_space = station.tag_space,
+                            .ranks = station.world_ranks,
+                            .recorder = recorder_,
+                            .owner = {name, station.rank, station.world_ranks, {}, station.backend},
+                            .stall_warning = options.stall_warning,
+                            .flight_record = options.flight_record});
 }
 
 Group::Core::~Core() {
@@ -266,19 +265,20 @@ Error Group::Core::explained(const Error& error, const Print& print) const {
         lifeline.missing(impl_->station().id, print.sequence, Deadline::after(kAskTime));
     // A rank that timed out earlier may have given up meanwhile, and told who was missing.
     if (!lifeline.is_cut()) {
-      return Error("comm", ErrorKind::timeout,
-                   {.what = fmt::format("{} timed out on rank {} after {} ms", print.describe(),
-                                        lifeline.world_rank(), options_.timeout.count()),
-                    .got = who.empty() ? "all ranks in it: " + std::string(error.what()) : who,
-                    .expected = "every rank to come, and the data to arrive, in time"});
+      return Error(
+          "comm", ErrorKind::timeout,
+          {.what = fmt::format("{} timed out on {} after {} ms", print.describe(),
+                               lifeline.rank_name(lifeline.world_rank()), options_.timeout.count()),
+           .got = who.empty() ? "all ranks in it: " + std::string(error.what()) : who,
+           .expected = "every rank to come, and the data to arrive, in time"});
     }
   }
   // This call's error may be but an echo of the loss that cut the lifeline.
   const Error cause = lifeline.cause().value_or(error);
   if (cause.kind() == ErrorKind::usage) return cause;
   return Error("comm", cause.kind(),
-               {.what = fmt::format("{} failed on rank {}: {}", print.describe(),
-                                    lifeline.world_rank(), cause.what())});
+               {.what = fmt::format("{} failed on {}: {}", print.describe(),
+                                    lifeline.rank_name(lifeline.world_rank()), cause.what())});
 }
 
 void Group::Core::refuse_if_failed() const {
@@ -363,17 +363,17 @@ std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int 
       if (head.group != self->impl_->station().id) {
         throw Error(
             "comm", ErrorKind::usage,
-            {.what = fmt::format(
-                 "a message from rank {}, tag {}, that a former group never received", peer, tag),
+            {.what = fmt::format("a message from {}, tag {}, that a former group never received",
+                                 self->impl_->rank_name(peer), tag),
              .expected = "every message to be received while its group exists"});
       }
       const auto expected = head_of(tensor, self->impl_->station());
       if (head.count != expected.count || head.type != expected.type) {
-        throw Error(
-            "comm", ErrorKind::usage,
-            {.what = fmt::format("a message of another size from rank {}, tag {}", peer, tag),
-             .got = head.describe(),
-             .expected = expected.describe()});
+        throw Error("comm", ErrorKind::usage,
+                    {.what = fmt::format("a message of another size from {}, tag {}",
+                                         self->impl_->rank_name(peer), tag),
+                     .got = head.describe(),
+                     .expected = expected.describe()});
       }
       message->arriving->wait_for_payload(deadline);
       const at::NoGradGuard no_grad_either;

@@ -143,8 +143,8 @@ std::optional<Error> DeadlockWatch::look(Milliseconds longest, const Ask& ask) {
   if (ring.empty() || ring != ask_and_find(ask, rank_)) return std::nullopt;
   std::vector<std::string> lines;
   for (const auto& stuck : ring) {
-    lines.push_back(
-        fmt::format("rank {} waits in {} for rank {}", stuck.rank, stuck.call, stuck.waits_for));
+    lines.push_back(fmt::format("{} waits in {} for {}", name_(stuck.rank), stuck.call,
+                                name_(stuck.waits_for)));
   }
   return Error("comm", ErrorKind::usage,
                {.what = "ranks wait for each other in calls of different groups",

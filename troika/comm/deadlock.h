@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/base/clock.h"
@@ -59,7 +60,9 @@ class DeadlockWatch {
   // Asks all ranks of the world for their accounts, as texts.
   using Ask = std::function<cluster::Answers()>;
 
-  explicit DeadlockWatch(int rank) : rank_(rank) {}
+  // `name` says a rank in words.
+  DeadlockWatch(int rank, std::function<std::string(int rank)> name)
+      : rank_(rank), name_(std::move(name)) {}
 
   // To be called every now and then with the longest time for which a call has been running. After
   // a second, and then each time that it has doubled, it asks twice, so that what it finds held at
@@ -68,6 +71,7 @@ class DeadlockWatch {
 
  private:
   const int rank_;
+  const std::function<std::string(int rank)> name_;
   Milliseconds asked_at_{0};
 };
 

@@ -13,6 +13,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
+#include "troika/comm/flight_record.h"
 
 namespace troika::comm {
 
@@ -33,6 +34,8 @@ struct FlightGroup {
 
   std::string name, backend;
   std::vector<Seen> ranks;
+  std::vector<int> world_ranks;     // of each rank, if the records say
+  std::vector<std::string> places;  // of each rank, in a mesh
   const FlightRecord* failed_first = nullptr;
   std::optional<int64_t> parted;  // the first call that was begun and that not all have finished
   std::vector<int> in, past, missing, silent;  // the ranks, by where they were then
@@ -40,6 +43,11 @@ struct FlightGroup {
   bool all_in = false;
 
   int size() const { return static_cast<int>(ranks.size()); }
+  // The rank's number in the world, and its name.
+  int number(int rank) const { return world_ranks.empty() ? rank : world_ranks[rank]; }
+  std::string name_of(int rank) const {
+    return fmt::format("rank {}{}", number(rank), places.empty() ? "" : " = " + places[rank]);
+  }
   // The call at which they parted, if this rank began it.
   const FlightRecord::Call* call(int rank) const {
     const auto* record = ranks[rank].record;
@@ -70,6 +78,8 @@ void add(FlightGroup& group, const FlightRecord& record) {
   }
   group.name = record.group;
   group.backend = record.backend;
+  group.world_ranks = record.world_ranks;
+  group.places = record.places;
   group.ranks.resize(record.size);
   group.ranks[record.rank].record = &record;
 }
@@ -116,8 +126,12 @@ void align(FlightGroup& group) {
   group.all_in = group.in.size() == group.ranks.size();
 }
 
-// "rank 3", "ranks 0-4, 7"
-std::string show(const std::vector<int>& ranks) {
+// "rank 3" or "rank 3 = data 1, tensor 1"; "ranks 0-4, 7".
+std::string show(const FlightGroup& group, const std::vector<int>& members) {
+  if (members.size() == 1) return group.name_of(members[0]);
+  std::vector<int> ranks;
+  for (const int member : members) ranks.push_back(group.number(member));
+  std::ranges::sort(ranks);
   std::vector<std::string> parts;
   for (size_t i = 0, end = 0; i < ranks.size(); i = end) {
     for (end = i + 1; end < ranks.size() && ranks[end] == ranks[end - 1] + 1;) ++end;
@@ -125,7 +139,7 @@ std::string show(const std::vector<int>& ranks) {
     parts.push_back(std::to_string(ranks[i]));
     if (end - i > 1) parts.back() += fmt::format("-{}", ranks[end - 1]);
   }
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(parts, ", "));
+  return fmt::format("ranks {}", fmt::join(parts, ", "));
 }
 
 // A sentence on a line of its own.
@@ -148,13 +162,13 @@ struct Saying {
 };
 using Sayings = std::map<std::string, Saying>;
 
-std::string say(const Sayings& sayings, std::string_view time = {}) {
+std::string say(const FlightGroup& group, const Sayings& sayings, std::string_view time = {}) {
   std::string text;
   for (const auto& [what, saying] : sayings) {
     const bool timed = !saying.seconds.empty();
     const auto span = timed ? show_seconds(saying.seconds) : "";
-    text +=
-        sentence(show(saying.ranks) + what + (timed ? fmt::format(fmt::runtime(time), span) : ""));
+    text += sentence(show(group, saying.ranks) + what +
+                     (timed ? fmt::format(fmt::runtime(time), span) : ""));
   }
   return text;
 }
@@ -182,7 +196,7 @@ std::string who_called_what(const FlightGroup& group) {
       sayings[" called " + mine->describe_with_data()].ranks.push_back(rank);
     }
   }
-  return say(sayings);
+  return say(group, sayings);
 }
 
 std::string who_was_there(const FlightGroup& group) {
@@ -200,7 +214,7 @@ std::string who_was_there(const FlightGroup& group) {
     const auto then = further ? " and begun " + last->describe() : "";
     sayings[" had finished it" + then].ranks.push_back(rank);
   }
-  return say(in, " for {}") + say(sayings);
+  return say(group, in, " for {}") + say(group, sayings);
 }
 
 std::string who_never_came(const FlightGroup& group) {
@@ -225,8 +239,8 @@ std::string who_never_came(const FlightGroup& group) {
       saying.seconds.push_back(*group.failed_first->failed_at() - *ended);
     }
   }
-  const int first = group.failed_first ? group.failed_first->rank : -1;
-  return say(sayings, fmt::format(", {{}} before rank {} failed", first));
+  const auto first = group.failed_first ? group.name_of(group.failed_first->rank) : "";
+  return say(group, sayings, fmt::format(", {{}} before {} failed", first));
 }
 
 std::string who_was_late(const FlightGroup& group) {
@@ -250,7 +264,7 @@ std::string who_was_late(const FlightGroup& group) {
     late[" came straggling"].ranks.push_back(rank);
     late[" came straggling"].seconds.push_back(delay);
   }
-  return say(late, ", {} after the others");
+  return say(group, late, ", {} after the others");
 }
 
 std::string paragraph(const FlightGroup& group) {
@@ -264,13 +278,13 @@ std::string paragraph(const FlightGroup& group) {
     }
   }
   if (const auto& silent = group.silent; !silent.empty()) {
-    text += sentence(show(silent) +
+    text += sentence(show(group, silent) +
                      " left no record that can be used and answered nobody: killed or unreachable");
   }
   if (const auto* first = group.failed_first) {
     const auto at = fmt::gmtime(static_cast<std::time_t>(*first->failed_at()));
-    text += fmt::format("The first to report a failure was rank {} on {}, at {:%F %T} UTC: {}\n",
-                        first->rank, first->host, at, first->cause);
+    text += fmt::format("The first to report a failure was {} on {}, at {:%F %T} UTC: {}\n",
+                        group.name_of(first->rank), first->host, at, first->cause);
   }
   return text;
 }
@@ -278,7 +292,11 @@ std::string paragraph(const FlightGroup& group) {
 std::string table(const FlightGroup& group) {
   using Row = std::array<std::string, 3>;
   std::vector<Row> rows{{"last call", "state", "seconds since"}};
+  std::vector<std::string> names{"rank"};
   for (const auto& [record, answer, next] : group.ranks) {
+    const auto rank = static_cast<int>(rows.size()) - 1;
+    names.push_back(std::to_string(group.number(rank)));
+    if (!group.places.empty()) names.back() += " = " + group.places[rank];
     auto& row = rows.emplace_back(Row{"-", record ? "nothing begun" : "no record", "-"});
     if (const auto* last = record ? record->last() : nullptr) {
       const auto since = last->state == "finished" ? last->ended : last->started;
@@ -292,10 +310,11 @@ std::string table(const FlightGroup& group) {
   for (const auto& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
   }
+  const size_t names_width = std::ranges::max(names, {}, &std::string::size).size();
   std::string text;
   for (size_t i = 0; i < rows.size(); ++i) {
-    text += fmt::format("{:>4}  {:<{}}  {:<{}}  {:>{}}\n", i ? std::to_string(i - 1) : "rank",
-                        rows[i][0], width[0], rows[i][1], width[1], rows[i][2], width[2]);
+    text += fmt::format("{:>{}}  {:<{}}  {:<{}}  {:>{}}\n", names[i], names_width, rows[i][0],
+                        width[0], rows[i][1], width[1], rows[i][2], width[2]);
   }
   return text;
 }
@@ -303,50 +322,12 @@ std::string table(const FlightGroup& group) {
 // The line for a group that is not the first that failed.
 std::string line(const FlightGroup& group, const FlightGroup& first) {
   std::string text = heading(group);
-  if (!group.missing.empty()) text += ", without " + show(group.missing);
+  if (!group.missing.empty()) text += ", without " + show(group, group.missing);
   if (group.failed_first) {
     text += fmt::format(", {:.1f} s later",
                         *group.failed_first->failed_at() - *first.failed_first->failed_at());
   }
   return sentence(text);
-}
-
-FlightRecord parse(const std::string& file, const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
-  FlightRecord record;
-  record.file = file;
-  record.group = json.at("group");
-  record.backend = json.at("backend");
-  record.cause = json.at("cause");
-  record.host = json.at("host");
-  record.rank = json.at("rank");
-  record.size = json.at("size");
-  record.now = json.at("now");
-  for (const auto& row : json.at("standings")) {
-    auto& answer = record.standings.emplace_back();
-    if (row.is_null()) continue;
-    answer = {row.at("sequence"), row.at("finished"), row.at("left"), row.at("call")};
-  }
-  const auto time = [](const nlohmann::json& value) {
-    return value.is_null() ? std::nullopt : std::optional(value.get<double>());
-  };
-  for (const auto& row : json.at("calls")) {
-    const int64_t sequence = row.at("sequence");
-    record.calls[sequence] = {sequence,        row.at("count"),         row.at("operation"),
-                              row.at("type"),  row.at("label"),         row.at("site"),
-                              row.at("state"), time(row.at("started")), time(row.at("ended"))};
-  }
-  for (const auto& [sequence, call] : record.calls) {
-    const bool ran = call.state == "running" || call.state == "finished";
-    if ((ran && !call.started) || (call.state == "finished" && !call.ended)) {
-      throw std::out_of_range(
-          fmt::format("call #{} is {} without its times", sequence, call.state));
-    }
-  }
-  if (record.rank < 0 || record.rank >= record.size) {
-    throw std::out_of_range(fmt::format("rank {} of {}", record.rank, record.size));
-  }
-  return record;
 }
 
 }  // namespace
@@ -361,7 +342,7 @@ std::string flight_report(const std::filesystem::path& folder) {
   std::vector<FlightRecord> records;
   for (const auto& path : files) {
     try {
-      records.push_back(parse(path.filename().string(), read_file(path)));
+      records.push_back(parse_flight_record(path.filename().string(), read_file(path)));
     } catch (const nlohmann::json::exception&) {
       unused.push_back(path.filename().string() + ": no flight record");
     } catch (const std::exception& problem) {

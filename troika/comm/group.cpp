@@ -175,6 +175,10 @@ void Group::assume_links(const at::Tensor& links) const {
   core_->collectives().assume(Links{{v[0], v[1]}, {v[2], v[3]}, v[4]});
 }
 
+void Group::place_ranks(const layout::Mesh& mesh) const {
+  core_->impl().lifeline()->place_ranks(mesh);
+}
+
 Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& how,
                        Site site) const {
   Job job = make_job(Operation::all_reduce, tensor, how, site);

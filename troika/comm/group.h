@@ -184,6 +184,11 @@ class Group {
   // Throws Error(usage) for another shape or type.
   void assume_links(const at::Tensor& links) const;
 
+  // From now on errors, warnings and flight records of the world and of all groups split from it
+  // name ranks by their coordinates too, where the mesh has several axes. `mesh` is the world's.
+  // Does not block or communicate; MeshGroups calls it.
+  void place_ranks(const layout::Mesh& mesh) const;
+
   // An uninitialised tensor on the host from which this group communicates fastest: on ranks that
   // share memory, collectives on it copy nothing. It may outlive the group.
   at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type) const;

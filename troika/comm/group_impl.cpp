@@ -73,12 +73,15 @@ GroupImpl::GroupImpl(Station station, std::shared_ptr<Lifeline> lifeline)
       }()),
       lifeline_(std::move(lifeline)) {}
 
-void throw_disagreement(int world_rank, const Print& mine, int other_world_rank,
-                        const Print& other) {
+std::string GroupImpl::rank_name(int rank) const {
+  return lifeline_->rank_name(station_.world_ranks[static_cast<size_t>(rank)]);
+}
+
+void throw_disagreement(const GroupImpl& group, const Print& mine, int other, const Print& theirs) {
   throw Error("comm", ErrorKind::usage,
               {.what = "ranks called different collectives",
-               .got = fmt::format("rank {}: {}; rank {}: {}", world_rank, mine.describe(),
-                                  other_world_rank, other.describe()),
+               .got = fmt::format("{}: {}; {}: {}", group.rank_name(group.rank()), mine.describe(),
+                                  group.rank_name(other), theirs.describe()),
                .expected = "the same calls in the same order on every rank"});
 }
 

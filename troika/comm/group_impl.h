@@ -88,6 +88,8 @@ class GroupImpl {
   int rank() const { return station_.rank; }
   int size() const { return station_.size; }
   const std::shared_ptr<Lifeline>& lifeline() const { return lifeline_; }
+  // A rank of this group as Lifeline::rank_name() says it.
+  std::string rank_name(int rank) const;
 
   virtual std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data,
                                          size_t bytes) = 0;
@@ -140,8 +142,8 @@ inline bool is_message(uint32_t tag) {
   return (tag & kPayloadTag) == kMessageTag;
 }
 
-// Throws the Error(usage) for two ranks that made different calls.
-[[noreturn]] void throw_disagreement(int world_rank, const Print& mine, int other_world_rank,
-                                     const Print& other);
+// Throws the Error(usage) for ranks of the group that made different calls: this one, and `other`.
+[[noreturn]] void throw_disagreement(const GroupImpl& group, const Print& mine, int other,
+                                     const Print& theirs);
 
 }  // namespace troika::comm

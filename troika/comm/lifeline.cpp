@@ -30,23 +30,13 @@ std::string with_kind(const Error& cause) {
   return cause.what();
 }
 
-Error loss_of(int rank, const std::string& why) {
-  for (const auto& [kind, prefix] : kKinds) {
-    if (why.starts_with(prefix)) {
-      const std::string rest = why.substr(std::string_view(prefix).size());
-      return Error("comm", kind, {.what = fmt::format("rank {} gave up: {}", rank, rest)});
-    }
-  }
-  return Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} is gone: {}", rank, why)});
-}
-
 }  // namespace
 
 Lifeline::Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank, int world_size)
     : world_rank_(world_rank),
       world_size_(world_size),
       plane_(std::move(plane)),
-      deadlock_watch_(world_rank) {
+      deadlock_watch_(world_rank, [this](int rank) { return rank_name(rank); }) {
   plane_->listen(
       {.lost = [this](int rank, const std::string& why) { hear_lost(rank, why); },
        .left = [this](int rank, const std::string& farewell) { hear_left(rank, farewell); },
@@ -62,6 +52,33 @@ Lifeline::~Lifeline() {
   if (watch_.joinable()) watch_.join();
   leave();
   plane_.reset();  // before what its listener uses
+}
+
+void Lifeline::place_ranks(const layout::Mesh& mesh) {
+  const std::lock_guard lock(mesh_mutex_);
+  mesh_.reset();
+  if (mesh.axes().size() > 1) mesh_ = mesh;
+}
+
+std::string Lifeline::place(int world_rank) const {
+  const std::lock_guard lock(mesh_mutex_);
+  return mesh_ ? mesh_->place(world_rank) : "";
+}
+
+std::string Lifeline::rank_name(int world_rank) const {
+  const std::lock_guard lock(mesh_mutex_);
+  return mesh_ ? mesh_->describe(world_rank) : fmt::format("rank {}", world_rank);
+}
+
+Error Lifeline::loss_of(int rank, const std::string& why) const {
+  for (const auto& [kind, prefix] : kKinds) {
+    if (why.starts_with(prefix)) {
+      const std::string rest = why.substr(std::string_view(prefix).size());
+      return Error("comm", kind, {.what = fmt::format("{} gave up: {}", rank_name(rank), rest)});
+    }
+  }
+  return Error("comm", ErrorKind::peer,
+               {.what = fmt::format("{} is gone: {}", rank_name(rank), why)});
 }
 
 void Lifeline::leave() {
@@ -181,7 +198,7 @@ std::optional<Error> Lifeline::absence(const Enrolment& group, int64_t sequence)
     if (last && last->sequence >= sequence) continue;
     return Error(
         "comm", ErrorKind::peer,
-        {.what = fmt::format("rank {} has left and takes no part in {}", departed.rank,
+        {.what = fmt::format("{} has left and takes no part in {}", rank_name(departed.rank),
                              group.recorder->standing().call),
          .got = last && last->sequence >= 0 ? fmt::format("its last call was {}", last->call)
                                             : "no call of it in this group",
@@ -314,14 +331,14 @@ std::string Lifeline::missing(uint32_t id, int64_t sequence, Deadline deadline) 
       // One line for a silent relay: nothing is known of the ranks behind it.
       if (!named.insert(silent[r]).second) continue;
       lines.push_back(
-          fmt::format("rank {} does not answer (it is stopped, or out of reach)", silent[r]));
+          fmt::format("{} does not answer (it is stopped, or out of reach)", rank_name(silent[r])));
     } else if (standing->sequence < sequence) {
       const std::string last =
           standing->sequence < 0
               ? "it has called nothing yet"
               : fmt::format("last: {}, {}", standing->call,
                             standing->finished ? "which ended" : "in which it still waits");
-      lines.push_back(fmt::format("rank {} has {} ({})", ranks[r],
+      lines.push_back(fmt::format("{} has {} ({})", rank_name(ranks[r]),
                                   standing->left ? "left" : "not called it", last));
     }
   }

@@ -23,6 +23,7 @@
 #include "troika/cluster/answers.h"
 #include "troika/comm/deadlock.h"
 #include "troika/comm/recorder.h"
+#include "troika/layout/mesh.h"
 
 namespace troika::comm {
 
@@ -69,6 +70,13 @@ class Lifeline {
   Lifeline& operator=(const Lifeline&) = delete;
 
   int world_rank() const { return world_rank_; }
+
+  // From now on ranks are named by their coordinates too, where the mesh has several axes.
+  void place_ranks(const layout::Mesh& mesh);
+  // The rank of the world in words: "rank 5", or "rank 5 = pipeline 1, data 0, tensor 1".
+  std::string rank_name(int world_rank) const;
+  // "pipeline 1, data 0, tensor 1"; empty where ranks have no coordinates.
+  std::string place(int world_rank) const;
 
   // Called on another thread, or inside abandon(), when the world is lost and before the others
   // hear of it: to end waits under way. One for each owner; set to nothing, it is not called any
@@ -135,6 +143,7 @@ class Lifeline {
     std::vector<int> silent;
   };
 
+  Error loss_of(int rank, const std::string& why) const;
   Members ask_members(uint32_t id, Deadline deadline);
   void hear_lost(int rank, const std::string& why);
   void hear_left(int rank, const std::string& farewell);
@@ -155,6 +164,8 @@ class Lifeline {
   const int world_size_;
   std::atomic<bool> cut_ = false;
   std::atomic<bool> heard_ = false;
+  mutable std::mutex mesh_mutex_;  // guards mesh_; nothing is locked under it
+  std::optional<layout::Mesh> mesh_;
   std::mutex wake_mutex_;                               // held while one of them runs
   std::map<const void*, std::function<void()>> wakes_;  // by owner
   mutable std::mutex mutex_;                            // guards all below

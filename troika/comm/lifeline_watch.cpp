@@ -84,9 +84,12 @@ void Lifeline::write_flight_records(const std::string& cause) {
     }
   }
   news_.notify_all();
-  for (const auto& [group, known] : groups) {
+  for (auto& [group, known] : groups) {
     const auto path =
-        group.flight_record / fmt::format("{}-rank{}.json", group.owner.group, group.owner.rank);
+        group.flight_record / fmt::format("{}-rank{}.json", group.owner.group, world_rank_);
+    for (const int rank : group.ranks) {
+      if (const auto at = place(rank); !at.empty()) group.owner.places.push_back(at);
+    }
     try {
       make_own_folder(group.flight_record);
       write_file_atomically(path, group.recorder->to_json(group.owner, cause, known));

@@ -20,6 +20,7 @@ MeshGroups::MeshGroups(Group world, layout::Mesh mesh)
                  .got = fmt::format("{} ranks: `{}`", mesh_.ranks(), mesh_.text()),
                  .expected = std::to_string(world_.size())});
   }
+  world_.place_ranks(mesh_);
   groups_.resize(layout::kAxes);
   for (size_t i = 0; i < layout::kAxes; ++i) {
     const auto axis = static_cast<Axis>(i);

@@ -122,9 +122,17 @@ std::string Recorder::to_json(const Owner& owner, const std::string& cause,
   const SystemTime time;
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  json record = {{"group", owner.group},     {"rank", owner.rank}, {"size", owner.size},
-                 {"backend", owner.backend}, {"cause", cause},     {"host", host.data()},
-                 {"pid", ::getpid()},        {"now", time.now()},  {"standings", json::array()},
+  json record = {{"group", owner.group},
+                 {"rank", owner.rank},
+                 {"size", owner.world_ranks.size()},
+                 {"world_ranks", owner.world_ranks},
+                 {"places", owner.places},
+                 {"backend", owner.backend},
+                 {"cause", cause},
+                 {"host", host.data()},
+                 {"pid", ::getpid()},
+                 {"now", time.now()},
+                 {"standings", json::array()},
                  {"calls", json::array()}};
   for (const auto& standing : standings) {
     record["standings"].push_back(standing ? comm::to_json(*standing) : json());

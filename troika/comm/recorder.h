@@ -55,14 +55,15 @@ class Recorder {
   // Whose record it is.
   struct Owner {
     std::string group;
-    int rank = 0;
-    int size = 1;
+    int rank = 0;                          // of the group
+    std::vector<int> world_ranks = {0};    // of each rank
+    std::vector<std::string> places = {};  // of each rank: Lifeline::place(); none without a mesh
     std::string backend;
   };
-  // Everything as a JSON text: {"group", "rank", "size", "backend", "cause", "host", "pid", "now",
-  // "standings": [a standing, or null, for each rank], "calls": [{"sequence", "operation", "type",
-  // "count", "bytes", "label", "site", "state", "queued", "started", "ended"}, ...]}, times in
-  // seconds of the system clock.
+  // Everything as a JSON text: {"group", "rank", "size", "world_ranks", "places", "backend",
+  // "cause", "host", "pid", "now", "standings": [a standing, or null, for each rank], "calls":
+  // [{"sequence", "operation", "type", "count", "bytes", "label", "site", "state", "queued",
+  // "started", "ended"}, ...]}, times in seconds of the system clock.
   std::string to_json(const Owner& owner, const std::string& cause,
                       const Standings& standings) const;
 

@@ -229,12 +229,16 @@ std::vector<int> Mesh::group(int rank, const std::vector<Axis>& axes) const {
   return result;
 }
 
-std::string Mesh::describe(int rank) const {
+std::string Mesh::place(int rank) const {
   const auto at = coordinates(rank);
   std::vector<std::string> places;
   for (const auto axis : axes_) places.push_back(fmt::format("{} {}", name(axis), at[axis]));
-  if (places.empty()) return fmt::format("rank {}", rank);
-  return fmt::format("rank {} = {}", rank, fmt::join(places, ", "));
+  return fmt::format("{}", fmt::join(places, ", "));
+}
+
+std::string Mesh::describe(int rank) const {
+  const auto at = place(rank);
+  return at.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} = {}", rank, at);
 }
 
 }  // namespace troika::layout

@@ -69,6 +69,8 @@ class Mesh {
 
   // "rank 5 = pipeline 1, data 0, tensor 1"; "rank 0" for a mesh without axes.
   std::string describe(int rank) const;
+  // "pipeline 1, data 0, tensor 1"; empty in a mesh without axes.
+  std::string place(int rank) const;
 
   bool operator==(const Mesh&) const = default;
 

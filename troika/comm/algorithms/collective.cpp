@@ -135,11 +135,14 @@ void MessageCollectives::check_splits(const Party& party, const Call& call) {
   std::array<int64_t, 3> what{};
   if (surprised == party.me) what = {from, *theirs, *mine};
   tree_broadcast(asking, bytes_of(what.data(), what.size()), static_cast<int>(surprised));
+  const auto name = [&](int64_t rank) {
+    return party.channel.impl().rank_name(static_cast<int>(rank));
+  };
   throw Error(
       "comm", ErrorKind::usage,
       {.what = fmt::format("the splits of {} do not fit together", call.print.describe()),
-       .got = fmt::format("{} elements from rank {} to rank {}", what[1], what[0], surprised),
-       .expected = fmt::format("{}, by rank {}'s output splits", what[2], surprised)});
+       .got = fmt::format("{} elements from {} to {}", what[1], name(what[0]), name(surprised)),
+       .expected = fmt::format("{}, by {}'s output splits", what[2], name(surprised))});
 }
 
 void MessageCollectives::run(Channel& channel, const Call& call, Deadline deadline) {

@@ -120,13 +120,14 @@ class GlooGroup : public GroupImpl {
     } catch (const std::exception& error) {
       const std::string line = first_line(error);
       if (line.find("imed out") != std::string::npos) {
-        throw Error("comm", ErrorKind::timeout,
-                    {.what = fmt::format("no message from rank {} in time", peer), .got = line});
+        throw Error(
+            "comm", ErrorKind::timeout,
+            {.what = fmt::format("no message from {} in time", rank_name(peer)), .got = line});
       }
       // Often only the echo of another rank's loss.
       lifeline()->explain_broken_connection();
       throw Error("comm", ErrorKind::peer,
-                  {.what = fmt::format("lost the connection to rank {}", peer), .got = line});
+                  {.what = fmt::format("lost the connection to {}", rank_name(peer)), .got = line});
     }
   }
 

@@ -49,10 +49,11 @@ class Hub {
     if (auto message = messages.extract(number)) return std::move(message.mapped());
     lifeline.require_live();
     if (lifeline.has_left(from)) {
-      throw Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} has left", from)});
+      throw Error("comm", ErrorKind::peer,
+                  {.what = fmt::format("{} has left", lifeline.rank_name(from))});
     }
     throw Error("comm", ErrorKind::timeout,
-                {.what = fmt::format("no message from rank {} in time", from)});
+                {.what = fmt::format("no message from {} in time", lifeline.rank_name(from))});
   }
 
   void wake() {

@@ -119,11 +119,12 @@ class MpiGroup : public GroupImpl {
         if (done()) return;
         group_.lifeline()->require_live();
         if (polls % 1024 == 0 && group_.has_left_without_it(peer_)) {
-          throw Error("comm", ErrorKind::peer, {.what = fmt::format("rank {} has left", peer_)});
+          throw Error("comm", ErrorKind::peer,
+                      {.what = fmt::format("{} has left", group_.rank_name(peer_))});
         }
         if (deadline.passed()) {
           throw Error("comm", ErrorKind::timeout,
-                      {.what = fmt::format("no message from rank {} in time", peer_)});
+                      {.what = fmt::format("no message from {} in time", group_.rank_name(peer_))});
         }
         // MPI progresses only while it is called; yielding keeps an oversubscribed machine moving.
         if (polls > 1000) std::this_thread::yield();

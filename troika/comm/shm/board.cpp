@@ -111,7 +111,7 @@ void Board::barrier(Deadline deadline) {
     while (waited_for < size_ && cell(waited_for).stage >= target) ++waited_for;
     return waited_for == size_;
   };
-  await(all_there, deadline, "the other ranks");
+  await(all_there, deadline, [] { return "the other ranks"; });
   if (target == 1) choose_spins();
 }
 
@@ -167,8 +167,7 @@ void Board::pause(int spins) const {
 #endif
 }
 
-void Board::sleep_until(const std::function<bool()>& done, Deadline deadline,
-                        std::string_view what) {
+void Board::sleep_until(const std::function<bool()>& done, Deadline deadline, const Awaited& what) {
   Cell& own = cell(rank_);
   struct Asleep {
     explicit Asleep(std::atomic<uint32_t>& count) : count(count) { count.fetch_add(1); }
@@ -181,7 +180,7 @@ void Board::sleep_until(const std::function<bool()>& done, Deadline deadline,
     presence_->require_all();
     if (deadline.passed()) {
       throw Error("comm", ErrorKind::timeout,
-                  {.what = fmt::format("{} did not come in time", what)});
+                  {.what = fmt::format("{} did not come in time", what())});
     }
     const bool soon = drive_ && drive_();
     const auto left = std::max<std::chrono::microseconds>(deadline.left(), Milliseconds(1));

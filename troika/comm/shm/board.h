@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string_view>
+#include <string>
 #include <utility>
 
 #include "troika/base/clock.h"
@@ -37,6 +37,9 @@ class Board {
  public:
   // A board for `size` ranks, seen by `rank`. The memory starts zeroed.
   Board(Segment segment, int rank, int size, std::shared_ptr<Presence> presence);
+  // Says what is waited for, in an error.
+  using Awaited = std::function<std::string()>;
+
   static size_t bytes_for(int size);
 
   int rank() const { return rank_; }
@@ -66,7 +69,7 @@ class Board {
   // Blocks until `done`, which is tried again and again, and after every ring for this rank. Throws
   // the loss of a rank (Presence::require_all()), and Error(timeout) saying `what` is missing.
   template <typename Done>
-  void await(Done&& done, Deadline deadline, std::string_view what) {
+  void await(Done&& done, Deadline deadline, const Awaited& what) {
     for (int spins = 0; spins < spins_; ++spins) {
       if (done()) return;
       pause(spins);
@@ -88,7 +91,7 @@ class Board {
   Cell& cell(int rank) const;
   void pause(int spins) const;
   static constexpr int kNoticeBits = 2;  // the lowest of Slot::published; then sequence + 1
-  void sleep_until(const std::function<bool()>& done, Deadline deadline, std::string_view what);
+  void sleep_until(const std::function<bool()>& done, Deadline deadline, const Awaited& what);
   void choose_spins();
 
   const Segment segment_;

@@ -153,7 +153,7 @@ uint64_t Mailbox::expect(int peer, uint32_t tag) {
 }
 
 void Mailbox::receive(int peer, uint32_t tag, uint64_t number, void* data, size_t bytes,
-                      Deadline deadline, const std::string& who,
+                      Deadline deadline, const std::function<std::string()>& who,
                       const std::function<bool()>& has_left) {
   auto& incoming = incoming_[static_cast<size_t>(peer)];
   Block* block = nullptr;
@@ -171,8 +171,8 @@ void Mailbox::receive(int peer, uint32_t tag, uint64_t number, void* data, size_
     left = !block && was_left;
     return block || left;
   };
-  board_->await(arrived, deadline, "a message from " + who);
-  if (left) throw Error("comm", ErrorKind::peer, {.what = who + " has left the group"});
+  board_->await(arrived, deadline, [&] { return "a message from " + who(); });
+  if (left) throw Error("comm", ErrorKind::peer, {.what = who() + " has left the group"});
   TROIKA_CHECK(block->bytes <= bytes, "a message is longer than its receive");
   if (block->bytes > 0) std::memcpy(data, block->data(), block->bytes);
   block->received = true;

@@ -29,10 +29,10 @@ class Mailbox {
   void send(int peer, uint32_t tag, const void* data, size_t bytes);
   // The number of the message that a receive started now is for.
   uint64_t expect(int peer, uint32_t tag);
-  // Blocks until that message is there. `who` names the peer in errors, and `has_left` tells
-  // whether it will send no more.
+  // Blocks until that message is there. `who` says the peer for errors, and `has_left` whether it
+  // will send no more.
   void receive(int peer, uint32_t tag, uint64_t number, void* data, size_t bytes, Deadline deadline,
-               const std::string& who, const std::function<bool()>& has_left);
+               const std::function<std::string()>& who, const std::function<bool()>& has_left);
   // Whether all that was sent has been received.
   bool all_received();
   // Gives the memory back to the arena; only then will it be used for something else.

@@ -65,7 +65,8 @@ class ShmGroup : public GroupImpl {
   ~ShmGroup() override {
     const auto drained = [&] { return mailbox_.all_received() && shortcut_.all_finished(); };
     try {
-      board_->await(drained, Deadline::after(kDrainTime), "the others to take what was sent");
+      board_->await(drained, Deadline::after(kDrainTime),
+                    [] { return "the others to take what was sent"; });
       mailbox_.release();
       shortcut_.release();
     } catch (const Error&) {
@@ -98,15 +99,14 @@ class ShmGroup : public GroupImpl {
         if (come[index] || !board_->has_published(r, sequence)) continue;
         const Print& theirs = board_->slot(r, sequence).print;
         if (!call.print.agrees_with(theirs)) {
-          throw_disagreement(station().world_ranks[static_cast<size_t>(rank())], call.print,
-                             station().world_ranks[index], theirs);
+          throw_disagreement(*this, call.print, r, theirs);
         }
         come[index] = true;
         --missing;
       }
       return missing == 0;
     };
-    board_->await(all_come, deadline, "the other ranks");
+    board_->await(all_come, deadline, [] { return "the other ranks"; });
   }
   bool shortcut(const Call& call, Deadline deadline) override {
     return shortcut_.run(call, deadline);
@@ -159,7 +159,8 @@ class ShmGroup : public GroupImpl {
     void wait(Deadline deadline) override {
       const int world_rank = group_.station().world_ranks[static_cast<size_t>(peer_)];
       group_.mailbox_.receive(
-          peer_, tag_, number_, data_, bytes_, deadline, fmt::format("rank {}", world_rank), [&] {
+          peer_, tag_, number_, data_, bytes_, deadline, [&] { return group_.rank_name(peer_); },
+          [&] {
             return group_.board_->has_left(peer_) || group_.lifeline()->has_left(world_rank);
           });
     }

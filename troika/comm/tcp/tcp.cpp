@@ -106,20 +106,19 @@ class TcpGroup : public GroupImpl {
     lifeline()->require_live();
     if (result.outcome == net::Outcome::timeout || result.outcome == net::Outcome::cancelled) {
       throw Error("comm", ErrorKind::timeout,
-                  {.what = fmt::format("no message from rank {} in time", peer)});
+                  {.what = fmt::format("no message from {} in time", rank_name(peer))});
     }
     // Often only the echo of another rank's loss, or of its refusal of the message.
     lifeline()->explain_broken_connection();
     if (result.outcome == net::Outcome::too_long) {
       throw Error("comm", ErrorKind::usage,
-                  {.what = fmt::format("a message between rank {} and rank {} is longer than its "
-                                       "receive",
-                                       rank(), peer),
+                  {.what = fmt::format("a message between {} and {} is longer than its receive",
+                                       rank_name(rank()), rank_name(peer)),
                    .got = result.reason});
     }
     throw Error(
         "comm", ErrorKind::peer,
-        {.what = fmt::format("lost the connection to rank {}", peer), .got = result.reason});
+        {.what = fmt::format("lost the connection to {}", rank_name(peer)), .got = result.reason});
   }
 
   std::vector<std::string> peers_;
