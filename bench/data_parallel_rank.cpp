@@ -25,8 +25,9 @@
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
-#include "troika/nn/loss_request.h"
 #include "troika/nn/memory_format.h"
+#include "troika/nn/model.h"
+#include "troika/nn/output_layer.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
@@ -162,12 +163,11 @@ class Training {
   at::Tensor forward() {
     const troika::nn::Autocast autocast(precision_, at::kCPU);
     // As train::Task asks for the loss.
-    const auto request = std::make_shared<troika::nn::LossRequest>(
-        troika::nn::LossRequest{.model = model_.get(), .targets = targets_});
-    const troika::nn::LossStateGuard asked({.request = request});
-    const auto outputs = model_->forward(inputs_);
-    if (request->is_answered) return outputs;
-    return at::cross_entropy_loss(outputs.flatten(0, -2), targets_.flatten());
+    if (model_->has_output_layer()) {
+      return troika::nn::only(model_->forward(
+          {inputs_}, std::make_shared<troika::nn::OutputLoss>(troika::nn::OutputLoss{targets_})));
+    }
+    return at::cross_entropy_loss(model_->forward(inputs_).flatten(0, -2), targets_.flatten());
   }
 
   const Precision precision_;

@@ -6,12 +6,13 @@
 #include <cmath>
 
 #include "tests/support/errors.h"
+#include "troika/base/error.h"
 #include "troika/base/memory.h"
 #include "troika/compat/autocast.h"
 #include "troika/compat/flop_counter.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/loss_request.h"
+#include "troika/nn/output_layer.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/nn/zoo.h"
 
@@ -212,18 +213,12 @@ class GptLoss : public testing::Test {
   }
 
   template <typename Forward>
-  std::vector<at::Tensor> gradients(const Forward& forward, bool asks, double factor = 1) {
+  std::vector<at::Tensor> gradients(const Forward& forward, bool asks) {
     model_->zero_grad(/*set_to_none=*/true);
-    const auto request = std::make_shared<LossRequest>(
-        LossRequest{.model = model_.get(), .targets = targets_, .ignored = kIgnored});
-    const auto outputs = [&] {
-      const LossStateGuard asked({.request = asks ? request : nullptr});
-      return forward(tokens_);
-    }();
-    EXPECT_EQ(request->is_answered, asks);
+    const auto outputs = only(forward({tokens_}, asks ? asked_ : nullptr));
     const auto loss =
         asks ? outputs : at::cross_entropy_loss(outputs.flatten(0, -2), targets_.flatten());
-    (loss * factor).backward();
+    loss.backward();
     std::vector<at::Tensor> found{loss.detach()};
     for (const auto& parameter : model_->parameters()) found.push_back(parameter.grad().clone());
     return found;
@@ -232,10 +227,14 @@ class GptLoss : public testing::Test {
   const std::shared_ptr<Model> model_ = make();
   const at::Tensor tokens_ = at::randint(17'000, {4, 150}, at::kLong);
   const at::Tensor targets_ = at::randint(17'000, {4, 150}, at::kLong);
+  const std::shared_ptr<const OutputLoss> asked_ =
+      std::make_shared<OutputLoss>(OutputLoss{.targets = targets_});
 };
 
 TEST_F(GptLoss, HasTheGradientsOfLogitsAlsoWhereBlocksAreRecomputed) {
-  const auto direct = [&](const at::Tensor& tokens) { return model_->forward(tokens); };
+  const auto direct = [&](const Tensors& tokens, const std::shared_ptr<const OutputLoss>& loss) {
+    return model_->forward(tokens, loss);
+  };
   const auto whole = gradients(direct, /*asks=*/false);
   const auto compare = [&](const std::vector<at::Tensor>& found) {
     for (size_t i = 0; i < whole.size(); ++i) EXPECT_LT(difference(found[i], whole[i]), 1e-12) << i;
@@ -250,30 +249,47 @@ TEST_F(GptLoss, HasTheGradientsOfLogitsAlsoWhereBlocksAreRecomputed) {
   compare(gradients(direct, /*asks=*/true));
 }
 
-TEST_F(GptLoss, IsGivenToTheModelThatIsAskedAlone) {
-  Model outer;
-  outer.add_block({"gpt", {}, {}, [&](const at::Tensor& x) { return model_->forward(x); }});
-  const auto request = std::make_shared<LossRequest>(
-      LossRequest{.model = &outer, .targets = targets_, .ignored = kIgnored});
-  const LossStateGuard asked({.request = request});
+TEST_F(GptLoss, OfSingleTargetsComesWithPredictions) {
   const at::NoGradGuard no_grad;
-  EXPECT_EQ(outer.forward(tokens_).sizes(), at::IntArrayRef({4, 150, 17'000}));
-  EXPECT_EQ(model_->forward(tokens_).dim(), 3);
-  EXPECT_FALSE(request->is_answered);
+  const auto each =
+      std::make_shared<OutputLoss>(OutputLoss{.targets = targets_, .kind = OutputLoss::Kind::each});
+  const auto found = model_->forward({tokens_}, each);
+  ASSERT_EQ(found.size(), each->gives().size());
+  const auto logits = model_->forward(tokens_);
+  EXPECT_LT(difference(found[0], cross_entropy(logits, *each)), 1e-12);
+  EXPECT_TRUE(found[1].equal(logits.flatten(0, -2).argmax(-1)));
 }
 
-TEST_F(GptLoss, OfFloat16IsLeftToLogits) {
-  const auto request = std::make_shared<LossRequest>(
-      LossRequest{.model = model_.get(), .targets = targets_, .ignored = kIgnored});
-  const LossStateGuard asked({.request = request, .is_open = true});
-  const at::Tensor hidden = at::ones({1, 2, 4}, at::kHalf);
+TEST_F(GptLoss, IsGivenByTheModelThatIsAskedAlone) {
+  Model outer;
+  outer.add_block({"gpt", {}, {}, [&](const at::Tensor& x) { return model_->forward(x); }});
+  const at::NoGradGuard no_grad;
+  EXPECT_FALSE(outer.has_output_layer());
+  EXPECT_EQ(outer.forward(tokens_).sizes(), at::IntArrayRef({4, 150, 17'000}));
   try {
-    EXPECT_EQ(output_layer(hidden, at::ones({3, 4}, at::kHalf)).sizes(),
-              at::IntArrayRef({1, 2, 3}));
-  } catch (const c10::Error&) {
-    // LibTorch 1.13 has no such product on the CPU.
+    outer.forward({tokens_}, asked_);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "[nn] the model cannot be asked for a loss; got a last block without an output "
+              "layer, expected a last block whose forward takes an nn::OutputLayer");
   }
-  EXPECT_FALSE(request->is_answered);
+}
+
+TEST_F(GptLoss, OfFloat16IsThatOfLogits) {
+  const at::Tensor hidden = at::ones({1, 2, 4}, at::kHalf), weight = at::ones({3, 4}, at::kHalf);
+  for (const auto kind : {OutputLoss::Kind::mean, OutputLoss::Kind::each}) {
+    const auto loss = std::make_shared<OutputLoss>(
+        OutputLoss{.targets = at::tensor({1, 2}).view({1, 2}), .kind = kind});
+    try {
+      const auto found = OutputLayer(loss)(hidden, weight);
+      ASSERT_EQ(found.size(), loss->gives().size());
+      EXPECT_EQ(found[0].scalar_type(), at::kFloat);
+      EXPECT_LT((found[0] - std::log(3.0)).abs().max().item<double>(), 1e-6);
+    } catch (const c10::Error&) {
+      // LibTorch 1.13 has no such product on the CPU.
+    }
+  }
 }
 
 }  // namespace

@@ -16,11 +16,16 @@ namespace troika::nn {
 // In the order of the names that belong to them. All are defined.
 using Tensors = std::vector<at::Tensor>;
 
-// Made of a function of one tensor, or of several; it gives one, or several.
+class OutputLayer;
+
+// Made of a function of one tensor, or of several; it gives one, or several. That of a model's last
+// block may take an OutputLayer as well (output_layer.h).
 class BlockFunction {
   template <typename F, typename Input>
-  static constexpr bool kTakes =
-      std::invocable<F&, const Input&> && !std::same_as<F, BlockFunction>;
+  static constexpr bool kEndsWithLayer = std::invocable<F&, const Input&, const OutputLayer&>;
+  template <typename F, typename Input>
+  static constexpr bool kTakes = (std::invocable<F&, const Input&> ||
+                                  kEndsWithLayer<F, Input>)&&!std::same_as<F, BlockFunction>;
 
  public:
   BlockFunction() = default;
@@ -30,22 +35,35 @@ class BlockFunction {
     if constexpr (requires { function == nullptr; }) {
       if (function == nullptr) return;
     }
-    function_ = [function = std::move(function)](const Tensors& inputs) mutable {
-      if constexpr (kTakes<F, at::Tensor>) return listed(function(inputs.front()));
-      if constexpr (!kTakes<F, at::Tensor>) return listed(function(inputs));
+    takes_output_layer_ = kEndsWithLayer<F, at::Tensor> || kEndsWithLayer<F, Tensors>;
+    function_ = [function = std::move(function)](const Tensors& inputs,
+                                                 const OutputLayer& layer) mutable {
+      if constexpr (kTakes<F, at::Tensor>) return call(function, inputs.front(), layer);
+      if constexpr (!kTakes<F, at::Tensor>) return call(function, inputs, layer);
     };
   }
 
-  Tensors operator()(const Tensors& inputs) const { return function_(inputs); }
+  Tensors operator()(const Tensors& inputs, const OutputLayer& layer) const {
+    return function_(inputs, layer);
+  }
+  // With an output layer that gives logits.
+  Tensors operator()(const Tensors& inputs) const;
   // For a function of one tensor that gives one.
-  at::Tensor operator()(const at::Tensor& input) const { return function_({input}).front(); }
+  at::Tensor operator()(const at::Tensor& input) const { return (*this)(Tensors{input}).front(); }
+  bool takes_output_layer() const { return takes_output_layer_; }
   explicit operator bool() const { return static_cast<bool>(function_); }
 
  private:
   static Tensors listed(at::Tensor output) { return {std::move(output)}; }
   static Tensors listed(Tensors outputs) { return outputs; }
+  template <typename F, typename Input>
+  static Tensors call(F& function, const Input& input, const OutputLayer& layer) {
+    if constexpr (kEndsWithLayer<F, Input>) return listed(function(input, layer));
+    if constexpr (!kEndsWithLayer<F, Input>) return listed(function(input));
+  }
 
-  std::function<Tensors(const Tensors&)> function_;
+  std::function<Tensors(const Tensors&, const OutputLayer&)> function_;
+  bool takes_output_layer_ = false;
 };
 
 // The name of what passes through blocks of one tensor.

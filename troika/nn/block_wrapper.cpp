@@ -4,8 +4,8 @@
 
 #include "troika/base/error.h"
 #include "troika/nn/keyed_draws.h"
-#include "troika/nn/loss_request.h"
 #include "troika/nn/model.h"
+#include "troika/nn/output_layer.h"
 
 namespace troika::nn {
 
@@ -14,7 +14,18 @@ namespace {
 // Wrappers from this level on are called block by block.
 constexpr auto kBlockLevel = static_cast<size_t>(WrapperKind::gather);
 
+// The names of what block `index` gives.
+const std::vector<std::string>& given_by(const std::vector<Block>& blocks, size_t index,
+                                         const BlockRun& run) {
+  return run.loss && index + 1 == blocks.size() ? run.loss->gives() : blocks[index].gives;
+}
+
 }  // namespace
+
+std::vector<std::string> names_given(const std::vector<Block>& blocks, const BlockRun& run) {
+  return run.loss && run.end == blocks.size() ? run.loss->gives()
+                                              : names_out_of(blocks, run.begin, run.end);
+}
 
 Tensors InnerBlocks::operator()(const BlockRun& run, Tensors inputs) const {
   TROIKA_CHECK(run.begin < run.end && run.end <= model_->blocks().size(), "no such blocks");
@@ -38,18 +49,17 @@ Tensors InnerBlocks::run_each(const BlockRun& run, Tensors inputs) const {
   }
   Flow flow(blocks, names_into(blocks, run.begin, run.end), std::move(inputs));
   for (size_t i = run.begin; i < run.end; ++i) {
-    const BlockRun one{.begin = i, .end = i + 1, .backward_from = i};
-    flow.give(blocks[i].gives, run_one(one, flow.take(blocks[i].takes, i + 1)));
+    const BlockRun one{.begin = i, .end = i + 1, .backward_from = i, .loss = run.loss};
+    flow.give(given_by(blocks, i, run), run_one(one, flow.take(blocks[i].takes, i + 1)));
   }
-  return flow.take(names_out_of(blocks, run.begin, run.end), run.end);
+  return flow.take(names_given(blocks, run), run.end);
 }
 
 Tensors InnerBlocks::run_one(const BlockRun& run, Tensors inputs) const {
   const auto& blocks = model_->blocks();
   const DrawsOfBlock draws(run.begin);
-  const LossOfBlock loss(model_, run.end == blocks.size());
   Tensors outputs = run_in_block(kBlockLevel, run, std::move(inputs));
-  require_outputs(blocks[run.begin], outputs);
+  require_outputs(blocks[run.begin], given_by(blocks, run.begin, run), outputs);
   return outputs;
 }
 
@@ -59,7 +69,9 @@ Tensors InnerBlocks::run_in_block(size_t level, const BlockRun& run, Tensors inp
       return wrapper->run(run, std::move(inputs), {*model_, wrappers_, level + 1});
     }
   }
-  return model_->blocks()[run.begin].forward(inputs);
+  const auto& blocks = model_->blocks();
+  const OutputLayer layer(run.end == blocks.size() ? run.loss : nullptr);
+  return blocks[run.begin].forward(inputs, layer);
 }
 
 WrapperGuard::WrapperGuard(Model& model, std::shared_ptr<BlockWrapper> wrapper)

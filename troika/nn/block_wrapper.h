@@ -10,7 +10,9 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "troika/nn/block.h"
 
@@ -18,6 +20,7 @@ namespace troika::nn {
 
 class BlockWrapper;
 class Model;
+struct OutputLoss;
 
 // From the outermost to the innermost.
 enum class WrapperKind {
@@ -37,14 +40,20 @@ struct BlockRun {
   size_t backward_from = 0;
   // Past the last block of those that are being computed again; 0 the first time.
   size_t again_until = 0;
+  // What the last block of the model gives in place of outputs (output_layer.h); null: outputs.
+  std::shared_ptr<const OutputLoss> loss = nullptr;
 };
+
+// The names of what a run gives: names_out_of() its blocks (flow.h), or those of the loss.
+std::vector<std::string> names_given(const std::vector<Block>& blocks, const BlockRun& run);
 
 // The blocks of a model in the wrappers that are inside of one. A copy keeps the wrappers, so it
 // may be called in a backward pass; it does not keep the model.
 class InnerBlocks {
  public:
   // Runs the blocks. A single one takes and gives what Block says; several take names_into() and
-  // give names_out_of(), see flow.h. Throws Error(usage) for other numbers of tensors.
+  // give names_out_of(), see flow.h; with a loss, the last one gives that. Throws Error(usage) for
+  // other numbers of tensors.
   Tensors operator()(const BlockRun& run, Tensors inputs) const;
 
   const Model& model() const { return *model_; }

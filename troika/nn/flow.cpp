@@ -44,8 +44,9 @@ void require_inputs(const std::vector<std::string>& names, const Tensors& inputs
   if (!fits(names, inputs)) refuse("whoever calls the model", names, inputs);
 }
 
-void require_outputs(const Block& block, const Tensors& outputs) {
-  if (!fits(block.gives, outputs)) refuse("block " + block.name, block.gives, outputs);
+void require_outputs(const Block& block, const std::vector<std::string>& names,
+                     const Tensors& outputs) {
+  if (!fits(names, outputs)) refuse("block " + block.name, names, outputs);
 }
 
 std::vector<std::string> names_into(const std::vector<Block>& blocks, size_t begin, size_t end) {

@@ -20,7 +20,8 @@ std::vector<std::string> names_out_of(const std::vector<Block>& blocks, size_t b
 // Throw Error(usage) unless there is one defined tensor for each name, among what a model is called
 // with, and what a block gives.
 void require_inputs(const std::vector<std::string>& names, const Tensors& inputs);
-void require_outputs(const Block& block, const Tensors& outputs);
+void require_outputs(const Block& block, const std::vector<std::string>& names,
+                     const Tensors& outputs);
 
 // Tensors by name while blocks run. Each is let go of when the last block that needs it has taken
 // it.

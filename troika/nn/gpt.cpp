@@ -8,8 +8,8 @@
 #include "troika/nn/dropout.h"
 #include "troika/nn/gelu.h"
 #include "troika/nn/layers.h"
-#include "troika/nn/loss_request.h"
 #include "troika/nn/models.h"
+#include "troika/nn/output_layer.h"
 
 namespace troika::nn {
 
@@ -166,10 +166,12 @@ std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
   auto ln_f = model->place("transformer.ln_f", layer_norm(options.width));
   // lm_head is wte itself, not a second registration: an optimizer given parameters() would
   // update it twice a step.
-  model->add_block(
-      {"head", {"transformer.ln_f"}, {"transformer.wte.weight"}, [=](const at::Tensor& input) {
-         return output_layer(ln_f->forward(input), wte->weight);
-       }});
+  model->add_block({"head",
+                    {"transformer.ln_f"},
+                    {"transformer.wte.weight"},
+                    [=](const at::Tensor& input, const OutputLayer& output) {
+                      return output(ln_f->forward(input), wte->weight);
+                    }});
   return model;
 }
 

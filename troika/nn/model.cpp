@@ -104,9 +104,17 @@ std::vector<std::string> Model::input_names() const {
   return names_into(blocks_, 0, blocks_.size());
 }
 
+bool Model::has_output_layer() const {
+  return !blocks_.empty() && blocks_.back().forward.takes_output_layer();
+}
+
 Tensors Model::forward(Tensors inputs) {
-  if (blocks_.empty()) return inputs;
-  return forward(0, blocks_.size(), std::move(inputs));
+  return forward(std::move(inputs), nullptr);
+}
+
+Tensors Model::forward(Tensors inputs, std::shared_ptr<const OutputLoss> loss) {
+  if (blocks_.empty() && !loss) return inputs;
+  return forward(0, blocks_.size(), std::move(inputs), std::move(loss));
 }
 
 at::Tensor Model::forward(at::Tensor input) {
@@ -115,9 +123,17 @@ at::Tensor Model::forward(at::Tensor input) {
   return only(forward(std::move(inputs)));
 }
 
-Tensors Model::forward(size_t begin, size_t end, Tensors inputs) const {
-  return InnerBlocks(*this, wrappers_, 0)({.begin = begin, .end = end, .backward_from = end - 1},
-                                          std::move(inputs));
+Tensors Model::forward(size_t begin, size_t end, Tensors inputs,
+                       std::shared_ptr<const OutputLoss> loss) const {
+  if (loss && (!has_output_layer() || end != blocks_.size())) {
+    refuse({.what = "the model cannot be asked for a loss",
+            .got = has_output_layer() ? "a part without the last block"
+                                      : "a last block without an output layer",
+            .expected = "a last block whose forward takes an nn::OutputLayer"});
+  }
+  return InnerBlocks(*this, wrappers_, 0)(
+      {.begin = begin, .end = end, .backward_from = end - 1, .loss = std::move(loss)},
+      std::move(inputs));
 }
 
 void Model::set_wrapper(WrapperKind kind, std::shared_ptr<BlockWrapper> wrapper) {

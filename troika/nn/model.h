@@ -66,9 +66,16 @@ class Model : public torch::nn::Module {
   Tensors forward(Tensors inputs);
   at::Tensor forward(at::Tensor input);
 
+  // Gives the tensors of OutputLoss::gives() in place of outputs, unless `loss` is null. Throws
+  // Error(usage) where the last block has no output layer.
+  Tensors forward(Tensors inputs, std::shared_ptr<const OutputLoss> loss);
+  // Whether the last block takes an OutputLayer, so that the model can be asked for a loss.
+  bool has_output_layer() const;
+
   // The same for blocks [begin, end) alone, which take names_into() and give names_out_of(), see
-  // flow.h. At least one block.
-  Tensors forward(size_t begin, size_t end, Tensors inputs) const;
+  // flow.h. At least one block. A loss is for parts with the last block.
+  Tensors forward(size_t begin, size_t end, Tensors inputs,
+                  std::shared_ptr<const OutputLoss> loss = nullptr) const;
 
   // Registers the sub-modules, parameters and buffers of `module` under their own names: shared,
   // not copied.

@@ -18,18 +18,18 @@ std::string shape_of(const std::string& name, const at::Tensor& tensor) {
   return c10::str(name, " ", tensor.scalar_type(), " ", tensor.sizes());
 }
 
-// "batch: inputs Float [8, 2], targets Long [8]"
-std::string shapes_of(const data::Batch& batch) {
+// "inputs Float [8, 2], targets Long [8]"
+std::string shapes_of(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   std::vector<std::string> shapes;
-  for (const auto& [name, tensor] : batch.tensors()) shapes.push_back(shape_of(name, tensor));
-  return fmt::format("batch: {}", fmt::join(shapes, ", "));
+  for (const auto& [name, tensor] : tensors) shapes.push_back(shape_of(name, tensor));
+  return fmt::format("{}", fmt::join(shapes, ", "));
 }
 
 // To be called in the handler of an error of LibTorch.
 [[noreturn]] void throw_around(const std::exception& problem, const std::string& where,
                                const std::string& outputs, const data::Batch* batch) {
   std::string hint = outputs;
-  if (batch) hint += (hint.empty() ? "" : "; ") + shapes_of(*batch);
+  if (batch) hint += (hint.empty() ? "batch: " : "; batch: ") + shapes_of(batch->tensors());
   std::throw_with_nested(Error("train", ErrorKind::failure,
                                {.what = "LibTorch refused an operation in " + where,
                                 .got = "`" + compat::error_text(problem) + "`",
@@ -38,8 +38,8 @@ std::string shapes_of(const data::Batch& batch) {
 
 }  // namespace
 
-LossError::LossError(const std::exception& problem, const at::Tensor& outputs)
-    : std::runtime_error(compat::error_text(problem)), outputs_(shape_of("outputs", outputs)) {}
+LossError::LossError(const std::exception& problem, const Outputs& outputs)
+    : std::runtime_error(compat::error_text(problem)), outputs_(shapes_of(outputs.named())) {}
 
 void rethrow_plainly(const std::exception& problem, const std::string& where,
                      const data::Batch* batch) {

@@ -8,16 +8,17 @@
 #include <string>
 
 #include "troika/data/batch.h"
+#include "troika/train/outputs.h"
 
 namespace troika::train {
 
 // An error of LibTorch in a loss, which is nested in it. what() is LibTorch's message.
 class LossError : public std::runtime_error {
  public:
-  // To be made in the handler of `problem`. `outputs`: what the loss was given of the model.
-  LossError(const std::exception& problem, const at::Tensor& outputs);
+  // To be made in the handler of `problem`. `outputs`: those of the model that the loss was given.
+  LossError(const std::exception& problem, const Outputs& outputs);
 
-  // "outputs Float [8, 2]"
+  // "outputs Float [8, 2]"; several are separated by commas.
   const std::string& outputs() const { return outputs_; }
 
  private:

@@ -10,32 +10,15 @@ namespace troika::train {
 
 namespace {
 
-// Over all targets; those of a text are [batch, length], which cross_entropy wants flat. In float32
-// at least: half types have too few digits for sums of exponentials.
-at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
-                         at::Reduction::Reduction reduction) {
-  const auto type = at::promote_types(logits.scalar_type(), at::kFloat);
-  return at::cross_entropy_loss(logits.flatten(0, -2).to(type), targets.flatten(), /*weight=*/{},
-                                reduction);
-}
-
-// Returns what `loss` returns of the outputs.
+// Returns what `loss` gives; an error of LibTorch in it becomes a LossError.
 template <typename Loss>
-auto loss_of(const at::Tensor& outputs, const Loss& loss) {
+at::Tensor with_loss_errors(const Outputs& outputs, const Loss& loss) {
   try {
     return loss(outputs);
   } catch (const std::exception& problem) {
     if (!compat::is_torch_error(problem)) throw;
     std::throw_with_nested(LossError(problem, outputs));
   }
-}
-
-nn::Tensors inputs_of(const nn::Model& model, const data::Batch& batch) {
-  nn::Tensors inputs;
-  for (const auto& name : model.input_names()) {
-    inputs.push_back(batch[name == nn::kPassing ? "inputs" : name]);
-  }
-  return inputs;
 }
 
 }  // namespace
@@ -46,13 +29,7 @@ Task::Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward)
 Task::Task(std::shared_ptr<torch::nn::Module> module, Forward forward)
     : Task(std::move(module), of_inputs(std::move(forward))) {}
 
-Task::Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, BatchLoss loss)
-    : module_(std::move(module)), forward_(std::move(forward)), loss_(std::move(loss)) {}
-
-Task::Task(const std::shared_ptr<nn::Model>& model)
-    : module_(model), model_(model), forward_([model](const data::Batch& batch) {
-        return nn::only(model->forward(inputs_of(*model, batch)));
-      }) {}
+Task::Task(const std::shared_ptr<nn::Model>& model) : module_(model), model_(model) {}
 
 Task::BatchForward Task::of_inputs(Forward forward) {
   return
@@ -62,6 +39,12 @@ Task::BatchForward Task::of_inputs(Forward forward) {
 Task::BatchLoss Task::of_targets(Loss loss) {
   return [loss = std::move(loss)](const at::Tensor& outputs, const data::Batch& batch) {
     return loss(outputs, batch["targets"]);
+  };
+}
+
+Task::OutputsLoss Task::of_only(BatchLoss loss) {
+  return [loss = std::move(loss)](const Outputs& outputs, const data::Batch& batch) {
+    return loss(outputs.only(), batch);
   };
 }
 
@@ -75,14 +58,18 @@ const nn::Model& Task::blocks() const {
 }
 
 nn::Tensors Task::block_inputs(const data::Batch& batch) const {
-  return inputs_of(blocks(), batch);
+  nn::Tensors inputs;
+  for (const auto& name : blocks().input_names()) {
+    inputs.push_back(batch[name == nn::kPassing ? "inputs" : name]);
+  }
+  return inputs;
 }
 
-std::shared_ptr<nn::LossRequest> Task::loss_request(const data::Batch& batch,
-                                                    nn::LossRequest::Kind kind) const {
-  if (loss_ || !model_) return nullptr;
-  return std::make_shared<nn::LossRequest>(nn::LossRequest{
-      .model = model_.get(), .targets = batch["targets"], .ignored = kIgnored, .kind = kind});
+std::shared_ptr<const nn::OutputLoss> Task::output_loss(const data::Batch& batch,
+                                                        nn::OutputLoss::Kind kind) const {
+  if (!model_ || !model_->has_output_layer() || has_own_loss()) return nullptr;
+  return std::make_shared<nn::OutputLoss>(
+      nn::OutputLoss{.targets = batch["targets"], .ignored = kIgnored, .kind = kind});
 }
 
 void Task::recompute(layout::RecomputePlan plan) {
@@ -90,6 +77,13 @@ void Task::recompute(layout::RecomputePlan plan) {
   if (plan.empty()) return;
   blocks();
   *recomputing_ = nn::recompute(*model_, std::move(plan));
+}
+
+Outputs Task::outputs(const data::Batch& batch) const {
+  if (!model_) return Outputs(forward_(batch));
+  auto tensors = model_->forward(block_inputs(batch));
+  if (model_->blocks().empty()) return Outputs(nn::only(std::move(tensors)));
+  return {model_->blocks().back().gives, std::move(tensors)};
 }
 
 void Task::make_values() {
@@ -104,42 +98,42 @@ void Task::log_to(MetricLog* log, int64_t batch_size) {
   batch_size_ = batch_size;
 }
 
-at::Tensor Task::forward_with(std::shared_ptr<nn::LossRequest> request,
-                              const data::Batch& batch) const {
-  const nn::LossStateGuard asked({.request = std::move(request)});
-  return forward(batch);
+at::Tensor Task::loss(const Outputs& outputs, const data::Batch& batch) {
+  if (loss_) return loss_(outputs, batch);
+  return nn::cross_entropy(outputs.only(), {.targets = batch["targets"], .ignored = kIgnored});
 }
 
 at::Tensor Task::training_step(const data::Batch& batch) {
-  const auto request = loss_request(batch);
-  const at::Tensor outputs = forward_with(request, batch);
-  if (request && request->is_answered) return outputs;
-  return loss_of(outputs, [&](const at::Tensor& of) {
-    return loss_ ? loss_(of, batch) : cross_entropy(of, batch["targets"], at::Reduction::Mean);
-  });
+  if (auto asked = output_loss(batch)) {
+    return nn::only(model_->forward(block_inputs(batch), std::move(asked)));
+  }
+  return with_loss_errors(outputs(batch), [&](const Outputs& given) { return loss(given, batch); });
 }
 
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
-  const auto request = loss_request(batch, nn::LossRequest::Kind::each);
-  const at::Tensor outputs = forward_with(request, batch);
-  if (loss_) {
-    const auto loss = loss_of(outputs, [&](const at::Tensor& of) { return loss_(of, batch); });
-    evaluation.loss.update(loss, static_cast<double>(batch.size()));
+  if (has_own_loss()) {
+    const auto mean =
+        with_loss_errors(outputs(batch), [&](const Outputs& given) { return loss(given, batch); });
+    evaluation.loss.update(mean, static_cast<double>(batch.size()));
     return;
   }
-  const at::Tensor& targets = batch["targets"];
   // Losses of single samples are added up in float64: a rounded mean would depend on how
   // samples were put into batches.
-  const bool is_answered = request && request->is_answered;
-  const at::Tensor losses = is_answered ? outputs : loss_of(outputs, [&](const at::Tensor& logits) {
-    return cross_entropy(logits, targets, at::Reduction::None);
-  });
-  evaluation.loss.update(losses, targets.flatten().ne(kIgnored));
-  if (is_answered) {
-    evaluation.accuracy.update(request->predictions, targets.flatten());
-  } else {
-    evaluation.accuracy.update(outputs, targets);
+  const auto counts = [&] { return batch["targets"].flatten().ne(kIgnored); };
+  if (auto asked = output_loss(batch, nn::OutputLoss::Kind::each)) {
+    const auto rows = model_->forward(block_inputs(batch), std::move(asked));
+    evaluation.loss.update(rows[0], counts());
+    evaluation.accuracy.update(rows[1], batch["targets"].flatten());
+    return;
   }
+  const auto logits = outputs(batch);
+  const auto losses = with_loss_errors(logits, [&](const Outputs& given) {
+    return nn::cross_entropy(
+        given.only(),
+        {.targets = batch["targets"], .ignored = kIgnored, .kind = nn::OutputLoss::Kind::each});
+  });
+  evaluation.loss.update(losses, counts());
+  evaluation.accuracy.update(logits.only(), batch["targets"]);
 }
 
 OptimizerRecipe Task::configure_optimizers(const TrainOptions& options) {

@@ -1,4 +1,4 @@
-// A task: a module, its loss and its evaluation. A task knows nothing of ranks.
+// A task: a model, its loss and its evaluation. A task knows nothing of ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,14 @@
 
 #include "troika/compat/deferred_init.h"
 #include "troika/data/dataset.h"
-#include "troika/nn/loss_request.h"
+#include "troika/nn/output_layer.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/train/hooks.h"
 #include "troika/train/metric_log.h"
 #include "troika/train/metrics/mean.h"
 #include "troika/train/metrics/stat_scores.h"
 #include "troika/train/optimizer_recipe.h"
+#include "troika/train/outputs.h"
 
 namespace torch::nn {
 class Module;
@@ -34,9 +35,11 @@ struct Evaluation {
   Accuracy accuracy;
 };
 
-// Classification of images, or of the next token of a text: cross entropy of forward(inputs)
+// Classification of images, or of the next token of a text: cross entropy of the model's output
 // against the targets. A forward and a loss of the whole batch may read its named tensors. Override
-// the steps for anything else, and hooks for what is to happen between them.
+// loss(), or give one, for another loss; the steps for anything else; and hooks for what is to
+// happen between them. A step of its own needs the whole model in one place, blocks and a loss do
+// not (require_cuttable() in cuttable.h).
 class Task : public Hooks {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
@@ -44,12 +47,17 @@ class Task : public Hooks {
   // A tensor of one element, the mean over the batch.
   using Loss = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
   using BatchLoss = std::function<at::Tensor(const at::Tensor& outputs, const data::Batch& batch)>;
+  // For models of several outputs.
+  using OutputsLoss = std::function<at::Tensor(const Outputs& outputs, const data::Batch& batch)>;
 
   // `forward` must run `module`: logits of shape [..., classes] for targets of shape [...].
   Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward);
   Task(std::shared_ptr<torch::nn::Module> module, Forward forward);
   // With another loss than cross entropy, and then without accuracy.
-  Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, BatchLoss loss);
+  Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, BatchLoss loss)
+      : Task(std::move(module), std::move(forward)) {
+    loss_ = of_only(std::move(loss));
+  }
   Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, Loss loss)
       : Task(std::move(module), std::move(forward), of_targets(std::move(loss))) {}
   // For any module with a forward of one tensor, also in LibTorch's holder, as
@@ -64,10 +72,14 @@ class Task : public Hooks {
   // The same with another loss than cross entropy, and then without accuracy.
   template <typename M>
   Task(std::shared_ptr<M> module, Loss loss) : Task(module) {
-    loss_ = of_targets(std::move(loss));
+    loss_ = of_only(of_targets(std::move(loss)));
   }
   template <typename M>
   Task(std::shared_ptr<M> module, BatchLoss loss) : Task(module) {
+    loss_ = of_only(std::move(loss));
+  }
+  template <typename M>
+  Task(std::shared_ptr<M> module, OutputsLoss loss) : Task(module) {
     loss_ = std::move(loss);
   }
   // The model's own forward pass.
@@ -93,13 +105,20 @@ class Task : public Hooks {
   // What that model is called with: the batch's tensors by the names that its blocks take, and
   // `inputs` for what blocks of one tensor do. Throws Error(usage) for a name the batch lacks.
   nn::Tensors block_inputs(const data::Batch& batch) const;
-  // Asks that model for the loss of the batch (nn/loss_request.h); null where the task has another
-  // loss than cross entropy, or no blocks. Throws Error(usage) for a batch without `targets`.
-  std::shared_ptr<nn::LossRequest> loss_request(
-      const data::Batch& batch, nn::LossRequest::Kind kind = nn::LossRequest::Kind::mean) const;
+  // The loss to ask that model for, in place of its outputs; null where the task has another loss
+  // than cross entropy, or no model whose last block can be asked (nn::OutputLayer). Throws
+  // Error(usage) for a batch without `targets`.
+  std::shared_ptr<const nn::OutputLoss> output_loss(
+      const data::Batch& batch, nn::OutputLoss::Kind kind = nn::OutputLoss::Kind::mean) const;
 
-  // The mean loss of the batch, a tensor of one element to call backward() on.
+  // The mean loss of the batch, a tensor of one element to call backward() on: the loss that the
+  // task was made with, or else cross entropy of the only output. An override is given all outputs
+  // whole.
+  virtual at::Tensor loss(const Outputs& outputs, const data::Batch& batch);
+  // The same of the batch alone: the model's forward pass and loss().
   virtual at::Tensor training_step(const data::Batch& batch);
+  // Whether training_step() is overridden.
+  bool has_own_training_step() const;
   // Adds the batch to the evaluation; called without gradients and in evaluation mode.
   virtual void validation_step(const data::Batch& batch, Evaluation& evaluation);
   // The same for Trainer::test(): validation_step(), unless overridden.
@@ -118,8 +137,10 @@ class Task : public Hooks {
   virtual void log_to(MetricLog* log, int64_t batch_size);
 
  protected:
-  at::Tensor forward(const data::Batch& batch) const { return forward_(batch); }
-  at::Tensor forward(const at::Tensor& inputs) const { return forward_({inputs, {}}); }
+  // The model's outputs; forward() gives the only one.
+  Outputs outputs(const data::Batch& batch) const;
+  at::Tensor forward(const data::Batch& batch) const { return outputs(batch).only(); }
+  at::Tensor forward(const at::Tensor& inputs) const { return forward({inputs, {}}); }
 
   // For the steps: logs a number as MetricLog::log() does. In steps that are not part of a run it
   // does nothing.
@@ -132,17 +153,18 @@ class Task : public Hooks {
   MetricLog* log_target() const { return log_; }
 
  private:
-  at::Tensor forward_with(std::shared_ptr<nn::LossRequest> request, const data::Batch& batch) const;
   static BatchForward of_inputs(Forward forward);
   static BatchLoss of_targets(Loss loss);
+  static OutputsLoss of_only(BatchLoss loss);
+  bool has_own_loss() const;
 
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<compat::DeferredInit> values_;
-  std::shared_ptr<nn::Model> model_;  // the same, if the task was made of it alone
+  std::shared_ptr<nn::Model> model_;  // the same, if the task was made of its blocks
   // In the model, which copies of this task share.
   std::shared_ptr<nn::WrapperGuard> recomputing_ = std::make_shared<nn::WrapperGuard>();
-  BatchForward forward_;
-  BatchLoss loss_;  // none: cross entropy
+  BatchForward forward_;  // of a module without blocks
+  OutputsLoss loss_;      // none: cross entropy
   MetricLog* log_ = nullptr;
   int64_t batch_size_ = 1;
 };

@@ -16,6 +16,7 @@
 #include "troika/nn/attention.h"
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/cuttable.h"
 #include "troika/train/ended_run.h"
 #include "troika/train/fit.h"
 #include "troika/train/limits.h"
@@ -65,8 +66,10 @@ TrainOptions checked(TrainOptions options) {
   return options;
 }
 
-layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group) {
+layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group,
+                           const Task& task) {
   auto plan = resolve_plan(options, cluster_of(group));
+  require_cuttable(task, plan);
   require_runnable(plan, group.size());
   return plan;
 }
@@ -178,7 +181,7 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
-    const auto plan = runnable_plan(options_, group_);
+    const auto plan = runnable_plan(options_, group_, task);
     require_batch(options_, plan.mesh.replicas(0), training.size());
     const auto memory = memory_ ? *std::exchange(memory_, std::nullopt)
                                 : check_memory_of(options_, training, group_, &task);

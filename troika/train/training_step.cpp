@@ -186,8 +186,7 @@ void TrainingStep::plan_recomputation(const data::Batch& batch) {
   if (exchange_->shares_parameters()) exchange_->agree();
   std::vector<layout::BlockCost> costs = [&] {
     const nn::Autocast autocast(placement_.precision, placement_.device.type());
-    const nn::LossStateGuard asked({.request = task_.loss_request(batch)});
-    return nn::measure_blocks(task_.blocks(), task_.block_inputs(batch));
+    return nn::measure_blocks(task_.blocks(), task_.block_inputs(batch), task_.output_loss(batch));
   }();
   const auto agreed = at::empty({static_cast<int64_t>(costs.size()), 4}, at::kDouble);
   auto rows = agreed.accessor<double, 2>();

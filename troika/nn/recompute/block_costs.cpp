@@ -8,6 +8,7 @@
 #include "troika/compat/flop_counter.h"
 #include "troika/compat/saved_tensors.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/output_layer.h"
 #include "troika/nn/recompute/surroundings.h"
 
 namespace troika::nn {
@@ -43,8 +44,8 @@ class Counting : public compat::SavedTensorHooks {
 using Meter = std::function<double()>;
 
 // The block's outputs, and what it cost. `sources` are what gradients are made of.
-std::pair<Tensors, BlockCost> run(const Block& block, const Tensors& inputs,
-                                  const std::set<const void*>& state,
+std::pair<Tensors, BlockCost> run(const Block& block, const OutputLayer& layer,
+                                  const Tensors& inputs, const std::set<const void*>& state,
                                   const std::vector<at::Tensor>& sources, const Meter& spent) {
   auto known = state;
   for (const auto& input : inputs) known.insert(input.storage().data());
@@ -54,7 +55,7 @@ std::pair<Tensors, BlockCost> run(const Block& block, const Tensors& inputs,
   Tensors outputs;
   {
     const compat::SavedTensorGuard guard(counting);
-    outputs = block.forward(inputs);
+    outputs = block.forward(inputs, layer);
   }
   cost.forward = spent() - before;
   Tensors roots, gradients;
@@ -79,8 +80,9 @@ std::pair<Tensors, BlockCost> run(const Block& block, const Tensors& inputs,
 }
 
 // Each block runs so often, after a first time if more than once; the least counts.
-std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs, int measurements,
-                                       const Meter& spent) {
+std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs,
+                                       const std::shared_ptr<const OutputLoss>& loss,
+                                       int measurements, const Meter& spent) {
   std::set<const void*> state;
   std::vector<at::Tensor> buffers, model_parameters;
   for (const auto& entry : named_state(model)) {
@@ -95,20 +97,22 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs
     Flow flow(model.blocks(), model.input_names(), std::move(detached));
     for (size_t i = 0; i < model.blocks().size(); ++i) {
       const auto& block = model.blocks()[i];
-      const LossOfBlock loss(&model, i + 1 == model.blocks().size());
+      const bool gives_loss = loss && i + 1 == model.blocks().size();
+      const OutputLayer layer(gives_loss ? loss : nullptr);
       const Tensors taken = flow.take(block.takes, i + 1);
       std::vector<at::Tensor> sources = model_parameters;
       std::ranges::copy_if(taken, std::back_inserter(sources), &at::Tensor::requires_grad);
-      if (measurements > 1) run(block, taken, state, sources, spent);
-      auto [outputs, cost] = run(block, taken, state, sources, spent);
+      if (measurements > 1) run(block, layer, taken, state, sources, spent);
+      auto [outputs, cost] = run(block, layer, taken, state, sources, spent);
       for (int again = 1; again < measurements; ++again) {
-        const auto more = run(block, taken, state, sources, spent).second;
+        const auto more = run(block, layer, taken, state, sources, spent).second;
         cost.forward = std::min(cost.forward, more.forward);
         cost.backward = std::min(cost.backward, more.backward);
       }
       costs.push_back(cost);
-      require_outputs(block, outputs);
-      flow.give(block.gives, std::move(outputs));
+      const auto& gives = gives_loss ? loss->gives() : block.gives;
+      require_outputs(block, gives, outputs);
+      flow.give(gives, std::move(outputs));
     }
   });
   return costs;
@@ -116,16 +120,18 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs
 
 }  // namespace
 
-std::vector<BlockCost> measure_blocks(const Model& model, const Tensors& inputs) {
+std::vector<BlockCost> measure_blocks(const Model& model, const Tensors& inputs,
+                                      const std::shared_ptr<const OutputLoss>& loss) {
   const compat::FlopCounter::Pause pause;
   const Stopwatch watch;
-  return costs_of_blocks(model, inputs, kMeasurements, [&] { return watch.seconds(); });
+  return costs_of_blocks(model, inputs, loss, kMeasurements, [&] { return watch.seconds(); });
 }
 
-std::vector<BlockCost> estimate_blocks(const Model& model, const Tensors& inputs) {
+std::vector<BlockCost> estimate_blocks(const Model& model, const Tensors& inputs,
+                                       const std::shared_ptr<const OutputLoss>& loss) {
   const compat::FlopCounter counter;
   auto costs =
-      costs_of_blocks(model, inputs, 1, [&] { return static_cast<double>(counter.flops()); });
+      costs_of_blocks(model, inputs, loss, 1, [&] { return static_cast<double>(counter.flops()); });
   for (auto& cost : costs) {
     const double moving = kFlopsPerByte * static_cast<double>(cost.saved_bytes);
     cost.forward += moving;

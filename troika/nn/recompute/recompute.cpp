@@ -8,7 +8,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/loss_request.h"
+#include "troika/nn/output_layer.h"
 #include "troika/nn/recompute/checkpoint.h"
 
 namespace troika::nn {
@@ -52,20 +52,22 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
   Tensors run(const BlockRun& run, Tensors inputs, const InnerBlocks& next) override {
     const auto& blocks = next.model().blocks();
     Flow flow(blocks, names_into(blocks, run.begin, run.end), std::move(inputs));
-    run_part(run.begin, run.end, plan_, flow, /*again_until=*/0, next);
-    return flow.take(names_out_of(blocks, run.begin, run.end), run.end);
+    run_part(run, plan_, flow, next);
+    return flow.take(names_given(blocks, run), run.end);
   }
 
  private:
-  // Blocks [begin, end) under the part of a plan that has them; `again_until` as in BlockRun.
-  void run_part(size_t begin, size_t end, const RecomputePlan& part, Flow& flow, size_t again_until,
+  // The blocks of a run under the part of a plan that has them.
+  void run_part(const BlockRun& run, const RecomputePlan& part, Flow& flow,
                 const InnerBlocks& next) const {
     const auto& blocks = next.model().blocks();
+    const size_t begin = run.begin, end = run.end;
     size_t done = begin;
     const auto keep_until = [&](size_t stop) {
       for (; done < stop; ++done) {
-        const BlockRun one{done, done + 1, backward_from_[done], again_until};
-        flow.give(blocks[done].gives, next(one, flow.take(blocks[done].takes, done + 1)));
+        const BlockRun one{done, done + 1, backward_from_[done], run.again_until, run.loss};
+        flow.give(one.loss && one.end == blocks.size() ? one.loss->gives() : blocks[done].gives,
+                  next(one, flow.take(blocks[done].takes, done + 1)));
       }
     };
     for (const auto& segment : part) {
@@ -74,24 +76,24 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
                    fmt::format("blocks {} to {} are recomputed together, and run apart",
                                segment.begin, segment.end));
       // Blocks that give a loss have computed its gradients; these are less than logits.
-      if (segment.begin + 1 == blocks.size() && is_asked_for_loss(next.model())) break;
+      if (segment.begin + 1 == blocks.size() && run.loss) break;
       keep_until(segment.begin);
-      recompute(segment, flow, again_until, next);
+      recompute(segment, run, flow, next);
       done = segment.end;
     }
     keep_until(end);
   }
 
-  static bool is_asked_for_loss(const Model& model) {
-    const auto& request = LossState::current().request;
-    return request && request->model == &model;
-  }
-
-  void recompute(const RecomputedSegment& segment, Flow& flow, size_t again_until,
+  // A segment of a run.
+  void recompute(const RecomputedSegment& segment, const BlockRun& run, Flow& flow,
                  const InnerBlocks& next) const {
     const auto& blocks = next.model().blocks();
     const auto takes = names_into(blocks, segment.begin, segment.end);
-    const auto gives = names_out_of(blocks, segment.begin, segment.end);
+    BlockRun part{.begin = segment.begin,
+                  .end = segment.end,
+                  .again_until = run.again_until,
+                  .loss = run.loss};
+    const auto gives = names_given(blocks, part);
     CheckpointOptions options{.name = "block " + blocks[segment.begin].name,
                               .keep_products = segment.keep_products};
     if (segment.end > segment.begin + 1) {
@@ -104,11 +106,10 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
     const Tensors inputs = flow.take(takes, segment.end);
     // The graph may outlive this wrapper's guard, and who has the model.
     const auto again = [self = shared_from_this(), owner = next.model().weak_from_this().lock(),
-                        next, &segment, takes, gives,
-                        until = again_until](const Tensors& tensors) mutable {
+                        next, &segment, takes, gives, part](const Tensors& tensors) mutable {
       Flow inside(next.model().blocks(), takes, tensors);
-      self->run_part(segment.begin, segment.end, segment.inside, inside,
-                     std::exchange(until, segment.end), next);
+      self->run_part(part, segment.inside, inside, next);
+      part.again_until = segment.end;
       return inside.take(gives, segment.end);
     };
     flow.give(gives, checkpoint(again, inputs, options));

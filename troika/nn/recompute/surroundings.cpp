@@ -66,7 +66,6 @@ void Surroundings::restored(const std::vector<at::Tensor>& buffers,
     guards[i].emplace(autocast_[i].first, autocast_[i].second);
   }
   const DrawStateGuard draws(draws_);
-  const LossStateGuard loss(loss_);
   const at::AutoGradMode grad(true);
   work();
 }

@@ -10,12 +10,11 @@
 
 #include "troika/compat/autocast.h"
 #include "troika/nn/keyed_draws.h"
-#include "troika/nn/loss_request.h"
 
 namespace troika::nn {
 
 // The state of the random generators of the CPU and of a tensor's device, and this thread's keyed
-// draws, autocast and request for a loss, at its construction.
+// draws and autocast, at its construction.
 class Surroundings {
  public:
   explicit Surroundings(at::Device device);
@@ -25,7 +24,6 @@ class Surroundings {
 
  private:
   DrawState draws_ = DrawState::current();
-  LossState loss_ = LossState::current();
   std::vector<std::pair<at::Generator, at::Tensor>> random_;
   std::vector<std::pair<c10::DeviceType, compat::AutocastState>> autocast_;
 };

@@ -174,7 +174,7 @@ layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
   if (!budget) return layout::recompute_plan(choice.recompute, model_->blocks().size());
   const auto batch = some_batch(dataset_, 1);
   auto inputs = task_->block_inputs(batch);
-  auto request = task_->loss_request(batch);
+  const auto asked = task_->output_loss(batch);
   const compat::FakeTensorGuard no_memory;
   const auto enlarge = [&](at::Tensor& one) {
     auto sizes = one.sizes().vec();
@@ -184,11 +184,11 @@ layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
                     one.options().dtype(at::isFloatingType(type) ? precision.parameters : type));
   };
   for (auto& input : inputs) enlarge(input);
-  if (request) enlarge(request->targets);
-  const nn::LossStateGuard asked({.request = std::move(request)});
+  std::shared_ptr<nn::OutputLoss> loss;
+  if (asked) enlarge((loss = std::make_shared<nn::OutputLoss>(*asked))->targets);
   const nn::Autocast autocast(precision, at::kCPU);
   const nn::KeyedDraws draws(nn::some_samples(batch_of(choice)));
-  return layout::plan_for_budget(nn::estimate_blocks(*model_, inputs), *budget).plan;
+  return layout::plan_for_budget(nn::estimate_blocks(*model_, inputs, loss), *budget).plan;
 }
 
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {

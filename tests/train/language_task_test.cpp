@@ -87,6 +87,28 @@ TEST_F(LanguageTask, AsksNoModelThatAProgramRunsItself) {
   EXPECT_EQ(Task(model_).predict_step(batch_).dim(), 3);
 }
 
+// One that overrides the loss is given them as well, whatever it makes of them.
+class Smoothed : public Task {
+ public:
+  using Task::Task;
+  at::Tensor loss(const Outputs& outputs, const data::Batch& batch) override {
+    sizes = outputs.only().sizes().vec();
+    return Task::loss(outputs, batch) + 1;
+  }
+  std::vector<int64_t> sizes;
+};
+
+TEST_F(LanguageTask, ThatOverridesItsLossIsGivenLogits) {
+  Smoothed task(model_);
+  const at::NoGradGuard no_grad;
+  const auto plain = loss_of(model_->forward(batch_["inputs"]), at::Reduction::Mean);
+  EXPECT_NEAR(task.training_step(batch_).item<double>(), plain.item<double>() + 1, 1e-12);
+  EXPECT_EQ(task.sizes, (std::vector<int64_t>{kSamples, kLength, kClasses}));
+  Evaluation evaluation;
+  task.validation_step(batch_, evaluation);
+  EXPECT_NEAR(evaluation.loss.compute().item<double>(), plain.item<double>() + 1, 1e-12);
+}
+
 TEST_F(LanguageTask, OfAnotherLossIsGivenLogits) {
   Task task(model_,
             [](const at::Tensor& logits, const at::Tensor&) { return logits.square().mean(); });

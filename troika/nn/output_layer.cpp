@@ -1,0 +1,39 @@
+#include "troika/nn/output_layer.h"
+
+#include "troika/compat/torch.h"
+#include "troika/nn/linear_cross_entropy.h"
+
+namespace troika::nn {
+
+const std::vector<std::string>& OutputLoss::gives() const {
+  static const std::vector<std::string> mean{"loss"}, each{"loss", "predictions"};
+  return kind == Kind::mean ? mean : each;
+}
+
+at::Tensor cross_entropy(const at::Tensor& logits, const OutputLoss& loss) {
+  const auto type = at::promote_types(logits.scalar_type(), at::kFloat);
+  return at::cross_entropy_loss(
+      logits.flatten(0, -2).to(type), loss.targets.flatten(), /*weight=*/{},
+      loss.kind == OutputLoss::Kind::mean ? at::Reduction::Mean : at::Reduction::None,
+      loss.ignored);
+}
+
+Tensors BlockFunction::operator()(const Tensors& inputs) const {
+  return function_(inputs, OutputLayer());
+}
+
+Tensors OutputLayer::operator()(const at::Tensor& hidden, const at::Tensor& weight) const {
+  if (!loss_) return {at::linear(hidden, weight)};
+  const bool is_mean = loss_->kind == OutputLoss::Kind::mean;
+  if (!takes_linear_cross_entropy(hidden)) {
+    const auto logits = at::linear(hidden, weight);
+    Tensors given{cross_entropy(logits, *loss_)};
+    if (!is_mean) given.push_back(logits.flatten(0, -2).argmax(-1));
+    return given;
+  }
+  if (is_mean) return {linear_cross_entropy(hidden, weight, loss_->targets, loss_->ignored)};
+  auto rows = linear_cross_entropy_of_rows(hidden, weight, loss_->targets, loss_->ignored);
+  return {std::move(rows.losses), std::move(rows.predictions)};
+}
+
+}  // namespace troika::nn

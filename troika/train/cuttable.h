@@ -1,0 +1,16 @@
+// Whether a task can be cut into the stages of a plan.
+#pragma once
+
+namespace troika::layout {
+struct Plan;
+}
+
+namespace troika::train {
+
+class Task;
+
+// For a plan of several stages, throws Error(usage) naming the task's class where it overrides
+// training_step(), which needs the whole model in one place, and where it has no blocks to cut.
+void require_cuttable(const Task& task, const layout::Plan& plan);
+
+}  // namespace troika::train
