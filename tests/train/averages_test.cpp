@@ -114,7 +114,7 @@ TEST_F(Averages, EmaGoesOnOnOtherRanksAndStrategies) {
 }
 
 TEST_F(Averages, AnEmaMayAccompanySeveralRuns) {
-  const auto ema = std::make_shared<Ema>(TrainOptions::Ema{.enabled = true, .decay = 0.8});
+  const auto ema = std::make_shared<Ema>(EmaOptions{.enabled = true, .decay = 0.8});
   const auto first = fit(options_, 1, ema);
   expect_same(fit(options_, 1, ema), first);
 }

@@ -48,6 +48,8 @@ Rule count_or_flag();
 Rule number_or_share();
 // `known_as`: other programs' spellings, in lower case, with the name here that an error hints at.
 Rule one_of(std::vector<std::string> names, std::map<std::string, std::string> known_as = {});
+// The same, or empty.
+Rule one_of_or_none(std::vector<std::string> names);
 // The name that an error hints at for `text`, which is none of them: the one that `known_as` has
 // for it, or the nearest.
 std::string meant_name(const std::string& text, const std::vector<std::string>& names,

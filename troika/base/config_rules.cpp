@@ -79,6 +79,14 @@ Rule one_of(std::vector<std::string> names, std::map<std::string, std::string> k
           names, std::move(known_as)};
 }
 
+Rule one_of_or_none(std::vector<std::string> names) {
+  auto rule = one_of(std::move(names));
+  rule.holds = [is_one = std::move(rule.holds)](const Value& value) {
+    return std::get<std::string>(value).empty() || is_one(value);
+  };
+  return rule;
+}
+
 std::string meant_name(const std::string& text, const std::vector<std::string>& names,
                        const std::map<std::string, std::string>& known_as) {
   const auto known = known_as.find(lower_case(text));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "troika/comm/mesh_groups.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/train/loops.h"
 #include "troika/train/metric_log.h"
 #include "troika/train/options.h"

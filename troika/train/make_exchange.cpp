@@ -17,10 +17,8 @@ namespace {
 
 using layout::ExchangeMethod;
 
-// The options give the values that no plan has.
-parallel::DataParallelOptions data_parallel_options(const layout::Plan& plan,
-                                                    const TrainOptions& options, Trace* trace) {
-  auto result = options.ddp;
+parallel::DataParallelOptions data_parallel_options(const layout::Plan& plan, Trace* trace) {
+  parallel::DataParallelOptions result;
   result.bucket_bytes = plan.exchange.bucket_bytes;
   result.first_bucket_bytes = plan.exchange.first_bucket_bytes;
   result.find_unused_parameters = plan.exchange.find_unused_parameters;
@@ -75,7 +73,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   compat::DeferredInit* values) {
   require_replicas(plan, task);
   require_precision(plan);
-  const auto ddp = data_parallel_options(plan, options, trace);
+  const auto ddp = data_parallel_options(plan, trace);
   const auto& exchange = plan.exchange;
   if (exchange.method == ExchangeMethod::all_reduce) {
     return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);

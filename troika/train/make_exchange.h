@@ -12,7 +12,7 @@
 namespace troika::train {
 
 // Makes the plan's exchange for the task's module. `options` give what no plan has: the optimizer's
-// name, and the members of options.ddp that are no keys. Throws Error(usage) for a task with
+// name. Throws Error(usage) for a task with
 // another number of replicas than the plan has threads, and for a precision that the exchange
 // cannot do. Tells `trace` of gradients' ways, unless it is null. `values` are those of
 // parallel::ShardedOptions, for the third stage of ZeRO alone. Blocks; called by all ranks.

@@ -1,14 +1,12 @@
 #include "troika/train/options.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/layout/recompute.h"
-#include "troika/nn/attention.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
-#include "troika/train/callbacks/options.h"
-#include "troika/train/exchange_options.h"
 #include "troika/train/loggers/logger.h"
 #include "troika/train/resolve_plan.h"
 
@@ -16,13 +14,10 @@ namespace troika::train {
 
 namespace {
 
-using config::above;
-using config::above_to;
 using config::at_least;
 using config::between;
 using config::count_from;
 using config::count_or_flag;
-using config::from_to_below;
 using config::number_or_share;
 using config::one_of;
 using config::some_of;
@@ -197,19 +192,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
       "of a run or of a checkpoint; for validate, test and predict: whose weights, also a file");
 }
 
-// One of these, or empty.
-config::Rule one_of_or_none(const std::vector<std::string>& names) {
-  auto rule = one_of(names);
-  rule.holds = [one_of_them = rule.holds](const config::Value& value) {
-    return std::get<std::string>(value).empty() || one_of_them(value);
-  };
-  return rule;
-}
-
-void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weights& weights) {
-  table.add("model.name", &model.name,
-            "which model; empty in the options of a run whose module a program gave",
-            one_of_or_none(nn::model_names()));
+void add_weights(config::Table& table, TrainOptions::Weights& weights) {
   table.add(
       "model.weights", &weights.path,
       "start a new run from these weights: the folder of a run or of a checkpoint, last, best, or "
@@ -217,136 +200,11 @@ void add_model(config::Table& table, nn::ModelOptions& model, TrainOptions::Weig
   table.add("model.weights_strict", &weights.strict,
             "the weights must have all tensors of the model; false: take those that fit, and log "
             "which stay random");
-  if (model.name.empty()) return;  // a module of a program has none of the sizes below
-  table.add("model.dropout", &model.dropout,
-            "probability of dropout, for mlp, vgg*, inception_v3 and gpt; the same masks on any "
-            "number of ranks",
-            between(0.0, 1.0));
-  table.add("model.hidden_layers", &model.hidden_layers, "mlp: number of hidden layers",
-            at_least(int64_t{0}));
-  table.add("model.hidden_width", &model.hidden_width, "mlp: width of the hidden layers",
-            at_least(int64_t{1}));
-  table.add("model.layers", &model.layers, "gpt: number of transformer blocks",
-            at_least(int64_t{1}));
-  table.add("model.heads", &model.heads, "gpt: number of attention heads", at_least(int64_t{1}));
-  table.add("model.width", &model.width, "gpt: width of the embeddings", at_least(int64_t{1}));
-  table.add("model.attn_implementation", &model.attn_implementation,
-            "gpt: how attention is computed; eager: by products; sdpa: by LibTorch's fused "
-            "kernel, from LibTorch 2.0 on; auto: the faster one, docs/trainer.md",
-            one_of(nn::attention_names(), {{"math", "eager"},
-                                           {"products", "eager"},
-                                           {"fused", "sdpa"},
-                                           {"flash", "sdpa"},
-                                           {"flash_attention_2", "sdpa"}}));
-}
-
-// What make_dataset() reads beside the name.
-void add_named_data(config::Table& table, TrainOptions::Data& data) {
-  table.add("data.path", &data.path, "folder of the files of cifar10, cifar100 and idx");
-  table.add("data.files", &data.files, "text: the files to read, one after another");
-  table.add("data.train_samples", &data.train_samples,
-            "train on the first so many samples; 0: all (shapes: 10000)", at_least(int64_t{0}));
-  table.add("data.validation_samples", &data.validation_samples,
-            "validate on the first so many samples; 0: all (shapes: 2000)", at_least(int64_t{0}));
-  table.add("data.context", &data.context, "text: length of a sample in bytes",
-            at_least(int64_t{1}));
-  table.add("data.validation_fraction", &data.validation_fraction,
-            "text: share at the end that is held out for validation", between(0.0, 1.0));
-  table.add("data.augment", &data.augment, "random crops and flips of training images");
-}
-
-void add_data(config::Table& table, TrainOptions::Data& data) {
-  table.add("data.name", &data.name,
-            "which data set; empty in the options of a run whose data a program gave",
-            one_of_or_none(data::dataset_names()));
-  if (!data.name.empty()) add_named_data(table, data);
-  table.add("data.batch_size", &data.batch_size, "samples of a step on each process",
-            count_from(1));
-  table.add(
-      "data.global_batch_size", &data.global_batch_size,
-      "samples of a step on all processes together, in place of batch_size; 0: batch_size counts",
-      count_from(0));
-  table.add("data.workers", &data.workers, "threads of each process that load batches ahead",
-            between(int64_t{0}, int64_t{1024}));
-  table.add("data.prefetch", &data.prefetch, "batches that are loaded ahead",
-            between(int64_t{1}, int64_t{65536}));
-}
-
-void add_optim(config::Table& table, optim::OptimizerOptions& optimizer,
-               optim::ScheduleOptions& schedule) {
-  table.add("optim.name", &optimizer.name, "which optimizer", one_of(optim::optimizer_names()));
-  table.add("optim.lr", &optimizer.lr, "base learning rate", above(0.0));
-  table.add("optim.weight_decay", &optimizer.weight_decay, "strength of weight decay",
-            at_least(0.0));
-  table.add("optim.decay_vectors", &optimizer.decay_vectors,
-            "weight decay on biases and normalisations too, and with lars and lamb a rate of their "
-            "own");
-  table.add("optim.momentum", &optimizer.momentum, "momentum of sgd and lars", between(0.0, 1.0));
-  table.add("optim.nesterov", &optimizer.nesterov, "Nesterov momentum, for sgd");
-  table.add("optim.beta1", &optimizer.beta1, "of adam, adamw, adamw_8bit and lamb",
-            from_to_below(0.0, 1.0));
-  table.add("optim.beta2", &optimizer.beta2, "of adam, adamw, adamw_8bit and lamb",
-            from_to_below(0.0, 1.0));
-  table.add("optim.eps", &optimizer.eps, "of adam, adamw, adamw_8bit, lamb and adagrad",
-            above(0.0));
-  table.add("optim.trust_coefficient", &optimizer.trust_coefficient,
-            "of lars: a tensor's step as a share of its norm", above(0.0));
-  table.add("optim.scaling", &schedule.scaling,
-            "multiply lr by the global batch over reference_batch, or its square root; the warm-up "
-            "then starts at lr",
-            one_of(optim::scaling_names()));
-  table.add("optim.reference_batch", &schedule.reference_batch,
-            "global batch that lr is given for, see scaling", count_from(1));
-}
-
-void add_schedule(config::Table& table, optim::ScheduleOptions& schedule) {
-  table.add("optim.schedule", &schedule.name, "how the learning rate changes from step to step",
-            one_of(optim::schedule_names()));
-  table.add("optim.warmup_steps", &schedule.warmup_steps,
-            "the learning rate rises to lr linearly in so many first steps", at_least(int64_t{0}));
-  table.add("optim.final_factor", &schedule.final_factor,
-            "cosine, polynomial and one_cycle: last learning rate as a share of lr; plateau: the "
-            "least one",
-            between(0.0, 1.0));
-  table.add("optim.gamma", &schedule.gamma,
-            "step, multi_step and plateau: factor by which the learning rate falls",
-            above_to(0.0, 1.0));
-  table.add("optim.step_size", &schedule.step_size,
-            "step: the learning rate falls every so many optimizer steps", count_from(1));
-  table.add("optim.milestones", &schedule.milestones,
-            "multi_step: optimizer steps at which the learning rate falls, ascending");
-  table.add("optim.power", &schedule.power, "polynomial: exponent", above(0.0));
-  table.add("optim.start_factor", &schedule.start_factor,
-            "one_cycle: first learning rate as a share of lr", between(0.0, 1.0));
-  table.add("optim.rise_fraction", &schedule.rise_fraction,
-            "one_cycle: share of the steps in which the learning rate rises", between(0.0, 1.0));
-  table.add("optim.patience", &schedule.patience,
-            "plateau: the learning rate falls after so many validations in a row without a lower "
-            "loss, and one more",
-            count_from(0));
-  table.add("optim.threshold", &schedule.threshold,
-            "plateau: a loss is lower if it is by this share of the best loss", between(0.0, 1.0));
-}
-
-void add_offload(config::Table& table, TrainOptions& options) {
-  table.add(
-      "offload.activations", &options.offload.activations,
-      "folder for files that hold activations between forward and backward pass; host: those "
-      "of a GPU are in host memory; empty: where they are made; docs/precision-and-memory.md");
-  table.add("offload.optimizer", &options.optimizer.offload,
-            "folder for files that hold the optimizer's states; empty: memory");
 }
 
 // PyTorch's scripts, Hugging Face's transformers, torchrun and nanoGPT call them so.
 void add_other_names(config::Table& table) {
   const std::pair<const char*, std::vector<const char*>> names[] = {
-      {"optim.lr", {"learning_rate", "base_lr"}},
-      {"optim.name", {"optimizer", "opt"}},
-      {"optim.schedule", {"scheduler", "lr_scheduler", "lr_scheduler_type"}},
-      {"optim.weight_decay", {"wd"}},
-      {"data.name", {"data", "dataset"}},
-      {"data.batch_size", {"bs", "per_device_train_batch_size"}},
-      {"data.workers", {"num_workers", "dataloader_num_workers"}},
       {"trainer.max_epochs", {"epochs", "num_epochs", "n_epochs", "num_train_epochs"}},
       {"trainer.max_steps", {"steps", "num_steps", "max_iters"}},
       {"trainer.devices", {"gpus", "num_gpus", "num_processes", "nproc_per_node"}},
@@ -379,13 +237,27 @@ config::Table make_table(TrainOptions& options) {
   config::Table table;
   add_run(table, options.run);
   add_trainer(table, options.trainer);
-  add_callbacks(table, options);
-  add_model(table, options.model, options.weights);
-  add_data(table, options.data);
-  add_optim(table, options.optimizer, options.schedule);
-  add_schedule(table, options.schedule);
-  add_offload(table, options);
-  add_exchange(table, options);
+  add_options(table, options.checkpoint);
+  add_options(table, options.early_stopping);
+  add_options(table, options.timer);
+  add_options(table, options.ema);
+  add_options(table, options.swa);
+  add_options(table, options.statistics);
+  add_options(table, options.throughput);
+  nn::add_name(table, options.model);
+  add_weights(table, options.weights);
+  nn::add_sizes(table, options.model);
+  data::add_options(table, options.data);
+  optim::add_options(table, options.optimizer);
+  optim::add_options(table, options.schedule);
+  nn::add_options(table, options.offload);
+  optim::add_offload(table, options.optimizer);
+  comm::add_options(table, options.comm);
+  parallel::add_options(table, options.ddp);
+  parallel::add_options(table, options.horovod);
+  parallel::add_options(table, options.zero);
+  parallel::add_options(table, options.local_sgd);
+  parallel::add_options(table, options.diloco);
   add_other_names(table);
   return table;
 }

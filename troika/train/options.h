@@ -1,18 +1,20 @@
 // Everything a training run can be told, as plain data, and the one table of it that drives
-// parsing, defaults, validation, help and docs/configuration.md.
+// parsing, defaults, validation, help and docs/configuration.md. Each room declares its own
+// options, and binds them to their keys.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "troika/base/config.h"
-#include "troika/data/make_dataset.h"
-#include "troika/nn/zoo.h"
-#include "troika/optim/optimizer.h"
-#include "troika/optim/schedule.h"
-#include "troika/parallel/data_parallel.h"
+#include "troika/comm/options.h"
+#include "troika/data/options.h"
+#include "troika/nn/options.h"
+#include "troika/optim/options.h"
+#include "troika/parallel/options.h"
+#include "troika/train/callbacks/options.h"
 
 namespace troika::train {
 
@@ -65,117 +67,28 @@ struct TrainOptions {
     std::string ckpt_path;
   } trainer;
 
-  struct Offload {
-    std::string activations = "";
-  } offload;
-
-  struct Checkpoint {
-    bool enabled = true;
-    int64_t every_n_epochs = 1;
-    int64_t every_n_train_steps = 0;
-    std::string monitor = {};
-    std::string mode = "min";
-    int64_t save_top_k = 1;
-    std::string save_last = "true";
-    std::string save_on_train_epoch_end = "auto";
-    std::string train_time_interval = {};
-    bool async = false;
-    bool weights_only = false;
-    bool on_exception = false;
-  } checkpoint;
-
-  // A threshold of NaN is none.
-  struct EarlyStopping {
-    std::string monitor;
-    std::string mode = "min";
-    int64_t patience = 3;
-    double min_delta = 0;
-    bool strict = true;
-    bool check_finite = true;
-    double stopping_threshold = std::numeric_limits<double>::quiet_NaN();
-    double divergence_threshold = std::numeric_limits<double>::quiet_NaN();
-  } early_stopping;
-
-  struct Timer {
-    std::string interval = "step";
-    bool verbose = false;
-  } timer;
-
-  struct Ema {
-    bool enabled = false;
-    double decay = 0.999;
-    int64_t update_every_n_steps = 1;
-    int64_t update_starting_at_step = 0;
-    bool use_buffers = true;
-  } ema;
-
-  struct Swa {
-    double swa_lrs = 0;
-    std::string swa_epoch_start = "0.8";
-    int64_t annealing_epochs = 10;
-    std::string annealing_strategy = "cos";
-  } swa;
-
-  struct Statistics {
-    int64_t every_n_steps = 0;
-    std::vector<std::string> of = {"gradients", "weights"};
-    std::string per = "parameter";
-  } statistics;
-
-  struct Throughput {
-    bool enabled = false;
-    double available_flops = 0;
-  } throughput;
+  ModelCheckpointOptions checkpoint;
+  EarlyStoppingOptions early_stopping;
+  TimerOptions timer;
+  EmaOptions ema;
+  SwaOptions swa;
+  StatisticsOptions statistics;
+  ThroughputOptions throughput;
 
   // In what fit() writes: those of the module that it trained, with an empty name unless
   // nn::make_model() made that.
   nn::ModelOptions model;
-
-  struct Data : data::DataOptions {
-    int64_t batch_size = 32;
-    int64_t global_batch_size = 0;
-    int64_t workers = 1;
-    int64_t prefetch = 4;
-  } data;
-
+  nn::OffloadOptions offload;
+  data::RunDataOptions data;
   optim::OptimizerOptions optimizer;
   optim::ScheduleOptions schedule;
 
-  struct Comm {
-    std::string backend = "auto";
-    std::string protection = "none";
-    int64_t streams = 1;
-    std::string algorithm = "auto";
-    double timeout_seconds = 300;
-    double stall_warning_seconds = 30;
-    double join_timeout_seconds = 60;
-    double bucket_megabytes = 25;
-    double first_bucket_megabytes = 1;
-  } comm;
-
-  // Sizes of buckets are those of `comm`.
-  parallel::DataParallelOptions ddp;
-
-  struct Horovod {
-    int64_t backward_passes_per_step = 1;
-    bool average_aggregated_gradients = false;
-  } horovod;
-
-  struct Zero {
-    int64_t group_size = 0;
-  } zero;
-
-  struct LocalSgd {
-    int64_t period = 4;
-    int64_t warmup_steps = 100;
-  } local_sgd;
-
-  struct DiLoCo {
-    int64_t period = 500;
-    int64_t warmup_steps = 0;
-    double outer_lr = 0.7;
-    double outer_momentum = 0.9;
-  } diloco;
+  comm::CommOptions comm;
+  parallel::DdpOptions ddp;
+  parallel::HorovodOptions horovod;
+  parallel::ZeroOptions zero;
+  parallel::LocalSgdOptions local_sgd;
+  parallel::DiLoCoOptions diloco;
 
   // The weights that a new run begins from.
   struct Weights {

@@ -88,7 +88,7 @@ void require_group_of(const TrainOptions& options, const comm::Group& group) {
   require_nodes(options, group);
   if (group.size() == 1) return;  // sends nothing
   const auto& comm = options.comm;
-  const TrainOptions::Comm defaults;
+  const comm::CommOptions defaults;
   const auto& made = group.options();
   require_made_with("comm.timeout_seconds", comm.timeout_seconds, defaults.timeout_seconds,
                     seconds(made.timeout));

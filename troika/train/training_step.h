@@ -12,6 +12,7 @@
 #include "troika/nn/offload.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
+#include "troika/parallel/exchange.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/optimization.h"
 #include "troika/train/optimizer_recipe.h"

@@ -11,7 +11,7 @@
 
 namespace troika::train {
 
-EarlyStopping::EarlyStopping(const TrainOptions::EarlyStopping& options)
+EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
     : options_(options), monitor_(options.monitor, options.mode), best_(monitor_.worst()) {}
 
 void EarlyStopping::on_validation_end(FitContext& context) {

@@ -11,7 +11,7 @@ namespace troika::train {
 // epochs. Ranks decide alike, as the metric is the same on all.
 class EarlyStopping : public Callback {
  public:
-  explicit EarlyStopping(const TrainOptions::EarlyStopping& options);
+  explicit EarlyStopping(const EarlyStoppingOptions& options);
 
   std::string name() const override { return "early_stopping"; }
   bool monitors() const override { return true; }
@@ -27,7 +27,7 @@ class EarlyStopping : public Callback {
   // Why to stop, or nothing.
   std::string judge(double value);
 
-  const TrainOptions::EarlyStopping options_;
+  const EarlyStoppingOptions options_;
   const Monitor monitor_;
   double best_;
   int64_t waited_ = 0;      // times in a row without improvement

@@ -6,7 +6,7 @@
 
 namespace troika::train {
 
-Ema::Ema(const TrainOptions::Ema& options)
+Ema::Ema(const EmaOptions& options)
     : options_(options), average_(options.decay, options.use_buffers) {}
 
 void Ema::on_fit_start(FitContext& context) {

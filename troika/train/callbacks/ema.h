@@ -14,7 +14,7 @@ namespace troika::train {
 // it, behind kRawPrefix.
 class Ema : public Callback {
  public:
-  explicit Ema(const TrainOptions::Ema& options);
+  explicit Ema(const EmaOptions& options);
 
   std::string name() const override { return "ema"; }
   // Throws Error(usage) for strategies whose ranks train different weights between averages, and
@@ -31,7 +31,7 @@ class Ema : public Callback {
   void load_state(const CheckpointReader& saved, const std::string& prefix) override;
 
  private:
-  const TrainOptions::Ema options_;
+  const EmaOptions options_;
   WeightAverage average_;
 };
 

@@ -39,13 +39,13 @@ void require_one_of(const char* option, const std::string& value,
                .expected = names[0] + ", " + names[1] + " or " + names[2]});
 }
 
-Monitor monitor_of(const TrainOptions::Checkpoint& options) {
+Monitor monitor_of(const ModelCheckpointOptions& options) {
   return {options.monitor, options.mode};
 }
 
 }  // namespace
 
-ModelCheckpoint::ModelCheckpoint(const TrainOptions::Checkpoint& options)
+ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
     : options_(options),
       monitor_(monitor_of(options)),
       interval_(seconds_of("checkpoint.train_time_interval", options.train_time_interval)),

@@ -25,7 +25,7 @@ namespace troika::train {
 class ModelCheckpoint : public Callback {
  public:
   // Throws Error(usage) for a save_last or save_on_train_epoch_end that means nothing.
-  explicit ModelCheckpoint(const TrainOptions::Checkpoint& options);
+  explicit ModelCheckpoint(const ModelCheckpointOptions& options);
 
   const CheckpointManager& manager() const { return manager_; }
 
@@ -59,7 +59,7 @@ class ModelCheckpoint : public Callback {
   // Nothing before the metric was logged.
   std::optional<double> score(const FitContext& context) const;
 
-  const TrainOptions::Checkpoint options_;
+  const ModelCheckpointOptions options_;
   const Monitor monitor_;
   const double interval_;     // seconds
   double considered_at_ = 0;  // the run's time, at the latest that was due by it

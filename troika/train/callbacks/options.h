@@ -1,13 +1,86 @@
-// Options of the callbacks that have sections of their own.
+// What a run can be told about the callbacks that have sections of their own.
 #pragma once
 
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
 #include "troika/base/config.h"
-#include "troika/train/options.h"
 
 namespace troika::train {
 
-// A part of make_table(): sections [checkpoint], [early_stopping], [timer], [ema], [swa],
-// [statistics] and [throughput].
-void add_callbacks(config::Table& table, TrainOptions& options);
+// Section [checkpoint].
+struct ModelCheckpointOptions {
+  bool enabled = true;
+  int64_t every_n_epochs = 1;
+  int64_t every_n_train_steps = 0;
+  std::string monitor = {};
+  std::string mode = "min";
+  int64_t save_top_k = 1;
+  std::string save_last = "true";
+  std::string save_on_train_epoch_end = "auto";
+  std::string train_time_interval = {};
+  bool async = false;
+  bool weights_only = false;
+  bool on_exception = false;
+};
+
+// Section [early_stopping]. A threshold of NaN is none.
+struct EarlyStoppingOptions {
+  std::string monitor;
+  std::string mode = "min";
+  int64_t patience = 3;
+  double min_delta = 0;
+  bool strict = true;
+  bool check_finite = true;
+  double stopping_threshold = std::numeric_limits<double>::quiet_NaN();
+  double divergence_threshold = std::numeric_limits<double>::quiet_NaN();
+};
+
+// Section [timer].
+struct TimerOptions {
+  std::string interval = "step";
+  bool verbose = false;
+};
+
+// Section [ema].
+struct EmaOptions {
+  bool enabled = false;
+  double decay = 0.999;
+  int64_t update_every_n_steps = 1;
+  int64_t update_starting_at_step = 0;
+  bool use_buffers = true;
+};
+
+// Section [swa].
+struct SwaOptions {
+  double swa_lrs = 0;
+  std::string swa_epoch_start = "0.8";
+  int64_t annealing_epochs = 10;
+  std::string annealing_strategy = "cos";
+};
+
+// Section [statistics].
+struct StatisticsOptions {
+  int64_t every_n_steps = 0;
+  std::vector<std::string> of = {"gradients", "weights"};
+  std::string per = "parameter";
+};
+
+// Section [throughput].
+struct ThroughputOptions {
+  bool enabled = false;
+  double available_flops = 0;
+};
+
+// Each binds the options to their keys. They must outlive the table.
+void add_options(config::Table& table, ModelCheckpointOptions& options);
+void add_options(config::Table& table, EarlyStoppingOptions& options);
+void add_options(config::Table& table, TimerOptions& options);
+void add_options(config::Table& table, EmaOptions& options);
+void add_options(config::Table& table, SwaOptions& options);
+void add_options(config::Table& table, StatisticsOptions& options);
+void add_options(config::Table& table, ThroughputOptions& options);
 
 }  // namespace troika::train

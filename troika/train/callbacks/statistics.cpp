@@ -25,7 +25,7 @@ std::string block_of(const std::string& parameter) {
 
 }  // namespace
 
-StatisticsMonitor::StatisticsMonitor(const TrainOptions::Statistics& options)
+StatisticsMonitor::StatisticsMonitor(const StatisticsOptions& options)
     : options_(options),
       of_gradients_(has(options.of, "gradients")),
       of_weights_(has(options.of, "weights")) {}

@@ -17,7 +17,7 @@ namespace troika::train {
 // of local steps' gradients it is their mean. A parameter without gradient counts for nothing.
 class StatisticsMonitor : public Callback {
  public:
-  explicit StatisticsMonitor(const TrainOptions::Statistics& options);
+  explicit StatisticsMonitor(const StatisticsOptions& options);
 
   std::string name() const override { return "statistics"; }
   void on_fit_start(FitContext& context) override;
@@ -28,7 +28,7 @@ class StatisticsMonitor : public Callback {
   void log(FitContext& context, const std::string& what, const std::vector<at::Tensor>& tensors,
            double scale) const;
 
-  const TrainOptions::Statistics options_;
+  const StatisticsOptions options_;
   const bool of_gradients_;
   const bool of_weights_;
   std::vector<optim::Parameter> parameters_;  // whole, or this rank's part

@@ -107,7 +107,7 @@ void renew_batch_norm(torch::nn::Module& module, const comm::Group& replicas,
   }
 }
 
-Swa::Swa(const TrainOptions::Swa& options, int64_t max_epochs)
+Swa::Swa(const SwaOptions& options, int64_t max_epochs)
     : options_(options),
       first_epoch_(epoch_of(options.swa_epoch_start, max_epochs)),
       epochs_(max_epochs) {

@@ -22,7 +22,7 @@ namespace troika::train {
 class Swa : public Callback {
  public:
   // Throws Error(usage) for an epoch that is neither a number below max_epochs nor a share.
-  Swa(const TrainOptions::Swa& options, int64_t max_epochs);
+  Swa(const SwaOptions& options, int64_t max_epochs);
 
   std::string name() const override { return "swa"; }
   // Throws Error(usage) for strategy dp where there are batch norms: its threads share no
@@ -41,7 +41,7 @@ class Swa : public Callback {
  private:
   double rate(int64_t epoch) const;
 
-  const TrainOptions::Swa options_;
+  const SwaOptions options_;
   const int64_t first_epoch_;
   const int64_t epochs_;
   torch::nn::Module* module_ = nullptr;

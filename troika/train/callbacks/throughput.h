@@ -20,7 +20,7 @@ namespace troika::train {
 // no roofline then.
 class Throughput : public Callback {
  public:
-  explicit Throughput(const TrainOptions::Throughput& options) : options_(options) {}
+  explicit Throughput(const ThroughputOptions& options) : options_(options) {}
 
   std::string name() const override { return "throughput"; }
   void on_train_start(FitContext& context) override;
@@ -33,7 +33,7 @@ class Throughput : public Callback {
   // Called by all ranks after the first pass.
   void sum_up_work(FitContext& context, const data::Batch& batch);
 
-  const TrainOptions::Throughput options_;
+  const ThroughputOptions options_;
   double peak_ = 0;       // FLOPs a second, of this rank
   double bandwidth_ = 0;  // bytes a second
   std::optional<compat::FlopCounter> counter_;

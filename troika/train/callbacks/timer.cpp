@@ -8,7 +8,7 @@
 
 namespace troika::train {
 
-Timer::Timer(const std::string& duration, const TrainOptions::Timer& options)
+Timer::Timer(const std::string& duration, const TimerOptions& options)
     : options_(options), duration_(seconds_of("trainer.max_time", duration)) {}
 
 void Timer::look(FitContext& context, bool may_stop) {

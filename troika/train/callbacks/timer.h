@@ -15,7 +15,7 @@ namespace troika::train {
 class Timer : public Callback {
  public:
   // Throws Error(usage) for another form of time.
-  explicit Timer(const std::string& duration, const TrainOptions::Timer& options = {});
+  explicit Timer(const std::string& duration, const TimerOptions& options = {});
 
   std::string name() const override { return "timer"; }
   bool keeps_time() const override { return std::isfinite(duration_); }
@@ -39,7 +39,7 @@ class Timer : public Callback {
  private:
   void look(FitContext& context, bool may_stop);
 
-  const TrainOptions::Timer options_;
+  const TimerOptions options_;
   const double duration_;  // seconds
   double now_ = 0;         // the run's time, as ranks agree on it
   double training_ = 0;

@@ -1,0 +1,27 @@
+// What a run can be told about how its ranks communicate.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "troika/base/config.h"
+
+namespace troika::comm {
+
+// Section [comm].
+struct CommOptions {
+  std::string backend = "auto";
+  std::string protection = "none";
+  int64_t streams = 1;
+  std::string algorithm = "auto";
+  double timeout_seconds = 300;
+  double stall_warning_seconds = 30;
+  double join_timeout_seconds = 60;
+  double bucket_megabytes = 25;
+  double first_bucket_megabytes = 1;
+};
+
+// Binds the options to their keys. They must outlive the table.
+void add_options(config::Table& table, CommOptions& options);
+
+}  // namespace troika::comm

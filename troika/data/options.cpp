@@ -1,0 +1,53 @@
+#include "troika/data/options.h"
+
+namespace troika::data {
+
+namespace {
+
+using config::at_least;
+using config::between;
+using config::count_from;
+using config::one_of_or_none;
+
+// What make_dataset() reads beside the name.
+void add_dataset(config::Table& table, DataOptions& options) {
+  table.add("data.path", &options.path, "folder of the files of cifar10, cifar100 and idx");
+  table.add("data.files", &options.files, "text: the files to read, one after another");
+  table.add("data.train_samples", &options.train_samples,
+            "train on the first so many samples; 0: all (shapes: 10000)", at_least(int64_t{0}));
+  table.add("data.validation_samples", &options.validation_samples,
+            "validate on the first so many samples; 0: all (shapes: 2000)", at_least(int64_t{0}));
+  table.add("data.context", &options.context, "text: length of a sample in bytes",
+            at_least(int64_t{1}));
+  table.add("data.validation_fraction", &options.validation_fraction,
+            "text: share at the end that is held out for validation", between(0.0, 1.0));
+  table.add("data.augment", &options.augment, "random crops and flips of training images");
+}
+
+}  // namespace
+
+void add_options(config::Table& table, RunDataOptions& options) {
+  table.add("data.name", &options.name,
+            "which data set; empty in the options of a run whose data a program gave",
+            one_of_or_none(dataset_names()));
+  if (!options.name.empty()) add_dataset(table, options);
+  table.add("data.batch_size", &options.batch_size, "samples of a step on each process",
+            count_from(1));
+  table.add(
+      "data.global_batch_size", &options.global_batch_size,
+      "samples of a step on all processes together, in place of batch_size; 0: batch_size counts",
+      count_from(0));
+  table.add("data.workers", &options.workers, "threads of each process that load batches ahead",
+            between(int64_t{0}, int64_t{1024}));
+  table.add("data.prefetch", &options.prefetch, "batches that are loaded ahead",
+            between(int64_t{1}, int64_t{65536}));
+  for (const char* name : {"data", "dataset"}) table.add_known_as(name, "data.name");
+  for (const char* name : {"bs", "per_device_train_batch_size"}) {
+    table.add_known_as(name, "data.batch_size");
+  }
+  for (const char* name : {"num_workers", "dataloader_num_workers"}) {
+    table.add_known_as(name, "data.workers");
+  }
+}
+
+}  // namespace troika::data

@@ -1,0 +1,49 @@
+#include "troika/nn/options.h"
+
+#include "troika/nn/attention.h"
+
+namespace troika::nn {
+
+using config::at_least;
+using config::between;
+using config::one_of;
+using config::one_of_or_none;
+
+void add_name(config::Table& table, ModelOptions& options) {
+  table.add("model.name", &options.name,
+            "which model; empty in the options of a run whose module a program gave",
+            one_of_or_none(model_names()));
+}
+
+void add_sizes(config::Table& table, ModelOptions& options) {
+  if (options.name.empty()) return;  // a module of a program has none of these
+  table.add("model.dropout", &options.dropout,
+            "probability of dropout, for mlp, vgg*, inception_v3 and gpt; the same masks on any "
+            "number of ranks",
+            between(0.0, 1.0));
+  table.add("model.hidden_layers", &options.hidden_layers, "mlp: number of hidden layers",
+            at_least(int64_t{0}));
+  table.add("model.hidden_width", &options.hidden_width, "mlp: width of the hidden layers",
+            at_least(int64_t{1}));
+  table.add("model.layers", &options.layers, "gpt: number of transformer blocks",
+            at_least(int64_t{1}));
+  table.add("model.heads", &options.heads, "gpt: number of attention heads", at_least(int64_t{1}));
+  table.add("model.width", &options.width, "gpt: width of the embeddings", at_least(int64_t{1}));
+  table.add("model.attn_implementation", &options.attn_implementation,
+            "gpt: how attention is computed; eager: by products; sdpa: by LibTorch's fused "
+            "kernel, from LibTorch 2.0 on; auto: the faster one, docs/trainer.md",
+            one_of(attention_names(), {{"math", "eager"},
+                                       {"products", "eager"},
+                                       {"fused", "sdpa"},
+                                       {"flash", "sdpa"},
+                                       {"flash_attention_2", "sdpa"}}));
+}
+
+void add_options(config::Table& table, OffloadOptions& options) {
+  table.add(
+      "offload.activations", &options.activations,
+      "folder for files that hold activations between forward and backward pass; host: those "
+      "of a GPU are in host memory; empty: where they are made; docs/precision-and-memory.md");
+}
+
+}  // namespace troika::nn

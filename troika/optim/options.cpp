@@ -1,0 +1,77 @@
+#include "troika/optim/options.h"
+
+namespace troika::optim {
+
+using config::above;
+using config::above_to;
+using config::at_least;
+using config::between;
+using config::count_from;
+using config::from_to_below;
+using config::one_of;
+
+void add_options(config::Table& table, OptimizerOptions& options) {
+  table.add("optim.name", &options.name, "which optimizer", one_of(optimizer_names()));
+  table.add("optim.lr", &options.lr, "base learning rate", above(0.0));
+  table.add("optim.weight_decay", &options.weight_decay, "strength of weight decay", at_least(0.0));
+  table.add("optim.decay_vectors", &options.decay_vectors,
+            "weight decay on biases and normalisations too, and with lars and lamb a rate of their "
+            "own");
+  table.add("optim.momentum", &options.momentum, "momentum of sgd and lars", between(0.0, 1.0));
+  table.add("optim.nesterov", &options.nesterov, "Nesterov momentum, for sgd");
+  table.add("optim.beta1", &options.beta1, "of adam, adamw, adamw_8bit and lamb",
+            from_to_below(0.0, 1.0));
+  table.add("optim.beta2", &options.beta2, "of adam, adamw, adamw_8bit and lamb",
+            from_to_below(0.0, 1.0));
+  table.add("optim.eps", &options.eps, "of adam, adamw, adamw_8bit, lamb and adagrad", above(0.0));
+  table.add("optim.trust_coefficient", &options.trust_coefficient,
+            "of lars: a tensor's step as a share of its norm", above(0.0));
+  for (const char* name : {"learning_rate", "base_lr"}) table.add_known_as(name, "optim.lr");
+  for (const char* name : {"optimizer", "opt"}) table.add_known_as(name, "optim.name");
+  table.add_known_as("wd", "optim.weight_decay");
+}
+
+void add_options(config::Table& table, ScheduleOptions& options) {
+  table.add("optim.scaling", &options.scaling,
+            "multiply lr by the global batch over reference_batch, or its square root; the warm-up "
+            "then starts at lr",
+            one_of(scaling_names()));
+  table.add("optim.reference_batch", &options.reference_batch,
+            "global batch that lr is given for, see scaling", count_from(1));
+  table.add("optim.schedule", &options.name, "how the learning rate changes from step to step",
+            one_of(schedule_names()));
+  table.add("optim.warmup_steps", &options.warmup_steps,
+            "the learning rate rises to lr linearly in so many first steps", at_least(int64_t{0}));
+  table.add("optim.final_factor", &options.final_factor,
+            "cosine, polynomial and one_cycle: last learning rate as a share of lr; plateau: the "
+            "least one",
+            between(0.0, 1.0));
+  table.add("optim.gamma", &options.gamma,
+            "step, multi_step and plateau: factor by which the learning rate falls",
+            above_to(0.0, 1.0));
+  table.add("optim.step_size", &options.step_size,
+            "step: the learning rate falls every so many optimizer steps", count_from(1));
+  table.add("optim.milestones", &options.milestones,
+            "multi_step: optimizer steps at which the learning rate falls, ascending");
+  table.add("optim.power", &options.power, "polynomial: exponent", above(0.0));
+  table.add("optim.start_factor", &options.start_factor,
+            "one_cycle: first learning rate as a share of lr", between(0.0, 1.0));
+  table.add("optim.rise_fraction", &options.rise_fraction,
+            "one_cycle: share of the steps in which the learning rate rises", between(0.0, 1.0));
+  table.add("optim.patience", &options.patience,
+            "plateau: the learning rate falls after so many validations in a row without a lower "
+            "loss, and one more",
+            count_from(0));
+  table.add("optim.threshold", &options.threshold,
+            "plateau: a loss is lower if it is by this share of the best loss", between(0.0, 1.0));
+  for (const char* name : {"scheduler", "lr_scheduler", "lr_scheduler_type"}) {
+    table.add_known_as(name, "optim.schedule");
+  }
+}
+
+void add_offload(config::Table& table, OptimizerOptions& options) {
+  table.add("offload.optimizer", &options.offload,
+            "folder for files that hold the optimizer's states; empty: memory");
+}
+
+}  // namespace troika::optim
