@@ -27,8 +27,8 @@ std::vector<at::Tensor> make_parameters() {
   const auto model = troika::nn::make_model({.name = "resnet50"});
   std::vector<at::Tensor> parameters;
   for (auto& item : troika::nn::trained_parameters(*model)) {
-    item.tensor.mutable_grad() = at::randn_like(item.tensor) * 0.01;
-    parameters.push_back(item.tensor);
+    item.second.mutable_grad() = at::randn_like(item.second) * 0.01;
+    parameters.push_back(item.second);
   }
   return parameters;
 }

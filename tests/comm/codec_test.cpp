@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tests/support/errors.h"
+#include "tests/support/state_dict.h"
 #include "troika/base/random.h"
 #include "troika/comm/codec/orthonormal.h"
 #include "troika/comm/local/local.h"
@@ -159,7 +160,7 @@ TEST_P(Sizes, WhatWasGivenIsWhatWasAppliedPlusTheMemories) {
           given += mine;
           applied += averaged(*codec, group, mine);
         }
-        const at::Tensor memory = codec->state().at("bucket0.error");
+        const at::Tensor memory = tensor_of(codec->state(), "bucket0.error");
         EXPECT_EQ(memory.scalar_type(), type);
         given = sum_over_ranks(group, given);
         const at::Tensor left = sum_over_ranks(group, memory);
@@ -205,7 +206,7 @@ TEST_P(Sizes, AStepThatIsNotFiniteLeavesNoTrace) {
         if (group.rank() == group.size() - 1) mine[7] = bad;
         EXPECT_FALSE(averaged(*codec, group, mine).isfinite().all().item<bool>());
         for (const auto& [name, tensor] : codec->state()) {
-          EXPECT_TRUE(name == "bucket0.step" || tensor.equal(before.at(name))) << name;
+          EXPECT_TRUE(name == "bucket0.step" || tensor.equal(tensor_of(before, name))) << name;
         }
         const at::Tensor next = averaged(*codec, group, gradient(group.rank(), 5));
         EXPECT_TRUE(next.isfinite().all().item<bool>());
@@ -239,7 +240,7 @@ TEST(TopK, SendsTheLargestAndKeepsTheRest) {
     const at::Tensor given = at::tensor({1.0, -5.0, 2.0, 0.0, 3.0}, at::kDouble);
     const at::Tensor sent = at::tensor({0.0, -5.0, 0.0, 0.0, 3.0}, at::kDouble);
     EXPECT_TRUE(averaged(*codec, group, given, {{5}}).equal(sent));
-    EXPECT_TRUE(codec->state().at("bucket0.error").equal(given - sent));
+    EXPECT_TRUE(tensor_of(codec->state(), "bucket0.error").equal(given - sent));
     const auto one = make_codec({.name = "topk", .density = 1e-9});
     EXPECT_EQ(averaged(*one, group, given, {{5}}).count_nonzero().item<int64_t>(), 1);
   });
@@ -259,11 +260,11 @@ TEST_P(Sizes, PowerSgdIsOnePowerIterationOnTheMean) {
     const at::Tensor result =
         averaged(*codec, group, gradient(group.rank(), 3, 720), shapes).view({24, 30});
 
-    const at::Tensor memory = sum_over_ranks(group, state.at("bucket0.error")) / n;
+    const at::Tensor memory = sum_over_ranks(group, tensor_of(state, "bucket0.error")) / n;
     const at::Tensor mean = (mean_gradient(n, 3, 720) + memory).view({24, 30});
-    const at::Tensor p = std::get<0>(at::linalg_qr(mean.mm(state.at("bucket0.part0.q"))));
+    const at::Tensor p = std::get<0>(at::linalg_qr(mean.mm(tensor_of(state, "bucket0.part0.q"))));
     EXPECT_LE(distance(result, p.mm(p.t()).mm(mean)), 1e-10);
-    const at::Tensor q = codec->state().at("bucket0.part0.q");
+    const at::Tensor q = tensor_of(codec->state(), "bucket0.part0.q");
     EXPECT_LE(distance(q.mm(q.t()), mean.t().mm(p).mm(p.t()).mm(mean)), 1e-10);
   });
 }
@@ -293,8 +294,7 @@ TEST_P(Sizes, PowerSgdOfEnoughRankIsExact) {
 }
 
 TEST(PowerSgd, ColumnsBecomeOrthonormalOrZero) {
-  const at::Tensor a = gradient(0, 0, 50);
-  const at::Tensor b = gradient(1, 0, 50);
+  const at::Tensor a = gradient(0, 0, 50), b = gradient(1, 0, 50);
   const at::Tensor matrix = at::stack({a, a + 1e-7 * b, 0 * a, 3 * a}, 1);
   EXPECT_THAT(codec::orthonormalise(matrix), testing::ElementsAre(2, 3));
   const at::Tensor expected = at::diag(at::tensor({1.0, 1.0, 0.0, 0.0}, at::kDouble));
@@ -306,10 +306,10 @@ TEST(PowerSgd, WithoutWarmStartEveryStepHasANewQ) {
     const CodecOptions options{
         .name = "powersgd", .error_feedback = false, .warm_start = false, .start_step = 0};
     const auto codec = make_codec(options);
-    const at::Tensor given = gradient(group.rank(), 0);
-    const at::Tensor first = averaged(*codec, group, given);
+    const at::Tensor given = gradient(group.rank(), 0), first = averaged(*codec, group, given);
     EXPECT_FALSE(averaged(*codec, group, given).equal(first));
-    EXPECT_THAT(codec->state(), testing::ElementsAre(testing::Key("bucket0.step")));
+    EXPECT_THAT(codec->state(),
+                testing::ElementsAre(testing::Field(&state::Entry::first, "bucket0.step")));
     auto seeded = options;
     seeded.seed = 1;
     EXPECT_TRUE(averaged(*make_codec(options), group, given).equal(first));

@@ -35,9 +35,11 @@ Outcome run(Model& model, const Forward& forward, const at::Tensor& input,
     outcome.loss = forward(input).to(at::kFloat).square().mean();
   }
   outcome.loss.backward();
-  for (const auto& entry : named_state(model)) {
-    if (!entry.is_buffer) outcome.gradients.push_back(entry.tensor.grad());
-    outcome.state.push_back(entry.tensor.detach().clone());
+  for (const auto& [name, tensor] : named_parameters(model)) {
+    outcome.gradients.push_back(tensor.grad());
+  }
+  for (const auto& [name, tensor] : named_state(model)) {
+    outcome.state.push_back(tensor.detach().clone());
   }
   outcome.drawn = at::rand({8});
   return outcome;
@@ -116,8 +118,8 @@ TEST(Checkpoint, TheReentrantWayHasTheSameBits) {
   const Forward forward = [&](at::Tensor x) {
     for (const auto& block : model->blocks()) {
       CheckpointOptions owned;
-      for (const auto& entry : model->owned_state(block)) {
-        if (entry.is_buffer) owned.buffers.push_back(entry.tensor);
+      for (const auto& [name, tensor] : Model::owned(block, named_buffers(*model))) {
+        owned.buffers.push_back(tensor);
       }
       x = checkpoint_reentrant(block.forward, Tensors{x}, owned).front();
     }

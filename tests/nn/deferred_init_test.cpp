@@ -17,7 +17,7 @@ using compat::DeferredInit;
 int64_t largest_of(const torch::nn::Module& module) {
   int64_t result = 0;
   for (const auto& item : named_state(module)) {
-    result = std::max(result, static_cast<int64_t>(item.tensor.nbytes()));
+    result = std::max(result, static_cast<int64_t>(item.second.nbytes()));
   }
   return result;
 }
@@ -59,7 +59,7 @@ TEST_P(Deferred, ValuesAreThoseOfAModelThatIsMadeAtOnce) {
   const auto state = named_state(*model), wanted = named_state(*expected);
   ASSERT_EQ(state.size(), wanted.size());
   for (size_t i = 0; i < state.size(); ++i) {
-    EXPECT_TRUE(state[i].tensor.equal(wanted[i].tensor)) << state[i].name;
+    EXPECT_TRUE(state[i].second.equal(wanted[i].second)) << state[i].first;
   }
 }
 
@@ -73,10 +73,10 @@ TEST_P(Deferred, TensorsHaveMemoryOneAfterAnother) {
   int64_t small = 0, tensors = 0, taken = 0;
   std::set<DeferredInit::Key> keys;
   for (const auto& item : named_state(*model)) {
-    const auto bytes = static_cast<int64_t>(item.tensor.nbytes());
+    const auto bytes = static_cast<int64_t>(item.second.nbytes());
     small += bytes < compat::kLeastWithoutMemory ? bytes : 0;
-    tensors += init.has(item.tensor) ? 1 : 0;
-    keys.insert(DeferredInit::key(item.tensor));
+    tensors += init.has(item.second) ? 1 : 0;
+    keys.insert(DeferredInit::key(item.second));
   }
   EXPECT_LE(made, 4 * small + (1 << 20)) << "large ones have none";
   memory::restart_peak();

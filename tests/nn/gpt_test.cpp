@@ -44,8 +44,8 @@ TEST(Gpt, HasTheNamesAndShapesOfHuggingFace) {
   expected.insert(expected.end(),
                   {{"transformer.ln_f.weight", {12}}, {"transformer.ln_f.bias", {12}}});
   std::vector<std::pair<std::string, std::vector<int64_t>>> found;
-  for (const StateTensor& entry : named_state(*make_model(small_gpt()))) {
-    found.emplace_back(entry.name, entry.tensor.sizes().vec());
+  for (const state::Entry& entry : named_state(*make_model(small_gpt()))) {
+    found.emplace_back(entry.first, entry.second.sizes().vec());
   }
   EXPECT_EQ(found, expected);
 }
@@ -90,15 +90,15 @@ TEST(Gpt, StartsAsGpt2) {
   torch::manual_seed(3);
   const auto model = make_model(
       {.name = "gpt", .vocab_size = 256, .context = 64, .layers = 8, .heads = 4, .width = 128});
-  for (const StateTensor& entry : named_state(*model)) {
-    const std::string& name = entry.name;
+  for (const state::Entry& entry : named_state(*model)) {
+    const std::string& name = entry.first;
     if (name.ends_with("bias")) {
-      EXPECT_TRUE(entry.tensor.eq(0).all().item<bool>()) << name;
+      EXPECT_TRUE(entry.second.eq(0).all().item<bool>()) << name;
     } else if (name.find("ln_") != std::string::npos) {
-      EXPECT_TRUE(entry.tensor.eq(1).all().item<bool>()) << name;
+      EXPECT_TRUE(entry.second.eq(1).all().item<bool>()) << name;
     } else {
       const double deviation = name.ends_with("c_proj.weight") ? 0.02 / 4 : 0.02;
-      EXPECT_NEAR(entry.tensor.std().item<double>() / deviation, 1, 0.05) << name;
+      EXPECT_NEAR(entry.second.std().item<double>() / deviation, 1, 0.05) << name;
     }
   }
 }
@@ -109,8 +109,8 @@ TEST(Gpt, BlockEqualsItsFormula) {
   torch::NoGradGuard no_grad;
   const auto model = make_model(small_gpt());
   std::map<std::string, at::Tensor> w;
-  for (const StateTensor& entry : named_state(*model)) {
-    w[entry.name] = entry.tensor.uniform_(-0.5, 0.5);
+  for (const state::Entry& entry : named_state(*model)) {
+    w[entry.first] = entry.second.uniform_(-0.5, 0.5);
   }
   const std::string h = "transformer.h.0.";
   const auto linear = [&](const at::Tensor& x, const std::string& name) {

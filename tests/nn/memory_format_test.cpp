@@ -29,15 +29,15 @@ TEST(MemoryFormat, WeightsOfConvolutionsAreLaidOutInPlace) {
   const auto model = make_model({.name = "resnet18_cifar"});
   const auto state = named_state(*model);
   std::vector<at::Tensor> before;
-  for (const auto& entry : state) before.push_back(entry.tensor.detach().clone());
+  for (const auto& entry : state) before.push_back(entry.second.detach().clone());
   for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::Contiguous}) {
     lay_out(*model, format);
     for (size_t i = 0; i < state.size(); ++i) {
-      const auto& tensor = state[i].tensor;
-      EXPECT_TRUE(tensor.equal(before[i])) << state[i].name;
+      const auto& tensor = state[i].second;
+      EXPECT_TRUE(tensor.equal(before[i])) << state[i].first;
       EXPECT_TRUE(tensor.is_contiguous(tensor.dim() == 4 ? format : at::MemoryFormat::Contiguous))
-          << state[i].name;
-      EXPECT_TRUE(tensor.is_leaf()) << state[i].name;
+          << state[i].first;
+      EXPECT_TRUE(tensor.is_leaf()) << state[i].first;
     }
   }
 }

@@ -23,9 +23,9 @@ struct TwoLayers {
   }
 };
 
-std::vector<std::string> names(const std::vector<StateTensor>& state) {
+std::vector<std::string> names(const state::StateDict& state) {
   std::vector<std::string> names;
-  for (const StateTensor& entry : state) names.push_back(entry.name);
+  for (const state::Entry& entry : state) names.push_back(entry.first);
   return names;
 }
 
@@ -135,18 +135,20 @@ TEST(State, ListsTiedTensorsOnceUnlessAsked) {
 TEST(State, ListsParametersThenBuffersThenChildren) {
   torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 2, 3).bias(false)),
                             torch::nn::BatchNorm2d(2));
-  const std::vector<StateTensor> state = named_state(*net);
+  const state::StateDict state = named_state(*net);
   EXPECT_THAT(names(state), ElementsAre("0.weight", "1.weight", "1.bias", "1.running_mean",
                                         "1.running_var", "1.num_batches_tracked"));
-  EXPECT_FALSE(state[2].is_buffer);
-  EXPECT_TRUE(state[3].is_buffer);
+  const auto parameters = named_parameters(*net), buffers = named_buffers(*net);
+  EXPECT_EQ(parameters.back().first, state[2].first);
+  EXPECT_EQ(buffers.front().first, state[3].first);
+  EXPECT_EQ(parameters.size() + buffers.size(), state.size());
   EXPECT_EQ(parameter_count(*net), 18 + 2 + 2);
 }
 
 TEST(State, SharesMemoryWithTheModule) {
   torch::nn::LinearImpl linear(2, 2);
   torch::NoGradGuard no_grad;
-  named_state(linear)[1].tensor.fill_(7);
+  named_state(linear)[1].second.fill_(7);
   EXPECT_TRUE(linear.bias.eq(7).all().item<bool>());
 }
 

@@ -13,9 +13,7 @@ namespace {
 
 std::vector<std::string> parameter_names(const Model& model) {
   std::vector<std::string> names;
-  for (const StateTensor& entry : named_state(model)) {
-    if (!entry.is_buffer) names.push_back(entry.name);
-  }
+  for (const auto& [name, tensor] : named_parameters(model)) names.push_back(name);
   return names;
 }
 
@@ -59,7 +57,7 @@ TEST(Names, ResnetsStateIsInTheOrderOfAStateDict) {
   const auto state = named_state(*make_model({.name = "resnet18"}));
   ASSERT_EQ(state.size(), 122);
   std::vector<std::string> first;
-  for (size_t i = 0; i < 7; ++i) first.push_back(state[i].name);
+  for (size_t i = 0; i < 7; ++i) first.push_back(state[i].first);
   EXPECT_THAT(first, testing::ElementsAre("conv1.weight", "bn1.weight", "bn1.bias",
                                           "bn1.running_mean", "bn1.running_var",
                                           "bn1.num_batches_tracked", "layer1.0.conv1.weight"));
@@ -91,8 +89,8 @@ TEST(Names, Vgg11WithNormsIsTorchvisions) {
 TEST(Names, InceptionIsTorchvisions) {
   const auto model = make_model({.name = "inception_v3", .image_size = 299});
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const StateTensor& entry : named_state(*model)) {
-    shapes[entry.name] = entry.tensor.sizes().vec();
+  for (const state::Entry& entry : named_state(*model)) {
+    shapes[entry.first] = entry.second.sizes().vec();
   }
   // 94 convolutions with a norm each (6 tensors together) and the last layer.
   EXPECT_EQ(shapes.size(), 94 * 6 + 2);
@@ -127,11 +125,12 @@ class Weights {
   // Batch norms get statistics and factors that make a forgotten one show.
   explicit Weights(Model& model) {
     model.eval();
-    for (const StateTensor& entry : named_state(model)) {
-      state_[entry.name] = entry.tensor.detach();
-      const bool norm = entry.name.find("bn") != std::string::npos || entry.is_buffer ||
-                        entry.name.find("downsample.1") != std::string::npos;
-      if (norm && entry.tensor.is_floating_point()) entry.tensor.detach().uniform_(0.5, 1.5);
+    for (const state::Entry& entry : named_state(model)) {
+      state_[entry.first] = entry.second.detach();
+      const bool norm = entry.first.find("bn") != std::string::npos ||
+                        !entry.second.requires_grad() ||
+                        entry.first.find("downsample.1") != std::string::npos;
+      if (norm && entry.second.is_floating_point()) entry.second.detach().uniform_(0.5, 1.5);
     }
   }
 

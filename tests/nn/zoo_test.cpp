@@ -90,11 +90,10 @@ void expect_gradients(const std::string& name) {
   const auto model = make_model(options);
   const at::Tensor logits = model->forward(example_input(options, 2));
   at::log_softmax(logits, -1).select(-1, 0).mean().neg().backward();
-  for (const StateTensor& entry : named_state(*model)) {
-    if (entry.is_buffer) continue;
-    ASSERT_TRUE(entry.tensor.grad().defined()) << entry.name;
-    EXPECT_TRUE(entry.tensor.grad().isfinite().all().item<bool>()) << entry.name;
-    EXPECT_TRUE(entry.tensor.grad().ne(0).any().item<bool>()) << entry.name;
+  for (const state::Entry& entry : named_parameters(*model)) {
+    ASSERT_TRUE(entry.second.grad().defined()) << entry.first;
+    EXPECT_TRUE(entry.second.grad().isfinite().all().item<bool>()) << entry.first;
+    EXPECT_TRUE(entry.second.grad().ne(0).any().item<bool>()) << entry.first;
   }
 }
 
@@ -117,8 +116,8 @@ TEST(MakeModel, IsDeterministicUnderASeed) {
     const auto weights = [&](uint64_t seed) {
       torch::manual_seed(seed);
       std::vector<at::Tensor> flat;
-      for (const StateTensor& entry : named_state(*make_model(small(name)))) {
-        flat.push_back(entry.tensor.detach().flatten().to(torch::kFloat64));
+      for (const state::Entry& entry : named_state(*make_model(small(name)))) {
+        flat.push_back(entry.second.detach().flatten().to(torch::kFloat64));
       }
       return at::cat(flat);
     };
@@ -158,9 +157,7 @@ TEST(Shapes, StagesHalveTheImageWhereTheyShould) {
 TEST(CifarResnet, ShortcutTakesEverySecondPixelAndPadsChannels) {
   const auto model = make_model({.name = "resnet20"});
   torch::NoGradGuard no_grad;
-  for (const StateTensor& entry : named_state(*model)) {
-    if (!entry.is_buffer) entry.tensor.zero_();
-  }
+  for (const auto& [name, tensor] : named_parameters(*model)) tensor.zero_();
   const Block& block = model->blocks()[4];
   ASSERT_EQ(block.name, "layer2.0");
   const at::Tensor input = torch::rand({2, 16, 6, 6});

@@ -175,7 +175,7 @@ std::unique_ptr<Exchange> make_exchange(Learner& learner, const comm::Group& gro
 std::vector<at::Tensor> state_of(const Learner& learner) {
   std::vector<at::Tensor> state;
   for (const auto& entry : nn::named_state(learner)) {
-    state.push_back(entry.tensor.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true));
+    state.push_back(entry.second.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true));
   }
   return state;
 }
@@ -259,7 +259,7 @@ Course train_alone(int ranks, const Lesson& lesson) {
   Learner learner(lesson);
   std::vector<optim::Parameter> parameters;
   for (auto& entry : nn::trained_parameters(learner)) {
-    parameters.push_back({entry.name, entry.tensor});
+    parameters.push_back({entry.first, entry.second});
   }
   const auto optimizer = make_optimizer(parameters, lesson);
   Course course;

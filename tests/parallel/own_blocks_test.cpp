@@ -89,7 +89,7 @@ std::vector<at::Tensor> copies_of(const torch::nn::Module& module) {
 std::vector<at::Tensor> weights_of_one_process() {
   const auto net = make_net();
   std::vector<optim::Parameter> parameters;
-  for (const auto& [name, tensor, is_buffer] : nn::trained_parameters(*net)) {
+  for (const auto& [name, tensor] : nn::trained_parameters(*net)) {
     parameters.push_back({name, tensor});
   }
   const auto optimizer = optim::make_optimizer(parameters, {.name = "adamw"});

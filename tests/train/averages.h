@@ -33,7 +33,7 @@ using State = std::map<std::string, at::Tensor>;
 inline State copy_of(const torch::nn::Module& module) {
   State result;
   for (const auto& item : nn::named_state(module)) {
-    result[item.name] = item.tensor.detach().clone();
+    result[item.first] = item.second.detach().clone();
   }
   return result;
 }

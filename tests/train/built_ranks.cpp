@@ -90,8 +90,8 @@ void expect_values(const comm::Group& group) {
         const auto found = nn::named_state(parts.task->module());
         ASSERT_EQ(expected.size(), found.size());
         for (size_t i = 0; i < found.size(); ++i) {
-          EXPECT_TRUE(found[i].tensor.equal(expected[i].tensor))
-              << model << " " << precision << (in_groups ? " in groups: " : ": ") << found[i].name;
+          EXPECT_TRUE(found[i].second.equal(expected[i].second))
+              << model << " " << precision << (in_groups ? " in groups: " : ": ") << found[i].first;
         }
       }
     }

@@ -46,7 +46,7 @@ TEST_F(Checkpoint, LastIsTheModule) {
   const auto expected = nn::named_state(*module_), loaded = nn::named_state(*other);
   ASSERT_EQ(loaded.size(), expected.size());
   for (size_t i = 0; i < loaded.size(); ++i) {
-    EXPECT_TRUE(loaded[i].tensor.equal(expected[i].tensor)) << loaded[i].name;
+    EXPECT_TRUE(loaded[i].second.equal(expected[i].second)) << loaded[i].first;
   }
 }
 

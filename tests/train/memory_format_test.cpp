@@ -70,8 +70,8 @@ class MemoryFormatOfARun : public testing::Test {
   }
 
   // Rank 0's weights.
-  static std::vector<nn::StateTensor> fit(const TrainOptions& options, int ranks) {
-    std::vector<nn::StateTensor> result;
+  static state::StateDict fit(const TrainOptions& options, int ranks) {
+    state::StateDict result;
     comm::local::run(ranks, [&](comm::Group group) {
       const auto task = make_task_for(options);
       const Images images;
@@ -81,34 +81,32 @@ class MemoryFormatOfARun : public testing::Test {
     return result;
   }
 
-  std::vector<nn::StateTensor> fit(const std::string& format, int ranks) {
+  state::StateDict fit(const std::string& format, int ranks) {
     options_.trainer.memory_format = format;
     return fit(options_, ranks);
   }
 
   // Up to rounding.
-  static void expect_close(const std::vector<nn::StateTensor>& a,
-                           const std::vector<nn::StateTensor>& b) {
+  static void expect_close(const state::StateDict& a, const state::StateDict& b) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
-      EXPECT_TRUE(a[i].tensor.allclose(b[i].tensor, 1e-9, 1e-9)) << a[i].name;
+      EXPECT_TRUE(a[i].second.allclose(b[i].second, 1e-9, 1e-9)) << a[i].first;
     }
   }
 
-  static void expect_same(const std::vector<nn::StateTensor>& a,
-                          const std::vector<nn::StateTensor>& b) {
+  static void expect_same(const state::StateDict& a, const state::StateDict& b) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
-      EXPECT_TRUE(a[i].tensor.equal(b[i].tensor)) << a[i].name;
+      EXPECT_TRUE(a[i].second.equal(b[i].second)) << a[i].first;
     }
   }
 
-  static bool is_channels_last(const std::vector<nn::StateTensor>& state) {
-    return state[0].tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
+  static bool is_channels_last(const state::StateDict& state) {
+    return state[0].second.is_contiguous(at::MemoryFormat::ChannelsLast);
   }
 
   // The run from its last checkpoint to its end.
-  std::vector<nn::StateTensor> resume(const std::string& format, int ranks = 1) {
+  state::StateDict resume(const std::string& format, int ranks = 1) {
     auto options = options_;
     options.trainer.memory_format = format;
     options.trainer.ckpt_path = "last";
@@ -173,7 +171,7 @@ TEST_F(MemoryFormatOfARun, CheckpointsGoIntoEither) {
         expect_close(resumed, whole);
       }
       options_.checkpoint.enabled = true;
-      EXPECT_FALSE(half[0].tensor.allclose(whole[0].tensor, 1e-6, 1e-6));
+      EXPECT_FALSE(half[0].second.allclose(whole[0].second, 1e-6, 1e-6));
     }
   }
 }

@@ -50,10 +50,10 @@ Course fit_on(const std::string& axes, const std::string& strategy) {
     fit.run();
     std::vector<at::Tensor> state;
     for (const auto& entry : nn::named_state(task->module())) {
-      state.push_back(entry.tensor.detach().clone());
-      const auto first = entry.tensor.detach().clone();
+      state.push_back(entry.second.detach().clone());
+      const auto first = entry.second.detach().clone();
       world.broadcast(first, 0);
-      EXPECT_TRUE(first.equal(entry.tensor)) << entry.name << " on rank " << world.rank();
+      EXPECT_TRUE(first.equal(entry.second)) << entry.first << " on rank " << world.rank();
     }
     if (world.rank() == 0) course = {fit.summary("finished"), csv_rows(folder.path()), state};
   });

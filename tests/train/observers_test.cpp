@@ -92,10 +92,10 @@ class HandStatistics : public Callback {
       row[name("mean")] = all.mean().item<double>();
     };
     for (const auto& parameter : nn::trained_parameters(c.task.module())) {
-      gradients.push_back(parameter.tensor.grad().flatten());
-      weights.push_back(parameter.tensor.detach().flatten());
-      note("gradient", "/" + parameter.name, gradients.back());
-      note("weight", "/" + parameter.name, weights.back());
+      gradients.push_back(parameter.second.grad().flatten());
+      weights.push_back(parameter.second.detach().flatten());
+      note("gradient", "/" + parameter.first, gradients.back());
+      note("weight", "/" + parameter.first, weights.back());
     }
     note("gradient", "", at::cat(gradients));
     note("weight", "", at::cat(weights));

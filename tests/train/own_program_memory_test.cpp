@@ -40,7 +40,7 @@ TEST_F(OwnProgram, APredictionLeavesTheModuleAsItWas) {
   std::vector<Before> all;
   for (const auto& entry : nn::named_state(*net)) {
     all.push_back(
-        {entry.tensor, entry.tensor.clone(), entry.tensor.grad(), entry.tensor.data_ptr()});
+        {entry.second, entry.second.clone(), entry.second.grad(), entry.second.data_ptr()});
   }
   for (const char* precision : {"32", "bf16-mixed", "bf16-true"}) {
     options_.trainer.precision = precision;

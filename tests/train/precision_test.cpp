@@ -108,11 +108,11 @@ TEST_F(PrecisionOfARun, CheckpointsHoldTheMasters) {
   ASSERT_EQ(saved.size(), state.size());
   bool finer = false;
   for (size_t i = 0; i < saved.size(); ++i) {
-    EXPECT_EQ(saved[i].first, state[i].name);
+    EXPECT_EQ(saved[i].first, state[i].first);
     EXPECT_EQ(saved[i].second.scalar_type(), at::kFloat);
-    EXPECT_EQ(state[i].tensor.scalar_type(), at::kBFloat16);
-    EXPECT_TRUE(saved[i].second.to(at::kBFloat16).equal(state[i].tensor)) << state[i].name;
-    finer = finer || !saved[i].second.equal(state[i].tensor.to(at::kFloat));
+    EXPECT_EQ(state[i].second.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(saved[i].second.to(at::kBFloat16).equal(state[i].second)) << state[i].first;
+    finer = finer || !saved[i].second.equal(state[i].second.to(at::kFloat));
   }
   EXPECT_TRUE(finer);
 }

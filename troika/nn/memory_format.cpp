@@ -35,9 +35,8 @@ at::MemoryFormat parse_memory_format(const std::string& name, const Precision& p
 
 void lay_out(torch::nn::Module& module, at::MemoryFormat format) {
   const at::NoGradGuard no_grad;
-  for (auto& entry : named_state(module)) {
-    if (entry.is_buffer || entry.tensor.dim() != 4) continue;
-    entry.tensor.set_data(entry.tensor.detach().contiguous(format));
+  for (const auto& [name, tensor] : named_parameters(module)) {
+    if (tensor.dim() == 4) tensor.set_data(tensor.detach().contiguous(format));
   }
 }
 

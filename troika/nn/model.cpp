@@ -38,9 +38,9 @@ void collect_modules(const torch::nn::Module& module, const std::string& prefix,
 }
 
 void verify_names(const std::vector<Block>& blocks, const std::set<std::string>& modules,
-                  const std::vector<StateTensor>& state) {
+                  const state::StateDict& state) {
   std::set<std::string> tensors;
-  for (const StateTensor& entry : state) tensors.insert(entry.name);
+  for (const auto& [name, tensor] : state) tensors.insert(name);
   std::set<std::string> seen;
   for (const Block& block : blocks) {
     if (!seen.insert(block.name).second) {
@@ -190,14 +190,17 @@ void Model::place_module(const std::string& path, std::shared_ptr<torch::nn::Mod
   options_.reset();
 }
 
-std::vector<StateTensor> Model::owned_state(const Block& block) const {
-  std::vector<StateTensor> state = named_state(*this);
-  std::erase_if(state, [&](const StateTensor& entry) { return !owns(block, entry.name); });
-  return state;
+state::StateDict Model::owned_state(const Block& block) const {
+  return owned(block, named_state(*this));
+}
+
+state::StateDict Model::owned(const Block& block, state::StateDict entries) {
+  std::erase_if(entries, [&](const state::Entry& entry) { return !owns(block, entry.first); });
+  return entries;
 }
 
 void Model::verify() const {
-  const std::vector<StateTensor> state = named_state(*this, Ties::every_name);
+  const auto state = named_state(*this, Ties::every_name);
   std::set<std::string> modules;
   collect_modules(*this, "", modules);
   verify_names(blocks_, modules, state);
@@ -207,16 +210,16 @@ void Model::verify() const {
     const Block* owner;
   };
   std::map<const void*, First> first;
-  for (const StateTensor& entry : state) {
-    const Block& owner = owner_of(blocks_, entry.name);
+  for (const auto& [name, tensor] : state) {
+    const Block& owner = owner_of(blocks_, name);
     const auto [known, is_new] =
-        first.try_emplace(entry.tensor.unsafeGetTensorImpl(), First{entry.name, &owner});
+        first.try_emplace(tensor.unsafeGetTensorImpl(), First{name, &owner});
     const First& original = known->second;
     if (is_new || original.owner == &owner || std::ranges::count(owner.borrows, original.name)) {
       continue;
     }
-    refuse({.what = fmt::format("{} is the same tensor as {} of block {}", entry.name,
-                                original.name, original.owner->name),
+    refuse({.what = fmt::format("{} is the same tensor as {} of block {}", name, original.name,
+                                original.owner->name),
             .hint = fmt::format("let block {} borrow {}", owner.name, original.name)});
   }
 }

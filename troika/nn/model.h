@@ -112,7 +112,9 @@ class Model : public torch::nn::Module {
   const ModelOptions* options() const { return options_.get(); }
 
   // Parameters and buffers the block owns, under their names in the whole model.
-  std::vector<StateTensor> owned_state(const Block& block) const;
+  state::StateDict owned_state(const Block& block) const;
+  // Those of `entries`, under such names, that the block owns.
+  static state::StateDict owned(const Block& block, state::StateDict entries);
 
   // Throws Error(usage) unless block names are unique, every parameter and buffer is in exactly one
   // block, and every tensor two blocks share is borrowed by the later one. Models of make_model()

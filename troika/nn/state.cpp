@@ -9,47 +9,62 @@ namespace troika::nn {
 
 namespace {
 
+struct Kinds {
+  bool parameters = true;
+  bool buffers = true;
+};
+
 // Not Module::named_modules(): that needs a module owned by a shared_ptr.
-void collect(const torch::nn::Module& module, const std::string& prefix,
-             std::vector<StateTensor>& state) {
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    if (item.value().defined()) state.push_back({prefix + item.key(), item.value(), false});
-  }
-  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
-    if (item.value().defined()) state.push_back({prefix + item.key(), item.value(), true});
-  }
+void collect(const torch::nn::Module& module, const std::string& prefix, const Kinds& kinds,
+             state::StateDict& state) {
+  const auto add = [&](const auto& items) {
+    for (const auto& item : items) {
+      if (item.value().defined()) state.emplace_back(prefix + item.key(), item.value());
+    }
+  };
+  if (kinds.parameters) add(module.named_parameters(/*recurse=*/false));
+  if (kinds.buffers) add(module.named_buffers(/*recurse=*/false));
   for (const auto& child : module.named_children()) {
-    collect(*child.value(), prefix + child.key() + ".", state);
+    collect(*child.value(), prefix + child.key() + ".", kinds, state);
   }
 }
 
-}  // namespace
-
-std::vector<StateTensor> named_state(const torch::nn::Module& module, Ties ties) {
-  std::vector<StateTensor> state;
-  collect(module, "", state);
+state::StateDict collected(const torch::nn::Module& module, const Kinds& kinds, Ties ties) {
+  state::StateDict state;
+  collect(module, "", kinds, state);
   if (ties == Ties::once) {
     std::set<const void*> seen;
-    std::erase_if(state, [&](const StateTensor& entry) {
-      return !seen.insert(entry.tensor.unsafeGetTensorImpl()).second;
+    std::erase_if(state, [&](const state::Entry& entry) {
+      return !seen.insert(entry.second.unsafeGetTensorImpl()).second;
     });
   }
   return state;
 }
 
-std::vector<StateTensor> trained_parameters(const torch::nn::Module& module) {
-  auto parameters = named_state(module);
-  std::erase_if(parameters, [](const StateTensor& entry) {
-    return entry.is_buffer || !entry.tensor.requires_grad();
-  });
+}  // namespace
+
+state::StateDict named_state(const torch::nn::Module& module, Ties ties) {
+  return collected(module, {}, ties);
+}
+
+state::StateDict named_parameters(const torch::nn::Module& module) {
+  return collected(module, {.buffers = false}, Ties::once);
+}
+
+state::StateDict named_buffers(const torch::nn::Module& module) {
+  return collected(module, {.parameters = false}, Ties::once);
+}
+
+state::StateDict trained_parameters(const torch::nn::Module& module) {
+  auto parameters = named_parameters(module);
+  std::erase_if(parameters,
+                [](const state::Entry& entry) { return !entry.second.requires_grad(); });
   return parameters;
 }
 
 int64_t parameter_count(const torch::nn::Module& module) {
   int64_t count = 0;
-  for (const StateTensor& entry : named_state(module)) {
-    if (!entry.is_buffer) count += entry.tensor.numel();
-  }
+  for (const auto& [name, tensor] : named_parameters(module)) count += tensor.numel();
   return count;
 }
 

@@ -15,10 +15,8 @@ std::vector<std::vector<std::string>> buckets_of_blocks(const nn::Model& model) 
   std::vector<std::vector<std::string>> result;
   for (auto block = model.blocks().rbegin(); block != model.blocks().rend(); ++block) {
     std::map<std::string, std::vector<std::string>> by_type;
-    for (const auto& entry : model.owned_state(*block)) {
-      if (entry.is_buffer || !entry.tensor.requires_grad()) continue;
-      by_type[entry.tensor.device().str() + c10::toString(entry.tensor.scalar_type())].push_back(
-          entry.name);
+    for (const auto& [name, tensor] : nn::Model::owned(*block, nn::trained_parameters(model))) {
+      by_type[tensor.device().str() + c10::toString(tensor.scalar_type())].push_back(name);
     }
     for (auto& [type, names] : by_type) result.push_back(std::move(names));
   }
@@ -34,7 +32,7 @@ std::vector<std::vector<size_t>> buckets_needed(const nn::Model& model,
       const auto bucket = buckets.find(name);  // none: not trained, so not shared out
       if (bucket != buckets.end()) needed.insert(bucket->second);
     };
-    for (const auto& entry : model.owned_state(block)) need(entry.name);
+    for (const auto& [name, tensor] : model.owned_state(block)) need(name);
     for (const auto& name : block.borrows) need(name);
     result.emplace_back(needed.begin(), needed.end());
   }

@@ -125,13 +125,12 @@ void DataParallel::agree() {
 optim::NamedTensors DataParallel::state() const {
   optim::NamedTensors result;
   if (codec_) {
-    for (auto& [name, tensor] : codec_->state())
-      result.emplace_back(std::string(kCodec) + name, tensor);
+    state::append(result, std::string(kCodec), codec_->state());
   }
   if (reducer_->order_is_final()) {
     std::map<std::string, int64_t> places;
     for (const auto& parameter : nn::trained_parameters(module_)) {
-      places.emplace(parameter.name, static_cast<int64_t>(places.size()));
+      places.emplace(parameter.first, static_cast<int64_t>(places.size()));
     }
     std::vector<int64_t> order;
     for (const auto& name : bucket_order()) order.push_back(places.at(name));
@@ -141,11 +140,11 @@ optim::NamedTensors DataParallel::state() const {
 }
 
 void DataParallel::load_state(const optim::NamedTensors& state) {
-  std::map<std::string, at::Tensor> codec_state;
+  state::StateDict codec_state;
   std::vector<std::string> order;
   for (const auto& [name, tensor] : state) {
     if (codec_ && name.starts_with(kCodec)) {
-      codec_state.emplace(name.substr(kCodec.size()), tensor);
+      codec_state.emplace_back(name.substr(kCodec.size()), tensor);
       continue;
     }
     if (name != kBucketOrder) refuse_state(name);
@@ -154,7 +153,7 @@ void DataParallel::load_state(const optim::NamedTensors& state) {
     for (int64_t i = 0; i < places.numel(); ++i) {
       const auto place = static_cast<size_t>(places.data_ptr<int64_t>()[i]);
       if (place >= parameters.size()) refuse_state(name);
-      order.push_back(parameters[place].name);
+      order.push_back(parameters[place].first);
     }
   }
   options_.bucket_order = order;

@@ -13,7 +13,7 @@ namespace troika::parallel {
 std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module) {
   std::vector<optim::Parameter> result;
   for (auto& item : nn::trained_parameters(module)) {
-    result.push_back({std::move(item.name), std::move(item.tensor)});
+    result.push_back({std::move(item.first), std::move(item.second)});
   }
   return result;
 }

@@ -14,15 +14,15 @@
 
 namespace troika::parallel {
 
-Reducer::Reducer(const comm::Group& group, std::vector<nn::StateTensor> parameters,
+Reducer::Reducer(const comm::Group& group, state::StateDict parameters,
                  const ReducerOptions& options, BucketHook hook)
     : group_(group),
       options_(options),
       alone_(group.size() == 1 && options.keeps == Keeps::all && !hook),
       slots_(parameters.size()) {
   for (size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].name = std::move(parameters[i].name);
-    slots_[i].parameter = std::move(parameters[i].tensor);
+    slots_[i].name = std::move(parameters[i].first);
+    slots_[i].parameter = std::move(parameters[i].second);
     slots_[i].options = slots_[i].parameter.options();
   }
   const auto order = first_order(slots_, options_.bucket_order);
@@ -345,20 +345,19 @@ void Reducer::rebuild() {
   if (!same) buckets_ = make_buckets(group_, slots_, members);
 }
 
-void Reducer::check_unchanged(const std::vector<nn::StateTensor>& parameters) const {
+void Reducer::check_unchanged(const state::StateDict& parameters) const {
   for (size_t i = 0; i < std::max(slots_.size(), parameters.size()); ++i) {
     const bool same = i < slots_.size() && i < parameters.size() &&
-                      parameters[i].tensor.is_same(slots_[i].parameter) &&
-                      parameters[i].tensor.dtype() == slots_[i].options.dtype() &&
-                      parameters[i].tensor.device() == slots_[i].options.device();
+                      parameters[i].second.is_same(slots_[i].parameter) &&
+                      parameters[i].second.dtype() == slots_[i].options.dtype() &&
+                      parameters[i].second.device() == slots_[i].options.device();
     if (same) continue;
-    const auto name = [i](const auto& list) { return i < list.size() ? list[i].name : "none"; };
-    throw Error(
-        "parallel", ErrorKind::usage,
-        {.what = "parameters were frozen, unfrozen, added, replaced or cast",
-         .got = fmt::format("{} as number {} that requires a gradient", name(parameters), i),
-         .expected = name(slots_),
-         .hint = "call refresh() after such a change, on all ranks"});
+    const std::string got = i < parameters.size() ? parameters[i].first : "none";
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "parameters were frozen, unfrozen, added, replaced or cast",
+                 .got = fmt::format("{} as number {} that requires a gradient", got, i),
+                 .expected = i < slots_.size() ? slots_[i].name : "none",
+                 .hint = "call refresh() after such a change, on all ranks"});
   }
 }
 

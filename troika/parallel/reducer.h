@@ -47,8 +47,8 @@ class Reducer {
  public:
   // `parameters` are equal on all ranks but for their values. Without hook, buckets are averaged on
   // the group's own thread.
-  Reducer(const comm::Group& group, std::vector<nn::StateTensor> parameters,
-          const ReducerOptions& options, BucketHook hook);
+  Reducer(const comm::Group& group, state::StateDict parameters, const ReducerOptions& options,
+          BucketHook hook);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -66,7 +66,7 @@ class Reducer {
   void finish();
 
   // Throws Error(usage) naming the first difference of `parameters` to those given at construction.
-  void check_unchanged(const std::vector<nn::StateTensor>& parameters) const;
+  void check_unchanged(const state::StateDict& parameters) const;
   // Flat tensors that hold all gradients between them, after finish(); of Keeps::all.
   std::vector<at::Tensor> gradients() const;
   // The names of parameters in the order in which buckets hold them.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,13 +21,13 @@ namespace troika::parallel {
 
 namespace {
 
-using nn::StateTensor;
-
 // A line a tensor.
 std::string describe(const torch::nn::Module& module) {
+  std::set<std::string> buffers;
+  for (const auto& [name, tensor] : nn::named_buffers(module)) buffers.insert(name);
   std::string text;
-  for (const auto& [name, tensor, is_buffer] : nn::named_state(module)) {
-    const char* what = is_buffer                ? "buffer"
+  for (const auto& [name, tensor] : nn::named_state(module)) {
+    const char* what = buffers.contains(name)   ? "buffer"
                        : tensor.requires_grad() ? "parameter"
                                                 : "frozen parameter";
     text += fmt::format("{} {} {} [{}]", what, name, c10::toString(tensor.scalar_type()),
@@ -57,8 +58,8 @@ uint64_t hash(const at::Tensor& tensor) {
 
 std::string describe_bits(const torch::nn::Module& module) {
   std::string text;
-  for (const auto& entry : nn::named_state(module)) {
-    text += fmt::format("{} of hash {:016x}\n", entry.name, hash(entry.tensor));
+  for (const auto& [name, tensor] : nn::named_state(module)) {
+    text += fmt::format("{} of hash {:016x}\n", name, hash(tensor));
   }
   return text;
 }
@@ -137,7 +138,7 @@ void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_st
     return;
   }
   std::vector<at::Tensor> state;
-  for (const auto& item : nn::named_state(module)) state.push_back(item.tensor);
+  for (const auto& [name, tensor] : nn::named_state(module)) state.push_back(tensor);
   broadcast_packed(group, state, 0, "module state");
 }
 
@@ -153,8 +154,8 @@ void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_st
   const auto generator = values.generator().clone();
   std::vector<at::Tensor> state{generator};
   // Tensors that were made at once, such as counters of batch norms.
-  for (const auto& item : nn::named_state(module)) {
-    if (!values.has(item.tensor)) state.push_back(item.tensor);
+  for (const auto& [name, tensor] : nn::named_state(module)) {
+    if (!values.has(tensor)) state.push_back(tensor);
   }
   broadcast_packed(group, state, 0, "module state");
   values.set_generator(generator);

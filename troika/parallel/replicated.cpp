@@ -52,9 +52,9 @@ struct KnownGradients : torch::autograd::Function<KnownGradients> {
   }
 };
 
-std::vector<at::Tensor> tensors_of(const std::vector<nn::StateTensor>& list) {
+std::vector<at::Tensor> tensors_of(const state::StateDict& list) {
   std::vector<at::Tensor> result;
-  for (const auto& item : list) result.push_back(item.tensor);
+  for (const auto& [name, tensor] : list) result.push_back(tensor);
   return result;
 }
 
@@ -78,8 +78,8 @@ Replicated::Replicated(std::vector<ModuleReplica> replicas) : replicas_(std::mov
   const auto first = nn::named_state(*replicas_[0].module);
   for (size_t r = 1; r < replicas_.size(); ++r) {
     const auto state = nn::named_state(*replicas_[r].module);
-    const auto same = [](const nn::StateTensor& a, const nn::StateTensor& b) {
-      return a.name == b.name && a.tensor.sizes() == b.tensor.sizes();
+    const auto same = [](const state::Entry& a, const state::Entry& b) {
+      return a.first == b.first && a.second.sizes() == b.second.sizes();
     };
     if (std::equal(first.begin(), first.end(), state.begin(), state.end(), same)) continue;
     throw Error(
@@ -95,18 +95,20 @@ Replicated::~Replicated() = default;
 // Modules may have been cast, and parameters put elsewhere, since the last step.
 void Replicated::follow_first() {
   const at::NoGradGuard no_grad;
-  const auto first = nn::named_state(*replicas_[0].module);
+  const auto parameters = tensors_of(nn::named_parameters(*replicas_[0].module));
+  const auto buffers = tensors_of(nn::named_buffers(*replicas_[0].module));
   for (size_t r = 1; r < replicas_.size(); ++r) {
     replicas_[r].module->train(replicas_[0].module->is_training());
-    const auto state = nn::named_state(*replicas_[r].module);
-    for (size_t i = 0; i < first.size(); ++i) {
-      at::Tensor mine = state[i].tensor;
-      const auto& theirs = first[i].tensor;
-      const bool same_type = mine.scalar_type() == theirs.scalar_type();
-      if (!first[i].is_buffer) {
-        if (mine.data_ptr() != theirs.data_ptr()) mine.set_data(theirs.detach());
-        mine.requires_grad_(theirs.requires_grad());
-      } else if (same_type) {
+    const auto own_parameters = tensors_of(nn::named_parameters(*replicas_[r].module));
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto &mine = own_parameters[i], &theirs = parameters[i];
+      if (mine.data_ptr() != theirs.data_ptr()) mine.set_data(theirs.detach());
+      mine.requires_grad_(theirs.requires_grad());
+    }
+    const auto own_buffers = tensors_of(nn::named_buffers(*replicas_[r].module));
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const auto &mine = own_buffers[i], &theirs = buffers[i];
+      if (mine.scalar_type() == theirs.scalar_type()) {
         mine.copy_(theirs);
       } else {
         mine.set_data(theirs.detach().clone());

@@ -111,8 +111,8 @@ Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOpti
     releasable.push_back(options_.stage == 3 && bucket.count >= options_.keep_elements);
   }
   std::vector<at::Tensor> kept;
-  for (const auto& item : nn::named_state(module_)) {
-    if (item.is_buffer || !item.tensor.requires_grad()) kept.push_back(item.tensor);
+  for (const auto& [name, tensor] : nn::named_state(module_)) {
+    if (!tensor.requires_grad()) kept.push_back(tensor);
   }
   shards_ = std::make_unique<ParameterShards>(sharing_, reducer_->slots(), reducer_->buckets(),
                                               releasable, values, kept);

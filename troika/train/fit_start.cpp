@@ -43,7 +43,7 @@ Callbacks in_order(Callbacks callbacks) {
 
 int64_t count_trainable(const torch::nn::Module& module) {
   int64_t count = 0;
-  for (const auto& parameter : nn::trained_parameters(module)) count += parameter.tensor.numel();
+  for (const auto& [name, tensor] : nn::trained_parameters(module)) count += tensor.numel();
   return count;
 }
 

@@ -113,7 +113,7 @@ TrainingStep::TrainingStep(const TrainOptions& options, const layout::Plan& plan
   counts_memory_ =
       placement_.device.is_cpu() && compat::counts_tensor_memory() &&
       std::ranges::all_of(tensors, [&](const auto& entry) {
-        return (values && values->has(entry.tensor)) || compat::is_counted(entry.tensor);
+        return (values && values->has(entry.second)) || compat::is_counted(entry.second);
       });
   recompute_budget_ = layout::recompute_budget(plan.recompute);
   if (recompute_budget_) {
@@ -248,8 +248,8 @@ RankState TrainingStep::state(bool in_step) const {
   if (!in_step) return result;
   for (const auto& parameter : nn::trained_parameters(task_.module())) {
     // A gradient that this rank lacks must not be taken from rank 0.
-    const auto& gradient = parameter.tensor.grad();
-    result.rest.emplace_back(kGradientPrefix + parameter.name,
+    const auto& gradient = parameter.second.grad();
+    result.rest.emplace_back(kGradientPrefix + parameter.first,
                              gradient.defined() ? gradient : at::empty({0}));
   }
   return result;
@@ -349,10 +349,10 @@ void TrainingStep::try_to_make_whole() {
 
 void TrainingStep::load_gradients(const std::map<std::string, at::Tensor>& gradients) {
   for (auto& parameter : nn::trained_parameters(task_.module())) {
-    const auto found = gradients.find(parameter.name);
-    if (found == gradients.end() || found->second.numel() != parameter.tensor.numel()) continue;
+    const auto found = gradients.find(parameter.first);
+    if (found == gradients.end() || found->second.numel() != parameter.second.numel()) continue;
     const at::NoGradGuard no_grad;
-    parameter.tensor.mutable_grad() = at::empty_like(parameter.tensor).copy_(found->second);
+    parameter.second.mutable_grad() = at::empty_like(parameter.second).copy_(found->second);
   }
   exchange_->continue_step();
 }

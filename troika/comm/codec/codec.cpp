@@ -34,8 +34,8 @@ void check_options(const CodecOptions& options) {
 
 }  // namespace
 
-void Codec::load_state(const std::map<std::string, at::Tensor>& state) {
-  if (!state.empty()) codec::refuse_state(name(), state.begin()->first);
+void Codec::load_state(const state::StateDict& state) {
+  if (!state.empty()) codec::refuse_state(name(), state.front().first);
 }
 
 std::unique_ptr<Codec> make_codec(const CodecOptions& options) {

@@ -5,13 +5,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "troika/comm/group.h"
+#include "troika/state/state_dict.h"
 
 namespace troika::comm {
 
@@ -45,11 +45,11 @@ class Codec {
   // Everything the next step depends on, under stable names ("bucket0.error", "bucket0.step",
   // "bucket0.part3.q"): to be saved and loaded with a checkpoint of this rank. Not to be written
   // to; later steps leave the tensors as they are.
-  virtual std::map<std::string, at::Tensor> state() const { return {}; }
+  virtual state::StateDict state() const { return {}; }
   // Replaces everything kept by copies of these tensors; the next average() has then the bits it
   // would have had in the codec that was saved. Throws Error(usage) naming a tensor that does not
   // belong, with nothing changed.
-  virtual void load_state(const std::map<std::string, at::Tensor>& state);
+  virtual void load_state(const state::StateDict& state);
 };
 
 struct CodecOptions {

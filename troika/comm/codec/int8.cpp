@@ -60,8 +60,8 @@ class Int8 : public Codec {
     errors_.keep(bucket, values);
   }
 
-  State state() const override { return errors_.state(); }
-  void load_state(const State& state) override { errors_.load(state, name()); }
+  state::StateDict state() const override { return errors_.state(); }
+  void load_state(const state::StateDict& state) override { errors_.load(state, name()); }
 
  private:
   // `values` become what the rows leave out.

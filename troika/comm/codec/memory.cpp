@@ -86,15 +86,15 @@ void ErrorMemory::keep(const GradientBucket& bucket, at::Tensor left_out) {
   if (on_) errors_[bucket.index] = std::move(left_out);
 }
 
-State ErrorMemory::state() const {
-  State state;
+state::StateDict ErrorMemory::state() const {
+  state::StateDict state;
   for (const auto& [bucket, error] : errors_) {
-    state[StateKey{.bucket = bucket, .field = std::string(kError)}.to_text()] = error;
+    state.emplace_back(StateKey{.bucket = bucket, .field = std::string(kError)}.to_text(), error);
   }
   return state;
 }
 
-void ErrorMemory::load(const State& state, std::string_view codec) {
+void ErrorMemory::load(const state::StateDict& state, std::string_view codec) {
   std::map<int64_t, at::Tensor> errors;
   for (const auto& [name, tensor] : state) {
     const auto key = StateKey::from_text(name);

@@ -13,8 +13,6 @@
 
 namespace troika::comm::codec {
 
-using State = std::map<std::string, at::Tensor>;
-
 // Names the bucket and the part that a tensor of the state belongs to: "bucket2.error",
 // "bucket0.part3.q".
 struct StateKey {
@@ -50,9 +48,9 @@ class ErrorMemory {
   // Keeps `left_out`, which has the shape of flat, from now on. Takes hold of the tensor.
   void keep(const GradientBucket& bucket, at::Tensor left_out);
 
-  State state() const;
+  state::StateDict state() const;
   // Replaces everything; throws Error(usage) for what `codec` has not saved.
-  void load(const State& state, std::string_view codec);
+  void load(const state::StateDict& state, std::string_view codec);
 
  private:
   bool on_;

@@ -102,8 +102,8 @@ class PowerSgd : public Codec {
     ++kept.step;
   }
 
-  State state() const override;
-  void load_state(const State& state) override;
+  state::StateDict state() const override;
+  void load_state(const state::StateDict& state) override;
 
  private:
   // The state of one bucket.
@@ -181,20 +181,20 @@ at::Tensor PowerSgd::query(const GradientBucket& bucket, const Matrix& matrix,
   return q.to(bucket.flat.options().dtype(type));
 }
 
-State PowerSgd::state() const {
-  State state = errors_.state();
+state::StateDict PowerSgd::state() const {
+  auto state = errors_.state();
   for (const auto& [bucket, kept] : kept_) {
-    state[StateKey{.bucket = bucket, .field = "step"}.to_text()] =
-        at::full({1}, kept.step, at::kLong);
+    state.emplace_back(StateKey{.bucket = bucket, .field = "step"}.to_text(),
+                       at::full({1}, kept.step, at::kLong));
     for (const auto& [part, q] : kept.q) {
-      state[StateKey{.bucket = bucket, .part = part, .field = "q"}.to_text()] = q;
+      state.emplace_back(StateKey{.bucket = bucket, .part = part, .field = "q"}.to_text(), q);
     }
   }
   return state;
 }
 
-void PowerSgd::load_state(const State& state) {
-  State errors;
+void PowerSgd::load_state(const state::StateDict& state) {
+  state::StateDict errors;
   std::map<int64_t, Kept> loaded;
   for (const auto& [name, tensor] : state) {
     const auto key = StateKey::from_text(name);
@@ -203,7 +203,7 @@ void PowerSgd::load_state(const State& state) {
     } else if (key && key->field == "step" && !key->part && tensor.numel() == 1) {
       loaded[key->bucket].step = tensor.item<int64_t>();
     } else {
-      errors[name] = tensor;
+      errors.emplace_back(name, tensor);
     }
   }
   errors_.load(errors, this->name());

@@ -51,8 +51,8 @@ class TopK : public Codec {
     }
   }
 
-  State state() const override { return errors_.state(); }
-  void load_state(const State& state) override { errors_.load(state, name()); }
+  state::StateDict state() const override { return errors_.state(); }
+  void load_state(const state::StateDict& state) override { errors_.load(state, name()); }
 
  private:
   const double density_;

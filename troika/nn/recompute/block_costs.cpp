@@ -85,11 +85,11 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs
                                        int measurements, const Meter& spent) {
   std::set<const void*> state;
   std::vector<at::Tensor> buffers, model_parameters;
-  for (const auto& entry : named_state(model)) {
-    state.insert(entry.tensor.storage().data());
-    if (entry.is_buffer) buffers.push_back(entry.tensor);
-    if (entry.tensor.requires_grad()) model_parameters.push_back(entry.tensor);
+  for (const auto& [name, tensor] : named_state(model)) {
+    state.insert(tensor.storage().data());
+    if (tensor.requires_grad()) model_parameters.push_back(tensor);
   }
+  for (const auto& [name, tensor] : named_buffers(model)) buffers.push_back(tensor);
   std::vector<BlockCost> costs;
   Surroundings(inputs.front().device()).restored(buffers, [&] {
     Tensors detached;

@@ -39,8 +39,8 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
     verify(plan_, 0, model.blocks().size());
     for (const auto& block : model.blocks()) {
       auto& buffers = buffers_.emplace_back();
-      for (auto& entry : model.owned_state(block)) {
-        if (entry.is_buffer) buffers.push_back(std::move(entry.tensor));
+      for (auto& [name, tensor] : Model::owned(block, named_buffers(model))) {
+        buffers.push_back(std::move(tensor));
       }
     }
     for (size_t i = 0; i < model.blocks().size(); ++i) backward_from_.push_back(i);

@@ -36,10 +36,9 @@ void WeightAverage::attach(const FitContext& context) {
                         {},
                         stepped[i].box});
   }
-  for (const auto& item : nn::named_state(context.task.module())) {
-    if (uses_buffers_ && item.is_buffer) {
-      buffers_.push_back(
-          {item.name, item.tensor, at::empty_like(item.tensor), item.tensor, {}, {}});
+  if (uses_buffers_) {
+    for (const auto& [name, tensor] : nn::named_buffers(context.task.module())) {
+      buffers_.push_back({name, tensor, at::empty_like(tensor), tensor, {}, {}});
     }
   }
   if (loaded_) take_loaded(*loaded_);

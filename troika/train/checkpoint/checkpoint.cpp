@@ -44,12 +44,9 @@ void keep_weights(RankState& state) {
 }
 
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others) {
-  NamedTensors state;
+  NamedTensors state = nn::named_state(module);
   std::unordered_map<std::string, size_t> places;
-  for (auto& item : nn::named_state(module)) {
-    places.emplace(item.name, state.size());
-    state.emplace_back(std::move(item.name), std::move(item.tensor));
-  }
+  for (const auto& [name, tensor] : state) places.emplace(name, places.size());
   for (const auto& other : others) {
     const auto found = places.find(other.first);
     TROIKA_CHECK(found != places.end(), other.first + " is not a tensor of the module");

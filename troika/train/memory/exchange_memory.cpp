@@ -42,13 +42,13 @@ ExchangeMemory::ExchangeMemory(const torch::nn::Module& module, const ExchangeSh
   std::vector<parallel::Slot> slots;
   for (auto& parameter : nn::trained_parameters(module)) {
     auto& slot = slots.emplace_back();
-    slot.name = parameter.name;
-    slot.parameter = parameter.tensor;
-    bytes_of_.push_back(static_cast<int64_t>(parameter.tensor.nbytes()));
+    slot.name = parameter.first;
+    slot.parameter = parameter.second;
+    bytes_of_.push_back(static_cast<int64_t>(parameter.second.nbytes()));
     trained_bytes_ += bytes_of_.back();
   }
   for (const auto& entry : nn::named_state(module)) {
-    other_bytes_ += static_cast<int64_t>(entry.tensor.nbytes());
+    other_bytes_ += static_cast<int64_t>(entry.second.nbytes());
   }
   other_bytes_ -= trained_bytes_;
   const auto assigned = [&](const std::vector<size_t>& by) {

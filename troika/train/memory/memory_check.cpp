@@ -70,8 +70,8 @@ std::string why_not_ahead(const TrainOptions& options, const data::Dataset& data
   if (typeid(*task) != typeid(Task)) return "for a task of a class of its own";
   // Threads of this process would count each other's tensors.
   if (group.size() > 1 && group.backend() == "local") return "for ranks that are threads";
-  for (const auto& entry : nn::named_state(task->module())) {
-    if (!entry.tensor.is_cpu()) return "for tensors that are not on the CPU";
+  for (const auto& [name, tensor] : nn::named_state(task->module())) {
+    if (!tensor.is_cpu()) return "for tensors that are not on the CPU";
   }
   return {};
 }
@@ -113,8 +113,8 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
   if (options.trainer.memory_check == "on" && group.rank() == 0) {
     double held = 0;
     if (task) {
-      for (const auto& entry : nn::named_state(task->module())) {
-        held += static_cast<double>(entry.tensor.nbytes());
+      for (const auto& [name, tensor] : nn::named_state(task->module())) {
+        held += static_cast<double>(tensor.nbytes());
       }
     }
     require_fits(*predictor, options, *prediction, ranks_on_this_machine(group), held);

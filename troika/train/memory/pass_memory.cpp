@@ -93,8 +93,8 @@ std::vector<PassPart> run(Task& task, const nn::Precision& precision, data::Batc
   std::vector<std::unique_ptr<compat::GradientHook>> hooks;
   for (size_t i = 0; i < parameters.size(); ++i) {
     hooks.push_back(std::make_unique<compat::GradientHook>(
-        parameters[i].tensor,
-        [&watch, i, &parameter = parameters[i].tensor] { watch.take(i, parameter); }));
+        parameters[i].second,
+        [&watch, i, &parameter = parameters[i].second] { watch.take(i, parameter); }));
   }
   batch = Placement{.precision = precision}.place(std::move(batch));
   const nn::KeyedDraws draws(nn::some_samples(batch.size()));

@@ -105,7 +105,7 @@ MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Datase
       is_made_whole_(!task.defers_values()),
       model_(dynamic_cast<const nn::Model*>(&module_)) {
   const compat::FakeTensorGuard no_memory;
-  for (auto& [name, tensor, is_buffer] : nn::named_state(module_)) {
+  for (auto& [name, tensor] : nn::named_state(module_)) {
     spared_.push_back({tensor, tensor.tensor_data(), tensor.mutable_grad()});
     tensor.mutable_grad().reset();
     tensor.set_data(at::empty_like(spared_.back().data));
@@ -222,10 +222,8 @@ double MemoryPredictor::optimizer_bytes(const nn::Precision& precision, int64_t 
 
 double MemoryPredictor::passing_gradients() const {
   double bytes = 0;
-  for (const auto& parameter : nn::trained_parameters(module_)) {
-    if (parameter.tensor.nbytes() < kLeastOutsideHeap) {
-      bytes += static_cast<double>(parameter.tensor.nbytes());
-    }
+  for (const auto& [name, tensor] : nn::trained_parameters(module_)) {
+    if (tensor.nbytes() < kLeastOutsideHeap) bytes += static_cast<double>(tensor.nbytes());
   }
   return bytes;
 }
