@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <barrier>
 #include <functional>
 #include <thread>
 
@@ -78,9 +79,11 @@ std::string error_of(const std::function<void()>& call) {
 // In the world and in groups split from it before and after.
 TEST(MeshGroups, ErrorsNameRanksByCoordinates) {
   std::atomic<int> told = 0;
+  std::barrier made(4);  // a failure reaches ranks that still make their groups
   local::run(4, [&](const Group& world) {
     const auto before = *world.split(0);
     const MeshGroups groups(world, Mesh::parse("data=2 tensor=2"));
+    made.arrive_and_wait();
     const auto& group = world.rank() < 2 ? groups.along(Axis::tensor) : before;
     if (world.rank() < 2) {
       // Ranks 0 and 1 call different things among them.
@@ -133,8 +136,10 @@ TEST(MeshGroups, AnAbsentRankIsNamedByItsCoordinates) {
 // Of a group along an axis: ranks have their numbers in the world.
 TEST(MeshGroups, FlightRecordsNameRanksByCoordinates) {
   const TemporaryFolder folder;
-  const auto body = [](const Group& world) {
+  std::barrier made(4);  // a failure reaches ranks that still make their groups
+  const auto body = [&](const Group& world) {
     const MeshGroups groups(world, Mesh::parse("pipeline=2 tensor=2"));
+    made.arrive_and_wait();
     const auto& tensor = groups.along(Axis::tensor);
     if (world.rank() < 2) return;
     EXPECT_THROW(tensor.all_reduce(at::zeros({world.rank()})), Error);
