@@ -133,7 +133,7 @@ TEST(MeshGroups, AnAbsentRankIsNamedByItsCoordinates) {
   EXPECT_NO_THROW(local::run(4, body, {.timeout = Milliseconds(1000)}));
 }
 
-// Of a group along an axis: ranks have their numbers in the world.
+// The group is one along an axis; records give its ranks their numbers in the world.
 TEST(MeshGroups, FlightRecordsNameRanksByCoordinates) {
   const TemporaryFolder folder;
   std::barrier made(4);  // a failure reaches ranks that still make their groups

@@ -22,7 +22,7 @@ TEST(AllReduce, TheChoiceFollowsTheLinks) {
   EXPECT_EQ(choose(slow_between, interleaved, 64 << 20), Algorithm::hierarchical);
 }
 
-// Of the formulas: the ring's time is 2(n-1) messages of S/n and (n-1)/n S reduced.
+// The formulas: the ring's time is 2(n-1) messages of S/n and (n-1)/n S reduced.
 TEST(AllReduce, PredictedTimesFollowTheModel) {
   const Links links{{1e-3, 1e6}, {}, 1e-7};
   const std::vector<int> nodes(4, 0);

@@ -1,4 +1,4 @@
-// What a run can be told about how its ranks communicate.
+// The options of a run for the communication of its ranks.
 #pragma once
 
 #include <cstdint>

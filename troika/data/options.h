@@ -1,4 +1,4 @@
-// What a run can be told about its data.
+// The options of a run for its data.
 #pragma once
 
 #include <cstdint>

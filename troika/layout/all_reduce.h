@@ -24,7 +24,7 @@ enum class Algorithm : int32_t {
 // one is reduced in cache while the next arrives.
 inline constexpr size_t kSegmentBytes = size_t{1} << 20;
 
-// What messages between the ranks of a group cost.
+// The cost of messages between the ranks of a group.
 struct Links {
   Link inside = {};            // a node
   Link between = {};           // nodes

@@ -113,7 +113,7 @@ class Model : public torch::nn::Module {
 
   // Parameters and buffers the block owns, under their names in the whole model.
   state::StateDict owned_state(const Block& block) const;
-  // Those of `entries`, under such names, that the block owns.
+  // The entries of `entries` that the block owns, under such names.
   static state::StateDict owned(const Block& block, state::StateDict entries);
 
   // Throws Error(usage) unless block names are unique, every parameter and buffer is in exactly one

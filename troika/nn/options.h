@@ -1,4 +1,4 @@
-// What a run can be told about its model.
+// The options of a run for its model.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a run can be told about its optimizer and its learning rate.
+// The options of a run for its optimizer and its learning rate.
 #pragma once
 
 #include "troika/base/config.h"

@@ -1,4 +1,4 @@
-// What a run can be told about how replicas of a model stay alike. A plan takes these in
+// The options of a run for how replicas of a model stay alike. A plan takes these in
 // (layout::Plan).
 #pragma once
 

@@ -33,7 +33,7 @@ double time_exchange(const Party& party, size_t bytes, int rounds) {
   return best;
 }
 
-// Of a message between neighbours of the ring of `party`.
+// The cost of a message between neighbours of the ring of `party`.
 struct MessageCost {
   double latency = 0;   // seconds
   double per_byte = 0;  // seconds

@@ -1,4 +1,4 @@
-// What messages between the ranks of a group cost, measured.
+// Measures the cost of messages between the ranks of a group.
 #pragma once
 
 #include "troika/comm/algorithms/party.h"

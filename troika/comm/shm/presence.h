@@ -1,4 +1,4 @@
-// Which ranks of this machine still run.
+// Tells which ranks of this machine still run.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// What a run can be told about the callbacks that have sections of their own.
+// The options of a run for the callbacks that have sections of their own.
 #pragma once
 
 #include <cstdint>
