@@ -16,10 +16,10 @@
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/reader.h"
+#include "troika/train/engine_state.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/run_group.h"
 #include "troika/train/trainer.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 
@@ -55,7 +55,7 @@ class Watching : public Callback {
  public:
   std::string name() const override { return "watching"; }
   void on_before_optimizer_step(FitContext& c) override { rates.push_back(c.learning_rate); }
-  void on_train_batch_end(FitContext& c, const data::Batch&, double) override {
+  void on_train_batch_end(FitContext& c, const data::Batch&, const at::Tensor&) override {
     // After steps, zero3 has no whole parameters.
     if (sees_steps) after_steps.push_back(copy_of(c.task.module()));
   }

@@ -15,6 +15,7 @@
 
 #include "tests/train/noise.h"
 #include "tests/train/ranks_main.h"
+#include "tests/train/single_batch.h"
 #include "troika/base/file.h"
 #include "troika/base/memory.h"
 #include "troika/base/text.h"
@@ -26,7 +27,6 @@
 #include "troika/train/memory/prediction.h"
 #include "troika/train/replicated_task.h"
 #include "troika/train/resolve_plan.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 namespace {
@@ -53,22 +53,28 @@ struct Built {
       : options(given),
         plan(resolve_plan(options, cluster_of(group))),
         task(whole ? make_task(options) : make_task_to_fit(options)),
-        step(options, plan, *task, {group, plan.mesh}, 2, group.size(), nullptr, [] {}) {
+        groups(group, plan.mesh),
+        engine(make_engine({.options = options,
+                            .plan = plan,
+                            .task = *task,
+                            .groups = groups,
+                            .steps = 2,
+                            .global_batch = group.size(),
+                            .times = times})) {
     task->module().train();
   }
 
   void train(int64_t number) {
-    StepTimes times;
-    times.begin(number);
     const auto batch = Noise(options.model).load(std::vector<int64_t>(1), {});
-    step.pass(batch, true, true, number, times);
-    times.finish();
+    train_on(*engine, times, batch, number);
   }
 
   const TrainOptions options;
   const layout::Plan plan;
   const std::unique_ptr<Task> task;
-  TrainingStep step;
+  const comm::MeshGroups groups;
+  StepTimes times;
+  const std::unique_ptr<Engine> engine;
 };
 
 void expect_values(const comm::Group& group) {
@@ -84,8 +90,8 @@ void expect_values(const comm::Group& group) {
         Built whole(options, group, true);
         torch::manual_seed(static_cast<uint64_t>(1 + group.rank()));
         Built parts(options, group, false);
-        whole.step.agree();
-        parts.step.agree();
+        whole.engine->synchronize_replicas();
+        parts.engine->synchronize_replicas();
         const auto expected = nn::named_state(whole.task->module());
         const auto found = nn::named_state(parts.task->module());
         ASSERT_EQ(expected.size(), found.size());
@@ -160,7 +166,7 @@ void save(const TrainOptions& options, const comm::Group& group, const std::stri
       resident_start / resident);
   EXPECT_LE(start, 1.1 * step);
   EXPECT_LE(resident_start, 1.1 * resident);
-  const auto state = built.step.state(/*in_step=*/false);
+  const auto state = built.engine->state(/*in_step=*/false);
   save_checkpoint(group, folder, state, options, {.step = 2, .plan = built.plan.text()});
   expect_predicted(options, group, start);
   const int64_t bits = bits_of(state, group);
@@ -172,10 +178,10 @@ void load(const TrainOptions& options, const comm::Group& group, const std::stri
   const int64_t before = memory::live();
   memory::restart_peak();
   Built built(options, group, false);
-  built.step.load(CheckpointReader(find_checkpoint(folder, "last"), group.rank()), {})();
+  built.engine->load(CheckpointReader(find_checkpoint(folder, "last"), group.rank()), {})();
   std::printf("rank %d of %d: tensors take at most %s until it is loaded\n", group.rank(),
               group.size(), human_bytes(static_cast<double>(memory::peak() - before)).c_str());
-  const auto bits = bits_of(built.step.state(/*in_step=*/false), group);
+  const auto bits = bits_of(built.engine->state(/*in_step=*/false), group);
   EXPECT_EQ(std::to_string(bits), read_file(folder + "/bits"));
 }
 

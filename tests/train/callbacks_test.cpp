@@ -46,7 +46,7 @@ class Noting : public Base {
   void on_train_batch_start(FitContext& c, const data::Batch&) override {
     note("train_batch_start", c);
   }
-  void on_train_batch_end(FitContext& c, const data::Batch&, double) override {
+  void on_train_batch_end(FitContext& c, const data::Batch&, const at::Tensor&) override {
     note("train_batch_end", c);
   }
   void on_before_optimizer_step(FitContext& c) override { note("before_optimizer_step", c); }

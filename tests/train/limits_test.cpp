@@ -203,7 +203,7 @@ TEST_F(LimitedRun, FastDevRunTriesEverythingOnce) {
 class StoppingAtOnce : public Callback {
  public:
   std::string name() const override { return "stopping_at_once"; }
-  void on_train_batch_end(FitContext& c, const data::Batch&, double) override {
+  void on_train_batch_end(FitContext& c, const data::Batch&, const at::Tensor&) override {
     c.ask_to_stop("enough");
   }
 };

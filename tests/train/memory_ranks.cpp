@@ -17,6 +17,7 @@
 
 #include "tests/train/noise.h"
 #include "tests/train/ranks_main.h"
+#include "tests/train/single_batch.h"
 #include "troika/base/memory.h"
 #include "troika/base/text.h"
 #include "troika/compat/tensor_memory.h"
@@ -28,7 +29,6 @@
 #include "troika/train/placement.h"
 #include "troika/train/replicated_task.h"
 #include "troika/train/resolve_plan.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 namespace {
@@ -54,33 +54,36 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
   const auto task = make();
   task->module().train();
   const auto plan = resolve_plan(options, cluster_of(group));
-  TrainingStep step(options, plan, *task, {group, plan.mesh}, 2,
-                    options.data.batch_size * group.size(), nullptr, [] {});
+  const comm::MeshGroups groups(group, plan.mesh);
+  StepTimes times;
+  const auto engine = make_engine({.options = options,
+                                   .plan = plan,
+                                   .task = *task,
+                                   .groups = groups,
+                                   .steps = 2,
+                                   .global_batch = options.data.batch_size * group.size(),
+                                   .times = times});
   Measured result{.start = most()};
   const Loops start;
-  const comm::MeshGroups groups(group, plan.mesh);
   FitContext context{.options = options,
                      .group = group,
                      .groups = groups,
                      .folder = {},
                      .task = *task,
                      .at = start};
-  context.store = &step.exchange();
-  context.optimization = &step.optimization();
+  context.store = &engine->store();
+  context.optimization = &engine->optimization();
   WeightAverage average(options.ema.decay, options.ema.use_buffers);
   if (options.ema.enabled) average.attach(context);
   const auto batch = batch_of(data, options.data.batch_size);
-  StepTimes times;
   const auto one = [&](int64_t i) {
-    times.begin(i);
-    step.pass(batch, true, true, i, times);
-    times.finish();
+    train_on(*engine, times, batch, i);
     return most();
   };
   result.first = one(0);
   result.second = one(1);
   memory::restart_peak();
-  step.agree();
+  engine->synchronize_replicas();
   result.between = most();
   memory::restart_peak();
   if (options.ema.enabled) {
@@ -89,10 +92,8 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
   }
   task->module().eval();
   const at::NoGradGuard no_grad;
-  const auto placement = Placement::of(options, group);
-  const nn::Autocast autocast(placement.precision, at::kCPU);
   Evaluation evaluation;
-  task->validation_step(placement.place(batch), evaluation);
+  engine->evaluate(Stage::validate, batch, evaluation);
   result.validation = most();
   return result;
 }

@@ -17,10 +17,10 @@
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/engine_state.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/rank_zero.h"
 #include "troika/train/trainer.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 namespace {
@@ -340,8 +340,8 @@ TEST_F(Observed, AFailedValidationLeavesTheWeightsThatAreTrained) {
 class OnRankZeroOnly : public Callback {
  public:
   std::string name() const override { return "on_rank_zero_only"; }
-  void on_train_batch_end(FitContext& c, const data::Batch&, double loss) override {
-    c.group.all_reduce(at::full({1}, loss), comm::ReduceOp::sum, {.label = "mean of my loss"});
+  void on_train_batch_end(FitContext& c, const data::Batch&, const at::Tensor& loss) override {
+    c.group.all_reduce(loss.detach().view(1), comm::ReduceOp::sum, {.label = "mean of my loss"});
   }
 };
 

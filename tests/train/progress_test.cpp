@@ -121,7 +121,8 @@ TEST(ProgressBar, RedrawsInPlaceTenTimesASecondAndEndsWithALine) {
   int drawn = 0;
   for (int i = 0; i < 20; ++i) {
     screen.now += milliseconds(50);
-    bar.advance(1, 10, 2.0);
+    bar.add_loss(2.0);
+    bar.advance(1, 10);
     const std::string text = screen.take();
     drawn += !text.empty();
     EXPECT_EQ(text.find('\n'), std::string::npos);
@@ -144,7 +145,8 @@ TEST(ProgressBar, ShowsTheLatestOfEachMetric) {
   bar.show_metrics({{"accuracy", 0.5}, {"scale", 2}});
   bar.show_metrics({{"accuracy", NAN}});
   screen.now += std::chrono::seconds(20);
-  bar.advance(5, 40, 1.0);
+  bar.add_loss(1.0);
+  bar.advance(5, 40);
   EXPECT_EQ(screen.take(),
             "e 50% 5/10 | 2.0 samples/s | loss 1.000 | accuracy nan | scale 2.000 | ETA 0:20\n");
 }
@@ -174,7 +176,8 @@ TEST(ProgressBar, WritesPlainLinesAtIntervals) {
     bar.start("e", 100, /*done=*/20);
     for (int i = 0; i < 25; ++i) {
       screen.now += seconds(1);
-      bar.advance(2, 8, 0.5);
+      bar.add_loss(0.5);
+      bar.advance(2, 8);
     }
     bar.clear();
     EXPECT_EQ(screen.take(),
@@ -205,7 +208,8 @@ TEST(ProgressBar, LossIsARunningMeanAndANaNStays) {
   Screen screen;
   ProgressBar bar(screen.output(false));
   const auto shown_after = [&](double loss) {
-    bar.advance(1, 1, loss);
+    bar.add_loss(loss);
+    bar.advance(1, 1);
     bar.finish();
     const std::string text = screen.take();
     return text.substr(text.find("loss"));

@@ -7,9 +7,10 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/train/checkpoint/resume.h"
+#include "troika/train/engine.h"
 #include "troika/train/resolve_plan.h"
+#include "troika/train/step_times.h"
 #include "troika/train/trainer.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 namespace {
@@ -66,10 +67,17 @@ class Reshape : public testing::TestWithParam<Change> {
     comm::local::run(ranks, [&](const comm::Group& group) {
       const auto task = make_task();
       const auto plan = resolve_plan(options, cluster_of(group));
-      TrainingStep step(options, plan, *task, {group, plan.mesh}, /*steps=*/6, kGlobalBatch,
-                        nullptr, [] {});
-      step.load(CheckpointReader(checkpoint, group.rank()), {})();
-      save_checkpoint(group, folder, step.state(/*in_step=*/false), options,
+      const comm::MeshGroups groups(group, plan.mesh);
+      StepTimes times;
+      const auto engine = make_engine({.options = options,
+                                       .plan = plan,
+                                       .task = *task,
+                                       .groups = groups,
+                                       .steps = 6,
+                                       .global_batch = kGlobalBatch,
+                                       .times = times});
+      engine->load(CheckpointReader(checkpoint, group.rank()), {})();
+      save_checkpoint(group, folder, engine->state(/*in_step=*/false), options,
                       {.epoch = 3, .step = 6});
     });
   }

@@ -79,7 +79,7 @@ class AfterPasses : public Callback {
   AfterPasses(int64_t passes, std::function<void(FitContext&)> call)
       : left_(passes), call_(std::move(call)) {}
   std::string name() const override { return "after_passes"; }
-  void on_train_batch_end(FitContext& context, const data::Batch&, double) override {
+  void on_train_batch_end(FitContext& context, const data::Batch&, const at::Tensor&) override {
     if (--left_ == 0) call_(context);
   }
 

@@ -7,6 +7,7 @@
 #include "tests/support/errors.h"
 #include "tests/train/damaged_checkpoint.h"
 #include "tests/train/saved_state.h"
+#include "tests/train/single_batch.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
@@ -15,7 +16,6 @@
 #include "troika/train/make_exchange.h"
 #include "troika/train/resolve_plan.h"
 #include "troika/train/trainer.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 namespace {
@@ -60,20 +60,24 @@ Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
   comm::local::run(ranks, [&](const comm::Group& group) {
     const auto task = make_wide_task();
     const auto plan = resolve_plan(options, cluster_of(group));
-    TrainingStep step(options, plan, *task, {group, plan.mesh}, kSteps, kShardedBatch, nullptr,
-                      [] {});
-    if (from) step.load(CheckpointReader(from->checkpoint, group.rank()), {})();
+    const comm::MeshGroups groups(group, plan.mesh);
+    StepTimes times;
+    const auto engine = make_engine({.options = options,
+                                     .plan = plan,
+                                     .task = *task,
+                                     .groups = groups,
+                                     .steps = kSteps,
+                                     .global_batch = kShardedBatch,
+                                     .times = times});
+    if (from) engine->load(CheckpointReader(from->checkpoint, group.rank()), {})();
     const int64_t share = kShardedBatch / group.size();
     for (int64_t i = 0; i < steps; ++i) {
       std::vector<int64_t> samples;
       for (int64_t s = 0; s < share; ++s) samples.push_back(7 * i + group.rank() * share + s);
-      StepTimes times;
-      times.begin(i);
-      step.pass(Waves().load(samples, {}), true, true, i, times);
-      times.finish();
+      train_on(*engine, times, Waves().load(samples, {}), i);
     }
-    const auto checkpoint =
-        save_checkpoint(group, result.folder->path(), step.state(/*in_step=*/false), options, {});
+    const auto checkpoint = save_checkpoint(group, result.folder->path(),
+                                            engine->state(/*in_step=*/false), options, {});
     if (group.rank() == 0) result.checkpoint = checkpoint;
   });
   result.read();

@@ -1,6 +1,7 @@
 // Every rank writes its own share of a checkpoint, of about the same size, and gathers nothing for
 // it.
 #include "troika/train/checkpoint/share.h"
+#include "tests/train/single_batch.h"
 
 #include <gmock/gmock.h>
 
@@ -13,7 +14,6 @@
 #include "troika/comm/local/local.h"
 #include "troika/train/checkpoint/resume.h"
 #include "troika/train/resolve_plan.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 namespace {
@@ -42,14 +42,19 @@ class Shares : public testing::TestWithParam<ShareCase> {
     const auto task = make_waves_task(kOddWidth, 0);
     task->module().train();
     const auto plan = resolve_plan(options_, cluster_of(group));
-    TrainingStep step(options_, plan, *task, {group, plan.mesh}, 1, 4, nullptr, [] {});
+    const comm::MeshGroups groups(group, plan.mesh);
     StepTimes times;
-    times.begin(0);
+    const auto engine = make_engine({.options = options_,
+                                     .plan = plan,
+                                     .task = *task,
+                                     .groups = groups,
+                                     .steps = 1,
+                                     .global_batch = 4,
+                                     .times = times});
     const int64_t first = 4 / group.size() * group.rank();
-    step.pass(Waves().load(std::vector<int64_t>{first, first + 1}, {}), true, true, 0, times);
-    times.finish();
+    train_on(*engine, times, Waves().load(std::vector<int64_t>{first, first + 1}, {}), 0);
     const auto before = group.counters().bytes;
-    const auto state = step.state(/*in_step=*/false);
+    const auto state = engine->state(/*in_step=*/false);
     save_checkpoint(group, folder_.path(), state, options_, {});
     EXPECT_LT(group.counters().bytes - before, kParameters / 4)
         << "what ranks say of their shares is little next to one state of " << 4 * kParameters;

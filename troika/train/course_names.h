@@ -1,4 +1,4 @@
-// Names in checkpoints of the state of a run beside its training step.
+// Names in checkpoints of the state of a run beside its engine's.
 #pragma once
 
 #include <string>

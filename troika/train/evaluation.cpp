@@ -109,7 +109,8 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
   const HookCalls hooks(context, callbacks_, profile ? &*profile : nullptr);
   try {
     Stop stop(group_, question_, /*keeps_time=*/false);
-    EvaluationLoop loop(stage, context, placement, dataset, batches, stop);
+    WholeModelEvaluator evaluator(task, placement);
+    EvaluationLoop loop(stage, context, evaluator, dataset, batches, stop);
     body(loop, hooks, log);
     stopped_by_ = stop.asked();
   } catch (const std::exception& problem) {

@@ -73,18 +73,20 @@ MetricValues EvaluationLoop::Result::metrics(Stage stage) const {
   return metrics;
 }
 
-EvaluationLoop::EvaluationLoop(Stage stage, FitContext& context, const Placement& placement,
+EvaluationLoop::EvaluationLoop(Stage stage, FitContext& context, Evaluator& evaluator,
                                const data::Dataset& dataset, int64_t batches, Stop& stop)
     : stage_(stage),
       context_(context),
-      placement_(placement),
+      evaluator_(evaluator),
       dataset_(dataset),
       batches_(batches),
       stop_(stop) {}
 
 bool EvaluationLoop::for_each_batch(const std::string& label,
                                     const std::function<void(const data::Batch&)>& step) const {
-  const nn::Autocast autocast(placement_.precision, placement_.device.type());
+  // Over all batches, so that weights are cast once for them.
+  const auto& placement = evaluator_.placement();
+  const nn::Autocast autocast(placement.precision, placement.device.type());
   const auto& options = context_.options;
   const auto& replicas = context_.groups.data();
   const int64_t batch = global_batch(options, replicas.size());
@@ -128,13 +130,8 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
     log.start_batch(batch.size());
     task.log_to(&log, batch.size());
     call(of.batch_start, batch);
-    const auto placed = placement_.place(batch);
     with_plain_errors(
-        where,
-        [&] {
-          is_test ? task.test_step(placed, evaluation) : task.validation_step(placed, evaluation);
-        },
-        &batch);
+        where, [&] { evaluator_.evaluate(stage_, batch, evaluation); }, &batch);
     call(of.batch_end, batch);
   });
   if (is_whole) return evaluation;
@@ -196,8 +193,7 @@ at::Tensor EvaluationLoop::predict(const HookCalls& hooks) {
   const bool is_whole = for_each_batch("prediction", [&](const data::Batch& batch) {
     hooks.call("on_predict_batch_start", &Hooks::on_predict_batch_start, batch);
     const auto prediction = with_plain_errors(
-        "predict_step", [&] { return context_.task.predict_step(placement_.place(batch)); },
-        &batch);
+        "predict_step", [&] { return evaluator_.predict(batch); }, &batch);
     check_prediction(prediction, batch.size());
     predictions.push_back(prediction.to(at::kCPU));
     hooks.call("on_predict_batch_end", &Hooks::on_predict_batch_end, batch, predictions.back());

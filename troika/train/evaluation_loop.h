@@ -9,9 +9,9 @@
 #include <string>
 
 #include "troika/data/dataset.h"
+#include "troika/train/evaluator.h"
 #include "troika/train/hook_calls.h"
 #include "troika/train/metric_log.h"
-#include "troika/train/placement.h"
 #include "troika/train/stage.h"
 #include "troika/train/stop.h"
 #include "troika/train/task.h"
@@ -24,7 +24,7 @@ namespace troika::train {
 // Called by all ranks; blocks. All that is referred to must outlive this object.
 class EvaluationLoop {
  public:
-  EvaluationLoop(Stage stage, FitContext& context, const Placement& placement,
+  EvaluationLoop(Stage stage, FitContext& context, Evaluator& evaluator,
                  const data::Dataset& dataset, int64_t batches, Stop& stop);
 
   // The result: the same on all ranks, except for what `row` has beyond its `common`.
@@ -60,7 +60,7 @@ class EvaluationLoop {
 
   const Stage stage_;
   FitContext& context_;
-  const Placement& placement_;
+  Evaluator& evaluator_;
   const data::Dataset& dataset_;
   const int64_t batches_;
   Stop& stop_;

@@ -1,18 +1,26 @@
 // The end of a run whose loss is no number any more.
 #pragma once
 
-namespace troika::data {
-struct Batch;
-}
+#include <ATen/core/Tensor.h>
+
+#include "troika/data/batch.h"
+#include "troika/train/step_losses.h"
 
 namespace troika::train {
 
 struct FitContext;
 
-// Throws Error(failure) where the loss of this rank's pass over `batch` is infinite or NaN, unless
-// trainer.terminate_on_nan is off or a loss scaler skips such steps. It has then written the batch
-// to nonfinite-step-S-rank-R.safetensors in the run's folder, as "inputs" and "targets". Between
-// passes; other ranks are told by the failure of this one.
-void require_finite(double loss, const data::Batch& batch, const FitContext& context);
+// The number of a loss of one element, for which it waits where a GPU computes.
+double number_of(const at::Tensor& loss);
+
+// Whether a run ends by this loss: it is infinite or NaN, trainer.terminate_on_nan is on, and no
+// loss scaler skips such steps.
+bool ends_run(double loss, const FitContext& context);
+
+// Throws Error(failure) for a loss that ends the run, once it has written its micro-batch to
+// nonfinite-step-S-rank-R.safetensors in the run's folder, each tensor under its name. Between
+// micro-batches; other ranks are told by the failure of this one.
+[[noreturn]] void refuse_loss(const StepLoss& loss, const data::Batch& batch,
+                              const FitContext& context);
 
 }  // namespace troika::train

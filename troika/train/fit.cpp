@@ -13,9 +13,7 @@
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/checkpoint/foreign_weights.h"
 #include "troika/train/checkpoint/resume.h"
-#include "troika/train/finite_loss.h"
 #include "troika/train/random_state.h"
-#include "troika/train/step_error.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -87,99 +85,13 @@ void Fit::go_on() {
   if (is_stopping() && saved_samples_ != at_.samples) save(/*to_go_on=*/true);
   write_asked();
   // Also where nothing was left to do: the module is to be whole after the run.
-  training_step_->agree();
+  engine_->synchronize_replicas();
 }
 
 bool Fit::is_beyond_limits() const {
   const auto& limits = options_.trainer;
   return (limits.max_steps >= 0 && at_.step > limits.max_steps) ||
          (limits.max_epochs >= 0 && at_.epoch >= limits.max_epochs);
-}
-
-void Fit::train_epoch() {
-  const Profile::Span span(profile(), "run_training_epoch");
-  const auto from = sampler_state();
-  int64_t count = passes_left();
-  if (options_.trainer.max_steps >= 0) {
-    const int64_t steps = options_.trainer.max_steps - at_.step;
-    count = std::min(count, std::max<int64_t>(steps * plan_.micro_batches - at_.pass, 1));
-  }
-  // The run was stopped in a validation inside of the epoch.
-  if (std::exchange(at_.validating, 0) != 0 && count > 0 && limits_.validation_batches > 0) {
-    training_step_->agree();
-    if (!validate()) return;
-    save_asked();
-    if (context_.is_done()) return;
-  }
-  auto batches = sampler_.batches(from);
-  batches.resize(static_cast<size_t>(count));
-  data::Loader loader(training_, std::move(batches), sampler_.augmentation_seed(from.epoch),
-                      loader_options(options_));
-  const int64_t done = at_.position / batch_;
-  outputs_->start_progress("epoch " + epoch_text(), done + count, done);
-  task_.module().train();
-  if (at_.position == 0) hooks_.call("on_train_epoch_start", &Hooks::on_train_epoch_start);
-  Stopwatch training;
-  double seconds_before = at_.train_seconds;
-  interval_.restart();
-  interval_samples_ = 0;
-  step_seconds_ = 0;
-  times_.start();
-  for (int64_t i = 0; const auto batch = loader.next(); ++i) {
-    const int64_t passes = at_.pass + 1;
-    // A checkpoint of more passes a step may be beyond.
-    train_batch(*batch, passes >= plan_.micro_batches || i + 1 == count, i + 1 == count);
-    at_.train_seconds = seconds_before + training.seconds();
-    if (i + 1 < count && is_validation_due(passes)) {
-      training_step_->agree();
-      if (!validate()) break;
-      seconds_before = at_.train_seconds;
-      training.restart();
-      interval_.restart();
-      interval_samples_ = 0;
-    }
-    save_asked();
-    if (writer_ && writer_->is_done()) finish_saving();
-    const bool is_asked = stop_.after_pass(seconds());
-    context_.seconds = stop_.seconds();
-    if (is_asked || (at_.pass == 0 && context_.is_done())) break;
-    times_.start();
-  }
-  outputs_->finish_progress();
-}
-
-void Fit::train_batch(const data::Batch& batch, bool is_last, bool is_last_of_epoch) {
-  const int64_t passes = at_.pass + 1;
-  times_.begin(at_.step);
-  const Stopwatch one;
-  log_.start_batch(batch.size());
-  task_.log_to(&log_, batch.size());
-  hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
-  auto watch = warnings_->watch_losses();
-  const double loss = with_plain_errors(
-      "training_step",
-      [&] { return training_step_->pass(batch, at_.pass == 0, is_last, at_.step, times_); },
-      &batch);
-  watch.reset();
-  require_finite(loss, batch, context_);
-  log_.log(kTrainLoss, loss, {.sync_dist = true});
-  log_.log(kEpochLoss, loss, {.on_step = false, .on_epoch = true, .sync_dist = true});
-  at_.position += batch_;
-  at_.samples += batch_;
-  at_.pass = is_last ? 0 : at_.pass + 1;
-  if (is_last) ++at_.step;
-  step_seconds_ += one.seconds();
-  interval_samples_ += batch_;
-  outputs_->advance(batch_, loss);
-  if (is_last) {
-    at_.rows = 0;
-    step_milliseconds_.add(std::exchange(step_seconds_, 0) * 1e3);
-    if (at_.step % options_.trainer.log_every_n_steps == 0) log_training();
-  }
-  context_.validation_follows =
-      is_last_of_epoch ? validates_after_epoch() : is_validation_due(passes);
-  hooks_.call("on_train_batch_end", &Hooks::on_train_batch_end, batch, loss);
-  times_.finish();
 }
 
 void Fit::log_row(const MetricValues& common, const LoggedRow& row, const MetricValues& own) {
@@ -196,15 +108,13 @@ void Fit::log_row(const MetricValues& common, const LoggedRow& row, const Metric
 }
 
 void Fit::log_training() {
-  const auto& optimization = training_step_->optimization();
+  take_losses();
+  const auto& optimization = engine_->optimization();
   MetricValues common{{"train/lr", optimization.learning_rate()}};
   const auto loss_scale = optimization.loss_scale();
   if (loss_scale) common.emplace_back("train/loss_scale", *loss_scale);
-  log_row(
-      common, log_.end_interval(),
-      {{"train/samples_per_second", static_cast<double>(interval_samples_) / interval_.seconds()}});
-  interval_samples_ = 0;
-  interval_.restart();
+  log_row(common, log_.end_interval(), {{"train/samples_per_second", clock_.samples_per_second()}});
+  clock_.start_interval();
 }
 
 void Fit::log_epoch() {
@@ -226,7 +136,8 @@ bool Fit::validates_after_epoch() const {
 }
 
 void Fit::end_epoch() {
-  training_step_->agree();
+  take_losses();
+  engine_->synchronize_replicas();
   const bool validates = validates_after_epoch();
   // Where a validation has ended the run there is no second of the same weights.
   if (validates && validated_samples_ != at_.samples && !validate()) return;
@@ -262,17 +173,18 @@ bool Fit::is_validation_due(int64_t passes) const {
 void Fit::check_sanity() {
   const Profile::Span span(profile(), "run_sanity_check");
   const auto random = random_state(device());
-  training_step_->agree();
+  engine_->synchronize_replicas();
   const auto metrics = validation_loop(limits_.sanity_batches).rehearse(evaluation_log_);
   require_monitored(callbacks_, options_, task_, metrics, /*warns=*/is_main());
   load_random_state(device(), random);
 }
 
 EvaluationLoop Fit::validation_loop(int64_t batches) {
-  return {Stage::validate, context_, training_step_->placement(), validation_, batches, stop_};
+  return {Stage::validate, context_, *engine_, validation_, batches, stop_};
 }
 
 bool Fit::validate() {
+  take_losses();
   const TraceSpan span(trace(), "compute", "validation");
   const Profile::Span profiled(profile(), "run_validation");
   // A validation that is left is made anew, with the same random numbers.
@@ -283,7 +195,7 @@ bool Fit::validate() {
           .run(hooks_, evaluation_log_, [this](const EvaluationLoop::Result& result) {
             at_.validation_loss = result.loss.value_or(NAN);
             at_.validation_accuracy = result.accuracy.value_or(NAN);
-            training_step_->judge(result.loss);
+            engine_->judge(result.loss);
             log_row(result.metrics(Stage::validate), result.row);
           });
   context_.log = &log_;
@@ -300,7 +212,7 @@ bool Fit::validate() {
 
 void Fit::run_training_data() {
   task_.log_to(nullptr, 1);
-  const auto& placement = training_step_->placement();
+  const auto& placement = engine_->placement();
   const at::NoGradGuard no_grad;
   const nn::Autocast autocast(placement.precision, placement.device.type());
   const data::SamplerState start{sampler_state().epoch, 0};
@@ -329,9 +241,9 @@ RunSummary Fit::summary(const std::string& status) const {
   summary.validation_loss = at_.validation_loss;
   summary.validation_accuracy = at_.validation_accuracy;
   summary.samples_per_second = static_cast<double>(summary.samples) / at_.train_seconds;
-  summary.median_step_milliseconds = step_milliseconds_.value();
+  summary.median_step_milliseconds = clock_.median_step_milliseconds();
   summary.roofline = context_.roofline;
-  summary.seconds = since_start_.seconds();
+  summary.seconds = clock_.call_seconds();
   if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / kWeightsFile).string();
   if (!options_.checkpoint.monitor.empty()) {
     const auto best = linked_checkpoint(checkpoints(), "best");

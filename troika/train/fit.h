@@ -4,11 +4,11 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "troika/base/clock.h"
 #include "troika/comm/mesh_groups.h"
 #include "troika/comm/timeline.h"
 #include "troika/data/loader.h"
@@ -18,17 +18,20 @@
 #include "troika/train/callback.h"
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/checkpoint/writer.h"
+#include "troika/train/engine.h"
 #include "troika/train/evaluation_loop.h"
+#include "troika/train/fit_clock.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/hook_calls.h"
 #include "troika/train/limits.h"
 #include "troika/train/loops.h"
 #include "troika/train/run_outputs.h"
 #include "troika/train/run_plan.h"
+#include "troika/train/step_losses.h"
+#include "troika/train/step_times.h"
 #include "troika/train/step_warnings.h"
 #include "troika/train/stop.h"
 #include "troika/train/summary.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 
@@ -60,13 +63,15 @@ class Fit {
   CheckpointInfo checkpoint_info() const {
     return {.epoch = at_.epoch, .step = at_.step, .plan = plan_.text()};
   }
-  int64_t peak_tensor_bytes() const { return training_step_->peak_tensor_bytes(); }
+  // The most bytes that base/memory.h counted in steps so far: validation and checkpoints are no
+  // part of it. 0 where nothing is counted.
+  int64_t peak_tensor_bytes() const { return peak_tensor_bytes_; }
   // Before run(). Without predicted memory.
   RunPlan plan() const;
 
  private:
   bool is_main() const { return world_.rank() == 0; }
-  at::Device device() const { return training_step_->placement().device; }
+  at::Device device() const { return engine_->placement().device; }
   Profile* profile() { return profile_ ? &*profile_ : nullptr; }
   Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
 
@@ -76,7 +81,6 @@ class Fit {
   std::string epoch_text() const;
   data::SamplerState sampler_state() const;
   int64_t passes_left() const;
-  double seconds() const { return seconds_before_ + since_start_.seconds(); }
   EvaluationLoop validation_loop(int64_t batches);
   // Validates a little and forgets it; nothing of the run depends on it.
   void check_sanity();
@@ -93,10 +97,29 @@ class Fit {
   void or_leave_module_whole(const std::function<void()>& body);
   // After a step of so many passes.
   bool is_validation_due(int64_t passes) const;
-  // Returns early, after any pass, when asked to stop.
+  // The micro-batches of a step, from the loader: fit_epoch.cpp.
+  class LoadedMicroBatches;
+  // Returns early, after any micro-batch, when asked to stop.
   void train_epoch();
+  // An optimizer step, or a part of it: returns early where leaves_step(). Returns how many
+  // micro-batches were trained on, of the `left` of the epoch.
+  int64_t train_step(data::Loader& loader, int64_t left);
+  void start_batch(const data::Batch& batch);
   // `is_last`: of a step.
-  void train_batch(const data::Batch& batch, bool is_last, bool is_last_of_epoch);
+  void finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is_last,
+                    bool is_last_of_epoch);
+  // Logs a loss. Ends the run by Error(failure) where ends_run(); `batch` is the loss's
+  // micro-batch, null where it is to be loaded again.
+  void take_loss(const StepLoss& loss, const data::Batch* batch);
+  // Takes the losses that are still on a GPU, for which it waits: before a row, a checkpoint or a
+  // validation.
+  void take_losses();
+  void log_loss(const StepLoss& loss);
+  // Between two micro-batches of a step: whether a checkpoint is to be written, or the run is asked
+  // to stop.
+  bool leaves_step();
+  // Called once after each micro-batch, on all ranks.
+  bool is_asked_to_stop();
   // Returns early, in the validation, when asked to stop.
   void end_epoch();
   bool validates_after_epoch() const;
@@ -118,7 +141,7 @@ class Fit {
   void settle_links(const std::optional<CheckpointReader>& saved);
   // Throws Error(usage) for a checkpoint of weights alone, and for one of an earlier format.
   static void require_resumable(const CheckpointReader& saved);
-  // Returns what is to be called on all ranks then (TrainingStep::load()); ranks do not communicate
+  // Returns what is to be called on all ranks then (Engine::load()); ranks do not communicate
   // before.
   std::function<void()> restore(const CheckpointReader& saved);
   // The training log.
@@ -133,9 +156,9 @@ class Fit {
   // that a run that goes on repeats and misses nothing.
   void save_asked();
   void write_asked();
-  // The training step's state, as checkpoints hold it.
+  // The engine's state, as checkpoints hold it.
   RankState state(bool in_step) const;
-  // Adds the state of everything but the training step.
+  // Adds the state of everything but the engine.
   void add_course(const Loops& at, RankState& state) const;
   // FitContext::save_alone.
   std::filesystem::path save_alone(const std::filesystem::path& folder);
@@ -160,8 +183,10 @@ class Fit {
   std::optional<comm::Timeline> timeline_;
   StepTimes times_;
   std::optional<parallel::ScopedSyncBatchNorm> spanning_batch_norm_;
-  std::optional<TrainingStep> training_step_;
+  std::unique_ptr<Engine> engine_;
   std::optional<StepWarnings> warnings_;  // in run()
+  int64_t peak_tensor_bytes_ = 0;
+  StepLosses losses_;  // on a GPU, that are not logged yet
   Stop stop_;
   Loops at_;
   MetricLog log_;
@@ -183,12 +208,7 @@ class Fit {
   std::string id_;                    // of the run, in its checkpoints and beside its logs
   at::Tensor links_;                  // MeshGroups::links(); undefined on one rank
   std::optional<RunOutputs> outputs_;
-  const Stopwatch since_start_;
-  double seconds_before_ = 0;  // that the run took before
-  Median step_milliseconds_;
-  double step_seconds_ = 0;       // of the passes of this step so far
-  Stopwatch interval_;            // since the latest logged row
-  int64_t interval_samples_ = 0;  // trained on since
+  FitClock clock_;
 };
 
 }  // namespace troika::train

@@ -18,6 +18,7 @@
 #include "troika/train/checkpoint/resume.h"
 #include "troika/train/checkpoint/text_tensor.h"
 #include "troika/train/course_names.h"
+#include "troika/train/engine_state.h"
 #include "troika/train/fit.h"
 #include "troika/train/random_state.h"
 #include "troika/train/resumed_options.h"
@@ -157,12 +158,21 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
   if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), groups_.data());
   if (options.trainer.trace) timeline_.emplace(world_);
   times_ = StepTimes(trace(), profile());
-  training_step_.emplace(options, plan_, task_, groups_, planned_steps(), batch_, trace(), [this] {
-    context_.learning_rate = training_step_->optimization().learning_rate();
-    hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
-  });
-  context_.store = &training_step_->exchange();
-  context_.optimization = &training_step_->optimization();
+  engine_ =
+      make_engine({.options = options,
+                   .plan = plan_,
+                   .task = task_,
+                   .groups = groups_,
+                   .steps = planned_steps(),
+                   .global_batch = batch_,
+                   .times = times_,
+                   .trace = trace(),
+                   .before_step = [this] {
+                     context_.learning_rate = engine_->optimization().learning_rate();
+                     hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
+                   }});
+  context_.store = &engine_->store();
+  context_.optimization = &engine_->optimization();
   context_.run_training_data = [this] { run_training_data(); };
   context_.save_checkpoint = [this](const auto& path, bool weights_only) {
     return ask_to_save_as(path, weights_only);
@@ -199,7 +209,7 @@ void Fit::on_all_or_none(const std::function<void()>& body) {
   const auto failed =
       std::find_if(texts.begin(), texts.end(), [](const auto& one) { return !one.empty(); });
   if (failed == texts.end()) return;
-  training_step_->try_to_make_whole();
+  engine_->try_to_make_whole();
   if (own) std::rethrow_exception(own);
   throw Error(
       "train", ErrorKind::peer,
@@ -211,7 +221,7 @@ void Fit::or_leave_module_whole(const std::function<void()>& body) {
   try {
     body();
   } catch (const Error&) {
-    training_step_->try_to_make_whole();
+    engine_->try_to_make_whole();
     throw;
   }
 }
@@ -284,7 +294,8 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
   const auto first = saved.of(0);
   for (const auto& name : first.names(kLoopsPrefix)) loops.emplace(name, first.read(name));
   at_.load_state(loops);
-  seconds_before_ = context_.seconds = at_.seconds;
+  context_.seconds = at_.seconds;
+  clock_.go_on_from(at_.seconds);
   const auto seed = saved.read(kSeed).item<int64_t>();
   if (seed != options_.run.seed) {
     throw Error("train", ErrorKind::usage,
@@ -299,7 +310,7 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
                  .expected = fmt::format("at least {}", at_.position)});
   }
   restore_log(saved);
-  auto take_loaded = training_step_->load(saved, gradients_of(saved, plan_, world_.rank()));
+  auto take_loaded = engine_->load(saved, gradients_of(saved, plan_, world_.rank()));
   for (const auto& callback : callbacks_) {
     const auto prefix = callback_prefix(*callback);
     if (!saved.names(prefix).empty()) callback->load_state(saved, prefix);

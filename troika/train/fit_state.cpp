@@ -13,13 +13,14 @@
 namespace troika::train {
 
 std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
+  for (const auto& loss : losses_.read()) log_loss(loss);
   RankState state = this->state(/*in_step=*/false);
   // Gradients of a pass that failed are of no use: its step begins again.
   Loops at = at_;
   at.position -= at.pass * batch_;
   at.samples -= at.pass * batch_;
   at.pass = 0;
-  at.seconds = seconds();
+  at.seconds = clock_.run_seconds();
   add_course(at, state);
   return save_checkpoint(comm::local::alone(), folder, state, options_,
                          {.epoch = at.epoch, .step = at.step});
@@ -32,7 +33,7 @@ RankState Fit::checkpoint_state(bool weights_only) const {
     return state;
   }
   Loops at = at_;
-  at.seconds = seconds();
+  at.seconds = clock_.run_seconds();
   add_course(at, state);
   if (links_.defined()) state.rest.emplace_back(kLinks, links_);
   return state;
@@ -56,6 +57,7 @@ void Fit::save_asked() {
 
 void Fit::write_asked() {
   if (asked_.empty()) return;
+  take_losses();
   // Checkpoints count on the rows before them.
   outputs_->flush();
   for (const auto& [path, weights_only] : std::exchange(asked_, {})) {
@@ -67,9 +69,10 @@ void Fit::save(bool to_go_on) {
   const TraceSpan span(trace(), "compute", "checkpoint");
   const Profile::Span profiled(profile(), "save_checkpoint");
   finish_saving();
+  take_losses();
   // A checkpoint counts on the rows before it.
   outputs_->flush();
-  at_.seconds = seconds();
+  at_.seconds = clock_.run_seconds();
   const RankState state = checkpoint_state(/*weights_only=*/!to_go_on);
   if (to_go_on) saved_samples_ = at_.samples;
   context_.checkpoint_asked = false;
@@ -83,7 +86,7 @@ void Fit::save(bool to_go_on) {
 }
 
 RankState Fit::state(bool in_step) const {
-  RankState state = training_step_->state(in_step);
+  RankState state = engine_->state(in_step);
   for (const auto& callback : callbacks_) callback->replace_model(state);
   return state;
 }

@@ -35,7 +35,9 @@ class Hooks {
   virtual void on_train_epoch_end(FitContext&) {}
   // One pass over a batch, of which accumulate_grad_batches make an optimizer step.
   virtual void on_train_batch_start(FitContext&, const data::Batch&) {}
-  virtual void on_train_batch_end(FitContext&, const data::Batch&, double /*loss*/) {}
+  // The loss has one element, on the device that computes, and no graph. Reading it on a GPU waits
+  // for the GPU.
+  virtual void on_train_batch_end(FitContext&, const data::Batch&, const at::Tensor& /*loss*/) {}
   // Gradients are those of all ranks (with ZeRO this rank's share of them), before clipping, and
   // multiplied by the loss scale where there is one.
   virtual void on_before_optimizer_step(FitContext&) {}

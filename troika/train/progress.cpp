@@ -75,11 +75,12 @@ void ProgressBar::start(std::string label, int64_t total, int64_t done) {
   if (output_.live) show(now);
 }
 
-void ProgressBar::advance(int64_t batches, int64_t samples, std::optional<double> loss) {
-  if (loss) {
-    loss_sum_ = kLossMemory * loss_sum_ + *loss;
-    loss_weight_ = kLossMemory * loss_weight_ + 1;
-  }
+void ProgressBar::add_loss(double loss) {
+  loss_sum_ = kLossMemory * loss_sum_ + loss;
+  loss_weight_ = kLossMemory * loss_weight_ + 1;
+}
+
+void ProgressBar::advance(int64_t batches, int64_t samples) {
   latest_ = {output_.now(), latest_.done + batches, latest_.samples + samples};
   if (latest_.at >= next_show_) show(latest_.at);
 }

@@ -47,7 +47,9 @@ class ProgressBar {
   void start(std::string label, int64_t total, int64_t done = 0);
   // Some more batches are over; `samples` counts those of all ranks. Draws at most 10 times a
   // second.
-  void advance(int64_t batches, int64_t samples, std::optional<double> loss = std::nullopt);
+  void advance(int64_t batches, int64_t samples);
+  // Shown from the next line on.
+  void add_loss(double loss);
   // Shown from the next line on, after the loss; a name replaces its earlier value.
   void show_metrics(const std::vector<std::pair<std::string, double>>& metrics);
   // Ends the pass with a line that stays, with the rate and the time of the whole pass.

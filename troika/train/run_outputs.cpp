@@ -42,8 +42,12 @@ void RunOutputs::show(const MetricValues& metrics) {
   if (progress_) progress_->show_metrics(metrics);
 }
 
-void RunOutputs::advance(int64_t samples, double loss) {
-  if (progress_) progress_->advance(1, samples, loss);
+void RunOutputs::advance(int64_t samples) {
+  if (progress_) progress_->advance(1, samples);
+}
+
+void RunOutputs::add_loss(double loss) {
+  if (progress_) progress_->add_loss(loss);
 }
 
 void RunOutputs::finish_progress() {

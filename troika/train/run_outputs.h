@@ -31,7 +31,9 @@ class RunOutputs {
   void start_progress(const std::string& label, int64_t total, int64_t done);
   // From now on, beside rate and loss; a name replaces its earlier value.
   void show(const MetricValues& metrics);
-  void advance(int64_t samples, double loss);
+  void advance(int64_t samples);
+  // Of a micro-batch before, for the mean that the bar shows.
+  void add_loss(double loss);
   void finish_progress();
 
  private:

@@ -15,17 +15,15 @@ StepWarnings::StepWarnings(bool is_main)
         take(message, place);
       }) {}
 
-std::optional<compat::LossWatch> StepWarnings::watch_losses() {
-  if (std::exchange(has_watched_, true) || !is_main_) return {};
-  return std::optional<compat::LossWatch>(
-      std::in_place,
-      [this](std::string_view loss, c10::IntArrayRef input, c10::IntArrayRef target) {
-        if (std::exchange(has_broadcast_, true)) return;
-        log::warn(
-            "[train] {} takes an input of shape [{}] and a target of shape [{}]: it broadcasts "
-            "them, which likely gives wrong results; give both the same shape",
-            loss, fmt::join(input, ", "), fmt::join(target, ", "));
-      });
+void StepWarnings::watch_losses(std::optional<compat::LossWatch>& watch) {
+  if (std::exchange(has_watched_, true) || !is_main_) return;
+  watch.emplace([this](std::string_view loss, c10::IntArrayRef input, c10::IntArrayRef target) {
+    if (std::exchange(has_broadcast_, true)) return;
+    log::warn(
+        "[train] {} takes an input of shape [{}] and a target of shape [{}]: it broadcasts "
+        "them, which likely gives wrong results; give both the same shape",
+        loss, fmt::join(input, ", "), fmt::join(target, ", "));
+  });
 }
 
 void StepWarnings::take(const std::string& message, const std::string& place) {

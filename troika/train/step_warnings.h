@@ -16,9 +16,9 @@ class StepWarnings {
  public:
   explicit StepWarnings(bool is_main);
 
-  // To live during a pass: the first call's warns of losses that broadcast their arguments, the
-  // others' do nothing.
-  std::optional<compat::LossWatch> watch_losses();
+  // The first call sets `watch`, which warns of losses that broadcast their arguments: to live
+  // during a micro-batch. The others do nothing.
+  void watch_losses(std::optional<compat::LossWatch>& watch);
 
  private:
   void take(const std::string& message, const std::string& place);

@@ -20,7 +20,8 @@ class Ema : public Callback {
   // Throws Error(usage) for strategies whose ranks train different weights between averages, and
   // for buffers that differ between ranks.
   void on_fit_start(FitContext& context) override;
-  void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
+  void on_train_batch_end(FitContext& context, const data::Batch& batch,
+                          const at::Tensor& loss) override;
   void on_validation_start(FitContext& context) override;
   void on_validation_end(FitContext& context) override;
   void on_validation_interrupted(FitContext& context) override;

@@ -34,7 +34,8 @@ class ModelCheckpoint : public Callback {
   std::string monitored() const override { return monitor_.name; }
   bool keeps_time() const override { return std::isfinite(interval_); }
   void on_fit_start(FitContext& context) override;
-  void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
+  void on_train_batch_end(FitContext& context, const data::Batch& batch,
+                          const at::Tensor& loss) override;
   void on_validation_end(FitContext& context) override;
   // Throws Error(usage) where the monitored metric is not logged though there was a validation.
   void on_train_epoch_end(FitContext& context) override;

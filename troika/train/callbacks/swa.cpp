@@ -13,9 +13,9 @@
 #include "troika/nn/batch_norm.h"
 #include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/checkpoint/reader.h"
+#include "troika/train/engine_state.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
-#include "troika/train/training_step.h"
 
 namespace troika::train {
 

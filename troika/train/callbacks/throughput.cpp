@@ -53,7 +53,8 @@ void Throughput::on_train_batch_start(FitContext& context, const data::Batch&) {
   if (!is_counted_ && context.task.replicas() == 1) counter_.emplace();
 }
 
-void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batch, double) {
+void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batch,
+                                    const at::Tensor&) {
   ++passes_;
   if (is_counted_) return;
   is_counted_ = true;

@@ -26,7 +26,8 @@ class Throughput : public Callback {
   void on_train_start(FitContext& context) override;
   void on_train_batch_start(FitContext& context, const data::Batch& batch) override;
   void on_before_optimizer_step(FitContext& context) override;
-  void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
+  void on_train_batch_end(FitContext& context, const data::Batch& batch,
+                          const at::Tensor& loss) override;
   void on_exception(FitContext& context, const std::exception& problem) override;
 
  private:

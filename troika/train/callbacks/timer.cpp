@@ -22,7 +22,7 @@ void Timer::on_fit_start(FitContext& context) {
   look(context, true);
 }
 
-void Timer::on_train_batch_end(FitContext& context, const data::Batch&, double) {
+void Timer::on_train_batch_end(FitContext& context, const data::Batch&, const at::Tensor&) {
   look(context, options_.interval == "step");
 }
 

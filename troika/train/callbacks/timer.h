@@ -27,7 +27,8 @@ class Timer : public Callback {
   double seconds_left() const { return duration_ - now_; }
 
   void on_fit_start(FitContext& context) override;
-  void on_train_batch_end(FitContext& context, const data::Batch& batch, double loss) override;
+  void on_train_batch_end(FitContext& context, const data::Batch& batch,
+                          const at::Tensor& loss) override;
   void on_train_epoch_end(FitContext& context) override;
   void on_validation_start(FitContext& context) override;
   void on_validation_end(FitContext& context) override;

@@ -1,0 +1,31 @@
+// Optimizer steps of an engine by hand.
+#pragma once
+
+#include "troika/train/engine.h"
+#include "troika/train/step_times.h"
+
+namespace troika::train {
+
+// One micro-batch.
+class SingleBatch : public MicroBatches {
+ public:
+  SingleBatch(const data::Batch& batch, int64_t step)
+      : MicroBatches(step, /*count=*/1), batch_(batch) {}
+  const data::Batch* next() override { return &batch_; }
+  void done(const at::Tensor&) override {}
+
+ private:
+  const data::Batch& batch_;
+};
+
+// `times` are those that the engine was made with.
+inline StepResult train_on(Engine& engine, StepTimes& times, const data::Batch& batch,
+                           int64_t step) {
+  times.begin(step);
+  SingleBatch batches(batch, step);
+  const auto result = engine.step(batches);
+  times.finish();
+  return result;
+}
+
+}  // namespace troika::train

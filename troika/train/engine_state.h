@@ -1,0 +1,61 @@
+// The state of an engine of one stage, as checkpoints hold it.
+#pragma once
+
+#include <c10/core/MemoryFormat.h>
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "troika/layout/plan.h"
+#include "troika/parallel/exchange.h"
+#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/learning_rate.h"
+#include "troika/train/optimization.h"
+#include "troika/train/optimizer_recipe.h"
+#include "troika/train/placement.h"
+
+namespace troika::train {
+
+class CheckpointReader;
+class Task;
+
+// Names in checkpoints of gradients of a step's micro-batches so far, which are different on all
+// ranks.
+constexpr const char* kGradientPrefix = "gradient.";
+
+// Where a callback has replaced the model in a checkpoint, the weights to go on with have the names
+// of the model's behind this.
+constexpr const char* kRawPrefix = "raw_model.";
+
+// The parts of an engine; they must outlive this object.
+struct EngineParts {
+  const layout::Plan& plan;
+  const OptimizerRecipe& recipe;
+  const Placement& placement;
+  Task& task;
+  parallel::Exchange& exchange;
+  Optimization& optimization;
+  LearningRate& learning_rate;
+};
+
+class EngineState {
+ public:
+  explicit EngineState(const EngineParts& parts) : parts_(parts) {}
+
+  // Engine::state() and load().
+  RankState state(bool in_step) const;
+  std::function<void()> load(const CheckpointReader& saved, const NamedTensors& gradients);
+
+ private:
+  // The format of states that follow the order of weights in memory: shards are of contiguous ones.
+  at::MemoryFormat states_format() const;
+  void require_readable(const CheckpointReader& saved) const;
+  void load_model(const CheckpointReader& saved);
+  void take_loaded(const NamedTensors& exchange, const NamedTensors& gradients);
+  void load_gradients(const std::map<std::string, at::Tensor>& gradients);
+
+  const EngineParts parts_;
+};
+
+}  // namespace troika::train

@@ -1,0 +1,63 @@
+// Wall times of a call of Trainer::fit().
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "troika/base/clock.h"
+#include "troika/train/summary.h"
+
+namespace troika::train {
+
+// All times are in seconds, of the host: on a GPU, work that the host has queued may not be done
+// yet. Not for use by several threads.
+class FitClock {
+ public:
+  // Since the call.
+  double call_seconds() const { return call_.seconds(); }
+  // Since the start of the run, with earlier calls that it goes on from.
+  double run_seconds() const { return earlier_ + call_.seconds(); }
+  void go_on_from(double run_seconds) { earlier_ = run_seconds; }
+
+  // Training begins, with an epoch or after a validation, when it has taken `train_seconds`.
+  void start_training(double train_seconds) {
+    trained_ = train_seconds;
+    training_.restart();
+    step_ = 0;
+    start_interval();
+  }
+  double train_seconds() const { return trained_ + training_.seconds(); }
+
+  void start_batch() { batch_.restart(); }
+  // `samples` of all ranks.
+  void end_batch(int64_t samples) {
+    step_ += batch_.seconds();
+    interval_samples_ += samples;
+  }
+  void end_step() { step_milliseconds_.add(std::exchange(step_, 0) * 1e3); }
+  // The time of a step is that of its micro-batches, without the wait for them. NaN before the
+  // first.
+  double median_step_milliseconds() const { return step_milliseconds_.value(); }
+
+  // An interval ends with a row of the log.
+  void start_interval() {
+    interval_.restart();
+    interval_samples_ = 0;
+  }
+  double samples_per_second() const {
+    return static_cast<double>(interval_samples_) / interval_.seconds();
+  }
+
+ private:
+  const Stopwatch call_;
+  double earlier_ = 0;
+  Stopwatch training_;
+  double trained_ = 0;  // when training_ began
+  Stopwatch batch_;
+  double step_ = 0;  // of its micro-batches so far
+  Median step_milliseconds_;
+  Stopwatch interval_;
+  int64_t interval_samples_ = 0;
+};
+
+}  // namespace troika::train
