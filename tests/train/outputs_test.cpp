@@ -15,6 +15,9 @@
 namespace troika::train {
 namespace {
 
+using testing::ElementsAre;
+using testing::IsEmpty;
+
 TEST(Outputs, AreFoundByName) {
   const auto one = at::ones({2}), other = at::zeros({3});
   const std::vector<std::string> names{"mean", nn::kPassing}, alone{"mean"};
@@ -168,13 +171,38 @@ class SteppingToo : public Stepping {
   using Stepping::Stepping;
 };
 
+class Validating : public Task {
+ public:
+  using Task::Task;
+  void validation_step(const data::Batch& batch, Evaluation& evaluation) override {
+    Task::validation_step(batch, evaluation);
+  }
+};
+
+class Testing : public Task {
+ public:
+  using Task::Task;
+  void test_step(const data::Batch& batch, Evaluation& evaluation) override {
+    Task::test_step(batch, evaluation);
+  }
+};
+
+class Predicting : public Task {
+ public:
+  using Task::Task;
+  at::Tensor predict_step(const data::Batch& batch) override { return Task::predict_step(batch); }
+};
+
 TEST(Cutting, KnowsAStepOfATasksOwn) {
-  EXPECT_FALSE(Task(make_gaussian()).has_own_training_step());
-  EXPECT_FALSE(Gaussian(make_gaussian()).has_own_training_step());
-  EXPECT_TRUE(Stepping(make_gaussian()).has_own_training_step());
-  EXPECT_TRUE(SteppingToo(make_gaussian()).has_own_training_step());
+  EXPECT_THAT(Task(make_gaussian()).own_steps(), IsEmpty());
+  EXPECT_THAT(Gaussian(make_gaussian()).own_steps(), IsEmpty());
+  EXPECT_THAT(Stepping(make_gaussian()).own_steps(), ElementsAre("training_step"));
+  EXPECT_THAT(SteppingToo(make_gaussian()).own_steps(), ElementsAre("training_step"));
   const std::unique_ptr<Task> by_base = std::make_unique<Stepping>(make_gaussian());
-  EXPECT_TRUE(by_base->has_own_training_step());
+  EXPECT_THAT(by_base->own_steps(), ElementsAre("training_step"));
+  EXPECT_THAT(Validating(make_gaussian()).own_steps(), ElementsAre("validation_step"));
+  EXPECT_THAT(Testing(make_gaussian()).own_steps(), ElementsAre("test_step"));
+  EXPECT_THAT(Predicting(make_gaussian()).own_steps(), ElementsAre("predict_step"));
 }
 
 class Cut : public testing::Test {
@@ -207,6 +235,28 @@ TEST_F(Cut, ATrainingStepOfATasksOwnNeedsOneStage) {
             "stage, or a task whose loss is loss(outputs, batch) (override Task::loss in place of "
             "training_step, or set pipeline=1)");
   EXPECT_EQ(refused(task, "pipeline=1"), "none");
+}
+
+TEST_F(Cut, StepsWithoutTrainingOfATasksOwnNeedOneStage) {
+  const std::string asked = "got 2 pipeline stages (mesh.axes pipeline=2), expected one stage, ";
+  const auto expect_refused = [&](Task& task, const std::string& step, const std::string& way) {
+    EXPECT_EQ(refused(task, "pipeline=2"), "[train] troika::train::(anonymous namespace)::" + step +
+                                               " needs the whole model in one stage; " + asked +
+                                               way);
+    EXPECT_EQ(refused(task, "pipeline=1"), "none");
+  };
+  const auto by_loss = [](const std::string& step) {
+    return "or a task whose loss is loss(outputs, batch) (override Task::loss in place of " + step +
+           ", or set pipeline=1)";
+  };
+  Validating validating(make_waves_model(4, 0));
+  expect_refused(validating, "Validating::validation_step", by_loss("validation_step"));
+  Testing testing(make_waves_model(4, 0));
+  expect_refused(testing, "Testing::test_step", by_loss("test_step"));
+  Predicting predicting(make_waves_model(4, 0));
+  expect_refused(predicting, "Predicting::predict_step",
+                 "or a task that predicts its model's only output (predict with another task, "
+                 "which is not cut, or set pipeline=1)");
 }
 
 TEST_F(Cut, ATaskWithoutBlocksNeedsOneStage) {

@@ -16,12 +16,18 @@ void require_cuttable(const Task& task, const layout::Plan& plan) {
   if (stages == 1) return;
   const auto name = c10::demangle(typeid(task).name());
   const auto asked = fmt::format("{} pipeline stages (mesh.axes {})", stages, plan.mesh.text());
-  if (task.has_own_training_step()) {
-    throw Error("train", ErrorKind::usage,
-                {.what = fmt::format("{}::training_step needs the whole model in one stage", name),
-                 .got = asked,
-                 .expected = "one stage, or a task whose loss is loss(outputs, batch)",
-                 .hint = "override Task::loss in place of training_step, or set pipeline=1"});
+  if (const auto own = task.own_steps(); !own.empty()) {
+    const auto& step = own.front();
+    const bool predicts = step == "predict_step";
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = fmt::format("{}::{} needs the whole model in one stage", name, step),
+         .got = asked,
+         .expected = predicts ? "one stage, or a task that predicts its model's only output"
+                              : "one stage, or a task whose loss is loss(outputs, batch)",
+         .hint = predicts
+                     ? "predict with another task, which is not cut, or set pipeline=1"
+                     : fmt::format("override Task::loss in place of {}, or set pipeline=1", step)});
   }
   if (task.has_blocks()) return;
   throw Error("train", ErrorKind::usage,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "troika/compat/deferred_init.h"
 #include "troika/data/dataset.h"
@@ -117,8 +118,6 @@ class Task : public Hooks {
   virtual at::Tensor loss(const Outputs& outputs, const data::Batch& batch);
   // The same of the batch alone: the model's forward pass and loss().
   virtual at::Tensor training_step(const data::Batch& batch);
-  // Whether training_step() is overridden.
-  bool has_own_training_step() const;
   // Adds the batch to the evaluation; called without gradients and in evaluation mode.
   virtual void validation_step(const data::Batch& batch, Evaluation& evaluation);
   // The same for Trainer::test(): validation_step(), unless overridden.
@@ -126,6 +125,8 @@ class Task : public Hooks {
   // For Trainer::predict(): forward(batch), unless overridden. One row of the result's first
   // dimension for each sample of the batch.
   virtual at::Tensor predict_step(const data::Batch& batch);
+  // The names of those of the four steps above that are overridden, in their order.
+  std::vector<std::string> own_steps() const;
   // The optimizer and the learning rates: those of the options, unless overridden.
   virtual OptimizerRecipe configure_optimizers(const TrainOptions& options);
   // How many modules share the work of a training step inside this process.

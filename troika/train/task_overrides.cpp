@@ -8,17 +8,34 @@
 
 namespace troika::train {
 
+namespace {
+
+template <auto function>
+struct Overriding;
+
+template <typename Result, typename... Arguments, Result (Task::*function)(Arguments...)>
+struct Overriding<function> {
+  using Called = Result (*)(Task*, Arguments...);
+  static bool is_in(Task& task) { return (Called)(task.*function) != (Called)(function); }
+};
+
+}  // namespace
+
 bool Task::has_own_loss() const {
-  if (loss_) return true;
-  using Called = at::Tensor (*)(Task*, const Outputs&, const data::Batch&);
-  auto& task = const_cast<Task&>(*this);
-  return (Called)(task.*(&Task::loss)) != (Called)(&Task::loss);
+  return loss_ || Overriding<&Task::loss>::is_in(const_cast<Task&>(*this));
 }
 
-bool Task::has_own_training_step() const {
-  using Called = at::Tensor (*)(Task*, const data::Batch&);
+std::vector<std::string> Task::own_steps() const {
   auto& task = const_cast<Task&>(*this);
-  return (Called)(task.*(&Task::training_step)) != (Called)(&Task::training_step);
+  std::vector<std::string> names;
+  const auto add_if = [&](bool is_own, const char* name) {
+    if (is_own) names.emplace_back(name);
+  };
+  add_if(Overriding<&Task::training_step>::is_in(task), "training_step");
+  add_if(Overriding<&Task::validation_step>::is_in(task), "validation_step");
+  add_if(Overriding<&Task::test_step>::is_in(task), "test_step");
+  add_if(Overriding<&Task::predict_step>::is_in(task), "predict_step");
+  return names;
 }
 
 }  // namespace troika::train
