@@ -7,6 +7,7 @@
 #include "tests/support/errors.h"
 #include "tests/train/damaged_checkpoint.h"
 #include "tests/train/resumed_run.h"
+#include "troika/train/course_names.h"
 
 namespace troika::train {
 namespace {
@@ -25,6 +26,10 @@ class Resume : public ResumedRun {
         return ++passes >= count ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
       };
     };
+  }
+
+  static at::Tensor links_of(const RankState& state) {
+    return std::ranges::find(state.rest, kLinks, &NamedTensors::value_type::first)->second;
   }
 
   // Stops after each of these numbers of passes.
@@ -156,14 +161,9 @@ TEST_F(Resume, IsExactWithAverages) {
 }
 
 TEST_F(Resume, AlgorithmsAreChosenByTheLinksOfTheFirstStart) {
-  const auto links = [](const RankState& state) {
-    return std::find_if(state.rest.begin(), state.rest.end(),
-                        [](const auto& item) { return item.first == "links"; })
-        ->second;
-  };
   options_.trainer.ckpt_path = "last";
-  const auto first = links(fit(options_, 2, after_passes(1))[1]).clone();
-  EXPECT_TRUE(links(fit(options_, 2)[1]).equal(first));
+  const auto first = links_of(fit(options_, 2, after_passes(1))[1]).clone();
+  EXPECT_TRUE(links_of(fit(options_, 2)[1]).equal(first));
 }
 
 TEST_F(Resume, AFinishedRunGoesOnWithMoreEpochs) {
@@ -276,12 +276,9 @@ TEST_F(Resume, GoesOnFromFormatFour) {
 // Links are those of ranks in their places: ranks in other places have others.
 TEST_F(Resume, APlanDecidesWhetherRanksAreInTheSamePlaces) {
   options_.trainer.ckpt_path = "last";
-  const auto links_of = [](const RankState& state) {
-    return std::ranges::find(state.rest, "links", &NamedTensors::value_type::first)->second;
-  };
   fit(options_, 2, after_passes(1));
   const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
-  const auto first = CheckpointReader(last, 0).read("links");
+  const auto first = CheckpointReader(last, 0).read(kLinks);
   const auto copy = folder_ / "copy";
   std::filesystem::copy(last, copy);
   links_ = first[0] * 2;  // of the world
@@ -290,6 +287,20 @@ TEST_F(Resume, APlanDecidesWhetherRanksAreInTheSamePlaces) {
     index["plan"] = layout::Plan{.mesh = layout::Mesh::parse("tensor=2")}.text();
   });
   options_.trainer.ckpt_path = copy.string();
+  EXPECT_TRUE(links_of(fit(options_, 2)[1])[0].equal(links_));
+}
+
+// Older checkpoints have them as "links", in another unit.
+TEST_F(Resume, WithoutSavedLinksTheyAreMeasuredAnew) {
+  options_.trainer.ckpt_path = "last";
+  fit(options_, 2, after_passes(1));
+  const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
+  links_ = CheckpointReader(last, 0).read(kLinks)[0] * 2;  // of the world
+  change_index(last, [](auto& index) {
+    auto& tensors = index["tensors"];
+    tensors["links"] = tensors.at(kLinks);
+    tensors.erase(kLinks);
+  });
   EXPECT_TRUE(links_of(fit(options_, 2)[1])[0].equal(links_));
 }
 

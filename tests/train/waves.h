@@ -66,7 +66,7 @@ inline std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
 
 // States of a checkpoint that no run has twice.
 inline bool is_measured(const std::string& name) {
-  return name == "loops.train_seconds" || name == "loops.seconds" || name == "links" ||
+  return name == "loops.train_seconds" || name == "loops.seconds" || name == "link_bandwidths" ||
          name == "run_id" || name == "callback.model_checkpoint.others" ||
          name == "callback.model_checkpoint.chosen";
 }

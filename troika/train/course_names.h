@@ -9,7 +9,7 @@ namespace troika::train {
 
 inline constexpr const char* kRandomPrefix = "random.";
 inline constexpr const char* kSeed = "seed";
-inline constexpr const char* kLinks = "links";
+inline constexpr const char* kLinks = "link_bandwidths";
 inline constexpr const char* kLoopsPrefix = "loops.";
 inline constexpr const char* kLog = "log.training";
 inline constexpr const char* kRunId = "run_id";

@@ -267,7 +267,8 @@ std::filesystem::path Fit::checkpoint_to_load() const {
 
 void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
   if (world_.size() == 1) return;
-  if (saved && has_same_places(*saved, plan_)) {
+  // Older checkpoints have seconds per byte under another name: links are then measured anew.
+  if (saved && has_same_places(*saved, plan_) && saved->has(kLinks)) {
     links_ = saved->read(kLinks);
     groups_.assume_links(links_);
   } else {
