@@ -137,6 +137,18 @@ void work(const Group& group, const Plan& plan, const News& news, at::Tensor& te
           Stopwatch& watch) {
   const bool victim = group.rank() == plan.victim;
   if (victim && plan.when == "before") misbehave(plan, news);
+  if (plan.when == "receive") {
+    tensor = at::ones({kFew});
+    const auto ready = at::ones({kFew});
+    for (int r = 0; victim && r < group.size(); ++r) {
+      if (r != plan.victim) group.receive(ready, r, 6).wait();
+    }
+    if (victim) return misbehave(plan, news);
+    const auto arriving = group.receive(tensor, plan.victim, 5, "step");
+    group.send(ready, plan.victim, 6);
+    watch.restart();
+    return arriving.wait();
+  }
   if (plan.when == "during") {
     tensor = at::ones({16 << 20});
     group.barrier({.label = "filled"});

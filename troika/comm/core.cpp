@@ -9,71 +9,17 @@
 #include <utility>
 
 #include "troika/base/error.h"
-#include "troika/base/log.h"
-#include "troika/comm/parcel.h"
+#include "troika/comm/packing.h"
 
 namespace troika::comm {
 
 namespace {
-
-// For the last questions about who is missing, within the second after a time-out; the rest is for
-// telling the others.
-constexpr Milliseconds kAskTime{500};
-
-// Precedes the data of a message between two ranks.
-struct MessageHead {
-  int64_t count = 0;
-  int32_t type = 0;
-  uint32_t group = 0;  // Station::id
-
-  std::string describe() const {
-    return fmt::format("{} x {}", c10::toString(static_cast<c10::ScalarType>(type)), count);
-  }
-};
-
-MessageHead head_of(const at::Tensor& tensor, const Station& station) {
-  return {tensor.numel(), static_cast<int32_t>(tensor.scalar_type()), station.id};
-}
-
-// Booleans travel and are reduced as bytes.
-at::Tensor as_bytes(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kBool ? tensor.view(at::kByte) : tensor;
-}
-
-// A contiguous tensor with the same content where `device` says, or the tensor itself where it is
-// that already. `filled` is whether the content counts.
-at::Tensor packed(const at::Tensor& tensor, c10::Device device, bool filled) {
-  if (!tensor.defined()) return {};
-  if (tensor.device() == device && tensor.is_contiguous()) return as_bytes(tensor);
-  const auto options = tensor.options().requires_grad(false).device(device);
-  const auto result = at::empty(tensor.sizes(), options);
-  if (filled) result.copy_(tensor.detach());
-  return as_bytes(result);
-}
-
-void unpack(const at::Tensor& from, const at::Tensor& into) {
-  if (from.data_ptr() == into.data_ptr()) return;
-  into.detach().copy_(into.scalar_type() == at::kBool ? from.view(at::kBool) : from);
-}
-
-ParcelTags message_tags(uint32_t tag) {
-  return {.head = kHeadTag | tag, .payload = kMessageTag | tag};
-}
 
 bool on_cuda(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda();
 }
 
 }  // namespace
-
-// A message under way has one of the parcels, and the tensor whose content it is.
-struct Group::Core::Message {
-  at::Tensor data;
-  std::unique_ptr<SentParcel> sent = nullptr;
-  std::unique_ptr<ArrivingParcel> arriving = nullptr;
-
-  bool done() const { return sent ? sent->done() : arriving->done(); }
-};
 
 Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
     : impl_(std::move(impl)),
@@ -102,13 +48,7 @@ Group::Core::~Core() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  try {
-    for (const auto& message : messages_) {
-      if (message->sent) message->sent->wait(deadline());
-    }
-  } catch (const Error& error) {
-    if (!cause_) log::warn("[comm] a message was never received: {}", error.what());
-  }
+  wait_for_sent();
   impl_->lifeline()->dismiss(impl_->station().id);
 }
 
@@ -232,7 +172,9 @@ void Group::Core::run(Job& job) {
     call.input = call.output = at::Tensor();
   } catch (const Error& error) {
     recorder_->ended(sequence, false);
-    throw explained(error, call.print);
+    throw explained(error, call.print.describe(), options_.timeout, [&](Deadline until) {
+      return impl_->lifeline()->missing(impl_->station().id, sequence, until);
+    });
   } catch (...) {
     recorder_->ended(sequence, false);
     throw;
@@ -257,27 +199,27 @@ void Group::Core::carry_out(Call& call, Deadline deadline) {
   if (call.output.defined()) call.output.copy_(host.output);
 }
 
-Error Group::Core::explained(const Error& error, const Print& print) const {
+Error Group::Core::explained(const Error& error, const std::string& what, Milliseconds waited,
+                             const std::function<std::string(Deadline)>& who) const {
   auto& lifeline = *impl_->lifeline();
   if (error.kind() == ErrorKind::usage) return error;
   if (error.kind() == ErrorKind::timeout && !lifeline.is_cut()) {
-    const auto who =
-        lifeline.missing(impl_->station().id, print.sequence, Deadline::after(kAskTime));
+    const auto answer = who(Deadline::after(kAskTime));
     // A rank that timed out earlier may have given up meanwhile, and told who was missing.
     if (!lifeline.is_cut()) {
       return Error(
           "comm", ErrorKind::timeout,
-          {.what = fmt::format("{} timed out on {} after {} ms", print.describe(),
-                               lifeline.rank_name(lifeline.world_rank()), options_.timeout.count()),
-           .got = who.empty() ? "all ranks in it: " + std::string(error.what()) : who,
+          {.what = fmt::format("{} timed out on {} after {} ms", what,
+                               lifeline.rank_name(lifeline.world_rank()), waited.count()),
+           .got = answer.empty() ? "all ranks in it: " + std::string(error.what()) : answer,
            .expected = "every rank to come, and the data to arrive, in time"});
     }
   }
-  // This call's error may be but an echo of the loss that cut the lifeline.
+  // This error may be but an echo of the loss that cut the lifeline.
   const Error cause = lifeline.cause().value_or(error);
   if (cause.kind() == ErrorKind::usage) return cause;
   return Error("comm", cause.kind(),
-               {.what = fmt::format("{} failed on {}: {}", print.describe(),
+               {.what = fmt::format("{} failed on {}: {}", what,
                                     lifeline.rank_name(lifeline.world_rank()), cause.what())});
 }
 
@@ -321,78 +263,6 @@ void Group::Core::guarded(const std::function<void()>& body) {
     fail(std::current_exception());
     throw;
   }
-}
-
-std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int peer, uint32_t tag) {
-  const at::NoGradGuard no_grad;
-  const auto message = std::make_shared<Message>(packed(tensor, c10::kCPU, true));
-  const MessageHead head = head_of(tensor, impl_->station());
-  guarded([&] {
-    message->sent =
-        std::make_unique<SentParcel>(*impl_, peer, message_tags(tag), &head, sizeof(head),
-                                     message->data.data_ptr(), message->data.nbytes());
-  });
-  if (message->done()) return nullptr;
-  keep(message);
-  auto state = std::make_shared<Work::State>();
-  state->rest = [self = shared_from_this(), message](Deadline until) {
-    self->guarded([&] { message->sent->wait(std::min(until, self->deadline())); });
-    self->release(message);
-  };
-  return state;
-}
-
-std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int peer,
-                                                  uint32_t tag) {
-  const at::NoGradGuard no_grad;
-  const auto message = std::make_shared<Message>(packed(tensor, c10::kCPU, false));
-  guarded([&] {
-    message->arriving =
-        std::make_unique<ArrivingParcel>(*impl_, peer, message_tags(tag), sizeof(MessageHead),
-                                         message->data.data_ptr(), message->data.nbytes());
-    // Also where nobody waits: a message is consumed in its turn.
-    message->arriving->post_payload();
-  });
-  keep(message);
-  auto state = std::make_shared<Work::State>();
-  state->rest = [self = shared_from_this(), message, tensor, peer, tag](Deadline until) {
-    self->guarded([&] {
-      const Deadline deadline = std::min(until, self->deadline());
-      MessageHead head;
-      message->arriving->wait_for_head(&head, deadline);
-      if (head.group != self->impl_->station().id) {
-        throw Error(
-            "comm", ErrorKind::usage,
-            {.what = fmt::format("a message from {}, tag {}, that a former group never received",
-                                 self->impl_->rank_name(peer), tag),
-             .expected = "every message to be received while its group exists"});
-      }
-      const auto expected = head_of(tensor, self->impl_->station());
-      if (head.count != expected.count || head.type != expected.type) {
-        throw Error("comm", ErrorKind::usage,
-                    {.what = fmt::format("a message of another size from {}, tag {}",
-                                         self->impl_->rank_name(peer), tag),
-                     .got = head.describe(),
-                     .expected = expected.describe()});
-      }
-      message->arriving->wait_for_payload(deadline);
-      const at::NoGradGuard no_grad_either;
-      unpack(message->data, tensor);
-    });
-    self->release(message);
-  };
-  return state;
-}
-
-void Group::Core::keep(const std::shared_ptr<Message>& message) {
-  const std::lock_guard lock(mutex_);
-  messages_.remove_if([](const auto& kept) { return kept->done(); });
-  messages_.push_back(message);
-}
-
-void Group::Core::release(const std::shared_ptr<Message>& message) {
-  const std::lock_guard lock(mutex_);
-  messages_.remove(message);
 }
 
 }  // namespace troika::comm

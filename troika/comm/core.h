@@ -54,8 +54,9 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   // Carries the job out on this thread once those before it are done; or, for `async`, queues it
   // for the group's thread. Nothing is returned for what is done.
   std::shared_ptr<Work::State> submit(Job&& job, bool async);
-  std::shared_ptr<Work::State> send(const at::Tensor& tensor, int peer, uint32_t tag);
-  std::shared_ptr<Work::State> receive(const at::Tensor& tensor, int peer, uint32_t tag);
+  // `print` has the direction, the tag, the site and the label; the rest is filled in.
+  std::shared_ptr<Work::State> send(const at::Tensor& tensor, int peer, MessagePrint print);
+  std::shared_ptr<Work::State> receive(const at::Tensor& tensor, int peer, MessagePrint print);
 
   GroupImpl& impl() const { return *impl_; }
   const std::shared_ptr<GroupImpl>& shared_impl() const { return impl_; }
@@ -76,11 +77,25 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   void run_queue();
   void run(Job& job);
   void run_beside(Job& job);
+  std::shared_ptr<Message> begin_message(MessagePrint print, int peer, const at::Tensor& tensor);
+  // Waits for the head and the payload of a message that arrives, and checks the head.
+  void take(Message& message, Deadline deadline);
+  // Runs `body`, which waits for the message; its failure is the group's and names the other end.
+  void finish_message(const std::shared_ptr<Message>& message, Deadline until,
+                      const std::function<void(Deadline)>& body);
+  // Before the group goes, also for messages for which nobody waits.
+  void wait_for_sent();
   // Messages live as long as their transfers, also when their Work was dropped.
   void keep(const std::shared_ptr<Message>& message);
   void release(const std::shared_ptr<Message>& message);
   void carry_out(Call& call, Deadline deadline);
-  Error explained(const Error& error, const Print& print) const;
+  // For the last questions about who is missing, within the second after a time-out; the rest is
+  // for telling the others.
+  static constexpr Milliseconds kAskTime{500};
+  // The error of a call or a message, `what`, that was waited for so long. After a time-out `who`
+  // is called: who is missing, in words.
+  Error explained(const Error& error, const std::string& what, Milliseconds waited,
+                  const std::function<std::string(Deadline)>& who) const;
   void refuse_if_failed() const;  // call with mutex_ held
   void refuse_other_thread() const;
   void fail(const std::exception_ptr& failure);

@@ -7,6 +7,37 @@
 
 namespace troika::comm {
 
+std::string FlightRecord::Message::describe() const {
+  return fmt::format("{} #{} {} rank {}, tag {}{} ({}) of {} x {}", direction, number,
+                     direction == "send" ? "to" : "from", peer, tag,
+                     label.empty() ? "" : " '" + label + "'", site, type, count);
+}
+
+const FlightRecord::Call* FlightRecord::last() const {
+  const Call* latest = nullptr;
+  for (const auto& [sequence, call] : calls) {
+    if (call.started) latest = &call;
+  }
+  return latest;
+}
+
+int64_t FlightRecord::next() const {
+  for (const auto& [sequence, call] : calls) {
+    if (call.state != "finished") return sequence;
+  }
+  return calls.empty() ? 0 : calls.rbegin()->first + 1;
+}
+
+std::optional<double> FlightRecord::failed_at() const {
+  std::optional<double> first;
+  const auto take = [&](const std::string& state, std::optional<double> ended) {
+    if (state == "failed" && ended && (!first || *ended < *first)) first = ended;
+  };
+  for (const auto& [sequence, call] : calls) take(call.state, call.ended);
+  for (const auto& message : waits) take(message.state, message.ended);
+  return first || cause.empty() ? first : now;
+}
+
 FlightRecord parse_flight_record(const std::string& file, const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   FlightRecord record;
@@ -33,6 +64,13 @@ FlightRecord parse_flight_record(const std::string& file, const std::string& tex
     record.calls[sequence] = {sequence,        row.at("count"),         row.at("operation"),
                               row.at("type"),  row.at("label"),         row.at("site"),
                               row.at("state"), time(row.at("started")), time(row.at("ended"))};
+  }
+  for (const auto& row : json.value("messages", nlohmann::json::array())) {
+    const std::string state = row.at("state");
+    if (row.at("awaited").is_null() || state == "finished") continue;
+    record.waits.push_back({row.at("number"), row.at("count"), row.at("peer"), row.at("tag"),
+                            row.at("direction"), row.at("type"), row.at("label"), row.at("site"),
+                            state, row.at("awaited"), time(row.at("ended"))});
   }
   for (const auto& [sequence, call] : record.calls) {
     const bool ran = call.state == "running" || call.state == "finished";

@@ -33,6 +33,19 @@ struct FlightRecord {
       return describe() + " of " + type + (count < 0 ? "" : " x " + std::to_string(count));
     }
   };
+  // A message that was waited for.
+  struct Message {
+    int64_t number = 0;
+    int64_t count = 0;
+    int peer = 0;
+    int tag = 0;
+    std::string direction, type, label, site, state;
+    double awaited = 0;
+    std::optional<double> ended;
+
+    // "receive #3 from rank 1, tag 0 'activations' (stage.cpp:37) of Float x 8"
+    std::string describe() const;
+  };
   // Another rank's account of itself when this one asked.
   struct Answer {
     int64_t sequence = -1;
@@ -51,32 +64,15 @@ struct FlightRecord {
   double now = 0;                   // when it was written
   std::vector<std::optional<Answer>> standings;
   std::map<int64_t, Call> calls;  // by sequence
+  std::vector<Message> waits;     // the messages that did not come, in the order they began
 
   // The latest call that was started; null when there is none.
-  const Call* last() const {
-    const Call* latest = nullptr;
-    for (const auto& [sequence, call] : calls) {
-      if (call.started) latest = &call;
-    }
-    return latest;
-  }
+  const Call* last() const;
   // The number of the first call that is not finished.
-  int64_t next() const {
-    for (const auto& [sequence, call] : calls) {
-      if (call.state != "finished") return sequence;
-    }
-    return calls.empty() ? 0 : calls.rbegin()->first + 1;
-  }
-  // Its earliest failed call's end, or, with a cause but no such call, when it was written.
-  std::optional<double> failed_at() const {
-    std::optional<double> first;
-    for (const auto& [sequence, call] : calls) {
-      if (call.state == "failed" && call.ended && (!first || *call.ended < *first)) {
-        first = call.ended;
-      }
-    }
-    return first || cause.empty() ? first : now;
-  }
+  int64_t next() const;
+  // The earliest end of a failed call or message, or, with a cause but none of them, when it was
+  // written.
+  std::optional<double> failed_at() const;
 };
 
 // Reads what Recorder::to_json wrote; `file` is its name. Throws nlohmann::json::exception where it

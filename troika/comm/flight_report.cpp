@@ -177,7 +177,9 @@ std::string heading(const FlightGroup& group) {
   const auto text = fmt::format("Group {} ({} rank{}, {}) ", group.name, group.ranks.size(),
                                 group.ranks.size() == 1 ? "" : "s", group.backend);
   if (!group.parted) {
-    return text + (group.failed_first ? "failed outside of a call" : "shows no failure");
+    return text + (!group.failed_first                 ? "shows no failure"
+                   : group.failed_first->waits.empty() ? "failed outside of a call"
+                                                       : "failed in a message");
   }
   if (group.mismatch) return text + fmt::format("made different calls as #{}", *group.parted);
   std::string title;
@@ -243,6 +245,20 @@ std::string who_never_came(const FlightGroup& group) {
   return say(group, sayings, fmt::format(", {{}} before {} failed", first));
 }
 
+std::string who_waited_for_messages(const FlightGroup& group) {
+  std::string text;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto* record = group.ranks[rank].record;
+    if (!record) continue;
+    for (const auto& message : record->waits) {
+      const double seconds = message.ended.value_or(record->now) - message.awaited;
+      text += sentence(fmt::format("{} waited in {} for {:.1f} s", group.name_of(rank),
+                                   message.describe(), seconds));
+    }
+  }
+  return text;
+}
+
 std::string who_was_late(const FlightGroup& group) {
   std::vector<std::pair<double, int>> starts;
   double least = kLateSeconds;
@@ -277,6 +293,7 @@ std::string paragraph(const FlightGroup& group) {
       text += "Nobody was missing: look at the network, or raise the time-out.\n";
     }
   }
+  text += who_waited_for_messages(group);
   if (const auto& silent = group.silent; !silent.empty()) {
     text += sentence(show(group, silent) +
                      " left no record that can be used and answered nobody: killed or unreachable");

@@ -10,7 +10,7 @@ namespace troika::comm {
 // the group that failed first:
 // - a paragraph, one sentence a line: the first call that not all ranks finished, who was in it and
 //   for how long, who never came and what was seen of them last, who called something else or came
-//   much later than the others, and the first cause in time;
+//   much later than the others, who waited for a message, and the first cause in time;
 // - a table of all ranks, with the seconds from the last call's start (unfinished or failed) or end
 //   (finished) until the rank wrote its record;
 // - a line for each other group, and for each file that could not be used.

@@ -286,6 +286,13 @@ void Group::barrier(const CallOptions& how, Site site) const {
 
 namespace {
 
+MessagePrint make_print(Direction direction, int tag, std::string_view label,
+                        const std::source_location& site) {
+  MessagePrint print{.direction = direction, .tag = tag, .site = site};
+  print.label[label.copy(print.label.data(), print.label.size() - 1)] = 0;
+  return print;
+}
+
 void check_message(int peer, int tag, int rank, int size) {
   if (peer < 0 || peer >= size || peer == rank) {
     throw usage("no such peer for a message", std::to_string(peer),
@@ -298,14 +305,16 @@ void check_message(int peer, int tag, int rank, int size) {
 
 }  // namespace
 
-Work Group::send(const at::Tensor& tensor, int peer, int tag) const {
+Work Group::send(const at::Tensor& tensor, int peer, int tag, std::string_view label,
+                 Site site) const {
   check_message(peer, tag, rank(), size());
-  return Work(core_->send(tensor, peer, static_cast<uint32_t>(tag)));
+  return Work(core_->send(tensor, peer, make_print(Direction::send, tag, label, site)));
 }
 
-Work Group::receive(const at::Tensor& tensor, int peer, int tag) const {
+Work Group::receive(const at::Tensor& tensor, int peer, int tag, std::string_view label,
+                    Site site) const {
   check_message(peer, tag, rank(), size());
-  return Work(core_->receive(tensor, peer, static_cast<uint32_t>(tag)));
+  return Work(core_->receive(tensor, peer, make_print(Direction::receive, tag, label, site)));
 }
 
 std::vector<std::string> Group::all_gather_text(const std::string& text, std::string_view label,

@@ -157,9 +157,13 @@ class Group {
 
   // Messages between two ranks, matched by tag (0 to 16383) in the order of sending, whatever
   // collectives run meanwhile. They start at once; what arrives is checked and unpacked inside
-  // wait(). Sizes and types that differ are an Error(usage) at the receiver.
-  Work send(const at::Tensor& tensor, int peer, int tag = 0) const;
-  Work receive(const at::Tensor& tensor, int peer, int tag = 0) const;
+  // wait(). Sizes and types that differ are an Error(usage) at the receiver. A message whose other
+  // end does not come is named by an Error(timeout) at the group's time-out, counted from wait()
+  // on, with what that rank does instead. `label` is for errors and records; 47 bytes of it count.
+  Work send(const at::Tensor& tensor, int peer, int tag = 0, std::string_view label = {},
+            Site site = Site::current()) const;
+  Work receive(const at::Tensor& tensor, int peer, int tag = 0, std::string_view label = {},
+               Site site = Site::current()) const;
 
   // Blocking, for strings of any length, e.g. what a rank has to say about itself.
   std::vector<std::string> all_gather_text(const std::string& text, std::string_view label = {},

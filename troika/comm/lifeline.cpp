@@ -253,6 +253,7 @@ void Lifeline::require_present(uint32_t id, int64_t sequence) const {
 
 std::string Lifeline::answer(const std::string& question) const {
   if (question == kAllGroups) return to_text(account());
+  if (auto words = answer_about_message(question)) return *std::move(words);
   const auto id = parse_int(question);
   if (!id) return {};
   const std::lock_guard lock(mutex_);
@@ -333,13 +334,9 @@ std::string Lifeline::missing(uint32_t id, int64_t sequence, Deadline deadline) 
       lines.push_back(
           fmt::format("{} does not answer (it is stopped, or out of reach)", rank_name(silent[r])));
     } else if (standing->sequence < sequence) {
-      const std::string last =
-          standing->sequence < 0
-              ? "it has called nothing yet"
-              : fmt::format("last: {}, {}", standing->call,
-                            standing->finished ? "which ended" : "in which it still waits");
       lines.push_back(fmt::format("{} has {} ({})", rank_name(ranks[r]),
-                                  standing->left ? "left" : "not called it", last));
+                                  standing->left ? "left" : "not called it",
+                                  standing->describe_last()));
     }
   }
   return fmt::format("{}", fmt::join(lines, "; "));

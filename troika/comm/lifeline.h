@@ -122,13 +122,17 @@ class Lifeline {
   // nobody is.
   std::string missing(uint32_t id, int64_t sequence, Deadline deadline);
 
+  // What the other end of a message of group `id` has done about it, in words: "rank 1 has not sent
+  // it (last: ...)"; empty when it cannot be asked.
+  std::string other_end(uint32_t id, const MessagePrint& message, Deadline deadline);
+
   // Writes the record of every group that has a folder for it, once, with the standings last known.
   void write_flight_records(const std::string& cause);
 
  private:
   // Enough for news inside a cluster, and too little to be noticed by who waits for an error.
   static constexpr Milliseconds kNewsTime{1000};
-  // The question for the account of a rank; others are the number of a group.
+  // The question for the account of a rank; others are about a message, or the number of a group.
   static constexpr const char* kAllGroups = "all";
 
   struct Departed {
@@ -148,6 +152,8 @@ class Lifeline {
   void hear_lost(int rank, const std::string& why);
   void hear_left(int rank, const std::string& farewell);
   std::string answer(const std::string& question) const;
+  // Nothing where the question is another one.
+  std::optional<std::string> answer_about_message(const std::string& question) const;
   // This rank's account of all groups that it is in.
   Account account() const;
   std::string farewell() const;

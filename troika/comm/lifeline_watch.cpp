@@ -42,11 +42,16 @@ void Lifeline::warn_of_stalls() {
     std::string call;
   };
   std::vector<Stall> stalls;
+  std::vector<std::pair<uint32_t, MessageLog::Stalled>> messages;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, group] : groups_) {
+      if (group.stall_warning == Milliseconds(0)) continue;
+      for (auto& stalled : group.recorder->messages().stalled(group.stall_warning)) {
+        messages.emplace_back(id, std::move(stalled));
+      }
       const auto progress = group.recorder->progress();
-      if (group.stall_warning == Milliseconds(0) || progress.since < group.stall_warning) continue;
+      if (progress.since < group.stall_warning) continue;
       const auto [warned, first] = warned_.try_emplace(id, -1);
       if (std::exchange(warned->second, progress.sequence) == progress.sequence) continue;
       stalls.push_back({id, progress, group.recorder->standing().call});
@@ -57,6 +62,11 @@ void Lifeline::warn_of_stalls() {
     log::warn("[comm] {} has been waiting for {}: {}", call,
               human_seconds(static_cast<double>(progress.since.count()) / 1000),
               who.empty() ? "all ranks are in it" : who);
+  }
+  for (const auto& [id, stalled] : messages) {
+    log::warn("[comm] {} has been waiting for {}: {}", stalled.print.describe(),
+              human_seconds(static_cast<double>(stalled.since.count()) / 1000),
+              other_end(id, stalled.print, Deadline::after(kAnswerTime)));
   }
 }
 

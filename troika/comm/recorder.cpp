@@ -1,5 +1,6 @@
 #include "troika/comm/recorder.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::array<const char*, 4> kStates{"queued", "running", "finished", "failed"};
+constexpr std::array<const char*, 4> kMessageStates{"begun", "waiting", "finished", "failed"};
 
 // Where the steady clock's instants lie on the system's.
 class SystemTime {
@@ -43,6 +45,11 @@ json to_json(const Standing& standing) {
 }
 
 }  // namespace
+
+std::string Standing::describe_last() const {
+  if (sequence < 0) return "it has called nothing yet";
+  return fmt::format("last: {}, {}", call, finished ? "which ended" : "in which it still waits");
+}
 
 std::string Standing::to_text() const {
   // Labels may be any bytes.
@@ -133,7 +140,8 @@ std::string Recorder::to_json(const Owner& owner, const std::string& cause,
                  {"pid", ::getpid()},
                  {"now", time.now()},
                  {"standings", json::array()},
-                 {"calls", json::array()}};
+                 {"calls", json::array()},
+                 {"messages", json::array()}};
   for (const auto& standing : standings) {
     record["standings"].push_back(standing ? comm::to_json(*standing) : json());
   }
@@ -154,6 +162,20 @@ std::string Recorder::to_json(const Owner& owner, const std::string& cause,
          {"queued", time.of(queued)},
          {"started", time.of(started)},
          {"ended", time.of(ended)}});
+  }
+  for (const auto& [id, print, state, begun, awaited, ended] : messages_.entries()) {
+    record["messages"].push_back({{"direction", name(print.direction)},
+                                  {"peer", print.peer},
+                                  {"tag", print.tag},
+                                  {"number", print.number},
+                                  {"type", c10::toString(static_cast<c10::ScalarType>(print.type))},
+                                  {"count", print.count},
+                                  {"label", print.label.data()},
+                                  {"site", print.describe_site()},
+                                  {"state", kMessageStates.at(static_cast<size_t>(state))},
+                                  {"begun", time.of(begun)},
+                                  {"awaited", time.of(awaited)},
+                                  {"ended", time.of(ended)}});
   }
   return record.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }

@@ -9,6 +9,7 @@
 
 #include "troika/base/clock.h"
 #include "troika/comm/call.h"
+#include "troika/comm/message_log.h"
 
 namespace troika::comm {
 
@@ -18,6 +19,9 @@ struct Standing {
   bool finished = true;
   bool left = false;  // the rank has parted from this group in peace
   std::string call;   // Print::describe() of that call
+
+  // "last: barrier #3, which ended", or in which it still waits; "it has called nothing yet".
+  std::string describe_last() const;
 
   std::string to_text() const;
   static std::optional<Standing> from_text(const std::string& text);
@@ -48,6 +52,10 @@ class Recorder {
   void started(const Print& print);
   void ended(int64_t sequence, bool well);
 
+  // Messages are no calls: they are numbered for themselves.
+  MessageLog& messages() { return messages_; }
+  const MessageLog& messages() const { return messages_; }
+
   // These are of the latest call that was started.
   Standing standing() const;
   Progress progress() const;
@@ -63,7 +71,9 @@ class Recorder {
   // Everything as a JSON text: {"group", "rank", "size", "world_ranks", "places", "backend",
   // "cause", "host", "pid", "now", "standings": [a standing, or null, for each rank], "calls":
   // [{"sequence", "operation", "type", "count", "bytes", "label", "site", "state", "queued",
-  // "started", "ended"}, ...]}, times in seconds of the system clock.
+  // "started", "ended"}, ...], "messages": [{"direction", "peer", "tag", "number", "type", "count",
+  // "label", "site", "state", "begun", "awaited", "ended"}, ...]}, times in seconds of the system
+  // clock.
   std::string to_json(const Owner& owner, const std::string& cause,
                       const Standings& standings) const;
 
@@ -80,6 +90,7 @@ class Recorder {
   Entry* find(int64_t sequence);
   void start(const Print& print, Clock::time_point now);
 
+  MessageLog messages_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // a ring: sequence s is at s % kCapacity
   int64_t latest_ = -1;         // queued

@@ -1,0 +1,168 @@
+// What errors, warnings and records say of messages between two ranks.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/errors.h"
+#include "troika/base/file.h"
+#include "troika/base/log.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/comm/flight_report.h"
+#include "troika/comm/local/local.h"
+#include "troika/comm/message_log.h"
+
+namespace troika::comm {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+// The error of each rank, which `body` must end with.
+std::vector<Error> errors_of(int size, const std::function<void(const Group&)>& body,
+                             const GroupOptions& options) {
+  std::vector<std::optional<Error>> errors(static_cast<size_t>(size));
+  local::run(
+      size,
+      [&](const Group& group) {
+        try {
+          body(group);
+        } catch (const Error& error) {
+          errors[static_cast<size_t>(group.rank())] = error;
+        }
+      },
+      options);
+  std::vector<Error> all;
+  for (const auto& error : errors) all.push_back(error.value());
+  return all;
+}
+
+TEST(Messages, ARingOfRanksThatAllReceiveFirstIsNamed) {
+  const auto errors = errors_of(5,
+                                [](const Group& group) {
+                                  const int n = group.size(), previous = (group.rank() + n - 1) % n;
+                                  const auto tensor = at::zeros({8});
+                                  group.receive(tensor, previous, 3, "ring").wait();
+                                  group.send(tensor, (group.rank() + 1) % n, 3).wait();
+                                },
+                                {.timeout = Milliseconds(200)});
+  for (size_t r = 0; r < errors.size(); ++r) {
+    EXPECT_EQ(errors[r].kind(), ErrorKind::timeout);
+    EXPECT_THAT(errors[r].what(),
+                AllOf(HasSubstr("receive #0 from rank "),
+                      HasSubstr(", tag 3 'ring' (messages_test.cpp:"), HasSubstr(" of Float x 8"),
+                      HasSubstr(" has not sent it (it waits in receive #0 from rank ")));
+  }
+}
+
+TEST(Messages, TheOneThatIsMissingHasItsNumber) {
+  const auto errors =
+      errors_of(2,
+                [](const Group& group) {
+                  const auto tensor = at::zeros({2});
+                  for (int i = 0; i < 3; ++i) {
+                    if (group.rank() == 0 && i < 2) group.send(tensor, 1, 7).wait();
+                    if (group.rank() == 0) group.send(tensor, 1, 8).wait();
+                    if (group.rank() == 1) group.receive(tensor, 0, 8).wait();
+                  }
+                  group.barrier({.label = "sent"});
+                  if (group.rank() == 0) group.receive(tensor, 1, 9).wait();
+                  for (int i = 0; i < 3; ++i)
+                    group.receive(tensor, 0, 7).wait(Deadline::after(Milliseconds(100)));
+                },
+                {.timeout = Milliseconds(60'000)});
+  EXPECT_THAT(
+      errors[1].what(),
+      AllOf(HasSubstr("receive #2 from rank 0, tag 7 ("), HasSubstr(" timed out on rank 1"),
+            HasSubstr("rank 0 has not sent it (it waits in receive #0 from rank 1, tag 9")));
+}
+
+TEST(Messages, OneThatStallsIsWarnedOfBeforeItsDeadline) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "log";
+  log::also_to_file(file);
+  const auto warned = [&] {
+    return read_file(file).find("has been waiting for") != std::string::npos;
+  };
+  local::run(2,
+             [&](const Group& group) {
+               const auto tensor = at::zeros({2});
+               if (group.rank() == 0) return group.receive(tensor, 1, 4).wait();
+               while (!warned()) std::this_thread::yield();
+               group.send(tensor, 0, 4);
+             },
+             {.stall_warning = Milliseconds(1)});
+  EXPECT_THAT(read_file(file),
+              ContainsRegex("receive #0 from rank 1, tag 4 \\(messages_test.cpp:[0-9]+\\) of Float "
+                            "x 2 has been waiting for .*: rank 1 has not sent it \\(it has called "
+                            "nothing yet\\)"));
+}
+
+TEST(Messages, AreInFlightRecordsAndTheirReport) {
+  const TemporaryFolder folder;
+  errors_of(3,
+            [](const Group& group) {
+              const auto tensor = at::zeros({2});
+              if (group.rank() == 0) group.send(tensor, 1, 1, "well").wait();
+              if (group.rank() == 1) group.receive(tensor, 0, 1, "well").wait();
+              group.receive(tensor, (group.rank() + 1) % 3, 2, "never").wait();
+            },
+            {.timeout = Milliseconds(100), .flight_record = folder.path()});
+  EXPECT_THAT(read_file(folder.path() / "world-rank0.json"),
+              AllOf(HasSubstr("\"direction\": \"send\""), HasSubstr("\"label\": \"well\""),
+                    HasSubstr("\"state\": \"finished\"")));
+  const auto report = flight_report(folder.path());
+  EXPECT_THAT(report, HasSubstr("failed in a message.\n"));
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_THAT(report, ContainsRegex(
+                            fmt::format("Rank {} waited in receive #0 from rank {}, tag 2 'never' "
+                                        "\\(messages_test.cpp:[0-9]+\\) of Float x 2 for ",
+                                        r, (r + 1) % 3)));
+  }
+  EXPECT_THAT(report, testing::Not(HasSubstr("well")));
+}
+
+TEST(MessageLog, CountsByDirectionPeerAndTagAndKeepsTheLatest) {
+  MessageLog log;
+  std::map<std::pair<Direction, int>, int64_t> numbers;
+  for (int i = 0; i < 300; ++i) {
+    MessagePrint print{.direction = i % 3 == 0 ? Direction::send : Direction::receive,
+                       .peer = i % 2,
+                       .tag = 16383};
+    const int64_t id = log.begun(print);
+    EXPECT_EQ(print.number, (numbers[{print.direction, print.peer}]++)) << i;
+    log.ended(id, true);
+  }
+  EXPECT_EQ(log.count(Direction::send, 0, 16383), 50);
+  EXPECT_EQ(log.count(Direction::receive, 0, 16383), 100);
+  EXPECT_EQ(log.count(Direction::receive, 0, 16382), 0);
+  EXPECT_EQ(log.entries().size(), MessageLog::kCapacity);
+  EXPECT_EQ(log.entries().front().id, 44);
+}
+
+TEST(MessageLog, AWaitOutlivesItsPlaceAmongTheLatest) {
+  MessageLog log;
+  MessagePrint first{.peer = 1, .tag = 5};
+  const int64_t id = log.begun(first);
+  log.awaited(id, first);
+  for (size_t i = 0; i < MessageLog::kCapacity; ++i) {
+    MessagePrint other{.peer = 2};
+    log.ended(log.begun(other), true);
+  }
+  ASSERT_TRUE(log.waiting());
+  EXPECT_EQ(log.waiting()->tag, 5);
+  EXPECT_EQ(log.stalled(Milliseconds(0)).size(), 1U);
+  EXPECT_TRUE(log.stalled(Milliseconds(0)).empty()) << "told twice";
+  log.ended(id, true);
+  EXPECT_FALSE(log.waiting());
+}
+
+}  // namespace
+}  // namespace troika::comm

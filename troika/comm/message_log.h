@@ -1,0 +1,93 @@
+// The latest messages of one group on one rank: for flight records, warnings and errors.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "troika/base/clock.h"
+
+namespace troika::comm {
+
+enum class Direction : uint8_t { send, receive };
+// "send", "receive"
+std::string_view name(Direction direction);
+
+// One message, as the rank names it that sends or receives it.
+struct MessagePrint {
+  Direction direction = Direction::send;
+  int peer = 0;  // the world's rank of the other one
+  int tag = 0;
+  // Of the messages in this direction between these two with this tag, from 0: the sender's and the
+  // receiver's numbers of a message are equal.
+  int64_t number = 0;
+  int32_t type = -1;  // c10::ScalarType
+  int64_t count = 0;
+  std::source_location site = {};
+  std::array<char, 48> label = {};
+
+  // "receive #3 from rank 1, tag 0 'activations' (stage.cpp:37) of Float x 8"
+  std::string describe() const;
+  // "stage.cpp:37"
+  std::string describe_site() const;
+};
+
+enum class MessageState : uint8_t { begun, waiting, finished, failed };
+
+// Keeps the last kCapacity messages, and those that a thread waits for. All functions may be called
+// from any thread.
+class MessageLog {
+ public:
+  static constexpr size_t kCapacity = 256;
+
+  // One that is kept, with the instants of its changes.
+  struct Entry {
+    int64_t id = -1;
+    MessagePrint print;
+    MessageState state = MessageState::begun;
+    Clock::time_point begun, awaited, ended;
+  };
+
+  // The message has started. Sets the print's number and returns an id for the calls below.
+  int64_t begun(MessagePrint& print);
+  // A thread waits for it from now on.
+  void awaited(int64_t id, const MessagePrint& print);
+  void ended(int64_t id, bool well);
+
+  // How many messages in this direction have begun with that peer and tag.
+  int64_t count(Direction direction, int peer, int tag) const;
+  // The one that has been waited for the longest. A message that failed counts: the group fails
+  // with it, and other ranks may still ask what this one waited for.
+  std::optional<MessagePrint> waiting() const;
+  // Those that have been waited for at least so long and were not returned before.
+  struct Stalled {
+    MessagePrint print;
+    Milliseconds since{0};
+  };
+  std::vector<Stalled> stalled(Milliseconds at_least);
+  // In the order in which they began.
+  std::vector<Entry> entries() const;
+
+ private:
+  struct Waiting {
+    int64_t id;
+    MessagePrint print;
+    Clock::time_point since;
+    bool told = false;
+  };
+  Entry* find(int64_t id);  // with mutex_ held; null when it has been overwritten
+
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;  // a ring: id i is at i % kCapacity
+  int64_t next_id_ = 0;
+  std::unordered_map<uint64_t, int64_t> counts_;  // by direction, peer and tag
+  std::vector<Waiting> waiting_;                  // in the order in which they were awaited
+};
+
+}  // namespace troika::comm
