@@ -34,6 +34,7 @@ class Noted : public MicroBatches {
   }
   void done(const at::Tensor& loss) override {
     EXPECT_EQ(loss.numel(), 1);
+    EXPECT_FALSE(loss.requires_grad()) << "it would keep its graph";
     notes_.push_back("done");
   }
 

@@ -25,6 +25,14 @@ bool is_needed(const std::vector<Block>& blocks, const std::string& name, size_t
   return !blocks.empty() && has(blocks.back().gives, name);
 }
 
+// Whether one of the blocks [begin, end) gives the name; the nearest most likely does.
+bool is_given(const std::vector<Block>& blocks, const std::string& name, size_t begin, size_t end) {
+  for (size_t i = end; i > begin; --i) {
+    if (has(blocks[i - 1].gives, name)) return true;
+  }
+  return false;
+}
+
 bool fits(const std::vector<std::string>& names, const Tensors& tensors) {
   return tensors.size() == names.size() &&
          std::ranges::all_of(tensors, [](const auto& tensor) { return tensor.defined(); });
@@ -50,12 +58,11 @@ void require_outputs(const Block& block, const std::vector<std::string>& names,
 }
 
 std::vector<std::string> names_into(const std::vector<Block>& blocks, size_t begin, size_t end) {
-  std::vector<std::string> given, names;
+  std::vector<std::string> names;
   for (size_t i = begin; i < end; ++i) {
     for (const auto& name : blocks[i].takes) {
-      if (!has(given, name) && !has(names, name)) names.push_back(name);
+      if (!is_given(blocks, name, begin, i) && !has(names, name)) names.push_back(name);
     }
-    given.insert(given.end(), blocks[i].gives.begin(), blocks[i].gives.end());
   }
   return names;
 }

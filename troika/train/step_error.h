@@ -6,6 +6,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "troika/data/batch.h"
 #include "troika/train/outputs.h"
@@ -34,12 +35,12 @@ class LossError : public std::runtime_error {
 
 // Returns what `body` returns; what it throws goes through rethrow_plainly().
 template <typename Body>
-decltype(auto) with_plain_errors(const std::string& where, const Body& body,
+decltype(auto) with_plain_errors(std::string_view where, const Body& body,
                                  const data::Batch* batch = nullptr) {
   try {
     return body();
   } catch (const std::exception& problem) {
-    rethrow_plainly(problem, where, batch);
+    rethrow_plainly(problem, std::string(where), batch);
   }
 }
 

@@ -13,10 +13,10 @@ namespace troika::train {
 
 // Names of metrics of every fit(): the loss of a step, of an epoch, and of a validation whose steps
 // gave any.
-inline constexpr const char* kTrainLoss = "train/loss";
-inline constexpr const char* kEpochLoss = "train/epoch_loss";
-inline constexpr const char* kValidationLoss = "validation/loss";
-inline constexpr const char* kValidationAccuracy = "validation/accuracy";
+inline const std::string kTrainLoss = "train/loss";
+inline const std::string kEpochLoss = "train/epoch_loss";
+inline const std::string kValidationLoss = "validation/loss";
+inline const std::string kValidationAccuracy = "validation/accuracy";
 
 // The version of this library, e.g. "0.1.0".
 std::string troika_version();
