@@ -64,6 +64,19 @@ TEST(Flops, OfABackwardPassLeaveOutWhatItRecomputes) {
   EXPECT_GE(counter.recomputed(), first);
 }
 
+TEST(Flops, OfAGptLeaveOutWhatItRecomputes) {
+  auto model = nn::make_model(
+      {.name = "gpt", .vocab_size = 11, .context = 6, .layers = 2, .heads = 2, .width = 8});
+  const auto tokens = at::randint(11, {3, 6}, at::kLong);
+  const auto step = [&] { model->forward(tokens).sum().backward(); };
+  const auto flops = flops_of(step);
+  const auto recomputed = nn::recompute(*model, nn::recompute_plan("full", model->blocks().size()));
+  const compat::FlopCounter counter;
+  step();
+  EXPECT_EQ(counter.flops(), flops);
+  EXPECT_GT(counter.recomputed(), 0);
+}
+
 TEST(Flops, WorksAreTheProductsOfEachPassWithTheBytesTheyMustMove) {
   const auto a = at::ones({3, 4}).requires_grad_(), b = at::ones({4, 5}).requires_grad_();
   const auto image = at::ones({2, 4, 8, 9}), kernel = at::ones({6, 4, 3, 3}, at::kDouble);

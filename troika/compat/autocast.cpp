@@ -36,6 +36,12 @@ AutocastState autocast_state(c10::DeviceType device) {
 #endif
 }
 
+at::ScalarType compute_type(const at::Tensor& tensor) {
+  const auto autocast = autocast_state(tensor.device().type());
+  const bool is_cast = autocast.enabled && tensor.scalar_type() != at::kDouble;
+  return is_cast ? autocast.type : tensor.scalar_type();
+}
+
 AutocastGuard::AutocastGuard(c10::DeviceType device, const AutocastState& state)
     : device_(device), before_(autocast_state(device)) {
   // A type that autocast does not know on this device throws here, with nothing changed.

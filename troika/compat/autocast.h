@@ -1,6 +1,7 @@
 // Autocast: LibTorch's own choice of a number type for each operator, in one thread.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
@@ -15,6 +16,10 @@ struct AutocastState {
 
 // This thread's state for tensors of a device, CPU or CUDA.
 AutocastState autocast_state(c10::DeviceType device);
+
+// The type in which autocast has a product of this tensor computed; its own where autocast is off,
+// or leaves it alone, as it does float64.
+at::ScalarType compute_type(const at::Tensor& tensor);
 
 // Sets the state of this thread while it lives, then puts back the one before, whatever ends its
 // scope. Guards nest; the casts of weights that autocast keeps are dropped when the outermost ends.

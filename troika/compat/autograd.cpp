@@ -4,6 +4,9 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <string>
+
+#include "troika/base/error.h"
 #include "troika/compat/torch.h"
 
 namespace troika::compat {
@@ -48,6 +51,15 @@ void set_history(at::Tensor& output, const NodePointer& node) {
   } else {
     node->add_input_metadata(torch::autograd::Node::undefined_input());
   }
+}
+
+void refuse_create_graph(const char* what) {
+  if (!at::GradMode::is_enabled()) return;
+  throw Error("compat", ErrorKind::usage,
+              {.what = std::string(what) + " may be differentiated once",
+               .got = "a backward pass with create_graph",
+               .expected = "one without",
+               .hint = "make the model of LibTorch's operators for gradients of gradients"});
 }
 
 }  // namespace troika::compat

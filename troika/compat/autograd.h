@@ -32,6 +32,10 @@ NodePointer make_node(Arguments&&... arguments) {
 // undefined.
 void set_history(at::Tensor& output, const NodePointer& node);
 
+// For nodes that may be differentiated once: throws Error(usage) in a backward pass with
+// create_graph, which would leave out the second derivatives of `what` without a word.
+void refuse_create_graph(const char* what);
+
 // Calls `ready` on the thread that runs the backward pass, each time the gradient of `parameter` (a
 // leaf that requires one) has been accumulated into its `.grad`. The hook ends with this object.
 class GradientHook {

@@ -7,6 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/batch_norm_relu.h"
 
 namespace troika::nn {
 
@@ -22,23 +23,44 @@ void BatchNormImpl::take_over(const at::Tensor& new_weight, const at::Tensor& ne
   num_batches_tracked.set_data(count);
 }
 
+double BatchNormImpl::count_batch() {
+  const auto momentum = options.momentum();
+  if (!is_training() || !options.track_running_stats()) return momentum.value_or(0.0);
+  num_batches_tracked += 1;
+  // Without momentum, the mean over all batches so far.
+  return momentum ? *momentum : 1.0 / num_batches_tracked.item<double>();
+}
+
 at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
   if (is_training() && training_) return training_(*this, input);
-  auto momentum = options.momentum();
-  if (is_training() && options.track_running_stats()) {
-    num_batches_tracked += 1;
-    // Without momentum, the mean over all batches so far.
-    if (!momentum) momentum = 1.0 / num_batches_tracked.item<double>();
+  const double momentum = count_batch();
+  return torch::nn::functional::batch_norm(input, running_mean, running_var,
+                                           torch::nn::functional::BatchNormFuncOptions()
+                                               .weight(weight)
+                                               .bias(bias)
+                                               .training(normalises_by_batch())
+                                               .momentum(momentum)
+                                               .eps(options.eps()));
+}
+
+at::Tensor BatchNormImpl::forward_relu(const at::Tensor& input) {
+  const bool is_other = is_training() && training_;
+  const bool needs_gradients =
+      at::GradMode::is_enabled() &&
+      (input.requires_grad() || (weight.defined() && weight.requires_grad()));
+  if (is_other || !needs_gradients || !normalises_by_batch() || !input.is_cpu() ||
+      input.numel() == 0) {
+    return forward(input).relu_();
   }
-  return torch::nn::functional::batch_norm(
-      input, running_mean, running_var,
-      torch::nn::functional::BatchNormFuncOptions()
-          .weight(weight)
-          .bias(bias)
-          .training(is_training() || !options.track_running_stats())
-          .momentum(momentum.value_or(0.0))
-          .eps(options.eps()));
+  _check_input_dim(input);
+  return batch_norm_relu({.input = input,
+                          .weight = weight,
+                          .bias = bias,
+                          .running_mean = running_mean,
+                          .running_var = running_var,
+                          .momentum = count_batch(),
+                          .eps = options.eps()});
 }
 
 void BatchNormImpl::pretty_print(std::ostream& stream) const {

@@ -34,6 +34,9 @@ class BatchNormImpl
 
   // Throws Error(usage) for an input of another shape.
   at::Tensor forward(const at::Tensor& input);
+  // relu(forward(input)), with the same bits. In training on the CPU it is one node of the graph
+  // instead of two; that may be differentiated once (compat/autograd.h).
+  at::Tensor forward_relu(const at::Tensor& input);
   // Takes the place of LibTorch's forward pass in training; an empty function gives it back.
   // Copies and clones of the layer take it with them.
   void set_training(Training training) { training_ = std::move(training); }
@@ -42,6 +45,9 @@ class BatchNormImpl
   void pretty_print(std::ostream& stream) const override;
 
  private:
+  bool normalises_by_batch() const { return is_training() || !options.track_running_stats(); }
+  // Counts a batch in training; the momentum with which it enters the running statistics.
+  double count_batch();
   void _check_input_dim(const at::Tensor& input) override;
   void take_over(const at::Tensor& new_weight, const at::Tensor& new_bias,
                  const at::Tensor& new_mean, const at::Tensor& new_var, const at::Tensor& count);

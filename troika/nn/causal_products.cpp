@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "troika/compat/autocast.h"
+#include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/kernels/numbers.h"
 
@@ -15,7 +16,6 @@ namespace troika::nn {
 
 namespace {
 
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Shorter blocks would save products, and make each slower.
@@ -61,6 +61,8 @@ TORCH_LIBRARY_FRAGMENT(troika, library) {
   library.def(
       "causal_softmax_backward_(Tensor(a!) gradients, Tensor weights, int first, float scale) -> "
       "Tensor(a!)");
+  library.def("causal_products(Tensor qkv, int heads) -> Tensor[]");
+  library.def("causal_products_backward(Tensor gradient, Tensor[] saved, int heads) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(troika, CPU, library) {
@@ -87,75 +89,115 @@ at::Tensor transposed(const at::Tensor& matrices) {
   return matrices.transpose(1, 2);
 }
 
-class CausalProducts : public torch::autograd::Function<CausalProducts> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, int64_t heads) {
-    // Autocast would give products another type than what they are saved with.
-    const compat::AutocastGuard in_own_type(c10::DeviceType::CPU, {});
-    const int64_t batch = qkv.size(0), length = qkv.size(1), size = qkv.size(2) / (3 * heads);
-    const double scale = 1 / std::sqrt(static_cast<double>(size));
-    // Detached, because a view of what has a gradient would be saved as a leaf that has one.
-    const at::Tensor parts = qkv.detach()
-                                 .view({batch, length, 3, heads, size})
-                                 .permute({2, 0, 3, 1, 4})
-                                 .reshape({3, batch * heads, length, size});
-    const at::Tensor q = parts.select(0, 0), k = parts.select(0, 1), v = parts.select(0, 2);
-    const at::Tensor result = at::empty({batch, length, heads, size}, qkv.options());
-    variable_list saved{parts};
-    for (int64_t begin = 0; begin < length; begin += kBlock) {
-      const int64_t end = std::min(begin + kBlock, length);
-      at::Tensor weights = at::bmm(q.slice(1, begin, end), transposed(k.slice(1, 0, end)));
-      causal_softmax_(weights, begin, scale);
-      const at::Tensor mixed = at::bmm(weights, v.slice(1, 0, end));
-      result.slice(1, begin, end)
-          .copy_(mixed.view({batch, heads, end - begin, size}).transpose(1, 2));
-      saved.push_back(weights);
+// The result, queries, keys and values by heads, and the weights of each block: composed of other
+// operators, so that hooks on these see them.
+std::vector<at::Tensor> forward_of_products(const at::Tensor& qkv, int64_t heads) {
+  const at::AutoDispatchBelowADInplaceOrView no_graph;
+  // Autocast would give products another type than what they are saved with.
+  const compat::AutocastGuard in_own_type(c10::DeviceType::CPU, {});
+  const int64_t batch = qkv.size(0), length = qkv.size(1), size = qkv.size(2) / (3 * heads);
+  const double scale = 1 / std::sqrt(static_cast<double>(size));
+  const at::Tensor parts = qkv.view({batch, length, 3, heads, size})
+                               .permute({2, 0, 3, 1, 4})
+                               .reshape({3, batch * heads, length, size});
+  const at::Tensor q = parts.select(0, 0), k = parts.select(0, 1), v = parts.select(0, 2);
+  const at::Tensor result = at::empty({batch, length, heads, size}, qkv.options());
+  std::vector<at::Tensor> made{result.view({batch, length, heads * size}), parts};
+  for (int64_t begin = 0; begin < length; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, length);
+    at::Tensor weights = at::bmm(q.slice(1, begin, end), transposed(k.slice(1, 0, end)));
+    causal_softmax_(weights, begin, scale);
+    const at::Tensor mixed = at::bmm(weights, v.slice(1, 0, end));
+    result.slice(1, begin, end)
+        .copy_(mixed.view({batch, heads, end - begin, size}).transpose(1, 2));
+    made.push_back(weights);
+  }
+  return made;
+}
+
+// The gradient of `qkv`; `saved` is what forward_of_products() gives behind its result.
+at::Tensor backward_of_products(const at::Tensor& gradient, at::TensorList saved, int64_t heads) {
+  const at::AutoDispatchBelowADInplaceOrView no_graph;
+  const at::Tensor& parts = saved[0];
+  const at::Tensor q = parts.select(0, 0), k = parts.select(0, 1), v = parts.select(0, 2);
+  const int64_t batch = parts.size(1) / heads, length = parts.size(2), size = parts.size(3);
+  const double scale = 1 / std::sqrt(static_cast<double>(size));
+  const at::Tensor mixed =
+      gradient.view({batch, length, heads, size}).transpose(1, 2).reshape_as(q);
+  const at::Tensor result = at::empty({batch, length, 3, heads, size}, parts.options());
+  const auto put = [&](int64_t part, int64_t begin, const at::Tensor& of_part) {
+    const int64_t count = of_part.size(1);
+    result.select(2, part)
+        .slice(1, begin, begin + count)
+        .copy_(of_part.view({batch, heads, count, size}).transpose(1, 2));
+  };
+  at::Tensor of_k, of_v;
+  // The last block has to do with all positions, so its gradients of k and v begin the sums.
+  for (int64_t begin = (length - 1) / kBlock * kBlock; begin >= 0; begin -= kBlock) {
+    const int64_t end = std::min(begin + kBlock, length);
+    const at::Tensor& weights = saved[static_cast<size_t>(1 + begin / kBlock)];
+    const at::Tensor of_mixed = mixed.slice(1, begin, end);
+    at::Tensor of_scores = at::bmm(of_mixed, transposed(v.slice(1, 0, end)));
+    causal_softmax_backward_(of_scores, weights, begin, scale);
+    put(0, begin, at::bmm(of_scores, k.slice(1, 0, end)));
+    const at::Tensor more_k = at::bmm(transposed(of_scores), q.slice(1, begin, end));
+    const at::Tensor more_v = at::bmm(transposed(weights), of_mixed);
+    if (of_k.defined()) {
+      of_k.slice(1, 0, end).add_(more_k);
+      of_v.slice(1, 0, end).add_(more_v);
+    } else {
+      of_k = more_k;
+      of_v = more_v;
     }
-    context->save_for_backward(saved);
-    context->saved_data["heads"] = heads;
-    return result.view({batch, length, heads * size});
+  }
+  put(1, 0, of_k);
+  put(2, 0, of_v);
+  return result.view({batch, length, 3 * heads * size});
+}
+
+TORCH_LIBRARY_IMPL(troika, CompositeExplicitAutograd, library) {
+  library.impl("causal_products", forward_of_products);
+  library.impl("causal_products_backward", backward_of_products);
+}
+
+const auto& products_operator() {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("troika::causal_products", "")
+                             .typed<std::vector<at::Tensor>(const at::Tensor&, int64_t)>();
+  return op;
+}
+
+const auto& products_backward_operator() {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("troika::causal_products_backward", "")
+                             .typed<at::Tensor(const at::Tensor&, at::TensorList, int64_t)>();
+  return op;
+}
+
+// A node of its own, and no torch::autograd::Function, which would run the forward pass without
+// gradients: counters tell what a recomputation makes by these.
+class CausalProducts : public torch::autograd::Node {
+ public:
+  explicit CausalProducts(int64_t heads) : heads_(heads) {}
+
+  void save(at::TensorList made) {
+    for (const at::Tensor& tensor : made) saved_.emplace_back(tensor, /*is_output=*/false);
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const at::NoGradGuard no_grad;
-    const auto saved = context->get_saved_variables();
-    const int64_t heads = context->saved_data["heads"].toInt();
-    const at::Tensor& parts = saved[0];
-    const at::Tensor q = parts.select(0, 0), k = parts.select(0, 1), v = parts.select(0, 2);
-    const int64_t batch = parts.size(1) / heads, length = parts.size(2), size = parts.size(3);
-    const double scale = 1 / std::sqrt(static_cast<double>(size));
-    const at::Tensor mixed =
-        gradients[0].view({batch, length, heads, size}).transpose(1, 2).reshape_as(q);
-    const at::Tensor result = at::empty({batch, length, 3, heads, size}, parts.options());
-    const auto put = [&](int64_t part, int64_t begin, const at::Tensor& gradient) {
-      const int64_t count = gradient.size(1);
-      result.select(2, part)
-          .slice(1, begin, begin + count)
-          .copy_(gradient.view({batch, heads, count, size}).transpose(1, 2));
-    };
-    at::Tensor of_k, of_v;
-    // The last block has to do with all positions, so its gradients of k and v begin the sums.
-    for (int64_t begin = (length - 1) / kBlock * kBlock; begin >= 0; begin -= kBlock) {
-      const int64_t end = std::min(begin + kBlock, length);
-      const at::Tensor& weights = saved[static_cast<size_t>(1 + begin / kBlock)];
-      const at::Tensor of_mixed = mixed.slice(1, begin, end);
-      at::Tensor of_scores = at::bmm(of_mixed, transposed(v.slice(1, 0, end)));
-      causal_softmax_backward_(of_scores, weights, begin, scale);
-      put(0, begin, at::bmm(of_scores, k.slice(1, 0, end)));
-      const at::Tensor more_k = at::bmm(transposed(of_scores), q.slice(1, begin, end));
-      const at::Tensor more_v = at::bmm(transposed(weights), of_mixed);
-      if (of_k.defined()) {
-        of_k.slice(1, 0, end).add_(more_k);
-        of_v.slice(1, 0, end).add_(more_v);
-      } else {
-        of_k = more_k;
-        of_v = more_v;
-      }
-    }
-    put(1, 0, of_k);
-    put(2, 0, of_v);
-    return {result.view({batch, length, 3 * heads * size}), at::Tensor()};
+  variable_list apply(variable_list&& gradients) override {
+    compat::refuse_create_graph("attention by products");
+    std::vector<at::Tensor> made;
+    for (const auto& saved : saved_) made.push_back(saved.unpack());
+    return {products_backward_operator().call(gradients[0], made, heads_)};
   }
+
+  void release_variables() override {
+    for (auto& saved : saved_) saved.reset_data();
+  }
+
+ private:
+  const int64_t heads_;
+  std::vector<torch::autograd::SavedVariable> saved_;
 };
 
 }  // namespace
@@ -165,7 +207,14 @@ bool takes_causal_products(const at::Tensor& qkv) {
 }
 
 at::Tensor causal_products(const at::Tensor& qkv, int64_t heads) {
-  return CausalProducts::apply(qkv.contiguous(), heads);
+  const auto made = products_operator().call(qkv.contiguous(), heads);
+  at::Tensor result = made.front();
+  if (!at::GradMode::is_enabled() || !qkv.requires_grad()) return result;
+  const auto node = compat::make_node<CausalProducts>(heads);
+  static_cast<CausalProducts&>(*node).save(at::TensorList(made).slice(1));
+  node->set_next_edges(torch::autograd::collect_next_edges(qkv));
+  compat::set_history(result, node);
+  return result;
 }
 
 }  // namespace troika::nn

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
+#include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/kernels/numbers.h"
 
@@ -69,7 +70,7 @@ class Gelu : public torch::autograd::Function<Gelu> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const at::NoGradGuard no_grad;
+    compat::refuse_create_graph("nn::gelu_tanh");
     const at::Tensor x = context->get_saved_variables()[0];
     at::Tensor out = at::empty_like(x);
     gelu_backward_operator().call(gradients[0].contiguous(), x, out);

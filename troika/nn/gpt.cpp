@@ -5,6 +5,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
+#include "troika/nn/dense.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/gelu.h"
 #include "troika/nn/layers.h"
@@ -25,10 +26,7 @@ class Conv1D : public torch::nn::Module {
         bias_(register_parameter("bias", torch::zeros({out}))) {}
 
   // [batch, length, in] -> [batch, length, out]
-  at::Tensor forward(const at::Tensor& input) const {
-    return at::addmm(bias_, input.flatten(0, 1), weight_)
-        .view({input.size(0), input.size(1), weight_.size(1)});
-  }
+  at::Tensor forward(const at::Tensor& input) const { return dense(input, weight_, bias_); }
 
  private:
   at::Tensor weight_;

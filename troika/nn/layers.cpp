@@ -15,7 +15,7 @@ torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) 
 
 at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, BatchNormImpl& norm,
                           const at::Tensor& input) {
-  return norm.forward(conv.forward(input)).relu_();
+  return norm.forward_relu(conv.forward(input));
 }
 
 void init_convolutions(torch::nn::Module& module) {

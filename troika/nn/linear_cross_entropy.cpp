@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "troika/compat/autocast.h"
+#include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/kernels/numbers.h"
 
@@ -23,12 +24,6 @@ using torch::autograd::variable_list;
 // not wait for the weight, which each part reads and whose gradient it reads and writes.
 constexpr int64_t kLogits = int64_t{1} << 22;
 constexpr int64_t kLeastRows = 256;
-
-at::ScalarType compute_type(const at::Tensor& hidden) {
-  const auto autocast = compat::autocast_state(hidden.device().type());
-  const bool is_cast = autocast.enabled && hidden.scalar_type() != at::kDouble;
-  return is_cast ? autocast.type : hidden.scalar_type();
-}
 
 // An operator of the dispatcher, so that compat::FakeTensorGuard need not carry it out. Logits
 // become `scale` times the gradients of the sum of losses.
@@ -177,7 +172,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const at::NoGradGuard no_grad;
+    compat::refuse_create_graph("nn::linear_cross_entropy");
     const auto saved = context->get_saved_variables();
     const at::Tensor& factor = gradients[0];
     const bool is_one = factor.is_cpu() && factor.item<double>() == 1;
@@ -194,7 +189,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 }  // namespace
 
 bool takes_linear_cross_entropy(const at::Tensor& hidden) {
-  return compute_type(hidden) != at::kHalf;
+  return compat::compute_type(hidden) != at::kHalf;
 }
 
 int64_t linear_cross_entropy_rows(int64_t classes) {
@@ -206,7 +201,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
   const auto rows = rows_of(hidden, weight, targets, ignored);
   if (at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad())) {
     return LinearCrossEntropy::apply(rows.hidden, weight, rows.targets, ignored,
-                                     compute_type(hidden));
+                                     compat::compute_type(hidden));
   }
   const auto losses = linear_cross_entropy_of_rows(hidden, weight, targets, ignored).losses;
   const auto count = rows.targets.ne(ignored).sum();
@@ -217,7 +212,7 @@ RowLosses linear_cross_entropy_of_rows(const at::Tensor& hidden, const at::Tenso
                                        const at::Tensor& targets, int64_t ignored) {
   const at::NoGradGuard no_grad;
   const auto rows = rows_of(hidden, weight, targets, ignored);
-  const auto type = at::promote_types(compute_type(hidden), at::kFloat);
+  const auto type = at::promote_types(compat::compute_type(hidden), at::kFloat);
   const int64_t count = rows.hidden.size(0), of_part = linear_cross_entropy_rows(weight.size(0));
   RowLosses result{at::empty({count}, hidden.options().dtype(type)),
                    at::empty({count}, rows.targets.options())};

@@ -1,0 +1,119 @@
+#include "troika/nn/dense.h"
+
+#include <torch/library.h>
+
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "troika/compat/autocast.h"
+#include "troika/compat/autograd.h"
+#include "troika/compat/torch.h"
+
+namespace troika::nn {
+
+namespace {
+
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Wanted = std::array<bool, 3>;
+
+// Composed of LibTorch's operators, so that hooks on these see them.
+Gradients backward_of_dense(const at::Tensor& gradient, const at::Tensor& input,
+                            const at::Tensor& weight, at::ScalarType of_input,
+                            at::ScalarType of_parameters, Wanted wanted) {
+  const at::AutoDispatchBelowADInplaceOrView no_graph;
+  const at::Tensor rows = gradient.reshape({-1, gradient.size(-1)});
+  Gradients result;
+  if (wanted[0]) {
+    std::get<0>(result) = at::mm(rows, weight.t()).to(of_input).view(input.sizes());
+  }
+  if (wanted[1]) {
+    std::get<1>(result) = at::mm(input.flatten(0, -2).t(), rows).to(of_parameters);
+  }
+  if (wanted[2]) std::get<2>(result) = rows.sum(0).to(of_parameters);
+  return result;
+}
+
+TORCH_LIBRARY_FRAGMENT(troika, library) {
+  library.def(
+      "dense_backward(Tensor gradient, Tensor input, Tensor weight, ScalarType of_input, "
+      "ScalarType of_parameters, bool[3] wanted) -> (Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(troika, CompositeExplicitAutograd, library) {
+  library.impl("dense_backward", backward_of_dense);
+}
+
+const auto& dense_backward_operator() {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("troika::dense_backward", "")
+          .typed<Gradients(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::ScalarType,
+                           at::ScalarType, Wanted)>();
+  return op;
+}
+
+class DenseBackward : public torch::autograd::Node {
+ public:
+  // `input` and `weight` in the type that is computed in are `left` and `right`. They are saved
+  // before the product is made, so that a recomputation that is only for what is saved need not
+  // make it.
+  DenseBackward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                const at::Tensor& left, const at::Tensor& right)
+      : Node(torch::autograd::collect_next_edges(input, weight, bias)),
+        input_(left, /*is_output=*/false),
+        weight_(right, /*is_output=*/false),
+        of_input_(input.scalar_type()),
+        of_parameters_(weight.scalar_type()) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    compat::refuse_create_graph("nn::dense");
+    if (!gradients[0].defined()) return {{}, {}, {}};
+    const Wanted wanted{should_compute_output(0), should_compute_output(1),
+                        should_compute_output(2)};
+    auto [of_input, of_weight, of_bias] = dense_backward_operator().call(
+        gradients[0], input_.unpack(), weight_.unpack(), of_input_, of_parameters_, wanted);
+    return {std::move(of_input), std::move(of_weight), std::move(of_bias)};
+  }
+
+  void release_variables() override {
+    input_.reset_data();
+    weight_.reset_data();
+  }
+
+ private:
+  SavedVariable input_;
+  SavedVariable weight_;
+  const at::ScalarType of_input_;
+  const at::ScalarType of_parameters_;
+};
+
+// `tensor` itself if it has this type, with its place in the graph; else a copy without one.
+at::Tensor as(const at::Tensor& tensor, at::ScalarType type) {
+  return tensor.scalar_type() == type ? tensor : tensor.detach().to(type);
+}
+
+}  // namespace
+
+at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  const auto type = compat::compute_type(input);
+  const at::Tensor left = as(input, type), right = as(weight, type), added = as(bias, type);
+  const auto compute = [&] {
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    auto sizes = input.sizes().vec();
+    sizes.back() = right.size(1);
+    return at::addmm(added, left.flatten(0, -2), right).view(sizes);
+  };
+  const bool needs_gradients =
+      at::GradMode::is_enabled() &&
+      (input.requires_grad() || weight.requires_grad() || bias.requires_grad());
+  if (!needs_gradients) return compute();
+  const auto node = compat::make_node<DenseBackward>(input, weight, bias, left, right);
+  at::Tensor output = compute();
+  compat::set_history(output, node);
+  return output;
+}
+
+}  // namespace troika::nn
