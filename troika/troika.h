@@ -6,6 +6,7 @@
 #include "troika/cluster/environment.h"
 #include "troika/cluster/failure.h"
 #include "troika/cluster/stop_signals.h"
+#include "troika/comm/edge.h"
 #include "troika/comm/end_with.h"
 #include "troika/comm/group.h"
 #include "troika/comm/timeline.h"

@@ -9,5 +9,7 @@ void conform(Group group);
 
 // The part of it that moves data and makes groups, and reduces little; called by conform().
 void conform_in_moving(Group& group);
+// The part of it about messages between two ranks; called by conform_in_moving().
+void conform_in_messages(Group& group);
 
 }  // namespace troika::comm

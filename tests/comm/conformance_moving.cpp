@@ -98,83 +98,6 @@ void check_all_to_all(Group& group) {
   }
 }
 
-void check_messages(Group& group) {
-  const int n = group.size();
-  if (n == 1) return;
-  const int next = (group.rank() + 1) % n;
-  const int previous = (group.rank() + n - 1) % n;
-  // Received in another order than sent; one of them large; a collective between.
-  const auto large = at::full({400'000}, group.rank(), at::kDouble);
-  const auto small = at::full({3}, group.rank(), at::kInt);
-  auto large_in = at::zeros({400'000}, at::kDouble);
-  auto small_in = at::zeros({2, 3}, at::kInt).narrow(0, 0, 1);
-  const auto first = group.send(large, next, 5);
-  const auto second = group.send(small.view({1, 3}), next, 6);
-  const auto small_arrives = group.receive(small_in, previous, 6);
-  const auto large_arrives = group.receive(large_in, previous, 5);
-  group.barrier();
-  small_arrives.wait();
-  large_arrives.wait();
-  first.wait();
-  second.wait();
-  EXPECT_TRUE(large_in.eq(previous).all().item<bool>());
-  EXPECT_TRUE(small_in.eq(previous).all().item<bool>());
-  // Of one tag, in the order of sending.
-  for (int i = 0; i < 3; ++i) group.send(at::full({1}, i, at::kLong), next);
-  for (int i = 0; i < 3; ++i) {
-    auto in = at::zeros({1}, at::kLong);
-    group.receive(in, previous).wait();
-    EXPECT_EQ(in.item<int64_t>(), i);
-  }
-}
-
-// Whoever waits first: everything is under way from the start.
-void check_messages_wait_in_any_order(Group& group) {
-  const int n = group.size();
-  if (n == 1) return;
-  const int next = (group.rank() + 1) % n;
-  const int previous = (group.rank() + n - 1) % n;
-  const auto out = at::full({300'000}, group.rank(), at::kDouble);
-  auto in = at::zeros({300'000}, at::kDouble);
-  const auto sending = group.send(out, next, 3);
-  const auto arriving = group.receive(in, previous, 3);
-  sending.wait();
-  arriving.wait();
-  EXPECT_TRUE(in.eq(previous).all().item<bool>());
-  // Several of one tag, and of several sizes, waited for in reverse.
-  std::vector<at::Tensor> tensors;
-  std::vector<Work> work;
-  for (const int64_t count : {5, 50'000, 2}) {
-    group.send(at::full({count}, group.rank() + count, at::kInt), next, 4);
-    tensors.push_back(at::zeros({count}, at::kInt));
-    work.push_back(group.receive(tensors.back(), previous, 4));
-  }
-  for (size_t i = 3; i-- > 0;) {
-    work[i].wait();
-    EXPECT_TRUE(tensors[i].eq(previous + tensors[i].numel()).all().item<bool>()) << i;
-  }
-}
-
-// A receive whose work is dropped takes its message out of the way of the next one.
-void check_dropped_receives(Group& group) {
-  const int n = group.size();
-  if (n == 1) return;
-  const int next = (group.rank() + 1) % n;
-  const int previous = (group.rank() + n - 1) % n;
-  for (const int64_t count : {10, 50'000}) {
-    const auto dropped = at::zeros({count}, at::kInt);
-    const auto kept = at::zeros({count}, at::kInt);
-    group.receive(dropped, previous, 8);
-    const auto arriving = group.receive(kept, previous, 8);
-    const auto first = group.send(at::full({count}, 1, at::kInt), next, 8);
-    const auto second = group.send(at::full({count}, 2, at::kInt), next, 8);
-    arriving.wait();
-    EXPECT_TRUE(kept.eq(2).all().item<bool>());
-    first.wait();
-    second.wait();
-  }
-}
-
 // What was given must survive the giver's group.
 void check_parts_that_end_early(Group& group) {
   for (int round = 0; round < 3; ++round) {
@@ -304,9 +227,7 @@ void conform_in_moving(Group& group) {
   check_all_gather(group);
   check_gather_and_scatter(group);
   check_all_to_all(group);
-  check_messages(group);
-  check_messages_wait_in_any_order(group);
-  check_dropped_receives(group);
+  conform_in_messages(group);
   check_parts_that_end_early(group);
   check_odd_labels(group);
   check_text(group);

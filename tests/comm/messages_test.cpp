@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -129,20 +131,121 @@ TEST(Messages, AreInFlightRecordsAndTheirReport) {
   EXPECT_THAT(report, testing::Not(HasSubstr("well")));
 }
 
+// A back end whose sends wait for their receiver.
+class Waiting : public GroupImpl {
+ public:
+  explicit Waiting(std::shared_ptr<GroupImpl> inner)
+      : GroupImpl(inner->station(), inner->lifeline()), inner_(std::move(inner)) {}
+
+  std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
+    return inner_->send_until_received(peer, tag, data, bytes);
+  }
+  std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
+    return inner_->receive(peer, tag, data, bytes);
+  }
+
+ private:
+  const std::shared_ptr<GroupImpl> inner_;
+};
+
+// Each rank lists its messages in another order.
+void circle(const Group& group) {
+  const int n = group.size();
+  const auto in = at::zeros({20'000});
+  std::vector<PointToPoint> messages{
+      {Direction::send, at::full({20'000}, group.rank(), at::kFloat), (group.rank() + 1) % n},
+      {Direction::receive, in, (group.rank() + n - 1) % n}};
+  if (group.rank() == 0) std::swap(messages[0], messages[1]);
+  group.batch(messages).wait();
+  EXPECT_TRUE(in.eq((group.rank() + n - 1) % n).all().item<bool>());
+}
+
+TEST(Batches, DoNotWaitInACircleWhereSendsCopyAndWhereTheyWait) {
+  local::run(3, circle);
+  auto impls = local::make(3);
+  for (auto& impl : impls) impl = std::make_shared<Waiting>(impl);
+  local::run_ranks(std::move(impls), circle, {.timeout = Milliseconds(20'000)});
+}
+
+TEST(Batches, AreRefusedAsAWholeBeforeTheyStart) {
+  local::run(2, [](const Group& group) {
+    const auto tensor = at::zeros({2});
+    const int other = 1 - group.rank();
+    EXPECT_ERROR(group.batch({{Direction::send, tensor, other}, {Direction::send, tensor, 2}}),
+                 ErrorKind::usage,
+                 fmt::format("[comm] no such peer for a message; got 2, expected another rank of 0 "
+                             "to 1"));
+    // The first of them was not sent.
+    group.batch({{Direction::send, at::ones({2}), other}, {Direction::receive, tensor, other}})
+        .wait();
+    EXPECT_TRUE(tensor.eq(1).all().item<bool>());
+  });
+}
+
+TEST(ReceiveAny, RanksThatHaveAllSentTakeTurns) {
+  local::run(3, [](const Group& group) {
+    if (group.rank() > 0) {
+      for (int i = 0; i < 4; ++i) group.send(at::zeros({1}), 0, 2);
+      return group.barrier();
+    }
+    group.barrier();
+    std::vector<int> order;
+    for (int i = 0; i < 8; ++i) order.push_back(group.receive_any(at::zeros({1}), 2));
+    EXPECT_THAT(order, testing::ElementsAre(1, 2, 1, 2, 1, 2, 1, 2));
+  });
+}
+
+TEST(ReceiveAny, SaysThatNobodyHasSent) {
+  std::promise<void> over;
+  local::run(2,
+             [&](const Group& group) {
+               if (group.rank() == 1) return over.get_future().wait();
+               try {
+                 group.receive_any(at::zeros({3}), 2, "votes");
+                 ADD_FAILURE() << "no error";
+               } catch (const Error& error) {
+                 EXPECT_EQ(error.kind(), ErrorKind::timeout);
+                 EXPECT_THAT(
+                     error.what(),
+                     AllOf(HasSubstr("receive #0 from any rank, tag 2 'votes' (messages_test.cpp:"),
+                           HasSubstr(" of Float x 3 timed out on rank 0 after "),
+                           HasSubstr("got no rank has sent one")));
+               }
+               over.set_value();
+             },
+             {.timeout = Milliseconds(100)});
+}
+
+TEST(ReceiveAny, EndsWhenAllOthersHaveLeft) {
+  local::run(2, [&](const Group& group) {
+    if (group.rank() == 1) return;
+    try {
+      group.receive_any(at::zeros({3}));
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::peer);
+      EXPECT_THAT(error.what(), HasSubstr("all other ranks have left"));
+    }
+  });
+}
+
 TEST(MessageLog, CountsByDirectionPeerAndTagAndKeepsTheLatest) {
   MessageLog log;
   std::map<std::pair<Direction, int>, int64_t> numbers;
   for (int i = 0; i < 300; ++i) {
-    MessagePrint print{.direction = i % 3 == 0 ? Direction::send : Direction::receive,
-                       .peer = i % 2,
-                       .tag = 16383};
+    MessagePrint print{
+        .direction = i % 3 == 0 ? Direction::send : Direction::receive, .peer = i % 2, .tag = 8191};
     const int64_t id = log.begun(print);
     EXPECT_EQ(print.number, (numbers[{print.direction, print.peer}]++)) << i;
     log.ended(id, true);
   }
-  EXPECT_EQ(log.count(Direction::send, 0, 16383), 50);
-  EXPECT_EQ(log.count(Direction::receive, 0, 16383), 100);
-  EXPECT_EQ(log.count(Direction::receive, 0, 16382), 0);
+  const auto count = [&](Direction direction, int tag, bool on_edge) {
+    return log.count({.direction = direction, .peer = 0, .tag = tag, .on_edge = on_edge});
+  };
+  EXPECT_EQ(count(Direction::send, 8191, false), 50);
+  EXPECT_EQ(count(Direction::receive, 8191, false), 100);
+  EXPECT_EQ(count(Direction::receive, 8190, false), 0);
+  EXPECT_EQ(count(Direction::receive, 8191, true), 0);
   EXPECT_EQ(log.entries().size(), MessageLog::kCapacity);
   EXPECT_EQ(log.entries().front().id, 44);
 }

@@ -37,6 +37,10 @@ void groups() {
 #include "communication-1.inc"
 }
 
+void edges(const comm::Group& world, const at::Tensor& tensor) {
+#include "communication-2.inc"
+}
+
 }  // namespace communication
 
 namespace data_parallelism {

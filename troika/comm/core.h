@@ -13,6 +13,8 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "troika/comm/algorithms/collective.h"
 #include "troika/comm/group.h"
@@ -54,9 +56,18 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   // Carries the job out on this thread once those before it are done; or, for `async`, queues it
   // for the group's thread. Nothing is returned for what is done.
   std::shared_ptr<Work::State> submit(Job&& job, bool async);
-  // `print` has the direction, the tag, the site and the label; the rest is filled in.
+  // The print of a message before its tensor is known; peer kAnyRank is any. Throws Error(usage)
+  // for a peer that is not there and a tag that is too large.
+  MessagePrint make_print(Direction direction, int peer, int tag, int largest_tag,
+                          std::string_view label, const std::source_location& site) const;
+  static MessagePrint make_print_for_any(Direction direction, int tag, int largest_tag,
+                                         std::string_view label, const std::source_location& site);
   std::shared_ptr<Work::State> send(const at::Tensor& tensor, int peer, MessagePrint print);
   std::shared_ptr<Work::State> receive(const at::Tensor& tensor, int peer, MessagePrint print);
+  int receive_any(const at::Tensor& tensor, int tag, std::string_view label,
+                  const std::source_location& site);
+  std::shared_ptr<Work::State> batch(const std::vector<PointToPoint>& messages,
+                                     std::string_view label, const std::source_location& site);
 
   GroupImpl& impl() const { return *impl_; }
   const std::shared_ptr<GroupImpl>& shared_impl() const { return impl_; }
@@ -65,6 +76,23 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   Deadline deadline() const { return Deadline::after(options_.timeout); }
   // Runs what speaks to other ranks outside of collectives; a failure is the group's.
   void guarded(const std::function<void()>& body);
+  Recorder& recorder() const { return *recorder_; }
+  // Runs `body`, which waits for message `id` of the log; its failure is the group's and names the
+  // other end.
+  void await_message(int64_t id, const MessagePrint& print, Deadline until,
+                     const std::function<void(Deadline)>& body);
+
+  // One end of an edge.
+  struct Edge {
+    explicit Edge(MessagePrint print) : print(std::move(print)) {}
+    virtual ~Edge() = default;
+    // Waits for all that was sent.
+    virtual void finish(Deadline) {}
+
+    const MessagePrint print;  // without a tensor
+  };
+  // Keeps it as long as the group. Throws Error(usage) where there is this end already.
+  void keep_edge(std::shared_ptr<Edge> edge);
 
  private:
   struct Message;  // under way
@@ -80,9 +108,6 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<Message> begin_message(MessagePrint print, int peer, const at::Tensor& tensor);
   // Waits for the head and the payload of a message that arrives, and checks the head.
   void take(Message& message, Deadline deadline);
-  // Runs `body`, which waits for the message; its failure is the group's and names the other end.
-  void finish_message(const std::shared_ptr<Message>& message, Deadline until,
-                      const std::function<void(Deadline)>& body);
   // Before the group goes, also for messages for which nobody waits.
   void wait_for_sent();
   // Messages live as long as their transfers, also when their Work was dropped.
@@ -112,6 +137,8 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   bool busy_ = false;  // some thread is carrying out a call
   bool closing_ = false;
   std::list<std::shared_ptr<Message>> messages_;
+  std::vector<std::shared_ptr<Edge>> edges_;
+  int next_of_any_ = 0;         // the rank whose turn it is in receive_any()
   std::optional<Error> cause_;  // the first failure
   std::thread thread_;          // started with the first asynchronous call
 };

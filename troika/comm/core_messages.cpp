@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -49,12 +50,40 @@ struct Group::Core::Message {
   bool done() const { return sent ? sent->done() : arriving->done(); }
 };
 
+MessagePrint Group::Core::make_print(Direction direction, int peer, int tag, int largest_tag,
+                                     std::string_view label,
+                                     const std::source_location& site) const {
+  const auto& station = impl_->station();
+  if (peer < 0 || peer >= station.size || peer == station.rank) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "no such peer for a message",
+                 .got = std::to_string(peer),
+                 .expected = fmt::format("another rank of 0 to {}", station.size - 1)});
+  }
+  auto print = make_print_for_any(direction, tag, largest_tag, label, site);
+  print.peer = station.world_ranks[static_cast<size_t>(peer)];
+  return print;
+}
+
+MessagePrint Group::Core::make_print_for_any(Direction direction, int tag, int largest_tag,
+                                             std::string_view label,
+                                             const std::source_location& site) {
+  if (tag < 0 || tag > largest_tag) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "no such tag",
+                 .got = std::to_string(tag),
+                 .expected = fmt::format("0 to {}", largest_tag)});
+  }
+  MessagePrint print{.direction = direction, .peer = kAnyRank, .tag = tag, .site = site};
+  print.label[label.copy(print.label.data(), print.label.size() - 1)] = 0;
+  return print;
+}
+
 std::shared_ptr<Group::Core::Message> Group::Core::begin_message(MessagePrint print, int peer,
                                                                  const at::Tensor& tensor) {
   const bool sends = print.direction == Direction::send;
   const auto message =
       std::make_shared<Message>(peer, packed(tensor, c10::kCPU, sends), std::move(print));
-  message->print.peer = impl_->station().world_ranks[static_cast<size_t>(peer)];
   message->print.type = static_cast<int32_t>(tensor.scalar_type());
   message->print.count = tensor.numel();
   message->id = recorder_->messages().begun(message->print);
@@ -78,7 +107,9 @@ std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int pee
   keep(message);
   auto state = std::make_shared<Work::State>();
   state->rest = [self = shared_from_this(), message](Deadline until) {
-    self->finish_message(message, until, [&](Deadline deadline) { message->sent->wait(deadline); });
+    self->await_message(message->id, message->print, until,
+                        [&](Deadline deadline) { message->sent->wait(deadline); });
+    self->release(message);
   };
   return state;
 }
@@ -97,11 +128,59 @@ std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int 
   keep(message);
   auto state = std::make_shared<Work::State>();
   state->rest = [self = shared_from_this(), message, tensor](Deadline until) {
-    self->finish_message(message, until, [&](Deadline deadline) {
+    self->await_message(message->id, message->print, until, [&](Deadline deadline) {
       self->take(*message, deadline);
       const at::NoGradGuard no_grad_either;
       unpack(message->data, tensor);
     });
+    self->release(message);
+  };
+  return state;
+}
+
+int Group::Core::receive_any(const at::Tensor& tensor, int tag, std::string_view label,
+                             const std::source_location& site) {
+  if (!impl_->station().receives_any) {
+    throw Error(
+        "comm", ErrorKind::usage,
+        {.what = fmt::format("back end {} cannot receive from any rank", impl_->station().backend),
+         .expected = "local, shm or mpi, or a rank to receive from"});
+  }
+  auto any = make_print_for_any(Direction::receive, tag, kLargestTag, label, site);
+  any.type = static_cast<int32_t>(tensor.scalar_type());
+  any.count = tensor.numel();
+  const int64_t id = recorder_->messages().begun(any);
+  int from = 0;
+  await_message(id, any, Deadline::after(Milliseconds::max()), [&](Deadline deadline) {
+    from = impl_->await_any(message_tags(tag).head, next_of_any_, deadline);
+  });
+  next_of_any_ = (from + 1) % impl_->size();
+  Work(receive(tensor, from, make_print(Direction::receive, from, tag, kLargestTag, label, site)))
+      .wait();
+  return from;
+}
+
+std::shared_ptr<Work::State> Group::Core::batch(const std::vector<PointToPoint>& messages,
+                                                std::string_view label,
+                                                const std::source_location& site) {
+  std::vector<MessagePrint> prints;
+  for (const auto& [direction, tensor, peer, tag] : messages) {
+    prints.push_back(make_print(direction, peer, tag, kLargestTag, label, site));
+  }
+  std::vector<Work> works;
+  for (const auto direction : {Direction::receive, Direction::send}) {
+    for (size_t i = 0; i < messages.size(); ++i) {
+      const auto& [own, tensor, peer, tag] = messages[i];
+      if (own != direction) continue;
+      const bool sends = direction == Direction::send;
+      works.push_back(
+          Work(sends ? send(tensor, peer, prints[i]) : receive(tensor, peer, prints[i])));
+    }
+  }
+  auto state = std::make_shared<Work::State>();
+  state->rest = [self = shared_from_this(), works = std::move(works)](Deadline until) {
+    const auto deadline = std::min(until, self->deadline());
+    for (const auto& work : works) work.wait(deadline);
   };
   return state;
 }
@@ -127,29 +206,44 @@ void Group::Core::take(Message& message, Deadline deadline) {
   message.arriving->wait_for_payload(deadline);
 }
 
-void Group::Core::finish_message(const std::shared_ptr<Message>& message, Deadline until,
-                                 const std::function<void(Deadline)>& body) {
+void Group::Core::await_message(int64_t id, const MessagePrint& print, Deadline until,
+                                const std::function<void(Deadline)>& body) {
   auto& log = recorder_->messages();
   guarded([&] {
     const auto start = Clock::now();
-    log.awaited(message->id, message->print);
+    log.awaited(id, print);
     try {
       body(std::min(until, deadline()));
     } catch (const Error& error) {
       const auto waited = std::chrono::floor<Milliseconds>(Clock::now() - start);
       // Its record says that it waits until the other ranks have been asked.
-      const Error why = explained(error, message->print.describe(), waited, [&](Deadline asking) {
-        return impl_->lifeline()->other_end(impl_->station().id, message->print, asking);
+      const Error why = explained(error, print.describe(), waited, [&](Deadline asking) {
+        return impl_->lifeline()->other_end(impl_->station().id, print, asking);
       });
-      log.ended(message->id, false);
+      log.ended(id, false);
       throw why;
     } catch (...) {
-      log.ended(message->id, false);
+      log.ended(id, false);
       throw;
     }
   });
-  log.ended(message->id, true);
-  release(message);
+  log.ended(id, true);
+}
+
+void Group::Core::keep_edge(std::shared_ptr<Edge> edge) {
+  const auto end = [](const MessagePrint& print) {
+    return std::tuple(print.direction, print.peer, print.tag);
+  };
+  const std::lock_guard lock(mutex_);
+  for (const auto& other : edges_) {
+    if (end(other->print) != end(edge->print)) continue;
+    throw Error("comm", ErrorKind::usage,
+                {.what = fmt::format("edge {} {} {} exists already", edge->print.tag,
+                                     edge->print.direction == Direction::send ? "to" : "from",
+                                     impl_->lifeline()->rank_name(edge->print.peer)),
+                 .hint = "keep its end, or choose another tag"});
+  }
+  edges_.push_back(std::move(edge));
 }
 
 void Group::Core::wait_for_sent() {
@@ -157,6 +251,7 @@ void Group::Core::wait_for_sent() {
     for (const auto& message : messages_) {
       if (message->sent) message->sent->wait(deadline());
     }
+    for (const auto& edge : edges_) edge->finish(deadline());
   } catch (const Error& error) {
     if (!cause_) log::warn("[comm] a message was never received: {}", error.what());
   }

@@ -8,9 +8,11 @@
 namespace troika::comm {
 
 std::string FlightRecord::Message::describe() const {
-  return fmt::format("{} #{} {} rank {}, tag {}{} ({}) of {} x {}", direction, number,
-                     direction == "send" ? "to" : "from", peer, tag,
-                     label.empty() ? "" : " '" + label + "'", site, type, count);
+  return fmt::format("{} #{} {} {}, {} {}{} ({}){}", direction, number,
+                     direction == "send" ? "to" : "from",
+                     peer < 0 ? "any rank" : fmt::format("rank {}", peer), on_edge ? "edge" : "tag",
+                     tag, label.empty() ? "" : " '" + label + "'", site,
+                     type.empty() ? "" : fmt::format(" of {} x {}", type, count));
 }
 
 const FlightRecord::Call* FlightRecord::last() const {
@@ -69,8 +71,8 @@ FlightRecord parse_flight_record(const std::string& file, const std::string& tex
     const std::string state = row.at("state");
     if (row.at("awaited").is_null() || state == "finished") continue;
     record.waits.push_back({row.at("number"), row.at("count"), row.at("peer"), row.at("tag"),
-                            row.at("direction"), row.at("type"), row.at("label"), row.at("site"),
-                            state, row.at("awaited"), time(row.at("ended"))});
+                            row.at("edge"), row.at("direction"), row.at("type"), row.at("label"),
+                            row.at("site"), state, row.at("awaited"), time(row.at("ended"))});
   }
   for (const auto& [sequence, call] : record.calls) {
     const bool ran = call.state == "running" || call.state == "finished";

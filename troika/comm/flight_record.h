@@ -39,6 +39,7 @@ struct FlightRecord {
     int64_t count = 0;
     int peer = 0;
     int tag = 0;
+    bool on_edge = false;
     std::string direction, type, label, site, state;
     double awaited = 0;
     std::optional<double> ended;

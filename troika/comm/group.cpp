@@ -284,37 +284,25 @@ void Group::barrier(const CallOptions& how, Site site) const {
   core_->submit(make_job(Operation::barrier, {}, how, site), false);
 }
 
-namespace {
-
-MessagePrint make_print(Direction direction, int tag, std::string_view label,
-                        const std::source_location& site) {
-  MessagePrint print{.direction = direction, .tag = tag, .site = site};
-  print.label[label.copy(print.label.data(), print.label.size() - 1)] = 0;
-  return print;
-}
-
-void check_message(int peer, int tag, int rank, int size) {
-  if (peer < 0 || peer >= size || peer == rank) {
-    throw usage("no such peer for a message", std::to_string(peer),
-                fmt::format("another rank of 0 to {}", size - 1));
-  }
-  if (tag < 0 || tag > kLargestTag) {
-    throw usage("no such tag", std::to_string(tag), fmt::format("0 to {}", kLargestTag));
-  }
-}
-
-}  // namespace
-
 Work Group::send(const at::Tensor& tensor, int peer, int tag, std::string_view label,
                  Site site) const {
-  check_message(peer, tag, rank(), size());
-  return Work(core_->send(tensor, peer, make_print(Direction::send, tag, label, site)));
+  return Work(core_->send(tensor, peer,
+                          core_->make_print(Direction::send, peer, tag, kLargestTag, label, site)));
 }
 
 Work Group::receive(const at::Tensor& tensor, int peer, int tag, std::string_view label,
                     Site site) const {
-  check_message(peer, tag, rank(), size());
-  return Work(core_->receive(tensor, peer, make_print(Direction::receive, tag, label, site)));
+  return Work(core_->receive(
+      tensor, peer, core_->make_print(Direction::receive, peer, tag, kLargestTag, label, site)));
+}
+
+int Group::receive_any(const at::Tensor& tensor, int tag, std::string_view label, Site site) const {
+  return core_->receive_any(tensor, tag, label, site);
+}
+
+Work Group::batch(const std::vector<PointToPoint>& messages, std::string_view label,
+                  Site site) const {
+  return Work(core_->batch(messages, label, site));
 }
 
 std::vector<std::string> Group::all_gather_text(const std::string& text, std::string_view label,

@@ -19,6 +19,9 @@
 
 namespace troika::comm {
 
+class SendingEdge;
+class ReceivingEdge;
+
 // A collective under way. Copies share it; dropping it does not cancel anything.
 class Work {
  public:
@@ -45,6 +48,7 @@ class Work {
 
  private:
   friend class Group;
+  friend class SendingEdge;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;  // none: was done when the call returned
 };
@@ -78,6 +82,22 @@ struct CallOptions {
   bool async_op = false;
   // All-reduce only: overrides the group's.
   Algorithm algorithm = Algorithm::automatic;
+};
+
+// A message of a batch.
+struct PointToPoint {
+  Direction direction = Direction::send;
+  at::Tensor tensor;  // sent, or received into
+  int peer = 0;
+  int tag = 0;
+};
+
+struct EdgeOptions {
+  // How many tensors may be under way, 1 to 65535: a sender blocks before it sends more, and a
+  // receiver has so many receives posted. The same at both ends, or Error(usage) at the receiver.
+  int depth = 2;
+  // For errors and records; 47 bytes of it count.
+  std::string_view label = {};
 };
 
 // Messages and bytes of data that this rank has sent for collectives so far, without those needed
@@ -155,7 +175,7 @@ class Group {
   // Blocks until every rank has come.
   void barrier(const CallOptions& how = {}, Site site = Site::current()) const;
 
-  // Messages between two ranks, matched by tag (0 to 16383) in the order of sending, whatever
+  // Messages between two ranks, matched by tag (0 to 8191) in the order of sending, whatever
   // collectives run meanwhile. They start at once; what arrives is checked and unpacked inside
   // wait(). Sizes and types that differ are an Error(usage) at the receiver. A message whose other
   // end does not come is named by an Error(timeout) at the group's time-out, counted from wait()
@@ -164,6 +184,24 @@ class Group {
             Site site = Site::current()) const;
   Work receive(const at::Tensor& tensor, int peer, int tag = 0, std::string_view label = {},
                Site site = Site::current()) const;
+
+  // Blocks until a message with this tag is here from any rank, takes it in as receive() does, and
+  // returns its rank. Ranks that have all sent take turns, over mpi as MPI sees fit. Not for two
+  // threads with one tag. Back ends local, shm and mpi; others throw Error(usage).
+  int receive_any(const at::Tensor& tensor, int tag = 0, std::string_view label = {},
+                  Site site = Site::current()) const;
+  // Starts all of these messages, receives first, as torch.distributed.batch_isend_irecv. The Work
+  // is done when all are. Ranks whose batches match cannot wait for each other in a circle,
+  // whatever the order in each batch and whether a back end copies what is sent or waits for its
+  // receiver.
+  Work batch(const std::vector<PointToPoint>& messages, std::string_view label = {},
+             Site site = Site::current()) const;
+
+  // One end of an edge (edge.h): a stream of tensors to, or from, another rank, which makes the
+  // other end with the same tag (0 to 8191; edges and messages do not meet). Does not block or
+  // communicate. Throws Error(usage) where this end exists already: it lives as long as the group.
+  SendingEdge edge_to(int peer, int tag = 0, const EdgeOptions& options = {}) const;
+  ReceivingEdge edge_from(int peer, int tag = 0, const EdgeOptions& options = {}) const;
 
   // Blocking, for strings of any length, e.g. what a rank has to say about itself.
   std::vector<std::string> all_gather_text(const std::string& text, std::string_view label = {},
@@ -198,8 +236,13 @@ class Group {
   at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type) const;
 
  private:
+  friend class SendingEdge;
+  friend class ReceivingEdge;
   class Core;
   explicit Group(std::shared_ptr<Core> core);
+  template <typename State>
+  std::shared_ptr<State> make_edge(Direction direction, int peer, int tag,
+                                   const EdgeOptions& options) const;
   std::shared_ptr<Core> core_;
 };
 

@@ -30,6 +30,14 @@ class PartGroup : public GroupImpl {
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return whole_->receive(member(peer), tagged(tag), data, bytes);
   }
+  std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                size_t bytes) override {
+    return whole_->send_until_received(member(peer), tagged(tag), data, bytes);
+  }
+  int await_any(uint32_t tag, int first, Deadline deadline) override {
+    const int from = whole_->await_any(tagged(tag), member(first), deadline);
+    return static_cast<int>(std::ranges::find(members_, from) - members_.begin());
+  }
   bool drive() override { return whole_->drive(); }
 
  private:
@@ -83,6 +91,29 @@ void throw_disagreement(const GroupImpl& group, const Print& mine, int other, co
                .got = fmt::format("{}: {}; {}: {}", group.rank_name(group.rank()), mine.describe(),
                                   group.rank_name(other), theirs.describe()),
                .expected = "the same calls in the same order on every rank"});
+}
+
+std::unique_ptr<Transfer> GroupImpl::send_until_received(int peer, uint32_t tag, const void* data,
+                                                         size_t bytes) {
+  return send(peer, tag, data, bytes);
+}
+
+int GroupImpl::await_any(uint32_t, int, Deadline) {
+  TROIKA_CHECK(false, "only back ends that receive from any rank are asked who has sent");
+}
+
+bool GroupImpl::others_have_left() const {
+  return std::ranges::all_of(station_.world_ranks, [&](int world_rank) {
+    return world_rank == lifeline_->world_rank() || lifeline_->has_left(world_rank);
+  });
+}
+
+void GroupImpl::fail_for_any() const {
+  lifeline_->require_live();
+  if (others_have_left()) {
+    throw Error("comm", ErrorKind::peer, {.what = "all other ranks have left"});
+  }
+  throw Error("comm", ErrorKind::timeout, {.what = "no message from any rank in time"});
 }
 
 void GroupImpl::agree(Channel& channel, const Call&, Deadline deadline) {

@@ -37,6 +37,8 @@ class Transfer {
   virtual void wait(Deadline deadline) = 0;
   // Whether wait() would return at once; false where that cannot be told.
   virtual bool done() { return false; }
+  // Whether the buffer of a send may be reused, though wait() may still block.
+  virtual bool has_copied() { return done(); }
 };
 
 // A send whose buffer could be reused when it was called.
@@ -63,6 +65,8 @@ struct Station {
   std::vector<int> world_ranks = {};
   // Whether any thread may call it; else only the thread that made it.
   bool any_thread = true;
+  // Whether await_any() can tell.
+  bool receives_any = false;
   // Whether shortcut() wants to see calls with buffers in CUDA memory.
   bool takes_cuda = false;
 };
@@ -76,7 +80,8 @@ Station world_on_one_node(std::string backend, int rank, int size);
 // kMessageTag may meet a longer message; its wait then throws. Peers are ranks of the group, tags
 // are kinds of messages and what may be added to them, and the tag space of a part of the group in
 // the bits from 16 on. Calls may come from several threads (see Station::any_thread). When the
-// lifeline is cut, waits under way fail with its cause.
+// lifeline is cut, waits under way fail with its cause. A receive of an edge that is destroyed
+// before its message came is taken back: the next one gets that message. The latest goes first.
 class GroupImpl {
  public:
   GroupImpl(Station station, std::shared_ptr<Lifeline> lifeline);
@@ -94,6 +99,15 @@ class GroupImpl {
   virtual std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data,
                                          size_t bytes) = 0;
   virtual std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
+  // The same as send(), for a sender that bounds the messages that were not received: the transfer
+  // is done no sooner than the message is received, except where the back end itself bounds what it
+  // keeps of such messages. By default it is send().
+  virtual std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                        size_t bytes);
+  // Blocks until a message with this tag is here for which no receive was started, and returns the
+  // rank that sent it: the first from `first` on, where the back end has the choice. Only called
+  // where Station::receives_any.
+  virtual int await_any(uint32_t tag, int first, Deadline deadline);
 
   // Returns once every rank has come with a call that agrees with this one, or at least the
   // neighbour has; throws Error(usage) for a difference. By default neighbours in a ring compare
@@ -125,21 +139,34 @@ class GroupImpl {
   virtual std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
                                            const std::vector<int>& members, Deadline deadline);
 
+ protected:
+  // Whether all other ranks have parted in peace.
+  bool others_have_left() const;
+  // Of await_any() when it ends without a message. Throws the cause.
+  [[noreturn]] void fail_for_any() const;
+
  private:
   const Station station_;
   const std::shared_ptr<Lifeline> lifeline_;
 };
 
 // Kinds of messages, which do not meet: of collectives, the frames and the payloads, to which a
-// lane is added; of two ranks, the heads and the data, to which the caller's tag is added.
+// lane is added; of two ranks, the heads and the data, and of edges (edge.h), the frames and the
+// payloads, to which the caller's tag is added.
 inline constexpr uint32_t kPayloadTag = 0xc000;
 inline constexpr uint32_t kCollectiveTag = 0x8000;
+inline constexpr uint32_t kEdgeFrameTag = 0x6000;
 inline constexpr uint32_t kHeadTag = 0x4000;
+inline constexpr uint32_t kEdgePayloadTag = 0x2000;
 inline constexpr uint32_t kMessageTag = 0;
-inline constexpr int kLargestTag = 0x3fff;
+inline constexpr int kLargestTag = 0x1fff;
 // Whether a tag is of kind kMessageTag.
 inline bool is_message(uint32_t tag) {
-  return (tag & kPayloadTag) == kMessageTag;
+  return (tag & 0xe000) == kMessageTag;
+}
+// Whether a tag is of an edge.
+inline bool is_edge(uint32_t tag) {
+  return (tag & 0xa000) == kEdgePayloadTag;
 }
 
 // Throws the Error(usage) for ranks of the group that made different calls: this one, and `other`.

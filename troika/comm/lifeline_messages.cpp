@@ -21,16 +21,18 @@ struct MessageQuestion {
   int tag = 0;
   int64_t number = 0;
   int is_send = 0;  // the asker's message
+  int on_edge = 0;
 
   std::string text() const {
-    return fmt::format("{}{} {} {} {} {} {}", kQuestion, group, asker, asked, tag, number, is_send);
+    return fmt::format("{}{} {} {} {} {} {} {}", kQuestion, group, asker, asked, tag, number,
+                       is_send, on_edge);
   }
   static std::optional<MessageQuestion> from_text(const std::string& text) {
     if (!text.starts_with(kQuestion)) return std::nullopt;
     MessageQuestion question;
     std::istringstream words(text.substr(kQuestion.size()));
     words >> question.group >> question.asker >> question.asked >> question.tag >>
-        question.number >> question.is_send;
+        question.number >> question.is_send >> question.on_edge;
     return words ? std::optional(question) : std::nullopt;
   }
 };
@@ -46,7 +48,10 @@ std::optional<std::string> Lifeline::answer_about_message(const std::string& tex
   if (group == groups_.end()) return "has left the group";
   const auto& recorder = *group->second.recorder;
   const auto mine = question->is_send ? Direction::receive : Direction::send;
-  if (recorder.messages().count(mine, question->asker, question->tag) > question->number) {
+  if (recorder.messages().count({.direction = mine,
+                                 .peer = question->asker,
+                                 .tag = question->tag,
+                                 .on_edge = question->on_edge != 0}) > question->number) {
     return mine == Direction::send ? "has sent it" : "has called receive for it";
   }
   const auto elsewhere = recorder.messages().waiting();
@@ -56,8 +61,14 @@ std::optional<std::string> Lifeline::answer_about_message(const std::string& tex
 }
 
 std::string Lifeline::other_end(uint32_t id, const MessagePrint& message, Deadline deadline) {
-  const MessageQuestion question{id,          world_rank_,    message.peer,
-                                 message.tag, message.number, message.direction == Direction::send};
+  if (message.peer == kAnyRank) return "no rank has sent one";
+  const MessageQuestion question{id,
+                                 world_rank_,
+                                 message.peer,
+                                 message.tag,
+                                 message.number,
+                                 message.direction == Direction::send,
+                                 message.on_edge};
   const auto answers = plane_->ask_all(question.text(), deadline);
   const auto index = static_cast<size_t>(message.peer);
   if (index >= answers.text.size()) return {};

@@ -9,9 +9,9 @@ namespace troika::comm {
 
 namespace {
 
-uint64_t key_of(Direction direction, int peer, int tag) {
-  return static_cast<uint64_t>(peer) << 32 | static_cast<uint64_t>(tag) << 1 |
-         static_cast<uint64_t>(direction);
+uint64_t key_of(const MessagePrint& print) {
+  return static_cast<uint64_t>(print.peer) << 32 | static_cast<uint64_t>(print.tag) << 2 |
+         static_cast<uint64_t>(print.on_edge) << 1 | static_cast<uint64_t>(print.direction);
 }
 
 }  // namespace
@@ -27,10 +27,16 @@ std::string MessagePrint::describe_site() const {
 }
 
 std::string MessagePrint::describe() const {
-  return fmt::format("{} #{} {} rank {}, tag {}{} ({}) of {} x {}", name(direction), number,
-                     direction == Direction::send ? "to" : "from", peer, tag,
+  return fmt::format("{} #{} {} {}, {} {}{} ({}){}", name(direction), number,
+                     direction == Direction::send ? "to" : "from",
+                     peer == kAnyRank ? "any rank" : fmt::format("rank {}", peer),
+                     on_edge ? "edge" : "tag", tag,
                      label[0] ? fmt::format(" '{}'", label.data()) : "", describe_site(),
-                     c10::toString(static_cast<c10::ScalarType>(type)), count);
+                     type < 0 ? "" : fmt::format(" of {} x {}", type_name(), count));
+}
+
+std::string MessagePrint::type_name() const {
+  return type < 0 ? "" : c10::toString(static_cast<c10::ScalarType>(type));
 }
 
 MessageLog::Entry* MessageLog::find(int64_t id) {
@@ -41,7 +47,7 @@ MessageLog::Entry* MessageLog::find(int64_t id) {
 int64_t MessageLog::begun(MessagePrint& print) {
   const std::lock_guard lock(mutex_);
   if (entries_.empty()) entries_.resize(kCapacity);
-  print.number = counts_[key_of(print.direction, print.peer, print.tag)]++;
+  print.number = counts_[key_of(print)]++;
   const int64_t id = next_id_++;
   entries_[static_cast<size_t>(id) % kCapacity] = {id,           print, MessageState::begun,
                                                    Clock::now(), {},    {}};
@@ -67,9 +73,9 @@ void MessageLog::ended(int64_t id, bool well) {
   }
 }
 
-int64_t MessageLog::count(Direction direction, int peer, int tag) const {
+int64_t MessageLog::count(const MessagePrint& print) const {
   const std::lock_guard lock(mutex_);
-  const auto found = counts_.find(key_of(direction, peer, tag));
+  const auto found = counts_.find(key_of(print));
   return found == counts_.end() ? 0 : found->second;
 }
 

@@ -19,23 +19,28 @@ enum class Direction : uint8_t { send, receive };
 // "send", "receive"
 std::string_view name(Direction direction);
 
+inline constexpr int kAnyRank = -1;
+
 // One message, as the rank names it that sends or receives it.
 struct MessagePrint {
   Direction direction = Direction::send;
-  int peer = 0;  // the world's rank of the other one
+  int peer = 0;  // the world's rank of the other one, or kAnyRank
   int tag = 0;
+  bool on_edge = false;  // whether the tag is an edge's
   // Of the messages in this direction between these two with this tag, from 0: the sender's and the
   // receiver's numbers of a message are equal.
   int64_t number = 0;
-  int32_t type = -1;  // c10::ScalarType
+  int32_t type = -1;  // c10::ScalarType; -1 where it is not known, as the count
   int64_t count = 0;
   std::source_location site = {};
   std::array<char, 48> label = {};
 
-  // "receive #3 from rank 1, tag 0 'activations' (stage.cpp:37) of Float x 8"
+  // "receive #3 from rank 1, tag 0 'activations' (stage.cpp:37) of Float x 8", or edge 0
   std::string describe() const;
   // "stage.cpp:37"
   std::string describe_site() const;
+  // "Float", or empty
+  std::string type_name() const;
 };
 
 enum class MessageState : uint8_t { begun, waiting, finished, failed };
@@ -60,8 +65,8 @@ class MessageLog {
   void awaited(int64_t id, const MessagePrint& print);
   void ended(int64_t id, bool well);
 
-  // How many messages in this direction have begun with that peer and tag.
-  int64_t count(Direction direction, int peer, int tag) const;
+  // How many messages in the print's direction have begun with its peer and tag.
+  int64_t count(const MessagePrint& print) const;
   // The one that has been waited for the longest. A message that failed counts: the group fails
   // with it, and other ranks may still ask what this one waited for.
   std::optional<MessagePrint> waiting() const;
@@ -86,7 +91,7 @@ class MessageLog {
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // a ring: id i is at i % kCapacity
   int64_t next_id_ = 0;
-  std::unordered_map<uint64_t, int64_t> counts_;  // by direction, peer and tag
+  std::unordered_map<uint64_t, int64_t> counts_;  // by direction, peer, tag and on_edge
   std::vector<Waiting> waiting_;                  // in the order in which they were awaited
 };
 

@@ -13,13 +13,13 @@ size_t first_message_bytes(size_t head_bytes, size_t payload_bytes) {
 }  // namespace
 
 SentParcel::SentParcel(GroupImpl& impl, int peer, const ParcelTags& tags, const void* head,
-                       size_t head_bytes, const void* payload, size_t bytes)
+                       size_t head_bytes, const void* payload, size_t bytes, Send send)
     : buffer_(std::make_unique_for_overwrite<char[]>(first_message_bytes(head_bytes, bytes))) {
   const size_t first = first_message_bytes(head_bytes, bytes);
   std::memcpy(buffer_.get(), head, head_bytes);
   if (first > head_bytes) std::memcpy(buffer_.get() + head_bytes, payload, bytes);
-  head_ = impl.send(peer, tags.head, buffer_.get(), first);
-  if (bytes > kInlineBytes) payload_ = impl.send(peer, tags.payload, payload, bytes);
+  head_ = (impl.*send)(peer, tags.head, buffer_.get(), first);
+  if (bytes > kInlineBytes) payload_ = (impl.*send)(peer, tags.payload, payload, bytes);
 }
 
 void SentParcel::wait(Deadline deadline) {

@@ -21,11 +21,15 @@ struct ParcelTags {
 
 class SentParcel : public Transfer {
  public:
+  // How the messages are sent: GroupImpl::send or send_until_received.
+  using Send = std::unique_ptr<Transfer> (GroupImpl::*)(int peer, uint32_t tag, const void* data,
+                                                        size_t bytes);
   // Starts sending. The head is copied; the payload must stay until wait() has returned.
   SentParcel(GroupImpl& impl, int peer, const ParcelTags& tags, const void* head, size_t head_bytes,
-             const void* payload, size_t bytes);
+             const void* payload, size_t bytes, Send send = &GroupImpl::send);
   void wait(Deadline deadline) override;
   bool done() override;
+  bool has_copied() override { return !payload_ || payload_->has_copied(); }
 
  private:
   const std::unique_ptr<char[]> buffer_;  // the head and an inline payload

@@ -71,9 +71,9 @@ class Recorder {
   // Everything as a JSON text: {"group", "rank", "size", "world_ranks", "places", "backend",
   // "cause", "host", "pid", "now", "standings": [a standing, or null, for each rank], "calls":
   // [{"sequence", "operation", "type", "count", "bytes", "label", "site", "state", "queued",
-  // "started", "ended"}, ...], "messages": [{"direction", "peer", "tag", "number", "type", "count",
-  // "label", "site", "state", "begun", "awaited", "ended"}, ...]}, times in seconds of the system
-  // clock.
+  // "started", "ended"}, ...], "messages": [{"direction", "peer", "tag", "edge", "number", "type",
+  // "count", "label", "site", "state", "begun", "awaited", "ended"}, ...]}, times in seconds of the
+  // system clock.
   std::string to_json(const Owner& owner, const std::string& cause,
                       const Standings& standings) const;
 

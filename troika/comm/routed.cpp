@@ -37,6 +37,12 @@ class RoutedGroup : public GroupImpl {
     return near == kFar ? far_->receive(peer, tag, data, bytes)
                         : near_->receive(near, tag, data, bytes);
   }
+  std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                size_t bytes) override {
+    const int near = near_rank_[static_cast<size_t>(peer)];
+    return near == kFar ? far_->send_until_received(peer, tag, data, bytes)
+                        : near_->send_until_received(near, tag, data, bytes);
+  }
 
   bool drive() override { return far_->drive(); }
 
@@ -57,6 +63,7 @@ class RoutedGroup : public GroupImpl {
     Station near = station;
     near.backend = near_->station().backend;
     near.any_thread = near_->station().any_thread;
+    near.receives_any = near_->station().receives_any;
     near.nodes.clear();
     near.world_ranks.clear();
     std::vector<int> neighbours;
@@ -73,6 +80,7 @@ class RoutedGroup : public GroupImpl {
     auto inside = near_->split(self, std::move(near), neighbours, deadline);
     if (neighbours.size() == members.size()) return inside;
     station.backend = far_->station().backend;
+    station.receives_any = far_->station().receives_any;
     return make_routed(std::move(inside), far_->split(far_, std::move(station), members, deadline));
   }
 
@@ -92,6 +100,7 @@ std::shared_ptr<GroupImpl> make_routed(std::shared_ptr<GroupImpl> near,
   Station station = far->station();
   station.backend = fmt::format("{}+{}", near->station().backend, station.backend);
   station.any_thread = near->station().any_thread && station.any_thread;
+  station.receives_any = false;
   return std::make_shared<RoutedGroup>(std::move(near), std::move(far), std::move(station));
 }
 

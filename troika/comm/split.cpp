@@ -77,6 +77,7 @@ std::optional<Group> Group::split(int color, int key, Site site) const {
                   .tag_space = choose_tag_space(theirs, id, whole.tag_spaces),
                   .tag_spaces = whole.tag_spaces,
                   .any_thread = whole.any_thread,
+                  .receives_any = whole.receives_any,
                   .takes_cuda = false};
   for (size_t m = 0; m < members.size(); ++m) {
     const auto r = static_cast<size_t>(members[m]);

@@ -62,12 +62,22 @@ class GlooGroup : public GroupImpl {
   }
 
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
+    if (is_edge(tag)) return std::make_unique<LateReceive>(*this, peer, tag, data, bytes);
     at::Tensor scratch;
     if (is_message(tag)) scratch = at::empty({int64_t{1} << size_class(bytes)}, at::kByte);
     std::vector<at::Tensor> buffers{scratch.defined() ? scratch : bytes_at(data, bytes)};
     auto work = guarded(peer, [&] { return group_->recv(buffers, peer, sized_tag(tag, bytes)); });
     return std::make_unique<GlooTransfer>(*this, peer, std::move(work), std::move(scratch), data,
                                           bytes);
+  }
+
+  // Of a copy: its receive begins late.
+  std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                size_t bytes) override {
+    std::vector<at::Tensor> buffers{bytes_at(const_cast<void*>(data), bytes).clone()};
+    return std::make_unique<CopiedSend>(*this, peer, guarded(peer, [&] {
+      return group_->send(buffers, peer, sized_tag(tag, bytes));
+    }));
   }
 
  private:
@@ -91,6 +101,33 @@ class GlooGroup : public GroupImpl {
     const int peer_;
     const compat::GlooWork work_;
     const at::Tensor scratch_;  // that is received into, where the size is not sure
+    void* const data_;
+    const size_t bytes_;
+  };
+
+  class CopiedSend : public GlooTransfer {
+   public:
+    using GlooTransfer::GlooTransfer;
+    bool has_copied() override { return true; }
+  };
+
+  // Gloo cannot take a receive back, so one of an edge begins when it is waited for. Its message
+  // stays at the sender until then.
+  class LateReceive : public Transfer {
+   public:
+    LateReceive(GlooGroup& group, int peer, uint32_t tag, void* data, size_t bytes)
+        : group_(group), peer_(peer), tag_(tag), data_(data), bytes_(bytes) {}
+    void wait(Deadline deadline) override {
+      std::vector<at::Tensor> buffers{bytes_at(data_, bytes_)};
+      const auto work = group_.guarded(
+          peer_, [&] { return group_.group_->recv(buffers, peer_, static_cast<int>(tag_)); });
+      group_.wait(peer_, work, deadline);
+    }
+
+   private:
+    GlooGroup& group_;
+    const int peer_;
+    const uint32_t tag_;
     void* const data_;
     const size_t bytes_;
   };

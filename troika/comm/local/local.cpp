@@ -25,17 +25,25 @@ class Hub {
 
   const int size;
 
-  void put(int from, int to, uint32_t tag, Message message) {
+  // Returns the message's number.
+  uint64_t put(int from, int to, uint32_t tag, Message message) {
     const std::lock_guard lock(mutex_);
     auto& box = boxes_[{from, to, tag}];
-    box.messages[box.sent++] = std::move(message);
+    box.messages[box.sent] = std::move(message);
     changed_.notify_all();
+    return box.sent++;
   }
 
   // The number of the message that a receive started now is for.
   uint64_t expect(int from, int to, uint32_t tag) {
     const std::lock_guard lock(mutex_);
     return boxes_[{from, to, tag}].expected++;
+  }
+  // The latest receive is taken back.
+  void forget(int from, int to, uint32_t tag, uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    auto& expected = boxes_[{from, to, tag}].expected;
+    if (expected == number + 1) --expected;
   }
 
   Message take(int from, int to, uint32_t tag, uint64_t number, Deadline deadline,
@@ -46,7 +54,10 @@ class Hub {
     changed_.wait_until(lock, deadline.at(),
                         [&] { return messages.contains(number) || hopeless(); });
     // A message that arrived before a loss is still good.
-    if (auto message = messages.extract(number)) return std::move(message.mapped());
+    if (auto message = messages.extract(number)) {
+      changed_.notify_all();
+      return std::move(message.mapped());
+    }
     lifeline.require_live();
     if (lifeline.has_left(from)) {
       throw Error("comm", ErrorKind::peer,
@@ -54,6 +65,40 @@ class Hub {
     }
     throw Error("comm", ErrorKind::timeout,
                 {.what = fmt::format("no message from {} in time", lifeline.rank_name(from))});
+  }
+
+  // The rank that has sent a message with this tag to `to` that no receive was started for.
+  std::optional<int> await_any(int to, uint32_t tag, int first, Deadline deadline,
+                               const std::function<bool()>& hopeless) {
+    std::unique_lock lock(mutex_);
+    std::optional<int> from;
+    changed_.wait_until(lock, deadline.at(), [&] {
+      for (int i = 0; i < size && !from; ++i) {
+        const int rank = (first + i) % size;
+        const auto box = boxes_.find({rank, to, tag});
+        if (box != boxes_.end() && box->second.messages.contains(box->second.expected)) from = rank;
+      }
+      return from || hopeless();
+    });
+    return from;
+  }
+
+  bool is_taken(int from, int to, uint32_t tag, uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    return !boxes_[{from, to, tag}].messages.contains(number);
+  }
+  void await_taken(int from, int to, uint32_t tag, uint64_t number, Deadline deadline,
+                   const Lifeline& lifeline) {
+    std::unique_lock lock(mutex_);
+    const auto& messages = boxes_[{from, to, tag}].messages;
+    const auto hopeless = [&] { return lifeline.is_cut() || lifeline.has_left(to); };
+    changed_.wait_until(lock, deadline.at(),
+                        [&] { return !messages.contains(number) || hopeless(); });
+    if (!messages.contains(number)) return;
+    lifeline.require_live();
+    const auto name = lifeline.rank_name(to);
+    if (lifeline.has_left(to)) throw Error("comm", ErrorKind::peer, {.what = name + " has left"});
+    throw Error("comm", ErrorKind::timeout, {.what = name + " did not receive a message in time"});
   }
 
   void wake() {
@@ -139,8 +184,39 @@ class LocalGroup : public GroupImpl {
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return std::make_unique<Arriving>(*this, peer, tag, data, bytes);
   }
+  std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                size_t bytes) override {
+    const auto* begin = static_cast<const char*>(data);
+    return std::make_unique<Leaving>(*this, peer, tag,
+                                     hub_->put(rank(), peer, tag, Message(begin, begin + bytes)));
+  }
+  int await_any(uint32_t tag, int first, Deadline deadline) override {
+    const auto from = hub_->await_any(rank(), tag, first, deadline, [this] {
+      return lifeline()->is_cut() || others_have_left();
+    });
+    if (!from) fail_for_any();
+    return *from;
+  }
 
  private:
+  class Leaving : public Transfer {
+   public:
+    Leaving(const LocalGroup& group, int to, uint32_t tag, uint64_t number)
+        : group_(group), to_(to), tag_(tag), number_(number) {}
+
+    void wait(Deadline deadline) override {
+      group_.hub_->await_taken(group_.rank(), to_, tag_, number_, deadline, *group_.lifeline());
+    }
+    bool done() override { return group_.hub_->is_taken(group_.rank(), to_, tag_, number_); }
+    bool has_copied() override { return true; }
+
+   private:
+    const LocalGroup& group_;
+    const int to_;
+    const uint32_t tag_;
+    const uint64_t number_;
+  };
+
   class Arriving : public Transfer {
    public:
     Arriving(const LocalGroup& group, int from, uint32_t tag, void* data, size_t bytes)
@@ -150,10 +226,16 @@ class LocalGroup : public GroupImpl {
           number_(group.hub_->expect(from, group.rank(), tag)),
           data_(data),
           bytes_(bytes) {}
+    ~Arriving() override {
+      if (!taken_) group_.hub_->forget(from_, group_.rank(), tag_, number_);
+    }
+    Arriving(const Arriving&) = delete;
+    Arriving& operator=(const Arriving&) = delete;
 
     void wait(Deadline deadline) override {
       const Message message =
           group_.hub_->take(from_, group_.rank(), tag_, number_, deadline, *group_.lifeline());
+      taken_ = true;
       TROIKA_CHECK(message.size() <= bytes_, "a message is longer than its receive");
       if (!message.empty()) std::memcpy(data_, message.data(), message.size());
     }
@@ -165,6 +247,7 @@ class LocalGroup : public GroupImpl {
     const uint64_t number_;
     void* const data_;
     const size_t bytes_;
+    bool taken_ = false;
   };
 
   const std::shared_ptr<Hub> hub_;
@@ -179,6 +262,7 @@ std::vector<std::shared_ptr<GroupImpl>> make(int size, const std::vector<int>& n
   for (int r = 0; r < size; ++r) {
     Station station = world_on_one_node("local", r, size);
     if (!nodes.empty()) station.nodes = nodes;
+    station.receives_any = true;
     ranks.push_back(std::make_shared<LocalGroup>(hub, std::move(station)));
   }
   return ranks;

@@ -75,6 +75,7 @@ std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadli
   int level = 0;
   MPI_Query_thread(&level);
   station.any_thread = level == MPI_THREAD_MULTIPLE;
+  station.receives_any = true;
   // The same on all ranks, by the standard; at least 32767, which is also what a library without
   // the attribute has to allow.
   int largest_tag = 32767;

@@ -89,6 +89,27 @@ class MpiGroup : public GroupImpl {
     });
   }
 
+  std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                size_t bytes) override {
+    return start(peer, bytes, [&](size_t at, int count, MPI_Request* request) {
+      return MPI_Issend(static_cast<const char*>(data) + at, count, MPI_BYTE, peer,
+                        static_cast<int>(tag), comm_, request);
+    });
+  }
+
+  int await_any(uint32_t tag, int, Deadline deadline) override {
+    for (int polls = 0;; ++polls) {
+      post_what_has_come();
+      int has_come = 0;
+      MPI_Status status;
+      check(MPI_Iprobe(MPI_ANY_SOURCE, static_cast<int>(tag), comm_, &has_come, &status), rank());
+      if (has_come) return status.MPI_SOURCE;
+      lifeline()->require_live();
+      if (deadline.passed() || (polls % 1024 == 0 && others_have_left())) fail_for_any();
+      if (polls > 1000) std::this_thread::yield();
+    }
+  }
+
   // MPI moves messages only while it is called.
   bool drive() override {
     const bool may_call = station().any_thread || std::this_thread::get_id() == maker_;

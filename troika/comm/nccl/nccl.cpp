@@ -115,6 +115,13 @@ class NcclGroup : public GroupImpl {
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return host_->receive(peer, tag, data, bytes);
   }
+  std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                size_t bytes) override {
+    return host_->send_until_received(peer, tag, data, bytes);
+  }
+  int await_any(uint32_t tag, int first, Deadline deadline) override {
+    return host_->await_any(tag, first, deadline);
+  }
   at::Tensor allocate(int64_t count, c10::ScalarType type) override {
     return host_->allocate(count, type);
   }

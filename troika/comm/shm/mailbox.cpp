@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "troika/base/error.h"
 
@@ -41,7 +42,7 @@ Mailbox::Mailbox(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
 
 void Mailbox::release() {
   for (auto& outgoing : outgoing_) {
-    for (const auto& block : outgoing.under_way) arena_->give_back(block);
+    for (const auto& sent : outgoing.under_way) arena_->give_back(sent.block);
   }
   for (const auto& [_, blocks] : free_) {
     for (const auto& block : blocks) arena_->give_back(block);
@@ -51,8 +52,8 @@ void Mailbox::release() {
 bool Mailbox::all_received() {
   for (auto& outgoing : outgoing_) {
     const std::lock_guard lock(outgoing.mutex);
-    for (const auto& block : outgoing.under_way) {
-      if (!Block::in(block).received) return false;
+    for (const auto& sent : outgoing.under_way) {
+      if (!Block::in(sent.block).received) return false;
     }
   }
   return true;
@@ -86,13 +87,13 @@ void Mailbox::reclaim(Outgoing& outgoing) {
   size_t& at = outgoing.next_looked_at;
   for (size_t looks = std::min(under_way.size(), kLooks); looks > 0; --looks) {
     if (at >= under_way.size()) at = 0;
-    const Arena::Piece block = under_way[at];
-    if (!Block::in(block).received) {
+    if (!Block::in(under_way[at].block).received) {
       ++at;
       continue;
     }
-    under_way[at] = under_way.back();
+    const auto [block, received] = std::exchange(under_way[at], under_way.back());
     under_way.pop_back();
+    if (received) *received = true;
     if (!keep(block)) arena_->give_back(block);
   }
 }
@@ -114,7 +115,7 @@ void Mailbox::reclaim_others(const Outgoing& outgoing) {
   }
 }
 
-void Mailbox::send(int peer, uint32_t tag, const void* data, size_t bytes) {
+void Mailbox::send(int peer, uint32_t tag, const void* data, size_t bytes, Received received) {
   auto& outgoing = outgoing_[static_cast<size_t>(peer)];
   const std::lock_guard lock(outgoing.mutex);
   const Arena::Piece piece = new_block(outgoing, bytes);
@@ -127,8 +128,30 @@ void Mailbox::send(int peer, uint32_t tag, const void* data, size_t bytes) {
   block.older = newest;
   while (!newest.compare_exchange_weak(block.older, piece.ref)) {
   }
-  outgoing.under_way.push_back(piece);
+  outgoing.under_way.push_back({piece, std::move(received)});
   board_->ring(peer);
+}
+
+bool Mailbox::is_received(int peer, const std::atomic<bool>& received) {
+  if (received) return true;
+  auto& outgoing = outgoing_[static_cast<size_t>(peer)];
+  const std::lock_guard lock(outgoing.mutex);
+  reclaim(outgoing);
+  return received;
+}
+
+void Mailbox::await_received(int peer, const std::atomic<bool>& received, Deadline deadline,
+                             const std::function<std::string()>& who,
+                             const std::function<bool()>& has_left) {
+  bool left = false;
+  const auto is_over = [&] {
+    const bool was_left = has_left();
+    const bool taken = is_received(peer, received);
+    left = !taken && was_left;
+    return taken || left;
+  };
+  board_->await(is_over, deadline, [&] { return who() + " to receive a message"; });
+  if (left) throw Error("comm", ErrorKind::peer, {.what = who() + " has left the group"});
 }
 
 bool Mailbox::look(int peer, Incoming& incoming) {
@@ -150,6 +173,38 @@ uint64_t Mailbox::expect(int peer, uint32_t tag) {
   auto& incoming = incoming_[static_cast<size_t>(peer)];
   const std::lock_guard lock(incoming.mutex);
   return incoming.streams[tag].expected++;
+}
+
+void Mailbox::forget(int peer, uint32_t tag, uint64_t number) {
+  auto& incoming = incoming_[static_cast<size_t>(peer)];
+  const std::lock_guard lock(incoming.mutex);
+  auto& expected = incoming.streams[tag].expected;
+  if (expected == number + 1) --expected;
+}
+
+std::optional<int> Mailbox::await_any(uint32_t tag, int first, Deadline deadline,
+                                      const std::function<bool()>& hopeless) {
+  const int size = static_cast<int>(incoming_.size());
+  std::optional<int> from;
+  bool over = false;
+  const auto is_over = [&] {
+    over = hopeless();
+    bool news = false;
+    for (int i = 0; i < size && !from; ++i) {
+      const int peer = (first + i) % size;
+      if (peer == board_->rank()) continue;
+      auto& incoming = incoming_[static_cast<size_t>(peer)];
+      const std::lock_guard lock(incoming.mutex);
+      news = look(peer, incoming) || news;
+      const auto& stream = incoming.streams[tag];
+      if (stream.waiting.contains(stream.expected)) from = peer;
+    }
+    // Another thread of this rank may sleep on what was just taken off a list.
+    if (news) board_->ring(board_->rank());
+    return from || over;
+  };
+  board_->await(is_over, deadline, [] { return "a message from any rank"; });
+  return from;
 }
 
 void Mailbox::receive(int peer, uint32_t tag, uint64_t number, void* data, size_t bytes,

@@ -1,11 +1,13 @@
 // Messages between the ranks of a board: linked blocks of the sender's memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +28,23 @@ class Mailbox {
   // Member m of the board is rank arena_ranks[m] of the arena.
   Mailbox(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena, std::vector<int> arena_ranks);
 
-  void send(int peer, uint32_t tag, const void* data, size_t bytes);
+  // Set, on this rank, once the receiver has taken a message.
+  using Received = std::shared_ptr<std::atomic<bool>>;
+  void send(int peer, uint32_t tag, const void* data, size_t bytes, Received received = nullptr);
+  // Whether a message to `peer` that was sent with it has been received.
+  bool is_received(int peer, const std::atomic<bool>& received);
+  // Blocks until it has been received; for `who` and `has_left` see receive().
+  void await_received(int peer, const std::atomic<bool>& received, Deadline deadline,
+                      const std::function<std::string()>& who,
+                      const std::function<bool()>& has_left);
   // The number of the message that a receive started now is for.
   uint64_t expect(int peer, uint32_t tag);
+  // Takes that back, if it is the latest of its tag.
+  void forget(int peer, uint32_t tag, uint64_t number);
+  // Blocks until a message with this tag is there that nobody expects; gives its sender, the first
+  // from `first` on. Nothing when `hopeless` says so.
+  std::optional<int> await_any(uint32_t tag, int first, Deadline deadline,
+                               const std::function<bool()>& hopeless);
   // Blocks until that message is there. `who` says the peer for errors, and `has_left` whether it
   // will send no more.
   void receive(int peer, uint32_t tag, uint64_t number, void* data, size_t bytes, Deadline deadline,
@@ -43,7 +59,11 @@ class Mailbox {
   // To one peer.
   struct Outgoing {
     std::mutex mutex;
-    std::vector<Arena::Piece> under_way;  // blocks, in any order
+    struct UnderWay {
+      Arena::Piece block;
+      Received received;  // if somebody wants to know
+    };
+    std::vector<UnderWay> under_way;  // in any order
     size_t next_looked_at = 0;
   };
   // From one peer.

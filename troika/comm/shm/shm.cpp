@@ -87,6 +87,19 @@ class ShmGroup : public GroupImpl {
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return std::make_unique<Arriving>(*this, peer, tag, data, bytes);
   }
+  std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                size_t bytes) override {
+    auto received = std::make_shared<std::atomic<bool>>(false);
+    mailbox_.send(peer, tag, data, bytes, received);
+    return std::make_unique<Leaving>(*this, peer, std::move(received));
+  }
+
+  int await_any(uint32_t tag, int first, Deadline deadline) override {
+    const auto from =
+        mailbox_.await_any(tag, first, deadline, [this] { return others_have_left(); });
+    if (!from) fail_for_any();
+    return *from;
+  }
 
   void agree(Channel&, const Call& call, Deadline deadline) override {
     const int64_t sequence = call.print.sequence;
@@ -147,6 +160,29 @@ class ShmGroup : public GroupImpl {
   }
 
  private:
+  bool has_left(int peer) const {
+    return board_->has_left(peer) ||
+           lifeline()->has_left(station().world_ranks[static_cast<size_t>(peer)]);
+  }
+
+  class Leaving : public Transfer {
+   public:
+    Leaving(ShmGroup& group, int peer, Mailbox::Received received)
+        : group_(group), peer_(peer), received_(std::move(received)) {}
+    void wait(Deadline deadline) override {
+      group_.mailbox_.await_received(
+          peer_, *received_, deadline, [&] { return group_.rank_name(peer_); },
+          [&] { return group_.has_left(peer_); });
+    }
+    bool done() override { return group_.mailbox_.is_received(peer_, *received_); }
+    bool has_copied() override { return true; }
+
+   private:
+    ShmGroup& group_;
+    const int peer_;
+    const Mailbox::Received received_;
+  };
+
   class Arriving : public Transfer {
    public:
     Arriving(ShmGroup& group, int peer, uint32_t tag, void* data, size_t bytes)
@@ -156,13 +192,16 @@ class ShmGroup : public GroupImpl {
           number_(group.mailbox_.expect(peer, tag)),
           data_(data),
           bytes_(bytes) {}
+    ~Arriving() override {
+      if (!taken_) group_.mailbox_.forget(peer_, tag_, number_);
+    }
+    Arriving(const Arriving&) = delete;
+    Arriving& operator=(const Arriving&) = delete;
     void wait(Deadline deadline) override {
-      const int world_rank = group_.station().world_ranks[static_cast<size_t>(peer_)];
       group_.mailbox_.receive(
           peer_, tag_, number_, data_, bytes_, deadline, [&] { return group_.rank_name(peer_); },
-          [&] {
-            return group_.board_->has_left(peer_) || group_.lifeline()->has_left(world_rank);
-          });
+          [&] { return group_.has_left(peer_); });
+      taken_ = true;
     }
 
    private:
@@ -172,6 +211,7 @@ class ShmGroup : public GroupImpl {
     const uint64_t number_;
     void* const data_;
     const size_t bytes_;
+    bool taken_ = false;
   };
 
   const std::shared_ptr<GroupImpl> whole_;    // of a part: leaves the world when it goes
@@ -244,7 +284,8 @@ Connected connect(const Meeting& meeting, Deadline deadline) {
   if (auto first = verdict(meeting, problem, deadline); !first.empty()) return {nullptr, first};
   std::vector<int> arena_ranks(ranks.size());
   std::iota(arena_ranks.begin(), arena_ranks.end(), 0);
-  Station station{.backend = "shm", .rank = rank, .size = size, .world_ranks = ranks};
+  Station station{
+      .backend = "shm", .rank = rank, .size = size, .world_ranks = ranks, .receives_any = true};
   station.nodes.assign(ranks.size(), 0);
   auto presence = std::make_shared<Presence>(std::move(segments[0]), rank, ranks, meeting.lifeline);
   auto board = std::make_shared<Board>(std::move(segments[1]), rank, size, presence);

@@ -1,0 +1,348 @@
+// An edge's tensor travels as a parcel: a frame, and the tensor's bytes, behind the frame or as a
+// message of their own. A frame holds a header if the shape or dtype is another than before. The
+// receiver has always posted receives for the next `depth` tensors, those of payloads for the size
+// that it knows. So before a tensor of another kind the sender sends `depth` fillers, which these
+// receives take, however far it is ahead.
+#include "troika/comm/edge.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/comm/core.h"
+#include "troika/comm/edge_parts.h"
+#include "troika/comm/packing.h"
+#include "troika/comm/parcel.h"
+
+namespace troika::comm {
+
+namespace {
+
+constexpr int64_t kMostDims = 64;
+
+// Precedes the header, if there is one, and the data.
+struct EdgeFrame {
+  uint32_t group = 0;  // Station::id
+  uint16_t depth = 0;
+  uint16_t header_bytes = 0;
+};
+
+constexpr size_t kMostHeaderBytes = (1 + kMostDims) * sizeof(int64_t);
+constexpr size_t kFrameRoom = sizeof(EdgeFrame) + kMostHeaderBytes + kInlineBytes;
+constexpr char kFiller = 0;
+
+ParcelTags edge_tags(int tag) {
+  const auto bits = static_cast<uint32_t>(tag);
+  return {.head = kEdgeFrameTag | bits, .payload = kEdgePayloadTag | bits};
+}
+
+// Whether receives of payloads of this size are posted before their frames have come. MPI sends
+// longer ones in several messages, which one filler cannot stand for.
+bool is_posted_ahead(size_t bytes) {
+  return bytes > kInlineBytes && bytes <= size_t{1} << 30;
+}
+
+at::Tensor lend(const std::shared_ptr<BufferPool>& pool, const at::Tensor& buffer,
+                const TensorKind& kind) {
+  return at::from_blob(
+      buffer.data_ptr(), kind.sizes, [pool, buffer](void*) { pool->give_back(buffer); }, kind.type);
+}
+
+}  // namespace
+
+struct SendingEdge::State : Group::Core::Edge {
+  struct Sent {
+    MessagePrint print;
+    size_t bytes;
+    at::Tensor data;
+    int64_t id = -1;                                        // in the log
+    std::vector<std::unique_ptr<Transfer>> transfers = {};  // until the tensor is received
+
+    bool is_received() const {
+      return std::ranges::all_of(transfers, [](const auto& transfer) { return transfer->done(); });
+    }
+    void wait(Deadline deadline) const {
+      for (const auto& transfer : transfers) transfer->wait(deadline);
+    }
+    void let_go() {
+      transfers.clear();
+      data.reset();
+    }
+  };
+
+  State(Group::Core& core, int peer, MessagePrint print, int depth)
+      : Edge(std::move(print)), core(core), peer(peer), places(static_cast<size_t>(depth)) {}
+
+  void finish(Deadline until) override {
+    for (const auto& sent : places) {
+      if (sent) sent->wait(until);
+    }
+  }
+
+  // Blocks until the tensor has been received.
+  void wait(Sent& sent, Deadline until) {
+    if (sent.transfers.empty()) return;
+    core.await_message(sent.id, sent.print, until, [&](Deadline deadline) { sent.wait(deadline); });
+    sent.let_go();
+  }
+
+  void let_go_of_received() {
+    for (const auto& sent : places) {
+      if (!sent || sent->transfers.empty() || !sent->is_received()) continue;
+      core.recorder().messages().ended(sent->id, true);
+      sent->let_go();
+    }
+  }
+
+  std::shared_ptr<Sent> send(const at::Tensor& tensor, Group::Site site) {
+    const at::NoGradGuard no_grad;
+    if (tensor.dim() > kMostDims) {
+      throw Error("comm", ErrorKind::usage,
+                  {.what = "a tensor has too many dimensions for an edge",
+                   .got = std::to_string(tensor.dim()),
+                   .expected = fmt::format("at most {}", kMostDims)});
+    }
+    let_go_of_received();
+    auto& place = places[next % places.size()];
+    if (place) wait(*place, Deadline::after(Milliseconds::max()));
+    const auto sent =
+        std::make_shared<Sent>(print, tensor.nbytes(), packed(tensor, c10::kCPU, true));
+    sent->print.site = site;
+    sent->print.type = static_cast<int32_t>(tensor.scalar_type());
+    sent->print.count = tensor.numel();
+    sent->id = core.recorder().messages().begun(sent->print);
+    core.guarded([&] { start(*sent, TensorKind::of(tensor)); });
+    place = sent;
+    ++next;
+    return sent;
+  }
+
+  void start(Sent& sent, const TensorKind& now) {
+    const auto tags = edge_tags(print.tag);
+    std::vector<int64_t> header;
+    if (now != kind) {
+      for (size_t i = 0; is_posted_ahead(bytes) && i < places.size(); ++i) {
+        sent.transfers.push_back(
+            core.impl().send_until_received(peer, tags.payload, &kFiller, sizeof(kFiller)));
+      }
+      kind = now;
+      bytes = kind.bytes();
+      header = kind.header();
+    }
+    const EdgeFrame frame{core.impl().station().id, static_cast<uint16_t>(places.size()),
+                          static_cast<uint16_t>(header.size() * sizeof(int64_t))};
+    std::vector<char> head(sizeof(EdgeFrame) + frame.header_bytes);
+    std::memcpy(head.data(), &frame, sizeof(EdgeFrame));
+    if (!header.empty()) {
+      std::memcpy(head.data() + sizeof(EdgeFrame), header.data(), frame.header_bytes);
+    }
+    sent.transfers.push_back(std::make_unique<SentParcel>(core.impl(), peer, tags, head.data(),
+                                                          head.size(), sent.data.data_ptr(), bytes,
+                                                          &GroupImpl::send_until_received));
+    if (sent.transfers.back()->has_copied()) sent.data.reset();
+  }
+
+  Group::Core& core;                          // which owns this
+  const int peer;                             // in the group
+  std::vector<std::shared_ptr<Sent>> places;  // of message n: n % depth
+  size_t next = 0;
+  TensorKind kind;  // of the last one
+  size_t bytes = 0;
+};
+
+Work SendingEdge::send(const at::Tensor& tensor, Group::Site site) const {
+  const auto sent = state_->send(tensor, site);
+  if (!sent->data.defined()) return Work(nullptr);
+  auto work = std::make_shared<Work::State>();
+  work->rest = [state = state_, sent](Deadline until) { state->wait(*sent, until); };
+  return Work(std::move(work));
+}
+
+int64_t SendingEdge::kept_bytes() const {
+  state_->let_go_of_received();
+  int64_t bytes = 0;
+  for (const auto& sent : state_->places) {
+    if (sent && !sent->transfers.empty()) bytes += static_cast<int64_t>(sent->bytes);
+  }
+  return bytes;
+}
+
+struct ReceivingEdge::State : Group::Core::Edge {
+  // Of a tensor that is to come.
+  struct Place {
+    std::unique_ptr<char[]> frame = std::make_unique_for_overwrite<char[]>(kFrameRoom);
+    at::Tensor buffer;                            // of the payload, if that is a message of its own
+    std::unique_ptr<Transfer> head = nullptr;     // ends before what it writes to
+    std::unique_ptr<Transfer> payload = nullptr;  // the same
+  };
+
+  State(Group::Core& core, int peer, MessagePrint print, int depth)
+      : Edge(std::move(print)),
+        core(core),
+        peer(peer),
+        places(static_cast<size_t>(depth)),
+        pool(std::make_shared<BufferPool>(static_cast<size_t>(depth))) {
+    core.guarded([&] {
+      for (auto& place : places) post(place);
+    });
+  }
+  // The latest receive is taken back first.
+  ~State() override {
+    for (size_t n = next + places.size(); n-- > next;) {
+      auto& place = places[n % places.size()];
+      place.payload.reset();
+      place.head.reset();
+    }
+  }
+
+  void post(Place& place) {
+    const auto tags = edge_tags(print.tag);
+    place.head = core.impl().receive(peer, tags.head, place.frame.get(), kFrameRoom);
+    if (is_posted_ahead(bytes)) post_payload(place);
+  }
+  void post_payload(Place& place) {
+    place.buffer = pool->take(bytes);
+    place.payload =
+        core.impl().receive(peer, edge_tags(print.tag).payload, place.buffer.data_ptr(), bytes);
+  }
+
+  // From the next tensor on they are of another kind.
+  void change(TensorKind to, Deadline deadline) {
+    const auto for_all = [&](auto&& body) {
+      for (size_t n = next; n < next + places.size(); ++n) body(places[n % places.size()]);
+    };
+    for_all([&](Place& place) {
+      if (!place.payload) return;
+      place.payload->wait(deadline);
+      place.payload.reset();
+      pool->give_back(std::exchange(place.buffer, at::Tensor()));
+    });
+    kind = std::move(to);
+    bytes = kind.bytes();
+    if (is_posted_ahead(bytes)) for_all([&](Place& place) { post_payload(place); });
+  }
+
+  EdgeFrame take_frame(const Place& place) const {
+    EdgeFrame frame;
+    std::memcpy(&frame, place.frame.get(), sizeof(EdgeFrame));
+    const auto from = [&] {
+      return fmt::format("from {}, edge {}", core.impl().rank_name(peer), print.tag);
+    };
+    if (frame.group != core.impl().station().id) {
+      throw Error("comm", ErrorKind::usage,
+                  {.what = fmt::format("a tensor {}, that a former group never received", from()),
+                   .expected = "every tensor to be received while its group exists"});
+    }
+    if (frame.depth != places.size()) {
+      throw Error("comm", ErrorKind::usage,
+                  {.what = fmt::format("the ends of an edge have different depths: {}", from()),
+                   .got = fmt::format("{} at its sender", frame.depth),
+                   .expected = std::to_string(places.size())});
+    }
+    TROIKA_CHECK(frame.header_bytes <= kMostHeaderBytes, "the header of an edge fits its room");
+    return frame;
+  }
+
+  // Blocks until the next tensor has come.
+  at::Tensor take(Deadline deadline, const at::Tensor* into) {
+    Place& place = places[next % places.size()];
+    place.head->wait(deadline);
+    const auto frame = take_frame(place);
+    const char* data = place.frame.get() + sizeof(EdgeFrame);
+    if (frame.header_bytes > 0) {
+      change(TensorKind::from_header({data, frame.header_bytes}), deadline);
+    }
+    if (into && TensorKind::of(*into) != kind) {
+      throw Error("comm", ErrorKind::usage,
+                  {.what = fmt::format("a tensor of another shape or dtype from {}, edge {}",
+                                       core.impl().rank_name(peer), print.tag),
+                   .got = kind.describe(),
+                   .expected = TensorKind::of(*into).describe()});
+    }
+    at::Tensor tensor;
+    if (bytes > kInlineBytes) {
+      if (!place.payload) post_payload(place);
+      place.payload->wait(deadline);
+      tensor = lend(pool, std::exchange(place.buffer, at::Tensor()), kind);
+      place.payload.reset();
+    } else {
+      tensor = at::empty(kind.sizes, kind.type);
+      if (bytes > 0) std::memcpy(tensor.data_ptr(), data + frame.header_bytes, bytes);
+    }
+    ++next;
+    post(place);
+    return tensor;
+  }
+
+  at::Tensor receive(Group::Site site, const at::Tensor* into) {
+    const at::NoGradGuard no_grad;
+    MessagePrint mine = print;
+    mine.site = site;
+    const int64_t id = core.recorder().messages().begun(mine);
+    at::Tensor tensor;
+    core.await_message(id, mine, Deadline::after(Milliseconds::max()),
+                       [&](Deadline deadline) { tensor = take(deadline, into); });
+    return tensor;
+  }
+
+  Group::Core& core;          // which owns this
+  const int peer;             // in the group
+  std::vector<Place> places;  // of message n: n % depth
+  const std::shared_ptr<BufferPool> pool;
+  size_t next = 0;
+  TensorKind kind;  // of the last one
+  size_t bytes = 0;
+};
+
+at::Tensor ReceivingEdge::receive(Group::Site site) const {
+  return state_->receive(site, nullptr);
+}
+
+void ReceivingEdge::receive_into(const at::Tensor& tensor, Group::Site site) const {
+  tensor.detach().copy_(state_->receive(site, &tensor));
+}
+
+int64_t ReceivingEdge::buffer_bytes() const {
+  return state_->pool->held() + static_cast<int64_t>(state_->places.size() * kFrameRoom);
+}
+
+int64_t ReceivingEdge::most_buffer_bytes(int64_t bytes, int depth, int referenced) {
+  const bool is_inlined = bytes <= static_cast<int64_t>(kInlineBytes);
+  return depth * static_cast<int64_t>(kFrameRoom) +
+         (is_inlined ? 0 : (2 * int64_t{depth} + referenced) * bytes);
+}
+
+template <typename State>
+std::shared_ptr<State> Group::make_edge(Direction direction, int peer, int tag,
+                                        const EdgeOptions& options) const {
+  auto print = core_->make_print(direction, peer, tag, kLargestTag, options.label, Site::current());
+  print.on_edge = true;
+  constexpr int kMostDepth = std::numeric_limits<uint16_t>::max();
+  if (options.depth < 1 || options.depth > kMostDepth) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "no such depth of an edge",
+                 .got = std::to_string(options.depth),
+                 .expected = fmt::format("1 to {}", kMostDepth)});
+  }
+  auto state = std::make_shared<State>(*core_, peer, std::move(print), options.depth);
+  core_->keep_edge(state);
+  // Holds the group.
+  return {core_, state.get()};
+}
+
+SendingEdge Group::edge_to(int peer, int tag, const EdgeOptions& options) const {
+  return SendingEdge(make_edge<SendingEdge::State>(Direction::send, peer, tag, options));
+}
+
+ReceivingEdge Group::edge_from(int peer, int tag, const EdgeOptions& options) const {
+  return ReceivingEdge(make_edge<ReceivingEdge::State>(Direction::receive, peer, tag, options));
+}
+
+}  // namespace troika::comm
