@@ -1,0 +1,259 @@
+// random_messages BACKEND [--messages=N] [--seed=N], on the ranks that a launcher started, or on
+// four threads for back end local: the ranks send and receive N messages in all, of random sizes,
+// dtypes, tags and peers, one by one, in batches and over edges, in a schedule that all ranks draw
+// from the seed. Each rank waits for them in an order of its own, with a reduction among them now
+// and then. Every element is checked. Ends with 1 where a message is wrong, or where a rank's
+// memory has grown by more than 256 MiB after the first tenth of the messages.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tests/support/process_usage.h"
+#include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/base/random.h"
+#include "troika/comm/edge.h"
+#include "troika/comm/local/local.h"
+#include "troika/comm/world.h"
+
+namespace troika {
+namespace {
+
+constexpr int64_t kMemoryBound = int64_t{256} << 20;
+constexpr int kTags = 3;
+constexpr int kDepth = 8;  // of edges
+constexpr std::array kTypes{at::kByte, at::kBool, at::kHalf, at::kInt, at::kLong, at::kDouble};
+
+enum class Way { single, batch, edge };
+
+struct Message {
+  int from, to, tag;
+  Way way;
+  at::ScalarType type;
+  int64_t count;
+  int fill;
+
+  at::Tensor tensor() const { return at::full({count}, fill, type); }
+  void check(const at::Tensor& received) const {
+    TROIKA_CHECK(received.scalar_type() == type && received.numel() == count,
+                 "a message has the shape and dtype that was sent");
+    TROIKA_CHECK(received.eq(fill).all().item<bool>(), "a message arrives as it was sent");
+  }
+};
+using Pair = std::pair<int, int>;  // from, to
+
+// Mostly small, some of megabytes.
+int64_t draw_bytes(Random& random) {
+  return static_cast<int64_t>(
+      random.below(uint64_t{1} << random.below(random.below(16) == 0 ? 23 : 14)));
+}
+
+int draw(Random& random, int below) {
+  return static_cast<int>(random.below(static_cast<uint64_t>(below)));
+}
+
+// What all ranks draw alike.
+class Schedule {
+ public:
+  Schedule(int ranks, uint64_t seed) : ranks_(ranks), random_(seed) {}
+
+  Random& random() { return random_; }
+
+  std::vector<Message> draw_round() {
+    std::map<Pair, int> on_edge;
+    std::vector<Message> messages(static_cast<size_t>(1 + draw(random_, 40)));
+    for (auto& message : messages) {
+      message.from = draw(random_, ranks_);
+      message.to = (message.from + 1 + draw(random_, ranks_ - 1)) % ranks_;
+      message.tag = draw(random_, kTags);
+      message.way = static_cast<Way>(draw(random_, 3));
+      message.type = kTypes[static_cast<size_t>(draw(random_, kTypes.size()))];
+      message.count = draw_bytes(random_) / static_cast<int64_t>(c10::elementSize(message.type));
+      message.fill = message.type == at::kBool ? 1 : draw(random_, 100);
+      if (message.way != Way::edge) continue;
+      const Pair pair{message.from, message.to};
+      if (++on_edge[pair] > kDepth) message.way = Way::single;
+      // Every second one as the one before it.
+      auto& last = last_on_edge_.try_emplace(pair, message).first->second;
+      if (draw(random_, 2) == 0) {
+        message.type = last.type;
+        message.count = last.count;
+        if (message.type == at::kBool) message.fill = 1;
+      }
+      last = message;
+    }
+    return messages;
+  }
+
+ private:
+  const int ranks_;
+  Random random_;
+  std::map<Pair, Message> last_on_edge_;
+};
+
+// One rank.
+class Rank {
+ public:
+  Rank(const comm::Group& group, uint64_t seed)
+      : group_(group), own_(mix(seed, static_cast<uint64_t>(group.rank()))) {
+    for (int r = 0; r < group.size(); ++r) {
+      if (r == group.rank()) continue;
+      to_.emplace(r, group.edge_to(r, 0, {.depth = kDepth}));
+      from_.emplace(r, group.edge_from(r, 0, {.depth = kDepth}));
+    }
+  }
+
+  void exchange(const std::vector<Message>& messages) {
+    std::vector<Pending> pending;
+    std::vector<const Message*> batched;
+    for (const auto& message : messages) {
+      const bool sends = message.from == group_.rank();
+      if (!sends && message.to != group_.rank()) continue;
+      if (message.way == Way::batch) {
+        batched.push_back(&message);
+      } else if (message.way == Way::single) {
+        pending.push_back(start(message));
+      } else if (sends) {
+        const auto tensor = message.tensor();
+        pending.push_back({to_.at(message.to).send(tensor), {{tensor, nullptr}}});
+      } else {
+        pending.push_back({std::nullopt, {}, message.from});
+        expected_[message.from].push_back(&message);
+      }
+    }
+    if (!batched.empty()) pending.push_back(start_batch(batched));
+    // In an order of this rank's own.
+    while (!pending.empty()) {
+      std::swap(pending[own_.below(pending.size())], pending.back());
+      const Pending one = std::move(pending.back());
+      pending.pop_back();
+      finish(one);
+    }
+    expected_.clear();
+  }
+
+ private:
+  struct Pending {
+    std::optional<comm::Work> work;
+    std::vector<std::pair<at::Tensor, const Message*>> tensors;  // null for what is sent
+    int edge_from = -1;
+  };
+
+  std::pair<at::Tensor, const Message*> buffer_of(const Message& message) const {
+    if (message.from == group_.rank()) return {message.tensor(), nullptr};
+    return {at::empty({message.count}, message.type), &message};
+  }
+
+  Pending start(const Message& message) const {
+    const auto buffer = buffer_of(message);
+    const auto work = buffer.second ? group_.receive(buffer.first, message.from, message.tag)
+                                    : group_.send(buffer.first, message.to, message.tag);
+    return {work, {buffer}};
+  }
+
+  Pending start_batch(const std::vector<const Message*>& batched) const {
+    Pending batch;
+    std::vector<comm::PointToPoint> messages;
+    for (const auto* message : batched) {
+      const auto& [tensor, received] = batch.tensors.emplace_back(buffer_of(*message));
+      messages.push_back({received ? comm::Direction::receive : comm::Direction::send, tensor,
+                          received ? message->from : message->to, message->tag});
+    }
+    batch.work = group_.batch(messages);
+    return batch;
+  }
+
+  void finish(const Pending& one) {
+    if (one.work) one.work->wait();
+    for (const auto& [tensor, message] : one.tensors) {
+      if (message) message->check(tensor);
+    }
+    if (one.edge_from < 0) return;
+    // The next one of this edge.
+    auto& expected = expected_[one.edge_from];
+    expected.front()->check(from_.at(one.edge_from).receive());
+    expected.erase(expected.begin());
+  }
+
+  const comm::Group group_;
+  Random own_;
+  std::map<int, comm::SendingEdge> to_;
+  std::map<int, comm::ReceivingEdge> from_;
+  std::map<int, std::vector<const Message*>> expected_;  // on the edge from each rank
+};
+
+int64_t held_bytes() {
+  const auto usage = test::process_usage();
+  return usage.resident_bytes + usage.shared_bytes;
+}
+
+void run(const comm::Group& group, int64_t messages, uint64_t seed) {
+  Schedule schedule(group.size(), seed);
+  Rank rank(group, seed);
+  const auto start = Clock::now();
+  int64_t base = 0, done = 0, rounds = 0;
+  while (done < messages) {
+    const auto round = schedule.draw_round();
+    rank.exchange(round);
+    if (schedule.random().below(4) == 0) {
+      const auto count = static_cast<int64_t>(1 + schedule.random().below(100'000));
+      const auto sum = at::full({count}, 1.0, at::kFloat);
+      group.all_reduce(sum);
+      TROIKA_CHECK(sum.eq(group.size()).all().item<bool>(), "a reduction among messages is right");
+    }
+    done += static_cast<int64_t>(round.size());
+    if (++rounds <= 10 || done <= messages / 10) base = held_bytes();
+    if (const int64_t held = held_bytes(); held > base + kMemoryBound) {
+      throw Error("messages", ErrorKind::failure,
+                  {.what = "memory grows",
+                   .got = fmt::format("{} MiB", held >> 20),
+                   .expected = fmt::format("at most {} MiB", (base + kMemoryBound) >> 20)});
+    }
+  }
+  group.barrier();
+  if (group.rank() != 0) return;
+  fmt::print(
+      "{}: {} messages between {} ranks, seed {}, {:.0f} s, {} MiB held at the start and {} "
+      "at the end: no fault\n",
+      group.backend(), done, group.size(), seed,
+      std::chrono::duration<double>(Clock::now() - start).count(), base >> 20, held_bytes() >> 20);
+}
+
+int main(int argc, char** argv) {
+  int64_t messages = 400;
+  uint64_t seed = 1;
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const std::string value(argument.substr(argument.find('=') + 1));
+    if (argument.starts_with("--messages=")) messages = std::stoll(value);
+    if (argument.starts_with("--seed=")) seed = std::stoull(value);
+  }
+  const auto body = [&](const comm::Group& group) { run(group, messages, seed); };
+  if (argv[1] == std::string_view("local")) {
+    comm::local::run(4, body);
+  } else {
+    comm::WorldOptions options;
+    options.backend = argv[1];
+    body(comm::world(options));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace troika
+
+int main(int argc, char** argv) try {
+  return troika::main(argc, argv);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "fault: %s\n", error.what());
+  return 1;
+}
