@@ -148,20 +148,22 @@ class Waiting : public GroupImpl {
   const std::shared_ptr<GroupImpl> inner_;
 };
 
-// Each rank lists its messages in another order.
+// All ranks list what they send first, or what they receive.
 void circle(const Group& group) {
-  const int n = group.size();
-  const auto in = at::zeros({20'000});
-  std::vector<PointToPoint> messages{
-      {Direction::send, at::full({20'000}, group.rank(), at::kFloat), (group.rank() + 1) % n},
-      {Direction::receive, in, (group.rank() + n - 1) % n}};
-  if (group.rank() == 0) std::swap(messages[0], messages[1]);
-  group.batch(messages).wait();
-  EXPECT_TRUE(in.eq((group.rank() + n - 1) % n).all().item<bool>());
+  const int n = group.size(), previous = (group.rank() + n - 1) % n;
+  for (const bool sends_first : {true, false}) {
+    const auto in = at::zeros({20'000});
+    std::vector<PointToPoint> messages{
+        {Direction::send, at::full({20'000}, group.rank(), at::kFloat), (group.rank() + 1) % n},
+        {Direction::receive, in, previous}};
+    if (!sends_first) std::swap(messages[0], messages[1]);
+    group.batch(messages).wait();
+    EXPECT_TRUE(in.eq(previous).all().item<bool>());
+  }
 }
 
 TEST(Batches, DoNotWaitInACircleWhereSendsCopyAndWhereTheyWait) {
-  local::run(3, circle);
+  local::run(3, circle, {.timeout = Milliseconds(20'000)});
   auto impls = local::make(3);
   for (auto& impl : impls) impl = std::make_shared<Waiting>(impl);
   local::run_ranks(std::move(impls), circle, {.timeout = Milliseconds(20'000)});
