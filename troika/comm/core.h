@@ -4,6 +4,7 @@
 
 #include <c10/core/Event.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -138,9 +139,9 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   bool closing_ = false;
   std::list<std::shared_ptr<Message>> messages_;
   std::vector<std::shared_ptr<Edge>> edges_;
-  int next_of_any_ = 0;         // the rank whose turn it is in receive_any()
-  std::optional<Error> cause_;  // the first failure
-  std::thread thread_;          // started with the first asynchronous call
+  std::atomic<int> next_of_any_ = 0;  // the rank whose turn it is in receive_any()
+  std::optional<Error> cause_;        // the first failure
+  std::thread thread_;                // started with the first asynchronous call
 };
 
 }  // namespace troika::comm
