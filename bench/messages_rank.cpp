@@ -1,0 +1,238 @@
+// One of the two ranks of bench/messages: what it takes to bring data from one process to another
+// over each back end, by hand through shared memory and sockets, and by the MPI library.
+//
+// messages_rank ROUNDS, started by mpirun. Rank 0 prints JSON: by size and way the microseconds of
+// one way in each round, half of the mean round trip; of memcpy those of one copy.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <mpi.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/cluster/environment.h"
+#include "troika/cluster/port.h"
+#include "troika/comm/edge.h"
+#include "troika/comm/world.h"
+
+namespace {
+
+using troika::comm::Group;
+
+constexpr double kSecondsEachRound = 0.1;
+constexpr size_t kMostBytes = size_t{16} << 20;
+
+[[noreturn]] void fail(const std::string& what) {
+  throw troika::Error("bench", troika::ErrorKind::failure,
+                      {.what = what, .got = std::strerror(errno)});
+}
+
+struct Way {
+  std::string name;
+  std::function<void(const at::Tensor&)> send, receive;  // of bytes, to and from the other rank
+};
+
+// A page for each direction with a count of messages, and the bytes of one behind it.
+class SharedPages {
+ public:
+  explicit SharedPages(const Group& group) : mine_(group.rank()) {
+    const int fd = ::memfd_create("bench", MFD_CLOEXEC);
+    if (fd < 0 || ::ftruncate(fd, 2 * kStride) != 0) fail("no shared memory");
+    const auto path =
+        group.broadcast_text("/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd));
+    const int shared = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (shared < 0) fail("cannot open " + path);
+    base_ = static_cast<char*>(
+        ::mmap(nullptr, 2 * kStride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, shared, 0));
+    if (base_ == MAP_FAILED) fail("cannot map shared memory");
+    group.barrier();
+  }
+  void send(const at::Tensor& tensor) {
+    std::memcpy(data(mine_), tensor.data_ptr(), tensor.nbytes());
+    count(mine_).store(++sent_, std::memory_order_release);
+  }
+  void receive(const at::Tensor& tensor) {
+    ++received_;
+    while (count(1 - mine_).load(std::memory_order_acquire) < received_) __builtin_ia32_pause();
+    std::memcpy(tensor.data_ptr(), data(1 - mine_), tensor.nbytes());
+  }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  static constexpr size_t kStride = kPage + kMostBytes;
+  std::atomic<uint64_t>& count(int rank) {
+    return *reinterpret_cast<std::atomic<uint64_t>*>(base_ + static_cast<size_t>(rank) * kStride);
+  }
+  char* data(int rank) { return base_ + static_cast<size_t>(rank) * kStride + kPage; }
+
+  const int mine_;
+  char* base_ = nullptr;
+  uint64_t sent_ = 0, received_ = 0;
+};
+
+// Its receiver polls, as it takes longer to be woken.
+class BareSocket {
+ public:
+  explicit BareSocket(const Group& group) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    const int own = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (group.rank() == 0 && (::bind(own, generic, length) != 0 || ::listen(own, 1) != 0 ||
+                              ::getsockname(own, generic, &length) != 0)) {
+      fail("cannot listen");
+    }
+    const auto port = group.broadcast_text(std::to_string(ntohs(address.sin_port)));
+    address.sin_port = htons(static_cast<uint16_t>(std::stoi(port)));
+    if (group.rank() == 1 && ::connect(own, generic, length) != 0) fail("cannot connect");
+    socket_ = group.rank() == 0 ? ::accept(own, nullptr, nullptr) : own;
+    const int on = 1;
+    ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  void send(const at::Tensor& tensor) const {
+    const auto* data = static_cast<const char*>(tensor.data_ptr());
+    for (size_t done = 0; done < tensor.nbytes();) {
+      done += moved(::send(socket_, data + done, tensor.nbytes() - done, MSG_NOSIGNAL));
+    }
+  }
+  void receive(const at::Tensor& tensor) const {
+    auto* data = static_cast<char*>(tensor.data_ptr());
+    for (size_t done = 0; done < tensor.nbytes();) {
+      const ssize_t bytes = ::recv(socket_, data + done, tensor.nbytes() - done, MSG_DONTWAIT);
+      if (bytes < 0 && errno == EAGAIN) continue;
+      done += moved(bytes);
+    }
+  }
+
+ private:
+  static size_t moved(ssize_t bytes) {
+    if (bytes <= 0) fail("the socket ended");
+    return static_cast<size_t>(bytes);
+  }
+  int socket_ = -1;
+};
+
+void add_group(std::vector<Way>& ways, const std::string& name, const Group& group) {
+  const int other = 1 - group.rank();
+  ways.push_back({name + " message",
+                  [=](const at::Tensor& tensor) { group.send(tensor, other).wait(); },
+                  [=](const at::Tensor& tensor) { group.receive(tensor, other).wait(); }});
+  const auto to = group.edge_to(other);
+  const auto from = group.edge_from(other);
+  ways.push_back({name + " edge", [=](const at::Tensor& tensor) { to.send(tensor).wait(); },
+                  [=](const at::Tensor&) { from.receive(); }});
+}
+
+void add_mpi(std::vector<Way>& ways, int other) {
+  ways.push_back({"MPI_Send",
+                  [=](const at::Tensor& tensor) {
+                    MPI_Send(tensor.data_ptr(), static_cast<int>(tensor.nbytes()), MPI_BYTE, other,
+                             0, MPI_COMM_WORLD);
+                  },
+                  [=](const at::Tensor& tensor) {
+                    MPI_Recv(tensor.data_ptr(), static_cast<int>(tensor.nbytes()), MPI_BYTE, other,
+                             0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                  }});
+}
+
+// Microseconds of one way.
+double time_trips(const Group& world, const Way& way, const at::Tensor& out, const at::Tensor& in,
+                  int64_t trips) {
+  world.barrier();
+  const troika::Stopwatch watch;
+  for (int64_t i = 0; i < trips; ++i) {
+    if (world.rank() == 0) way.send(out);
+    way.receive(in);
+    if (world.rank() == 1) way.send(out);
+  }
+  return watch.seconds() * 1e6 / static_cast<double>(2 * trips);
+}
+
+// Microseconds of a copy, while the other rank waits.
+double time_copies(const Group& world, const at::Tensor& out, const at::Tensor& in,
+                   int64_t copies) {
+  const troika::Stopwatch watch;
+  for (int64_t i = 0; world.rank() == 0 && i < copies; ++i) {
+    std::memcpy(in.data_ptr(), out.data_ptr(), out.nbytes());
+    asm volatile("" ::: "memory");
+  }
+  return watch.seconds() * 1e6 / static_cast<double>(copies);
+}
+
+int64_t trips_a_round(const Group& world, double microseconds) {
+  return std::stoll(world.broadcast_text(
+      std::to_string(1 + static_cast<int64_t>(kSecondsEachRound * 1e6 / 2 / microseconds))));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 2) return 2;
+  const int rounds = std::atoi(argv[1]);
+  at::set_num_threads(1);
+  auto environment = troika::cluster::discover();
+  const auto shm = troika::comm::world(environment, {.backend = "shm"});
+  const auto another = [&](const std::string& backend) {
+    // The port of a world is taken as long as that one lives.
+    environment.master_port = std::stoi(shm.broadcast_text(
+        shm.rank() == 0 ? std::to_string(troika::cluster::free_port()) : "", 0, "port"));
+    return troika::comm::world(environment, {.backend = backend});
+  };
+  const auto tcp = another("tcp");
+  const auto mpi = another("mpi");
+  SharedPages pages(shm);
+  const BareSocket socket(shm);
+  std::vector<Way> ways;
+  ways.push_back({"bare memory", [&](const at::Tensor& tensor) { pages.send(tensor); },
+                  [&](const at::Tensor& tensor) { pages.receive(tensor); }});
+  add_group(ways, "shm", shm);
+  add_mpi(ways, 1 - shm.rank());
+  add_group(ways, "mpi", mpi);
+  ways.push_back({"bare socket", [&](const at::Tensor& tensor) { socket.send(tensor); },
+                  [&](const at::Tensor& tensor) { socket.receive(tensor); }});
+  add_group(ways, "tcp", tcp);
+
+  nlohmann::json result;
+  for (const int64_t bytes :
+       {int64_t{4} << 10, int64_t{64} << 10, int64_t{1} << 20, int64_t{16} << 20}) {
+    const auto out = at::ones({bytes}, at::kByte), in = at::zeros({bytes}, at::kByte);
+    std::vector<int64_t> trips;
+    for (const auto& way : ways) {
+      time_trips(shm, way, out, in, 3);
+      trips.push_back(trips_a_round(shm, time_trips(shm, way, out, in, 10)));
+    }
+    const int64_t copies = trips_a_round(shm, std::max(0.01, time_copies(shm, out, in, 10)));
+    auto& times = result[std::to_string(bytes)];
+    for (int round = 0; round < rounds; ++round) {
+      for (size_t i = 0; i < ways.size(); ++i) {
+        times[ways[i].name].push_back(time_trips(shm, ways[i], out, in, trips[i]));
+      }
+      shm.barrier();
+      times["memcpy"].push_back(time_copies(shm, out, in, copies));
+    }
+  }
+  shm.barrier();
+  if (shm.rank() == 0) std::cout << result.dump() << std::endl;
+  return 0;
+} catch (const std::exception& error) {
+  std::cerr << "error: " << error.what() << "\n";
+  return troika::exit_code(error);
+}
