@@ -36,7 +36,7 @@ void check_messages(Group& group) {
   second.wait();
   EXPECT_TRUE(large_in.eq(previous).all().item<bool>());
   EXPECT_TRUE(small_in.eq(previous).all().item<bool>());
-  // Of one tag, in the order of sending.
+  // Messages with one tag come in the order of sending.
   for (int i = 0; i < 3; ++i) group.send(at::full({1}, i, at::kLong), next);
   for (int i = 0; i < 3; ++i) {
     auto in = at::zeros({1}, at::kLong);

@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kLarge = 10'000;  // elements, which are no more inline
 
-// What a rank gives to its back end.
+// The messages that a rank gives to its back end.
 struct Posted {
   std::mutex mutex;
   std::vector<size_t> frames, payloads;                  // bytes sent

@@ -1,4 +1,4 @@
-// What errors, warnings and records say of messages between two ranks.
+// Errors, warnings and records of messages between two ranks.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -61,7 +61,7 @@ int draw(Random& random, int below) {
   return static_cast<int>(random.below(static_cast<uint64_t>(below)));
 }
 
-// What all ranks draw alike.
+// The random messages. All ranks draw the same ones from one seed.
 class Schedule {
  public:
   Schedule(int ranks, uint64_t seed) : ranks_(ranks), random_(seed) {}

@@ -175,7 +175,7 @@ int64_t SendingEdge::kept_bytes() const {
 }
 
 struct ReceivingEdge::State : Group::Core::Edge {
-  // Of a tensor that is to come.
+  // Where the next tensor of one of the posted receives arrives.
   struct Place {
     std::unique_ptr<char[]> frame = std::make_unique_for_overwrite<char[]>(kFrameRoom);
     at::Tensor buffer;                            // of the payload, if that is a message of its own

@@ -16,7 +16,7 @@
 
 namespace troika::comm {
 
-// What shape and dtype a tensor has, and its header on the wire: the dtype and the sizes.
+// Shape and dtype of a tensor, which its header on the wire holds.
 struct TensorKind {
   c10::ScalarType type = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;

@@ -142,7 +142,7 @@ class GroupImpl {
  protected:
   // Whether all other ranks have parted in peace.
   bool others_have_left() const;
-  // Of await_any() when it ends without a message. Throws the cause.
+  // Throws the reason why await_any() ends without a message.
   [[noreturn]] void fail_for_any() const;
 
  private:

@@ -122,8 +122,8 @@ class Lifeline {
   // nobody is.
   std::string missing(uint32_t id, int64_t sequence, Deadline deadline);
 
-  // What the other end of a message of group `id` has done about it, in words: "rank 1 has not sent
-  // it (last: ...)"; empty when it cannot be asked.
+  // Asks the other end of a message of group `id` about it. Returns its state in words, as "rank 1
+  // has not sent it (last: ...)", or an empty string when the other end cannot be asked.
   std::string other_end(uint32_t id, const MessagePrint& message, Deadline deadline);
 
   // Writes the record of every group that has a folder for it, once, with the standings last known.

@@ -1,4 +1,4 @@
-// What a lifeline finds out about messages between two ranks.
+// The part of Lifeline that asks about messages between two ranks.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -27,8 +27,8 @@ struct MessagePrint {
   int peer = 0;  // the world's rank of the other one, or kAnyRank
   int tag = 0;
   bool on_edge = false;  // whether the tag is an edge's
-  // Of the messages in this direction between these two with this tag, from 0: the sender's and the
-  // receiver's numbers of a message are equal.
+  // Counts messages in this direction between these two ranks with this tag, from 0. Sender and
+  // receiver number a message alike.
   int64_t number = 0;
   int32_t type = -1;  // c10::ScalarType; -1 where it is not known, as the count
   int64_t count = 0;
@@ -70,11 +70,12 @@ class MessageLog {
   // The one that has been waited for the longest. A message that failed counts: the group fails
   // with it, and other ranks may still ask what this one waited for.
   std::optional<MessagePrint> waiting() const;
-  // Those that have been waited for at least so long and were not returned before.
+  // A message that a rank has waited for.
   struct Stalled {
     MessagePrint print;
     Milliseconds since{0};
   };
+  // The messages that have been waited for this long, each returned once.
   std::vector<Stalled> stalled(Milliseconds at_least);
   // In the order in which they began.
   std::vector<Entry> entries() const;

@@ -57,9 +57,8 @@ const auto& dense_backward_operator() {
 
 class DenseBackward : public torch::autograd::Node {
  public:
-  // `input` and `weight` in the type that is computed in are `left` and `right`. They are saved
-  // before the product is made, so that a recomputation that is only for what is saved need not
-  // make it.
+  // `left` and `right` are `input` and `weight` in the type of the product. They are saved before
+  // the product is computed: a recomputation stops once it has all saved tensors, and skips it.
   DenseBackward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                 const at::Tensor& left, const at::Tensor& right)
       : Node(torch::autograd::collect_next_edges(input, weight, bias)),
@@ -70,7 +69,7 @@ class DenseBackward : public torch::autograd::Node {
 
   variable_list apply(variable_list&& gradients) override {
     compat::refuse_create_graph("nn::dense");
-    if (!gradients[0].defined()) return {{}, {}, {}};
+    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
     const Wanted wanted{should_compute_output(0), should_compute_output(1),
                         should_compute_output(2)};
     auto [of_input, of_weight, of_bias] = dense_backward_operator().call(

@@ -32,7 +32,7 @@ class RunOutputs {
   // From now on, beside rate and loss; a name replaces its earlier value.
   void show(const MetricValues& metrics);
   void advance(int64_t samples);
-  // Of a micro-batch before, for the mean that the bar shows.
+  // Adds the loss of an earlier micro-batch to the mean that the progress bar shows.
   void add_loss(double loss);
   void finish_progress();
 

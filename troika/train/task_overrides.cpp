@@ -1,5 +1,5 @@
-// Which functions a task overrides. C++ has no way to ask an object, so this compares the addresses
-// that calls go to (GCC manual, "Bound Member Functions").
+// Finds the functions that a task overrides. C++ has no way to ask an object, so this compares the
+// addresses that calls go to (GCC manual, "Bound Member Functions").
 #include "troika/compat/torch.h"
 #include "troika/train/task.h"
 

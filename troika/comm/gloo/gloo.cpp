@@ -71,7 +71,7 @@ class GlooGroup : public GroupImpl {
                                           bytes);
   }
 
-  // Of a copy: its receive begins late.
+  // Sends a copy, because the receiver begins its receive late.
   std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
                                                 size_t bytes) override {
     std::vector<at::Tensor> buffers{bytes_at(const_cast<void*>(data), bytes).clone()};
