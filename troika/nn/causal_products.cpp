@@ -1,6 +1,5 @@
 #include "troika/nn/causal_products.h"
 
-#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "troika/compat/autocast.h"
 #include "troika/compat/autograd.h"
+#include "troika/compat/compute_threads.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/kernels/numbers.h"
 
@@ -29,7 +29,7 @@ kernels::CausalRows rows_of(const at::Tensor& scores, int64_t first) {
 template <typename Work>
 void for_rows(const at::Tensor& scores, const Work& work) {
   const int64_t grain = std::max<int64_t>(1, (1 << 14) / scores.size(2));
-  at::parallel_for(0, scores.size(0) * scores.size(1), grain, [&](int64_t begin, int64_t end) {
+  compat::parallel_for(0, scores.size(0) * scores.size(1), grain, [&](int64_t begin, int64_t end) {
     work(static_cast<size_t>(begin), static_cast<size_t>(end));
   });
 }

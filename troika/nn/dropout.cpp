@@ -1,6 +1,5 @@
 #include "troika/nn/dropout.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/library.h>
 
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "troika/base/error.h"
+#include "troika/compat/compute_threads.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/kernels/numbers.h"
 #include "troika/nn/keyed_draws.h"
@@ -47,7 +47,7 @@ at::Tensor& keyed_dropout_out(const at::Tensor& x, at::IntArrayRef keys, double 
   constexpr int64_t kGrain = 1 << 14;
   const int64_t per_sample = x.numel() / static_cast<int64_t>(keys.size());
   const auto number = kernels::number_of(x);
-  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  compat::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t element = begin % per_sample, in_run = element % run;
       const int64_t count = std::min({end - begin, run - in_run, per_sample - element});

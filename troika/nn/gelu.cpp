@@ -1,9 +1,9 @@
 #include "troika/nn/gelu.h"
 
-#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include "troika/compat/autograd.h"
+#include "troika/compat/compute_threads.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/kernels/numbers.h"
 
@@ -19,7 +19,7 @@ constexpr int64_t kGrain = 1 << 14;
 // Operators of the dispatcher, so that compat::FakeTensorGuard need not carry them out.
 at::Tensor& gelu_out(const at::Tensor& x, at::Tensor& out) {
   const auto number = kernels::number_of(x);
-  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  compat::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
     kernels::best().gelu(number, kernels::at_element(x, begin), kernels::at_element(out, begin),
                          static_cast<size_t>(end - begin));
   });
@@ -28,7 +28,7 @@ at::Tensor& gelu_out(const at::Tensor& x, at::Tensor& out) {
 
 at::Tensor& gelu_backward_out(const at::Tensor& gradient, const at::Tensor& x, at::Tensor& out) {
   const auto number = kernels::number_of(x);
-  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  compat::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
     kernels::best().gelu_backward(number, kernels::at_element(gradient, begin),
                                   kernels::at_element(x, begin), kernels::at_element(out, begin),
                                   static_cast<size_t>(end - begin));

@@ -1,6 +1,5 @@
 #include "troika/nn/linear_cross_entropy.h"
 
-#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "troika/compat/autocast.h"
 #include "troika/compat/autograd.h"
+#include "troika/compat/compute_threads.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/kernels/numbers.h"
 
@@ -32,7 +32,7 @@ at::Tensor& softmax_gradient_(at::Tensor& logits, const at::Tensor& targets, int
   const int64_t columns = logits.size(1);
   const auto* all_targets = targets.data_ptr<int64_t>();
   const int64_t grain = std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, columns));
-  at::parallel_for(0, logits.size(0), grain, [&](int64_t begin, int64_t end) {
+  compat::parallel_for(0, logits.size(0), grain, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(static_cast<size_t>(columns));
     for (int64_t row = begin; row < end; ++row) {
       const bool counts = all_targets[row] != ignored;

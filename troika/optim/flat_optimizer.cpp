@@ -1,11 +1,11 @@
 #include "troika/optim/flat_optimizer.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <map>
 
 #include "troika/base/error.h"
+#include "troika/compat/compute_threads.h"
 
 namespace troika::optim {
 
@@ -144,7 +144,7 @@ void FlatOptimizer::share(const std::vector<Piece>& pieces,
     }
   };
   const auto count = static_cast<int64_t>(pieces.size());
-  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+  compat::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       if (i + 1 < static_cast<size_t>(end)) in_files(i + 1, &MappedFile::prefetch);
       work(i);

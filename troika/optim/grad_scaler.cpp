@@ -1,7 +1,6 @@
 #include "troika/optim/grad_scaler.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/compat/compute_threads.h"
 
 namespace troika::optim {
 
@@ -55,7 +55,7 @@ bool scale_checked(const at::Tensor& gradient, float factor) {
     return overflowed;
   }
   std::atomic<bool> overflowed = false;
-  at::parallel_for(0, gradient.numel(), kAtOnce, [&](int64_t begin, int64_t end) {
+  compat::parallel_for(0, gradient.numel(), kAtOnce, [&](int64_t begin, int64_t end) {
     const auto scale = [&](auto* numbers, auto exponent) {
       using Number = std::remove_pointer_t<decltype(numbers)>;
       if (scale_span(numbers + begin, end - begin, Number(factor), exponent)) overflowed = true;
