@@ -32,6 +32,7 @@
 #include "troika/nn/precision.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/nn/sequential.h"
+#include "troika/nn/weight_layout.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/grad_scaler.h"
 #include "troika/optim/optimizer.h"

@@ -7,6 +7,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/causal_products.h"
 #include "troika/nn/gelu.h"
+#include "troika/nn/weight_layout.h"
 
 namespace troika::nn {
 namespace {
@@ -24,11 +25,14 @@ struct Pass {
 };
 
 template <typename Layer>
-Pass pass(const Layer& layer, at::ScalarType type, bool casts, bool trains_weight = true) {
+Pass pass(const Layer& layer, at::ScalarType type, bool casts, bool trains_weight = true,
+          WeightLayout layout = WeightLayout::in_out) {
   torch::manual_seed(1);
   const auto make = [&](at::IntArrayRef sizes) { return torch::randn(sizes, type); };
   const at::Tensor input = make({3, 5, 8}).requires_grad_();
-  const at::Tensor weight = make({8, 6}).requires_grad_(trains_weight);
+  at::Tensor weight = make({8, 6});
+  if (layout == WeightLayout::out_in) weight = weight.t().contiguous().t();
+  weight.requires_grad_(trains_weight);
   const at::Tensor bias = make({6}).requires_grad_(trains_weight);
   at::Tensor output;
   {
@@ -61,6 +65,16 @@ TEST(Dense, HasTheBitsOfLibTorchsOperators) {
 TEST(Dense, HasTheBitsOfLibTorchsOperatorsUnderAutocast) {
   for (const auto type : {at::kFloat, at::kDouble}) {
     expect_same(pass(dense, type, true), pass(layer_of_operators, type, true));
+  }
+}
+
+// The gradient lies as the weight does, so that nobody has to reorder it.
+TEST(Dense, HasTheBitsOfLibTorchsOperatorsWithWeightsOutIn) {
+  for (const bool casts : {false, true}) {
+    const auto ours = pass(dense, at::kFloat, casts, /*trains_weight=*/true, WeightLayout::out_in);
+    expect_same(ours, pass(layer_of_operators, at::kFloat, casts, /*trains_weight=*/true,
+                           WeightLayout::out_in));
+    EXPECT_EQ(ours.of_weight.strides(), at::IntArrayRef({1, 8}));
   }
 }
 

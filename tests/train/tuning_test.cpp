@@ -4,11 +4,10 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <optional>
 #include <thread>
 
+#include "tests/train/tuned_run.h"
 #include "troika/base/file.h"
-#include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
@@ -124,43 +123,13 @@ TEST_F(Tuning, IsTheSameOnAllRanksAndTimedOnce) {
   EXPECT_EQ(timed, 8);
 }
 
-class Tokens : public data::Dataset {
- public:
-  int64_t size() const override { return 64; }
-  data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
-    const auto tokens = at::zeros({static_cast<int64_t>(indices.size()), 8}, at::kLong);
-    return {tokens, tokens};
-  }
-  int64_t num_classes() const override { return 5; }
-  std::vector<int64_t> input_shape() const override { return {8}; }
-};
-
-// With a cache folder of its own.
-class TunedModel : public testing::Test {
+class TunedModel : public TunedRun {
  protected:
-  void SetUp() override {
-    const char* before = std::getenv("XDG_CACHE_HOME");
-    if (before) before_ = before;
-    ::setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);
-    options_.run.folder = (folder_ / "runs").string();
-    options_.trainer.max_epochs = 1;
-    options_.trainer.enable_progress_bar = false;
-    options_.data.batch_size = 4;
-    options_.model = {
-        .name = "gpt", .vocab_size = 5, .context = 8, .layers = 1, .heads = 2, .width = 8};
-  }
-  void TearDown() override {
-    before_ ? ::setenv("XDG_CACHE_HOME", before_->c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
-  }
   std::string tuned() const {
     return tuned_model(options_, Tokens(), comm::local::alone(), run_folder(options_))
         .attn_implementation;
   }
-  std::vector<TuningEntry> timed() const { return TuningFile::of_user().read(); }
 
-  const TemporaryFolder folder_;
-  TrainOptions options_;
-  std::optional<std::string> before_;
   const bool has_choice_ = nn::available_attention().size() > 1;
 };
 
@@ -215,10 +184,10 @@ class Images : public data::Dataset {
   std::vector<int64_t> input_shape() const override { return {3, 32, 32}; }
 };
 
-class TunedMemoryFormat : public TunedModel {
+class TunedMemoryFormat : public TunedRun {
  protected:
   void SetUp() override {
-    TunedModel::SetUp();
+    TunedRun::SetUp();
     options_.model = {.name = "resnet20"};
     options_.trainer.max_epochs = -1;
     options_.trainer.max_steps = kPassesWorthTiming;

@@ -10,6 +10,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/causal_products.h"
 #include "troika/nn/dropout.h"
+#include "troika/nn/take_turns.h"
 
 namespace troika::nn {
 
@@ -99,23 +100,16 @@ std::vector<AttentionModule*> attention_modules(torch::nn::Module& module) {
 std::vector<double> time_attention(const AttentionShape& shape,
                                    const std::vector<Attention>& attentions) {
   constexpr double kSeconds = 0.3;
-  constexpr int kRounds = 5;
   const at::AutoGradMode with_gradients(true);
   const auto part = timed_part(shape);
   const at::Tensor qkv =
       at::full({part.batch, part.length, 3 * part.heads * part.size}, 0.5, part.type)
           .set_requires_grad(true);
-  const Stopwatch whole;
-  std::vector<double> least(attentions.size(), std::numeric_limits<double>::infinity());
-  // The first round touches memory and has kernels compiled.
-  for (int round = 0; round <= kRounds && (round < 2 || whole.seconds() < kSeconds); ++round) {
-    for (size_t i = 0; i < attentions.size(); ++i) {
-      const Stopwatch one;
-      causal_self_attention(qkv, part.heads, /*dropout=*/0, attentions[i]).sum().backward();
-      if (round > 0) least[i] = std::min(least[i], one.seconds());
-    }
-  }
-  return least;
+  return least_of(take_turns(attentions.size(), kSeconds, [&](size_t way) {
+    const Stopwatch one;
+    causal_self_attention(qkv, part.heads, /*dropout=*/0, attentions[way]).sum().backward();
+    return one.seconds();
+  }));
 }
 
 }  // namespace troika::nn

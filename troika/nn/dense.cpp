@@ -19,6 +19,10 @@ using torch::autograd::variable_list;
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using Wanted = std::array<bool, 3>;
 
+bool is_out_in(const at::Tensor& weight) {
+  return !weight.is_contiguous() && weight.t().is_contiguous();
+}
+
 // Composed of LibTorch's operators, so that hooks on these see them.
 Gradients backward_of_dense(const at::Tensor& gradient, const at::Tensor& input,
                             const at::Tensor& weight, at::ScalarType of_input,
@@ -30,7 +34,9 @@ Gradients backward_of_dense(const at::Tensor& gradient, const at::Tensor& input,
     std::get<0>(result) = at::mm(rows, weight.t()).to(of_input).view(input.sizes());
   }
   if (wanted[1]) {
-    std::get<1>(result) = at::mm(input.flatten(0, -2).t(), rows).to(of_parameters);
+    const at::Tensor left = input.flatten(0, -2);
+    std::get<1>(result) = is_out_in(weight) ? at::mm(rows.t(), left).to(of_parameters).t()
+                                            : at::mm(left.t(), rows).to(of_parameters);
   }
   if (wanted[2]) std::get<2>(result) = rows.sum(0).to(of_parameters);
   return result;
@@ -114,5 +120,9 @@ at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Te
   compat::set_history(output, node);
   return output;
 }
+
+Conv1D::Conv1D(int64_t in, int64_t out, double deviation)
+    : weight_(register_parameter("weight", torch::empty({in, out}).normal_(0.0, deviation))),
+      bias_(register_parameter("bias", torch::zeros({out}))) {}
 
 }  // namespace troika::nn

@@ -18,21 +18,6 @@ namespace {
 
 constexpr double kInitDeviation = 0.02;
 
-// Hugging Face's Conv1D: a linear layer whose weight is stored [in, out].
-class Conv1D : public torch::nn::Module {
- public:
-  Conv1D(int64_t in, int64_t out, double deviation)
-      : weight_(register_parameter("weight", torch::empty({in, out}).normal_(0.0, deviation))),
-        bias_(register_parameter("bias", torch::zeros({out}))) {}
-
-  // [batch, length, in] -> [batch, length, out]
-  at::Tensor forward(const at::Tensor& input) const { return dense(input, weight_, bias_); }
-
- private:
-  at::Tensor weight_;
-  at::Tensor bias_;
-};
-
 class SelfAttention : public AttentionModule {
  public:
   SelfAttention(const ModelOptions& options, double residual_deviation)

@@ -1,13 +1,11 @@
 #include "troika/nn/memory_format.h"
 
-#include <algorithm>
-#include <limits>
-
-#include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/nn/take_turns.h"
+#include "troika/nn/timed_pass.h"
 
 namespace troika::nn {
 
@@ -44,32 +42,9 @@ std::vector<double> time_memory_formats(const ModelOptions& options, int64_t bat
                                         const Precision& precision,
                                         const std::vector<at::MemoryFormat>& formats) {
   constexpr double kSeconds = 2;
-  constexpr int kRounds = 5;
-  const at::AutoGradMode with_gradients(true);
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor random = generator.get_state();
-  const auto model = make_model(options);
-  model->to(precision.parameters);
-  const auto images = example_input(options, batch).to(precision.parameters);
-  const Stopwatch whole;
-  std::vector<double> least(formats.size(), std::numeric_limits<double>::infinity());
-  // The first round touches memory and has kernels compiled.
-  for (int round = 0; round <= kRounds && (round < 2 || whole.seconds() < kSeconds); ++round) {
-    for (size_t i = 0; i < formats.size(); ++i) {
-      lay_out(*model, formats[i]);
-      model->zero_grad(/*set_to_none=*/true);
-      const auto input = images.contiguous(formats[i]);
-      const Stopwatch one;
-      const auto output = [&] {
-        const Autocast autocast(precision, at::kCPU);
-        return model->forward(input);
-      }();
-      output.sum().backward();
-      if (round > 0) least[i] = std::min(least[i], one.seconds());
-    }
-  }
-  generator.set_state(random);
-  return least;
+  TimedPass pass(options, batch, precision);
+  return least_of(
+      take_turns(formats.size(), kSeconds, [&](size_t way) { return pass.seconds(formats[way]); }));
 }
 
 }  // namespace troika::nn

@@ -10,6 +10,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/state.h"
+#include "troika/nn/weight_layout.h"
 #include "troika/parallel/block_parameters.h"
 #include "troika/parallel/parameter_shards.h"
 #include "troika/parallel/reducer.h"
@@ -95,7 +96,10 @@ Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOpti
       sharing_(split_sharing(group_, options_)),
       copies_(split_copies(group_, options_)) {
   // Shards are of elements in the order of dimensions.
-  const auto lay_out = [this] { nn::lay_out(module_, at::MemoryFormat::Contiguous); };
+  const auto lay_out = [this] {
+    nn::lay_out(module_, at::MemoryFormat::Contiguous);
+    nn::lay_out_weights(module_, nn::WeightLayout::in_out);
+  };
   auto* const values = options_.values;
   if (values) {
     values->record(lay_out);

@@ -9,7 +9,9 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/memory_format.h"
 #include "troika/nn/state.h"
+#include "troika/nn/weight_layout.h"
 #include "troika/train/checkpoint/reader.h"
 #include "troika/train/task.h"
 
@@ -20,6 +22,7 @@ namespace {
 constexpr const char* kOptimizer = "optimizer.";
 constexpr const char* kExchange = "exchange.";
 constexpr const char* kMemoryFormat = "memory_format";
+constexpr const char* kWeightLayout = "weight_layout";
 
 NamedTensors stepped(const Optimization& optimization) {
   NamedTensors result;
@@ -43,6 +46,8 @@ RankState EngineState::state(bool in_step) const {
   parts_.learning_rate.add_state(result.rest);
   result.rest.emplace_back(kMemoryFormat,
                            at::scalar_tensor(static_cast<int64_t>(states_format()), at::kLong));
+  result.rest.emplace_back(kWeightLayout,
+                           at::scalar_tensor(static_cast<int64_t>(states_layout()), at::kLong));
   if (!in_step) return result;
   for (const auto& parameter : nn::trained_parameters(parts_.task.module())) {
     // A gradient that this rank lacks must not be taken from rank 0.
@@ -58,23 +63,35 @@ at::MemoryFormat EngineState::states_format() const {
                                       : parts_.placement.memory_format;
 }
 
+nn::WeightLayout EngineState::states_layout() const {
+  return parts_.exchange.has_pieces() ? nn::WeightLayout::in_out : parts_.placement.weight_layout;
+}
+
 // Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
 // everything else is saved by its dimensions.
 void EngineState::require_readable(const CheckpointReader& saved) const {
   const bool follows_memory =
       parts_.recipe.optimizer.name == "adamw_8bit" || parts_.plan.compression.codec != "none";
-  if (!follows_memory || !saved.has(kMemoryFormat)) return;
-  const auto format = saved.read(kMemoryFormat).item<int64_t>();
-  if (format == static_cast<int64_t>(states_format())) return;
-  const auto name = [](bool is_last) { return is_last ? "channels_last" : "contiguous"; };
-  const bool is_last = states_format() == at::MemoryFormat::ChannelsLast;
-  throw Error("train", ErrorKind::usage,
-              {.what = "states of adamw_8bit and of ddp.hook follow the order of weights in memory",
-               .got = fmt::format("a checkpoint of {} for {}", name(!is_last), name(is_last)),
-               .expected = "the same order",
-               .hint = !parts_.exchange.has_pieces()
-                           ? fmt::format("set trainer.memory_format to {}", name(!is_last))
-                           : "ZeRO keeps weights contiguous: go on with ddp"});
+  if (!follows_memory) return;
+  const auto require = [&](const char* option, const std::string& before, const std::string& now) {
+    if (before == now) return;
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = "states of adamw_8bit and of ddp.hook follow the order of weights in memory",
+         .got = fmt::format("a checkpoint of {} for {}", before, now),
+         .expected = "the same order",
+         .hint = !parts_.exchange.has_pieces() ? fmt::format("set trainer.{} to {}", option, before)
+                                               : "ZeRO keeps weights contiguous: go on with ddp"});
+  };
+  // Checkpoints of older versions lack the layout, which was in_out, or the format as well.
+  const auto number = [&](const char* name, auto otherwise) {
+    return saved.has(name) ? static_cast<decltype(otherwise)>(saved.read(name).item<int64_t>())
+                           : otherwise;
+  };
+  require(kMemoryFormat, nn::memory_format_name(number(kMemoryFormat, states_format())),
+          nn::memory_format_name(states_format()));
+  require(kWeightLayout, nn::weight_layout_name(number(kWeightLayout, nn::WeightLayout::in_out)),
+          nn::weight_layout_name(states_layout()));
 }
 
 void EngineState::load_model(const CheckpointReader& saved) {

@@ -48,8 +48,9 @@ class EngineState {
   std::function<void()> load(const CheckpointReader& saved, const NamedTensors& gradients);
 
  private:
-  // The format of states that follow the order of weights in memory: shards are of contiguous ones.
+  // In which order weights lie in memory, for states that follow it: shards are of contiguous ones.
   at::MemoryFormat states_format() const;
+  nn::WeightLayout states_layout() const;
   void require_readable(const CheckpointReader& saved) const;
   void load_model(const CheckpointReader& saved);
   void take_loaded(const NamedTensors& exchange, const NamedTensors& gradients);

@@ -16,6 +16,7 @@
 #include "troika/train/limits.h"
 #include "troika/train/summary_text.h"
 #include "troika/train/trainer.h"
+#include "troika/train/tuning/tuning.h"
 
 namespace troika::train {
 
@@ -87,6 +88,7 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
   if (signals_ && stopped_by_ != cluster::StopRequest::none) return;  // the program is to end
   stopped_by_ = cluster::StopRequest::none;
   if (batches == 0) return;
+  const CpuBinding binding(asked_cpu_bind(options_, group_));
   const Placement placement = Placement::of(options_, group_);
   settle_randomness(options_, group_);
   task.make_values();

@@ -7,8 +7,10 @@
 #include "troika/layout/recompute.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
+#include "troika/nn/weight_layout.h"
 #include "troika/train/loggers/logger.h"
 #include "troika/train/resolve_plan.h"
+#include "troika/train/tuning/cpu_binding.h"
 
 namespace troika::train {
 
@@ -95,6 +97,11 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             "precisions that compute in 16 bits, else contiguous, or what is timed to be faster at "
             "the start of a run of 500 passes or more (trainer.benchmark)",
             one_of(nn::memory_format_names()));
+  table.add("trainer.weight_layout", &trainer.weight_layout,
+            "gpt: order of linear layers' weights in memory, the numbers of one input or those of "
+            "one output side by side; auto: in_out, or what is timed to be faster at the start of "
+            "a run of 500 passes or more (trainer.benchmark)",
+            one_of(nn::weight_layout_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
             "batch norms take the statistics of the batches of all processes");
   table.add("trainer.recompute", &trainer.recompute,
@@ -167,6 +174,13 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.threads", &trainer.threads,
             "threads of computation in each process; 0: cores / processes on this machine",
             between(int64_t{0}, int64_t{65536}));
+  table.add(
+      "trainer.cpu_bind", &trainer.cpu_bind,
+      "where threads of computation run; none: the system moves them; cores: each process's "
+      "on cores of its own among those that this machine's processes share; auto: none, or "
+      "cores where that is timed to be faster at the start of a run of 500 passes or more "
+      "(trainer.benchmark); docs/trainer.md",
+      one_of(cpu_bind_names(), {{"free", "none"}, {"core", "cores"}, {"exclusive", "cores"}}));
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
   table.add("trainer.enable_model_summary", &trainer.enable_model_summary,
             "say on rank 0 what the run is about to do (model, data, steps, strategy, memory), and "

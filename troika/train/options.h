@@ -34,6 +34,7 @@ struct TrainOptions {
     std::string plan = {};
     std::string precision = "32";
     std::string memory_format = "auto";
+    std::string weight_layout = "auto";
     bool sync_batchnorm = false;
     std::string recompute = "none";
     int64_t max_epochs = 0;
@@ -59,6 +60,7 @@ struct TrainOptions {
     int64_t log_every_n_steps = 50;
     std::vector<std::string> loggers = {"csv", "tensorboard"};
     int64_t threads = 0;
+    std::string cpu_bind = "auto";
     bool enable_progress_bar = true;
     bool enable_model_summary = true;
     std::string memory_check = "on";

@@ -61,6 +61,7 @@ Placement Placement::of(const TrainOptions& options, const comm::Group& group) {
   Placement result;
   result.precision = nn::parse_precision(options.trainer.precision);
   result.memory_format = nn::parse_memory_format(options.trainer.memory_format, result.precision);
+  result.weight_layout = nn::parse_weight_layout(options.trainer.weight_layout);
   result.device = device_of(options.trainer.accelerator, group);
   nn::require_supported(result.precision, result.device.type());
   return result;
@@ -78,6 +79,7 @@ void Placement::require_trainable(const layout::Plan& plan, const std::string& a
 void Placement::place(torch::nn::Module& module) const {
   module.to(device, precision.parameters);
   nn::lay_out(module, memory_format);
+  nn::lay_out_weights(module, weight_layout);
 }
 
 data::Batch Placement::place(data::Batch batch) const {

@@ -9,6 +9,7 @@
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
 #include "troika/nn/precision.h"
+#include "troika/nn/weight_layout.h"
 
 namespace torch::nn {
 class Module;
@@ -25,11 +26,12 @@ struct TrainOptions;
 struct Placement {
   nn::Precision precision;
   at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
+  nn::WeightLayout weight_layout = nn::WeightLayout::in_out;
   at::Device device = at::kCPU;
 
-  // Follows trainer.accelerator, precision and memory_format. A rank's GPU has its number among
-  // the ranks of its node. Throws Error(usage) where there is no such device, or not for each rank,
-  // or LibTorch cannot compute so.
+  // Follows trainer.accelerator, precision, memory_format and weight_layout. A rank's GPU has its
+  // number among the ranks of its node. Throws Error(usage) where there is no such device, or not
+  // for each rank, or LibTorch cannot compute so.
   static Placement of(const TrainOptions& options, const comm::Group& group);
 
   // Throws Error(usage) unless the plan can train there: on GPUs those can whose ranks have one

@@ -178,6 +178,8 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
     options_.model = tuned_model(options_, training, group_, folder());
     if (!options_.model.name.empty()) use_attention(task.module(), options_.model);
     options_.trainer.memory_format = tuned_memory_format(options_, training, group_, folder());
+    options_.trainer.weight_layout = tuned_weight_layout(options_, training, group_, folder());
+    const CpuBinding binding(tuned_cpu_bind(options_, training, group_));
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }

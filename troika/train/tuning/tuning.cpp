@@ -1,21 +1,20 @@
 #include "troika/train/tuning/tuning.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "troika/base/benchmark_record.h"
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/resume.h"
+#include "troika/nn/take_turns.h"
+#include "troika/nn/timed_pass.h"
 #include "troika/train/placement.h"
 #include "troika/train/resolve_plan.h"
-#include "troika/train/trainer.h"
+#include "troika/train/tuning/start.h"
 
 namespace troika::train {
 
@@ -23,82 +22,85 @@ namespace {
 
 const std::string kAutomatic = nn::attention_name(nn::Attention::automatic);
 
-// `choice` of the checkpoint that the run goes on from; empty where there is none. Called by all
-// ranks, which get the same.
-std::string choice_of_checkpoint(const TrainOptions& options, const comm::Group& group,
-                                 const std::filesystem::path& folder,
-                                 std::string (*choice)(const TrainOptions&)) {
-  if (options.trainer.ckpt_path.empty()) return {};
-  std::string saved;
-  if (group.rank() == 0) {
-    try {
-      const auto found = find_checkpoint(folder / "checkpoints", options.trainer.ckpt_path);
-      if (!found.empty()) saved = choice(read_checkpoint_options(found));
-    } catch (const Error&) {
-      // fit() tells what is wrong with it
-    }
-  }
-  return group.broadcast_text(saved, 0, "choice of the checkpoint");
-}
+// Ways that change bits, or what else a user may wonder about, are to be clearly faster.
+constexpr double kMargin = 0.03;
 
-// The reason that a run gives which times nothing.
-std::string why_by_default(const TrainOptions& options) {
-  return options.trainer.deterministic ? "by its default, as trainer.deterministic times nothing"
-                                       : "by its default, without trainer.benchmark";
-}
-
-bool may_time(const TrainOptions& options) {
-  return options.trainer.benchmark && !options.trainer.deterministic;
-}
-
-int replicas_of(const TrainOptions& options, const comm::Group& group) {
-  return resolve_plan(options, cluster_of(group)).mesh.replicas(0);
-}
-
-nn::AttentionShape shape_of(const TrainOptions& options, const data::Dataset& dataset, int ranks,
-                            at::ScalarType type) {
-  const auto& model = options.model;
-  const auto input = dataset.input_shape();
-  return {.batch = (global_batch(options, ranks) + ranks - 1) / ranks,
+nn::AttentionShape shape_of(const RunStart& run, at::ScalarType type) {
+  const auto& model = run.options.model;
+  const auto input = run.dataset.input_shape();
+  return {.batch = batch_of(run),
           .heads = model.heads,
           .length = input.empty() ? model.context : std::min(model.context, input.front()),
           .size = model.width / model.heads,
           .type = type};
 }
 
-TuningQuestion question_of(std::string what) {
-  return {.what = std::move(what),
-          .cpu = cpu_model(),
-          .libtorch = compat::torch_version(),
-          .threads = at::get_num_threads()};
+// ZeRO cuts weights by their dimensions.
+bool keeps_weights_contiguous(const RunStart& run) {
+  return resolve_plan(run.options, cluster_of(run.group)).exchange.method ==
+         layout::ExchangeMethod::zero;
 }
 
-TuningQuestion question_of(const nn::AttentionShape& shape) {
-  return question_of(fmt::format("attention of {} heads, {} x {}, {}", shape.batch * shape.heads,
-                                 shape.length, shape.size, c10::toString(shape.type)));
-}
-
-std::string times_text(const TuningEntry& entry) {
-  std::vector<std::string> texts;
-  for (const auto& way : entry.ways) {
-    texts.push_back(fmt::format("{} {:.3g} ms", way.name, way.seconds * 1e3));
+// The order of numbers in memory that the run takes: that of the checkpoint, "auto" where nothing
+// is timed, or the fastest.
+std::string tuned_order(const RunStart& run, const StartChoice& choice,
+                        std::string (*of)(const TrainOptions&)) {
+  const auto saved = choice_of_checkpoint(run, of);
+  if (!saved.empty()) {
+    say(run, choice, saved == kAutomatic ? choice.names.front() : saved, "as in the checkpoint");
+    return saved;
   }
-  return fmt::format("{}", fmt::join(texts, ", "));
+  if (takes_rule(run, choice) || !is_worth_timing(run)) return kAutomatic;
+  return timed(run, choice, kMargin);
 }
 
-std::string why_chosen(const TuningEntry& entry, const Stopwatch& watch) {
-  return entry.ways.empty() ? std::string("as timed before (troika doctor --tuning)")
-                            : fmt::format("the fastest, timed in {:.2f} s: {}", watch.seconds(),
-                                          times_text(entry));
+// One block of a GPT is as all others.
+nn::ModelOptions model_to_time(const RunStart& run) {
+  auto model = run.options.model;
+  if (model.name != "gpt") return model;
+  model.layers = 1;
+  model.context = shape_of(run, at::kFloat).length;
+  return model;
 }
 
-// Of the whole run, at most; a run that the clock ends counts as long.
-int64_t passes_of(const TrainOptions& options, const data::Dataset& dataset, int ranks) {
-  const auto& trainer = options.trainer;
-  constexpr auto kMany = std::numeric_limits<int64_t>::max();
-  const int64_t of_an_epoch = dataset.size() / global_batch(options, ranks);
-  const int64_t of_epochs = trainer.max_epochs < 0 ? kMany : trainer.max_epochs * of_an_epoch;
-  return trainer.max_steps < 0 ? of_epochs : std::min(of_epochs, trainer.max_steps);
+std::string describe(const nn::ModelOptions& model, int64_t batch, at::ScalarType type) {
+  const auto sizes = model.name == "gpt"
+                         ? fmt::format("{} x {}, width {}, {} classes", batch, model.context,
+                                       model.width, model.vocab_size)
+                         : fmt::format("{} x {} x {} x {}", batch, model.in_channels,
+                                       model.image_size, model.image_size);
+  return fmt::format("{}, {}, {}", model.name, sizes, c10::toString(type));
+}
+
+// Medians of steps that wait for the slowest rank: a thread that the system moves makes some of
+// its passes slow, and has the fastest ones of one that it leaves alone. Ranks change their ways
+// together.
+std::vector<double> time_bindings(const comm::Group& group, const std::function<double()>& pass,
+                                  const std::vector<Processors>& ways) {
+  constexpr double kSeconds = 1, kSecondsOfATurn = 0.05;
+  const auto decided = [&](double own) {
+    const auto number = at::scalar_tensor(own, at::kDouble);
+    group.broadcast(number, 0, {.label = "timing of threads"});
+    return number.item<double>();
+  };
+  pass();
+  const double passes = decided(std::clamp(std::floor(kSecondsOfATurn / pass()), 1.0, 100.0));
+  const auto rounds = nn::take_turns(
+      ways.size(), kSeconds,
+      [&](size_t way) {
+        const CpuBinding binding(ways[way]);
+        group.barrier({.label = "timing of threads"});
+        const Stopwatch turn;
+        for (int i = 0; i < static_cast<int>(passes); ++i) {
+          pass();
+          group.barrier({.label = "timing of threads"});
+        }
+        return turn.seconds() / passes;
+      },
+      [&](bool goes_on) { return decided(goes_on ? 1 : 0) > 0; });
+  std::vector<double> medians;
+  for (const auto& one : rounds) medians.push_back(spread_of(one).median);
+  return medians;
 }
 
 }  // namespace
@@ -132,40 +134,34 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
   if (model.name != "gpt" || model.attn_implementation != kAutomatic || ways.size() == 1) {
     return model;
   }
-  const bool is_main = group.rank() == 0;
-  const auto say = [&](const std::string& choice, const std::string& why) {
-    if (!is_main || !options.trainer.enable_model_summary) return;
-    log::info("attention: {}, {} (model.attn_implementation)", choice, why);
-  };
   const auto placement = Placement::of(options, group);
   if (!placement.device.is_cpu()) return model;
+  const RunStart run{options, dataset, group, folder};
+  const auto shape = shape_of(run, placement.precision.compute);
+  const auto rule = nn::resolve(nn::Attention::automatic, at::kCPU, shape.type, /*dropout=*/0);
+  StartChoice choice{
+      .subject = "attention",
+      .option = "model.attn_implementation",
+      .what = fmt::format("attention of {} heads, {} x {}, {}", shape.batch * shape.heads,
+                          shape.length, shape.size, c10::toString(shape.type)),
+      .names = {nn::attention_name(rule)},
+      .time = [&] { return nn::time_attention(shape, ways); }};
   const auto saved = choice_of_checkpoint(
-      options, group, folder, [](const TrainOptions& of) { return of.model.attn_implementation; });
+      run, [](const TrainOptions& of) { return of.model.attn_implementation; });
   if (!saved.empty() && saved != kAutomatic) {
     model.attn_implementation = saved;
-    say(saved, "as in the checkpoint");
+    say(run, choice, saved, "as in the checkpoint");
     return model;
   }
   if (model.dropout > 0) {
-    say(nn::attention_name(nn::Attention::eager),
+    say(run, choice, nn::attention_name(nn::Attention::eager),
         "whose dropout is the same on any number of ranks");
     return model;
   }
-  if (!may_time(options)) {
-    const auto type = placement.precision.compute;
-    say(nn::attention_name(nn::resolve(nn::Attention::automatic, at::kCPU, type, /*dropout=*/0)),
-        why_by_default(options));
-    return model;
-  }
-  std::vector<std::string> names;
-  for (const auto way : ways) names.push_back(nn::attention_name(way));
-  const auto shape =
-      shape_of(options, dataset, replicas_of(options, group), placement.precision.compute);
-  const Stopwatch watch;
-  const auto entry = fastest(group, TuningFile::of_user(), question_of(shape), names,
-                             [&] { return nn::time_attention(shape, ways); });
-  model.attn_implementation = entry.choice;
-  say(entry.choice, why_chosen(entry, watch));
+  if (takes_rule(run, choice)) return model;
+  choice.names.clear();
+  for (const auto way : ways) choice.names.push_back(nn::attention_name(way));
+  model.attn_implementation = timed(run, choice, /*margin=*/0);
   return model;
 }
 
@@ -176,46 +172,88 @@ std::string tuned_memory_format(const TrainOptions& options, const data::Dataset
   if (asked != kAutomatic || model.name.empty() || model.name == "gpt" || model.name == "mlp") {
     return asked;
   }
-  // ZeRO cuts weights by their dimensions.
-  const auto plan = resolve_plan(options, cluster_of(group));
-  if (plan.exchange.method == layout::ExchangeMethod::zero) return asked;
-  const auto say = [&](const std::string& choice, const std::string& why) {
-    if (group.rank() != 0 || !options.trainer.enable_model_summary) return;
-    log::info("memory format: {}, {} (trainer.memory_format)", choice, why);
-  };
+  const RunStart run{options, dataset, group, folder};
+  if (keeps_weights_contiguous(run)) return asked;
   const auto placement = Placement::of(options, group);
   if (!placement.device.is_cpu()) return asked;
-  const auto saved = choice_of_checkpoint(
-      options, group, folder, [](const TrainOptions& of) { return of.trainer.memory_format; });
-  if (!saved.empty()) {
-    say(nn::memory_format_name(nn::parse_memory_format(saved, placement.precision)),
-        "as in the checkpoint");
-    return saved;
-  }
   const auto rule = placement.memory_format;
-  if (!may_time(options)) {
-    say(nn::memory_format_name(rule), why_by_default(options));
-    return asked;
-  }
-  const int replicas = plan.mesh.replicas(0);
-  if (passes_of(options, dataset, replicas) < kPassesWorthTiming) return asked;
   const std::vector formats{rule, rule == at::MemoryFormat::ChannelsLast
                                       ? at::MemoryFormat::Contiguous
                                       : at::MemoryFormat::ChannelsLast};
-  std::vector<std::string> names;
-  for (const auto format : formats) names.push_back(nn::memory_format_name(format));
-  const int64_t batch = (global_batch(options, replicas) + replicas - 1) / replicas;
-  constexpr double kMargin = 0.03;
-  const Stopwatch watch;
-  const auto entry = fastest(
-      group, TuningFile::of_user(),
-      question_of(fmt::format("memory format of {}, {} x {} x {} x {}, {}", model.name, batch,
-                              model.in_channels, model.image_size, model.image_size,
-                              c10::toString(placement.precision.compute))),
-      names, [&] { return nn::time_memory_formats(model, batch, placement.precision, formats); },
-      kMargin);
-  say(entry.choice, why_chosen(entry, watch));
-  return entry.choice;
+  const int64_t batch = batch_of(run);
+  StartChoice choice{
+      .subject = "memory format",
+      .option = "trainer.memory_format",
+      .what = "memory format of " + describe(model, batch, placement.precision.compute),
+      .names = {},
+      .time = [&] { return nn::time_memory_formats(model, batch, placement.precision, formats); }};
+  for (const auto format : formats) choice.names.push_back(nn::memory_format_name(format));
+  return tuned_order(run, choice, [](const TrainOptions& of) { return of.trainer.memory_format; });
+}
+
+std::string tuned_weight_layout(const TrainOptions& options, const data::Dataset& dataset,
+                                const comm::Group& group, const std::filesystem::path& folder) {
+  const auto& asked = options.trainer.weight_layout;
+  if (asked != kAutomatic || options.model.name != "gpt") return asked;
+  const RunStart run{options, dataset, group, folder};
+  if (keeps_weights_contiguous(run)) return asked;
+  const auto placement = Placement::of(options, group);
+  if (!placement.device.is_cpu()) return asked;
+  const std::vector layouts{nn::WeightLayout::in_out, nn::WeightLayout::out_in};
+  const auto shape = shape_of(run, placement.precision.compute);
+  const int64_t rows = shape.batch * shape.length;
+  StartChoice choice{.subject = "weight layout",
+                     .option = "trainer.weight_layout",
+                     .what = fmt::format("weight layout of linear layers of width {}, {} rows, {}",
+                                         options.model.width, rows, c10::toString(shape.type)),
+                     .names = {},
+                     .time = [&] {
+                       return nn::time_weight_layouts(rows, options.model.width,
+                                                      placement.precision, layouts);
+                     }};
+  for (const auto layout : layouts) choice.names.push_back(nn::weight_layout_name(layout));
+  return tuned_order(run, choice, [](const TrainOptions& of) { return of.trainer.weight_layout; });
+}
+
+Processors tuned_cpu_bind(const TrainOptions& options, const data::Dataset& dataset,
+                          const comm::Group& group) {
+  const auto& asked = options.trainer.cpu_bind;
+  if (asked != kAutomatic) return asked_cpu_bind(options, group);
+  if (options.model.name.empty()) return {};
+  const auto placement = Placement::of(options, group);
+  const auto share = share_of(group);
+  if (!placement.device.is_cpu() || !share.divides) return {};
+  const RunStart run{options, dataset, group, {}};
+  const int64_t batch = batch_of(run);
+  const auto model = model_to_time(run);
+  const std::vector<Processors> ways{{}, share.processors};
+  const StartChoice choice{.subject = "thread placement",
+                           .option = "trainer.cpu_bind",
+                           .what = fmt::format("threads of {} processes on {} processors, {}",
+                                               share.processes, allowed_processors().size(),
+                                               describe(model, batch, placement.precision.compute)),
+                           .names = {"none", "cores"},
+                           .time = [&] {
+                             nn::TimedPass pass(model, batch, placement.precision);
+                             return time_bindings(
+                                 group, [&] { return pass.seconds(placement.memory_format); },
+                                 ways);
+                           }};
+  if (takes_rule(run, choice) || !is_worth_timing(run)) return {};
+  return timed(run, choice, kMargin) == choice.names.front() ? Processors() : share.processors;
+}
+
+Processors asked_cpu_bind(const TrainOptions& options, const comm::Group& group) {
+  if (options.trainer.cpu_bind != "cores") return {};
+  const auto share = share_of(group);
+  if (!share.problem.empty()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "ranks cannot have cores of their own",
+                 .got = share.problem,
+                 .expected = "ranks with the same processors, one at least for each thread",
+                 .hint = "trainer.cpu_bind=none leaves threads to the system"});
+  }
+  return share.processors;
 }
 
 }  // namespace troika::train

@@ -9,6 +9,7 @@
 #include "troika/data/dataset.h"
 #include "troika/nn/attention.h"
 #include "troika/train/options.h"
+#include "troika/train/tuning/cpu_binding.h"
 #include "troika/train/tuning/tuning_file.h"
 
 namespace troika::train {
@@ -36,5 +37,21 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
 inline constexpr int64_t kPassesWorthTiming = 500;
 std::string tuned_memory_format(const TrainOptions& options, const data::Dataset& dataset,
                                 const comm::Group& group, const std::filesystem::path& folder);
+
+// The same for options.trainer.weight_layout of a GPT (nn/weight_layout.h).
+std::string tuned_weight_layout(const TrainOptions& options, const data::Dataset& dataset,
+                                const comm::Group& group, const std::filesystem::path& folder);
+
+// The processors that this rank's threads that compute are to be bound to (cpu_binding.h); none
+// where they are left to the system. With "auto", for models of ours on CPUs whose ranks share
+// processors, the fastest() of both: forward and backward passes of a fresh model, of one block
+// with a GPT, while all ranks compute. Left to the system are, besides, runs that tuned_model() and
+// tuned_memory_format() time nothing for; a resumed run may choose otherwise, as bits do not depend
+// on it. Binding is to save more than 3 %. The same choice on all ranks, which call this; blocks.
+Processors tuned_cpu_bind(const TrainOptions& options, const data::Dataset& dataset,
+                          const comm::Group& group);
+// The same without timing: none for "auto". With "cores", throws Error(usage) where processors
+// cannot be divided; where each rank has its own already, there is nothing to bind.
+Processors asked_cpu_bind(const TrainOptions& options, const comm::Group& group);
 
 }  // namespace troika::train

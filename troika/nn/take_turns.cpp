@@ -1,0 +1,30 @@
+#include "troika/nn/take_turns.h"
+
+#include <algorithm>
+
+#include "troika/base/clock.h"
+
+namespace troika::nn {
+
+std::vector<std::vector<double>> take_turns(size_t ways, double seconds,
+                                            const std::function<double(size_t)>& time,
+                                            const std::function<bool(bool)>& agree) {
+  constexpr int kRounds = 5;
+  const Stopwatch whole;
+  std::vector<std::vector<double>> rounds(ways);
+  for (size_t way = 0; way < ways; ++way) time(way);
+  for (int round = 1; round <= kRounds; ++round) {
+    for (size_t way = 0; way < ways; ++way) rounds[way].push_back(time(way));
+    const bool goes_on = whole.seconds() < seconds;
+    if (!(agree ? agree(goes_on) : goes_on)) break;
+  }
+  return rounds;
+}
+
+std::vector<double> least_of(const std::vector<std::vector<double>>& rounds) {
+  std::vector<double> least;
+  for (const auto& one : rounds) least.push_back(*std::ranges::min_element(one));
+  return least;
+}
+
+}  // namespace troika::nn
