@@ -8,6 +8,7 @@
 #include "troika/nn/dense.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/gelu.h"
+#include "troika/nn/layer_norm.h"
 #include "troika/nn/layers.h"
 #include "troika/nn/models.h"
 #include "troika/nn/output_layer.h"
@@ -71,22 +72,22 @@ at::Tensor sum(const at::Tensor& stream, const at::Tensor& output) {
   return stream + output.to(stream.scalar_type());
 }
 
-torch::nn::LayerNorm layer_norm(int64_t width) {
+torch::nn::LayerNorm make_layer_norm(int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
 class TransformerBlock : public torch::nn::Module {
  public:
   TransformerBlock(const ModelOptions& options, double residual_deviation)
-      : ln_1_(register_module("ln_1", layer_norm(options.width))),
+      : ln_1_(register_module("ln_1", make_layer_norm(options.width))),
         attn_(
             register_module("attn", std::make_shared<SelfAttention>(options, residual_deviation))),
-        ln_2_(register_module("ln_2", layer_norm(options.width))),
+        ln_2_(register_module("ln_2", make_layer_norm(options.width))),
         mlp_(register_module("mlp", std::make_shared<FeedForward>(options, residual_deviation))) {}
 
   at::Tensor forward(const at::Tensor& input) {
-    const at::Tensor inner = sum(input, attn_->forward(ln_1_->forward(input)));
-    return sum(inner, mlp_->forward(ln_2_->forward(inner)));
+    const at::Tensor inner = sum(input, attn_->forward(layer_norm(*ln_1_, input)));
+    return sum(inner, mlp_->forward(layer_norm(*ln_2_, inner)));
   }
 
  private:
@@ -146,14 +147,14 @@ std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
                      std::make_shared<TransformerBlock>(options, residual_deviation));
   }
 
-  auto ln_f = model->place("transformer.ln_f", layer_norm(options.width));
+  auto ln_f = model->place("transformer.ln_f", make_layer_norm(options.width));
   // lm_head is wte itself, not a second registration: an optimizer given parameters() would
   // update it twice a step.
   model->add_block({"head",
                     {"transformer.ln_f"},
                     {"transformer.wte.weight"},
                     [=](const at::Tensor& input, const OutputLayer& output) {
-                      return output(ln_f->forward(input), wte->weight);
+                      return output(layer_norm(*ln_f, input), wte->weight);
                     }});
   return model;
 }
