@@ -11,5 +11,7 @@ void conform(Group group);
 void conform_in_moving(Group& group);
 // The part of it about messages between two ranks; called by conform_in_moving().
 void conform_in_messages(Group& group);
+// The part of it about groups that only their members make; called by conform_in_moving().
+void conform_in_groups(const Group& group);
 
 }  // namespace troika::comm

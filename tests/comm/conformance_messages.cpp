@@ -151,10 +151,10 @@ void check_receives_from_any(const Group& group) {
   if (group.size() == 1) return;
   const auto tensor = at::full({2'000}, 0, at::kLong);
   const auto backend = group.backend();
-  if (backend != "local" && backend != "shm" && backend != "mpi") {
+  if (backend != "local" && backend != "shm" && backend != "tcp" && backend != "mpi") {
     EXPECT_ERROR(group.receive_any(tensor), ErrorKind::usage,
                  "[comm] back end " + std::string(backend) +
-                     " cannot receive from any rank; expected local, shm or mpi, or a rank to "
+                     " cannot receive from any rank; expected local, shm, tcp or mpi, or a rank to "
                      "receive from");
     return;
   }

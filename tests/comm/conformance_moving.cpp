@@ -234,6 +234,7 @@ void conform_in_moving(Group& group) {
   check_queued_calls(group);
   check_split(group);
   if (group.size() <= 3) check_many_splits(group);
+  conform_in_groups(group);
   check_wrong_arguments(group);
 }
 

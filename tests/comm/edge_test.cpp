@@ -265,8 +265,8 @@ TEST(Edge, WrongArgumentsAreRefused) {
     EXPECT_ERROR(group.edge_to(group.rank()), ErrorKind::usage,
                  "[comm] no such peer for a message; got " + std::to_string(group.rank()) +
                      ", expected another rank of 0 to 1");
-    EXPECT_ERROR(group.edge_from(other, 8192), ErrorKind::usage,
-                 "[comm] no such tag; got 8192, expected 0 to 8191");
+    EXPECT_ERROR(group.edge_from(other, 8191), ErrorKind::usage,
+                 "[comm] no such tag; got 8191, expected 0 to 8190");
     EXPECT_ERROR(group.edge_from(other, 0, {.depth = 0}), ErrorKind::usage,
                  "[comm] no such depth of an edge; got 0, expected 1 to 65535");
     EXPECT_ERROR(

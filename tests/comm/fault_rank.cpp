@@ -15,6 +15,7 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/comm/edge.h"
 #include "troika/comm/world.h"
 
 namespace troika::comm {
@@ -132,6 +133,54 @@ void send_too_much(const Group& group, const Plan& plan) {
   if (group.rank() == next) group.receive(at::ones({kFew}), plan.victim).wait();
 }
 
+// The others wait for a tensor of the victim's edges, or, with `when` "edge_full", for the victim
+// to receive of theirs, which are full. Each has got one tensor before.
+void work_over_edges(const Group& group, const Plan& plan, const News& news, at::Tensor& tensor,
+                     Stopwatch& watch) {
+  const EdgeOptions how{.depth = 2, .label = "step"};
+  const bool is_victim = group.rank() == plan.victim;
+  const bool victim_sends = plan.when == "edge";
+  tensor = at::ones({1 << 18});
+  for (int r = 0; is_victim && r < group.size(); ++r) {
+    if (r == group.rank()) continue;
+    if (victim_sends) group.edge_to(r, 5, how).send(tensor).wait();
+    if (!victim_sends) group.edge_from(r, 5, how).receive();
+  }
+  if (is_victim) {
+    group.barrier({.label = "ready"});
+    return misbehave(plan, news);
+  }
+  if (victim_sends) {
+    const auto edge = group.edge_from(plan.victim, 5, how);
+    edge.receive();
+    group.barrier({.label = "ready"});
+    watch.restart();
+    edge.receive();
+    return;
+  }
+  const auto edge = group.edge_to(plan.victim, 5, how);
+  edge.send(tensor);
+  group.barrier({.label = "ready"});
+  watch.restart();
+  for (int i = 0; i < 8; ++i) edge.send(tensor);
+}
+
+// Rank 0 and rank 1 do not agree about the edge between them; the others wait in "next".
+void mismatch_edges(const Group& group, const Plan& plan) {
+  if (group.rank() == 0) {
+    const int tag = plan.fault == "edge_tag" ? 6 : 5;
+    const auto edge = group.edge_to(1, tag, {.depth = plan.fault == "edge_depth" ? 3 : 2});
+    edge.send(at::ones({2, 4}));
+  }
+  // Nobody else comes to a deadline.
+  if (plan.fault == "edge_tag" && group.rank() != 1) wait_for_permission(plan);
+  if (group.rank() != 1) return;
+  const auto edge = group.edge_from(0, 5, {.label = "step"});
+  if (plan.fault == "edge_shape") return edge.receive_into(at::ones({4, 2}));
+  if (plan.fault == "edge_dtype") return edge.receive_into(at::ones({2, 4}, at::kDouble));
+  edge.receive();
+}
+
 // `tensor` outlives the call: to free it takes milliseconds, which are not of the news.
 void work(const Group& group, const Plan& plan, const News& news, at::Tensor& tensor,
           Stopwatch& watch) {
@@ -149,6 +198,7 @@ void work(const Group& group, const Plan& plan, const News& news, at::Tensor& te
     watch.restart();
     return arriving.wait();
   }
+  if (plan.when.starts_with("edge")) return work_over_edges(group, plan, news, tensor, watch);
   if (plan.when == "during") {
     tensor = at::ones({16 << 20});
     group.barrier({.label = "filled"});
@@ -164,6 +214,7 @@ void work(const Group& group, const Plan& plan, const News& news, at::Tensor& te
   watch.restart();
   if (plan.fault == "drop") drop(group, plan);
   if (plan.fault.starts_with("message")) send_too_much(group, plan);
+  if (plan.fault.starts_with("edge")) mismatch_edges(group, plan);
   if (plan.fault == "leave" && plan.when == "before" && victim) return;
   call_step(group, plan);
   if (plan.fault == "leave" && victim) return;
@@ -199,7 +250,8 @@ Outcome run(const Plan& plan, const News& news) {
   double milliseconds = 0;
   Clock::time_point when;
   try {
-    const bool waits_long = plan.fault != "stop" && plan.fault != "delay";
+    const bool waits_long =
+        plan.fault != "stop" && plan.fault != "delay" && plan.fault != "edge_tag";
     const Group group =
         world({.backend = plan.backend,
                .group = {.timeout = waits_long ? Milliseconds(60'000) : Milliseconds(1500),

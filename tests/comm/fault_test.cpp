@@ -1,168 +1,23 @@
 // What the other ranks of a job get to know when one misbehaves: processes, on every back end.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <map>
 #include <set>
-#include <sstream>
 #include <string>
 #include <tuple>
-#include <vector>
+#include <utility>
 
-#include "tests/comm/fault_rank.h"
-#include "troika/base/clock.h"
+#include "tests/comm/fault_job.h"
 #include "troika/base/error.h"
-#include "troika/base/temporary_folder.h"
-#include "troika/cluster/port.h"
 #include "troika/comm/flight_report.h"
 
 namespace troika::comm {
 namespace {
 
-constexpr int kRanks = 3;
-constexpr std::chrono::seconds kPatience{60};
-
-struct Told {
-  pid_t pid = 0;
-  double milliseconds = 0;
-  int kind = 0;
-  double when = 0;
-  std::string what;
-};
-
-// A job of ranks of fault_rank, started as its back end wants.
-class Job {
- public:
-  Job(const std::string& backend, const std::string& fault, const std::string& when, int victim = 1,
-      int ranks = kRanks, int nodes = 1) {
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    for (const char* name : {"news", "permission"}) ::mkfifo((folder_ / name).c_str(), 0600);
-    // Open both ways: neither side waits for the other to open.
-    news_ = ::open((folder_ / "news").c_str(), O_RDWR);
-    permission_ = ::open((folder_ / "permission").c_str(), O_RDWR);
-    if (backend == "mpi") {
-      spawn_mpirun(fault, when, victim, ranks);
-      return;
-    }
-    const FaultPlan plan{backend, fault, when, folder_.path(), victim};
-    const auto port = std::to_string(cluster::free_port());
-    for (int r = 0; r < ranks; ++r) {
-      const int on_node = ranks / nodes;
-      fork_rank(plan,
-                {{"RANK", r},
-                 {"LOCAL_RANK", r % on_node},
-                 {"GROUP_RANK", r / on_node},
-                 {"WORLD_SIZE", ranks},
-                 {"LOCAL_WORLD_SIZE", on_node}},
-                port);
-    }
-  }
-  ~Job() {
-    for (const pid_t pid : {victim_}) {
-      if (pid > 0) ::kill(pid, SIGKILL);
-    }
-    int status = 0;
-    while (::waitpid(-1, &status, 0) > 0) {
-    }
-    ::close(news_);
-    ::close(permission_);
-  }
-
-  // The last words of the ranks asked for.
-  std::map<int, Told> hear(const std::set<int>& ranks) {
-    std::map<int, Told> told;
-    const auto deadline = Deadline::after(kPatience);
-    while (told.size() < ranks.size() && !deadline.passed()) {
-      pollfd entry{news_, POLLIN, 0};
-      if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) <= 0) break;
-      char bytes[8192];
-      text_.append(bytes, static_cast<size_t>(std::max<ssize_t>(0, ::read(news_, bytes, 8192))));
-      for (size_t end = 0; (end = text_.find('\n')) != std::string::npos; text_.erase(0, end + 1)) {
-        std::istringstream line(text_.substr(0, end));
-        int rank = 0;
-        Told words;
-        line >> rank >> words.pid >> words.milliseconds >> words.kind >> words.when >> std::ws;
-        std::getline(line, words.what);
-        if (words.what == "victim") {
-          victim_ = words.pid;
-        } else if (ranks.contains(rank)) {
-          EXPECT_THAT(words.what, testing::Not(testing::HasSubstr("left behind"))) << rank;
-          told[rank] = words;
-        }
-      }
-    }
-    return told;
-  }
-  // Until one of the ranks, a fork of this process, has stopped itself.
-  static void await_stop() {
-    siginfo_t stopped{};
-    while (::waitid(P_ALL, 0, &stopped, WSTOPPED | WNOWAIT) < 0 && errno == EINTR) {
-    }
-  }
-  void permit() const { EXPECT_EQ(::write(permission_, "x", 1), 1); }
-  std::filesystem::path record() const { return folder_ / "record"; }
-
- private:
-  // A fork of the test, which has no other threads, starts ten times faster than a program.
-  void fork_rank(const FaultPlan& plan, const std::map<std::string, int>& numbers,
-                 const std::string& port) {
-    if (::fork() != 0) return;
-    const int out = ::open((folder_ / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    ::dup2(out, 1);
-    ::dup2(out, 2);
-    for (const auto& [name, number] : numbers) {
-      ::setenv(name.c_str(), std::to_string(number).c_str(), 1);
-    }
-    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-    ::setenv("MASTER_PORT", port.c_str(), 1);
-    ::_exit(run_fault_rank(plan));
-  }
-  void spawn_mpirun(const std::string& fault, const std::string& when, int victim, int ranks) {
-    std::vector<std::string> words{TROIKA_MPIEXEC,
-                                   "--allow-run-as-root",
-                                   "--oversubscribe",
-                                   "--enable-recovery",
-                                   "-n",
-                                   std::to_string(ranks),
-                                   TROIKA_FAULT_RANK,
-                                   "mpi",
-                                   fault,
-                                   when,
-                                   folder_.path().string(),
-                                   std::to_string(victim)};
-    std::vector<char*> arguments;
-    for (auto& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 1, (folder_ / "out").c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
-    posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    pid_t pid = 0;
-    EXPECT_EQ(::posix_spawn(&pid, words[0].c_str(), &actions, nullptr, arguments.data(), environ),
-              0);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-
-  const TemporaryFolder folder_;
-  int news_ = -1;
-  int permission_ = -1;
-  pid_t victim_ = 0;
-  std::string text_;
-};
-
 class Faults : public testing::TestWithParam<const char*> {
  protected:
   // What every rank but the victim was told.
-  static void expect_survivors(Job& job, int victim, ErrorKind kind, double at_most_ms,
+  static void expect_survivors(FaultJob& job, int victim, ErrorKind kind, double at_most_ms,
                                const testing::Matcher<std::string>& what) {
     std::set<int> survivors{0, 1, 2};
     survivors.erase(victim);
@@ -186,10 +41,6 @@ struct Case {
 };
 constexpr Case kMoments[] = {{1, "before"}, {1, "during"}, {1, "after"}, {0, "during"}};
 constexpr Case kBetweenCalls[] = {{1, "before"}, {1, "after"}, {0, "after"}};
-// Milliseconds in which a rank is told that would else wait for the time-out of a minute.
-constexpr double kAtOnce = 20'000;
-// The same where the time-out is 1.5 seconds.
-constexpr double kAfterTimeout = 1500 + 5000;
 
 std::string describe(const Case& row) {
   return fmt::format("rank {} {}", row.victim, row.when);
@@ -198,7 +49,7 @@ std::string describe(const Case& row) {
 TEST_P(FaultsEverywhere, AKilledRankIsNamedAtOnce) {
   for (const auto& row : kMoments) {
     SCOPED_TRACE(describe(row));
-    Job job(GetParam(), "kill", row.when, row.victim);
+    FaultJob job(GetParam(), "kill", row.when, row.victim);
     expect_survivors(job, row.victim, ErrorKind::peer, kAtOnce,
                      testing::HasSubstr(fmt::format("rank {} is gone", row.victim)));
   }
@@ -207,8 +58,8 @@ TEST_P(FaultsEverywhere, AKilledRankIsNamedAtOnce) {
 // Rank 0, which would pass the news on, is stopped.
 TEST(FaultsInSharedMemory, ADeathIsSeenByEveryRankItself) {
   constexpr int kMany = 5;
-  Job job("shm", "kill_unserved", "during", 1, kMany);
-  Job::await_stop();
+  FaultJob job("shm", "kill_unserved", "during", 1, kMany);
+  FaultJob::await_stop();
   job.permit();
   const auto told = job.hear({2, 3, 4});
   ASSERT_EQ(told.size(), 3U) << "a survivor hangs, or ended without a word";
@@ -221,7 +72,7 @@ TEST(FaultsInSharedMemory, ADeathIsSeenByEveryRankItself) {
 TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
   for (const auto& row : kMoments) {
     SCOPED_TRACE(describe(row));
-    Job job(GetParam(), "stop", row.when, row.victim);
+    FaultJob job(GetParam(), "stop", row.when, row.victim);
     expect_survivors(job, row.victim, ErrorKind::timeout, kAfterTimeout,
                      testing::HasSubstr(fmt::format("rank {} does not answer", row.victim)));
     EXPECT_THAT(flight_report(job.record()),
@@ -232,7 +83,7 @@ TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
 TEST_P(Faults, ALateRankIsNamedAtTheDeadline) {
   for (const auto& row : kBetweenCalls) {
     SCOPED_TRACE(describe(row));
-    Job job(GetParam(), "delay", row.when, row.victim);
+    FaultJob job(GetParam(), "delay", row.when, row.victim);
     const auto missed = row.when == std::string("before") ? "'step'" : "'next'";
     const auto named = fmt::format("rank {} has not called it", row.victim);
     expect_survivors(job, row.victim, ErrorKind::timeout, kAfterTimeout,
@@ -247,7 +98,7 @@ TEST_P(Faults, ALateRankIsNamedAtTheDeadline) {
 }
 
 TEST_P(Faults, ARankThatIsLateWithinTheDeadlineIsNoFault) {
-  Job job(GetParam(), "late", "during");
+  FaultJob job(GetParam(), "late", "during");
   job.permit();
   const auto told = job.hear({0, 1, 2});
   ASSERT_EQ(told.size(), 3U);
@@ -257,7 +108,7 @@ TEST_P(Faults, ARankThatIsLateWithinTheDeadlineIsNoFault) {
 TEST_P(Faults, ARankThatLeavesEarlyIsNamedAtOnce) {
   for (const auto& row : kBetweenCalls) {
     SCOPED_TRACE(describe(row));
-    Job job(GetParam(), "leave", row.when, row.victim);
+    FaultJob job(GetParam(), "leave", row.when, row.victim);
     expect_survivors(job, row.victim, ErrorKind::peer, kAtOnce,
                      testing::HasSubstr(fmt::format(
                          "rank {} has left and takes no part in all_reduce #", row.victim)));
@@ -275,7 +126,7 @@ TEST_P(FaultsEverywhere, ARankThatSendsNoMessageIsNamed) {
     SCOPED_TRACE(fmt::format("{} of rank {}", fault, victim));
     std::set<int> survivors{0, 1, 2, 3, 4};
     survivors.erase(victim);
-    Job job(GetParam(), fault, "receive", victim, kMany);
+    FaultJob job(GetParam(), fault, "receive", victim, kMany);
     const auto told = job.hear(survivors);
     job.permit();
     ASSERT_EQ(told.size(), survivors.size()) << "a survivor hangs, or ended without a word";
@@ -291,7 +142,7 @@ TEST_P(FaultsEverywhere, ARankThatSendsNoMessageIsNamed) {
 // Shared memory knows it at once; messages of the others may still be on their way.
 TEST_P(Faults, AGroupThatTheSenderHasDroppedGivesNoMessage) {
   const bool at_once = GetParam() == std::string("shm");
-  Job job(GetParam(), "drop", "before", 0);
+  FaultJob job(GetParam(), "drop", "before", 0);
   const auto told = job.hear({1, 2});
   ASSERT_EQ(told.size(), 2U) << "a rank ended without a word";
   for (const auto& [rank, words] : told) {
@@ -306,7 +157,7 @@ TEST_P(Faults, MismatchesAreToldToAllRanks) {
                                               {"count", 0, "rank 0: all_reduce #1 'step'"},
                                               {"dtype", 1, "rank 1: all_reduce #1 'step'"}}) {
     SCOPED_TRACE(fault);
-    Job job(GetParam(), fault, "before", victim);
+    FaultJob job(GetParam(), fault, "before", victim);
     const auto told = job.hear({0, 1, 2});
     ASSERT_EQ(told.size(), 3U);
     for (const auto& [rank, words] : told) {
@@ -322,7 +173,7 @@ TEST_P(Faults, MismatchesAreToldToAllRanks) {
 TEST_P(FaultsEverywhere, AMessageOfAnotherSizeIsToldToAllRanks) {
   for (const auto& [fault, count] : {std::pair("message", 9), {"message_long", 100'000}}) {
     SCOPED_TRACE(fault);
-    Job job(GetParam(), fault, "before", 0);
+    FaultJob job(GetParam(), fault, "before", 0);
     const auto told = job.hear({0, 1, 2});
     ASSERT_EQ(told.size(), 3U);
     for (const auto& [rank, words] : told) {
@@ -360,7 +211,7 @@ void expect_halves_to_be_told(const std::string& backend, int nodes) {
   for (const auto& [fault, ranks, root, low, high, on_mpi] : kRows) {
     if (backend == "mpi" && !on_mpi) continue;
     SCOPED_TRACE(fault);
-    Job job(backend, fault, "halves", root, ranks, nodes);
+    FaultJob job(backend, fault, "halves", root, ranks, nodes);
     std::set<int> all;
     for (int r = 0; r < ranks; ++r) all.insert(r);
     const auto told = job.hear(all);

@@ -1,15 +1,23 @@
-// random_messages BACKEND [--messages=N] [--seed=N], on the ranks that a launcher started, or on
-// four threads for back end local: the ranks send and receive N messages in all, of random sizes,
-// dtypes, tags and peers, one by one, in batches and over edges, in a schedule that all ranks draw
-// from the seed. Each rank waits for them in an order of its own, with a reduction among them now
-// and then. Every element is checked. Ends with 1 where a message is wrong, or where a rank's
-// memory has grown by more than 256 MiB after the first tenth of the messages.
+// random_messages BACKEND [--messages=N] [--seed=N] [--fault=kill|stop|mismatch --victim=RANK], on
+// the ranks that a launcher started, or on four threads for back end local: the ranks send and
+// receive N messages in all, of random sizes, dtypes, tags and peers, one by one, in batches and
+// over edges, in a schedule that all ranks draw from the seed. Each rank waits for them in an order
+// of its own, with a reduction among them now and then. Every element is checked. Ends with 1 where
+// a message is wrong, or where a rank's memory has grown by more than 256 MiB after the first tenth
+// of the messages.
+//
+// With a fault, the victim kills or stops itself after half of the messages, or sends one that the
+// next rank does not expect. Every other rank must get an error within 20 seconds that names the
+// victim; it then prints a line "told of rank RANK".
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
@@ -191,18 +199,34 @@ class Rank {
   std::map<int, std::vector<const Message*>> expected_;  // on the edge from each rank
 };
 
+// What one rank does on purpose after half of the messages.
+struct Fault {
+  std::string kind;  // empty: nothing
+  int victim = 1;
+
+  void commit(const comm::Group& group) const {
+    if (group.rank() != victim) return;
+    if (kind == "kill") ::raise(SIGKILL);
+    if (kind == "stop") ::raise(SIGSTOP);
+    // No other message has this type.
+    if (kind == "mismatch") group.send(at::ones({3}, at::kFloat), (victim + 1) % group.size());
+  }
+};
+
 int64_t held_bytes() {
   const auto usage = test::process_usage();
   return usage.resident_bytes + usage.shared_bytes;
 }
 
-void run(const comm::Group& group, int64_t messages, uint64_t seed) {
+void run(const comm::Group& group, int64_t messages, uint64_t seed, const Fault& fault) {
   Schedule schedule(group.size(), seed);
   Rank rank(group, seed);
   const auto start = Clock::now();
   int64_t base = 0, done = 0, rounds = 0;
+  bool is_committed = false;
   while (done < messages) {
     const auto round = schedule.draw_round();
+    if (done >= messages / 2 && !std::exchange(is_committed, true)) fault.commit(group);
     rank.exchange(round);
     if (schedule.random().below(4) == 0) {
       const auto count = static_cast<int64_t>(1 + schedule.random().below(100'000));
@@ -228,23 +252,61 @@ void run(const comm::Group& group, int64_t messages, uint64_t seed) {
       std::chrono::duration<double>(Clock::now() - start).count(), base >> 20, held_bytes() >> 20);
 }
 
+// Whether this rank was told in time who misbehaves, which is not asked of the victim.
+void run_under_fault(const comm::Group& group, int64_t messages, uint64_t seed,
+                     const Fault& fault) {
+  const auto pids = at::zeros({group.size()}, at::kLong);
+  group.all_gather(pids, at::full({1}, int64_t{::getpid()}, at::kLong));
+  const auto start = Clock::now();
+  try {
+    run(group, messages, seed, fault);
+  } catch (const Error& error) {
+    const auto name = fmt::format("rank {}", fault.victim);
+    const bool is_named = std::string_view(error.what()).find(name) != std::string_view::npos;
+    const bool in_time = Clock::now() - start < std::chrono::seconds(20);
+    if (is_named && in_time && group.rank() != fault.victim) {
+      fmt::print("told of {}: {}\n", name, error.what());
+      std::fflush(stdout);
+    } else {
+      fmt::print(stderr, "rank {}: {}\n", group.rank(), error.what());
+    }
+    // One that is stopped has no other end.
+    const auto pid = static_cast<pid_t>(pids[fault.victim].item<int64_t>());
+    if (fault.kind == "stop" && pid != ::getpid()) ::kill(pid, SIGKILL);
+    return;
+  }
+  throw Error("messages", ErrorKind::failure, {.what = "nobody was told of the fault"});
+}
+
 int main(int argc, char** argv) {
   int64_t messages = 400;
   uint64_t seed = 1;
+  Fault fault;
   for (int i = 2; i < argc; ++i) {
     const std::string_view argument = argv[i];
     const std::string value(argument.substr(argument.find('=') + 1));
     if (argument.starts_with("--messages=")) messages = std::stoll(value);
     if (argument.starts_with("--seed=")) seed = std::stoull(value);
+    if (argument.starts_with("--fault=")) fault.kind = value;
+    if (argument.starts_with("--victim=")) fault.victim = std::stoi(value);
   }
-  const auto body = [&](const comm::Group& group) { run(group, messages, seed); };
+  comm::WorldOptions options;
+  if (fault.kind == "stop") options.group.timeout = Milliseconds(2000);
+  const auto body = [&](const comm::Group& group) {
+    if (fault.kind.empty()) {
+      run(group, messages, seed, fault);
+    } else {
+      run_under_fault(group, messages, seed, fault);
+    }
+  };
   if (argv[1] == std::string_view("local")) {
-    comm::local::run(4, body);
+    comm::local::run(4, body, options.group);
   } else {
-    comm::WorldOptions options;
     options.backend = argv[1];
     body(comm::world(options));
   }
+  // MPI_Finalize would wait for ranks that ended without it.
+  if (!fault.kind.empty()) std::_Exit(0);
   return 0;
 }
 

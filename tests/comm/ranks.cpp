@@ -6,6 +6,7 @@
 //   mismatch  rank 1 calls another collective than the others
 //   levels    ranks on several nodes send no messages inside of them
 //   drive     waits inside of a node let messages between nodes move on; 2 nodes of 2 ranks
+//   progress  messages move while both ranks wait for something else; 2 ranks
 //   outlive   sub-groups inside of nodes outlive the world
 //   throw     rank 1 throws and lives on while the others wait for it
 //   flood     messages that are received late do not keep collectives from going on
@@ -14,7 +15,11 @@
 // to by then: a rank that fails ends every call of the others, also those that they need it no more
 // for.
 #include <ATen/ATen.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +27,7 @@
 
 #include "tests/comm/conformance.h"
 #include "troika/base/error.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/comm/world.h"
 
 namespace troika::comm {
@@ -169,6 +175,36 @@ void drive(const Group& group) {
   }
 }
 
+// Each of two ranks in turn starts its end of a long message and then waits for a word in a pipe,
+// which the other writes once its own end is done.
+void progress(const Group& group) {
+  const TemporaryFolder folder;
+  const auto pipe = group.broadcast_text((folder / "word").string());
+  if (group.rank() == 0) ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  group.barrier();
+  const int other = 1 - group.rank();
+  for (int round = 0; round < 4; ++round) {
+    const bool sends = (group.rank() + round) % 2 == 0;
+    const bool is_away = round / 2 == group.rank();
+    const auto tensor = at::full({4 << 20}, sends ? round : -1, at::kFloat);
+    const auto work = sends ? group.send(tensor, other) : group.receive(tensor, other);
+    char word = 0;
+    const int end = is_away ? ::open(pipe.c_str(), O_RDONLY) : -1;
+    if (is_away) {
+      EXPECT_EQ(::read(end, &word, 1), 1) << "round " << round;
+      work.wait();
+      ::close(end);
+    } else {
+      work.wait(Deadline::after(std::chrono::seconds(30)));
+      const int out = ::open(pipe.c_str(), O_WRONLY);
+      EXPECT_EQ(::write(out, &word, 1), 1);
+      ::close(out);
+    }
+    EXPECT_TRUE(tensor.eq(round).all().item<bool>());
+    group.barrier();
+  }
+}
+
 // Sub-groups go on when handles to the world are gone, here on all ranks but one of each node.
 void outlive(const std::function<Group()>& make) {
   std::optional<Group> world = make();
@@ -252,6 +288,7 @@ int main(int argc, char** argv) {
     if (mode == "sum") comm::sum(make());
     if (mode == "levels") comm::levels(make());
     if (mode == "drive") comm::drive(make());
+    if (mode == "progress") comm::progress(make());
     if (mode == "outlive") comm::outlive(make);
     if (mode == "deadlock") comm::deadlock(make);
     if (mode == "mismatch") comm::mismatch(make);

@@ -53,7 +53,7 @@ class Ranks {
       arenas_.push_back(std::make_shared<Arena>(again(directory), r, size, lifeline));
       auto presence = std::make_shared<Presence>(again(present), r, numbers, lifeline);
       mailboxes_.push_back(std::make_unique<Mailbox>(
-          std::make_shared<Board>(again(board), r, size, std::move(presence)), arenas_.back(),
+          std::make_shared<Board>(again(board), r, size, 0, std::move(presence)), arenas_.back(),
           numbers));
     }
   }

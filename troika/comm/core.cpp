@@ -36,12 +36,18 @@ Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
                             .recorder = recorder_,
                             .owner = {name, station.rank, station.world_ranks, {}, station.backend},
                             .stall_warning = options.stall_warning,
-                            .flight_record = options.flight_record});
+                            .flight_record = options.flight_record,
+                            .fails_alone = station.fails_alone});
 }
 
 Group::Core::~Core() {
   // A program that fails must not first wait for collectives that may never complete.
-  if (std::uncaught_exceptions() > 0) impl_->lifeline()->abandon_for_program();
+  if (std::uncaught_exceptions() > 0) {
+    auto& lifeline = *impl_->lifeline();
+    const auto& station = impl_->station();
+    station.fails_alone ? lifeline.abandon_group_for_program(station.id)
+                        : lifeline.abandon_for_program();
+  }
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
@@ -159,7 +165,7 @@ void Group::Core::run(Job& job) {
   const int64_t sequence = call.print.sequence;
   const at::NoGradGuard no_grad;
   try {
-    impl_->lifeline()->require_live();
+    impl_->lifeline()->require_live(impl_->station().tag_space);
     impl_->lifeline()->require_present(impl_->station().id, sequence);
     const bool cuda = impl_->station().takes_cuda && (on_cuda(job.input) || on_cuda(job.output));
     const auto device = !cuda                 ? c10::Device(c10::kCPU)
@@ -202,11 +208,12 @@ void Group::Core::carry_out(Call& call, Deadline deadline) {
 Error Group::Core::explained(const Error& error, const std::string& what, Milliseconds waited,
                              const std::function<std::string(Deadline)>& who) const {
   auto& lifeline = *impl_->lifeline();
+  const uint32_t space = impl_->station().tag_space;
   if (error.kind() == ErrorKind::usage) return error;
-  if (error.kind() == ErrorKind::timeout && !lifeline.is_cut()) {
+  if (error.kind() == ErrorKind::timeout && !lifeline.is_cut(space)) {
     const auto answer = who(Deadline::after(kAskTime));
     // A rank that timed out earlier may have given up meanwhile, and told who was missing.
-    if (!lifeline.is_cut()) {
+    if (!lifeline.is_cut(space)) {
       return Error(
           "comm", ErrorKind::timeout,
           {.what = fmt::format("{} timed out on {} after {} ms", what,
@@ -216,7 +223,7 @@ Error Group::Core::explained(const Error& error, const std::string& what, Millis
     }
   }
   // This error may be but an echo of the loss that cut the lifeline.
-  const Error cause = lifeline.cause().value_or(error);
+  const Error cause = lifeline.cause(space).value_or(error);
   if (cause.kind() == ErrorKind::usage) return cause;
   return Error("comm", cause.kind(),
                {.what = fmt::format("{} failed on {}: {}", what,
@@ -246,8 +253,14 @@ void Group::Core::fail(const std::exception_ptr& failure) {
     if (cause_) return;
     cause_ = cause;
   }
-  impl_->lifeline()->abandon(cause);
-  impl_->lifeline()->write_flight_records(cause.what());
+  auto& lifeline = *impl_->lifeline();
+  const auto& station = impl_->station();
+  if (station.fails_alone) {
+    lifeline.abandon_group(station.id, cause);
+    return lifeline.write_flight_record_of(station.id, cause.what());
+  }
+  lifeline.abandon(cause);
+  lifeline.write_flight_records(cause.what());
 }
 
 void Group::Core::guarded(const std::function<void()>& body) {
@@ -257,7 +270,7 @@ void Group::Core::guarded(const std::function<void()>& body) {
     refuse_if_failed();
   }
   try {
-    impl_->lifeline()->require_live();
+    impl_->lifeline()->require_live(impl_->station().tag_space);
     body();
   } catch (...) {
     fail(std::current_exception());

@@ -144,7 +144,7 @@ int Group::Core::receive_any(const at::Tensor& tensor, int tag, std::string_view
     throw Error(
         "comm", ErrorKind::usage,
         {.what = fmt::format("back end {} cannot receive from any rank", impl_->station().backend),
-         .expected = "local, shm or mpi, or a rank to receive from"});
+         .expected = "local, shm, tcp or mpi, or a rank to receive from"});
   }
   auto any = make_print_for_any(Direction::receive, tag, kLargestTag, label, site);
   any.type = static_cast<int32_t>(tensor.scalar_type());

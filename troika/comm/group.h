@@ -100,6 +100,18 @@ struct EdgeOptions {
   std::string_view label = {};
 };
 
+struct NewGroupOptions {
+  // A failure of the group ends this group alone, not its world: an error of one of its calls, a
+  // rank that does not come in time, ranks that call different things, an exception that unwinds
+  // past its last handle. Its members are told, each of their calls in it throws, and its messages
+  // under way are dropped. The same on all members. A rank of it that is lost as a process still
+  // ends the world. Groups made of this one fail alone, too, apart from it. Back ends local, shm
+  // and tcp; others throw Error(usage). Each group that has failed keeps one of the 511 numbers of
+  // its members, and the memory that it used for messages, as long as the world lives. On shm,
+  // collectives of such a group do not reduce in place.
+  bool fails_alone = false;
+};
+
 // Messages and bytes of data that this rank has sent for collectives so far, without those needed
 // to agree. Back ends that work in shared memory send nothing.
 struct Counters {
@@ -175,7 +187,7 @@ class Group {
   // Blocks until every rank has come.
   void barrier(const CallOptions& how = {}, Site site = Site::current()) const;
 
-  // Messages between two ranks, matched by tag (0 to 8191) in the order of sending, whatever
+  // Messages between two ranks, matched by tag (0 to 8190) in the order of sending, whatever
   // collectives run meanwhile. They start at once; what arrives is checked and unpacked inside
   // wait(). Sizes and types that differ are an Error(usage) at the receiver. A message whose other
   // end does not come is named by an Error(timeout) at the group's time-out, counted from wait()
@@ -187,7 +199,7 @@ class Group {
 
   // Blocks until a message with this tag is here from any rank, takes it in as receive() does, and
   // returns its rank. Ranks that have all sent take turns, over mpi as MPI sees fit. Not for two
-  // threads with one tag. Back ends local, shm and mpi; others throw Error(usage).
+  // threads with one tag. Back ends local, shm, tcp and mpi; others throw Error(usage).
   int receive_any(const at::Tensor& tensor, int tag = 0, std::string_view label = {},
                   Site site = Site::current()) const;
   // Starts all of these messages, receives first, as torch.distributed.batch_isend_irecv. The Work
@@ -198,7 +210,7 @@ class Group {
              Site site = Site::current()) const;
 
   // One end of an edge (edge.h): a stream of tensors to, or from, another rank, which makes the
-  // other end with the same tag (0 to 8191; edges and messages do not meet). Does not block or
+  // other end with the same tag (0 to 8190; edges and messages do not meet). Does not block or
   // communicate. Throws Error(usage) where this end exists already: it lives as long as the group.
   SendingEdge edge_to(int peer, int tag = 0, const EdgeOptions& options = {}) const;
   ReceivingEdge edge_from(int peer, int tag = 0, const EdgeOptions& options = {}) const;
@@ -215,6 +227,15 @@ class Group {
   // called by two threads at once. A rank can be in at most 511 groups at a time besides the world,
   // over MPI libraries with few tags in fewer; beyond, all members get Error(usage).
   std::optional<Group> split(int color, int key = 0, Site site = Site::current()) const;
+
+  // The same for the ranks of a list, which alone call it; no other rank has to come. Each gives
+  // the same list of different ranks of this group, and becomes the rank in the new one at whose
+  // place it stands. Ranks that are together in several lists make these groups in the same order.
+  // Blocks until all members have called, at most for the time-out: Error(timeout) names one that
+  // has not. Error(usage) for a list without this rank, or for lists that differ. As
+  // torch.distributed's new_group with use_local_synchronization.
+  Group new_group(const std::vector<int>& ranks, const NewGroupOptions& options = {},
+                  Site site = Site::current()) const;
 
   // The measured costs of messages, by which Algorithm::automatic chooses: float64 [5] of latency
   // and bandwidth inside a node, the same between nodes, and seconds to reduce a byte (layout::
@@ -243,6 +264,9 @@ class Group {
   template <typename State>
   std::shared_ptr<State> make_edge(Direction direction, int peer, int tag,
                                    const EdgeOptions& options) const;
+  // The group of these ranks of this one, which agree on both numbers.
+  Group make_part(const std::vector<int>& members, int64_t id, uint32_t tag_space,
+                  const NewGroupOptions& options) const;
   std::shared_ptr<Core> core_;
 };
 

@@ -44,7 +44,7 @@ class PartGroup : public GroupImpl {
   int member(int peer) const { return members_[static_cast<size_t>(peer)]; }
   // A part of a part: the innermost number is the one that is unique.
   uint32_t tagged(uint32_t tag) const {
-    return tag >> kTagBits ? tag : station().tag_space << kTagBits | tag;
+    return tag_space_of(tag) > 0 ? tag : station().tag_space << kTagBits | tag;
   }
 
   const std::shared_ptr<GroupImpl> whole_;
@@ -108,8 +108,8 @@ bool GroupImpl::others_have_left() const {
   });
 }
 
-void GroupImpl::fail_for_any() const {
-  lifeline_->require_live();
+void GroupImpl::fail_for_any(uint32_t tag) const {
+  lifeline_->require_live(tag_space_of(tag));
   if (others_have_left()) {
     throw Error("comm", ErrorKind::peer, {.what = "all other ranks have left"});
   }

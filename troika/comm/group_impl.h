@@ -67,6 +67,10 @@ struct Station {
   bool any_thread = true;
   // Whether await_any() can tell.
   bool receives_any = false;
+  // Whether the failure of one of its parts can be kept from the rest of the world.
+  bool can_fail_alone = false;
+  // Whether this group is such a part, or a part of one: its failure ends it alone.
+  bool fails_alone = false;
   // Whether shortcut() wants to see calls with buffers in CUDA memory.
   bool takes_cuda = false;
 };
@@ -80,8 +84,10 @@ Station world_on_one_node(std::string backend, int rank, int size);
 // kMessageTag may meet a longer message; its wait then throws. Peers are ranks of the group, tags
 // are kinds of messages and what may be added to them, and the tag space of a part of the group in
 // the bits from 16 on. Calls may come from several threads (see Station::any_thread). When the
-// lifeline is cut, waits under way fail with its cause. A receive of an edge that is destroyed
-// before its message came is taken back: the next one gets that message. The latest goes first.
+// lifeline is cut, or the group of the tag space has failed alone, waits under way fail with the
+// cause, and messages that nobody received are as if they had never been. A receive of an edge that
+// is destroyed before its message came is taken back: the next one gets that message. The latest
+// goes first.
 class GroupImpl {
  public:
   GroupImpl(Station station, std::shared_ptr<Lifeline> lifeline);
@@ -142,8 +148,8 @@ class GroupImpl {
  protected:
   // Whether all other ranks have parted in peace.
   bool others_have_left() const;
-  // Throws the reason why await_any() ends without a message.
-  [[noreturn]] void fail_for_any() const;
+  // Throws the reason why await_any() of that tag ends without a message.
+  [[noreturn]] void fail_for_any(uint32_t tag) const;
 
  private:
   const Station station_;
@@ -159,7 +165,13 @@ inline constexpr uint32_t kEdgeFrameTag = 0x6000;
 inline constexpr uint32_t kHeadTag = 0x4000;
 inline constexpr uint32_t kEdgePayloadTag = 0x2000;
 inline constexpr uint32_t kMessageTag = 0;
-inline constexpr int kLargestTag = 0x1fff;
+inline constexpr int kLargestTag = 0x1ffe;
+// Of the messages by which the members of a new group meet, in the group that they are ranks of.
+inline constexpr int kNewGroupTag = 0x1fff;
+// The tag space that a tag of a world's messages has.
+inline uint32_t tag_space_of(uint32_t tag) {
+  return tag >> 16;
+}
 // Whether a tag is of kind kMessageTag.
 inline bool is_message(uint32_t tag) {
   return (tag & 0xe000) == kMessageTag;

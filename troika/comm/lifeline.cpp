@@ -22,15 +22,14 @@ constexpr std::array kKinds{
     std::pair{ErrorKind::failure, "failure: "}, std::pair{ErrorKind::usage, "usage: "},
     std::pair{ErrorKind::peer, "peer: "}, std::pair{ErrorKind::timeout, "timeout: "}};
 
-// The cause with its kind, as one text on the wire.
-std::string with_kind(const Error& cause) {
+}  // namespace
+
+std::string Lifeline::with_kind(const Error& cause) {
   for (const auto& [kind, prefix] : kKinds) {
     if (kind == cause.kind()) return std::string(prefix) + cause.what();
   }
   return cause.what();
 }
-
-}  // namespace
 
 Lifeline::Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank, int world_size)
     : world_rank_(world_rank),
@@ -109,6 +108,10 @@ void Lifeline::require_live() const {
   throw Error(*cause_);
 }
 
+void Lifeline::require_live(uint32_t tag_space) const {
+  if (auto why = is_cut(tag_space) ? cause(tag_space) : std::nullopt) throw Error(*std::move(why));
+}
+
 void Lifeline::explain_broken_connection() const {
   {
     std::unique_lock lock(mutex_);
@@ -174,15 +177,23 @@ void Lifeline::hear_left(int rank, const std::string& farewell) {
     }
   }
   std::optional<Error> hopeless;
+  std::vector<std::pair<uint32_t, Error>> alone;
   {
     const std::lock_guard lock(mutex_);
     departed_.push_back(std::move(departed));
     news_.notify_all();
     for (const auto& [id, group] : groups_) {
       const auto progress = group.recorder->progress();
-      if (progress.running && !hopeless) hopeless = absence(group, progress.sequence);
+      auto error = progress.running ? absence(group, progress.sequence) : std::nullopt;
+      if (!error) continue;
+      if (group.fails_alone) {
+        alone.emplace_back(id, *std::move(error));
+      } else if (!hopeless) {
+        hopeless = std::move(error);
+      }
     }
   }
+  for (const auto& [id, error] : alone) mark_failed(id, error);
   if (hopeless) cut(*hopeless, true);
 }
 
@@ -221,12 +232,21 @@ std::bitset<Lifeline::kTagSpaces> Lifeline::tag_spaces() const {
   std::bitset<kTagSpaces> taken;
   const std::lock_guard lock(mutex_);
   for (const auto& [id, group] : groups_) taken.set(group.tag_space);
+  for (const auto& [space, cause] : failures_) taken.set(space);
   return taken;
 }
 
 void Lifeline::enrol(Enrolment group) {
   const std::lock_guard lock(mutex_);
   const bool watches = group.stall_warning > Milliseconds(0) || !group.flight_record.empty();
+  alone_[group.tag_space] = group.fails_alone;
+  const auto early = std::ranges::find_if(early_failures_, [&](const EarlyFailure& failure) {
+    return failure.id == group.id && failure.first == group.ranks.front();
+  });
+  if (group.fails_alone && early != early_failures_.end()) {
+    failures_.emplace(group.tag_space, early->cause);
+    failed_[group.tag_space] = true;
+  }
   groups_[group.id] = std::move(group);
   if (watches && world_size_ > 1 && !watch_.joinable()) watch_ = std::thread([this] { watch(); });
 }
@@ -251,7 +271,8 @@ void Lifeline::require_present(uint32_t id, int64_t sequence) const {
   if (auto error = absence(group->second, sequence)) throw Error(*error);
 }
 
-std::string Lifeline::answer(const std::string& question) const {
+std::string Lifeline::answer(const std::string& question) {
+  if (hear_of_failure(question)) return {};
   if (question == kAllGroups) return to_text(account());
   if (auto words = answer_about_message(question)) return *std::move(words);
   const auto id = parse_int(question);

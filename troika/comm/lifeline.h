@@ -2,6 +2,7 @@
 // hanging.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <bitset>
 #include <condition_variable>
@@ -55,12 +56,14 @@ struct Enrolment {
   Recorder::Owner owner;
   Milliseconds stall_warning{0};
   std::filesystem::path flight_record;
+  bool fails_alone = false;
 };
 
 // Messages between processes only show that some connection broke, often to a rank that itself gave
 // up over another one. The control plane knows which rank was lost first, within milliseconds, also
 // where the transport would show nothing. One lifeline serves a world and every group split from
-// it: a loss ends them all. It warns of calls that stall, and writes flight records when the world
+// it: a loss ends them all. A group that fails alone is marked by its tag space, which is then not
+// used again. It warns of calls that stall, and writes flight records when the world
 // is lost. All functions may be called from any thread.
 class Lifeline {
  public:
@@ -84,15 +87,23 @@ class Lifeline {
   void wake_with(const void* owner, std::function<void()> wake);
 
   bool is_cut() const { return cut_; }
+  // Whether that is so, or the group of that tag space has failed alone.
+  bool is_cut(uint32_t tag_space) const { return cut_ || failed_[tag_space]; }
+  // Whether a group of that tag space fails alone.
+  bool fails_alone(uint32_t tag_space) const { return alone_[tag_space]; }
   // Whether it was another rank that told of the loss.
   bool heard_of_loss() const { return heard_; }
   // The first loss, if there is one.
   std::optional<Error> cause() const;
+  // That, or else the cause of the group of that tag space, which has failed alone.
+  std::optional<Error> cause(uint32_t tag_space) const;
   // Throws the first loss: an Error that names the rank and why, of the kind that rank gave up
   // with.
   void require_live() const;
-  // The same after giving the news of a loss a moment to arrive: a broken connection may be seen
-  // before it.
+  // Throws cause(tag_space), if there is one.
+  void require_live(uint32_t tag_space) const;
+  // The same as require_live() after giving the news of a loss a moment to arrive: a broken
+  // connection may be seen before it.
   void explain_broken_connection() const;
   // The back end has seen that the process of that rank has ended. Cuts this rank's lifeline; the
   // others see it themselves, or hear of it.
@@ -103,6 +114,9 @@ class Lifeline {
   void abandon(const Error& cause);
   // The same because the program of this rank failed, in whatever way.
   void abandon_for_program();
+  // These for a group: where it fails alone, its members are told, and nobody else.
+  void abandon_group(uint32_t id, const Error& cause);
+  void abandon_group_for_program(uint32_t id);
   // Parts in peace, unless abandon() came before: to be called before the connections close. The
   // destructor does it as well.
   void leave();
@@ -111,7 +125,7 @@ class Lifeline {
   // that one was taken.
   int64_t next_id() const;
   void take_id(int64_t id);
-  // The tag spaces of the groups this rank is in.
+  // The tag spaces of the groups this rank is in, and of those that have failed alone.
   static constexpr size_t kTagSpaces = 512;
   std::bitset<kTagSpaces> tag_spaces() const;
   void enrol(Enrolment group);
@@ -126,8 +140,10 @@ class Lifeline {
   // has not sent it (last: ...)", or an empty string when the other end cannot be asked.
   std::string other_end(uint32_t id, const MessagePrint& message, Deadline deadline);
 
-  // Writes the record of every group that has a folder for it, once, with the standings last known.
+  // Writes the record of every group that has a folder for it, once, with the standings last known;
+  // of a group that has failed alone, its record.
   void write_flight_records(const std::string& cause);
+  void write_flight_record_of(uint32_t id, const std::string& cause);
 
  private:
   // Enough for news inside a cluster, and too little to be noticed by who waits for an error.
@@ -147,13 +163,21 @@ class Lifeline {
     std::vector<int> silent;
   };
 
+  // The cause with its kind, as one text on the wire.
+  static std::string with_kind(const Error& cause);
   Error loss_of(int rank, const std::string& why) const;
   Members ask_members(uint32_t id, Deadline deadline);
   void hear_lost(int rank, const std::string& why);
   void hear_left(int rank, const std::string& farewell);
-  std::string answer(const std::string& question) const;
+  std::string answer(const std::string& question);
   // Nothing where the question is another one.
   std::optional<std::string> answer_about_message(const std::string& question) const;
+  // Whether the words are the news that a group has failed alone, which is then taken in.
+  bool hear_of_failure(const std::string& words);
+  void fail_alone(uint32_t id, const Error& cause, const std::string& why);
+  // Call without locks held. Whether the group had not failed before.
+  bool mark_failed(uint32_t id, const Error& cause);
+  void write(Enrolment group, const Standings& known, const std::string& cause) const;
   // This rank's account of all groups that it is in.
   Account account() const;
   std::string farewell() const;
@@ -170,6 +194,8 @@ class Lifeline {
   const int world_size_;
   std::atomic<bool> cut_ = false;
   std::atomic<bool> heard_ = false;
+  std::array<std::atomic<bool>, kTagSpaces> alone_ = {};   // by tag space
+  std::array<std::atomic<bool>, kTagSpaces> failed_ = {};  // the same
   mutable std::mutex mesh_mutex_;  // guards mesh_; nothing is locked under it
   std::optional<layout::Mesh> mesh_;
   std::mutex wake_mutex_;                               // held while one of them runs
@@ -185,6 +211,14 @@ class Lifeline {
   std::map<uint32_t, Standings> known_;
   std::map<uint32_t, int64_t> warned_;  // of which call, by group
   bool recorded_ = false;
+  std::map<uint32_t, Error> failures_;  // of groups that failed alone, by tag space
+  // A failure of a group that this rank is not in yet, and may never be.
+  struct EarlyFailure {
+    uint32_t id;
+    int first;
+    Error cause;
+  };
+  std::deque<EarlyFailure> early_failures_;
   int64_t last_id_ = 0;
   std::unique_ptr<ControlPlane> plane_;
   DeadlockWatch deadlock_watch_;  // of watch_

@@ -94,19 +94,34 @@ void Lifeline::write_flight_records(const std::string& cause) {
     }
   }
   news_.notify_all();
-  for (auto& [group, known] : groups) {
-    const auto path =
-        group.flight_record / fmt::format("{}-rank{}.json", group.owner.group, world_rank_);
-    for (const int rank : group.ranks) {
-      if (const auto at = place(rank); !at.empty()) group.owner.places.push_back(at);
-    }
-    try {
-      make_own_folder(group.flight_record);
-      write_file_atomically(path, group.recorder->to_json(group.owner, cause, known));
-      log::warn("[comm] flight record: {}", path.string());
-    } catch (const Error& error) {
-      log::warn("[comm] no flight record: {}", error.what());
-    }
+  for (auto& [group, known] : groups) write(std::move(group), known, cause);
+}
+
+void Lifeline::write_flight_record_of(uint32_t id, const std::string& cause) {
+  Enrolment group;
+  Standings known;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = groups_.find(id);
+    if (found == groups_.end() || found->second.flight_record.empty()) return;
+    group = found->second;
+    known = known_[id];
+  }
+  write(std::move(group), known, cause);
+}
+
+void Lifeline::write(Enrolment group, const Standings& known, const std::string& cause) const {
+  const auto path =
+      group.flight_record / fmt::format("{}-rank{}.json", group.owner.group, world_rank_);
+  for (const int rank : group.ranks) {
+    if (const auto at = place(rank); !at.empty()) group.owner.places.push_back(at);
+  }
+  try {
+    make_own_folder(group.flight_record);
+    write_file_atomically(path, group.recorder->to_json(group.owner, cause, known));
+    log::warn("[comm] flight record: {}", path.string());
+  } catch (const Error& error) {
+    log::warn("[comm] no flight record: {}", error.what());
   }
 }
 

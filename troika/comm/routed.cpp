@@ -101,6 +101,7 @@ std::shared_ptr<GroupImpl> make_routed(std::shared_ptr<GroupImpl> near,
   station.backend = fmt::format("{}+{}", near->station().backend, station.backend);
   station.any_thread = near->station().any_thread && station.any_thread;
   station.receives_any = false;
+  station.can_fail_alone = near->station().can_fail_alone && station.can_fail_alone;
   return std::make_shared<RoutedGroup>(std::move(near), std::move(far), std::move(station));
 }
 

@@ -41,6 +41,7 @@ class Mailbox {
   std::optional<std::span<char>> cancel(Ticket ticket, Outcome why);
   // Whether no message is here that nobody has taken.
   bool is_empty() const { return arrived_.empty(); }
+  bool has_message(Channel channel) const { return arrived_.contains(channel); }
   // Serves what has arrived for a channel that has a handler now.
   void serve(Channel channel);
   // The connection has ended: completes all receives. Messages that are here can still be received.

@@ -53,6 +53,8 @@ class PeerLink : private FrameSink {
   void post(Channel channel, Posted posted) { mailbox_.post(channel, std::move(posted), is_up_); }
   // Whether the ticket was one of this peer's.
   bool cancel(Ticket ticket, Outcome why);
+  // Whether a message of the channel is here that nobody has taken.
+  bool has_message(Channel channel) const { return mailbox_.has_message(channel); }
   void serve(Channel channel) { mailbox_.serve(channel); }
 
   // Ends the connection: completes all operations as lost. `reason` says how, without the peer.

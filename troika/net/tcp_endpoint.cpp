@@ -124,7 +124,6 @@ void TcpEndpoint::admit(Arrival arrival) {
 }
 
 bool TcpEndpoint::has_begun(const std::string& peer) {
-  const Reactor::Hold hold(reactor_);
   const PeerLink* link = find(peer);
   return link && link->has_begun();
 }
@@ -191,6 +190,12 @@ std::optional<DialFailure> TcpEndpoint::try_connect(const std::string& peer, con
     link.adopt(pair, i, std::move(dialed.socket), dialed.keys, options_.protection);
   }
   return std::nullopt;
+}
+
+bool TcpEndpoint::has_message(const std::string& peer, Channel channel) {
+  const Reactor::Hold hold(reactor_);
+  const PeerLink* link = find(peer);
+  return link && link->has_message(channel);
 }
 
 void TcpEndpoint::accept_while(std::function<bool()> has_room) {

@@ -65,6 +65,10 @@ class TcpEndpoint : public Endpoint {
   std::optional<DialFailure> try_connect(const std::string& peer, const Address& address,
                                          const Secret& secret, const DialPatience& patience);
 
+  // Whether a message of the channel is here for which no receive was posted. Only for callbacks,
+  // as what run_until() asks.
+  bool has_message(const std::string& peer, Channel channel);
+
   // While `has_room` says no, nobody is accepted. It runs under the rules for callbacks.
   void accept_while(std::function<bool()> has_room);
   void stop_listening();

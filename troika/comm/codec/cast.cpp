@@ -4,8 +4,55 @@
 #include <limits>
 
 #include "troika/comm/codec/codecs.h"
+#include "troika/comm/codec/encodings.h"
 
 namespace troika::comm::codec {
+
+int64_t CopyEncoding::bytes_for(int64_t count, c10::ScalarType type) const {
+  return count * static_cast<int64_t>(c10::elementSize(type));
+}
+
+void CopyEncoding::encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
+                          const at::Tensor& left_out) const {
+  bytes.view(type).copy_(values);
+  if (left_out.defined()) left_out.copy_(values - bytes.view(type));
+}
+
+void CopyEncoding::decode(const at::Tensor& bytes, c10::ScalarType type,
+                          const at::Tensor& values) const {
+  values.copy_(bytes.view(type));
+}
+
+std::string_view CastEncoding::name() const {
+  return type_ == at::kHalf ? "fp16" : "bf16";
+}
+
+int64_t CastEncoding::bytes_for(int64_t count, c10::ScalarType) const {
+  return count * static_cast<int64_t>(c10::elementSize(type_));
+}
+
+at::Tensor CastEncoding::elements(const at::Tensor& bytes) const {
+  return bytes.view(type_);
+}
+
+void CastEncoding::encode(const at::Tensor& values, c10::ScalarType, const at::Tensor& bytes,
+                          const at::Tensor& left_out) const {
+  const auto rounded = elements(bytes);
+  // BFloat16 has the range of float32.
+  if (type_ != at::kHalf || values.scalar_type() == type_) {
+    rounded.copy_(values);
+  } else {
+    const double limit = std::numeric_limits<c10::Half>::max();
+    // An infinity must stay one: it tells that this step is lost.
+    rounded.copy_(at::where(values.isinf(), values, values.clamp(-limit, limit)));
+  }
+  if (left_out.defined()) left_out.copy_(values - rounded.to(values.scalar_type()));
+}
+
+void CastEncoding::decode(const at::Tensor& bytes, c10::ScalarType,
+                          const at::Tensor& values) const {
+  values.copy_(elements(bytes));
+}
 
 namespace {
 
@@ -20,27 +67,22 @@ class None : public Codec {
 
 class Cast : public Codec {
  public:
-  explicit Cast(c10::ScalarType type) : type_(type) {}
+  explicit Cast(c10::ScalarType type) : encoding_(type) {}
 
-  std::string_view name() const override { return type_ == at::kHalf ? "fp16" : "bf16"; }
+  std::string_view name() const override { return encoding_.name(); }
 
   void average(const Group& group, const GradientBucket& bucket) override {
     const std::string label = fmt::format("bucket {}", bucket.index);
-    const at::Tensor wire = rounded(bucket.flat);
-    group.all_reduce(wire, ReduceOp::average, {.label = label}).wait();
-    bucket.flat.copy_(wire);
+    const auto type = bucket.flat.scalar_type();
+    const at::Tensor bytes = at::empty({encoding_.bytes_for(bucket.flat.numel(), type)},
+                                       bucket.flat.options().dtype(at::kByte));
+    encoding_.encode(bucket.flat, type, bytes, {});
+    group.all_reduce(encoding_.elements(bytes), ReduceOp::average, {.label = label}).wait();
+    encoding_.decode(bytes, type, bucket.flat);
   }
 
  private:
-  // BFloat16 has the range of float32.
-  at::Tensor rounded(const at::Tensor& flat) const {
-    if (type_ != at::kHalf || flat.scalar_type() == type_) return flat.to(type_);
-    const double limit = std::numeric_limits<c10::Half>::max();
-    // An infinity must stay one: it tells that this step is lost.
-    return at::where(flat.isinf(), flat, flat.clamp(-limit, limit)).to(type_);
-  }
-
-  const c10::ScalarType type_;
+  const CastEncoding encoding_;
 };
 
 }  // namespace

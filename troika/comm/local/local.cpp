@@ -50,7 +50,9 @@ class Hub {
                const Lifeline& lifeline) {
     std::unique_lock lock(mutex_);
     auto& messages = boxes_[{from, to, tag}].messages;
-    const auto hopeless = [&] { return lifeline.is_cut() || lifeline.has_left(from); };
+    const auto hopeless = [&] {
+      return lifeline.is_cut(tag_space_of(tag)) || lifeline.has_left(from);
+    };
     changed_.wait_until(lock, deadline.at(),
                         [&] { return messages.contains(number) || hopeless(); });
     // A message that arrived before a loss is still good.
@@ -58,7 +60,7 @@ class Hub {
       changed_.notify_all();
       return std::move(message.mapped());
     }
-    lifeline.require_live();
+    lifeline.require_live(tag_space_of(tag));
     if (lifeline.has_left(from)) {
       throw Error("comm", ErrorKind::peer,
                   {.what = fmt::format("{} has left", lifeline.rank_name(from))});
@@ -91,11 +93,13 @@ class Hub {
                    const Lifeline& lifeline) {
     std::unique_lock lock(mutex_);
     const auto& messages = boxes_[{from, to, tag}].messages;
-    const auto hopeless = [&] { return lifeline.is_cut() || lifeline.has_left(to); };
+    const auto hopeless = [&] {
+      return lifeline.is_cut(tag_space_of(tag)) || lifeline.has_left(to);
+    };
     changed_.wait_until(lock, deadline.at(),
                         [&] { return !messages.contains(number) || hopeless(); });
     if (!messages.contains(number)) return;
-    lifeline.require_live();
+    lifeline.require_live(tag_space_of(tag));
     const auto name = lifeline.rank_name(to);
     if (lifeline.has_left(to)) throw Error("comm", ErrorKind::peer, {.what = name + " has left"});
     throw Error("comm", ErrorKind::timeout, {.what = name + " did not receive a message in time"});
@@ -191,10 +195,10 @@ class LocalGroup : public GroupImpl {
                                      hub_->put(rank(), peer, tag, Message(begin, begin + bytes)));
   }
   int await_any(uint32_t tag, int first, Deadline deadline) override {
-    const auto from = hub_->await_any(rank(), tag, first, deadline, [this] {
-      return lifeline()->is_cut() || others_have_left();
+    const auto from = hub_->await_any(rank(), tag, first, deadline, [this, tag] {
+      return lifeline()->is_cut(tag_space_of(tag)) || others_have_left();
     });
-    if (!from) fail_for_any();
+    if (!from) fail_for_any(tag);
     return *from;
   }
 
@@ -263,6 +267,7 @@ std::vector<std::shared_ptr<GroupImpl>> make(int size, const std::vector<int>& n
     Station station = world_on_one_node("local", r, size);
     if (!nodes.empty()) station.nodes = nodes;
     station.receives_any = true;
+    station.can_fail_alone = true;
     ranks.push_back(std::make_shared<LocalGroup>(hub, std::move(station)));
   }
   return ranks;

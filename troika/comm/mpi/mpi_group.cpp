@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "troika/base/error.h"
+#include "troika/comm/mpi/progress.h"
 
 namespace troika::comm::mpi {
 
@@ -61,8 +62,12 @@ class MpiGroup : public GroupImpl {
     check(MPI_Comm_idup(parent, &comm_, &duplicated), 0);
     finish(duplicated, deadline, this->lifeline().get());
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+    if (!this->station().any_thread) return;
+    progress_.emplace([this] { return under_way_ > 0 && !this->lifeline()->is_cut(); },
+                      [this] { return drive_beside(); });
   }
   ~MpiGroup() override {
+    progress_.reset();
     lifeline()->leave();
     int finalized = 0;
     MPI_Finalized(&finalized);
@@ -98,6 +103,7 @@ class MpiGroup : public GroupImpl {
   }
 
   int await_any(uint32_t tag, int, Deadline deadline) override {
+    const Progress::Relief relief(progress());
     for (int polls = 0;; ++polls) {
       post_what_has_come();
       int has_come = 0;
@@ -105,7 +111,7 @@ class MpiGroup : public GroupImpl {
       check(MPI_Iprobe(MPI_ANY_SOURCE, static_cast<int>(tag), comm_, &has_come, &status), rank());
       if (has_come) return status.MPI_SOURCE;
       lifeline()->require_live();
-      if (deadline.passed() || (polls % 1024 == 0 && others_have_left())) fail_for_any();
+      if (deadline.passed() || (polls % 1024 == 0 && others_have_left())) fail_for_any(tag);
       if (polls > 1000) std::this_thread::yield();
     }
   }
@@ -127,6 +133,7 @@ class MpiGroup : public GroupImpl {
     MpiTransfer(MpiGroup& group, int peer, std::vector<MPI_Request> requests)
         : group_(group), peer_(peer), requests_(std::move(requests)) {
       ++group_.under_way_;
+      if (auto* progress = group_.progress()) progress->begun();
     }
     ~MpiTransfer() override {
       cancel();
@@ -136,6 +143,7 @@ class MpiGroup : public GroupImpl {
     MpiTransfer& operator=(const MpiTransfer&) = delete;
 
     void wait(Deadline deadline) override {
+      const Progress::Relief relief(group_.progress());
       for (int polls = 0;; ++polls) {
         if (done()) return;
         group_.lifeline()->require_live();
@@ -269,6 +277,27 @@ class MpiGroup : public GroupImpl {
     }
   }
 
+  Progress* progress() { return progress_ ? &*progress_ : nullptr; }
+  // On the thread of `progress_`. Returns whether a message has come.
+  bool drive_beside() {
+    // Each look moves a part of a message where MPI copies it in parts.
+    constexpr int kLooks = 16;
+    bool moved = false;
+    try {
+      for (int i = 0; i < kLooks; ++i) {
+        const int unposted = unposted_;
+        post_what_has_come();
+        int has_come = 0;
+        MPI_Status status;
+        check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &has_come, &status), rank());
+        moved = moved || unposted_ < unposted;
+      }
+    } catch (const Error&) {
+      // Who waits for a message is told.
+    }
+    return moved;
+  }
+
   template <typename Start>
   std::unique_ptr<Transfer> start(int peer, size_t bytes, Start&& post) {
     std::vector<MPI_Request> requests;
@@ -307,9 +336,10 @@ class MpiGroup : public GroupImpl {
   // Receives that are not posted yet, by peer and tag, in their order.
   std::map<std::pair<int, int>, std::deque<ProbedReceive*>> probed_;
   std::atomic<int> unposted_ = 0;  // how many these are
-  mutable std::mutex mutex_;       // guards what follows
+  mutable std::mutex mutex_;       // guards what follows, but not the last
   mutable std::map<int, Deadline> left_;
   mutable std::optional<Deadline> cancelling_;
+  std::optional<Progress> progress_;  // where any thread may call MPI; ends before all it uses
 };
 
 }  // namespace

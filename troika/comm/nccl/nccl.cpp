@@ -84,6 +84,9 @@ Station station_beside(const GroupImpl& host) {
   Station station = host.station();
   station.backend += "+nccl";
   station.takes_cuda = true;
+  // Messages of its parts are the host's under other tags, whatever the host does for its own
+  // parts.
+  station.can_fail_alone = false;
   return station;
 }
 

@@ -66,8 +66,13 @@ size_t Board::bytes_for(int size) {
   return static_cast<size_t>(size) * (kCellBytes + 2 * sizeof(Slot)) + heads_bytes(size);
 }
 
-Board::Board(Segment segment, int rank, int size, std::shared_ptr<Presence> presence)
-    : segment_(std::move(segment)), rank_(rank), size_(size), presence_(std::move(presence)) {
+Board::Board(Segment segment, int rank, int size, uint32_t tag_space,
+             std::shared_ptr<Presence> presence)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      size_(size),
+      tag_space_(tag_space),
+      presence_(std::move(presence)) {
   ::sched_getaffinity(0, sizeof(cpu_set_t), &cell(rank_).processors);
   // Until the first barrier nobody knows of the others' processors.
   spins_ = kCrowdedSpins;
@@ -177,7 +182,7 @@ void Board::sleep_until(const std::function<bool()>& done, Deadline deadline, co
   while (true) {
     const uint32_t seen = own.bell;
     if (done()) return;
-    presence_->require_all();
+    presence_->require_all(tag_space_);
     if (deadline.passed()) {
       throw Error("comm", ErrorKind::timeout,
                   {.what = fmt::format("{} did not come in time", what())});

@@ -35,8 +35,10 @@ static_assert(offsetof(Slot, print) + offsetof(Print, label) <= 64);
 
 class Board {
  public:
-  // A board for `size` ranks, seen by `rank`. The memory starts zeroed.
-  Board(Segment segment, int rank, int size, std::shared_ptr<Presence> presence);
+  // A board for the `size` ranks of the group with that tag space, seen by `rank`. The memory
+  // starts zeroed.
+  Board(Segment segment, int rank, int size, uint32_t tag_space,
+        std::shared_ptr<Presence> presence);
   // Says what is waited for, in an error.
   using Awaited = std::function<std::string()>;
 
@@ -97,6 +99,7 @@ class Board {
   const Segment segment_;
   const int rank_;
   const int size_;
+  const uint32_t tag_space_;
   const std::shared_ptr<Presence> presence_;
   std::function<bool()> drive_;
   uint64_t stage_ = 0;

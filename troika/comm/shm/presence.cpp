@@ -46,7 +46,9 @@ Presence::Presence(Segment segment, int rank, std::vector<int> world_ranks,
       world_ranks_(std::move(world_ranks)),
       lifeline_(std::move(lifeline)) {
   make_robust(place(rank_).mutex);
-  lifeline_->wake_with(this, [this] { part(); });
+  lifeline_->wake_with(this, [this] {
+    if (lifeline_->is_cut()) part();
+  });
   holder_ = std::thread([this] { hold(); });
 }
 
@@ -95,8 +97,8 @@ bool Presence::is_dead(size_t index) const {
   return other.state == State::dead;
 }
 
-void Presence::require_all() const {
-  lifeline_->require_live();
+void Presence::require_all(uint32_t tag_space) const {
+  lifeline_->require_live(tag_space);
   for (size_t r = 0; r < world_ranks_.size(); ++r) {
     if (r != rank_ && is_dead(r)) lifeline_->witness_death(world_ranks_[r]);
   }

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -35,9 +36,9 @@ class Presence {
   // lifeline is cut, as the others then hear the cause from there.
   void part();
 
-  // Throws the first loss, see Lifeline::require_live(). A rank whose process has ended before it
-  // parted is one. Does not block.
-  void require_all() const;
+  // Throws what Lifeline::require_live() throws for a group with that tag space. A rank whose
+  // process has ended before it parted is a loss. Does not block.
+  void require_all(uint32_t tag_space) const;
 
  private:
   struct Place;

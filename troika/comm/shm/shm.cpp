@@ -58,7 +58,7 @@ class ShmGroup : public GroupImpl {
         arena_(std::move(arena)),
         arena_ranks_(std::move(arena_ranks)),
         mailbox_(board_, arena_, arena_ranks_),
-        shortcut_(board_, arena_, arena_ranks_) {
+        shortcut_(board_, arena_, arena_ranks_, !this->station().fails_alone) {
     shortcut_.exchange_staging(deadline);
   }
   // The others may still be reading what this rank has given them.
@@ -97,7 +97,7 @@ class ShmGroup : public GroupImpl {
   int await_any(uint32_t tag, int first, Deadline deadline) override {
     const auto from =
         mailbox_.await_any(tag, first, deadline, [this] { return others_have_left(); });
-    if (!from) fail_for_any();
+    if (!from) fail_for_any(tag);
     return *from;
   }
 
@@ -153,7 +153,8 @@ class ShmGroup : public GroupImpl {
     }
     std::vector<int> arena_ranks;
     for (const int m : members) arena_ranks.push_back(arena_ranks_[static_cast<size_t>(m)]);
-    auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size, presence_);
+    auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size,
+                                         station.tag_space, presence_);
     board->drive_while_waiting(board_->drive());
     return std::make_shared<ShmGroup>(std::move(station), lifeline(), presence_, std::move(board),
                                       arena_, std::move(arena_ranks), deadline, self);
@@ -284,11 +285,15 @@ Connected connect(const Meeting& meeting, Deadline deadline) {
   if (auto first = verdict(meeting, problem, deadline); !first.empty()) return {nullptr, first};
   std::vector<int> arena_ranks(ranks.size());
   std::iota(arena_ranks.begin(), arena_ranks.end(), 0);
-  Station station{
-      .backend = "shm", .rank = rank, .size = size, .world_ranks = ranks, .receives_any = true};
+  Station station{.backend = "shm",
+                  .rank = rank,
+                  .size = size,
+                  .world_ranks = ranks,
+                  .receives_any = true,
+                  .can_fail_alone = true};
   station.nodes.assign(ranks.size(), 0);
   auto presence = std::make_shared<Presence>(std::move(segments[0]), rank, ranks, meeting.lifeline);
-  auto board = std::make_shared<Board>(std::move(segments[1]), rank, size, presence);
+  auto board = std::make_shared<Board>(std::move(segments[1]), rank, size, 0, presence);
   auto arena = std::make_shared<Arena>(std::move(segments[2]), rank, size, meeting.lifeline);
   return {std::make_shared<ShmGroup>(std::move(station), meeting.lifeline, std::move(presence),
                                      std::move(board), std::move(arena), std::move(arena_ranks),

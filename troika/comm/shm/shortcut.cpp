@@ -107,12 +107,13 @@ void copy(char* into, const char* from, size_t bytes) {
 }  // namespace
 
 Shortcut::Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
-                   std::vector<int> arena_ranks)
+                   std::vector<int> arena_ranks, bool in_place)
     : board_(std::move(board)),
       arena_(std::move(arena)),
       arena_ranks_(std::move(arena_ranks)),
       me_(board_->rank()),
       size_(board_->size()),
+      in_place_(in_place),
       own_staging_(arena_->take(kStagingBytes)),
       stores_(/*decides=*/me_ == 0) {}
 
@@ -154,7 +155,7 @@ void Shortcut::publish(const Call& call) {
   if (is_small(call)) {
     const bool gives = call.operation != Operation::broadcast || call.root == me_;
     if (gives && bytes > 0) give(slot.data, data_of(tensor), bytes, stores_.small_streams());
-  } else if (knows(call) && bytes > 0) {
+  } else if (in_place_ && knows(call) && bytes > 0) {
     slot.location = arena_->locate(tensor.data_ptr(), bytes);
   }
   board_->publish(call.print.sequence, stores_.notice());

@@ -15,9 +15,11 @@ namespace troika::comm::shm {
 // Every rank reduces its own part, all in the order of ranks, so that all hold the same bits.
 class Shortcut {
  public:
-  // Member m of the board is rank arena_ranks[m] of the arena.
-  Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
-           std::vector<int> arena_ranks);
+  // Member m of the board is rank arena_ranks[m] of the arena. Without `in_place`, which is the
+  // same on all ranks, no rank touches another's buffers: one that gives up may go on using its
+  // own.
+  Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena, std::vector<int> arena_ranks,
+           bool in_place);
   // Tells the others of this call, with the data if it is small, and where its buffer is.
   void publish(const Call& call);
   // After all have published: carries the call out, or returns false (see GroupImpl::shortcut).
@@ -51,6 +53,7 @@ class Shortcut {
   const std::vector<int> arena_ranks_;
   const int me_;
   const int size_;
+  const bool in_place_;
   Arena::Piece own_staging_;
   std::vector<char*> staging_;
   int64_t last_call_ = -1;  // that was run here

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,7 +50,10 @@ class TcpGroup : public GroupImpl {
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     const std::string_view message(static_cast<const char*>(data), bytes);
-    return std::make_unique<TcpTransfer>(*this, peer, [&](net::Completion completion) {
+    if (lifeline()->fails_alone(tag_space_of(tag))) {
+      return std::make_unique<KeptSend>(*this, peer, tag, std::string(message));
+    }
+    return std::make_unique<TcpTransfer>(*this, peer, tag, [&](net::Completion completion) {
       return endpoint_->send(name_of(peer), tag, message, net::Priority::normal,
                              std::move(completion));
     });
@@ -57,9 +61,27 @@ class TcpGroup : public GroupImpl {
 
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     const std::span<char> buffer(static_cast<char*>(data), bytes);
-    return std::make_unique<TcpTransfer>(*this, peer, [&](net::Completion completion) {
+    return std::make_unique<TcpTransfer>(*this, peer, tag, [&](net::Completion completion) {
       return endpoint_->receive(name_of(peer), tag, buffer, std::move(completion));
     });
+  }
+
+  int await_any(uint32_t tag, int first, Deadline deadline) override {
+    std::optional<int> from;
+    bool is_hopeless = false;
+    endpoint_->run_until(
+        [&] {
+          // Looked at before the messages: a rank sends before it leaves.
+          is_hopeless = lifeline()->is_cut(tag_space_of(tag)) || others_have_left();
+          for (int i = 0; i < size() && !from; ++i) {
+            const int peer = (first + i) % size();
+            if (peer != rank() && endpoint_->has_message(name_of(peer), tag)) from = peer;
+          }
+          return from || is_hopeless;
+        },
+        time_left(deadline));
+    if (!from) fail_for_any(tag);
+    return *from;
   }
 
  private:
@@ -67,7 +89,8 @@ class TcpGroup : public GroupImpl {
    public:
     // `start` starts the operation with a completion.
     template <typename Start>
-    TcpTransfer(TcpGroup& group, int peer, const Start& start) : group_(group), peer_(peer) {
+    TcpTransfer(TcpGroup& group, int peer, uint32_t tag, const Start& start)
+        : group_(group), peer_(peer), tag_space_(tag_space_of(tag)) {
       ticket_ = start([this](const net::Result& result) {
         result_ = result;
         is_over_ = true;
@@ -79,11 +102,12 @@ class TcpGroup : public GroupImpl {
 
     void wait(Deadline deadline) override {
       if (!is_over_) {
-        group_.endpoint_->run_until([this] { return is_over_ || group_.lifeline()->is_cut(); },
-                                    time_left(deadline));
+        group_.endpoint_->run_until(
+            [this] { return is_over_ || group_.lifeline()->is_cut(tag_space_); },
+            time_left(deadline));
         cancel(net::Outcome::timeout);
       }
-      if (result_.outcome != net::Outcome::done) group_.fail(peer_, result_);
+      if (result_.outcome != net::Outcome::done) group_.fail(peer_, tag_space_, result_);
     }
     bool done() override { return is_over_; }
 
@@ -95,15 +119,54 @@ class TcpGroup : public GroupImpl {
 
     TcpGroup& group_;
     const int peer_;
+    const uint32_t tag_space_;
     net::Ticket ticket_ = 0;
     net::Result result_;  // once is_over_
     std::atomic<bool> is_over_ = false;
   };
 
+  // Of a group that fails alone. To take back a send of which the peer has heard would end the
+  // connection, so a copy of the message waits for a receive, which may never come.
+  class KeptSend : public Transfer {
+   public:
+    KeptSend(TcpGroup& group, int peer, uint32_t tag, std::string message)
+        : group_(group), peer_(peer), tag_space_(tag_space_of(tag)) {
+      state_->message = std::move(message);
+      group_.endpoint_->send(group_.name_of(peer), tag, std::string_view(state_->message),
+                             net::Priority::normal, [state = state_](const net::Result& result) {
+                               state->result = result;
+                               state->is_over = true;
+                               std::string().swap(state->message);
+                             });
+    }
+    void wait(Deadline deadline) override {
+      group_.endpoint_->run_until(
+          [this] { return state_->is_over || group_.lifeline()->is_cut(tag_space_); },
+          time_left(deadline));
+      if (!state_->is_over) group_.fail(peer_, tag_space_, {.outcome = net::Outcome::timeout});
+      if (state_->result.outcome != net::Outcome::done) {
+        group_.fail(peer_, tag_space_, state_->result);
+      }
+    }
+    bool done() override { return state_->is_over; }
+    bool has_copied() override { return true; }
+
+   private:
+    struct State {
+      std::string message;
+      net::Result result;  // once is_over
+      std::atomic<bool> is_over = false;
+    };
+    TcpGroup& group_;
+    const int peer_;
+    const uint32_t tag_space_;
+    const std::shared_ptr<State> state_ = std::make_shared<State>();
+  };
+
   const std::string& name_of(int peer) const { return peers_[static_cast<size_t>(peer)]; }
 
-  [[noreturn]] void fail(int peer, const net::Result& result) const {
-    lifeline()->require_live();
+  [[noreturn]] void fail(int peer, uint32_t tag_space, const net::Result& result) const {
+    lifeline()->require_live(tag_space);
     if (result.outcome == net::Outcome::timeout || result.outcome == net::Outcome::cancelled) {
       throw Error("comm", ErrorKind::timeout,
                   {.what = fmt::format("no message from {} in time", rank_name(peer))});
@@ -252,7 +315,10 @@ std::string why_unavailable() {
 }
 
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {
-  return std::make_shared<TcpGroup>(meeting.station("tcp"), meeting.lifeline,
+  Station station = meeting.station("tcp");
+  station.receives_any = true;
+  station.can_fail_alone = true;
+  return std::make_shared<TcpGroup>(std::move(station), meeting.lifeline,
                                     Mesh(meeting, deadline).connect());
 }
 

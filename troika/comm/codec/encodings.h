@@ -1,0 +1,79 @@
+// The encodings that make_encoding() chooses from, which codecs of the same names send.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "troika/comm/codec/encoding.h"
+
+namespace troika::comm::codec {
+
+class CopyEncoding : public Encoding {
+ public:
+  std::string_view name() const override { return "none"; }
+  int64_t bytes_for(int64_t count, c10::ScalarType type) const override;
+  void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
+              const at::Tensor& left_out) const override;
+  void decode(const at::Tensor& bytes, c10::ScalarType type,
+              const at::Tensor& values) const override;
+};
+
+// Elements rounded to Half or BFloat16. Finite values beyond the range of Half become the nearest
+// finite one; an infinity stays one.
+class CastEncoding : public Encoding {
+ public:
+  explicit CastEncoding(c10::ScalarType type) : type_(type) {}
+  std::string_view name() const override;
+  int64_t bytes_for(int64_t count, c10::ScalarType type) const override;
+  void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
+              const at::Tensor& left_out) const override;
+  void decode(const at::Tensor& bytes, c10::ScalarType type,
+              const at::Tensor& values) const override;
+  // The bytes as elements of the encoding's type, which can be added up.
+  at::Tensor elements(const at::Tensor& bytes) const;
+
+ private:
+  const c10::ScalarType type_;
+};
+
+// The max(1, density * n) elements of largest magnitude: their values in the tensor's type, then
+// their indices in 4 bytes each (8 in tensors that need them).
+class TopKEncoding : public Encoding {
+ public:
+  explicit TopKEncoding(double density) : density_(density) {}
+  std::string_view name() const override { return "topk"; }
+  int64_t bytes_for(int64_t count, c10::ScalarType type) const override;
+  void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
+              const at::Tensor& left_out) const override;
+  void decode(const at::Tensor& bytes, c10::ScalarType type,
+              const at::Tensor& values) const override;
+  // Adds what decode() would give to `sum`.
+  void add_decoded(const at::Tensor& bytes, c10::ScalarType type, const at::Tensor& sum) const;
+
+ private:
+  int64_t chosen_of(int64_t count) const;
+  const double density_;
+};
+
+// 8-bit integers with one scale a block, absmax / 127: rows of `block` integers and their scale,
+// float64 for Double and else float32.
+class Int8Encoding : public Encoding {
+ public:
+  explicit Int8Encoding(int64_t block) : block_(block) {}
+  std::string_view name() const override { return "int8"; }
+  int64_t block() const { return block_; }
+  int64_t rows_of(int64_t count) const { return (count + block_ - 1) / block_; }
+  int64_t row_bytes(c10::ScalarType type) const;
+  int64_t bytes_for(int64_t count, c10::ScalarType type) const override;
+  void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
+              const at::Tensor& left_out) const override;
+  void decode(const at::Tensor& bytes, c10::ScalarType type,
+              const at::Tensor& values) const override;
+  // The same for `values` in the type of the scales. Returns whether all of them are finite.
+  bool decode_all(const at::Tensor& bytes, const at::Tensor& values) const;
+
+ private:
+  const int64_t block_;
+};
+
+}  // namespace troika::comm::codec
