@@ -195,9 +195,10 @@ TEST(NamedTensors, FlowBetweenBlocks) {
   ASSERT_EQ(outputs.size(), 2);
   EXPECT_EQ(outputs[0].item<double>(), 1.0);  // 2 (3 + 5) - 3 * 5
   EXPECT_EQ(outputs[1].item<double>(), 5.0);
-  EXPECT_THAT(names_into(model->blocks(), 1, 3), ElementsAre("x", "product", "b"));
-  EXPECT_THAT(names_out_of(model->blocks(), 0, 1), ElementsAre("x", "product"));
-  EXPECT_THAT(names_out_of(model->blocks(), 0, 2), ElementsAre("product", "x"));
+  const auto& wiring = model->wiring();
+  EXPECT_THAT(wiring.names(wiring.into(1, 3)), ElementsAre("x", "product", "b"));
+  EXPECT_THAT(wiring.names(wiring.out_of(0, 1)), ElementsAre("x", "product"));
+  EXPECT_THAT(wiring.names(wiring.out_of(0, 2)), ElementsAre("product", "x"));
 }
 
 TEST(NamedTensors, AreLetGoOfOnceNoBlockNeedsThem) {

@@ -36,33 +36,43 @@ class BlockFunction {
       if (function == nullptr) return;
     }
     takes_output_layer_ = kEndsWithLayer<F, at::Tensor> || kEndsWithLayer<F, Tensors>;
-    function_ = [function = std::move(function)](const Tensors& inputs,
-                                                 const OutputLayer& layer) mutable {
-      if constexpr (kTakes<F, at::Tensor>) return call(function, inputs.front(), layer);
-      if constexpr (!kTakes<F, at::Tensor>) return call(function, inputs, layer);
+    function_ = [function = std::move(function)](Tensors inputs, const OutputLayer& layer) mutable {
+      if constexpr (kTakes<F, at::Tensor>) {
+        auto outputs = call(function, inputs.front(), layer);
+        return listed(std::move(outputs), std::move(inputs));
+      } else {
+        auto outputs = call(function, inputs, layer);
+        return listed(std::move(outputs), std::move(inputs));
+      }
     };
   }
 
-  Tensors operator()(const Tensors& inputs, const OutputLayer& layer) const {
-    return function_(inputs, layer);
+  Tensors operator()(Tensors inputs, const OutputLayer& layer) const {
+    return function_(std::move(inputs), layer);
   }
   // With an output layer that gives logits.
-  Tensors operator()(const Tensors& inputs) const;
+  Tensors operator()(Tensors inputs) const;
   // For a function of one tensor that gives one.
   at::Tensor operator()(const at::Tensor& input) const { return (*this)(Tensors{input}).front(); }
   bool takes_output_layer() const { return takes_output_layer_; }
   explicit operator bool() const { return static_cast<bool>(function_); }
 
  private:
-  static Tensors listed(at::Tensor output) { return {std::move(output)}; }
-  static Tensors listed(Tensors outputs) { return outputs; }
+  // The list of the inputs, which are no longer needed, serves for one output: most blocks have one
+  // of each, and a list is memory.
+  static Tensors listed(at::Tensor output, Tensors inputs) {
+    inputs.clear();
+    inputs.push_back(std::move(output));
+    return inputs;
+  }
+  static Tensors listed(Tensors outputs, const Tensors&) { return outputs; }
   template <typename F, typename Input>
-  static Tensors call(F& function, const Input& input, const OutputLayer& layer) {
-    if constexpr (kEndsWithLayer<F, Input>) return listed(function(input, layer));
-    if constexpr (!kEndsWithLayer<F, Input>) return listed(function(input));
+  static auto call(F& function, const Input& input, const OutputLayer& layer) {
+    if constexpr (kEndsWithLayer<F, Input>) return function(input, layer);
+    if constexpr (!kEndsWithLayer<F, Input>) return function(input);
   }
 
-  std::function<Tensors(const Tensors&, const OutputLayer&)> function_;
+  std::function<Tensors(Tensors, const OutputLayer&)> function_;
   bool takes_output_layer_ = false;
 };
 

@@ -22,11 +22,6 @@ const std::vector<std::string>& given_by(const std::vector<Block>& blocks, size_
 
 }  // namespace
 
-std::vector<std::string> names_given(const std::vector<Block>& blocks, const BlockRun& run) {
-  return run.loss && run.end == blocks.size() ? run.loss->gives()
-                                              : names_out_of(blocks, run.begin, run.end);
-}
-
 Tensors InnerBlocks::operator()(const BlockRun& run, Tensors inputs) const {
   TROIKA_CHECK(run.begin < run.end && run.end <= model_->blocks().size(), "no such blocks");
   if (level_ > kBlockLevel) {
@@ -41,21 +36,21 @@ Tensors InnerBlocks::operator()(const BlockRun& run, Tensors inputs) const {
   return run_each(run, std::move(inputs));
 }
 
-Tensors InnerBlocks::run_each(const BlockRun& run, Tensors inputs) const {
+Tensors InnerBlocks::run_each(const BlockRun& run, Tensors&& inputs) const {
   const auto& blocks = model_->blocks();
   if (run.end == run.begin + 1) {
     require_inputs(blocks[run.begin].takes, inputs);
     return run_one(run, std::move(inputs));
   }
-  Flow flow(blocks, names_into(blocks, run.begin, run.end), std::move(inputs));
+  Flow flow(model_->wiring(), run.begin, run.end, std::move(inputs));
   for (size_t i = run.begin; i < run.end; ++i) {
     const BlockRun one{.begin = i, .end = i + 1, .backward_from = i, .loss = run.loss};
-    flow.give(given_by(blocks, i, run), run_one(one, flow.take(blocks[i].takes, i + 1)));
+    flow.give(i, i + 1, run_one(one, flow.take(i, i + 1)));
   }
-  return flow.take(names_given(blocks, run), run.end);
+  return flow.outputs();
 }
 
-Tensors InnerBlocks::run_one(const BlockRun& run, Tensors inputs) const {
+Tensors InnerBlocks::run_one(const BlockRun& run, Tensors&& inputs) const {
   const auto& blocks = model_->blocks();
   const DrawsOfBlock draws(run.begin);
   Tensors outputs = run_in_block(kBlockLevel, run, std::move(inputs));
@@ -63,7 +58,7 @@ Tensors InnerBlocks::run_one(const BlockRun& run, Tensors inputs) const {
   return outputs;
 }
 
-Tensors InnerBlocks::run_in_block(size_t level, const BlockRun& run, Tensors inputs) const {
+Tensors InnerBlocks::run_in_block(size_t level, const BlockRun& run, Tensors&& inputs) const {
   for (; level < kWrapperKinds; ++level) {
     if (const auto& wrapper = (*wrappers_)[level]) {
       return wrapper->run(run, std::move(inputs), {*model_, wrappers_, level + 1});
@@ -71,7 +66,7 @@ Tensors InnerBlocks::run_in_block(size_t level, const BlockRun& run, Tensors inp
   }
   const auto& blocks = model_->blocks();
   const OutputLayer layer(run.end == blocks.size() ? run.loss : nullptr);
-  return blocks[run.begin].forward(inputs, layer);
+  return blocks[run.begin].forward(std::move(inputs), layer);
 }
 
 WrapperGuard::WrapperGuard(Model& model, std::shared_ptr<BlockWrapper> wrapper)

@@ -44,15 +44,12 @@ struct BlockRun {
   std::shared_ptr<const OutputLoss> loss = nullptr;
 };
 
-// The names of what a run gives: names_out_of() its blocks (flow.h), or those of the loss.
-std::vector<std::string> names_given(const std::vector<Block>& blocks, const BlockRun& run);
-
 // The blocks of a model in the wrappers that are inside of one. A copy keeps the wrappers, so it
 // may be called in a backward pass; it does not keep the model.
 class InnerBlocks {
  public:
-  // Runs the blocks. A single one takes and gives what Block says; several take names_into() and
-  // give names_out_of(), see flow.h; with a loss, the last one gives that. Throws Error(usage) for
+  // Runs the blocks. A single one takes and gives what Block says; several take into() and
+  // give out_of(), see Wiring; with a loss, the last one gives that. Throws Error(usage) for
   // other numbers of tensors.
   Tensors operator()(const BlockRun& run, Tensors inputs) const;
 
@@ -67,10 +64,10 @@ class InnerBlocks {
   InnerBlocks(const Model& model, std::shared_ptr<const Wrappers> wrappers, size_t level)
       : model_(&model), wrappers_(std::move(wrappers)), level_(level) {}
 
-  Tensors run_each(const BlockRun& run, Tensors inputs) const;
-  Tensors run_one(const BlockRun& run, Tensors inputs) const;
+  Tensors run_each(const BlockRun& run, Tensors&& inputs) const;
+  Tensors run_one(const BlockRun& run, Tensors&& inputs) const;
   // Through the wrappers from `level` on.
-  Tensors run_in_block(size_t level, const BlockRun& run, Tensors inputs) const;
+  Tensors run_in_block(size_t level, const BlockRun& run, Tensors&& inputs) const;
 
   const Model* model_;
   std::shared_ptr<const Wrappers> wrappers_;

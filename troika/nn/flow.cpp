@@ -12,29 +12,14 @@ namespace troika::nn {
 
 namespace {
 
-bool has(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
+// The first of `blocks`, in order, that is not before `begin`; or `none`.
+size_t first_from(const std::vector<size_t>& blocks, size_t begin, size_t none) {
+  const auto found = std::ranges::lower_bound(blocks, begin);
+  return found == blocks.end() ? none : *found;
 }
 
-// Whether a tensor that exists before block `next` is taken by it or a later one, or is an output.
-bool is_needed(const std::vector<Block>& blocks, const std::string& name, size_t next) {
-  for (; next < blocks.size(); ++next) {
-    if (has(blocks[next].takes, name)) return true;
-    if (has(blocks[next].gives, name)) return false;
-  }
-  return !blocks.empty() && has(blocks.back().gives, name);
-}
-
-// Whether one of the blocks [begin, end) gives the name; the nearest most likely does.
-bool is_given(const std::vector<Block>& blocks, const std::string& name, size_t begin, size_t end) {
-  for (size_t i = end; i > begin; --i) {
-    if (has(blocks[i - 1].gives, name)) return true;
-  }
-  return false;
-}
-
-bool fits(const std::vector<std::string>& names, const Tensors& tensors) {
-  return tensors.size() == names.size() &&
+bool fits(size_t count, const Tensors& tensors) {
+  return tensors.size() == count &&
          std::ranges::all_of(tensors, [](const auto& tensor) { return tensor.defined(); });
 }
 
@@ -49,56 +34,122 @@ bool fits(const std::vector<std::string>& names, const Tensors& tensors) {
 }  // namespace
 
 void require_inputs(const std::vector<std::string>& names, const Tensors& inputs) {
-  if (!fits(names, inputs)) refuse("whoever calls the model", names, inputs);
+  if (!fits(names.size(), inputs)) refuse("whoever calls the model", names, inputs);
 }
 
 void require_outputs(const Block& block, const std::vector<std::string>& names,
                      const Tensors& outputs) {
-  if (!fits(names, outputs)) refuse("block " + block.name, names, outputs);
+  if (!fits(names.size(), outputs)) refuse("block " + block.name, names, outputs);
 }
 
-std::vector<std::string> names_into(const std::vector<Block>& blocks, size_t begin, size_t end) {
-  std::vector<std::string> names;
-  for (size_t i = begin; i < end; ++i) {
-    for (const auto& name : blocks[i].takes) {
-      if (!is_given(blocks, name, begin, i) && !has(names, name)) names.push_back(name);
-    }
+Slot Wiring::slot_of(const std::string& name) {
+  const auto [found, is_new] = by_name_.try_emplace(name, slots_.size());
+  if (is_new) slots_.push_back({.name = name, .takers = {}, .givers = {}});
+  return found->second;
+}
+
+void Wiring::add(const Block& block) {
+  const size_t index = takes_.size();
+  auto& takes = takes_.emplace_back();
+  for (const auto& name : block.takes) {
+    takes.push_back(slot_of(name));
+    auto& uses = slots_[takes.back()];
+    if (uses.takers.empty() && uses.givers.empty()) input_names_.push_back(name);
+    uses.takers.push_back(index);
   }
+  auto& gives = gives_.emplace_back();
+  for (const auto& name : block.gives) {
+    gives.push_back(slot_of(name));
+    slots_[gives.back()].givers.push_back(index);
+  }
+}
+
+std::vector<std::string> Wiring::names(const Slots& slots) const {
+  std::vector<std::string> names;
+  for (const Slot slot : slots) names.push_back(slots_[slot].name);
   return names;
 }
 
-std::vector<std::string> names_out_of(const std::vector<Block>& blocks, size_t begin, size_t end) {
-  std::vector<std::string> names;
+bool Wiring::is_needed(Slot slot, size_t next) const {
+  const auto& uses = slots_[slot];
+  const size_t none = num_blocks();
+  const size_t giver = first_from(uses.givers, next, none);
+  if (giver < none) return first_from(uses.takers, next, none) <= giver;
+  return first_from(uses.takers, next, none) < none ||
+         (!uses.givers.empty() && uses.givers.back() + 1 == none);
+}
+
+bool Wiring::outlives(Slot slot, size_t begin, size_t end) const {
+  return first_from(slots_[slot].givers, begin, end) >= end && is_needed(slot, end);
+}
+
+Slots Wiring::into(size_t begin, size_t end) const {
+  Slots slots;
   for (size_t i = begin; i < end; ++i) {
-    for (const auto& name : blocks[i].gives) {
-      std::erase(names, name);
-      if (is_needed(blocks, name, end)) names.push_back(name);
+    for (const Slot slot : takes_[i]) {
+      const bool is_inner = first_from(slots_[slot].givers, begin, i) < i;
+      if (!is_inner && std::ranges::find(slots, slot) == slots.end()) slots.push_back(slot);
     }
   }
-  return names;
+  return slots;
 }
 
-Flow::Flow(const std::vector<Block>& blocks, const std::vector<std::string>& names, Tensors tensors)
-    : blocks_(blocks) {
-  require_inputs(names, tensors);
-  give(names, std::move(tensors));
+Slots Wiring::out_of(size_t begin, size_t end) const {
+  Slots slots;
+  for (size_t i = begin; i < end; ++i) {
+    for (const Slot slot : gives_[i]) {
+      slots.erase(std::remove(slots.begin(), slots.end(), slot), slots.end());
+      if (is_needed(slot, end)) slots.push_back(slot);
+    }
+  }
+  return slots;
 }
 
-Tensors Flow::take(const std::vector<std::string>& names, size_t next) {
-  Tensors taken;
-  taken.reserve(names.size());
-  for (const auto& name : names) {
-    const auto found = tensors_.find(name);
-    TROIKA_CHECK(found != tensors_.end(), "no block gives " + name);
-    taken.push_back(found->second);
-    if (!is_needed(blocks_, name, next)) tensors_.erase(found);
+Flow::Flow(const Wiring& wiring, size_t begin, size_t end, Tensors inputs)
+    : wiring_(wiring), begin_(begin), end_(end), tensors_(wiring.num_slots()) {
+  const auto slots = wiring.into(begin, end);
+  if (!fits(slots.size(), inputs)) require_inputs(wiring.names(slots), inputs);
+  for (size_t i = 0; i < slots.size(); ++i) tensors_[slots[i]] = std::move(inputs[i]);
+  spent_ = std::move(inputs);
+}
+
+Tensors Flow::take(size_t begin, size_t end) {
+  return end == begin + 1 ? take(wiring_.taken_by(begin), begin, end)
+                          : take(wiring_.into(begin, end), begin, end);
+}
+
+Tensors Flow::take(const Slots& slots, size_t begin, size_t end) {
+  Tensors taken = std::exchange(spent_, {});
+  taken.clear();
+  taken.reserve(slots.size());
+  for (const Slot slot : slots) {
+    auto& tensor = tensors_[slot];
+    TROIKA_CHECK(tensor.defined(), "no block gives " + wiring_.names({slot}).front());
+    taken.push_back(wiring_.outlives(slot, begin, end) ? tensor : std::move(tensor));
   }
   return taken;
 }
 
-void Flow::give(const std::vector<std::string>& names, Tensors tensors) {
-  TROIKA_CHECK(fits(names, tensors), "other tensors than names");
-  for (size_t i = 0; i < names.size(); ++i) tensors_[names[i]] = std::move(tensors[i]);
+void Flow::give(size_t begin, size_t end, Tensors outputs) {
+  if (end == wiring_.num_blocks() || (begin == begin_ && end == end_)) {
+    outputs_ = std::move(outputs);
+  } else if (end == begin + 1) {
+    keep(wiring_.given_by(begin), std::move(outputs));
+  } else {
+    keep(wiring_.out_of(begin, end), std::move(outputs));
+  }
+}
+
+void Flow::keep(const Slots& slots, Tensors tensors) {
+  TROIKA_CHECK(fits(slots.size(), tensors), "other tensors than names");
+  for (size_t i = 0; i < slots.size(); ++i) tensors_[slots[i]] = std::move(tensors[i]);
+  spent_ = std::move(tensors);
+}
+
+Tensors Flow::outputs() {
+  if (!outputs_.empty()) return std::move(outputs_);
+  const size_t all = wiring_.num_blocks();
+  return take(wiring_.out_of(begin_, end_), all, all);
 }
 
 }  // namespace troika::nn

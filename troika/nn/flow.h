@@ -1,6 +1,8 @@
 // The tensors between the blocks of a model.
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <cstddef>
 #include <map>
 #include <string>
@@ -10,12 +12,51 @@
 
 namespace troika::nn {
 
-// Names that some blocks [begin, end) of a model take from before, in the order in which they are
-// first taken. For the whole model: its inputs.
-std::vector<std::string> names_into(const std::vector<Block>& blocks, size_t begin, size_t end);
-// Names that these blocks give and that are needed after them: taken by a later block, or given by
-// the last block of all, in the order in which they are last given.
-std::vector<std::string> names_out_of(const std::vector<Block>& blocks, size_t begin, size_t end);
+// The number of a name among those that the blocks of a model take and give.
+using Slot = size_t;
+using Slots =
+    c10::SmallVector<Slot, 4>;  // takes no memory of its own for the few that most blocks have
+
+// Which block takes and gives which tensors, with a number for each name, so that a pass compares
+// no names.
+class Wiring {
+ public:
+  // Adds the next block.
+  void add(const Block& block);
+
+  size_t num_blocks() const { return takes_.size(); }
+  size_t num_slots() const { return slots_.size(); }
+  std::vector<std::string> names(const Slots& slots) const;
+  // The names that blocks take and no block before gives, in the order in which they are first
+  // taken.
+  const std::vector<std::string>& input_names() const { return input_names_; }
+
+  // What a block takes and gives, in the order of its own lists.
+  const Slots& taken_by(size_t block) const { return takes_[block]; }
+  const Slots& given_by(size_t block) const { return gives_[block]; }
+  // What blocks [begin, end) take from before, in the order in which it is first taken.
+  Slots into(size_t begin, size_t end) const;
+  // What these blocks give and what is needed after them, in the order in which it is last given.
+  Slots out_of(size_t begin, size_t end) const;
+  // Whether what blocks [begin, end) take from before is taken by a later one, too.
+  bool outlives(Slot slot, size_t begin, size_t end) const;
+
+ private:
+  struct Uses {
+    std::string name;
+    std::vector<size_t> takers, givers;  // blocks, in order
+  };
+
+  Slot slot_of(const std::string& name);
+  // Whether a tensor that exists before block `next` is taken by it or a later one, or is an output
+  // of the model: given by its last block.
+  bool is_needed(Slot slot, size_t next) const;
+
+  std::map<std::string, Slot> by_name_;
+  std::vector<Uses> slots_;
+  std::vector<Slots> takes_, gives_;  // of each block
+  std::vector<std::string> input_names_;
+};
 
 // Throw Error(usage) unless there is one defined tensor for each name, among what a model is called
 // with, and what a block gives.
@@ -23,22 +64,33 @@ void require_inputs(const std::vector<std::string>& names, const Tensors& inputs
 void require_outputs(const Block& block, const std::vector<std::string>& names,
                      const Tensors& outputs);
 
-// Tensors by name while blocks run. Each is let go of when the last block that needs it has taken
-// it.
+// Tensors while blocks [begin, end) of a model run. Each is let go of when the last block that
+// needs it has taken it.
 class Flow {
  public:
-  // `blocks` are all blocks of the model; they must outlive the flow. One tensor for each name, or
-  // Error(usage) is thrown.
-  Flow(const std::vector<Block>& blocks, const std::vector<std::string>& names, Tensors tensors);
+  // `inputs` are the tensors of Wiring::into(begin, end). Throws Error(usage) unless there is one
+  // defined tensor for each. The wiring must outlive the flow.
+  Flow(const Wiring& wiring, size_t begin, size_t end, Tensors inputs);
 
-  // Gives the tensors of these names. Names that no block from `next` on needs leave the flow.
-  Tensors take(const std::vector<std::string>& names, size_t next);
-  // One defined tensor for each name.
-  void give(const std::vector<std::string>& names, Tensors tensors);
+  // What blocks [begin, end), some of the run, take from before: a single one what Block says,
+  // several Wiring::into().
+  Tensors take(size_t begin, size_t end);
+  // What these blocks have given: a single one what Block says, several Wiring::out_of(). Those
+  // with the last block of the model may give a loss in place of it (output_layer.h).
+  void give(size_t begin, size_t end, Tensors outputs);
+  // What the run gives, after its last block; called once. What the last block of the model gave,
+  // or else what give() says.
+  Tensors outputs();
 
  private:
-  const std::vector<Block>& blocks_;
-  std::map<std::string, at::Tensor> tensors_;
+  Tensors take(const Slots& slots, size_t begin, size_t end);
+  void keep(const Slots& slots, Tensors tensors);
+
+  const Wiring& wiring_;
+  const size_t begin_, end_;
+  c10::SmallVector<at::Tensor, 4> tensors_;  // by slot; undefined where there is none
+  Tensors outputs_;                          // of the run, where they were given at once
+  Tensors spent_;                            // the last list that was given, for the next to take
 };
 
 }  // namespace troika::nn

@@ -49,7 +49,9 @@ class DrawStateGuard {
 class KeyedDraws : DrawStateGuard {
  public:
   explicit KeyedDraws(SampleKeys keys)
-      : DrawStateGuard({std::make_shared<const SampleKeys>(std::move(keys)), 0, {}}) {}
+      : KeyedDraws(std::make_shared<const SampleKeys>(std::move(keys))) {}
+  explicit KeyedDraws(std::shared_ptr<const SampleKeys> keys)
+      : DrawStateGuard({std::move(keys), 0, {}}) {}
 };
 
 // While it lives, draws in this thread are those of a block of a Model.

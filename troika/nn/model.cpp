@@ -100,10 +100,6 @@ at::Tensor only(Tensors tensors) {
           .hint = "call it with nn::Tensors"});
 }
 
-std::vector<std::string> Model::input_names() const {
-  return names_into(blocks_, 0, blocks_.size());
-}
-
 bool Model::has_output_layer() const {
   return !blocks_.empty() && blocks_.back().forward.takes_output_layer();
 }
@@ -171,6 +167,7 @@ void Model::add_block(Block block) {
         {.what = fmt::format("block {} comes to a model whose blocks have a wrapper", block.name),
          .hint = "add all blocks before recomputation, sharding and offloading"});
   }
+  wiring_.add(block);
   blocks_.push_back(std::move(block));
   options_.reset();
 }

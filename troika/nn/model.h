@@ -58,7 +58,8 @@ class Model : public torch::nn::Module {
 
   // The names that blocks take and no block before gives, in the order in which they are first
   // taken.
-  std::vector<std::string> input_names() const;
+  const std::vector<std::string>& input_names() const { return wiring_.input_names(); }
+  const Wiring& wiring() const { return wiring_; }
 
   // Runs the blocks in order; each activation is released as soon as autograd lets go of it. One
   // tensor for each of input_names(), and what the last block gives; the short form is for models
@@ -72,8 +73,8 @@ class Model : public torch::nn::Module {
   // Whether the last block takes an OutputLayer, so that the model can be asked for a loss.
   bool has_output_layer() const;
 
-  // The same for blocks [begin, end) alone, which take names_into() and give names_out_of(), see
-  // flow.h. At least one block. A loss is for parts with the last block.
+  // The same for blocks [begin, end) alone, which take into() and give out_of(), see Wiring
+  // (flow.h). At least one block. A loss is for parts with the last block.
   Tensors forward(size_t begin, size_t end, Tensors inputs,
                   std::shared_ptr<const OutputLoss> loss = nullptr) const;
 
@@ -131,6 +132,7 @@ class Model : public torch::nn::Module {
   void place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module);
 
   std::vector<Block> blocks_;
+  Wiring wiring_;
   std::shared_ptr<const ModelOptions> options_;
   std::shared_ptr<const InnerBlocks::Wrappers> wrappers_ =
       std::make_shared<InnerBlocks::Wrappers>();

@@ -18,8 +18,8 @@ at::Tensor cross_entropy(const at::Tensor& logits, const OutputLoss& loss) {
       loss.ignored);
 }
 
-Tensors BlockFunction::operator()(const Tensors& inputs) const {
-  return function_(inputs, OutputLayer());
+Tensors BlockFunction::operator()(Tensors inputs) const {
+  return function_(std::move(inputs), OutputLayer());
 }
 
 Tensors OutputLayer::operator()(const at::Tensor& hidden, const at::Tensor& weight) const {

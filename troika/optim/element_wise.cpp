@@ -18,8 +18,12 @@ class ElementWise : public FlatOptimizer {
                       options.offload),
         options_(options) {}
 
-  // `index` is of a parameter that decays as all of the span do and has made as many steps.
-  virtual void update_span(const kernels::Span& span, size_t index) = 0;
+  // Called before a step with its parts. All parameters of a part decay alike, and have made as
+  // many steps as parameter Piece::index.
+  virtual void prepare(const std::vector<Piece>& parts) { static_cast<void>(parts); }
+  // Several threads call it at once. `part` is the number of it in those of prepare(), `index` its
+  // Piece::index.
+  virtual void update_span(const kernels::Span& span, size_t part, size_t index) = 0;
 
   const OptimizerOptions options_;
   const Kernels& kernels_ = kernels::best();
@@ -31,7 +35,8 @@ class ElementWise : public FlatOptimizer {
     };
     const size_t bytes = parameters().element_bytes();
     const auto parts = cut(join(pieces, bytes, alike), bytes);
-    share(parts, [&](size_t i) { update_span(span(parts[i]), parts[i].index); });
+    prepare(parts);
+    share(parts, [&](size_t i) { update_span(span(parts[i]), i, parts[i].index); });
   }
 };
 
@@ -44,7 +49,7 @@ class Sgd final : public ElementWise {
                     /*counts=*/false) {}
 
  private:
-  void update_span(const kernels::Span& span, size_t index) override {
+  void update_span(const kernels::Span& span, size_t, size_t index) override {
     kernels_.sgd(kernel_type(), span,
                  {.rate = learning_rate(),
                   .momentum = options_.momentum,
@@ -60,14 +65,28 @@ class Adam final : public ElementWise {
         decoupled_(decoupled) {}
 
  private:
-  void update_span(const kernels::Span& span, size_t index) override {
-    kernels_.adam(
-        kernel_type(), span,
-        adam_factors(options_, learning_rate(), weight_decay_of(index, options_.weight_decay),
-                     steps(index), decoupled_));
+  // Powers of the betas take longer than a small part itself, and most parts have the same ones.
+  void prepare(const std::vector<Piece>& parts) override {
+    factors_.clear();
+    double last_decay = 0;
+    int64_t last_steps = 0;
+    for (const Piece& part : parts) {
+      const double decay = weight_decay_of(part.index, options_.weight_decay);
+      const int64_t made = steps(part.index);
+      const bool is_as_last = !factors_.empty() && decay == last_decay && made == last_steps;
+      factors_.push_back(is_as_last
+                             ? factors_.back()
+                             : adam_factors(options_, learning_rate(), decay, made, decoupled_));
+      last_decay = decay;
+      last_steps = made;
+    }
+  }
+  void update_span(const kernels::Span& span, size_t part, size_t) override {
+    kernels_.adam(kernel_type(), span, factors_[part]);
   }
 
   const bool decoupled_;
+  std::vector<kernels::Adam> factors_;  // of each part of a step
 };
 
 class Adagrad final : public ElementWise {
@@ -76,7 +95,7 @@ class Adagrad final : public ElementWise {
       : ElementWise(std::move(parameters), options, {"sum"}, /*counts=*/true) {}
 
  private:
-  void update_span(const kernels::Span& span, size_t index) override {
+  void update_span(const kernels::Span& span, size_t, size_t index) override {
     kernels_.adagrad(kernel_type(), span,
                      {.rate = learning_rate(),
                       .eps = options_.eps,

@@ -60,7 +60,8 @@ at::Tensor FlatOptimizer::make_flat(const std::filesystem::path& offload) {
 void FlatOptimizer::step() {
   const at::NoGradGuard no_grad;
   const auto gradients = parameters_.gradients();
-  for (const Piece& piece : gradients.pieces) ++steps_.data_ptr<int64_t>()[piece.index];
+  auto* const steps = steps_.data_ptr<int64_t>();
+  for (const Piece& piece : gradients.pieces) ++steps[piece.index];
   update(gradients.pieces);
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -133,7 +134,10 @@ std::vector<Piece> join(const std::vector<Piece>& pieces, size_t element_bytes,
   return result;
 }
 
-std::vector<Piece> cut(const std::vector<Piece>& pieces, size_t element_bytes) {
+std::vector<Piece> cut(std::vector<Piece> pieces, size_t element_bytes) {
+  if (std::ranges::all_of(pieces, [](const Piece& piece) { return piece.count <= kAtOnce; })) {
+    return pieces;
+  }
   std::vector<Piece> result;
   for (const Piece& piece : pieces) {
     for (int64_t begin = 0; begin < piece.count; begin += kAtOnce) {

@@ -78,6 +78,6 @@ std::vector<Piece> join(const std::vector<Piece>& pieces, size_t element_bytes,
 // Cuts into pieces of at most kAtOnce elements, a multiple of every block size in use: what threads
 // share among each other, and what sums are made of, whatever the number of threads.
 constexpr int64_t kAtOnce = 32768;
-std::vector<Piece> cut(const std::vector<Piece>& pieces, size_t element_bytes);
+std::vector<Piece> cut(std::vector<Piece> pieces, size_t element_bytes);
 
 }  // namespace troika::optim

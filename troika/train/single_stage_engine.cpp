@@ -56,11 +56,9 @@ void drop_gradients(const torch::nn::Module& module) {
 
 class SingleStageEngine::ActiveMicroBatch {
  public:
-  ActiveMicroBatch(const SingleStageEngine& engine, const data::Batch& loaded, int64_t step)
+  ActiveMicroBatch(SingleStageEngine& engine, const data::Batch& loaded, int64_t step)
       : batch(engine.placement().place(loaded)) {
-    if (batch.samples.empty()) return;
-    const auto seed = static_cast<uint64_t>(engine.setup_.options.run.seed);
-    draws_.emplace(nn::SampleKeys{mix(seed, static_cast<uint64_t>(step)), batch.samples});
+    if (!batch.samples.empty()) draws_.emplace(engine.keys_of(batch, step));
   }
 
   const data::Batch batch;  // where the run computes
@@ -130,6 +128,15 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
                              .exchange = *exchange_,
                              .optimization = *optimization_,
                              .learning_rate = learning_rate_});
+}
+
+std::shared_ptr<const nn::SampleKeys> SingleStageEngine::keys_of(const data::Batch& batch,
+                                                                 int64_t step) {
+  if (!keys_ || keys_.use_count() > 1) keys_ = std::make_shared<nn::SampleKeys>();
+  const auto seed = static_cast<uint64_t>(setup_.options.run.seed);
+  keys_->seed = mix(seed, static_cast<uint64_t>(step));
+  keys_->samples = batch.samples;
+  return keys_;
 }
 
 const layout::Schedule& SingleStageEngine::schedule_of(int64_t micro_batches) {

@@ -8,6 +8,7 @@
 #include "troika/compat/saved_tensors.h"
 #include "troika/layout/schedule.h"
 #include "troika/nn/block_wrapper.h"
+#include "troika/nn/keyed_draws.h"
 #include "troika/parallel/exchange.h"
 #include "troika/train/engine.h"
 #include "troika/train/engine_state.h"
@@ -47,6 +48,9 @@ class SingleStageEngine : public Engine {
   class ActiveMicroBatch;
 
   const layout::Schedule& schedule_of(int64_t micro_batches);
+  // What masks of a micro-batch follow from: in the memory of the last one's, unless a graph that
+  // lives on has these.
+  std::shared_ptr<const nn::SampleKeys> keys_of(const data::Batch& batch, int64_t step);
   void plan_recomputation(const data::Batch& placed);
   void forward(ActiveMicroBatch& active, bool is_first, bool is_last);
   void backward(const ActiveMicroBatch& active);
@@ -62,8 +66,9 @@ class SingleStageEngine : public Engine {
   std::unique_ptr<parallel::Exchange> exchange_;
   std::optional<Optimization> optimization_;
   std::optional<EngineState> state_;
-  layout::Schedule schedule_;   // the latest
-  int64_t scheduled_ = 0;       // its micro-batches
+  layout::Schedule schedule_;  // the latest
+  int64_t scheduled_ = 0;      // its micro-batches
+  std::shared_ptr<nn::SampleKeys> keys_;
   bool counts_memory_ = false;  // the module's too
 };
 

@@ -58,8 +58,10 @@ const nn::Model& Task::blocks() const {
 }
 
 nn::Tensors Task::block_inputs(const data::Batch& batch) const {
+  const auto& names = blocks().input_names();
   nn::Tensors inputs;
-  for (const auto& name : blocks().input_names()) {
+  inputs.reserve(names.size());
+  for (const std::string_view name : names) {
     inputs.push_back(batch[name == nn::kPassing ? "inputs" : name]);
   }
   return inputs;

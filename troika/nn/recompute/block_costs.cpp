@@ -94,12 +94,12 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs
   Surroundings(inputs.front().device()).restored(buffers, [&] {
     Tensors detached;
     for (const auto& input : inputs) detached.push_back(input.detach());
-    Flow flow(model.blocks(), model.input_names(), std::move(detached));
+    Flow flow(model.wiring(), 0, model.blocks().size(), std::move(detached));
     for (size_t i = 0; i < model.blocks().size(); ++i) {
       const auto& block = model.blocks()[i];
       const bool gives_loss = loss && i + 1 == model.blocks().size();
       const OutputLayer layer(gives_loss ? loss : nullptr);
-      const Tensors taken = flow.take(block.takes, i + 1);
+      const Tensors taken = flow.take(i, i + 1);
       std::vector<at::Tensor> sources = model_parameters;
       std::ranges::copy_if(taken, std::back_inserter(sources), &at::Tensor::requires_grad);
       if (measurements > 1) run(block, layer, taken, state, sources, spent);
@@ -112,7 +112,7 @@ std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs
       costs.push_back(cost);
       const auto& gives = gives_loss ? loss->gives() : block.gives;
       require_outputs(block, gives, outputs);
-      flow.give(gives, std::move(outputs));
+      flow.give(i, i + 1, std::move(outputs));
     }
   });
   return costs;

@@ -50,10 +50,9 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
   WrapperKind kind() const override { return WrapperKind::recompute; }
 
   Tensors run(const BlockRun& run, Tensors inputs, const InnerBlocks& next) override {
-    const auto& blocks = next.model().blocks();
-    Flow flow(blocks, names_into(blocks, run.begin, run.end), std::move(inputs));
+    Flow flow(next.model().wiring(), run.begin, run.end, std::move(inputs));
     run_part(run, plan_, flow, next);
-    return flow.take(names_given(blocks, run), run.end);
+    return flow.outputs();
   }
 
  private:
@@ -66,8 +65,7 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
     const auto keep_until = [&](size_t stop) {
       for (; done < stop; ++done) {
         const BlockRun one{done, done + 1, backward_from_[done], run.again_until, run.loss};
-        flow.give(one.loss && one.end == blocks.size() ? one.loss->gives() : blocks[done].gives,
-                  next(one, flow.take(blocks[done].takes, done + 1)));
+        flow.give(done, done + 1, next(one, flow.take(done, done + 1)));
       }
     };
     for (const auto& segment : part) {
@@ -88,12 +86,10 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
   void recompute(const RecomputedSegment& segment, const BlockRun& run, Flow& flow,
                  const InnerBlocks& next) const {
     const auto& blocks = next.model().blocks();
-    const auto takes = names_into(blocks, segment.begin, segment.end);
     BlockRun part{.begin = segment.begin,
                   .end = segment.end,
                   .again_until = run.again_until,
                   .loss = run.loss};
-    const auto gives = names_given(blocks, part);
     CheckpointOptions options{.name = "block " + blocks[segment.begin].name,
                               .keep_products = segment.keep_products};
     if (segment.end > segment.begin + 1) {
@@ -103,16 +99,16 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
     for (size_t i = segment.begin; i < segment.end; ++i) {
       options.buffers.insert(options.buffers.end(), buffers_[i].begin(), buffers_[i].end());
     }
-    const Tensors inputs = flow.take(takes, segment.end);
+    const Tensors inputs = flow.take(segment.begin, segment.end);
     // The graph may outlive this wrapper's guard, and who has the model.
     const auto again = [self = shared_from_this(), owner = next.model().weak_from_this().lock(),
-                        next, &segment, takes, gives, part](const Tensors& tensors) mutable {
-      Flow inside(next.model().blocks(), takes, tensors);
+                        next, &segment, part](const Tensors& tensors) mutable {
+      Flow inside(next.model().wiring(), segment.begin, segment.end, tensors);
       self->run_part(part, segment.inside, inside, next);
       part.again_until = segment.end;
-      return inside.take(gives, segment.end);
+      return inside.outputs();
     };
-    flow.give(gives, checkpoint(again, inputs, options));
+    flow.give(segment.begin, segment.end, checkpoint(again, inputs, options));
   }
 
   const RecomputePlan plan_;
