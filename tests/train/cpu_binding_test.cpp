@@ -114,6 +114,11 @@ class CpuBindingOfThreads : public testing::Test {
       threads.insert(std::this_thread::get_id());
       EXPECT_EQ(allowed_processors(), expected);
     });
+    // ThreadSanitizer does not see how LibTorch's threads wait, so programs compute on one there.
+#ifdef __SANITIZE_THREAD__
+    count = 1;
+#endif
+    const std::lock_guard lock(mutex);
     EXPECT_EQ(threads.size(), count);
   }
 
