@@ -180,7 +180,9 @@ void drive(const Group& group) {
 void progress(const Group& group) {
   const TemporaryFolder folder;
   const auto pipe = group.broadcast_text((folder / "word").string());
-  if (group.rank() == 0) ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  if (group.rank() == 0) {
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  }
   group.barrier();
   const int other = 1 - group.rank();
   for (int round = 0; round < 4; ++round) {
