@@ -61,6 +61,13 @@ TEST(StoreTrial, TakesTheFasterWayAndNoticesWhenTheOtherOneBecomesIt) {
   EXPECT_LE(streamed(alike), 33);
 }
 
+TEST(StoreTrial, TakesNoNoticeOfTheFirstCalls) {
+  StoreTrial trial;
+  ways(trial, 2, 50, 50);  // memory that was never used before
+  ways(trial, 1, 3, 2);    // and one call that something else has held up
+  EXPECT_EQ(streamed(ways(trial, 29, 1, 2)), 3) << "three tries";
+}
+
 // As three ranks make calls: small ones, and others in between.
 TEST(StoreChoice, AllRanksWriteAlikeAndCallsOfEachKindHaveTheirOwn) {
   std::vector<StoreChoice> ranks;

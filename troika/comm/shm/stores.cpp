@@ -55,7 +55,7 @@ void give(char* into, const char* from, size_t bytes, bool streams) {
 
 bool StoreTrial::streams(int later) const {
   const int call = (call_ + later) % period_;
-  return streams_ != (call >= kTried && call < 2 * kTried);
+  return streams_ != (call >= kUntimed + kTried && call < kUntimed + 2 * kTried);
 }
 
 void StoreTrial::add(bool streamed, double cost) {
@@ -64,7 +64,7 @@ void StoreTrial::add(bool streamed, double cost) {
     least = std::min(least, cost);
   }
   ++call_;
-  if (call_ == 2 * kTried) {
+  if (call_ == kUntimed + 2 * kTried) {
     const auto [cached, streaming] = least_;
     streams_ = streams_ ? cached >= kClearly * streaming : streaming < kClearly * cached;
     least_ = {kNever, kNever};

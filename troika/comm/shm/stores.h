@@ -23,14 +23,15 @@ class StoreTrial {
  public:
   // Whether the next call, or the one after `later` more, is to stream, and whether to be timed.
   bool streams(int later = 0) const;
-  bool is_timed() const { return call_ < 2 * kTried; }
+  bool is_timed() const { return call_ >= kUntimed && call_ < kUntimed + 2 * kTried; }
   // A call was made this way. `cost` counts if it was to be timed.
   void add(bool streamed, double cost);
 
  private:
+  // The first calls touch memory that was never used before, which takes longer than either way.
+  static constexpr int kUntimed = 2;
   static constexpr int kTried = 3;
-  // Periods double up to the last: memory that was never used before is not yet in anybody's cache,
-  // so the first trial tells little.
+  // Periods double up to the last, as that memory is not yet in anybody's cache, either.
   static constexpr int kFirstPeriod = 32;
   static constexpr int kLastPeriod = 512;
   static constexpr double kClearly = 0.9;
