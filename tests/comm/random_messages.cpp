@@ -122,6 +122,7 @@ class Rank {
 
   void exchange(const std::vector<Message>& messages) {
     std::vector<Pending> pending;
+    std::vector<Pending> sent_over_edges;
     std::vector<const Message*> batched;
     for (const auto& message : messages) {
       const bool sends = message.from == group_.rank();
@@ -132,7 +133,7 @@ class Rank {
         pending.push_back(start(message));
       } else if (sends) {
         const auto tensor = message.tensor();
-        pending.push_back({to_.at(message.to).send(tensor), {{tensor, nullptr}}});
+        sent_over_edges.push_back({to_.at(message.to).send(tensor), {{tensor, nullptr}}});
       } else {
         pending.push_back({std::nullopt, {}, message.from});
         expected_[message.from].push_back(&message);
@@ -146,6 +147,9 @@ class Rank {
       pending.pop_back();
       finish(one);
     }
+    // A tensor of another kind than the one before may stay here until its receiver calls
+    // receive(), so two ranks that waited for these first could wait for each other.
+    for (const auto& one : sent_over_edges) finish(one);
     expected_.clear();
   }
 

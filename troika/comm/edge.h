@@ -20,8 +20,10 @@ class SendingEdge {
   // tensors have not been received (back end tcp bounds small ones by bytes instead), at most for
   // the group's time-out: then Error(timeout) names the first of them and says what the receiver
   // does instead. The tensor must not be changed until the Work is done: at once where it is small
-  // or the back end copies it, else when the receiver's end has taken it in, which needs no call of
-  // receive() there. A tensor on a GPU is copied to the host first.
+  // or the back end copies it, else when the receiver's end has taken it in. That needs no call of
+  // receive() there for a tensor of the same shape and dtype as the one before, for which a receive
+  // is posted; for another it may, so two ranks that send each other such tensors call receive()
+  // before they wait. A tensor on a GPU is copied to the host first.
   Work send(const at::Tensor& tensor, Group::Site site = Group::Site::current()) const;
 
   // Bytes of the tensors that have not been received, which this end or its back end keeps: at most
