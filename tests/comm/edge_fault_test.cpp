@@ -1,5 +1,5 @@
-// What the ranks of a job get to know when one misbehaves on an edge, or two disagree about it:
-// processes, on every back end.
+// Faults of edges, with processes on every back end: all ranks are told when one of them misbehaves
+// on an edge, or when its two ends disagree.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 class EdgeFaults : public testing::TestWithParam<const char*> {};
 
-// What every survivor of three ranks is told when the victim does not do its part of "step".
+// Expects that every survivor of three ranks is told who did not do its part of "step".
 void expect_victim_to_be_named(const std::string& backend, const std::string& when,
                                const std::string& message, const std::string& missed) {
   for (const auto& [fault, victim, kind, why] :

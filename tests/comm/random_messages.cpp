@@ -203,7 +203,7 @@ class Rank {
   std::map<int, std::vector<const Message*>> expected_;  // on the edge from each rank
 };
 
-// What one rank does on purpose after half of the messages.
+// The fault that one rank commits on purpose after half of the messages.
 struct Fault {
   std::string kind;  // empty: nothing
   int victim = 1;

@@ -166,7 +166,8 @@ inline constexpr uint32_t kHeadTag = 0x4000;
 inline constexpr uint32_t kEdgePayloadTag = 0x2000;
 inline constexpr uint32_t kMessageTag = 0;
 inline constexpr int kLargestTag = 0x1ffe;
-// Of the messages by which the members of a new group meet, in the group that they are ranks of.
+// The tag of the messages by which the members of a new group meet, in the group that they are
+// ranks of.
 inline constexpr int kNewGroupTag = 0x1fff;
 // The tag space that a tag of a world's messages has.
 inline uint32_t tag_space_of(uint32_t tag) {

@@ -55,13 +55,13 @@ uint32_t choose_tag_space(std::span<const Choice* const> members, int64_t id, ui
                .expected = fmt::format("at most {} besides the world, on any rank", spaces)});
 }
 
-// What a member of a list tells its first rank. Sent as it lies in memory.
+// A message from a member of a list to its first rank. Sent as it lies in memory.
 struct Application {
   Choice choice;
   uint64_t list_hash = 0;
   char list[128] = {};  // the beginning of it, for errors
 };
-// What the first rank answers.
+// The answer of the first rank.
 struct Admission {
   int64_t id = 0;
   int64_t tag_space = 0;

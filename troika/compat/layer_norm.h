@@ -1,4 +1,4 @@
-// Which layer norms of LibTorch are slow.
+// Tells which layer norms of LibTorch are slow.
 #pragma once
 
 #include "troika/compat/torch.h"

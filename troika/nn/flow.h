@@ -17,8 +17,8 @@ using Slot = size_t;
 using Slots =
     c10::SmallVector<Slot, 4>;  // takes no memory of its own for the few that most blocks have
 
-// Which block takes and gives which tensors, with a number for each name, so that a pass compares
-// no names.
+// The names of the tensors that blocks take and give, with a number for each, so that a pass
+// compares no names.
 class Wiring {
  public:
   // Adds the next block.
@@ -31,12 +31,14 @@ class Wiring {
   // taken.
   const std::vector<std::string>& input_names() const { return input_names_; }
 
-  // What a block takes and gives, in the order of its own lists.
+  // The tensors that a block takes and gives, in the order of its own lists.
   const Slots& taken_by(size_t block) const { return takes_[block]; }
   const Slots& given_by(size_t block) const { return gives_[block]; }
-  // What blocks [begin, end) take from before, in the order in which it is first taken.
+  // The tensors that blocks [begin, end) take from before, in the order in which they are first
+  // taken.
   Slots into(size_t begin, size_t end) const;
-  // What these blocks give and what is needed after them, in the order in which it is last given.
+  // The tensors that these blocks give and that are needed after them, in the order in which they
+  // are last given.
   Slots out_of(size_t begin, size_t end) const;
   // Whether what blocks [begin, end) take from before is taken by a later one, too.
   bool outlives(Slot slot, size_t begin, size_t end) const;
@@ -72,14 +74,15 @@ class Flow {
   // defined tensor for each. The wiring must outlive the flow.
   Flow(const Wiring& wiring, size_t begin, size_t end, Tensors inputs);
 
-  // What blocks [begin, end), some of the run, take from before: a single one what Block says,
-  // several Wiring::into().
+  // Takes the tensors that blocks [begin, end) need from before them. One block: those of
+  // Block::takes; several: those of Wiring::into(). All blocks are of the run.
   Tensors take(size_t begin, size_t end);
-  // What these blocks have given: a single one what Block says, several Wiring::out_of(). Those
-  // with the last block of the model may give a loss in place of it (output_layer.h).
+  // Keeps the tensors that these blocks gave. One block: those of Block::gives; several: those of
+  // Wiring::out_of(). Blocks with the last one of the model may give a loss in place of them
+  // (output_layer.h).
   void give(size_t begin, size_t end, Tensors outputs);
-  // What the run gives, after its last block; called once. What the last block of the model gave,
-  // or else what give() says.
+  // The tensors that the run gives: the last give() if it was of the last block of the model, else
+  // as give() says for the whole run. Called once, after the last block.
   Tensors outputs();
 
  private:

@@ -48,8 +48,8 @@ class SingleStageEngine : public Engine {
   class ActiveMicroBatch;
 
   const layout::Schedule& schedule_of(int64_t micro_batches);
-  // What masks of a micro-batch follow from: in the memory of the last one's, unless a graph that
-  // lives on has these.
+  // Gives the keys that masks of a micro-batch follow from. They take the memory of the last
+  // micro-batch's keys, unless a graph still holds those.
   std::shared_ptr<const nn::SampleKeys> keys_of(const data::Batch& batch, int64_t step);
   void plan_recomputation(const data::Batch& placed);
   void forward(ActiveMicroBatch& active, bool is_first, bool is_last);

@@ -125,7 +125,7 @@ class TcpGroup : public GroupImpl {
     std::atomic<bool> is_over_ = false;
   };
 
-  // Of a group that fails alone. To take back a send of which the peer has heard would end the
+  // A send in a group that fails alone. Taking back a send that the peer has heard of would end the
   // connection, so a copy of the message waits for a receive, which may never come.
   class KeptSend : public Transfer {
    public:

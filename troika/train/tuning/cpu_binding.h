@@ -1,4 +1,4 @@
-// Which processors the threads of a rank that compute may run on.
+// Binds the threads of a rank that compute to processors.
 #pragma once
 
 #include <filesystem>
