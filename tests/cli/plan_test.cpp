@@ -111,6 +111,8 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
               HasSubstr("a plan for another world; got 3 ranks"));
   EXPECT_THAT(refused("cut = \"\"", "cut = \"stem|head\""),
               HasSubstr("stages of a plan cannot be run yet; got stages.cut stem|head"));
+  EXPECT_THAT(refused("name = \"one_stage\"", "name = \"gpipe\""),
+              HasSubstr("a schedule of a plan cannot be run yet; got schedule.name gpipe"));
   EXPECT_THAT(refused("zero_group", "zero_grup"),
               AllOf(HasSubstr("unknown key exchange.zero_grup (plan.toml:"),
                     HasSubstr("did you mean exchange.zero_group?")));

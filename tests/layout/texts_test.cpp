@@ -86,7 +86,7 @@ TEST(DamagedTexts, AreTakenOrRefused) {
   expect_taken_or_refused("pipeline=3 data=2-1-1 tensor=-1", mesh);
   expect_taken_or_refused("weight(800,600,200)[0:4,2:6,1:2]{3:17}", Box::parse);
   expect_taken_or_refused("0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE 0STEP\n1RECV_F0 1F0 1B0 1SEND_B0\n",
-                          Schedule::parse);
+                          [](const std::string& text) { return Schedule::parse(text); });
   expect_taken_or_refused(
       "[links.host]\nlatency = 1e-6\nbandwidth = 5\n[[devices]]\nhost = \"a\"\ncount = 3\n",
       [](const std::string& text) { return Cluster::parse(text, "c"); });

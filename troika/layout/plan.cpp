@@ -10,13 +10,13 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/layout/refuse.h"
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/inventory.h"
+#include "troika/layout/schedules/table.h"
 
 namespace troika::layout {
 
 namespace {
-
-// The one schedule that there is.
-constexpr const char* kOneStage = "one_stage";
 
 constexpr std::array<std::pair<const char*, ExchangeMethod>, 3> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
@@ -100,6 +100,13 @@ void add_compression(config::Table& table, Compression& compression) {
             "of int8: numbers that share a scale", config::count_from(1));
 }
 
+std::vector<std::string> plan_schedule_names() {
+  std::vector<std::string> names{kOneStageSchedule};
+  for (auto& name : schedule_names()) names.push_back(std::move(name));
+  names.emplace_back(kCustomSchedule);
+  return names;
+}
+
 config::Table make_table(Written& written) {
   auto& plan = written.plan;
   config::Table table;
@@ -112,7 +119,11 @@ config::Table make_table(Written& written) {
             config::count_from(0));
   table.add("stages.cut", &plan.cut, "where the model is cut into stages; empty: one stage");
   table.add("schedule.name", &plan.schedule, "order of forward and backward passes",
-            config::one_of({kOneStage}));
+            config::one_of(plan_schedule_names()));
+  table.add("schedule.chunks", &plan.chunks,
+            "stages on each rank; 0: as many as the schedule wants", config::count_from(0));
+  table.add("schedule.actions", &plan.actions,
+            "of custom: the actions of each rank, a line for each, or the passes alone");
   table.add("schedule.micro_batches", &plan.micro_batches,
             "batches of each replica whose gradients make one optimizer step",
             config::count_from(1));
@@ -175,6 +186,28 @@ std::string memory_text(const Plan& plan) {
   return text;
 }
 
+// Throws Error(usage) where the schedule cannot have it.
+PipelineShape shape_of(const Plan& plan) {
+  return require_domain(schedule_row(plan.schedule),
+                        {.ranks = plan.mesh.size(Axis::pipeline),
+                         .micro_batches = static_cast<int>(plan.micro_batches),
+                         .chunks = static_cast<int>(plan.chunks)});
+}
+
+Schedule custom_schedule(const Plan& plan) {
+  auto schedule = read_schedule(plan.actions, "schedule.actions");
+  const int ranks = plan.mesh.size(Axis::pipeline);
+  const Inventory inventory(schedule);
+  if (static_cast<int>(schedule.ranks.size()) != ranks ||
+      inventory.micro_batches != plan.micro_batches) {
+    refuse("schedule.actions",
+           fmt::format("{} ranks and {} micro-batches", schedule.ranks.size(),
+                       inventory.micro_batches),
+           fmt::format("the plan's: {} and {}", ranks, plan.micro_batches));
+  }
+  return schedule;
+}
+
 }  // namespace
 
 Plan Plan::parse(std::string_view toml, std::string_view name, int world) {
@@ -214,6 +247,15 @@ void Plan::verify() const {
            fmt::format("{} ranks in each", exchange.zero_group),
            fmt::format("a divisor of {}, the ranks of the data axis", mesh.size(Axis::data)));
   }
+  if ((schedule == kCustomSchedule) == actions.empty()) {
+    refuse("schedule.actions of schedule.name " + schedule, actions.empty() ? "none" : "some",
+           actions.empty() ? "a line of actions for each rank" : "none");
+  }
+  if (chunks > 0 && (schedule == kOneStageSchedule || schedule == kCustomSchedule)) {
+    refuse("schedule.chunks of schedule.name " + schedule, std::to_string(chunks), "0");
+  }
+  if (schedule == kCustomSchedule) custom_schedule(*this);
+  if (schedule != kCustomSchedule && schedule != kOneStageSchedule) shape_of(*this);
   if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
            "0, or exchange.method all_reduce");
@@ -221,8 +263,11 @@ void Plan::verify() const {
 }
 
 Schedule schedule_of(const Plan& plan) {
-  TROIKA_CHECK(plan.schedule == kOneStage, "a schedule that the table let through");
-  return one_stage(static_cast<int>(plan.micro_batches));
+  const bool gathers =
+      plan.exchange.method == ExchangeMethod::zero && plan.exchange.zero_stage == 3;
+  if (plan.schedule == kOneStageSchedule) return one_stage(static_cast<int>(plan.micro_batches));
+  if (plan.schedule == kCustomSchedule) return custom_schedule(plan);
+  return complete(schedule_row(plan.schedule).order(shape_of(plan)), {}, gathers);
 }
 
 std::string explain(const Plan& plan) {
@@ -244,8 +289,14 @@ std::string explain(const Plan& plan) {
                               : plan.sums_micro_batches ? ", summed"
                                                         : ", averaged"));
   // Longer ones say nothing more.
-  if (plan.micro_batches <= 8) {
-    lines.push_back(fmt::format("actions    {}", trim(schedule_of(plan).text())));
+  constexpr int64_t kShownPasses = 8;
+  if (plan.mesh.size(Axis::pipeline) * plan.micro_batches <= kShownPasses) {
+    const auto text = schedule_of(plan).text();
+    const char* title = "actions    ";
+    for (const auto& actions : split(trim(text), '\n')) {
+      lines.push_back(title + actions);
+      title = "           ";
+    }
   }
   lines.push_back(fmt::format("exchange   {}", exchange_text(plan)));
   if (plan.compression.codec != "none") {

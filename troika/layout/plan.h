@@ -58,6 +58,11 @@ struct GradientExchange {
   bool operator==(const GradientExchange&) const = default;
 };
 
+// Names of schedules that are not in schedule_table(): each micro-batch forward and backward in
+// turns on a rank with the whole model, and one that the plan has itself.
+inline constexpr const char* kOneStageSchedule = "one_stage";
+inline constexpr const char* kCustomSchedule = "custom";
+
 struct Plan {
   // The strategy that it was made of, for messages.
   std::string strategy = "plan";
@@ -67,8 +72,11 @@ struct Plan {
   int64_t threads = 0;
   // Where the model is cut into stages, by names of blocks; empty: one stage.
   std::string cut = {};
-  // The order of forward and backward passes; see schedule_of().
-  std::string schedule = "one_stage";
+  // The order of forward and backward passes: one of schedule_table(), kOneStageSchedule or
+  // kCustomSchedule; see schedule_of().
+  std::string schedule = kOneStageSchedule;
+  int64_t chunks = 0;         // stages on each rank; 0: as many as the schedule wants
+  std::string actions = {};   // of kCustomSchedule: the text of a Schedule, or of its passes
   int64_t micro_batches = 1;  // of an optimizer step on each replica
   // A step's gradient is the sum over its micro-batches, or their mean.
   bool sums_micro_batches = false;
@@ -101,7 +109,9 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// The actions of a rank for each stage, by the schedule's name.
+// The actions of each rank of the pipeline axis, by the schedule's name; with ZeRO stage 3, a
+// gather before the first pass of each stage. Throws Error(usage) for a schedule that cannot run on
+// so many ranks and micro-batches, and for custom actions that Schedule::verify() refuses.
 Schedule schedule_of(const Plan& plan);
 
 // Says what a plan means, a line for each part. Throws what verify() does.

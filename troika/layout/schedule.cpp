@@ -6,10 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <map>
 #include <optional>
-#include <set>
-#include <tuple>
 #include <utility>
 
 #include "troika/base/text.h"
@@ -21,215 +18,183 @@ namespace {
 
 using Kind = ActionKind;
 
-constexpr std::array<std::string_view, 11> kWords{
-    "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "GATHER", "REDUCE", "STEP"};
+struct KindName {
+  std::string_view word;
+  std::string_view meaning;  // for errors
+};
+
+constexpr std::array<KindName, 11> kKinds{{{"F", "forward"},
+                                           {"B", "backward"},
+                                           {"I", "backward for inputs"},
+                                           {"W", "backward for weights"},
+                                           {"SEND_F", "activations sent"},
+                                           {"RECV_F", "activations received"},
+                                           {"SEND_B", "gradients sent"},
+                                           {"RECV_B", "gradients received"},
+                                           {"GATHER", "parameters gathered"},
+                                           {"REDUCE", "gradients reduced"},
+                                           {"STEP", "optimizer step"}}};
+
+// How PyTorch marks a forward pass beside a backward pass.
+constexpr std::string_view kOverlap = "OVERLAP_F_B";
+
+const KindName& name_of(Kind kind) {
+  return kKinds[static_cast<size_t>(kind)];
+}
 
 bool has_micro_batch(Kind kind) {
   return kind < Kind::gather;
 }
 
-std::string text_of(const Action& action) {
-  const auto word = kWords[static_cast<size_t>(action.kind)];
-  return has_micro_batch(action.kind)
-             ? fmt::format("{}{}{}", action.stage, word, action.micro_batch)
-             : fmt::format("{}{}", action.stage, word);
+bool is_send(Kind kind) {
+  return kind == Kind::send_activation || kind == Kind::send_gradient;
 }
 
-std::optional<Action> parse_action(std::string_view word) {
+// From a stage to the one after it, as activations go, or to the one before it.
+bool goes_up(Kind kind) {
+  return kind == Kind::send_activation || kind == Kind::receive_gradient;
+}
+
+bool is_digit(char c) {
+  return std::isdigit(static_cast<unsigned char>(c)) != 0;
+}
+
+std::optional<int> parse_number(std::string_view text) {
   constexpr int64_t kMost = 1'000'000;
-  const auto is_digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
-  const auto begin = std::ranges::find_if_not(word, is_digit);
-  auto end = word.end();
-  while (end != begin && is_digit(end[-1])) --end;
-  const auto kind = std::ranges::find(kWords, std::string_view(begin, end));
-  const auto stage = parse_int(std::string_view(word.begin(), begin));
-  const auto micro_batch = parse_int(std::string_view(end, word.end()));
-  if (kind == kWords.end() || !stage || *stage > kMost) return std::nullopt;
-  Action action{static_cast<Kind>(kind - kWords.begin()), static_cast<int>(*stage)};
-  if (has_micro_batch(action.kind) != (end != word.end())) return std::nullopt;
-  if (!has_micro_batch(action.kind)) return action;
-  if (!micro_batch || *micro_batch > kMost) return std::nullopt;
-  action.micro_batch = static_cast<int>(*micro_batch);
+  if (text.empty() || !std::ranges::all_of(text, is_digit)) return std::nullopt;
+  const auto number = parse_int(text);
+  if (!number || *number > kMost) return std::nullopt;
+  return static_cast<int>(*number);
+}
+
+// Reads the stage behind > or < of a message that skips stages. Nothing where it is wrong.
+std::optional<Action> with_peer(Action action, char mark, std::string_view peer) {
+  const auto stage = parse_number(peer);
+  if (!is_message(action.kind) || !stage) return std::nullopt;
+  if (mark != (is_send(action.kind) ? '>' : '<')) return std::nullopt;
+  if (goes_up(action.kind) ? *stage < action.stage + 2 : *stage > action.stage - 2) {
+    return std::nullopt;
+  }
+  action.peer = *stage;
   return action;
 }
 
-// Runs a schedule in which a send ends when its receive begins.
-class Rehearsal {
- public:
-  explicit Rehearsal(const Schedule& schedule) : ranks_(schedule.ranks), next_(ranks_.size(), 0) {
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      for (const auto& action : ranks_[r]) place(action, r);
-    }
-    require_complete();
+std::optional<Action> parse_action(std::string_view word) {
+  const auto mark = std::ranges::find_if(word, [](char c) { return c == '<' || c == '>'; });
+  const std::string_view whole(word.begin(), mark);
+  const auto begin = std::ranges::find_if_not(whole, is_digit);
+  auto end = whole.end();
+  while (end != begin && is_digit(end[-1])) --end;
+  const auto kind = std::ranges::find(kKinds, std::string_view(begin, end), &KindName::word);
+  const auto stage = parse_number({whole.begin(), begin});
+  if (kind == kKinds.end() || !stage) return std::nullopt;
+  Action action{static_cast<Kind>(kind - kKinds.begin()), *stage};
+  if (has_micro_batch(action.kind)) {
+    const auto micro_batch = parse_number({end, whole.end()});
+    if (!micro_batch) return std::nullopt;
+    action.micro_batch = *micro_batch;
+  } else if (end != whole.end()) {
+    return std::nullopt;
   }
+  if (mark == word.end()) return action;
+  return with_peer(action, *mark, {mark + 1, word.end()});
+}
 
-  void run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t r = 0; r < ranks_.size(); ++r) {
-        while (advance(r)) moved = true;
-      }
-    }
-    std::vector<std::string> waiting;
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      if (const auto* action = current(r)) {
-        waiting.push_back(fmt::format("rank {} at {}", r, text_of(*action)));
-      }
-    }
-    if (waiting.empty()) return;
-    refuse("a schedule stands still", fmt::format("{}", fmt::join(waiting, ", ")),
-           "a receive for each send, in one order on both ranks");
+bool is_overlap(const std::vector<Action>& group) {
+  return group.size() == 2 && group[0].kind == Kind::forward && group[1].kind == Kind::backward;
+}
+
+// Reads one action, or several in parentheses. Nothing where the word is wrong.
+std::vector<Action> parse_word(std::string_view word) {
+  std::vector<Action> group;
+  if (!word.starts_with('(')) {
+    if (const auto action = parse_action(word)) group.push_back(*action);
+    return group;
   }
-
- private:
-  using Key = std::tuple<Kind, int, int>;
-  static Key key(const Action& action) { return {action.kind, action.stage, action.micro_batch}; }
-
-  void place(const Action& action, size_t rank) {
-    const auto [at, is_new] = rank_of_.try_emplace(action.stage, rank);
-    if (at->second != rank) {
-      refuse(fmt::format("stage {} of a schedule", action.stage),
-             fmt::format("actions on rank {} and rank {}", at->second, rank), "one rank");
-    }
-    if (!actions_.insert(key(action)).second && has_micro_batch(action.kind)) {
-      refuse(fmt::format("rank {} of a schedule", rank), text_of(action) + " twice", "once");
-    }
-    if (action.kind == Kind::forward) micro_batches_.insert(action.micro_batch);
-    if (action.kind == Kind::backward || action.kind == Kind::backward_input) trains_ = true;
+  const size_t end = word.find(')');
+  if (end == std::string_view::npos) return {};
+  for (const auto& part : split(word.substr(1, end - 1), ';')) {
+    const auto action = parse_action(part);
+    if (!action) return {};
+    group.push_back(*action);
+    group.back().joined = true;
   }
+  const bool is_batch = group.size() > 1 && std::ranges::all_of(group, [](const Action& action) {
+                          return is_message(action.kind);
+                        });
+  const auto mark = word.substr(end + 1);
+  if (!(is_batch && mark.empty()) && !(is_overlap(group) && mark == kOverlap)) return {};
+  group.back().joined = false;
+  return group;
+}
 
-  bool has(Kind kind, int stage, int micro_batch) const {
-    return actions_.contains({kind, stage, micro_batch});
-  }
-  bool is_done(Kind kind, int stage, int micro_batch) const {
-    return done_.contains({kind, stage, micro_batch});
-  }
-
-  void require_complete() const {
-    for (int stage = 0; stage < static_cast<int>(rank_of_.size()); ++stage) {
-      if (!rank_of_.contains(stage)) {
-        refuse("stages of a schedule", fmt::format("none of number {}", stage),
-               "consecutive numbers from 0 on");
-      }
-      for (const int micro_batch : micro_batches_) {
-        const auto where =
-            fmt::format("stage {}, micro-batch {} of a schedule", stage, micro_batch);
-        if (!has(Kind::forward, stage, micro_batch)) refuse(where, "no F", "one");
-        if (!trains_) continue;
-        const bool whole = has(Kind::backward, stage, micro_batch);
-        const bool input = has(Kind::backward_input, stage, micro_batch);
-        const bool weight = has(Kind::backward_weight, stage, micro_batch);
-        if (whole != input && input == weight) continue;
-        refuse(where, fmt::format("{} of B, {} of I, {} of W", int{whole}, int{input}, int{weight}),
-               "B, or I and W");
-      }
-    }
-  }
-
-  const Action* current(size_t rank) const {
-    return next_[rank] < ranks_[rank].size() ? &ranks_[rank][next_[rank]] : nullptr;
-  }
-
-  // Whether `made` of another stage, or the receive of it, has ended.
-  bool has_input(Kind made, int from, Kind receive, const Action& action) const {
-    const int m = action.micro_batch;
-    if (rank_of_.at(from) != rank_of_.at(action.stage)) return is_done(receive, action.stage, m);
-    return is_done(made, from, m) ||
-           (made == Kind::backward && is_done(Kind::backward_input, from, m));
-  }
-
-  // Whether all that the action needs has ended, other than the rank's actions before it.
-  bool can_begin(const Action& action) const {
-    const int s = action.stage, m = action.micro_batch;
-    switch (action.kind) {
-      case Kind::forward:
-        return s == 0 || has_input(Kind::forward, s - 1, Kind::receive_activation, action);
-      case Kind::backward:
-      case Kind::backward_input:
-        return is_done(Kind::forward, s, m) &&
-               (!rank_of_.contains(s + 1) ||
-                has_input(Kind::backward, s + 1, Kind::receive_gradient, action));
-      case Kind::backward_weight:
-        return is_done(Kind::backward_input, s, m);
-      case Kind::send_activation:
-        return is_done(Kind::forward, s, m);
-      case Kind::send_gradient:
-        return is_done(Kind::backward, s, m) || is_done(Kind::backward_input, s, m);
-      case Kind::reduce:
-      case Kind::step:
-        return std::ranges::all_of(micro_batches_, [&](int one) {
-          return is_done(Kind::backward, s, one) || is_done(Kind::backward_weight, s, one);
-        });
-      default:
-        return true;
-    }
-  }
-
-  // The other end of a message.
-  static std::optional<Action> partner(const Action& action) {
-    const int s = action.stage, m = action.micro_batch;
-    switch (action.kind) {
-      case Kind::send_activation:
-        return Action{Kind::receive_activation, s + 1, m};
-      case Kind::receive_activation:
-        return Action{Kind::send_activation, s - 1, m};
-      case Kind::send_gradient:
-        return Action{Kind::receive_gradient, s - 1, m};
-      case Kind::receive_gradient:
-        return Action{Kind::send_gradient, s + 1, m};
-      default:
-        return std::nullopt;
-    }
-  }
-
-  void finish(size_t rank) {
-    done_.insert(key(*current(rank)));
-    ++next_[rank];
-  }
-
-  bool advance(size_t rank) {
-    const auto* action = current(rank);
-    if (!action || !can_begin(*action)) return false;
-    const auto other = partner(*action);
-    if (other) {
-      const auto peer = rank_of_.find(other->stage);
-      if (peer == rank_of_.end() || peer->second == rank) {
-        refuse(fmt::format("rank {} of a schedule", rank), text_of(*action),
-               "messages between neighbouring stages on two ranks");
-      }
-      const auto* theirs = current(peer->second);
-      if (!theirs || *theirs != *other || !can_begin(*theirs)) return false;
-      finish(peer->second);
-    }
-    finish(rank);
-    return true;
-  }
-
-  const std::vector<std::vector<Action>>& ranks_;
-  std::vector<size_t> next_;       // by rank
-  std::map<int, size_t> rank_of_;  // of stages
-  std::set<int> micro_batches_;
-  bool trains_ = false;
-  std::set<Key> actions_;
-  std::set<Key> done_;
-};
+[[noreturn]] void refuse_word(std::string_view name, size_t line, size_t rank,
+                              const std::string& word) {
+  std::vector<std::string_view> words;
+  for (const auto& kind : kKinds) words.push_back(kind.word);
+  constexpr size_t kShown = 60;
+  refuse(fmt::format("line {} of {} (rank {})", line, name, rank),
+         word.size() > kShown ? word.substr(0, kShown) + "..." : word,
+         fmt::format("STAGE KIND MICRO-BATCH as 0F2, with one of the kinds {}, or several in "
+                     "parentheses as (0F3;7B1){} or (0SEND_F1;0RECV_B0)",
+                     fmt::join(words, ", "), kOverlap));
+}
 
 }  // namespace
 
-Schedule Schedule::parse(std::string_view text) {
+bool is_pass(ActionKind kind) {
+  return kind <= Kind::backward_weight;
+}
+
+bool is_message(ActionKind kind) {
+  return kind >= Kind::send_activation && kind <= Kind::receive_gradient;
+}
+
+int peer_stage(const Action& message) {
+  if (message.peer >= 0) return message.peer;
+  return goes_up(message.kind) ? message.stage + 1 : message.stage - 1;
+}
+
+Action partner_of(const Action& message) {
+  Action partner{message.kind, peer_stage(message), message.micro_batch};
+  const auto kind = static_cast<int>(message.kind);
+  partner.kind = static_cast<Kind>(is_send(message.kind) ? kind + 1 : kind - 1);
+  if (message.peer >= 0) partner.peer = message.stage;
+  return partner;
+}
+
+std::string text_of(const Action& action) {
+  const auto word = name_of(action.kind).word;
+  auto text = fmt::format("{}{}", action.stage, word);
+  if (has_micro_batch(action.kind)) text += std::to_string(action.micro_batch);
+  if (action.peer >= 0) {
+    text += fmt::format("{}{}", is_send(action.kind) ? '>' : '<', action.peer);
+  }
+  return text;
+}
+
+std::string describe(const Action& action) {
+  auto text =
+      fmt::format("{} ({}, stage {}", text_of(action), name_of(action.kind).meaning, action.stage);
+  if (has_micro_batch(action.kind)) text += fmt::format(", micro-batch {}", action.micro_batch);
+  return text + ")";
+}
+
+Schedule Schedule::parse(std::string_view text, std::string_view name) {
   Schedule schedule;
-  for (const auto& line : split(text, '\n')) {
-    if (trim(line).empty()) continue;
+  size_t number = 0;
+  for (auto& line : split(text, '\n')) {
+    ++number;
+    for (char& c : line) {
+      if (c == ',' || c == '\t' || c == '\r') c = ' ';
+    }
+    if (trim(line).empty() || trim(line).starts_with('#')) continue;
     auto& actions = schedule.ranks.emplace_back();
     for (const auto& word : split(trim(line), ' ')) {
       if (word.empty()) continue;
-      const auto action = parse_action(word);
-      if (!action) {
-        refuse(fmt::format("rank {} of a schedule", schedule.ranks.size() - 1), word,
-               fmt::format("STAGE KIND MICRO-BATCH as 0F2, with one of the kinds {}",
-                           fmt::join(kWords, ", ")));
-      }
-      actions.push_back(*action);
+      const auto group = parse_word(word);
+      if (group.empty()) refuse_word(name, number, schedule.ranks.size() - 1, word);
+      actions.insert(actions.end(), group.begin(), group.end());
     }
   }
   return schedule;
@@ -238,15 +203,21 @@ Schedule Schedule::parse(std::string_view text) {
 std::string Schedule::text() const {
   std::string text;
   for (const auto& actions : ranks) {
-    std::vector<std::string> words;
-    for (const auto& action : actions) words.push_back(text_of(action));
-    text += fmt::format("{}\n", fmt::join(words, " "));
+    bool is_inside = false;  // of parentheses
+    for (size_t i = 0; i < actions.size(); ++i) {
+      const auto& action = actions[i];
+      if (i > 0) text += is_inside ? ';' : ' ';
+      if (action.joined && !is_inside) text += '(';
+      text += text_of(action);
+      if (is_inside && !action.joined) {
+        text += ')';
+        if (is_pass(action.kind)) text += kOverlap;
+      }
+      is_inside = action.joined;
+    }
+    text += '\n';
   }
   return text;
-}
-
-void Schedule::verify() const {
-  Rehearsal(*this).run();
 }
 
 Schedule one_stage(int micro_batches) {

@@ -272,6 +272,10 @@ void require_runnable(const Plan& plan, int world) {
   if (!plan.cut.empty()) {
     refuse("stages of a plan cannot be run yet", "stages.cut " + plan.cut, "one stage: no cut");
   }
+  if (plan.schedule != layout::kOneStageSchedule) {
+    refuse("a schedule of a plan cannot be run yet", "schedule.name " + plan.schedule,
+           layout::kOneStageSchedule);
+  }
   if (plan.mesh.ranks() != world) {
     refuse("a plan for another world",
            fmt::format("{} ranks: mesh.axes {}", plan.mesh.ranks(), plan.mesh.text()),

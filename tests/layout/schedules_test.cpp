@@ -1,0 +1,184 @@
+// The published schedules: complete, free of deadlock, and refused outside of their domains.
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/replay.h"
+#include "troika/layout/schedules/table.h"
+
+namespace troika::layout {
+namespace {
+
+using testing::HasSubstr;
+
+bool is_in_domain(const ScheduleRow& row, const PipelineShape& shape) {
+  try {
+    require_domain(row, shape);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+std::string shape_refusal(std::string_view name, const PipelineShape& shape) {
+  try {
+    make_schedule(name, shape);
+  } catch (const Error& problem) {
+    return problem.what();
+  }
+  return "none";
+}
+
+TEST(Schedules, HoldForAnyRanksAndMicroBatches) {
+  int count = 0;
+  for (const auto& row : schedule_table()) {
+    for (int p = 1; p <= 7; ++p) {
+      for (int m = 1; m <= 2 * p + 3; ++m) {
+        for (int chunks = 1; chunks <= 3; ++chunks) {
+          const PipelineShape shape{p, m, chunks};
+          if (!is_in_domain(row, shape)) continue;
+          const auto schedule = make_schedule(row.name, shape);
+          EXPECT_NO_THROW(schedule.verify()) << row.name << " " << p << " " << m << " " << chunks;
+          EXPECT_EQ(Schedule::parse(schedule.text()), schedule);
+          EXPECT_EQ(read_schedule(passes_of(schedule).text(), "passes"), schedule);
+          ++count;
+        }
+      }
+    }
+  }
+  EXPECT_GT(count, 800);
+}
+
+TEST(Schedules, AreThePublishedOrders) {
+  const auto passes = [](std::string_view name, int p, int m) {
+    return passes_of(make_schedule(name, {p, m})).text();
+  };
+  EXPECT_EQ(passes("naive", 2, 2), "0F0 0B0 0F1 0B1\n1F0 1B0 1F1 1B1\n");
+  EXPECT_EQ(passes("gpipe", 2, 3), "0F0 0F1 0F2 0B2 0B1 0B0\n1F0 1F1 1F2 1B2 1B1 1B0\n");
+  EXPECT_EQ(passes("1f1b", 3, 4),
+            "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3\n"
+            "1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3\n"
+            "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3\n");
+  EXPECT_EQ(passes("1f1b", 3, 1), "0F0 0B0\n1F0 1B0\n2F0 2B0\n");
+  EXPECT_EQ(passes("interleaved", 2, 2),
+            "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1\n"
+            "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1\n");
+  EXPECT_EQ(passes("bfs", 2, 2),
+            "0F0 0F1 2F0 2F1 2B1 2B0 0B1 0B0\n"
+            "1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0\n");
+  EXPECT_EQ(passes("zb-h1", 2, 3),
+            "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2\n"
+            "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2\n");
+  EXPECT_EQ(passes("zb-h2", 2, 3),
+            "0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2\n"
+            "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2\n");
+  EXPECT_EQ(passes("zb-v", 2, 3),
+            "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2\n"
+            "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2\n");
+  EXPECT_THAT(passes("dualpipe-v", 2, 4),
+              testing::StartsWith(
+                  "0F0 0F1 0F2 3F0 3I0 3W0 3F1 (0F3;3B1)OVERLAP_F_B (3F2;0B0)OVERLAP_F_B 3B2 "
+                  "(3F3;0B1)OVERLAP_F_B 3B3 "));
+}
+
+TEST(Schedules, RefuseWithTheNumbers) {
+  EXPECT_EQ(shape_refusal("interleaved", {4, 6}),
+            "[layout] schedule interleaved on 4 ranks; got 6 micro-batches, expected a multiple of "
+            "the ranks");
+  EXPECT_EQ(shape_refusal("dualpipe-v", {4, 7}),
+            "[layout] schedule dualpipe-v on 4 ranks; got 7 micro-batches, expected at least twice "
+            "the ranks");
+  EXPECT_EQ(shape_refusal("zb-v", {.ranks = 4, .micro_batches = 8, .blocks = 7}),
+            "[layout] schedule zb-v on 4 ranks; got a model of 7 blocks, expected at least 8, one "
+            "for each of 2 stages on each rank");
+  EXPECT_EQ(shape_refusal("zb-v", {.ranks = 4, .micro_batches = 8, .blocks = 8}), "none");
+  EXPECT_THAT(shape_refusal("1f1b", {.ranks = 4, .micro_batches = 8, .blocks = 3}),
+              HasSubstr("got a model of 3 blocks, expected at least 4"));
+  EXPECT_EQ(shape_refusal("1f1b", {.ranks = 4, .micro_batches = 8, .chunks = 2}),
+            "[layout] schedule 1f1b; got 2 stages on each rank, expected 1");
+  EXPECT_EQ(shape_refusal("v-half", {.ranks = 4, .micro_batches = 8, .chunks = 1}),
+            "[layout] schedule v-half; got 1 stages on each rank, expected 2");
+  EXPECT_EQ(shape_refusal("gpipe", {.ranks = 0}),
+            "[layout] schedule gpipe; got 0 ranks, expected from 1 to 4096");
+  EXPECT_EQ(shape_refusal("gpipe", {.ranks = 4, .micro_batches = 0}),
+            "[layout] schedule gpipe; got 0 micro-batches, expected at least 1");
+  EXPECT_THAT(shape_refusal("gpipe", {.ranks = 4096, .micro_batches = 1'000'000}),
+              HasSubstr("expected a product of at most 4000000"));
+  EXPECT_THAT(shape_refusal("1f1", {4, 8}),
+              HasSubstr("got 1f1, expected one of naive, gpipe, 1f1b, "));
+  EXPECT_THAT(shape_refusal("zbv", {4, 8}), HasSubstr("(did you mean zb-v?)"));
+}
+
+TEST(Schedules, AreCompletedWithSkipsAndGathers) {
+  const auto order = one_forward_one_backward_order({.ranks = 4, .micro_batches = 6});
+  const auto whole = complete(order, {{0, 3}, {1, 3}}, true);
+  EXPECT_NO_THROW(whole.verify());
+  EXPECT_THAT(whole.text(), testing::StartsWith("0GATHER 0F0 0SEND_F0 0SEND_F0>3 0F1"));
+  EXPECT_EQ(Schedule::parse(whole.text()), whole);
+  for (const SkipEdge edge : {SkipEdge{0, 1}, {0, 4}, {2, 1}, {-1, 3}}) {
+    EXPECT_THROW(complete(order, {edge}), Error) << edge.from << " " << edge.to;
+  }
+  // A skip between stages of one rank needs no message.
+  const auto v = make_schedule("zb-v", {2, 4});
+  EXPECT_EQ(complete(passes_of(v), {{0, 3}}), v);
+}
+
+// Stages with 2, 1 and 3 replicas: what they exchange is in one order on both ends of every pair.
+TEST(Schedules, OfReplicasKeepTheirOrder) {
+  const std::vector<int> replicas{2, 1, 3};
+  for (const auto* name : {"1f1b", "zb-h2", "gpipe"}) {
+    const auto whole = make_schedule(name, {3, 12});
+    for (size_t s = 0; s + 1 < replicas.size(); ++s) {
+      for (int a = 0; a < replicas[s]; ++a) {
+        for (int b = 0; b < replicas[s + 1]; ++b) {
+          const auto messages = [&](size_t stage, int replica, int other, int others) {
+            std::vector<Action> sent;
+            for (const auto& action :
+                 actions_of_replica(whole.ranks[stage], replica, replicas[stage])) {
+              if (is_message(action.kind) && action.micro_batch % others == other &&
+                  (stage == s ? peer_stage(action) > action.stage
+                              : peer_stage(action) < action.stage)) {
+                sent.push_back(stage == s ? action : partner_of(action));
+              }
+            }
+            return sent;
+          };
+          EXPECT_EQ(messages(s, a, b, replicas[s + 1]), messages(s + 1, b, a, replicas[s]));
+        }
+      }
+    }
+  }
+  const auto group = Schedule::parse("(0SEND_F1;0RECV_B0) 0REDUCE (0F3;0B2)OVERLAP_F_B\n").ranks[0];
+  EXPECT_EQ((Schedule{{actions_of_replica(group, 0, 2)}}.text()), "0RECV_B0 0REDUCE 0B2\n");
+  EXPECT_EQ((Schedule{{actions_of_replica(group, 1, 2)}}.text()), "0SEND_F1 0REDUCE 0F3\n");
+}
+
+TEST(Replay, TimesPassesAndMessages) {
+  const auto schedule = Schedule::parse("0F0 0F1 0B0 0B1\n1F0 1I0 1F1 1I1 1W0 1W1\n");
+  const auto timed = replay(schedule, {{1, 2, 3, 0.5}, {10, 20, 30, 0.25}});
+  const auto times = [&](size_t rank) {
+    std::vector<std::pair<double, double>> all;
+    for (const auto& pass : timed[rank]) all.emplace_back(pass.begin, pass.end);
+    return all;
+  };
+  using Times = std::vector<std::pair<double, double>>;
+  EXPECT_EQ(
+      times(1),
+      (Times{{1.5, 11.5}, {11.5, 31.5}, {31.5, 41.5}, {41.5, 61.5}, {61.5, 91.5}, {91.5, 121.5}}));
+  EXPECT_EQ(times(0), (Times{{0, 1}, {1, 2}, {31.75, 36.75}, {61.75, 66.75}}));
+  // Passes that begin together wait for all that they need, and end together.
+  const auto pair =
+      replay(Schedule::parse("0F0 (0F1;0B0)OVERLAP_F_B 0B1\n1F0 1B0 1F1 1B1\n"), {{1, 1, 1, 0}});
+  EXPECT_EQ(pair[0][1].begin, 4);
+  EXPECT_EQ(pair[0][1].end, 7);
+  EXPECT_EQ(pair[1][2].begin, 7);
+  EXPECT_EQ(peak_activations(schedule), (std::vector<int>{2, 2}));
+  EXPECT_ERROR(replay(Schedule::parse("0F0 0B0\n1B0 1F0\n"), {{1, 1, 1, 0}}), ErrorKind::usage,
+               "[layout] a schedule stands still; got rank 0 at 0B0 (backward, stage 0, "
+               "micro-batch 0), which needs 1B0; rank 1 at 1B0 (backward, stage 1, micro-batch 0), "
+               "which needs 1F0, expected a receive for each send, in one order on both ranks, and "
+               "each action after those it needs");
+}
+
+}  // namespace
+}  // namespace troika::layout

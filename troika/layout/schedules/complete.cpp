@@ -1,0 +1,168 @@
+#include "troika/layout/schedules/complete.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "troika/base/error.h"
+#include "troika/layout/refuse.h"
+#include "troika/layout/schedules/inventory.h"
+#include "troika/layout/schedules/replay.h"
+
+namespace troika::layout {
+
+namespace {
+
+// A pass, or both ends of a message, at its time.
+struct Event {
+  double time = 0;
+  bool is_pass = false;
+  size_t rank = 0;  // of the pass, or of the sender
+  Action action;    // the pass, or the send
+
+  // Messages that are there go before passes that begin.
+  bool operator<(const Event& other) const {
+    return std::tie(time, is_pass, rank) < std::tie(other.time, other.is_pass, other.rank);
+  }
+};
+
+class Completion {
+ public:
+  Completion(const Schedule& passes, const std::vector<SkipEdge>& skips, bool gathers)
+      : inventory_(passes),
+        skips_(skips),
+        gathers_(gathers),
+        unfinished_(static_cast<size_t>(inventory_.stages), inventory_.micro_batches),
+        is_gathered_(static_cast<size_t>(inventory_.stages), false),
+        due_(passes.ranks.size()) {
+    for (const auto& skip : skips) {
+      if (skip.from >= 0 && skip.from + 1 < skip.to && skip.to < inventory_.stages) continue;
+      refuse("an edge that skips stages", fmt::format("from {} to {}", skip.from, skip.to),
+             fmt::format("from a stage to a later one beyond its neighbour, of {} stages",
+                         inventory_.stages));
+    }
+    whole_.ranks.resize(passes.ranks.size());
+    const auto timed = replay(passes, {StageTimes{}});
+    for (size_t r = 0; r < timed.size(); ++r) {
+      for (const auto& pass : timed[r]) {
+        events_.push_back({pass.begin, true, r, pass.action});
+        add_messages(pass, r);
+      }
+    }
+    std::ranges::stable_sort(events_, std::less{});
+  }
+
+  Schedule make() {
+    for (const auto& event : events_) {
+      if (event.is_pass) {
+        add_pass(event);
+      } else {
+        whole_.ranks[event.rank].push_back(event.action);
+        const auto partner = partner_of(event.action);
+        whole_.ranks[static_cast<size_t>(inventory_.rank(partner.stage))].push_back(partner);
+      }
+    }
+    for (size_t r = 0; r < whole_.ranks.size(); ++r) add_due(r);
+    for (int s = 0; inventory_.trains && s < inventory_.stages; ++s) {
+      whole_.ranks[static_cast<size_t>(inventory_.rank(s))].push_back({ActionKind::step, s});
+    }
+    return std::move(whole_);
+  }
+
+ private:
+  void add_message(double time, size_t rank, const Action& send) {
+    const int to = peer_stage(send);
+    if (to < 0 || to >= inventory_.stages || inventory_.rank(to) == static_cast<int>(rank)) return;
+    events_.push_back({time, false, rank, send});
+  }
+
+  void add_messages(const TimedPass& pass, size_t rank) {
+    if (pass.action.kind == ActionKind::backward_weight) return;
+    const bool is_forward = pass.action.kind == ActionKind::forward;
+    Action send{is_forward ? ActionKind::send_activation : ActionKind::send_gradient,
+                pass.action.stage, pass.action.micro_batch};
+    add_message(pass.end, rank, send);
+    for (const auto& skip : skips_) {
+      if ((is_forward ? skip.from : skip.to) != send.stage) continue;
+      send.peer = is_forward ? skip.to : skip.from;
+      add_message(pass.end, rank, send);
+    }
+  }
+
+  // Reductions of stages whose backward passes are done, behind the messages that these send.
+  void add_due(size_t rank) {
+    for (const int stage : due_[rank]) whole_.ranks[rank].push_back({ActionKind::reduce, stage});
+    due_[rank].clear();
+  }
+
+  void add_pass(const Event& event) {
+    auto& actions = whole_.ranks[event.rank];
+    const auto stage = static_cast<size_t>(event.action.stage);
+    // Passes that begin together stay together.
+    if (actions.empty() || !actions.back().joined) add_due(event.rank);
+    if (gathers_ && !is_gathered_[stage]) {
+      is_gathered_[stage] = true;
+      actions.push_back({ActionKind::gather, event.action.stage});
+    }
+    actions.push_back(event.action);
+    const bool ends_micro_batch = event.action.kind == ActionKind::backward ||
+                                  event.action.kind == ActionKind::backward_weight;
+    if (ends_micro_batch && --unfinished_[stage] == 0) {
+      due_[event.rank].push_back(event.action.stage);
+    }
+  }
+
+  const Inventory inventory_;
+  const std::vector<SkipEdge>& skips_;
+  const bool gathers_;
+  std::vector<int> unfinished_;    // by stage: micro-batches
+  std::vector<bool> is_gathered_;  // by stage
+  std::vector<std::vector<int>> due_;
+  std::vector<Event> events_;
+  Schedule whole_;
+};
+
+}  // namespace
+
+Schedule complete(const Schedule& passes, const std::vector<SkipEdge>& skips, bool gathers) {
+  return Completion(passes, skips, gathers).make();
+}
+
+Schedule passes_of(const Schedule& schedule) {
+  Schedule passes;
+  for (const auto& actions : schedule.ranks) {
+    auto& kept = passes.ranks.emplace_back();
+    for (const auto& action : actions) {
+      if (is_pass(action.kind)) kept.push_back(action);
+    }
+  }
+  return passes;
+}
+
+std::vector<Action> actions_of_replica(const std::vector<Action>& actions, int replica,
+                                       int replicas) {
+  TROIKA_CHECK(replicas > 0 && replica >= 0 && replica < replicas, "a replica of a stage");
+  std::vector<Action> kept;
+  for (const auto& action : actions) {
+    if (action.micro_batch < 0 || action.micro_batch % replicas == replica) {
+      kept.push_back(action);
+    } else if (!action.joined && !kept.empty()) {
+      kept.back().joined = false;  // a group ends, perhaps without its last action
+    }
+  }
+  return kept;
+}
+
+Schedule read_schedule(std::string_view text, std::string_view name) {
+  auto schedule = Schedule::parse(text, name);
+  const bool has_passes_alone = std::ranges::all_of(schedule.ranks, [](const auto& actions) {
+    return std::ranges::all_of(actions, [](const Action& action) { return is_pass(action.kind); });
+  });
+  if (has_passes_alone) schedule = complete(schedule);
+  schedule.verify();
+  return schedule;
+}
+
+}  // namespace troika::layout
