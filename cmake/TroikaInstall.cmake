@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 add_library(troika_troika INTERFACE)
 add_library(troika::troika ALIAS troika_troika)
 set_target_properties(troika_troika PROPERTIES EXPORT_NAME troika)
-target_link_libraries(troika_troika INTERFACE troika_train)
+target_link_libraries(troika_troika INTERFACE troika_train troika_plan)
 install(TARGETS troika_troika EXPORT troika-targets)
 install(FILES troika/troika.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troika)
 

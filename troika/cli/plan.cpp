@@ -10,6 +10,7 @@
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
+#include "troika/cli/draw.h"
 #include "troika/cli/plan_file.h"
 #include "troika/train/resolve_plan.h"
 
@@ -23,6 +24,8 @@ struct PlanArguments {
   std::string cluster;
   int64_t ranks = 0;  // 0: not told
   int64_t nodes = 0;  // 0: not told
+  bool draws = false;
+  DrawArguments draw;
 };
 
 // The processes that the configuration or the plan asks for.
@@ -51,13 +54,15 @@ layout::Cluster cluster_asked(const PlanArguments& arguments, const train::Train
   return layout::Cluster::uniform(static_cast<int>(nodes), static_cast<int>(ranks / nodes));
 }
 
-int print_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
+int run_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
+  if (arguments.draws && !arguments.draw.what.empty()) return draw_schedule(arguments.draw);
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.file, overrides);
   if (!arguments.plan.empty()) take_plan(options, arguments.plan, overrides);
   const auto cluster = cluster_asked(arguments, options);
   const auto plan = train::resolve_plan(options, cluster);
+  if (arguments.draws) return draw_schedule(arguments.draw, plan);
   for (const auto& line : split(trim(explain(plan)), '\n')) fmt::print("# {}\n", line);
   fmt::print("\n{}", plan.text());
   std::fflush(stdout);
@@ -87,9 +92,14 @@ Entry add_plan(CLI::App& app) {
                    "file that describes hosts and devices, one rank on each device; docs/plan.md")
       ->excludes(ranks)
       ->excludes(nodes);
+  add_draw_options(*command, arguments->draw);
   command->allow_extras();
   command->footer("Any option of CONFIG may follow as --section.name=value.");
-  return {command, [command, arguments] { return print_plan(*arguments, command->remaining()); }};
+  return {command, [command, arguments] {
+            arguments->draws = command->count("--draw") > 0;
+            std::erase(arguments->draw.what, "");  // --draw alone
+            return run_plan(*arguments, command->remaining());
+          }};
 }
 
 }  // namespace troika::cli

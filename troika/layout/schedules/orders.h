@@ -28,15 +28,15 @@ Schedule gpipe_order(const PipelineShape& shape);
 Schedule one_forward_one_backward_order(const PipelineShape& shape);
 // Stage s is on rank s mod ranks: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
 Schedule interleaved_order(const PipelineShape& shape);
-// Breadth-first, stages as interleaved: Lamy-Poirier 2023, arXiv 2211.05953, section 3.
+// Breadth-first, stages as interleaved: Lamy-Poirier 2023, arXiv 2211.05953.
 Schedule breadth_first_order(const PipelineShape& shape);
-// Qi et al. 2024, arXiv 2401.10241, section 2.2.
+// Qi et al. 2024, arXiv 2401.10241, section 2.
 Schedule zb_h1_order(const PipelineShape& shape);
 Schedule zb_h2_order(const PipelineShape& shape);
 
 // Rank r of those below has stages r (its chunk 0) and 2 ranks - 1 - r (its chunk 1).
 
-// Qi et al. 2024, arXiv 2401.10241, section 6; v-half and v-min: arXiv 2405.15362, section 4.
+// Qi et al. 2024, arXiv 2401.10241, section 6; v-half and v-min: arXiv 2405.15362.
 Schedule zb_v_order(const PipelineShape& shape);
 Schedule v_half_order(const PipelineShape& shape);
 Schedule v_min_order(const PipelineShape& shape);

@@ -1,5 +1,5 @@
 // Schedules with two chunks a rank in a V that repeat a building block: Qi et al. 2024, arXiv
-// 2405.15362, section 3.
+// 2405.15362.
 #pragma once
 
 #include <array>

@@ -1,0 +1,156 @@
+#include "troika/plan/automatic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/table.h"
+#include "troika/plan/pass_search.h"
+#include "troika/plan/weight_filling.h"
+
+namespace troika::plan {
+
+using layout::ActionKind;
+using layout::kMostPipelinePasses;
+using layout::PipelineShape;
+using layout::Schedule;
+using layout::ScheduleRow;
+using layout::StageTimes;
+
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr double kTie = 1e-9;
+
+std::vector<StageTimes> times_of_each(const std::vector<StageTimes>& times, int ranks) {
+  if (times.size() != 1) return times;
+  return {static_cast<size_t>(ranks), times.front()};
+}
+
+// The best of the orders that it is shown.
+class Choice {
+ public:
+  Choice(const std::vector<StageTimes>& times, double limit, const MemoryModel& memory)
+      : times_(times), limit_(limit), memory_(memory) {}
+
+  void consider(Schedule order) {
+    const double kept = std::ranges::max(peak_memory(order, memory_));
+    least_memory_ = std::min(least_memory_, kept);
+    if (kept > limit_ + kTie) return;
+    const auto simulation = simulate(order, stage_times(order, times_));
+    const std::pair cost{simulation.spans[simulation.longest], simulation.makespan};
+    if (best_ && !is_less(cost, cost_)) return;
+    cost_ = cost;
+    best_ = std::move(order);
+  }
+
+  // The order, and with weight parts in its waits.
+  void consider_filled(const Schedule& order) {
+    consider(order);
+    const auto times = stage_times(order, times_);
+    for (const auto overrun : {Overrun::never, Overrun::balanced, Overrun::always}) {
+      if (auto filled = fill_weights(order, times, limit_, memory_, overrun)) {
+        consider(std::move(*filled));
+      }
+    }
+  }
+
+  std::optional<Schedule>& best() { return best_; }
+  double least_memory() const { return least_memory_; }
+
+ private:
+  // The first differences beyond rounding decide.
+  static bool is_less(const std::pair<double, double>& one,
+                      const std::pair<double, double>& other) {
+    const double margin = kTie * other.first;
+    if (one.first < other.first - margin) return true;
+    return one.first <= other.first + margin && one.second < other.second - margin;
+  }
+
+  const std::vector<StageTimes>& times_;
+  const double limit_;
+  const MemoryModel memory_;
+  std::optional<Schedule> best_;
+  std::pair<double, double> cost_;
+  double least_memory_ = kNoLimit;
+};
+
+// The row's shape with the number of stages on each rank that is asked for;
+// nothing outside of its domain.
+std::optional<PipelineShape> shape_for(const ScheduleRow& row, const PipelineShape& shape) {
+  const bool takes_any = row.most_chunks > row.chunks;
+  if (shape.chunks > 0 && !takes_any && shape.chunks != row.chunks) return std::nullopt;
+  try {
+    return require_domain(row, shape);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// One forward, one backward, where rank r begins with as many forward passes as `each` times the
+// ranks behind it, but at most `most` are under way.
+Schedule limited_order(const PipelineShape& shape, int each, int most) {
+  Schedule order;
+  for (int r = 0; r < shape.ranks; ++r) {
+    auto& actions = order.ranks.emplace_back();
+    const int ahead =
+        std::min({shape.micro_batches, each * (shape.ranks - 1 - r), std::max(most - 1, 0)});
+    for (int m = 0; m < shape.micro_batches + ahead; ++m) {
+      if (m < shape.micro_batches) actions.push_back({ActionKind::forward, r, m});
+      if (m >= ahead) actions.push_back({ActionKind::backward, r, m - ahead});
+    }
+  }
+  return order;
+}
+
+void search(Choice& choice, const PipelineShape& shape, const std::vector<StageTimes>& times,
+            double limit, const MemoryModel& memory) {
+  const SearchedPipeline pipeline{.ranks = shape.ranks,
+                                  .micro_batches = shape.micro_batches,
+                                  .times = times,
+                                  .limit = limit,
+                                  .memory = memory};
+  const int most = static_cast<int>(std::min(limit, double{kMostPipelinePasses}));
+  for (const int each : {1, 2}) choice.consider_filled(limited_order(shape, each, most));
+  for (const bool fills_beyond_gradient : {false, true}) {
+    for (const bool may_skip_forward : {false, true}) {
+      for (const bool fills_every_wait : {false, true}) {
+        auto order =
+            search_passes(pipeline, {fills_beyond_gradient, may_skip_forward, fills_every_wait});
+        if (order) choice.consider_filled(*order);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Schedule automatic_schedule(const PipelineShape& shape, const std::vector<StageTimes>& times,
+                            double limit, const MemoryModel& memory) {
+  const auto of_each = times_of_each(times, shape.ranks);
+  Choice choice(of_each, limit, memory);
+  for (const auto& row : layout::schedule_table()) {
+    if (const auto own = shape_for(row, shape)) choice.consider_filled(row.order(*own));
+  }
+  auto one_chunk = shape;
+  one_chunk.chunks = 1;
+  if (shape.chunks <= 1 && shape_for(layout::schedule_row("1f1b"), one_chunk)) {
+    search(choice, one_chunk, of_each, limit, memory);
+  }
+  if (!choice.best()) {
+    if (choice.least_memory() == kNoLimit) layout::make_schedule("1f1b", shape);  // says why
+    throw Error("plan", ErrorKind::usage,
+                {.what = fmt::format("automatic schedule on {} ranks", shape.ranks),
+                 .got = fmt::format("a memory limit of {:g} activations of a stage", limit),
+                 .expected = fmt::format("at least {:g}, the least of the schedules found",
+                                         choice.least_memory())});
+  }
+  return complete(*choice.best());
+}
+
+}  // namespace troika::plan
