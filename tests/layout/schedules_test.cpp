@@ -1,8 +1,12 @@
 // The published schedules: complete, free of deadlock, and refused outside of their domains.
 #include <gmock/gmock.h>
 
+#include <map>
+#include <set>
+
 #include "tests/support/errors.h"
 #include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/edges.h"
 #include "troika/layout/schedules/replay.h"
 #include "troika/layout/schedules/table.h"
 
@@ -121,6 +125,85 @@ TEST(Schedules, AreCompletedWithSkipsAndGathers) {
   // A skip between stages of one rank needs no message.
   const auto v = make_schedule("zb-v", {2, 4});
   EXPECT_EQ(complete(passes_of(v), {{0, 3}}), v);
+}
+
+TEST(Schedules, AreEvaluatedOnTheSameRanks) {
+  EXPECT_EQ(passes_of(evaluation_schedule(make_schedule("zb-v", {2, 4}), 3)).text(),
+            "0F0 0F1 3F0 0F2 3F1 3F2\n1F0 2F0 1F1 2F1 1F2 2F2\n");
+  for (const auto& row : schedule_table()) {
+    for (const int p : {1, 2, 3, 5}) {
+      const auto training = make_schedule(row.name, {p, 2 * p});
+      for (const int m : {1, 2, 7, 10}) {
+        const auto evaluation = evaluation_schedule(training, m);
+        EXPECT_NO_THROW(evaluation.verify()) << row.name << " " << p << " " << m;
+        if (row.placement == Placement::loop && row.chunks > 1 && m % p != 0) continue;
+        double end = 0;
+        for (const auto& passes : replay(evaluation, {StageTimes{}})) {
+          end = std::max(end, passes.back().end);
+        }
+        EXPECT_EQ(end, row.placement == Placement::v ? 2 * m + 2 * p - 2 : row.chunks * m + p - 1)
+            << row.name << " " << p << " " << m;
+      }
+    }
+  }
+  EXPECT_THROW(evaluation_schedule(make_schedule("gpipe", {2, 4}), 0), Error);
+}
+
+// Runs a schedule whose sends wait as long as `depth` messages of their edge are not taken, and
+// whose receivers take a message when a pass begins. Whether all passes are done.
+bool runs_with_depths(const Schedule& schedule, int change) {
+  std::map<std::tuple<int, int, ActionKind>, int> room;
+  for (const auto& edge : message_edges(schedule)) {
+    room[{edge.from, edge.to, edge.kind}] = edge.depth + change;
+  }
+  std::map<std::tuple<int, int, ActionKind, int>, bool> sent;
+  std::set<std::tuple<int, ActionKind, int>> done;
+  std::vector<size_t> next(schedule.ranks.size(), 0);
+  const auto advance = [&](size_t r) {
+    const auto& action = schedule.ranks[r][next[r]];
+    const int s = action.stage, m = action.micro_batch;
+    if (action.kind == ActionKind::send_activation || action.kind == ActionKind::send_gradient) {
+      auto& left = room[{s, peer_stage(action), action.kind}];
+      if (left <= 0) return false;
+      --left;
+      sent[{s, peer_stage(action), action.kind, m}] = true;
+    } else if (is_pass(action.kind) && action.kind != ActionKind::backward_weight) {
+      const bool is_forward = action.kind == ActionKind::forward;
+      const auto kind = is_forward ? ActionKind::send_activation : ActionKind::send_gradient;
+      const int from = is_forward ? s - 1 : s + 1;
+      if (room.contains({from, s, kind})) {
+        if (!sent[{from, s, kind, m}]) return false;
+        ++room[{from, s, kind}];
+      }
+    }
+    ++next[r];
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t r = 0; r < next.size(); ++r) {
+      while (next[r] < schedule.ranks[r].size() && advance(r)) moved = true;
+    }
+  }
+  for (size_t r = 0; r < next.size(); ++r) {
+    if (next[r] < schedule.ranks[r].size()) return false;
+  }
+  return true;
+}
+
+TEST(MessageEdges, HaveTheDepthThatLateReceiversNeed) {
+  EXPECT_THAT(message_edges(make_schedule("1f1b", {2, 3})),
+              testing::ElementsAre(MessageEdge{ActionKind::send_activation, 0, 1, 1},
+                                   MessageEdge{ActionKind::send_gradient, 1, 0, 1}));
+  bool is_needed = false;
+  for (const auto& row : schedule_table()) {
+    for (const int p : {2, 3, 4, 6}) {
+      const auto schedule = make_schedule(row.name, {p, 3 * p});
+      EXPECT_TRUE(runs_with_depths(schedule, 0)) << row.name << " " << p;
+      is_needed |= !runs_with_depths(schedule, -1);
+    }
+  }
+  EXPECT_TRUE(is_needed) << "one less stands still somewhere";
 }
 
 // Stages with 2, 1 and 3 replicas: what they exchange is in one order on both ends of every pair.

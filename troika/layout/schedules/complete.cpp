@@ -124,6 +124,32 @@ class Completion {
   Schedule whole_;
 };
 
+// Forward passes of each rank by their turns. Each stage's turn is later than that of the stage
+// before on the same micro-batch, so these orders cannot stand still.
+template <typename Turn>
+Schedule forwards_by_turn(const Inventory& inventory, int ranks, int micro_batches,
+                          const Turn& turn) {
+  Schedule passes;
+  passes.ranks.resize(static_cast<size_t>(ranks));
+  for (int s = 0; s < inventory.stages; ++s) {
+    auto& actions = passes.ranks[static_cast<size_t>(inventory.rank(s))];
+    for (int m = 0; m < micro_batches; ++m) actions.push_back({ActionKind::forward, s, m});
+  }
+  for (auto& actions : passes.ranks) {
+    std::ranges::stable_sort(
+        actions, {}, [&](const Action& action) { return turn(action.stage, action.micro_batch); });
+  }
+  return passes;
+}
+
+double last_end(const Schedule& passes) {
+  double last = 0;
+  for (const auto& rank : replay(passes, {StageTimes{}})) {
+    if (!rank.empty()) last = std::max(last, rank.back().end);
+  }
+  return last;
+}
+
 }  // namespace
 
 Schedule complete(const Schedule& passes, const std::vector<SkipEdge>& skips, bool gathers) {
@@ -139,6 +165,27 @@ Schedule passes_of(const Schedule& schedule) {
     }
   }
   return passes;
+}
+
+Schedule evaluation_schedule(const Schedule& training, int micro_batches,
+                             const std::vector<SkipEdge>& skips) {
+  if (micro_batches < 1) {
+    refuse("micro-batches of an evaluation", std::to_string(micro_batches), "at least 1");
+  }
+  const Inventory inventory(training);
+  const auto ranks = static_cast<int>(training.ranks.size());
+  int64_t chunks = 0;
+  for (int r = 0; r < ranks; ++r) {
+    chunks = std::max<int64_t>(chunks, std::ranges::count(inventory.rank_of, r));
+  }
+  // The one has stages of a rank in turn where they lie in a V, the other one where they lie in a
+  // loop.
+  auto one = forwards_by_turn(inventory, ranks, micro_batches,
+                              [&](int s, int m) { return s + chunks * m; });
+  auto other = forwards_by_turn(inventory, ranks, micro_batches, [&](int s, int m) {
+    return s + m % ranks + m / ranks * chunks * ranks;
+  });
+  return complete(last_end(one) <= last_end(other) ? one : other, skips);
 }
 
 std::vector<Action> actions_of_replica(const std::vector<Action>& actions, int replica,

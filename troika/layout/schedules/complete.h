@@ -31,6 +31,13 @@ Schedule complete(const Schedule& passes, const std::vector<SkipEdge>& skips = {
 // The passes alone.
 Schedule passes_of(const Schedule& schedule);
 
+// A schedule of forward passes alone, for so many micro-batches (any number from 1 on), with the
+// stages of `training` on the same ranks and without gathers. If all passes take 1, a loop of V
+// stages on each of p ranks ends at V m + p - 1 where m is a multiple of p or V is 1, and a V of
+// two at 2m + 2p - 2. Throws as complete().
+Schedule evaluation_schedule(const Schedule& training, int micro_batches,
+                             const std::vector<SkipEdge>& skips = {});
+
 // The actions of one of a stage's replicas where micro-batch i is for replica i mod `replicas`,
 // with actions that are not of a micro-batch. Every replica of every stage that keeps its part of a
 // schedule without deadlock is in no deadlock either.
