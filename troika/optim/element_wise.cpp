@@ -1,5 +1,7 @@
 // Methods that treat every element for itself, whichever tensor it is of.
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "troika/optim/methods.h"
 #include "troika/optim/optimizer.h"
@@ -24,6 +26,9 @@ class ElementWise : public FlatOptimizer {
   // Several threads call it at once. `part` is the number of it in those of prepare(), `index` its
   // Piece::index.
   virtual void update_span(const kernels::Span& span, size_t part, size_t index) = 0;
+  // A step of tensors of a device. All decay alike, and have made as many steps as parameter
+  // `index`.
+  virtual void update_tensors(const DeviceTensors& tensors, size_t index) = 0;
 
   const OptimizerOptions options_;
   const Kernels& kernels_ = kernels::best();
@@ -38,6 +43,19 @@ class ElementWise : public FlatOptimizer {
     prepare(parts);
     share(parts, [&](size_t i) { update_span(span(parts[i]), i, parts[i].index); });
   }
+
+  void update_on_device(const std::vector<Piece>& pieces,
+                        const std::vector<at::Tensor>& gradients) final {
+    std::map<std::pair<bool, int64_t>, std::vector<size_t>> alike;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const size_t index = pieces[i].index;
+      alike[{parameters().list()[index].decay, steps(index)}].push_back(i);
+    }
+    for (const auto& entry : alike) {
+      update_tensors(device_tensors(pieces, gradients, entry.second),
+                     pieces[entry.second.front()].index);
+    }
+  }
 };
 
 class Sgd final : public ElementWise {
@@ -50,11 +68,16 @@ class Sgd final : public ElementWise {
 
  private:
   void update_span(const kernels::Span& span, size_t, size_t index) override {
-    kernels_.sgd(kernel_type(), span,
-                 {.rate = learning_rate(),
-                  .momentum = options_.momentum,
-                  .weight_decay = weight_decay_of(index, options_.weight_decay),
-                  .nesterov = options_.nesterov});
+    kernels_.sgd(kernel_type(), span, factors(index));
+  }
+  void update_tensors(const DeviceTensors& tensors, size_t index) override {
+    step_on_device(tensors, factors(index));
+  }
+  kernels::Sgd factors(size_t index) const {
+    return {.rate = learning_rate(),
+            .momentum = options_.momentum,
+            .weight_decay = weight_decay_of(index, options_.weight_decay),
+            .nesterov = options_.nesterov};
   }
 };
 
@@ -74,15 +97,20 @@ class Adam final : public ElementWise {
       const double decay = weight_decay_of(part.index, options_.weight_decay);
       const int64_t made = steps(part.index);
       const bool is_as_last = !factors_.empty() && decay == last_decay && made == last_steps;
-      factors_.push_back(is_as_last
-                             ? factors_.back()
-                             : adam_factors(options_, learning_rate(), decay, made, decoupled_));
+      factors_.push_back(is_as_last ? factors_.back() : factors(part.index));
       last_decay = decay;
       last_steps = made;
     }
   }
   void update_span(const kernels::Span& span, size_t part, size_t) override {
     kernels_.adam(kernel_type(), span, factors_[part]);
+  }
+  void update_tensors(const DeviceTensors& tensors, size_t index) override {
+    step_on_device(tensors, factors(index));
+  }
+  kernels::Adam factors(size_t index) const {
+    return adam_factors(options_, learning_rate(), weight_decay_of(index, options_.weight_decay),
+                        steps(index), decoupled_);
   }
 
   const bool decoupled_;
@@ -96,10 +124,15 @@ class Adagrad final : public ElementWise {
 
  private:
   void update_span(const kernels::Span& span, size_t, size_t index) override {
-    kernels_.adagrad(kernel_type(), span,
-                     {.rate = learning_rate(),
-                      .eps = options_.eps,
-                      .weight_decay = weight_decay_of(index, options_.weight_decay)});
+    kernels_.adagrad(kernel_type(), span, factors(index));
+  }
+  void update_tensors(const DeviceTensors& tensors, size_t index) override {
+    step_on_device(tensors, factors(index));
+  }
+  kernels::Adagrad factors(size_t index) const {
+    return {.rate = learning_rate(),
+            .eps = options_.eps,
+            .weight_decay = weight_decay_of(index, options_.weight_decay)};
   }
 };
 

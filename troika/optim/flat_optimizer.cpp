@@ -50,7 +50,13 @@ FlatOptimizer::FlatOptimizer(FlatParameters parameters, double rate,
 }
 
 at::Tensor FlatOptimizer::make_flat(const std::filesystem::path& offload) {
-  if (offload.empty()) return at::zeros({parameters_.size()}, parameters_.type());
+  if (offload.empty()) {
+    return at::zeros({parameters_.size()},
+                     at::TensorOptions().dtype(parameters_.type()).device(parameters_.device()));
+  }
+  if (!parameters_.device().is_cpu()) {
+    fail("states in files are of parameters in host memory", parameters_.device().str(), "cpu");
+  }
   const auto bytes = static_cast<size_t>(parameters_.size()) * parameters_.element_bytes();
   auto file = files_.emplace_back(std::make_shared<MappedFile>(offload, bytes));
   return at::from_blob(
@@ -62,7 +68,30 @@ void FlatOptimizer::step() {
   const auto gradients = parameters_.gradients();
   auto* const steps = steps_.data_ptr<int64_t>();
   for (const Piece& piece : gradients.pieces) ++steps[piece.index];
-  update(gradients.pieces);
+  if (parameters_.device().is_cpu()) {
+    update(gradients.pieces);
+  } else {
+    update_on_device(gradients.pieces, gradients.on_device);
+  }
+}
+
+void FlatOptimizer::update_on_device(const std::vector<Piece>& /*pieces*/,
+                                     const std::vector<at::Tensor>& /*gradients*/) {
+  fail("this optimizer steps tensors in host memory", parameters_.device().str(), "cpu");
+}
+
+DeviceTensors FlatOptimizer::device_tensors(const std::vector<Piece>& pieces,
+                                            const std::vector<at::Tensor>& gradients,
+                                            const std::vector<size_t>& chosen) const {
+  DeviceTensors result;
+  for (const size_t i : chosen) {
+    const size_t index = pieces[i].index;
+    result.parameters.push_back(parameters_.list()[index].tensor.detach());
+    result.gradients.push_back(gradients[i].detach());
+    if (!flat_.empty()) result.first.push_back(parameters_.view(flat_[0].second, index));
+    if (flat_.size() > 1) result.second.push_back(parameters_.view(flat_[1].second, index));
+  }
+  return result;
 }
 
 void FlatOptimizer::zero_grad() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "troika/base/mapped_file.h"
+#include "troika/optim/device_step.h"
 #include "troika/optim/flat_parameters.h"
 #include "troika/optim/kernels/kernels.h"
 #include "troika/state/state_dict.h"
@@ -20,7 +21,8 @@ using NamedTensors = state::StateDict;
 // Steps over the gradients that its parameters have at that moment; a parameter without one is left
 // out, and its count of steps does not move, as in PyTorch. One pass over the memory of parameters,
 // gradients and states, shared among LibTorch's threads; the bits do not depend on their number nor
-// on the processor. Not for use by several threads at a time.
+// on the processor. On another device than the CPU, states lie there, and a step is queued on its
+// current stream. Not for use by several threads at a time.
 class FlatOptimizer {
  public:
   virtual ~FlatOptimizer() = default;
@@ -65,6 +67,10 @@ class FlatOptimizer {
 
   // Makes the step for these pieces, one per parameter that has a gradient.
   virtual void update(const std::vector<Piece>& pieces) = 0;
+  // The same for parameters that are not on the CPU, with the gradient of each piece: memory that
+  // pieces point to is not the host's. Throws Error(usage) by default.
+  virtual void update_on_device(const std::vector<Piece>& pieces,
+                                const std::vector<at::Tensor>& gradients);
   // States beyond the flat ones of one parameter, by the state's own name.
   virtual NamedTensors more_state(size_t /*index*/) const { return {}; }
 
@@ -74,6 +80,10 @@ class FlatOptimizer {
   double weight_decay_of(size_t index, double weight_decay) const {
     return parameters_.list()[index].decay ? weight_decay : 0.0;
   }
+  // The pieces numbered `chosen` with their flat states.
+  DeviceTensors device_tensors(const std::vector<Piece>& pieces,
+                               const std::vector<at::Tensor>& gradients,
+                               const std::vector<size_t>& chosen) const;
   // A piece with its flat states, the first as Span::first.
   kernels::Span span(const Piece& piece) const;
   void complete_sums(const at::Tensor& sums) const {

@@ -12,7 +12,7 @@ namespace troika::optim {
 
 namespace {
 
-void require_usable(const Parameter& parameter, at::ScalarType type) {
+void require_usable(const Parameter& parameter, at::ScalarType type, c10::Device device) {
   const auto& tensor = parameter.tensor;
   const auto fail = [&](const std::string& got, const std::string& expected) {
     throw Error("optim", ErrorKind::usage,
@@ -20,7 +20,9 @@ void require_usable(const Parameter& parameter, at::ScalarType type) {
   };
   if (!tensor.defined()) fail("no tensor", "a tensor");
   if (tensor.layout() != at::kStrided) fail("a sparse tensor", "a dense one");
-  if (!tensor.device().is_cpu()) fail(tensor.device().str(), "a tensor in host memory");
+  if (tensor.device() != device) {
+    fail(tensor.device().str(), device.str() + " as the parameters before it");
+  }
   if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kDouble) {
     fail(c10::toString(tensor.scalar_type()), "Float or Double");
   }
@@ -69,11 +71,14 @@ FlatParameters::FlatParameters(std::vector<Parameter> parameters) : list_(std::m
         "optim", ErrorKind::usage,
         {.what = "nothing to optimize", .got = "no parameters", .expected = "at least one"});
   }
-  type_ = list_[0].tensor.defined() ? list_[0].tensor.scalar_type() : at::kFloat;
+  if (const auto& first = list_[0].tensor; first.defined()) {
+    type_ = first.scalar_type();
+    device_ = first.device();
+  }
   std::set<std::string> names;
   std::map<const void*, std::string> places;
   for (const auto& parameter : list_) {
-    require_usable(parameter, type_);
+    require_usable(parameter, type_, device_);
     if (!names.insert(parameter.name).second) {
       throw Error("optim", ErrorKind::usage,
                   {.what = "two parameters of one name", .got = parameter.name});
@@ -106,6 +111,7 @@ FlatParameters::Gradients FlatParameters::gradients() const {
       gradient = at::empty_like(tensor).copy_(gradient);
       result.reordered.push_back(gradient);
     }
+    if (!device_.is_cpu()) result.on_device.push_back(gradient);
     result.pieces.push_back({.index = i,
                              .parameter = static_cast<char*>(tensor.data_ptr()),
                              .gradient = static_cast<const char*>(gradient.data_ptr()),

@@ -37,9 +37,9 @@ struct Piece {
 // dimensions, if it fills the memory it spans. Shares memory with `flat`.
 at::Tensor part_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like);
 
-// A fixed list of tensors of one type, float32 or float64, in host memory. Each must fill the
-// memory it spans, in whatever order of dimensions (channels-last is fine): its elements are
-// visited as they lie.
+// A fixed list of tensors of one type, float32 or float64, on one device. Each must fill the memory
+// it spans, in whatever order of dimensions (channels-last is fine): its elements are visited as
+// they lie.
 class FlatParameters {
  public:
   // Throws Error(usage), naming the parameter, for a name or memory that occurs twice, another type
@@ -50,6 +50,7 @@ class FlatParameters {
   int64_t size() const { return offsets_.back(); }  // elements of all
   int64_t offset(size_t index) const { return offsets_[index]; }
   at::ScalarType type() const { return type_; }
+  c10::Device device() const { return device_; }
   size_t element_bytes() const { return c10::elementSize(type_); }
 
   // The part of a flat tensor of size() elements that belongs to a parameter, in its shape and
@@ -59,6 +60,7 @@ class FlatParameters {
   struct Gradients {
     std::vector<Piece> pieces;          // one per parameter that has a gradient, in order
     std::vector<at::Tensor> reordered;  // keeps copies alive that `pieces` point to
+    std::vector<at::Tensor> on_device;  // one a piece, where the parameters are not on the CPU
   };
   // The gradients as they lie now; one in another order of dimensions than its parameter is copied.
   // Throws Error(usage) for a gradient of another type, shape or layout.
@@ -67,7 +69,8 @@ class FlatParameters {
  private:
   std::vector<Parameter> list_;
   std::vector<int64_t> offsets_ = {0};  // of each, and the end
-  at::ScalarType type_;
+  at::ScalarType type_ = at::ScalarType::Float;
+  c10::Device device_ = c10::DeviceType::CPU;
 };
 
 // Joins neighbours whose parameters, gradients and states follow each other in memory, where

@@ -71,6 +71,22 @@ bool scale_checked(const at::Tensor& gradient, float factor) {
   return overflowed;
 }
 
+// The same for gradients on a device, which the host waits for once.
+bool scale_checked(const std::vector<at::Tensor>& gradients, float factor) {
+  const auto options = gradients.front().options().dtype(at::kFloat).requires_grad(false);
+  at::Tensor overflowed = at::zeros({1}, options);
+  if (gradients.front().is_cuda()) {
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, overflowed,
+                                                   at::full({1}, factor, options));
+  } else {
+    for (const auto& gradient : gradients) {
+      overflowed.add_(gradient.isfinite().all().logical_not());
+      gradient.mul_(factor);
+    }
+  }
+  return overflowed.item<float>() > 0;
+}
+
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options, Agree agree)
@@ -96,11 +112,18 @@ void GradScaler::unscale(FlatOptimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const auto inverse = static_cast<float>(1.0 / static_cast<double>(scale_));
   bool overflowed = false, any = false;
+  std::vector<at::Tensor> on_device;
   for (const auto& parameter : optimizer.parameters().list()) {
-    if (!parameter.tensor.grad().defined()) continue;
-    overflowed = scale_checked(parameter.tensor.grad(), inverse) || overflowed;
+    const at::Tensor gradient = parameter.tensor.grad();
+    if (!gradient.defined()) continue;
     any = true;
+    if (gradient.is_cpu()) {
+      overflowed = scale_checked(gradient, inverse) || overflowed;
+    } else {
+      on_device.push_back(gradient);
+    }
   }
+  if (!on_device.empty()) overflowed = scale_checked(on_device, inverse);
   if (agree_) overflowed = agree_(overflowed);
   if (!any) {
     progress_.erase(&optimizer);

@@ -14,9 +14,9 @@ bool is_half(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16;
 }
 
-void require_half(const Parameter& parameter) {
+void require_half(const Parameter& parameter, c10::Device device) {
   const auto type = parameter.tensor.scalar_type();
-  if (is_half(type) || !parameter.tensor.is_cpu()) return;
+  if (is_half(type) || parameter.tensor.device() != device) return;
   throw Error("optim", ErrorKind::usage,
               {.what = "master weights are for half precision",
                .got = parameter.name + " of " + c10::toString(type),
@@ -25,17 +25,17 @@ void require_half(const Parameter& parameter) {
 
 }  // namespace
 
-MasterWeights::MasterWeights(std::vector<Parameter> parameters)
+MasterWeights::MasterWeights(std::vector<Parameter> parameters, c10::Device device)
     : parameters_(std::move(parameters)) {
   const at::NoGradGuard no_grad;
   int64_t size = 0;
   for (const auto& parameter : parameters_) {
-    require_half(parameter);
+    require_half(parameter, device);
     size += parameter.tensor.numel();
   }
   if (parameters_.empty()) return;
   const auto type = parameters_[0].tensor.scalar_type();
-  const auto options = at::TensorOptions().dtype(is_half(type) ? at::kFloat : type);
+  const auto options = at::TensorOptions().dtype(is_half(type) ? at::kFloat : type).device(device);
   const auto weights = at::empty({size}, options);
   const auto gradients = at::empty({size}, options);
   int64_t begin = 0;

@@ -20,9 +20,10 @@ namespace troika::optim {
 // hold: the parameters are their roundings.
 class MasterWeights {
  public:
-  // Masters of float16 or bfloat16 tensors, which start them. Throws Error(usage), naming it, for a
-  // parameter of another type.
-  explicit MasterWeights(std::vector<Parameter> parameters);
+  // Masters on `device` of float16 or bfloat16 tensors, which start them, or of tensors of any
+  // floating type on another device. Throws Error(usage), naming it, for another parameter.
+  explicit MasterWeights(std::vector<Parameter> parameters,
+                         c10::Device device = c10::DeviceType::CPU);
 
   // In float32, with the names of their parameters.
   const std::vector<Parameter>& list() const { return masters_; }

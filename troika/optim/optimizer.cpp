@@ -12,6 +12,13 @@ const std::vector<std::string>& optimizer_names() {
   return names;
 }
 
+bool steps_on_devices(const OptimizerOptions& options) {
+  const auto& name = options.name;
+  const bool is_element_wise =
+      name == "sgd" || name == "adam" || name == "adamw" || name == "adagrad";
+  return is_element_wise && options.offload.empty();
+}
+
 int64_t piece_multiple(const std::string& name) {
   return name == "adamw_8bit" ? kernels::kBlock : 1;
 }
@@ -24,6 +31,14 @@ std::unique_ptr<FlatOptimizer> make_optimizer(std::vector<Parameter> parameters,
   }
   FlatParameters flat(std::move(parameters));
   const std::string& name = options.name;
+  if (!flat.device().is_cpu() && !steps_on_devices(options)) {
+    throw Error("optim", ErrorKind::usage,
+                {.what = name + (options.offload.empty() ? "" : " with states in files") +
+                         " steps tensors in host memory",
+                 .got = flat.device().str(),
+                 .expected = "cpu",
+                 .hint = "optim::MasterWeights are copies there"});
+  }
   if (name == "adamw_8bit" && !options.offload.empty()) {
     throw Error("optim", ErrorKind::usage,
                 {.what = "adamw_8bit keeps its states in memory",

@@ -37,6 +37,10 @@ struct OptimizerOptions {
 
 const std::vector<std::string>& optimizer_names();
 
+// Whether it steps parameters on another device than the CPU: sgd, adam, adamw and adagrad without
+// offload do.
+bool steps_on_devices(const OptimizerOptions& options);
+
 // Where parameters may be cut into pieces that are stepped apart: at multiples of so many of their
 // elements. 1, but for adamw_8bit the size of its blocks. See FlatOptimizer::complete_sums_by().
 int64_t piece_multiple(const std::string& name);

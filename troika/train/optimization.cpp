@@ -49,9 +49,8 @@ void require_same_optimizer(const CheckpointReader& checkpoint, const std::strin
                "run from its weights"});
 }
 
-bool is_on_host(const std::vector<optim::Parameter>& parameters) {
-  return std::all_of(parameters.begin(), parameters.end(),
-                     [](const auto& parameter) { return parameter.tensor.is_cpu(); });
+c10::Device device_of(const std::vector<optim::Parameter>& parameters) {
+  return parameters.empty() ? c10::Device(at::kCPU) : parameters.front().tensor.device();
 }
 
 // Optimizers of room optim step pieces; see FlatOptimizer::complete_sums_by().
@@ -77,8 +76,10 @@ Optimization::Optimization(const nn::Precision& precision, const parallel::Param
 
 Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
                            const OptimizerRecipe& recipe, optim::GradScaler::Agree agree) {
-  if (precision.needs_masters() || !is_on_host(parameters)) {
-    masters_.emplace(std::move(parameters));
+  const auto device = device_of(parameters);
+  const auto stepped_on = steps_on_devices(recipe) ? device : c10::Device(at::kCPU);
+  if (precision.needs_masters() || stepped_on != device) {
+    masters_.emplace(std::move(parameters), stepped_on);
     parameters = masters_->list();
   }
   if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(agree));

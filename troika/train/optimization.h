@@ -19,8 +19,9 @@ namespace troika::train {
 
 class CheckpointReader;
 
-// Float32 masters of parameters in half precision, and masters on the host of parameters on GPUs,
-// as our optimizers step host memory; a scaled loss where gradients are in float16.
+// Float32 masters of parameters in half precision; masters on the host of parameters on GPUs where
+// the optimizer does not step there, or its states are offloaded; a scaled loss where gradients are
+// in float16.
 class Optimization {
  public:
   // Where ranks hold different gradients, `agree` tells of an overflow on any of them.

@@ -48,6 +48,10 @@ class GroupedOptimizer : public optim::FlatOptimizer {
       member.optimizer->step();
     }
   }
+  void update_on_device(const std::vector<optim::Piece>& pieces,
+                        const std::vector<at::Tensor>& /*gradients*/) override {
+    update(pieces);
+  }
   optim::NamedTensors more_state(size_t index) const override { return states_[index]; }
 
   std::vector<Member> members_;
@@ -55,6 +59,10 @@ class GroupedOptimizer : public optim::FlatOptimizer {
 };
 
 }  // namespace
+
+bool steps_on_devices(const OptimizerRecipe& recipe) {
+  return !recipe.make && optim::steps_on_devices(recipe.optimizer);
+}
 
 std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& recipe,
                                                      std::vector<optim::Parameter> parameters) {

@@ -39,6 +39,10 @@ struct OptimizerRecipe {
   optim::Schedule factor = {};
 };
 
+// Whether the recipe's optimizer steps parameters on another device than the CPU. One of its own
+// gets masters on the host.
+bool steps_on_devices(const OptimizerRecipe& recipe);
+
 // Makes the recipe's optimizer over these. Throws as optim::make_optimizer(). A group may have no
 // parameters, as on a rank that steps none of them.
 std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& recipe,
