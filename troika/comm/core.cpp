@@ -15,8 +15,13 @@ namespace troika::comm {
 
 namespace {
 
-bool on_cuda(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.is_cuda();
+bool on_device(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_cpu();
+}
+
+// Returns the job's tensor that is on a device, if one is.
+const at::Tensor& on_device_of(const Job& job) {
+  return on_device(job.input) ? job.input : job.output;
 }
 
 }  // namespace
@@ -104,9 +109,9 @@ std::shared_ptr<Work::State> Group::Core::run_or_queue(Job&& job, bool async) {
     if (failure) std::rethrow_exception(failure);
     return nullptr;
   }
-  if (const auto& tensor = on_cuda(job.input) ? job.input : job.output; on_cuda(tensor)) {
-    const c10::impl::VirtualGuardImpl device(c10::kCUDA);
-    job.ready.emplace(c10::kCUDA);
+  if (const auto& tensor = on_device_of(job); on_device(tensor)) {
+    const c10::impl::VirtualGuardImpl device(tensor.device().type());
+    job.ready.emplace(tensor.device().type());
     job.ready->record(device.getStream(tensor.device()));
   }
   auto state = std::make_shared<Work::State>();
@@ -128,13 +133,14 @@ void Group::Core::run_queue() {
     lock.unlock();
     const auto start = Clock::now();
     std::exception_ptr failure;
+    std::optional<c10::Event> end;
     try {
       {
         const std::lock_guard again(mutex_);
         refuse_if_failed();
       }
       recorder_->started(next.job.call.print);
-      run_beside(next.job);
+      end = run_beside(next.job);
     } catch (...) {
       failure = std::current_exception();
       fail(failure);
@@ -143,21 +149,30 @@ void Group::Core::run_queue() {
     lock.lock();
     busy_ = false;
     lock.unlock();
-    next.state->finish(failure, Work::Times{start, Clock::now()});
+    next.state->finish(failure, Work::Times{start, Clock::now()}, std::move(end));
     lock.lock();
   }
 }
 
-// On a stream of its own, to its end: the tensors may then be used on any.
-void Group::Core::run_beside(Job& job) {
-  if (!job.ready) return run(job);
-  const auto& tensor = on_cuda(job.input) ? job.input : job.output;
-  const c10::impl::VirtualGuardImpl device(c10::kCUDA);
-  const c10::Stream own = device.getStreamFromGlobalPool(tensor.device());
+// Tensors of a device on a stream of its own, whose end is returned.
+std::optional<c10::Event> Group::Core::run_beside(Job& job) {
+  if (!job.ready) {
+    run(job);
+    return std::nullopt;
+  }
+  const auto where = on_device_of(job).device();
+  const c10::impl::VirtualGuardImpl device(where.type());
+  const c10::Stream own = device.getStreamFromGlobalPool(where);
   const c10::StreamGuard guard(own);
   job.ready->block(own);
+  // The caller may let go of them before the device has come to the end of this.
+  for (const auto& tensor : {job.input, job.output}) {
+    if (on_device(tensor)) device.recordDataPtrOnStream(tensor.storage().data_ptr(), own);
+  }
   run(job);
-  own.synchronize();
+  std::optional<c10::Event> end(where.type());
+  end->record(own);
+  return end;
 }
 
 void Group::Core::run(Job& job) {
@@ -167,10 +182,9 @@ void Group::Core::run(Job& job) {
   try {
     impl_->lifeline()->require_live(impl_->station().tag_space);
     impl_->lifeline()->require_present(impl_->station().id, sequence);
-    const bool cuda = impl_->station().takes_cuda && (on_cuda(job.input) || on_cuda(job.output));
-    const auto device = !cuda                 ? c10::Device(c10::kCPU)
-                        : job.input.defined() ? job.input.device()
-                                              : job.output.device();
+    const auto& tensor = job.input.defined() ? job.input : job.output;
+    const bool stays = impl_->station().takes_cuda && tensor.defined() && tensor.is_cuda();
+    const auto device = stays ? tensor.device() : c10::Device(c10::kCPU);
     call.input = packed(job.input, device, true);
     call.output = packed(job.output, device, job.reads_output);
     carry_out(call, deadline());
@@ -194,7 +208,7 @@ void Group::Core::carry_out(Call& call, Deadline deadline) {
     impl_->agree(channel, call, deadline);
     if (impl_->shortcut(call, deadline)) return;
   }
-  if (!on_cuda(call.input) && !on_cuda(call.output)) {
+  if (!on_device(call.input) && !on_device(call.output)) {
     return collectives_.run(channel, call, deadline);
   }
   // The back end has no way of its own for this one: over the host.

@@ -30,8 +30,11 @@ struct Work::State {
   // The rest of a message's work, done in wait(). Runs once, on the first thread that waits.
   std::function<void(Deadline)> rest;
   std::optional<Times> times = {};  // of a collective that has ended
+  // Marks the end of a collective on its device, which follows the host's end. Set once done.
+  std::optional<c10::Event> on_device = {};
 
-  void finish(std::exception_ptr with, std::optional<Times> when = {});
+  void finish(std::exception_ptr with, std::optional<Times> when = {},
+              std::optional<c10::Event> end_on_device = {});
 };
 
 // A call with the caller's tensors, which are packed when its turn comes.
@@ -42,7 +45,7 @@ struct Job {
   // Whether the operation reads what is in `output`, and whether its result belongs there.
   bool reads_output = false;
   bool writes_output = true;
-  // Marks the work that the caller's stream had queued when the call was made; none for tensors on
+  // Marks the work that the caller's stream had queued when the call was made; none for tensors of
   // the host.
   std::optional<c10::Event> ready = {};
 };
@@ -105,7 +108,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<Work::State> run_or_queue(Job&& job, bool async);
   void run_queue();
   void run(Job& job);
-  void run_beside(Job& job);
+  std::optional<c10::Event> run_beside(Job& job);
   std::shared_ptr<Message> begin_message(MessagePrint print, int peer, const at::Tensor& tensor);
   // Waits for the head and the payload of a message that arrives, and checks the head.
   void take(Message& message, Deadline deadline);

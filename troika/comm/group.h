@@ -25,10 +25,12 @@ class ReceivingEdge;
 // A collective under way. Copies share it; dropping it does not cancel anything.
 class Work {
  public:
-  // Blocks until the collective has finished on this rank and its tensors may be used. Throws what
-  // it failed with: Error `timeout` or `peer`, or `usage` when ranks made different calls. Returns
-  // or throws at the latest when this call and each one queued before it has had the group's
-  // time-out; after the first failure the rest fail at once.
+  // Blocks until the collective has finished on this rank and its tensors may be used: those of a
+  // device by what is queued afterwards on this thread's current stream, for which the collective
+  // may still go on when this returns. Throws what it failed with: Error `timeout` or `peer`, or
+  // `usage` when ranks made different calls. Returns or throws at the latest when this call and
+  // each one queued before it has had the group's time-out; after the first failure the rest fail
+  // at once.
   void wait() const;
   // The same, but throws Error(timeout) when that is not so by the deadline. A collective goes on
   // meanwhile, and wait() may be called again; a message between two ranks has then failed, and the

@@ -1,3 +1,5 @@
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <utility>
 
 #include "troika/base/error.h"
@@ -27,6 +29,9 @@ void Work::wait(Deadline deadline) const {
     throw Error("comm", ErrorKind::timeout, {.what = "a collective is not done by the deadline"});
   }
   if (state_->failure) std::rethrow_exception(state_->failure);
+  if (const auto& end = state_->on_device) {
+    end->block(c10::impl::VirtualGuardImpl(end->device_type()).getStream(end->device()));
+  }
 }
 
 bool Work::done() const {
@@ -41,8 +46,10 @@ std::optional<Work::Times> Work::times() const {
   return state_->times;
 }
 
-void Work::State::finish(std::exception_ptr with, std::optional<Times> when) {
+void Work::State::finish(std::exception_ptr with, std::optional<Times> when,
+                         std::optional<c10::Event> end_on_device) {
   const std::lock_guard lock(mutex);
+  on_device = std::move(end_on_device);
   done = true;
   times = when;
   failure = std::move(with);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "troika/compat/accelerator.h"
 #include "troika/compat/torch.h"
 
 namespace troika::nn {
@@ -19,8 +20,8 @@ bool is_parameter(const at::Tensor& tensor) {
   return base.is_leaf() && base.requires_grad();
 }
 
-bool stays(const at::Tensor& tensor, c10::DeviceType leaves) {
-  return tensor.device().type() != leaves || tensor.layout() != at::kStrided ||
+bool stays(const at::Tensor& tensor, bool hosts_leave) {
+  return tensor.is_cpu() != hosts_leave || tensor.layout() != at::kStrided ||
          static_cast<int64_t>(tensor.nbytes()) < ActivationOffload::kLeastBytes ||
          !tensor.is_non_overlapping_and_dense() || is_parameter(tensor);
 }
@@ -157,7 +158,7 @@ std::shared_ptr<ActivationOffload::Slot> ActivationOffload::slot_for(const at::T
 }
 
 std::function<at::Tensor()> ActivationOffload::pack(const at::Tensor& tensor) {
-  if (stays(tensor, at::kCPU)) return [kept = tensor.detach()] { return kept; };
+  if (stays(tensor, /*hosts_leave=*/true)) return [kept = tensor.detach()] { return kept; };
   return [slot = slot_for(tensor)] {
     if (const auto next = slot->before.lock())
       next->place.file->prefetch(next->place.data, next->bytes);
@@ -167,10 +168,9 @@ std::function<at::Tensor()> ActivationOffload::pack(const at::Tensor& tensor) {
 }
 
 std::function<at::Tensor()> HostOffload::pack(const at::Tensor& tensor) {
-  if (stays(tensor, at::kCUDA)) return [kept = tensor.detach()] { return kept; };
+  if (stays(tensor, /*hosts_leave=*/false)) return [kept = tensor.detach()] { return kept; };
   const auto host =
-      at::empty_strided(tensor.sizes(), tensor.strides(),
-                        tensor.options().requires_grad(false).device(at::kCPU).pinned_memory(true));
+      at::empty_strided(tensor.sizes(), tensor.strides(), compat::staging_options(tensor));
   host.copy_(tensor.detach(), /*non_blocking=*/true);
   return [host, device = tensor.device()] {
     return host.to(device, host.scalar_type(), /*non_blocking=*/true);

@@ -12,6 +12,7 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
+#include "troika/compat/accelerator.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/train/checkpoint/foreign_weights.h"
@@ -319,9 +320,9 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
   if (counterpart(saved, plan_, world_.rank())) {
     load_random_state(device(), saved.read_all(kRandomPrefix));
   } else {
-    torch::manual_seed(mix(static_cast<uint64_t>(options_.run.seed),
-                           static_cast<uint64_t>(groups_.data().rank()) + 1,
-                           static_cast<uint64_t>(at_.samples)));
+    compat::manual_seed(mix(static_cast<uint64_t>(options_.run.seed),
+                            static_cast<uint64_t>(groups_.data().rank()) + 1,
+                            static_cast<uint64_t>(at_.samples)));
   }
   checkpoint_ = checkpoint;
   saved_samples_ = at_.samples;

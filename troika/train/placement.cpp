@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/compat/accelerator.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/plan.h"
 #include "troika/nn/memory_format.h"
@@ -17,7 +18,7 @@ namespace troika::train {
 
 namespace {
 
-// Tensors of several ranks on GPUs meet by nccl alone.
+// Without going through the host.
 bool can_meet_on_gpus(const comm::Group& group) {
   return group.size() == 1 || group.backend().find("nccl") != std::string_view::npos;
 }
@@ -33,7 +34,7 @@ bool can_meet_on_gpus(const comm::Group& group) {
 
 at::Device device_of(const std::string& accelerator, const comm::Group& group) {
   if (accelerator == "cpu") return at::kCPU;
-  const auto gpus = static_cast<int64_t>(torch::cuda::device_count());
+  const auto gpus = static_cast<int64_t>(compat::accelerator_count());
   const auto& nodes = group.nodes();
   const auto rank = static_cast<size_t>(group.rank());
   const auto local = std::count(nodes.begin(), nodes.begin() + group.rank(), nodes[rank]);
@@ -48,11 +49,8 @@ at::Device device_of(const std::string& accelerator, const comm::Group& group) {
   } else if (local >= gpus) {
     refuse_gpu(accelerator, fmt::format("{} GPUs for rank {} of this machine", gpus, local),
                "one for each rank", "start as many processes as there are GPUs");
-  } else if (!can_meet_on_gpus(group)) {
-    refuse_gpu(accelerator, fmt::format("back end {}", group.backend()), "one with nccl",
-               "comm.backend=auto takes it where it is built in");
   }
-  return {at::kCUDA, static_cast<at::DeviceIndex>(local)};
+  return {compat::accelerator_type(), static_cast<at::DeviceIndex>(local)};
 }
 
 }  // namespace
@@ -77,7 +75,7 @@ void Placement::require_trainable(const layout::Plan& plan, const std::string& a
 }
 
 void Placement::place(torch::nn::Module& module) const {
-  module.to(device, precision.parameters);
+  compat::move_module(module, device, precision.parameters);
   nn::lay_out(module, memory_format);
   nn::lay_out_weights(module, weight_layout);
 }

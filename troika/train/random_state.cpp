@@ -1,11 +1,11 @@
 #include "troika/train/random_state.h"
 
-#include <ATen/Context.h>
-
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "troika/compat/accelerator.h"
 
 namespace troika::train {
 
@@ -15,7 +15,7 @@ std::vector<std::pair<std::string, at::Generator>> generators(at::Device device)
   std::vector<std::pair<std::string, at::Generator>> result;
   const auto add = [&](at::Device of) {
     result.emplace_back(c10::DeviceTypeName(of.type(), /*lower_case=*/true),
-                        at::globalContext().defaultGenerator(of));
+                        compat::default_generator(of));
   };
   add(at::kCPU);
   if (!device.is_cpu()) add(device);

@@ -7,8 +7,8 @@
 
 namespace troika::train {
 
-// States of the CPU's generator, as "cpu", and of `device`'s, as "cuda", if it is a GPU. Both
-// are the whole process's.
+// States of the CPU's generator, as "cpu", and of `device`'s if it is another, as "cuda" or what
+// LibTorch calls its type. Both are the whole process's.
 NamedTensors random_state(at::Device device);
 
 // Sets the generators that `state` has a state for; the others are left alone.

@@ -11,6 +11,7 @@
 #include "troika/base/log.h"
 #include "troika/base/random.h"
 #include "troika/cluster/slurm/commands.h"
+#include "troika/compat/accelerator.h"
 #include "troika/compat/error_text.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
@@ -100,7 +101,7 @@ data::LoaderOptions loader_options(const TrainOptions& options) {
 void settle_randomness(const TrainOptions& options, const comm::Group& replicas) {
   at::globalContext().setDeterministicAlgorithms(options.trainer.deterministic,
                                                  /*warn_only=*/false);
-  torch::manual_seed(
+  compat::manual_seed(
       mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(replicas.rank()) + 1));
 }
 

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <optional>
 
+#include "troika/compat/accelerator.h"
 #include "troika/compat/torch.h"
 
 namespace troika::nn {
@@ -48,7 +49,7 @@ Surroundings::Surroundings(at::Device device) {
   std::vector<at::Device> devices{at::kCPU};
   if (!device.is_cpu()) devices.push_back(device);
   for (const auto& each : devices) {
-    at::Generator generator = at::globalContext().defaultGenerator(each);
+    at::Generator generator = compat::default_generator(each);
     random_.emplace_back(generator, state_of(generator));
     autocast_.emplace_back(each.type(), compat::autocast_state(each.type()));
   }
