@@ -1,0 +1,128 @@
+// Collectives and messages of tensors on the pretend device, staged through the host.
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "tests/pretend_device/pretend_device.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/torch.h"
+#include "troika/parallel/hook_thread.h"
+
+namespace troika::pretend {
+namespace {
+
+at::Tensor full_on(const comm::Group& group, double value, int64_t size = 1000) {
+  return at::full({size}, value,
+                  at::TensorOptions().device(device(group.rank())).dtype(at::kFloat));
+}
+
+bool all_are(const at::Tensor& tensor, double value) {
+  return tensor.eq(value).all().item<bool>();
+}
+
+void wait_until_done(const comm::Work& work) {
+  while (!work.done()) std::this_thread::yield();
+}
+
+// Each collective gives the right result for ranks' tensors of 1 and 2.
+void expect_collectives(const comm::Group& group, bool async) {
+  const comm::CallOptions how{.async_op = async};
+  const auto mine = [&] { return full_on(group, group.rank() + 1); };
+  const auto sum = mine();
+  group.all_reduce(sum, comm::ReduceOp::sum, how).wait();
+  EXPECT_TRUE(all_are(sum, 3));
+  const auto sent = mine();
+  group.broadcast(sent, 1, how).wait();
+  EXPECT_TRUE(all_are(sent, 2));
+  const auto all = full_on(group, 0, 2000);
+  group.all_gather(all, mine(), {}, how).wait();
+  EXPECT_TRUE(all_are(all.narrow(0, 0, 1000), 1));
+  EXPECT_TRUE(all_are(all.narrow(0, 1000, 1000), 2));
+  const auto part = full_on(group, 0, 500);
+  group.reduce_scatter(part, mine(), comm::ReduceOp::average, {}, how).wait();
+  EXPECT_TRUE(all_are(part, 1.5));
+}
+
+TEST(PretendCommunication, CollectivesOfTheCaller) {
+  comm::local::run(2, [](const comm::Group& group) { expect_collectives(group, false); });
+}
+
+TEST(PretendCommunication, CollectivesBesideTheCaller) {
+  comm::local::run(2, [](const comm::Group& group) { expect_collectives(group, true); });
+}
+
+TEST(PretendCommunication, TensorsWithGapsAndOfOtherTypes) {
+  comm::local::run(2, [](const comm::Group& group) {
+    const auto grid = full_on(group, 1).view({20, 50}).t();
+    const auto columns = grid.slice(1, 0, 20, 2);
+    group.all_reduce(columns, comm::ReduceOp::sum, {.async_op = true}).wait();
+    EXPECT_TRUE(all_are(columns, 2));
+    EXPECT_TRUE(all_are(grid.slice(1, 1, 20, 2), 1));
+    const auto flags = full_on(group, group.rank()).to(at::kBool);
+    group.all_reduce(flags, comm::ReduceOp::max, {.async_op = true}).wait();
+    EXPECT_TRUE(flags.all().item<bool>());
+  });
+}
+
+TEST(PretendCommunication, MessagesBetweenTwoRanks) {
+  comm::local::run(2, [](const comm::Group& group) {
+    const int peer = 1 - group.rank();
+    const auto into = full_on(group, 0);
+    const auto receiving = group.receive(into, peer);
+    group.send(full_on(group, 5.0 + group.rank()).mul(2), peer).wait();
+    receiving.wait();
+    EXPECT_TRUE(all_are(into, 2 * (5.0 + peer)));
+  });
+}
+
+// The thread that waits goes on while its device copies: only its current stream waits for that.
+TEST(PretendCommunication, WaitingOrdersTheStreamThatIsCurrent) {
+  comm::local::run(2, [](const comm::Group& group) {
+    const auto where = device(group.rank());
+    const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
+    const auto sum = full_on(group, 1);
+    const auto work = group.all_reduce(sum, comm::ReduceOp::sum, {.async_op = true});
+    const auto other = guard.getStreamFromGlobalPool(where);
+    {
+      const c10::StreamGuard on_other(other);
+      work.wait();
+      EXPECT_FALSE(is_done_already(mark(stream_number(where.index(), other.id()))));
+      EXPECT_TRUE(all_are(sum, 2));
+    }
+  });
+}
+
+// The group's own stream still writes to it then.
+TEST(PretendCommunication, CallersMayDropTheirTensors) {
+  comm::local::run(2, [](const comm::Group& group) {
+    auto sum = full_on(group, 1, 7777);
+    const auto work = group.all_reduce(sum, comm::ReduceOp::sum, {.async_op = true});
+    wait_until_done(work);
+    sum.reset();
+    EXPECT_TRUE(all_are(full_on(group, 4, 7777), 4));
+  });
+}
+
+// The stream on which a gradient was made is current for what averages it.
+TEST(PretendCommunication, HooksRunOnTheStreamOfTheGradients) {
+  comm::local::run(2, [](const comm::Group& group) {
+    const auto where = device(group.rank());
+    const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
+    const c10::StreamGuard on_other(guard.getStreamFromGlobalPool(where));
+    comm::GradientBucket bucket;
+    bucket.flat = full_on(group, 1);
+    parallel::HookThread hooks(*group.split(0), [](const comm::Group& own, const auto& given) {
+      given.flat.mul_(3);
+      own.all_reduce(given.flat, comm::ReduceOp::average);
+    });
+    hooks.submit(bucket);
+    hooks.wait();
+    EXPECT_TRUE(all_are(bucket.flat, 3));
+  });
+}
+
+}  // namespace
+}  // namespace troika::pretend

@@ -1,0 +1,42 @@
+// How operators run on the pretend device: on the CPU's kernels, late, over the device's memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/pretend_device/memory.h"
+
+namespace troika::pretend {
+
+inline bool is_on_device(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == c10::kPrivateUse1;
+}
+
+// Describes a tensor without holding it: late work must not keep device memory allocated.
+class View {
+ public:
+  explicit View(const at::Tensor& tensor);
+  // The same elements as a tensor of the CPU. Only inside of work that runs.
+  at::Tensor in_operator() const;
+  // A tensor of zeros of its sizes, strides and type.
+  at::Tensor zeros() const;
+  Access access(bool writes) const;
+
+ private:
+  const char* address_;
+  std::vector<int64_t> sizes_, strides_;
+  at::ScalarType type_;
+  bool is_number_;
+};
+
+// Uninitialised memory on the device that `device` says, or on the current one.
+at::Tensor empty(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type,
+                 c10::Device device);
+
+// Queues `run` on the current stream of the tensors' device.
+void run_late(const std::string& name, const std::vector<at::Tensor>& reads,
+              const std::vector<at::Tensor>& writes, std::function<void()> run);
+
+}  // namespace troika::pretend

@@ -1,0 +1,166 @@
+// Whole runs on the pretend device: with every strategy they are the CPU's.
+#include <gmock/gmock.h>
+
+#include "tests/pretend_device/pretend_device.h"
+#include "tests/support/errors.h"
+#include "tests/train/resumed_run.h"
+#include "troika/train/run_plan.h"
+
+namespace troika::pretend {
+namespace {
+
+using train::NamedTensors;
+using train::RankState;
+
+// Relative to the largest number of a tensor.
+void expect_close(const NamedTensors& own, const NamedTensors& oracle) {
+  ASSERT_EQ(own.size(), oracle.size());
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto& [name, expected] = oracle[i];
+    ASSERT_EQ(own[i].first, name);
+    if (train::is_measured(name) || name.starts_with("random.")) continue;
+    if (!at::isFloatingType(expected.scalar_type()) || expected.numel() == 0) continue;
+    const double largest = expected.abs().max().item<double>();
+    const double difference = (own[i].second - expected).abs().max().item<double>();
+    EXPECT_LE(difference, 1e-6 * std::max(1.0, largest)) << name;
+  }
+}
+
+struct Case {
+  const char* strategy;
+  const char* optimizer;
+  const char* recompute = "none";
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.strategy << "_" << c.optimizer << "_recompute_" << c.recompute;
+}
+
+class Training : public train::ResumedRun {
+ protected:
+  Training() {
+    options_.trainer.max_epochs = 2;
+    options_.comm.bucket_megabytes = 1e-4;
+    // The bias before the batch norm has a gradient of nothing but rounding, which adaptive methods
+    // would else blow up.
+    options_.optimizer.eps = 1;
+  }
+
+  // Runs on the pretend device and on the CPU, and expects equal ends.
+  void expect_the_cpus(int ranks) {
+    options_.trainer.accelerator = "cpu";
+    const auto oracle = fit(options_, ranks);
+    auto options = options_;
+    options.trainer.accelerator = "gpu";
+    options.run.folder = (folder_ / "device").string();
+    reset_counts();
+    const auto own = fit(options, ranks);
+    EXPECT_GT(counts().enqueued, 1000) << "it computed elsewhere";
+    for (size_t r = 0; r < own.size(); ++r) {
+      SCOPED_TRACE(r);
+      expect_close(own[r].model, oracle[r].model);
+    }
+  }
+};
+
+class Strategies : public Training, public testing::WithParamInterface<Case> {};
+
+TEST_P(Strategies, AreTheCpus) {
+  const Case& c = GetParam();
+  options_.trainer.strategy = c.strategy;
+  options_.trainer.recompute = c.recompute;
+  options_.optimizer.name = c.optimizer;
+  options_.optimizer.weight_decay = 0.01;
+  expect_the_cpus(2);
+}
+
+INSTANTIATE_TEST_SUITE_P(OnTwoRanks, Strategies,
+                         testing::Values(Case{"ddp", "sgd"}, Case{"ddp", "adamw"},
+                                         Case{"zero1", "adamw"}, Case{"zero2", "sgd"},
+                                         Case{"zero2", "adamw"}, Case{"zero3", "sgd"},
+                                         Case{"zero3", "adamw"}, Case{"ddp", "lamb"},
+                                         Case{"zero2", "adagrad"}, Case{"ddp", "adamw", "full"},
+                                         Case{"zero3", "adamw", "full"}),
+                         testing::PrintToStringParamName());
+
+TEST_F(Training, ClippingAndAccumulationAreTheCpus) {
+  options_.trainer.accumulate_grad_batches = 2;
+  options_.trainer.gradient_clip_val = 0.1;
+  expect_the_cpus(2);
+}
+
+TEST_F(Training, DropoutDrawsFromTheDevice) {
+  dropout_ = 0.3;
+  expect_the_cpus(1);
+}
+
+TEST_F(Training, RecomputationDrawsAgainFromTheDevice) {
+  dropout_ = 0.3;
+  options_.trainer.recompute = "full";
+  expect_the_cpus(1);
+}
+
+TEST_F(Training, OffloadedActivationsAreTheCpus) {
+  width_ = 5000;  // more than stays on the device
+  options_.optimizer.lr = 1e-3;
+  const auto oracle = fit(options_, 1);
+  options_.trainer.accelerator = "gpu";
+  options_.offload.activations = "host";
+  options_.run.folder = (folder_ / "device").string();
+  expect_close(fit(options_, 1)[0].model, oracle[0].model);
+}
+
+// Without autocast, which LibTorch 1.13 has for CUDA alone, what is left is the scaler, whose
+// factors are powers of two.
+TEST_F(Training, ScaledLossesAreTheCpus) {
+  const auto oracle = fit(options_, 2);
+  options_.trainer.accelerator = "gpu";
+  options_.trainer.precision = "16-mixed";
+  options_.run.folder = (folder_ / "device").string();
+  const auto own = fit(options_, 2);
+  for (size_t r = 0; r < own.size(); ++r) expect_close(own[r].model, oracle[r].model);
+}
+
+TEST_F(Training, GoesOnFromACheckpointToTheBit) {
+  dropout_ = 0.3;
+  options_.trainer.accelerator = "gpu";
+  const auto whole = fit(options_, 1);
+  EXPECT_THAT(whole[0].rest, testing::Contains(testing::Field(&NamedTensors::value_type::first,
+                                                              "random.privateuseone")));
+  expect_exact(whole, "stopped", [](const train::CountingTask&, int) -> train::StopQuestion {
+    return [passes = 0]() mutable {
+      return ++passes >= 4 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+    };
+  });
+}
+
+TEST_F(Training, ShardsGoOnFromACheckpointToTheBit) {
+  options_.trainer.accelerator = "gpu";
+  options_.trainer.strategy = "zero3";
+  const auto whole = fit(options_, 2);
+  expect_exact(whole, "stopped", [](const train::CountingTask&, int) -> train::StopQuestion {
+    return [passes = 0]() mutable {
+      return ++passes >= 1 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+    };
+  });
+}
+
+// A checkpoint belongs to the model, not to where it was trained.
+TEST_F(Training, TheCpuGoesOnFromACheckpointOfTheDevice) {
+  options_.trainer.accelerator = "cpu";
+  const auto oracle = fit(options_, 1);
+  auto options = options_;
+  options.trainer.accelerator = "gpu";
+  options.run.folder = (folder_ / "device").string();
+  options.trainer.ckpt_path = "last";
+  fit(options, 1, [](const train::CountingTask&, int) -> train::StopQuestion {
+    return [passes = 0]() mutable {
+      return ++passes >= 5 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+    };
+  });
+  options.trainer.accelerator = "cpu";
+  expect_close(fit(options, 1)[0].model, oracle[0].model);
+}
+
+}  // namespace
+}  // namespace troika::pretend
