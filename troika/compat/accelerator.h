@@ -36,8 +36,8 @@ void move_module(torch::nn::Module& module, c10::Device device, c10::ScalarType 
 // Seeds the generators of the CPU and of all devices.
 void manual_seed(uint64_t seed);
 
-// For memory of the host that tensors are copied to and from their device through, of the type of
-// `tensor`: page-locked for CUDA, as only such copies run beside the host.
+// Options for host memory through which `tensor` is copied to and from its device: of its dtype,
+// page-locked for CUDA, as only copies of such memory run beside the host.
 c10::TensorOptions staging_options(const at::Tensor& tensor);
 
 }  // namespace troika::compat

@@ -18,7 +18,7 @@ namespace troika::train {
 
 namespace {
 
-// Without going through the host.
+// Whether tensors of several ranks on GPUs meet without the host.
 bool can_meet_on_gpus(const comm::Group& group) {
   return group.size() == 1 || group.backend().find("nccl") != std::string_view::npos;
 }
