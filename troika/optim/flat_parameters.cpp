@@ -35,7 +35,7 @@ void require_usable(const Parameter& parameter, at::ScalarType type, c10::Device
   }
 }
 
-void require_matching(const Parameter& parameter, const at::Tensor& gradient) {
+void require_matching(const Parameter& parameter, const at::Tensor& gradient, c10::Device device) {
   const auto describe = [](const at::Tensor& tensor) {
     std::string text = c10::toString(tensor.scalar_type());
     for (const int64_t size : tensor.sizes()) text.append(" ").append(std::to_string(size));
@@ -46,8 +46,7 @@ void require_matching(const Parameter& parameter, const at::Tensor& gradient) {
         "optim", ErrorKind::usage,
         {.what = "the gradient of " + parameter.name + " is sparse", .expected = "a dense one"});
   }
-  if (gradient.scalar_type() != parameter.tensor.scalar_type() ||
-      gradient.device() != parameter.tensor.device() ||
+  if (gradient.scalar_type() != parameter.tensor.scalar_type() || gradient.device() != device ||
       gradient.sizes() != parameter.tensor.sizes()) {
     throw Error("optim", ErrorKind::usage,
                 {.what = "the gradient of " + parameter.name + " does not fit it",
@@ -103,14 +102,14 @@ FlatParameters::Gradients FlatParameters::gradients() const {
   result.pieces.reserve(list_.size());
   for (size_t i = 0; i < list_.size(); ++i) {
     const auto& tensor = list_[i].tensor;
-    at::Tensor gradient = tensor.grad();
-    if (!gradient.defined() || tensor.numel() == 0) continue;
-    require_matching(list_[i], gradient);
+    // Without Tensor::grad()'s look at whether this is a leaf.
+    const at::Tensor& own = tensor.unsafeGetTensorImpl()->grad();
+    if (!own.defined() || tensor.numel() == 0) continue;
+    require_matching(list_[i], own, device_);
     TROIKA_CHECK(tensor.numel() == offsets_[i + 1] - offsets_[i], list_[i].name + " was resized");
-    if (gradient.strides() != tensor.strides()) {
-      gradient = at::empty_like(tensor).copy_(gradient);
-      result.reordered.push_back(gradient);
-    }
+    const bool is_reordered = own.strides() != tensor.strides();
+    if (is_reordered) result.reordered.push_back(at::empty_like(tensor).copy_(own));
+    const at::Tensor& gradient = is_reordered ? result.reordered.back() : own;
     if (!device_.is_cpu()) result.on_device.push_back(gradient);
     result.pieces.push_back({.index = i,
                              .parameter = static_cast<char*>(tensor.data_ptr()),

@@ -46,7 +46,8 @@ std::shared_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
 void drop_gradients(const torch::nn::Module& module) {
   compat::for_each_member(module, [](const compat::ModuleMember& member) {
     const auto& tensor = member.tensor;
-    if (tensor.defined() && !member.is_buffer && tensor.grad().defined()) {
+    // Without Tensor::grad()'s look at whether this is a leaf.
+    if (tensor.defined() && !member.is_buffer && tensor.unsafeGetTensorImpl()->grad().defined()) {
       tensor.mutable_grad().reset();
     }
   });
