@@ -58,8 +58,6 @@ TEST_F(SimulateCommand, RefusesWithTheNumbers) {
   EXPECT_THAT(refused("simulate --schedule interleaved" + shape),
               HasSubstr("error: [layout] schedule interleaved on 4 ranks; got 6 micro-batches, "
                         "expected a multiple of the ranks\n"));
-  EXPECT_THAT(refused("simulate --schedule zb-v --blocks 7" + shape),
-              HasSubstr("got a model of 7 blocks, expected at least 8"));
   EXPECT_THAT(refused("simulate --schedule zb_v" + shape), HasSubstr("did you mean zb-v?"));
   EXPECT_THAT(refused("simulate --schedule gpipe --memory-limit 4" + shape),
               HasSubstr("[simulate] --memory-limit; got 4, expected at least 6, which schedule "
@@ -78,8 +76,6 @@ TEST_F(SimulateCommand, RefusesWithTheNumbers) {
   write_file_atomically(folder_ / "own.txt", "0F0 0B0\n1F0 1B0\n");
   EXPECT_THAT(refused("simulate --schedule own.txt --stages 3"),
               HasSubstr("--stages; got 3, expected 2, as own.txt has"));
-  EXPECT_THAT(refused("simulate --schedule own.txt --blocks 1"),
-              HasSubstr("--blocks; got 1, expected at least 2"));
 }
 
 TEST_F(SimulateCommand, DrawsSchedules) {

@@ -57,7 +57,7 @@ std::vector<int> all(int ranks, int peak) {
   return std::vector<int>(static_cast<size_t>(ranks), peak);
 }
 
-const std::vector<StageTimes> kTimes{{1, 1, 1, 0}, {3, 4, 2, 0}, {2, 1, 3, 0}};
+const std::vector<StageTimes> kTimes{{3, 4, 2, 0}, {2, 1, 3, 0}};
 
 TEST(Formulas, OneStageARank) {
   for (const auto& t : kTimes) {
@@ -100,7 +100,7 @@ TEST(Formulas, SeveralStagesARank) {
 }
 
 TEST(Formulas, SplitBackwardPasses) {
-  for (const auto& t : std::vector<StageTimes>{{1, 1, 1, 0}, {4, 4, 3, 0}, {3, 4, 2, 0}}) {
+  for (const auto& t : std::vector<StageTimes>{{1, 1, 1, 0}, {3, 4, 2, 0}}) {
     const double whole = t.forward + t.backward();
     for_shapes(from_p, [&](int p, int m) {
       const auto h1 = simulated("zb-h1", {p, m}, t);

@@ -10,13 +10,13 @@
 #include "troika/base/error.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/table.h"
+#include "troika/plan/block_search.h"
+#include "troika/plan/greedy_search.h"
 #include "troika/plan/pass_search.h"
 #include "troika/plan/weight_filling.h"
 
 namespace troika::plan {
 
-using layout::ActionKind;
-using layout::kMostPipelinePasses;
 using layout::PipelineShape;
 using layout::Schedule;
 using layout::ScheduleRow;
@@ -80,8 +80,8 @@ class Choice {
   double least_memory_ = kNoLimit;
 };
 
-// The row's shape with the number of stages on each rank that is asked for;
-// nothing outside of its domain.
+// The row's shape with the number of stages on each rank that is asked for; nothing outside of its
+// domain.
 std::optional<PipelineShape> shape_for(const ScheduleRow& row, const PipelineShape& shape) {
   const bool takes_any = row.most_chunks > row.chunks;
   if (shape.chunks > 0 && !takes_any && shape.chunks != row.chunks) return std::nullopt;
@@ -92,22 +92,6 @@ std::optional<PipelineShape> shape_for(const ScheduleRow& row, const PipelineSha
   }
 }
 
-// One forward, one backward, where rank r begins with as many forward passes as `each` times the
-// ranks behind it, but at most `most` are under way.
-Schedule limited_order(const PipelineShape& shape, int each, int most) {
-  Schedule order;
-  for (int r = 0; r < shape.ranks; ++r) {
-    auto& actions = order.ranks.emplace_back();
-    const int ahead =
-        std::min({shape.micro_batches, each * (shape.ranks - 1 - r), std::max(most - 1, 0)});
-    for (int m = 0; m < shape.micro_batches + ahead; ++m) {
-      if (m < shape.micro_batches) actions.push_back({ActionKind::forward, r, m});
-      if (m >= ahead) actions.push_back({ActionKind::backward, r, m - ahead});
-    }
-  }
-  return order;
-}
-
 void search(Choice& choice, const PipelineShape& shape, const std::vector<StageTimes>& times,
             double limit, const MemoryModel& memory) {
   const SearchedPipeline pipeline{.ranks = shape.ranks,
@@ -115,8 +99,7 @@ void search(Choice& choice, const PipelineShape& shape, const std::vector<StageT
                                   .times = times,
                                   .limit = limit,
                                   .memory = memory};
-  const int most = static_cast<int>(std::min(limit, double{kMostPipelinePasses}));
-  for (const int each : {1, 2}) choice.consider_filled(limited_order(shape, each, most));
+  if (auto order = greedy_passes(pipeline)) choice.consider_filled(*order);
   for (const bool fills_beyond_gradient : {false, true}) {
     for (const bool may_skip_forward : {false, true}) {
       for (const bool fills_every_wait : {false, true}) {
@@ -128,10 +111,26 @@ void search(Choice& choice, const PipelineShape& shape, const std::vector<StageT
   }
 }
 
+// Fewer blocks of longer schedules, so that each search takes a few seconds at most.
+std::vector<layout::VBlock> blocks_for(const PipelineShape& shape, double limit,
+                                       const MemoryModel& memory) {
+  constexpr int kPasses = 60'000, kLeast = 12, kMost = 100;
+  const int count = std::clamp(kPasses / (shape.ranks * shape.micro_batches), kLeast, kMost);
+  return blocks_within(shape.ranks, limit, memory, static_cast<size_t>(count));
+}
+
 }  // namespace
 
 Schedule automatic_schedule(const PipelineShape& shape, const std::vector<StageTimes>& times,
                             double limit, const MemoryModel& memory) {
+  if (int64_t{shape.ranks} * shape.micro_batches > kMostAutomaticPasses) {
+    throw Error(
+        "plan", ErrorKind::usage,
+        {.what = "automatic schedule",
+         .got = fmt::format("{} ranks and {} micro-batches", shape.ranks, shape.micro_batches),
+         .expected = fmt::format("a product of at most {}", kMostAutomaticPasses),
+         .hint = "schedules by name may be longer"});
+  }
   const auto of_each = times_of_each(times, shape.ranks);
   Choice choice(of_each, limit, memory);
   for (const auto& row : layout::schedule_table()) {
@@ -141,6 +140,11 @@ Schedule automatic_schedule(const PipelineShape& shape, const std::vector<StageT
   one_chunk.chunks = 1;
   if (shape.chunks <= 1 && shape_for(layout::schedule_row("1f1b"), one_chunk)) {
     search(choice, one_chunk, of_each, limit, memory);
+  }
+  if (const auto own = shape_for(layout::schedule_row("zb-v"), shape)) {
+    for (const auto& block : blocks_for(*own, limit, memory)) {
+      choice.consider_filled(repeat_block(block, *own));
+    }
   }
   if (!choice.best()) {
     if (choice.least_memory() == kNoLimit) layout::make_schedule("1f1b", shape);  // says why

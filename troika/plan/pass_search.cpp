@@ -27,8 +27,8 @@ struct SearchedRank {
   int pending() const { return inputs - weights; }
 };
 
-// Rounds of at most one forward pass and one input part on each rank, with
-// weight parts in the waits between them.
+// Rounds of at most one forward pass and one input part on each rank, with weight parts in the
+// waits between them.
 class PassSearch {
  public:
   PassSearch(const SearchedPipeline& pipeline, const SearchSwitches& switches)
@@ -64,8 +64,8 @@ class PassSearch {
     return rank.forwards - rank.weights - rank.pending() * pipeline_.memory.input_part_frees;
   }
 
-  // Weight parts that must go before a forward pass; -1 where those that are
-  // pending free too little.
+  // Weight parts that must go before a forward pass; -1 where those that are pending free too
+  // little.
   int needed_weights(size_t j) const {
     const double each = 1 - pipeline_.memory.input_part_frees;
     double now = memory(j);
@@ -76,16 +76,11 @@ class PassSearch {
     return -1;
   }
 
-  double worst_idle() const {
-    double worst = 0;
-    for (const auto& rank : ranks_) worst = std::max(worst, rank.idle);
-    return worst;
-  }
-
   void add(size_t j, ActionKind kind, int micro_batch, double ready, double length) {
     auto& rank = ranks_[j];
     const double begin = std::max(rank.clock, ready);
     if (!rank.actions.empty()) rank.idle += begin - rank.clock;
+    worst_idle_ = std::max(worst_idle_, rank.idle);
     rank.clock = begin + length;
     rank.actions.push_back({kind, static_cast<int>(j), micro_batch});
   }
@@ -101,7 +96,7 @@ class PassSearch {
     while (rank.pending() > 0 && rank.clock + length <= ready + kRounding) weight(j);
     const double wait = ready - rank.clock;
     if (rank.pending() == 0 || wait <= kRounding) return;
-    if (switches_.fills_every_wait || wait > worst_idle() - rank.idle + kRounding) weight(j);
+    if (switches_.fills_every_wait || wait > worst_idle_ - rank.idle + kRounding) weight(j);
   }
 
   bool forward(size_t j) {
@@ -141,9 +136,8 @@ class PassSearch {
     return true;
   }
 
-  // Forward passes of the first micro-batch, then as many more as the time
-  // until the first gradient and the memory allow, fewer on each rank than on
-  // the one before, then that gradient.
+  // Forward passes of the first micro-batch, then as many more as the time until the first gradient
+  // and the memory allow, fewer on each rank than on the one before, then that gradient.
   bool warm_up() {
     for (size_t j = 0; j < ranks_.size(); ++j) {
       if (!forward(j)) return false;
@@ -173,8 +167,7 @@ class PassSearch {
     return inputs();
   }
 
-  // Whether each rank takes a forward pass in this round: a rank only if the
-  // next one does.
+  // Whether each rank takes a forward pass in this round: a rank only if the next one does.
   std::vector<bool> wanted_forwards() const {
     std::vector<bool> wanted(ranks_.size(), false);
     for (size_t j = ranks_.size(); j-- > 0;) {
@@ -196,12 +189,13 @@ class PassSearch {
         next.clock + times(j + 1).forward + times(j + 1).backward_input + times(j + 1).message;
     if (rank.clock >= gradient) return true;
     const double end = rank.clock + times(j).forward + needed * times(j).backward_weight;
-    return end > gradient && gradient - rank.clock <= worst_idle() - rank.idle;
+    return end > gradient && gradient - rank.clock <= worst_idle_ - rank.idle;
   }
 
   const SearchedPipeline& pipeline_;
   const SearchSwitches switches_;
   std::vector<SearchedRank> ranks_;
+  double worst_idle_ = 0;  // of any rank
 };
 
 }  // namespace

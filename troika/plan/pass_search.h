@@ -1,5 +1,5 @@
-// The heuristic of arXiv 2401.10241, section 3, for pipelines of one stage a
-// rank whose backward pass is split.
+// The heuristic of arXiv 2401.10241, section 3, for pipelines of one stage a rank whose backward
+// pass is split.
 #pragma once
 
 #include <optional>
@@ -23,15 +23,13 @@ struct SearchedPipeline {
 struct SearchSwitches {
   // Forward passes before the first gradient comes may end after it came.
   bool fills_beyond_gradient = false;
-  // A rank leaves a forward pass out for a round where the next rank has enough
-  // to do.
+  // A rank leaves a forward pass out for a round where the next rank has enough to do.
   bool may_skip_forward = false;
   // A weight part goes into every wait, even if it ends after the wait.
   bool fills_every_wait = false;
 };
 
-// The passes of each rank; nothing where this way finds no order within the
-// limit.
+// The passes of each rank; nothing where this way finds no order within the limit.
 std::optional<layout::Schedule> search_passes(const SearchedPipeline& pipeline,
                                               const SearchSwitches& switches);
 

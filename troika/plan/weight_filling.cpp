@@ -77,8 +77,7 @@ class Filling {
  private:
   const StageTimes& times_of(int stage) const { return times_[static_cast<size_t>(stage)]; }
 
-  // The rank that decides next: the first to be free of those that know what
-  // they wait for.
+  // The rank that decides next: the first to be free of those that know what they wait for.
   FilledRank* earliest() {
     FilledRank* first = nullptr;
     for (auto& rank : ranks_) {
@@ -92,8 +91,7 @@ class Filling {
     return inventory_.rank(from) == inventory_.rank(to) ? 0 : times_of(from).message;
   }
 
-  // When a pass has its input; kUnknown where the pass that makes it has no
-  // place yet.
+  // When a pass has its input; kUnknown where the pass that makes it has no place yet.
   double ready(const Action& pass) const {
     const int s = pass.stage, m = pass.micro_batch;
     if (pass.kind == ActionKind::forward) {
@@ -114,6 +112,7 @@ class Filling {
   void add(FilledRank& rank, const Action& action, double ready, double length) {
     const double begin = std::max(rank.clock, ready);
     if (!rank.filled.empty()) rank.idle += begin - rank.clock;
+    worst_idle_ = std::max(worst_idle_, rank.idle);
     rank.clock = begin + length;
     rank.filled.push_back(action);
   }
@@ -139,13 +138,10 @@ class Filling {
 
   bool may_overrun(const FilledRank& rank, double ready) const {
     if (overrun_ != Overrun::balanced) return overrun_ == Overrun::always;
-    double worst = 0;
-    for (const auto& other : ranks_) worst = std::max(worst, other.idle);
-    return ready - rank.clock > worst - rank.idle + kTolerance;
+    return ready - rank.clock > worst_idle_ - rank.idle + kTolerance;
   }
 
-  // Does the rank's next pass, or weight parts in front of it. False where
-  // memory does not suffice.
+  // Does the rank's next pass, or weight parts in front of it. False where memory does not suffice.
   bool advance(FilledRank& rank) {
     const auto action = rank.order[rank.next];
     if (action.kind == ActionKind::forward && !has_room(rank)) {
@@ -176,6 +172,7 @@ class Filling {
   const MemoryModel memory_;
   const Overrun overrun_;
   std::vector<FilledRank> ranks_;
+  double worst_idle_ = 0;  // of any rank
   // Ends of forward passes and of input parts.
   std::vector<double> forward_;
   std::vector<double> input_;

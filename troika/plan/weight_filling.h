@@ -16,11 +16,10 @@ enum class Overrun {
   always
 };
 
-// The passes of `schedule` with backward passes split, forward passes and input
-// parts in their order, and weight parts (oldest first) where ranks wait by
-// these times, by stage, or where memory is needed: at most `limit` activations
-// of a rank's share of the model. Nothing where the order does not go with that
-// limit.
+// The passes of `schedule` with backward passes split, forward passes and input parts in their
+// order, and weight parts (oldest first) where ranks wait by these times, by stage, or where memory
+// is needed: at most `limit` activations of a rank's share of the model. Nothing where the order
+// does not go with that limit.
 std::optional<layout::Schedule> fill_weights(const layout::Schedule& schedule,
                                              const std::vector<layout::StageTimes>& times,
                                              double limit, const MemoryModel& memory,
