@@ -4,6 +4,7 @@
 
 #include "tests/support/errors.h"
 #include "troika/layout/schedules/table.h"
+#include "troika/plan/simulated_trace.h"
 
 namespace troika::plan {
 namespace {
@@ -43,6 +44,16 @@ TEST(Drawing, KeepsToItsWidth) {
   }
   EXPECT_ERROR(draw_text(simulated("1f1b", 2, 2), 19), ErrorKind::usage,
                "[plan] columns of a drawing; got 19, expected at least 20");
+}
+
+TEST(SimulatedTrace, HasASpanForEachPass) {
+  const auto trace = trace_of(simulated("1f1b", 2, 2), 1e-3);
+  EXPECT_THAT(trace, HasSubstr("rank 1, simulated"));
+  size_t spans = 0;
+  for (size_t at = 0; (at = trace.find("\"ph\":\"X\"", at)) != std::string::npos; ++at) ++spans;
+  EXPECT_EQ(spans, 2u * 2 * 2);
+  EXPECT_THAT(trace, HasSubstr(R"({"ph":"X","name":"1B0","pid":1,"tid":1,"ts":2000.0,)"));
+  EXPECT_THAT(trace, HasSubstr(R"("dur":2000.0})"));
 }
 
 TEST(Drawing, IsSvg) {

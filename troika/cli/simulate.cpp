@@ -10,6 +10,7 @@
 #include "troika/base/file.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/pipeline_arguments.h"
+#include "troika/plan/simulated_trace.h"
 #include "troika/plan/simulator.h"
 
 namespace troika::cli {
@@ -19,6 +20,8 @@ namespace {
 struct SimulateArguments {
   PipelineArguments pipeline;
   std::string json;
+  std::string actions;
+  std::string trace;
 };
 
 nlohmann::ordered_json as_json(const PipelineSchedule& made, const plan::Simulation& simulation,
@@ -64,6 +67,11 @@ int simulate(const SimulateArguments& arguments) {
   if (!arguments.json.empty()) {
     write_file_atomically(arguments.json, as_json(made, simulation, memory).dump(2) + "\n");
   }
+  if (!arguments.actions.empty()) write_file_atomically(arguments.actions, made.schedule.text());
+  constexpr double kMillisecond = 1e-3;
+  if (!arguments.trace.empty()) {
+    write_file_atomically(arguments.trace, plan::trace_of(simulation, kMillisecond));
+  }
   return 0;
 }
 
@@ -98,6 +106,10 @@ Entry add_simulate(CLI::App& app) {
       ->check(CLI::Range(1, 1'000'000));
   add_timing_options(*command, pipeline);
   command->add_option("--json", arguments->json, "file to write the results to");
+  command->add_option("--actions", arguments->actions,
+                      "file to write the schedule's actions to, a line for each rank");
+  command->add_option("--trace", arguments->trace,
+                      "file to write a Chrome trace to, with the times in milliseconds");
   command->footer(kFooter);
   return {command, [arguments] { return simulate(*arguments); }};
 }
