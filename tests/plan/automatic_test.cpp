@@ -105,9 +105,9 @@ TEST(Automatic, RefusesWhatNoScheduleKeeps) {
 
 TEST(Automatic, RefusesWhatWouldTakeLong) {
   EXPECT_ERROR(
-      automatic_schedule({1000, 251}, {StageTimes{}}, 2000, {0.5}), ErrorKind::usage,
-      "[plan] automatic schedule; got 1000 ranks and 251 micro-batches, expected a product "
-      "of at most 250000 (schedules by name may be longer)");
+      automatic_schedule({1000, 101}, {StageTimes{}}, 2000, {0.5}), ErrorKind::usage,
+      "[plan] automatic schedule; got 1000 ranks and 101 micro-batches, expected a product "
+      "of at most 100000 (schedules by name may be longer)");
 }
 
 TEST(PassSearch, EverySwitchCounts) {

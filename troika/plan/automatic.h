@@ -13,7 +13,7 @@ namespace troika::plan {
 inline constexpr const char* kAutomaticSchedule = "auto";
 
 // The most that the ranks times the micro-batches may be.
-inline constexpr int64_t kMostAutomaticPasses = 250'000;
+inline constexpr int64_t kMostAutomaticPasses = 100'000;
 
 // The schedule with the shortest longest own span (Simulation::spans) that is found within the
 // limit: among those of the heuristic of arXiv 2401.10241, section 3, those of the table in their

@@ -34,7 +34,7 @@ struct ScheduleRow {
 // The most ranks of a pipeline, and the most passes (stages times micro-batches) that schedules are
 // made for.
 inline constexpr int kMostPipelineRanks = 4096;
-inline constexpr int64_t kMostPipelinePasses = 4'000'000;
+inline constexpr int64_t kMostPipelinePasses = 1'000'000;
 
 const std::vector<ScheduleRow>& schedule_table();
 std::vector<std::string> schedule_names();
