@@ -256,7 +256,7 @@ TEST(MessageLog, AWaitOutlivesItsPlaceAmongTheLatest) {
   MessageLog log;
   MessagePrint first{.peer = 1, .tag = 5};
   const int64_t id = log.begun(first);
-  log.awaited(id, first);
+  log.awaited(id, first, Clock::now());
   for (size_t i = 0; i < MessageLog::kCapacity; ++i) {
     MessagePrint other{.peer = 2};
     log.ended(log.begun(other), true);

@@ -6,9 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <random>
+#include <string_view>
+#include <thread>
 
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
@@ -62,21 +65,39 @@ class Ranks {
   }
 
   const std::shared_ptr<Arena>& arena(int rank) { return arenas_[static_cast<size_t>(rank)]; }
-  void send(int from, int to, uint32_t tag, size_t bytes) {
-    const std::vector<char> data(bytes, static_cast<char>(bytes));
-    mailboxes_[static_cast<size_t>(from)]->send(to, tag, data.data(), bytes);
+  Mailbox::Receipt send(int from, int to, uint32_t tag, size_t bytes, bool wants_receipt = false) {
+    const auto data = content(bytes);
+    const std::string_view payload(data.data(), bytes);
+    return mailboxes_[static_cast<size_t>(from)]->send(
+        to, {.tag = tag, .payload = payload, .wants_receipt = wants_receipt});
+  }
+  bool is_received(int from, int to, const Mailbox::Receipt& receipt) {
+    return mailboxes_[static_cast<size_t>(from)]->is_received(to, receipt);
   }
   void receive(int to, int from, uint32_t tag, size_t bytes) {
     std::vector<char> data(bytes);
     auto& mailbox = *mailboxes_[static_cast<size_t>(to)];
-    mailbox.receive(
-        from, tag, mailbox.expect(from, tag), data.data(), bytes,
-        Deadline::after(std::chrono::minutes(1)), [] { return "the sender"; },
-        [] { return false; });
-    ASSERT_EQ(data, std::vector<char>(bytes, static_cast<char>(bytes)));
+    Envelope& message = mailbox.await(
+        mailbox.expect(from, tag), Deadline::after(std::chrono::minutes(1)),
+        [] { return "the sender"; }, [] { return false; });
+    ASSERT_EQ(message.bytes, bytes);
+    if (message.is_cell) {
+      std::memcpy(data.data(), message.data(), bytes);
+    } else {
+      mailbox.copy_out(from, message, data.data(), Deadline::after(std::chrono::minutes(1)),
+                       [] { return "the sender"; });
+    }
+    mailbox.take(from, message);
+    ASSERT_TRUE(data == content(bytes));
   }
 
  private:
+  // Differs with the length, and every 251 bytes.
+  static std::vector<char> content(size_t bytes) {
+    std::vector<char> data(bytes);
+    for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i % 251 + bytes);
+    return data;
+  }
   static Segment again(const Segment& segment) {
     return Segment::open(::getpid(), segment.fd(), segment.bytes());
   }
@@ -136,6 +157,66 @@ TEST(Mailbox, SmallMessagesThatPiledUpGiveTheirMemoryBack) {
     ranks.receive(1, 0, 1, 100);
   }
   EXPECT_LE(shared_memory().resident, Arena::kKeptBytes + 8 * kMiB);
+}
+
+// More than there are cells: the others come in blocks.
+TEST(Mailbox, MessagesInCellsAndBlocksKeepTheirOrder) {
+  Ranks ranks(2);
+  std::mt19937 random(4);
+  size_t sent = 0, received = 0;
+  const auto bytes_of = [](size_t message) { return 1 + message * 37 % 12'000; };
+  for (int i = 0; i < 2000; ++i) {
+    const bool sends = sent == received || (sent < received + 40 && random() % 2 == 0);
+    if (sends) {
+      ranks.send(0, 1, 1, bytes_of(sent++));
+    } else {
+      ranks.receive(1, 0, 1, bytes_of(received++));
+    }
+  }
+  EXPECT_GT(sent, 500u);
+  while (received < sent) ranks.receive(1, 0, 1, bytes_of(received++));
+}
+
+TEST(Mailbox, OneThatNobodyTakesDoesNotKeepOthersFromPassing) {
+  Ranks ranks(2);
+  ranks.send(0, 1, 1, 100);
+  for (size_t i = 1; i < 5 * Cells::kCount; ++i) {
+    ranks.send(0, 1, 2, i);
+    ranks.receive(1, 0, 2, i);
+  }
+  ranks.receive(1, 0, 1, 100);
+}
+
+TEST(Mailbox, BothSidesCopyALongMessageAtOnce) {
+  Ranks ranks(2);
+  const std::vector<size_t> sizes{9 * 1024, 31 * 32 * 1024, 31 * 32 * 1024 + 1, 5'000'001, 100};
+  std::thread sender([&] {
+    for (int round = 0; round < 5; ++round) {
+      for (const size_t bytes : sizes) ranks.send(0, 1, 1, bytes);
+    }
+  });
+  for (int round = 0; round < 5; ++round) {
+    for (const size_t bytes : sizes) ranks.receive(1, 0, 1, bytes);
+  }
+  sender.join();
+}
+
+TEST(Mailbox, ReceiptsTellWhatWasTaken) {
+  Ranks ranks(2);
+  for (const size_t bytes : {100u, 100'000u}) {
+    const auto receipt = ranks.send(0, 1, 1, bytes, /*wants_receipt=*/true);
+    EXPECT_FALSE(ranks.is_received(0, 1, receipt));
+    ranks.receive(1, 0, 1, bytes);
+    EXPECT_TRUE(ranks.is_received(0, 1, receipt));
+    // The cell and the block may have other messages by now.
+    for (size_t i = 1; i < 2 * Cells::kCount; ++i) {
+      ranks.send(0, 1, 1, i);
+      ranks.receive(1, 0, 1, i);
+    }
+    ranks.send(0, 1, 1, bytes);
+    EXPECT_TRUE(ranks.is_received(0, 1, receipt));
+    ranks.receive(1, 0, 1, bytes);
+  }
 }
 
 TEST(Arena, LargeTensorsGiveTheirPagesBack) {

@@ -266,6 +266,7 @@ void Group::Core::fail(const std::exception_ptr& failure) {
     const std::lock_guard lock(mutex_);
     if (cause_) return;
     cause_ = cause;
+    has_failed_ = true;
   }
   auto& lifeline = *impl_->lifeline();
   const auto& station = impl_->station();
@@ -277,12 +278,13 @@ void Group::Core::fail(const std::exception_ptr& failure) {
   lifeline.write_flight_records(cause.what());
 }
 
-void Group::Core::guarded(const std::function<void()>& body) {
+void Group::Core::refuse_unusable() const {
   refuse_other_thread();
-  {
-    const std::lock_guard lock(mutex_);
-    refuse_if_failed();
-  }
+  if (has_failed_) refuse_if_failed();
+}
+
+void Group::Core::guarded(c10::function_ref<void()> body) {
+  refuse_unusable();
   try {
     impl_->lifeline()->require_live(impl_->station().tag_space);
     body();

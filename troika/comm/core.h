@@ -3,13 +3,13 @@
 #pragma once
 
 #include <c10/core/Event.h>
+#include <c10/util/FunctionRef.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,12 +23,15 @@
 namespace troika::comm {
 
 struct Work::State {
+  virtual ~State() = default;
+  // The rest of a message's work. Called once, by the first thread that waits, where `has_rest`.
+  virtual void run_rest(Deadline) {}
+
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
   std::exception_ptr failure;
-  // The rest of a message's work, done in wait(). Runs once, on the first thread that waits.
-  std::function<void(Deadline)> rest;
+  bool has_rest = false;
   std::optional<Times> times = {};  // of a collective that has ended
   // Marks the end of a collective on its device, which follows the host's end. Set once done.
   std::optional<c10::Event> on_device = {};
@@ -36,6 +39,20 @@ struct Work::State {
   void finish(std::exception_ptr with, std::optional<Times> when = {},
               std::optional<c10::Event> end_on_device = {});
 };
+
+// Work whose rest is `body`, which goes once it has run.
+template <typename Body>
+std::shared_ptr<Work::State> make_rest(Body body) {
+  struct Rest : Work::State {
+    explicit Rest(Body&& own) : body(std::move(own)) { has_rest = true; }
+    void run_rest(Deadline deadline) override {
+      const Body own = *std::exchange(body, std::nullopt);
+      own(deadline);
+    }
+    std::optional<Body> body;
+  };
+  return std::make_shared<Rest>(std::move(body));
+}
 
 // A call with the caller's tensors, which are packed when its turn comes.
 struct Job {
@@ -79,12 +96,12 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   MessageCollectives& collectives() { return collectives_; }
   Deadline deadline() const { return Deadline::after(options_.timeout); }
   // Runs what speaks to other ranks outside of collectives; a failure is the group's.
-  void guarded(const std::function<void()>& body);
+  void guarded(c10::function_ref<void()> body);
   Recorder& recorder() const { return *recorder_; }
   // Runs `body`, which waits for message `id` of the log; its failure is the group's and names the
   // other end.
   void await_message(int64_t id, const MessagePrint& print, Deadline until,
-                     const std::function<void(Deadline)>& body);
+                     c10::function_ref<void(Deadline)> body);
 
   // One end of an edge.
   struct Edge {
@@ -109,7 +126,9 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   void run_queue();
   void run(Job& job);
   std::optional<c10::Event> run_beside(Job& job);
-  std::shared_ptr<Message> begin_message(MessagePrint print, int peer, const at::Tensor& tensor);
+  // Whether the message is on its way for good.
+  bool send_at_once(MessagePrint& print, int peer, const at::Tensor& data);
+  std::shared_ptr<Message> begin_message(MessagePrint print, int peer, at::Tensor data);
   // Waits for the head and the payload of a message that arrives, and checks the head.
   void take(Message& message, Deadline deadline);
   // Before the group goes, also for messages for which nobody waits.
@@ -125,8 +144,9 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   // is called: who is missing, in words.
   Error explained(const Error& error, const std::string& what, Milliseconds waited,
                   const std::function<std::string(Deadline)>& who) const;
-  void refuse_if_failed() const;  // call with mutex_ held
+  void refuse_if_failed() const;  // call with mutex_ held, or where has_failed_
   void refuse_other_thread() const;
+  void refuse_unusable() const;  // both
   void fail(const std::exception_ptr& failure);
 
   const std::shared_ptr<GroupImpl> impl_;
@@ -140,11 +160,12 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   int64_t next_sequence_ = 0;
   bool busy_ = false;  // some thread is carrying out a call
   bool closing_ = false;
-  std::list<std::shared_ptr<Message>> messages_;
+  std::vector<std::shared_ptr<Message>> messages_;
   std::vector<std::shared_ptr<Edge>> edges_;
-  std::atomic<int> next_of_any_ = 0;  // the rank whose turn it is in receive_any()
-  std::optional<Error> cause_;        // the first failure
-  std::thread thread_;                // started with the first asynchronous call
+  std::atomic<int> next_of_any_ = 0;      // the rank whose turn it is in receive_any()
+  std::optional<Error> cause_;            // the first failure
+  std::atomic<bool> has_failed_ = false;  // there is a cause_, which then stays
+  std::thread thread_;                    // started with the first asynchronous call
 };
 
 }  // namespace troika::comm

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -31,6 +33,10 @@ MessageHead head_of(const MessagePrint& print, const Station& station) {
   return {print.count, print.type, station.id};
 }
 
+std::string_view view(const void* data, size_t bytes) {
+  return {static_cast<const char*>(data), bytes};
+}
+
 ParcelTags message_tags(int tag) {
   const auto bits = static_cast<uint32_t>(tag);
   return {.head = kHeadTag | bits, .payload = kMessageTag | bits};
@@ -44,10 +50,10 @@ struct Group::Core::Message {
   at::Tensor data;
   MessagePrint print;
   int64_t id = -1;  // in the log
-  std::unique_ptr<SentParcel> sent = nullptr;
-  std::unique_ptr<ArrivingParcel> arriving = nullptr;
+  std::optional<SentParcel> sent = std::nullopt;
+  std::optional<ArrivingParcel> arriving = std::nullopt;
 
-  bool done() const { return sent ? sent->done() : arriving->done(); }
+  bool done() { return sent ? sent->done() : arriving->done(); }
 };
 
 MessagePrint Group::Core::make_print(Direction direction, int peer, int tag, int largest_tag,
@@ -80,62 +86,77 @@ MessagePrint Group::Core::make_print_for_any(Direction direction, int tag, int l
 }
 
 std::shared_ptr<Group::Core::Message> Group::Core::begin_message(MessagePrint print, int peer,
-                                                                 const at::Tensor& tensor) {
-  const bool sends = print.direction == Direction::send;
-  const auto message =
-      std::make_shared<Message>(peer, packed(tensor, c10::kCPU, sends), std::move(print));
-  message->print.type = static_cast<int32_t>(tensor.scalar_type());
-  message->print.count = tensor.numel();
+                                                                 at::Tensor data) {
+  auto message = std::make_shared<Message>(peer, std::move(data), std::move(print));
   message->id = recorder_->messages().begun(message->print);
   return message;
+}
+
+bool Group::Core::send_at_once(MessagePrint& print, int peer, const at::Tensor& data) {
+  auto& log = recorder_->messages();
+  bool is_sent = false;
+  const MessageHead head = head_of(print, impl_->station());
+  guarded([&] {
+    try {
+      is_sent =
+          send_parcel_at_once(*impl_, peer, message_tags(print.tag), view(&head, sizeof(head)),
+                              view(data.data_ptr(), data.nbytes()));
+    } catch (...) {
+      log.ended(log.begun(print), false);
+      throw;
+    }
+  });
+  if (is_sent) log.passed(print);
+  return is_sent;
 }
 
 std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int peer,
                                                MessagePrint print) {
   const at::NoGradGuard no_grad;
-  const auto message = begin_message(std::move(print), peer, tensor);
+  print.type = static_cast<int32_t>(tensor.scalar_type());
+  print.count = tensor.numel();
+  auto data = packed(tensor, c10::kCPU, true);
+  if (send_at_once(print, peer, data)) return nullptr;
+  const auto message = begin_message(std::move(print), peer, std::move(data));
   const MessageHead head = head_of(message->print, impl_->station());
   guarded([&] {
-    message->sent = std::make_unique<SentParcel>(*impl_, peer, message_tags(message->print.tag),
-                                                 &head, sizeof(head), message->data.data_ptr(),
-                                                 message->data.nbytes());
+    message->sent.emplace(*impl_, peer, message_tags(message->print.tag), &head, sizeof(head),
+                          message->data.data_ptr(), message->data.nbytes());
   });
   if (message->done()) {
     recorder_->messages().ended(message->id, true);
     return nullptr;
   }
   keep(message);
-  auto state = std::make_shared<Work::State>();
-  state->rest = [self = shared_from_this(), message](Deadline until) {
+  return make_rest([self = shared_from_this(), message](Deadline until) {
     self->await_message(message->id, message->print, until,
                         [&](Deadline deadline) { message->sent->wait(deadline); });
     self->release(message);
-  };
-  return state;
+  });
 }
 
 std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int peer,
                                                   MessagePrint print) {
   const at::NoGradGuard no_grad;
-  const auto message = begin_message(std::move(print), peer, tensor);
+  print.type = static_cast<int32_t>(tensor.scalar_type());
+  print.count = tensor.numel();
+  const auto message =
+      begin_message(std::move(print), peer, packed(tensor, c10::kCPU, /*filled=*/false));
   guarded([&] {
-    message->arriving = std::make_unique<ArrivingParcel>(
-        *impl_, peer, message_tags(message->print.tag), sizeof(MessageHead),
-        message->data.data_ptr(), message->data.nbytes());
+    message->arriving.emplace(*impl_, peer, message_tags(message->print.tag), sizeof(MessageHead),
+                              message->data.data_ptr(), message->data.nbytes());
     // Also where nobody waits: a message is consumed in its turn.
     message->arriving->post_payload();
   });
   keep(message);
-  auto state = std::make_shared<Work::State>();
-  state->rest = [self = shared_from_this(), message, tensor](Deadline until) {
+  return make_rest([self = shared_from_this(), message, tensor](Deadline until) {
     self->await_message(message->id, message->print, until, [&](Deadline deadline) {
       self->take(*message, deadline);
       const at::NoGradGuard no_grad_either;
       unpack(message->data, tensor);
     });
     self->release(message);
-  };
-  return state;
+  });
 }
 
 int Group::Core::receive_any(const at::Tensor& tensor, int tag, std::string_view label,
@@ -177,12 +198,10 @@ std::shared_ptr<Work::State> Group::Core::batch(const std::vector<PointToPoint>&
           Work(sends ? send(tensor, peer, prints[i]) : receive(tensor, peer, prints[i])));
     }
   }
-  auto state = std::make_shared<Work::State>();
-  state->rest = [self = shared_from_this(), works = std::move(works)](Deadline until) {
+  return make_rest([self = shared_from_this(), works = std::move(works)](Deadline until) {
     const auto deadline = std::min(until, self->deadline());
     for (const auto& work : works) work.wait(deadline);
-  };
-  return state;
+  });
 }
 
 void Group::Core::take(Message& message, Deadline deadline) {
@@ -207,26 +226,28 @@ void Group::Core::take(Message& message, Deadline deadline) {
 }
 
 void Group::Core::await_message(int64_t id, const MessagePrint& print, Deadline until,
-                                const std::function<void(Deadline)>& body) {
+                                c10::function_ref<void(Deadline)> body) {
   auto& log = recorder_->messages();
-  guarded([&] {
-    const auto start = Clock::now();
-    log.awaited(id, print);
-    try {
-      body(std::min(until, deadline()));
-    } catch (const Error& error) {
-      const auto waited = std::chrono::floor<Milliseconds>(Clock::now() - start);
-      // Its record says that it waits until the other ranks have been asked.
-      const Error why = explained(error, print.describe(), waited, [&](Deadline asking) {
-        return impl_->lifeline()->other_end(impl_->station().id, print, asking);
-      });
-      log.ended(id, false);
-      throw why;
-    } catch (...) {
-      log.ended(id, false);
-      throw;
-    }
-  });
+  const auto start = Clock::now();
+  refuse_unusable();
+  log.awaited(id, print, start);
+  try {
+    impl_->lifeline()->require_live(impl_->station().tag_space);
+    body(std::min(until, deadline()));
+  } catch (const Error& error) {
+    const auto waited = std::chrono::floor<Milliseconds>(Clock::now() - start);
+    // Its record says that it waits until the other ranks have been asked.
+    const Error why = explained(error, print.describe(), waited, [&](Deadline asking) {
+      return impl_->lifeline()->other_end(impl_->station().id, print, asking);
+    });
+    log.ended(id, false);
+    fail(std::make_exception_ptr(why));
+    throw why;
+  } catch (...) {
+    log.ended(id, false);
+    fail(std::current_exception());
+    throw;
+  }
   log.ended(id, true);
 }
 
@@ -259,13 +280,13 @@ void Group::Core::wait_for_sent() {
 
 void Group::Core::keep(const std::shared_ptr<Message>& message) {
   const std::lock_guard lock(mutex_);
-  messages_.remove_if([](const auto& kept) { return kept->done(); });
+  std::erase_if(messages_, [](const auto& kept) { return kept->done(); });
   messages_.push_back(message);
 }
 
 void Group::Core::release(const std::shared_ptr<Message>& message) {
   const std::lock_guard lock(mutex_);
-  messages_.remove(message);
+  std::erase(messages_, message);
 }
 
 }  // namespace troika::comm

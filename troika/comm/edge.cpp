@@ -118,6 +118,11 @@ struct SendingEdge::State : Group::Core::Edge {
     sent->print.type = static_cast<int32_t>(tensor.scalar_type());
     sent->print.count = tensor.numel();
     sent->id = core.recorder().messages().begun(sent->print);
+    if (core.impl().lifeline()->is_cut(core.impl().station().tag_space)) {
+      // Throws the loss with the name of this message.
+      core.await_message(sent->id, sent->print, Deadline::after(Milliseconds::max()),
+                         [](Deadline) {});
+    }
     core.guarded([&] { start(*sent, TensorKind::of(tensor)); });
     place = sent;
     ++next;
@@ -160,9 +165,7 @@ struct SendingEdge::State : Group::Core::Edge {
 Work SendingEdge::send(const at::Tensor& tensor, Group::Site site) const {
   const auto sent = state_->send(tensor, site);
   if (!sent->data.defined()) return Work(nullptr);
-  auto work = std::make_shared<Work::State>();
-  work->rest = [state = state_, sent](Deadline until) { state->wait(*sent, until); };
-  return Work(std::move(work));
+  return Work(make_rest([state = state_, sent](Deadline until) { state->wait(*sent, until); }));
 }
 
 int64_t SendingEdge::kept_bytes() const {

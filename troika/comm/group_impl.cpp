@@ -30,6 +30,13 @@ class PartGroup : public GroupImpl {
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return whole_->receive(member(peer), tagged(tag), data, bytes);
   }
+  bool send_at_once(int peer, uint32_t tag, std::string_view head,
+                    std::string_view payload) override {
+    return whole_->send_at_once(member(peer), tagged(tag), head, payload);
+  }
+  std::unique_ptr<LentMessage> receive_lent(int peer, uint32_t tag, size_t most) override {
+    return whole_->receive_lent(member(peer), tagged(tag), most);
+  }
   std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
                                                 size_t bytes) override {
     return whole_->send_until_received(member(peer), tagged(tag), data, bytes);
@@ -91,6 +98,36 @@ void throw_disagreement(const GroupImpl& group, const Print& mine, int other, co
                .got = fmt::format("{}: {}; {}: {}", group.rank_name(group.rank()), mine.describe(),
                                   group.rank_name(other), theirs.describe()),
                .expected = "the same calls in the same order on every rank"});
+}
+
+bool GroupImpl::send_at_once(int, uint32_t, std::string_view, std::string_view) {
+  return false;
+}
+
+namespace {
+
+class BufferedMessage : public LentMessage {
+ public:
+  BufferedMessage(GroupImpl& impl, int peer, uint32_t tag, size_t most)
+      : buffer_(std::make_unique_for_overwrite<char[]>(most)),
+        most_(most),
+        transfer_(impl.receive(peer, tag, buffer_.get(), most)) {}
+  std::string_view wait(Deadline deadline) override {
+    transfer_->wait(deadline);
+    return {buffer_.get(), most_};
+  }
+  bool done() const override { return transfer_->done(); }
+
+ private:
+  const std::unique_ptr<char[]> buffer_;
+  const size_t most_;
+  const std::unique_ptr<Transfer> transfer_;  // ends before what it writes to
+};
+
+}  // namespace
+
+std::unique_ptr<LentMessage> GroupImpl::receive_lent(int peer, uint32_t tag, size_t most) {
+  return std::make_unique<BufferedMessage>(*this, peer, tag, most);
 }
 
 std::unique_ptr<Transfer> GroupImpl::send_until_received(int peer, uint32_t tag, const void* data,

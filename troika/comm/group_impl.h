@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "troika/base/clock.h"
@@ -46,6 +47,19 @@ class CompletedSend : public Transfer {
  public:
   void wait(Deadline) override {}
   bool done() override { return true; }
+};
+
+// A message under way that is received into memory of the back end.
+class LentMessage {
+ public:
+  virtual ~LentMessage() = default;
+  // Blocks until the message is here, and returns its bytes, which stay until let_go(). Errors as
+  // those of Transfer::wait().
+  virtual std::string_view wait(Deadline deadline) = 0;
+  // Whether wait() would return at once; false where that cannot be told.
+  virtual bool done() const { return false; }
+  // The bytes are not needed any more. Called at most once; else the destructor does it.
+  virtual void let_go() {}
 };
 
 // The facts about a group that its implementation is told once, when it is made.
@@ -105,6 +119,13 @@ class GroupImpl {
   virtual std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data,
                                          size_t bytes) = 0;
   virtual std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
+  // Sends a message that is the two parts one behind the other, and returns true: both may then be
+  // changed. Or returns false, having sent nothing, where that would block. By default it does.
+  virtual bool send_at_once(int peer, uint32_t tag, std::string_view head,
+                            std::string_view payload);
+  // The same as receive() of at most so many bytes, without a buffer. What wait() returns is at
+  // least as long as the message. By default it has a buffer of its own.
+  virtual std::unique_ptr<LentMessage> receive_lent(int peer, uint32_t tag, size_t most);
   // The same as send(), for a sender that bounds the messages that were not received: the transfer
   // is done no sooner than the message is received, except where the back end itself bounds what it
   // keeps of such messages. By default it is send().

@@ -44,19 +44,29 @@ MessageLog::Entry* MessageLog::find(int64_t id) {
   return entry.id == id ? &entry : nullptr;
 }
 
-int64_t MessageLog::begun(MessagePrint& print) {
-  const std::lock_guard lock(mutex_);
+MessageLog::Entry& MessageLog::add(MessagePrint& print) {
   if (entries_.empty()) entries_.resize(kCapacity);
   print.number = counts_[key_of(print)]++;
   const int64_t id = next_id_++;
-  entries_[static_cast<size_t>(id) % kCapacity] = {id,           print, MessageState::begun,
-                                                   Clock::now(), {},    {}};
-  return id;
+  auto& entry = entries_[static_cast<size_t>(id) % kCapacity];
+  entry = {id, print, MessageState::begun, Clock::now(), {}, {}};
+  return entry;
 }
 
-void MessageLog::awaited(int64_t id, const MessagePrint& print) {
+int64_t MessageLog::begun(MessagePrint& print) {
   const std::lock_guard lock(mutex_);
-  const auto now = Clock::now();
+  return add(print).id;
+}
+
+void MessageLog::passed(MessagePrint& print) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = add(print);
+  entry.state = MessageState::finished;
+  entry.ended = entry.begun;
+}
+
+void MessageLog::awaited(int64_t id, const MessagePrint& print, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
   waiting_.push_back({id, print, now});
   if (auto* entry = find(id)) {
     entry->state = MessageState::waiting;

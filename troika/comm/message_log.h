@@ -61,8 +61,10 @@ class MessageLog {
 
   // The message has started. Sets the print's number and returns an id for the calls below.
   int64_t begun(MessagePrint& print);
-  // A thread waits for it from now on.
-  void awaited(int64_t id, const MessagePrint& print);
+  // One that was sent at once: it has begun and ended. Sets the print's number.
+  void passed(MessagePrint& print);
+  // A thread waits for it since `now`.
+  void awaited(int64_t id, const MessagePrint& print, Clock::time_point now);
   void ended(int64_t id, bool well);
 
   // How many messages in the print's direction have begun with its peer and tag.
@@ -87,7 +89,8 @@ class MessageLog {
     Clock::time_point since;
     bool told = false;
   };
-  Entry* find(int64_t id);  // with mutex_ held; null when it has been overwritten
+  Entry& add(MessagePrint& print);  // with mutex_ held
+  Entry* find(int64_t id);          // with mutex_ held; null when it has been overwritten
 
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // a ring: id i is at i % kCapacity

@@ -12,6 +12,11 @@ size_t first_message_bytes(size_t head_bytes, size_t payload_bytes) {
 
 }  // namespace
 
+bool send_parcel_at_once(GroupImpl& impl, int peer, const ParcelTags& tags, std::string_view head,
+                         std::string_view payload) {
+  return payload.size() <= kInlineBytes && impl.send_at_once(peer, tags.head, head, payload);
+}
+
 SentParcel::SentParcel(GroupImpl& impl, int peer, const ParcelTags& tags, const void* head,
                        size_t head_bytes, const void* payload, size_t bytes, Send send)
     : buffer_(std::make_unique_for_overwrite<char[]>(first_message_bytes(head_bytes, bytes))) {
@@ -40,24 +45,22 @@ ArrivingParcel::ArrivingParcel(GroupImpl& impl, int peer, const ParcelTags& tags
       head_bytes_(head_bytes),
       data_(payload),
       bytes_(bytes),
-      buffer_(std::make_unique_for_overwrite<char[]>(head_bytes + kInlineBytes)),
-      head_(impl.receive(peer, tags.head, buffer_.get(), head_bytes + kInlineBytes)) {}
+      head_(impl.receive_lent(peer, tags.head, head_bytes + kInlineBytes)) {}
 
 void ArrivingParcel::post_payload() {
   if (!is_inline()) payload_ = impl_.receive(peer_, payload_tag_, data_, bytes_);
 }
 
 void ArrivingParcel::wait_for_head(void* into, Deadline deadline) {
-  head_->wait(deadline);
-  std::memcpy(into, buffer_.get(), head_bytes_);
+  first_ = head_->wait(deadline);
+  std::memcpy(into, first_.data(), head_bytes_);
+  if (!is_inline()) head_->let_go();
 }
 
 void ArrivingParcel::wait_for_payload(Deadline deadline) {
-  if (payload_) {
-    payload_->wait(deadline);
-  } else if (bytes_ > 0) {
-    std::memcpy(data_, buffer_.get() + head_bytes_, bytes_);
-  }
+  if (payload_) return payload_->wait(deadline);
+  if (bytes_ > 0) std::memcpy(data_, first_.data() + head_bytes_, bytes_);
+  head_->let_go();
 }
 
 bool ArrivingParcel::done() const {

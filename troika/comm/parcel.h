@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "troika/comm/group_impl.h"
 
@@ -18,6 +19,11 @@ struct ParcelTags {
   uint32_t head = 0;
   uint32_t payload = 0;
 };
+
+// Sends a parcel whose payload is inline, and returns true, if the back end can at once; see
+// GroupImpl::send_at_once().
+bool send_parcel_at_once(GroupImpl& impl, int peer, const ParcelTags& tags, std::string_view head,
+                         std::string_view payload);
 
 class SentParcel : public Transfer {
  public:
@@ -64,8 +70,8 @@ class ArrivingParcel {
   const size_t head_bytes_;
   void* const data_;
   const size_t bytes_;
-  const std::unique_ptr<char[]> buffer_;  // room for the head and any inline payload
-  const std::unique_ptr<Transfer> head_;
+  const std::unique_ptr<LentMessage> head_;  // and any inline payload
+  std::string_view first_;                   // its bytes
   std::unique_ptr<Transfer> payload_;
 };
 

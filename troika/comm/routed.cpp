@@ -37,6 +37,17 @@ class RoutedGroup : public GroupImpl {
     return near == kFar ? far_->receive(peer, tag, data, bytes)
                         : near_->receive(near, tag, data, bytes);
   }
+  bool send_at_once(int peer, uint32_t tag, std::string_view head,
+                    std::string_view payload) override {
+    const int near = near_rank_[static_cast<size_t>(peer)];
+    return near == kFar ? far_->send_at_once(peer, tag, head, payload)
+                        : near_->send_at_once(near, tag, head, payload);
+  }
+  std::unique_ptr<LentMessage> receive_lent(int peer, uint32_t tag, size_t most) override {
+    const int near = near_rank_[static_cast<size_t>(peer)];
+    return near == kFar ? far_->receive_lent(peer, tag, most)
+                        : near_->receive_lent(near, tag, most);
+  }
   std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
                                                 size_t bytes) override {
     const int near = near_rank_[static_cast<size_t>(peer)];

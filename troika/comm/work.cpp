@@ -8,17 +8,18 @@
 namespace troika::comm {
 
 void Work::wait() const {
-  if (state_) wait(Deadline::after(Milliseconds::max()));
+  static const auto never = Deadline::after(Milliseconds::max());
+  if (state_) wait(never);
 }
 
 void Work::wait(Deadline deadline) const {
   if (!state_) return;
   std::unique_lock lock(state_->mutex);
-  if (const auto rest = std::exchange(state_->rest, nullptr)) {
+  if (std::exchange(state_->has_rest, false)) {
     lock.unlock();
     std::exception_ptr failure;
     try {
-      rest(deadline);
+      state_->run_rest(deadline);
     } catch (...) {
       failure = std::current_exception();
     }

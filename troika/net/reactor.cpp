@@ -12,6 +12,9 @@ namespace {
 // threads that take turns cost more than a message.
 constexpr Milliseconds kHoldOff{1};
 constexpr std::chrono::hours kLongestWait{1};
+// Who waits in run_until() asks again and again for so long before it sleeps. To be woken takes
+// longer than a message does.
+constexpr std::chrono::microseconds kPolling{50};
 
 }  // namespace
 
@@ -70,12 +73,23 @@ void Reactor::run_timers() {
   }
 }
 
-void Reactor::drive(Lock& lock, Clock::time_point until) {
+std::span<const epoll_event> Reactor::await_events(Poller::Events& events, Duration at_most,
+                                                   bool polls) const {
+  const auto start = Clock::now();
+  const auto polling = polls ? std::min<Duration>(at_most, kPolling) : Duration(0);
+  while (Clock::now() - start < polling) {
+    if (const auto ready = poller_.wait(events, Duration(0)); !ready.empty()) return ready;
+    std::this_thread::yield();
+  }
+  return poller_.wait(events, at_most);
+}
+
+void Reactor::drive(Lock& lock, Clock::time_point until, bool polls) {
   driver_ = std::this_thread::get_id();
   const Duration at_most = time_to_wait(until);
   Poller::Events events;
   lock.unlock();
-  const auto ready = poller_.wait(events, at_most);
+  const auto ready = await_events(events, at_most, polls);
   lock.lock();
   poller_.dispatch(ready);
   run_timers();
@@ -96,7 +110,7 @@ bool Reactor::run_until(const std::function<bool()>& is_over, Duration at_most) 
     if (driver_ != std::thread::id()) {
       changed_.wait_until(lock, std::min(until, Clock::now() + kLongestWait));
     } else {
-      drive(lock, until);
+      drive(lock, until, /*polls=*/true);
     }
   }
   if (--waiters_ > 0) {
@@ -114,7 +128,7 @@ void Reactor::serve() {
   while (!stops_) {
     const bool others_wait = waiters_ > 0;
     if (!others_wait && Clock::now() - waited_ >= kHoldOff) {
-      drive(lock, Clock::time_point::max());
+      drive(lock, Clock::time_point::max(), /*polls=*/false);
       continue;
     }
     const uint64_t ended = ended_waits_;

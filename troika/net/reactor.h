@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "troika/base/clock.h"
@@ -61,7 +62,9 @@ class Reactor {
 
   void kick();
   void serve();
-  void drive(Lock& lock, Clock::time_point until);
+  void drive(Lock& lock, Clock::time_point until, bool polls);
+  std::span<const epoll_event> await_events(Poller::Events& events, Duration at_most,
+                                            bool polls) const;
   void run_timers();
   Duration time_to_wait(Clock::time_point until) const;
 

@@ -25,6 +25,9 @@ constexpr size_t kPieceBytes = size_t{1} << 30;
 constexpr Milliseconds kOnItsWay{1000};
 // How long transfers that cannot be cancelled are given to end, all of a group together.
 constexpr Milliseconds kCancelTime{50};
+// How often a wait asks MPI before it yields between two questions: with more ranks than
+// processors, another rank has to run before a message can come.
+constexpr int kPolls = 20;
 
 }  // namespace
 
@@ -112,7 +115,7 @@ class MpiGroup : public GroupImpl {
       if (has_come) return status.MPI_SOURCE;
       lifeline()->require_live();
       if (deadline.passed() || (polls % 1024 == 0 && others_have_left())) fail_for_any(tag);
-      if (polls > 1000) std::this_thread::yield();
+      if (polls > kPolls) std::this_thread::yield();
     }
   }
 
@@ -155,8 +158,7 @@ class MpiGroup : public GroupImpl {
           throw Error("comm", ErrorKind::timeout,
                       {.what = fmt::format("no message from {} in time", group_.rank_name(peer_))});
         }
-        // MPI progresses only while it is called; yielding keeps an oversubscribed machine moving.
-        if (polls > 1000) std::this_thread::yield();
+        if (polls > kPolls) std::this_thread::yield();
       }
     }
 

@@ -51,19 +51,16 @@ namespace {
 
 constexpr size_t kCellBytes = 512;
 
-constexpr size_t padded(size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
-size_t heads_bytes(int size) {
-  return padded(static_cast<size_t>(size) * static_cast<size_t>(size) * sizeof(std::atomic<Ref>));
+// Pages of lanes between ranks that send each other nothing take no memory.
+size_t lanes_bytes(int size) {
+  return static_cast<size_t>(size) * static_cast<size_t>(size) * sizeof(Board::Lane);
 }
 
 }  // namespace
 
 size_t Board::bytes_for(int size) {
   static_assert(sizeof(Cell) <= kCellBytes);
-  return static_cast<size_t>(size) * (kCellBytes + 2 * sizeof(Slot)) + heads_bytes(size);
+  return static_cast<size_t>(size) * (kCellBytes + 2 * sizeof(Slot)) + lanes_bytes(size);
 }
 
 Board::Board(Segment segment, int rank, int size, uint32_t tag_space,
@@ -84,14 +81,14 @@ Board::Cell& Board::cell(int rank) const {
 }
 
 Slot& Board::slot(int rank, int64_t sequence) const {
-  char* slots = segment_.data() + static_cast<size_t>(size_) * kCellBytes + heads_bytes(size_);
+  char* slots = segment_.data() + static_cast<size_t>(size_) * kCellBytes + lanes_bytes(size_);
   const size_t index = static_cast<size_t>(rank) * 2 + static_cast<size_t>(sequence % 2);
   return reinterpret_cast<Slot*>(slots)[index];
 }
 
-std::atomic<Ref>& Board::newest_block(int from, int to) const {
-  char* heads = segment_.data() + static_cast<size_t>(size_) * kCellBytes;
-  return reinterpret_cast<std::atomic<Ref>*>(heads)[from * size_ + to];
+Board::Lane& Board::lane(int from, int to) const {
+  char* lanes = segment_.data() + static_cast<size_t>(size_) * kCellBytes;
+  return reinterpret_cast<Lane*>(lanes)[from * size_ + to];
 }
 
 void Board::publish(int64_t sequence, unsigned notice) {
@@ -160,8 +157,8 @@ void Board::ring_others() const {
   }
 }
 
-void Board::pause(int spins) const {
-  if (crowded_ && spins > 0) {
+void Board::pause(int tries) const {
+  if (crowded_ && tries > 0) {
     ::sched_yield();
     return;
   }

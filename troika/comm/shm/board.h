@@ -13,6 +13,7 @@
 #include "troika/base/clock.h"
 #include "troika/comm/call.h"
 #include "troika/comm/shm/buddy.h"
+#include "troika/comm/shm/cells.h"
 #include "troika/comm/shm/presence.h"
 #include "troika/comm/shm/segment.h"
 
@@ -61,8 +62,12 @@ class Board {
   void finish(int64_t sequence);
   bool has_finished(int rank, int64_t sequence) const;
 
-  // The newest message from one rank to another that is not taken yet; see Mailbox.
-  std::atomic<Ref>& newest_block(int from, int to) const;
+  // Messages from one rank to another; see Mailbox.
+  struct Lane {
+    alignas(64) std::atomic<Ref> newest_block;  // that is not taken off the list yet
+    Cells cells;
+  };
+  Lane& lane(int from, int to) const;
 
   // This rank will send no more.
   void leave();
@@ -78,6 +83,10 @@ class Board {
     }
     sleep_until(std::ref(done), deadline, what);
   }
+  // Between two tries of a thread that does not sleep.
+  void pause(int tries) const;
+  // Whether await() sleeps between the tries after so many.
+  bool sleeps_after(int tries) const { return tries >= spins_; }
   // Has `drive` called while await() sleeps; it returns whether it wants to be called again soon.
   // Called before the first await() of another thread.
   void drive_while_waiting(std::function<bool()> drive) { drive_ = std::move(drive); }
@@ -91,7 +100,6 @@ class Board {
  private:
   struct Cell;
   Cell& cell(int rank) const;
-  void pause(int spins) const;
   static constexpr int kNoticeBits = 2;  // the lowest of Slot::published; then sequence + 1
   void sleep_until(const std::function<bool()>& done, Deadline deadline, const Awaited& what);
   void choose_spins();

@@ -81,17 +81,25 @@ class ShmGroup : public GroupImpl {
   }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
-    mailbox_.send(peer, tag, data, bytes);
+    mailbox_.send(peer, {.tag = tag, .payload = view(data, bytes)});
     return std::make_unique<CompletedSend>();
+  }
+  bool send_at_once(int peer, uint32_t tag, std::string_view head,
+                    std::string_view payload) override {
+    mailbox_.send(peer, {.tag = tag, .head = head, .payload = payload});
+    return true;
+  }
+  std::unique_ptr<LentMessage> receive_lent(int peer, uint32_t tag, size_t most) override {
+    return std::make_unique<Lent>(*this, peer, tag, most);
   }
   std::unique_ptr<Transfer> receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     return std::make_unique<Arriving>(*this, peer, tag, data, bytes);
   }
   std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
                                                 size_t bytes) override {
-    auto received = std::make_shared<std::atomic<bool>>(false);
-    mailbox_.send(peer, tag, data, bytes, received);
-    return std::make_unique<Leaving>(*this, peer, std::move(received));
+    auto receipt =
+        mailbox_.send(peer, {.tag = tag, .payload = view(data, bytes), .wants_receipt = true});
+    return std::make_unique<Leaving>(*this, peer, std::move(receipt));
   }
 
   int await_any(uint32_t tag, int first, Deadline deadline) override {
@@ -145,7 +153,7 @@ class ShmGroup : public GroupImpl {
       segment = Segment::create(Board::bytes_for(part_size));
       address = address_of(*segment);
       for (size_t m = 1; m < members.size(); ++m) {
-        mailbox_.send(members[m], tag, &address, sizeof(Address));
+        mailbox_.send(members[m], {.tag = tag, .payload = view(&address, sizeof(Address))});
       }
     } else {
       receive(members.front(), tag, &address, sizeof(Address))->wait(deadline);
@@ -166,53 +174,91 @@ class ShmGroup : public GroupImpl {
            lifeline()->has_left(station().world_ranks[static_cast<size_t>(peer)]);
   }
 
+  static std::string_view view(const void* data, size_t bytes) {
+    return {static_cast<const char*>(data), bytes};
+  }
+
   class Leaving : public Transfer {
    public:
-    Leaving(ShmGroup& group, int peer, Mailbox::Received received)
-        : group_(group), peer_(peer), received_(std::move(received)) {}
+    Leaving(ShmGroup& group, int peer, Mailbox::Receipt receipt)
+        : group_(group), peer_(peer), receipt_(std::move(receipt)) {}
     void wait(Deadline deadline) override {
       group_.mailbox_.await_received(
-          peer_, *received_, deadline, [&] { return group_.rank_name(peer_); },
+          peer_, receipt_, deadline, [&] { return group_.rank_name(peer_); },
           [&] { return group_.has_left(peer_); });
     }
-    bool done() override { return group_.mailbox_.is_received(peer_, *received_); }
+    bool done() override { return group_.mailbox_.is_received(peer_, receipt_); }
     bool has_copied() override { return true; }
 
    private:
     ShmGroup& group_;
     const int peer_;
-    const Mailbox::Received received_;
+    const Mailbox::Receipt receipt_;
+  };
+
+  class Lent : public LentMessage {
+   public:
+    Lent(ShmGroup& group, int peer, uint32_t tag, size_t most)
+        : group_(group), most_(most), expected_(group.mailbox_.expect(peer, tag)) {}
+    ~Lent() override {
+      if (!message_) group_.mailbox_.forget(expected_);
+      let_go();
+    }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+    std::string_view wait(Deadline deadline) override {
+      await(deadline);
+      if (message_->is_cell) return {message_->data(), message_->bytes};
+      // One for which no cell was free.
+      copy_ = std::make_unique_for_overwrite<char[]>(message_->bytes);
+      copy_out(copy_.get(), deadline);
+      return {copy_.get(), message_->bytes};
+    }
+    void wait_into(char* into, Deadline deadline) {
+      await(deadline);
+      if (message_->is_cell) {
+        if (message_->bytes > 0) std::memcpy(into, message_->data(), message_->bytes);
+      } else {
+        copy_out(into, deadline);
+      }
+      let_go();
+    }
+    void let_go() override {
+      if (std::exchange(is_held_, false)) group_.mailbox_.take(expected_.peer, *message_);
+    }
+
+   private:
+    void await(Deadline deadline) {
+      const int peer = expected_.peer;
+      message_ = &group_.mailbox_.await(
+          expected_, deadline, [&] { return group_.rank_name(peer); },
+          [&] { return group_.has_left(peer); });
+      is_held_ = true;
+      TROIKA_CHECK(message_->bytes <= most_, "a message is longer than its receive");
+    }
+    void copy_out(char* into, Deadline deadline) {
+      const int peer = expected_.peer;
+      group_.mailbox_.copy_out(peer, *message_, into, deadline,
+                               [&] { return group_.rank_name(peer); });
+    }
+
+    ShmGroup& group_;
+    const size_t most_;
+    const Mailbox::Expected expected_;
+    Envelope* message_ = nullptr;
+    bool is_held_ = false;
+    std::unique_ptr<char[]> copy_;
   };
 
   class Arriving : public Transfer {
    public:
     Arriving(ShmGroup& group, int peer, uint32_t tag, void* data, size_t bytes)
-        : group_(group),
-          peer_(peer),
-          tag_(tag),
-          number_(group.mailbox_.expect(peer, tag)),
-          data_(data),
-          bytes_(bytes) {}
-    ~Arriving() override {
-      if (!taken_) group_.mailbox_.forget(peer_, tag_, number_);
-    }
-    Arriving(const Arriving&) = delete;
-    Arriving& operator=(const Arriving&) = delete;
-    void wait(Deadline deadline) override {
-      group_.mailbox_.receive(
-          peer_, tag_, number_, data_, bytes_, deadline, [&] { return group_.rank_name(peer_); },
-          [&] { return group_.has_left(peer_); });
-      taken_ = true;
-    }
+        : message_(group, peer, tag, bytes), data_(static_cast<char*>(data)) {}
+    void wait(Deadline deadline) override { message_.wait_into(data_, deadline); }
 
    private:
-    ShmGroup& group_;
-    const int peer_;
-    const uint32_t tag_;
-    const uint64_t number_;
-    void* const data_;
-    const size_t bytes_;
-    bool taken_ = false;
+    Lent message_;
+    char* const data_;
   };
 
   const std::shared_ptr<GroupImpl> whole_;    // of a part: leaves the world when it goes

@@ -1,0 +1,69 @@
+// Messages as they lie in shared memory: in a ring of cells, or in blocks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "troika/comm/shm/buddy.h"
+
+namespace troika::comm::shm {
+
+// Precedes the bytes of a message in shared memory, in a cell or in a block of its sender's arena.
+struct alignas(16) Envelope {
+  // Of a cell: see Cells. Of a block: 1 once the message was received.
+  std::atomic<uint64_t> stamp;
+  uint64_t number;  // among all messages from its sender to its receiver
+  Ref older;        // of a block: the next one in the list
+  uint64_t bytes;
+  uint32_t tag;
+  bool is_cell;
+  bool wants_receipt;  // whether the sender may wait until it is received
+
+  // Of a cell.
+  char* data() { return reinterpret_cast<char*>(this + 1); }
+};
+static_assert(sizeof(Envelope) == 48);
+
+// A message in a block of its sender's arena. Its bytes go through a window behind this head, which
+// is used again and again while the receiver keeps up, so both sides copy at the same time. Where
+// it does not, the sender leaves it the rest in another block.
+struct Block {
+  Envelope envelope;
+  uint64_t window;                            // bytes
+  alignas(64) std::atomic<uint64_t> filled;   // bytes that the sender has put into the window
+  alignas(64) std::atomic<uint64_t> drained;  // bytes that the receiver has taken out of it
+  alignas(64) std::atomic<Ref> rest;          // all bytes that never go through it; 0: none yet
+
+  char* at(uint64_t byte) { return reinterpret_cast<char*>(this + 1) + byte % window; }
+};
+
+// Message n of the ring lies in cell n % kCount. The sender writes the message and then stamps the
+// cell sent(n). The receiver stamps it taken(n) when it has the bytes. So each side reads and
+// writes the cell's own cache lines alone, and neither asks the other how far it is. A cell that is
+// not taken stops the ring: the sender then has to send in another way. The memory starts zeroed.
+class Cells {
+ public:
+  static constexpr uint64_t kCount = 8;
+  static constexpr size_t kBytes = size_t{9} << 10;  // of a cell, envelope included
+  static constexpr size_t kRoom = kBytes - sizeof(Envelope);
+
+  static uint64_t sent(uint64_t n) { return 2 * n + 2; }
+  static uint64_t taken(uint64_t n) { return 2 * n + 3; }
+
+  Envelope& at(uint64_t n) { return *reinterpret_cast<Envelope*>(memory_[n % kCount]); }
+  bool is_free(uint64_t n) { return at(n).stamp == (n < kCount ? 0 : taken(n - kCount)); }
+  bool has(uint64_t n) { return at(n).stamp == sent(n); }
+  bool all_taken() {
+    for (uint64_t i = 0; i < kCount; ++i) {
+      const uint64_t stamp = at(i).stamp;
+      if (stamp != 0 && stamp % 2 == 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  alignas(64) char memory_[kCount][kBytes];
+};
+
+}  // namespace troika::comm::shm
