@@ -17,9 +17,9 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/file.h"
+#include "troika/checkpoint/reader.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/world.h"
-#include "troika/train/checkpoint/reader.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/options.h"
 
 namespace troika::train {

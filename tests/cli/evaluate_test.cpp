@@ -108,8 +108,8 @@ TEST_F(Evaluate, ACheckpointByAnyHandleBringsItsOptions) {
   const auto predicted = troika("predict runs/tiny/ --output p.safetensors");
   EXPECT_THAT(predicted.out, HasSubstr("37 predictions: ")) << predicted.err;
   EXPECT_THAT(troika("test nowhere/last").err,
-              HasSubstr("error: [train] there is no checkpoint nowhere/last; got No such file"));
-  EXPECT_THAT(troika("test runs").err, HasSubstr("[train] there is no checkpoint runs; got a "
+              HasSubstr("error: [checkpoint] there is no checkpoint nowhere/last; got No such file"));
+  EXPECT_THAT(troika("test runs").err, HasSubstr("[checkpoint] there is no checkpoint runs; got a "
                                                  "folder without one"));
   EXPECT_THAT(troika("train runs/tiny").err,
               HasSubstr("error: [config] CONFIG is a folder; got runs/tiny, expected a file in "

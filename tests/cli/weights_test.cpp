@@ -54,7 +54,7 @@ TEST_F(Weights, GoOutAndComeBack) {
 
   const auto lost = troika("export runs/run runs/run/config.toml");
   EXPECT_EQ(lost.exit_code, 2);
-  EXPECT_THAT(lost.err, HasSubstr("[train] tensors would replace runs/run/config.toml; got a file "
+  EXPECT_THAT(lost.err, HasSubstr("[checkpoint] tensors would replace runs/run/config.toml; got a file "
                                   "of another kind"));
   const auto again = troika("export runs/run/checkpoints/last.safetensors same.safetensors");
   ASSERT_EQ(again.exit_code, 0) << again.err;
@@ -106,7 +106,7 @@ TEST_F(Weights, AnImportedGptSpeaksAsBefore) {
   const auto no_heads = troika("import out.safetensors in.safetensors --model gpt");
   EXPECT_EQ(no_heads.exit_code, 2);
   EXPECT_EQ(no_heads.err,
-            "error: [train] weights of gpt do not tell the number of attention heads; got no "
+            "error: [checkpoint] weights of gpt do not tell the number of attention heads; got no "
             "config.json beside out.safetensors, expected one with n_head (give --model.heads)\n");
   write_file_atomically(folder_ / "config.json", R"({"n_head": 2, "activation_function": "relu"})");
   EXPECT_THAT(troika("import out.safetensors in.safetensors --model gpt").err,
@@ -235,11 +235,11 @@ TEST_F(Weights, WhatIsNotThereOrUnknownIsSaid) {
   const auto missing = troika("export nowhere out.safetensors");
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err,
-              HasSubstr("[train] there is no checkpoint nowhere; got No such file or directory, "
+              HasSubstr("[checkpoint] there is no checkpoint nowhere; got No such file or directory, "
                         "expected last, best, the folder of a run or of a checkpoint, or a file of "
                         "weights"));
   EXPECT_THAT(troika("export last out.safetensors").err,
-              HasSubstr("[train] there is no last checkpoint; got none in runs/run/checkpoints, "
+              HasSubstr("[checkpoint] there is no last checkpoint; got none in runs/run/checkpoints, "
                         "expected those of a run that was trained (give the folder of the run, as "
                         "runs/NAME)"));
   make_folder(folder_ / "empty");

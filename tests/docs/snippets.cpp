@@ -72,7 +72,7 @@ void module_as_blocks() {
 namespace metrics_and_logs {
 
 void metric(const comm::Group& group, const at::Tensor& logits, const at::Tensor& targets) {
-  using namespace train;
+  using namespace metrics;
 #include "metrics-and-logs-1.inc"
 }
 

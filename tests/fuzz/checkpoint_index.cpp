@@ -9,8 +9,8 @@
 #include "troika/base/checksum.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/train/checkpoint/index.h"
-#include "troika/train/checkpoint/reader.h"
+#include "troika/checkpoint/index.h"
+#include "troika/checkpoint/reader.h"
 
 namespace troika::fuzz {
 

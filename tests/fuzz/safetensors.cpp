@@ -6,13 +6,14 @@
 #include "tests/fuzz/input_file.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/train/checkpoint/safetensors.h"
+#include "troika/checkpoint/safetensors.h"
 
 namespace troika::fuzz {
 
 std::vector<std::string> seeds() {
   const TemporaryFolder folder;
-  const auto saved = [&](const train::NamedTensors& tensors, const train::Metadata& metadata) {
+  const auto saved = [&](const checkpoint::NamedTensors& tensors,
+                         const checkpoint::Metadata& metadata) {
     train::save_safetensors(folder / "seed", tensors, metadata);
     return read_file(folder / "seed");
   };
@@ -24,10 +25,10 @@ std::vector<std::string> seeds() {
 void run(std::string_view input) {
   static const TemporaryFolder folder;
   write_input(folder / "input", input);
-  const auto tensors = train::load_safetensors(folder / "input");
+  const auto tensors = checkpoint::load_safetensors(folder / "input");
   // What is accepted is whole: it is written and read again.
   train::save_safetensors(folder / "again", tensors);
-  train::load_safetensors(folder / "again");
+  checkpoint::load_safetensors(folder / "again");
 }
 
 }  // namespace troika::fuzz

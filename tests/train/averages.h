@@ -11,11 +11,11 @@
 
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/checkpoint/reader.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/reader.h"
 #include "troika/train/engine_state.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/run_group.h"
@@ -107,13 +107,14 @@ class Averages : public testing::Test {
   }
   // The model of the last checkpoint.
   State saved(const TrainOptions& options) const {
-    const auto list = load_weights(last(options) / "model.safetensors");
+    const auto list = checkpoint::load_weights(last(options) / "model.safetensors");
     return {list.begin(), list.end()};
   }
   // The weights that a run goes on with.
   State raw(const TrainOptions& options) const {
     State result = saved(options);
-    for (const auto& [name, tensor] : CheckpointReader(last(options), 0).read_all(kRawPrefix)) {
+    for (const auto& [name, tensor] :
+         checkpoint::CheckpointReader(last(options), 0).read_all(kRawPrefix)) {
       result.at(name) = tensor;
     }
     return result;

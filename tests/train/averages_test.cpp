@@ -4,8 +4,8 @@
 
 #include "tests/support/errors.h"
 #include "tests/train/averages.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/train/callbacks/ema.h"
-#include "troika/train/checkpoint/resume.h"
 
 namespace troika::train {
 namespace {
@@ -173,7 +173,7 @@ TEST_F(Averages, OfACheckpointOfWeightsAloneAreItsModel) {
   std::filesystem::remove_all(folder_ / "run");
   fit(options_, 2);
   expect_same(saved(options_), average);
-  EXPECT_TRUE(CheckpointReader(last(options_), 0).names(kRawPrefix).empty());
+  EXPECT_TRUE(checkpoint::CheckpointReader(last(options_), 0).names(kRawPrefix).empty());
 }
 
 TEST_F(Averages, AResumedEmaGoesOnToTheBit) {

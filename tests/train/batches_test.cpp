@@ -4,9 +4,9 @@
 
 #include "tests/support/errors.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/placement.h"
 #include "troika/train/replicated_task.h"
 #include "troika/train/trainer.h"
@@ -82,7 +82,7 @@ std::shared_ptr<Task> make_pairs_task_of_blocks() {
 }
 
 struct Outcome {
-  RunSummary summary;
+  observe::RunSummary summary;
   std::vector<at::Tensor> weights;
   at::Tensor predictions;
 };
@@ -195,7 +195,8 @@ TEST_F(NamedTensorsOfABatch, AreSavedWithABatchWhoseLossIsNotFinite) {
                      return task;
                    }),
                Error);
-  const auto saved = load_safetensors(folder_ / "run/nonfinite-step-0-rank-0.safetensors");
+  const auto saved =
+      checkpoint::load_safetensors(folder_ / "run/nonfinite-step-0-rank-0.safetensors");
   std::vector<std::string> names;
   for (const auto& [name, tensor] : saved) names.push_back(name);
   EXPECT_THAT(names, testing::UnorderedElementsAre("left", "right", "value", "weight"));

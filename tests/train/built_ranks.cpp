@@ -19,11 +19,12 @@
 #include "troika/base/file.h"
 #include "troika/base/memory.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/reader.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint/reader.h"
-#include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/replicated_task.h"
 #include "troika/train/resolve_plan.h"
@@ -73,7 +74,7 @@ struct Built {
   const layout::Plan plan;
   const std::unique_ptr<Task> task;
   const comm::MeshGroups groups;
-  StepTimes times;
+  observe::StepTimes times;
   const std::unique_ptr<Engine> engine;
 };
 
@@ -112,7 +113,7 @@ int64_t resident_peak() {
 
 // A number of the whole tensors' bits that ranks make of their shards: the sum over elements of a
 // hash of name, place and bits.
-int64_t bits_of(const RankState& state, const comm::Group& group) {
+int64_t bits_of(const checkpoint::RankState& state, const comm::Group& group) {
   int64_t sum = 0;
   const auto add = [&](const std::string& name, const state::Entry& entry) {
     if (!entry.box || entry.box->count() == 0) return;
@@ -167,7 +168,8 @@ void save(const TrainOptions& options, const comm::Group& group, const std::stri
   EXPECT_LE(start, 1.1 * step);
   EXPECT_LE(resident_start, 1.1 * resident);
   const auto state = built.engine->state(/*in_step=*/false);
-  save_checkpoint(group, folder, state, options, {.step = 2, .plan = built.plan.text()});
+  checkpoint::save_checkpoint(group, folder, state, checkpoint_metadata(options),
+                              {.step = 2, .plan = built.plan.text()});
   expect_predicted(options, group, start);
   const int64_t bits = bits_of(state, group);
   if (group.rank() == 0) write_file_atomically(folder + "/bits", std::to_string(bits));
@@ -178,7 +180,9 @@ void load(const TrainOptions& options, const comm::Group& group, const std::stri
   const int64_t before = memory::live();
   memory::restart_peak();
   Built built(options, group, false);
-  built.engine->load(CheckpointReader(find_checkpoint(folder, "last"), group.rank()), {})();
+  built.engine->load(
+      checkpoint::CheckpointReader(checkpoint::find_checkpoint(folder, "last"), group.rank()),
+      {})();
   std::printf("rank %d of %d: tensors take at most %s until it is loaded\n", group.rank(),
               group.size(), human_bytes(static_cast<double>(memory::peak() - before)).c_str());
   const auto bits = bits_of(built.engine->state(/*in_step=*/false), group);

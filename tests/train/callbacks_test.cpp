@@ -89,8 +89,8 @@ class CallbackRun : public testing::Test {
     options_.trainer.loggers = {"jsonl"};
   }
 
-  RunSummary fit(Task& task, const Callbacks& callbacks = {},
-                 const comm::Group& group = comm::local::alone()) {
+  observe::RunSummary fit(Task& task, const Callbacks& callbacks = {},
+                          const comm::Group& group = comm::local::alone()) {
     Trainer trainer(options_, group);
     for (const auto& callback : callbacks) trainer.add(callback);
     return trainer.fit(task, Numbers(), Numbers());
@@ -158,7 +158,10 @@ class ThreeRatesTask : public Task {
   using Task::Task;
   at::Tensor training_step(const data::Batch& batch) override {
     log("sum", batch.inputs.select(1, 0).sum(),
-        {.on_step = true, .on_epoch = true, .reduce = LogReduction::sum, .sync_dist = true});
+        {.on_step = true,
+         .on_epoch = true,
+         .reduce = observe::LogReduction::sum,
+         .sync_dist = true});
     log("mean", batch.inputs.select(1, 0).mean(), {.on_epoch = true, .sync_dist = true});
     log("here", 1.5);
     return Task::training_step(batch);
@@ -168,7 +171,7 @@ class ThreeRatesTask : public Task {
     Task::validation_step(batch, evaluation);
   }
   void on_train_epoch_end(FitContext&) override {
-    log("ends", 1, {.on_step = false, .on_epoch = true, .reduce = LogReduction::sum});
+    log("ends", 1, {.on_step = false, .on_epoch = true, .reduce = observe::LogReduction::sum});
   }
 };
 

@@ -1,16 +1,17 @@
-#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>
 
+#include "tests/checkpoint/saved_state.h"
 #include "tests/support/errors.h"
-#include "tests/train/saved_state.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/resume.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint/resume.h"
-#include "troika/train/checkpoint/safetensors.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
@@ -28,9 +29,10 @@ std::shared_ptr<torch::nn::Module> make_module(uint64_t seed) {
 class Checkpoint : public testing::Test {
  protected:
   std::filesystem::path save(int64_t epoch) {
-    return save_checkpoint(comm::local::alone(), folder_.path(),
-                           {.model = model_state(*module_), .rest = {}}, options_,
-                           {.epoch = epoch, .step = 7 * epoch});
+    return checkpoint::save_checkpoint(comm::local::alone(), folder_.path(),
+                                       {.model = checkpoint::model_state(*module_), .rest = {}},
+                                       checkpoint_metadata(options_),
+                                       {.epoch = epoch, .step = 7 * epoch});
   }
   std::filesystem::path link() const { return folder_ / "last.safetensors"; }
 
@@ -42,7 +44,7 @@ class Checkpoint : public testing::Test {
 TEST_F(Checkpoint, LastIsTheModule) {
   save(1);
   const auto other = make_module(2);
-  load_checkpoint(link(), *other);
+  checkpoint::load_checkpoint(link(), *other);
   const auto expected = nn::named_state(*module_), loaded = nn::named_state(*other);
   ASSERT_EQ(loaded.size(), expected.size());
   for (size_t i = 0; i < loaded.size(); ++i) {
@@ -53,14 +55,14 @@ TEST_F(Checkpoint, LastIsTheModule) {
 TEST_F(Checkpoint, TheLinksMoveAndNothingIsOverwritten) {
   const auto first = save(1);
   EXPECT_EQ(first, folder_ / "epoch=1-step=7");
-  EXPECT_EQ(linked_checkpoint(folder_.path(), "last"), first);
-  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), first);
+  EXPECT_EQ(checkpoint::linked_checkpoint(folder_.path(), "last"), first);
+  EXPECT_EQ(checkpoint::find_checkpoint(folder_.path(), "last"), first);
   EXPECT_EQ(read_symlink(link()), "last/model.safetensors");
   const auto second = save(1);
   EXPECT_EQ(second, folder_ / "epoch=1-step=7-v1");
-  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), second);
+  EXPECT_EQ(checkpoint::find_checkpoint(folder_.path(), "last"), second);
   EXPECT_TRUE(exists(first / "model.safetensors"));
-  remove_checkpoint(first);
+  checkpoint::remove_checkpoint(first);
   EXPECT_FALSE(exists(first));
 }
 
@@ -68,25 +70,25 @@ TEST_F(Checkpoint, AForeignTargetOfTheLinkIsNotOurs) {
   for (const char* target : {"best", "/elsewhere/epoch=9-step=9", "a/epoch=1-step=9", "."}) {
     std::filesystem::remove(folder_ / "last");
     std::filesystem::create_symlink(target, folder_ / "last");
-    EXPECT_EQ(linked_checkpoint(folder_.path(), "last"), "") << target;
+    EXPECT_EQ(checkpoint::linked_checkpoint(folder_.path(), "last"), "") << target;
   }
 }
 
 TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
-  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
-  EXPECT_EQ(find_checkpoint(folder_.path(), ""), "");
-  EXPECT_ERROR(find_checkpoint(folder_.path(), "nowhere"), ErrorKind::usage,
-               "[train] there is no checkpoint nowhere; got No such file or directory, expected "
+  EXPECT_EQ(checkpoint::find_checkpoint(folder_.path(), "last"), "");
+  EXPECT_EQ(checkpoint::find_checkpoint(folder_.path(), ""), "");
+  EXPECT_ERROR(checkpoint::find_checkpoint(folder_.path(), "nowhere"), ErrorKind::usage,
+               "[checkpoint] there is no checkpoint nowhere; got No such file or directory, expected "
                "last, best, the folder of a run or of a checkpoint, or a file of weights");
   const auto file = save(1);
   write_file_atomically(file / "index.json", "{\"format\": 9}");
-  EXPECT_ERROR(checkpoint_ranks(file), ErrorKind::usage,
-               "[train] cannot read checkpoint " + file.string() +
+  EXPECT_ERROR(checkpoint::checkpoint_ranks(file), ErrorKind::usage,
+               "[checkpoint] cannot read checkpoint " + file.string() +
                    "; got format 9, expected format 5, which this version writes, 4 or 3");
   write_file_atomically(file / "index.json", "{\"format\": 2}");
   EXPECT_ERROR(
-      checkpoint_ranks(file), ErrorKind::usage,
-      "[train] cannot read checkpoint " + file.string() +
+      checkpoint::checkpoint_ranks(file), ErrorKind::usage,
+      "[checkpoint] cannot read checkpoint " + file.string() +
           "; got format 2, expected format 5, which this version writes, 4 or 3 (a copy of its "
           "model.safetensors elsewhere serves model.weights)");
 }
@@ -95,20 +97,21 @@ TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
 TEST_F(Checkpoint, WhatRanksShareIsWrittenOnce) {
   comm::local::run(3, [&](comm::Group group) {
     const auto rank = group.rank();
-    const RankState state{
+    const checkpoint::RankState state{
         .model = {{"w", at::ones({5})}, {"b", at::full({2}, rank == 2 ? 7.0 : 1.0)}},
         .rest = {{"own", at::full({1}, double(rank))}, {"same", at::ones({3})}}};
-    save_checkpoint(group, folder_.path(), state, options_, {.epoch = 1, .step = 1});
+    checkpoint::save_checkpoint(group, folder_.path(), state, checkpoint_metadata(options_),
+                                {.epoch = 1, .step = 1});
   });
-  const auto folder = find_checkpoint(folder_.path(), "last");
-  EXPECT_EQ(checkpoint_ranks(folder), 3);
-  EXPECT_EQ(load_safetensors(folder / "model.safetensors").size(), 2u);
-  EXPECT_EQ(load_safetensors(folder / "rank-0.safetensors").size(), 1u) << "own";
-  EXPECT_EQ(load_safetensors(folder / "rank-1.safetensors").size(), 2u)
+  const auto folder = checkpoint::find_checkpoint(folder_.path(), "last");
+  EXPECT_EQ(checkpoint::checkpoint_ranks(folder), 3);
+  EXPECT_EQ(checkpoint::load_safetensors(folder / "model.safetensors").size(), 2u);
+  EXPECT_EQ(checkpoint::load_safetensors(folder / "rank-0.safetensors").size(), 1u) << "own";
+  EXPECT_EQ(checkpoint::load_safetensors(folder / "rank-1.safetensors").size(), 2u)
       << "own and same, as it has least to write";
-  EXPECT_EQ(load_safetensors(folder / "rank-2.safetensors").size(), 2u) << "own and b";
+  EXPECT_EQ(checkpoint::load_safetensors(folder / "rank-2.safetensors").size(), 2u) << "own and b";
   for (const int rank : {0, 1, 2, 5}) {
-    const auto state = load_rank_state(folder, rank);
+    const auto state = checkpoint::load_rank_state(folder, rank);
     EXPECT_EQ(state.model.at(0).first, "b");
     EXPECT_EQ(state.model.at(0).second[0].item<double>(), rank == 2 ? 7 : 1);
     EXPECT_EQ(state.rest.at(0).second.item<double>(), rank == 5 ? 0 : rank);
@@ -131,7 +134,7 @@ TEST_F(Checkpoint, OptionsComeBackWithoutReadingTensors) {
 
 TEST_F(Checkpoint, RefusesAFileWithoutOptions) {
   const auto file = folder_ / "x.safetensors";
-  save_safetensors(file, {{"a", at::zeros({1})}});
+  checkpoint::save_safetensors(file, {{"a", at::zeros({1})}});
   EXPECT_ERROR(read_checkpoint_options(file), ErrorKind::usage,
                "[train] " + file.string() +
                    " does not say which model it is of; got no troika.options in its metadata, "

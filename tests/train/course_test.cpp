@@ -10,13 +10,13 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tests/checkpoint/saved_state.h"
 #include "tests/train/error_words.h"
-#include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/resume.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/checkpoint/resume.h"
-#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/trainer.h"
 
@@ -64,9 +64,9 @@ class Course : public testing::Test {
     options_.schedule.name = "constant";
   }
 
-  RunSummary fit(int ranks = 1, int64_t stop_after = -1,
-                 const std::function<void(Turns&, int rank)>& prepare = {}) {
-    RunSummary result;
+  observe::RunSummary fit(int ranks = 1, int64_t stop_after = -1,
+                          const std::function<void(Turns&, int rank)>& prepare = {}) {
+    observe::RunSummary result;
     comm::local::run(ranks, [&](comm::Group group) {
       const auto task = make_waves_task(width_, 0);
       Trainer trainer(options_, group);
@@ -92,7 +92,9 @@ class Course : public testing::Test {
   }
 
   std::filesystem::path checkpoints() const { return folder_ / "run" / "checkpoints"; }
-  std::string last() const { return linked_checkpoint(checkpoints(), "last").filename(); }
+  std::string last() const {
+    return checkpoint::linked_checkpoint(checkpoints(), "last").filename();
+  }
   std::vector<std::string> folders() const {
     std::vector<std::string> result;
     for (const auto& entry : std::filesystem::directory_iterator(checkpoints())) {
@@ -146,16 +148,16 @@ TEST_F(Course, ARunThatGoesOnHasOneTimeOnAllRanks) {
 }
 
 TEST_F(Course, WhatIsStartedAgainGoesOnFromItsOwnCheckpointsOnly) {
-  EXPECT_FALSE(has_last_of_course(checkpoints()));
+  EXPECT_FALSE(checkpoint::has_last_of_course(checkpoints()));
   fit(1, 1);
-  EXPECT_TRUE(has_last_of_course(checkpoints()));
+  EXPECT_TRUE(checkpoint::has_last_of_course(checkpoints()));
   // Another run of the name that fails before it saves.
   EXPECT_THROW(fit(1, -1, [](Turns& turns, int) { turns.fails_at = 6; }), std::runtime_error);
   EXPECT_EQ(last(), "epoch=0-step=1");
-  EXPECT_FALSE(has_last_of_course(checkpoints()));
+  EXPECT_FALSE(checkpoint::has_last_of_course(checkpoints()));
   options_.trainer.ckpt_path = "last";
   fit(1, 1);
-  EXPECT_TRUE(has_last_of_course(checkpoints()));
+  EXPECT_TRUE(checkpoint::has_last_of_course(checkpoints()));
 }
 
 TEST_F(Course, CheckpointsOfEarlierRunsStay) {
@@ -183,7 +185,7 @@ TEST_F(Course, APathThroughALinkMeansWhatItPointsTo) {
     chosen.push_back(expected);
     EXPECT_EQ(last(), expected);
     EXPECT_THAT(folders(), testing::UnorderedElementsAreArray(chosen));
-    EXPECT_EQ(linked_checkpoint(checkpoints(), "best").filename(), expected);
+    EXPECT_EQ(checkpoint::linked_checkpoint(checkpoints(), "best").filename(), expected);
   }
 }
 
@@ -201,7 +203,7 @@ TEST_F(Course, ACopyThatFollowedLinksGoesOn) {
     if (!keeps_original) std::filesystem::remove_all(copy / "epoch=0-step=6");
     options_.trainer.ckpt_path = "last";
     EXPECT_EQ(fit().steps, 12);
-    EXPECT_EQ(linked_checkpoint(copy, "last").filename(), "epoch=2-step=12");
+    EXPECT_EQ(checkpoint::linked_checkpoint(copy, "last").filename(), "epoch=2-step=12");
     EXPECT_TRUE(std::filesystem::exists(copy / "last.safetensors"));
     EXPECT_EQ(std::filesystem::is_symlink(copy / "best"), true);
     options_.run.name = "run";
@@ -313,7 +315,7 @@ TEST_F(Course, ALossThatIsNoNumberEndsTheRunAndLeavesItsBatch) {
                           "warm-up or trainer.gradient_clip_val may help; "
                           "trainer.terminate_on_nan=false trains on)",
                           victim, loss, file.string()));
-          const auto saved = load_safetensors(file);
+          const auto saved = checkpoint::load_safetensors(file);
           ASSERT_THAT(saved, SizeIs(2));
           EXPECT_EQ(saved[0].first, "inputs");
           EXPECT_TRUE(saved[0].second.equal(task.third.inputs));

@@ -35,12 +35,12 @@ class WavesModule : public DataModule {
     if (fails == "prepare_data") throw std::runtime_error("no such file");
     notes_.add("prepare " + rank_);
   }
-  void setup(Stage stage) override {
-    notes_.add(std::string("setup ") + stage_name(stage));
+  void setup(RunMode mode) override {
+    notes_.add(std::string("setup ") + run_mode_name(mode));
     if (fails == "setup") throw std::runtime_error("cannot read");
   }
-  void teardown(Stage stage) override {
-    notes_.add(std::string("teardown ") + stage_name(stage));
+  void teardown(RunMode mode) override {
+    notes_.add(std::string("teardown ") + run_mode_name(mode));
     if (fails == "setup") throw std::runtime_error("nothing to tear down");
   }
   const data::Dataset& train_dataset() override { return use("train"); }

@@ -9,10 +9,10 @@
 #include "tests/train/waves.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/observe/step_times.h"
 #include "troika/train/optimization.h"
 #include "troika/train/resolve_plan.h"
 #include "troika/train/step_losses.h"
-#include "troika/train/step_times.h"
 
 namespace troika::train {
 namespace {
@@ -61,7 +61,7 @@ class OneStage : public testing::Test {
       task.module().train();
       const auto plan = resolve_plan(options_, cluster_of(group));
       const comm::MeshGroups groups(group, plan.mesh);
-      StepTimes times;
+      observe::StepTimes times;
       const auto engine = make_engine({.options = options_,
                                        .plan = plan,
                                        .task = task,

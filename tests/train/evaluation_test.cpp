@@ -51,8 +51,9 @@ TrainOptions one_step(const std::filesystem::path& folder, double lr) {
   return options;
 }
 
-RunSummary fit(const TrainOptions& options, int ranks, const std::shared_ptr<nn::Model>& model) {
-  RunSummary summary;
+observe::RunSummary fit(const TrainOptions& options, int ranks,
+                        const std::shared_ptr<nn::Model>& model) {
+  observe::RunSummary summary;
   comm::local::run(ranks, [&](comm::Group group) {
     const bool first = group.rank() == 0;
     Task task(first ? model : make_model(options.model.name));
@@ -70,11 +71,11 @@ TEST(Evaluation, IsTheSameForEveryNumberOfRanks) {
   // Matrix products round a sample by the size of its batch.
   for (const auto& [precision, tolerance] : {std::pair("64", 1e-14), {"32", 1e-7}}) {
     options.trainer.precision = precision;
-    const RunSummary alone = fit(options, 1, make_model("mlp"));
+    const observe::RunSummary alone = fit(options, 1, make_model("mlp"));
     EXPECT_GT(alone.validation_accuracy, 0);
     EXPECT_LT(alone.validation_accuracy, 1);
     for (const int ranks : {2, 3, 4, 7}) {
-      const RunSummary summary = fit(options, ranks, make_model("mlp"));
+      const observe::RunSummary summary = fit(options, ranks, make_model("mlp"));
       EXPECT_EQ(summary.validation_accuracy, alone.validation_accuracy) << ranks;
       EXPECT_NEAR(summary.validation_loss, alone.validation_loss, tolerance) << ranks;
     }

@@ -12,18 +12,18 @@
 #include <csignal>
 #include <random>
 
+#include "tests/checkpoint/saved_state.h"
 #include "tests/train/forked_ranks.h"
 #include "tests/train/logged_rows.h"
-#include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/clock.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/index.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/cluster/environment.h"
 #include "troika/cluster/port.h"
 #include "troika/comm/world.h"
-#include "troika/train/checkpoint/index.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -87,16 +87,16 @@ class Kills : public testing::Test {
   }
 
   // Everything a rank's course depends on, in the end.
-  static std::vector<RankState> kept(const std::filesystem::path& checkpoint) {
-    std::vector<RankState> result;
+  static std::vector<checkpoint::RankState> kept(const std::filesystem::path& checkpoint) {
+    std::vector<checkpoint::RankState> result;
     for (int rank = 0; rank < kRanks; ++rank) {
-      result.push_back(load_rank_state(checkpoint, rank));
+      result.push_back(checkpoint::load_rank_state(checkpoint, rank));
       std::erase_if(result.back().rest, [](const auto& item) { return is_measured(item.first); });
     }
     return result;
   }
 
-  static void expect_same(const NamedTensors& a, const NamedTensors& b) {
+  static void expect_same(const checkpoint::NamedTensors& a, const checkpoint::NamedTensors& b) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
       EXPECT_EQ(a[i].first, b[i].first);
@@ -112,11 +112,11 @@ class Kills : public testing::Test {
 
   // The step of the checkpoint that a restart will take, all of which is as written; -1 for none.
   int64_t whole_checkpoint(const std::string& run) const {
-    const auto last = find_checkpoint(checkpoints(run), "last");
+    const auto last = checkpoint::find_checkpoint(checkpoints(run), "last");
     if (last.empty()) return -1;
-    const auto index = read_index(last);
+    const auto index = checkpoint::read_index(last);
     EXPECT_EQ(index.files.size(), kRanks + 1u);
-    for (int rank = 0; rank < kRanks; ++rank) load_rank_state(last, rank);
+    for (int rank = 0; rank < kRanks; ++rank) checkpoint::load_rank_state(last, rank);
     return index.info.step;
   }
 
@@ -137,7 +137,7 @@ class Kills : public testing::Test {
     const Stopwatch watch;
     ASSERT_EQ(live("whole").statuses(), std::vector<int>(kRanks, 0)) << read_file(output());
     const double whole_milliseconds = watch.seconds() * 1e3;
-    const auto expected = kept(find_checkpoint(checkpoints("whole"), "last"));
+    const auto expected = kept(checkpoint::find_checkpoint(checkpoints("whole"), "last"));
 
     const int64_t count = number_from("TROIKA_KILLS", 20);
     std::mt19937_64 random(static_cast<uint64_t>(number_from("TROIKA_KILL_SEED", 1)));
@@ -167,7 +167,7 @@ class Kills : public testing::Test {
       }
       EXPECT_EQ(csv_rows(folder_ / run), csv_rows(folder_ / "whole"));
       EXPECT_EQ(jsonl_rows(folder_ / run), jsonl_rows(folder_ / "whole"));
-      const auto found = kept(find_checkpoint(checkpoints(run), "last"));
+      const auto found = kept(checkpoint::find_checkpoint(checkpoints(run), "last"));
       for (size_t rank = 0; rank < kRanks; ++rank) {
         expect_same(expected[rank].model, found[rank].model);
         expect_same(expected[rank].rest, found[rank].rest);

@@ -26,7 +26,7 @@ class LanguageTask : public testing::Test {
     return model;
   }
 
-  LanguageTask() { batch_["targets"].select(1, 5).fill_(kIgnored); }
+  LanguageTask() { batch_["targets"].select(1, 5).fill_(metrics::kIgnored); }
 
   at::Tensor loss_of(const at::Tensor& logits, at::Reduction::Reduction reduction) const {
     return at::cross_entropy_loss(logits.flatten(0, -2), batch_["targets"].flatten(), {},
@@ -54,7 +54,7 @@ TEST_F(LanguageTask, ValidatesOnTheLossOfTheLogits) {
   Evaluation found, expected;
   task.validation_step(batch_, found);
   expected.loss.update(loss_of(logits, at::Reduction::None),
-                       batch_["targets"].flatten().ne(kIgnored));
+                       batch_["targets"].flatten().ne(metrics::kIgnored));
   expected.accuracy.update(logits, batch_["targets"]);
   EXPECT_NEAR(found.loss.compute().item<double>(), expected.loss.compute().item<double>(), 1e-12);
   EXPECT_GT(found.accuracy.compute().item<double>(), 0.2);

@@ -105,11 +105,11 @@ class LimitedRun : public testing::Test {
     options_.optimizer.lr = 1e-6;
   }
 
-  RunSummary fit(int ranks = 1, const std::shared_ptr<Callback>& callback = {}) {
+  observe::RunSummary fit(int ranks = 1, const std::shared_ptr<Callback>& callback = {}) {
     seen_.epochs.clear();
     seen_.validated.clear();
     seen_.validations.clear();
-    RunSummary result;
+    observe::RunSummary result;
     comm::local::run(ranks, [&](comm::Group group) {
       SeeingTask task(seen_);
       Trainer trainer(options_, group);

@@ -14,9 +14,9 @@
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
-#include "troika/train/loggers/jsonl.h"
-#include "troika/train/loggers/logger.h"
-#include "troika/train/loggers/prometheus.h"
+#include "troika/observe/loggers/jsonl.h"
+#include "troika/observe/loggers/logger.h"
+#include "troika/observe/loggers/prometheus.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
@@ -29,7 +29,7 @@ TEST(JsonlLogger, WritesAnObjectALine) {
   const TemporaryFolder folder;
   const auto path = folder / "run/metrics.jsonl";
   const double before = static_cast<double>(std::time(nullptr));
-  JsonlLogger logger(path);
+  observe::JsonlLogger logger(path);
   logger.log(7, {{"train/loss", 0.1}, {"a \"b\"\n\xff", 1e300}});
   logger.log(8, {{"nan", NAN}, {"inf", INFINITY}, {"-inf", -INFINITY}});
   logger.flush();
@@ -45,7 +45,7 @@ TEST(JsonlLogger, WritesAnObjectALine) {
   EXPECT_EQ(second["inf"], "Infinity");
   EXPECT_EQ(second["-inf"], "-Infinity");
   EXPECT_ERROR(logger.log(9, {{"time", 1}}), ErrorKind::usage,
-               "[train] a metric cannot be a key of " + path.string() +
+               "[observe] a metric cannot be a key of " + path.string() +
                    "; got name `time`, expected a name other than `step` and `time`");
   EXPECT_EQ(split(read_file(path), '\n').size(), 3u);
 }
@@ -56,7 +56,7 @@ TEST(JsonlLogger, KilledRunKeepsItsLinesAndTheNextStartsAnew) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    auto* logger = new JsonlLogger(path);
+    auto* logger = new observe::JsonlLogger(path);
     logger->log(1, {{"a", 1}});
     logger->log(2, {{"a", 2}});
     ::kill(::getpid(), SIGKILL);
@@ -65,14 +65,14 @@ TEST(JsonlLogger, KilledRunKeepsItsLinesAndTheNextStartsAnew) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(split(read_file(path), '\n').size(), 3u);
-  const JsonlLogger next(path);
+  const observe::JsonlLogger next(path);
   EXPECT_EQ(read_file(path), "");
 }
 
 TEST(PrometheusLogger, HoldsTheLatestValues) {
   const TemporaryFolder folder;
   const auto path = folder / "run/metrics.prom";
-  PrometheusLogger logger(path, "a \"b\"\\c\nd");
+  observe::PrometheusLogger logger(path, "a \"b\"\\c\nd");
   logger.log(1, {{"train/loss", 0.1}, {"validation/accuracy", NAN}});
   logger.log(2, {{"train/loss", INFINITY}, {"grad:norm\\2", -INFINITY}});
   const std::string labels = R"({run="a \"b\"\\c\nd"} )";
@@ -106,7 +106,7 @@ TEST(PrometheusLogger, HoldsTheLatestValues) {
 TEST(PrometheusLogger, ReplacesTheFileByARename) {
   const TemporaryFolder folder;
   const auto path = folder / "m.prom";
-  PrometheusLogger logger(path, "r");
+  observe::PrometheusLogger logger(path, "r");
   logger.log(1, {{"a", 1}});
   const std::string first = read_file(path);
   std::filesystem::create_hard_link(path, folder / "seen");
@@ -118,10 +118,10 @@ TEST(PrometheusLogger, ReplacesTheFileByARename) {
 TEST(PrometheusLogger, RefusesNamesItCouldNotTellApart) {
   const TemporaryFolder folder;
   const auto path = folder / "m.prom";
-  PrometheusLogger logger(path, "r");
+  observe::PrometheusLogger logger(path, "r");
   logger.log(1, {{"train/loss", 1}});
   EXPECT_ERROR(logger.log(2, {{"train.loss", 1}}), ErrorKind::usage,
-               "[train] two metrics have the name troika_train_loss in " + path.string() +
+               "[observe] two metrics have the name troika_train_loss in " + path.string() +
                    "; got `train/loss` and `train.loss`, expected names that differ in letters, "
                    "digits or underscores");
 }
@@ -132,7 +132,7 @@ TEST(Loggers, AreThoseTheOptionNames) {
   EXPECT_THAT(options.trainer.loggers, ElementsAre("csv", "tensorboard"));
   table.set("trainer.loggers", "jsonl,prometheus,csv,tensorboard");
   const TemporaryFolder folder;
-  const auto loggers = open_loggers(options.trainer.loggers, folder.path(), "r");
+  const auto loggers = observe::open_loggers(options.trainer.loggers, folder.path(), "r");
   ASSERT_EQ(loggers.size(), 4u);
   for (const auto& logger : loggers) logger->log(1, {{"a", 1}});
   for (const char* file : {"metrics.csv", "metrics.jsonl", "metrics.prom"}) {
@@ -142,19 +142,19 @@ TEST(Loggers, AreThoseTheOptionNames) {
                           std::filesystem::directory_iterator()),
             4);
   table.set("trainer.loggers", "");
-  EXPECT_TRUE(open_loggers(options.trainer.loggers, folder.path(), "r").empty());
+  EXPECT_TRUE(observe::open_loggers(options.trainer.loggers, folder.path(), "r").empty());
 }
 
 TEST(Loggers, KeepRowsOfUpToTheStepARunGoesOnFrom) {
   const TemporaryFolder folder;
   const std::vector<std::string> names{"csv", "jsonl"};
-  for (const auto& logger : open_loggers(names, folder.path(), "r")) {
+  for (const auto& logger : observe::open_loggers(names, folder.path(), "r")) {
     logger->log(1, {{"a", 1}});
     logger->log(2, {{"b", 2}});
     logger->log(3, {{"a", 3}});
   }
-  for (const auto& logger :
-       open_loggers(names, folder.path(), "r", LogPosition{.step = 2, .rows = 1})) {
+  for (const auto& logger : observe::open_loggers(names, folder.path(), "r",
+                                                  observe::LogPosition{.step = 2, .rows = 1})) {
     logger->log(3, {{"a", 4}});
   }
   EXPECT_EQ(read_file(folder / "metrics.csv"), "step,a,b\n1,1,\n2,,2\n3,4,\n");
@@ -168,17 +168,17 @@ TEST(Loggers, KeepRowsOfUpToTheStepARunGoesOnFrom) {
 TEST(Loggers, KeepRowsOfTheStepOnlyFromBeforeTheCheckpoint) {
   const TemporaryFolder folder;
   const std::vector<std::string> names{"csv", "jsonl"};
-  const auto log_all = [&](std::optional<LogPosition> resumed, bool begins) {
-    for (const auto& logger : open_loggers(names, folder.path(), "r", resumed)) {
+  const auto log_all = [&](std::optional<observe::LogPosition> resumed, bool begins) {
+    for (const auto& logger : observe::open_loggers(names, folder.path(), "r", resumed)) {
       if (begins) logger->log(2, {{"a", 1}});
       logger->log(2, {{"b", 2}});
     }
   };
   log_all({}, true);
-  log_all(LogPosition{.step = 2, .rows = 1}, false);
+  log_all(observe::LogPosition{.step = 2, .rows = 1}, false);
   EXPECT_EQ(read_file(folder / "metrics.csv"), "step,a,b\n2,1,2\n");
   EXPECT_EQ(split(read_file(folder / "metrics.jsonl"), '\n').size(), 3u);
-  log_all(LogPosition{.step = 2, .rows = 0}, true);
+  log_all(observe::LogPosition{.step = 2, .rows = 0}, true);
   EXPECT_EQ(read_file(folder / "metrics.csv"), "step,a,b\n2,1,2\n");
   EXPECT_EQ(split(read_file(folder / "metrics.jsonl"), '\n').size(), 3u);
 }
@@ -191,8 +191,8 @@ TEST(Loggers, KeepDamagedLinesAndNameThem) {
                         "{\"step\":1,\"a\":0.5}\n{\"step\":2,\"a\":\n[]\n{\"step\":\"x\"}\n"
                         "{\"step\":4,\"a\":8}\n{\"step\":5,\"a\":16}\n{\"st");
   testing::internal::CaptureStderr();
-  const auto loggers =
-      open_loggers({"csv", "jsonl"}, folder.path(), "r", LogPosition{.step = 4, .rows = 1});
+  const auto loggers = observe::open_loggers({"csv", "jsonl"}, folder.path(), "r",
+                                             observe::LogPosition{.step = 4, .rows = 1});
   const auto warnings = testing::internal::GetCapturedStderr();
   for (const int line : {3, 4}) {
     EXPECT_THAT(warnings, HasSubstr("line " + std::to_string(line) + " of " + csv.string() +
@@ -217,7 +217,8 @@ TEST(Loggers, PutATableWithoutColumnNamesAside) {
   for (const std::string content : {"", "1,0.5\n2,0.25\n"}) {
     write_file_atomically(csv, content);
     testing::internal::CaptureStderr();
-    const auto loggers = open_loggers({"csv"}, folder.path(), "r", LogPosition{.step = 4});
+    const auto loggers =
+        observe::open_loggers({"csv"}, folder.path(), "r", observe::LogPosition{.step = 4});
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 HasSubstr("line 1 of " + csv.string() + " is damaged; the file stays as " +
                           csv.string() + ".damaged"));
@@ -232,7 +233,7 @@ TEST(Loggers, AKillDuringAResumeLeavesTheFilesAsTheyWere) {
   for (const std::string name : {"csv", "jsonl"}) {
     SCOPED_TRACE(name);
     const auto file = folder / ("metrics." + name);
-    for (const auto& logger : open_loggers({name}, folder.path(), "r")) {
+    for (const auto& logger : observe::open_loggers({name}, folder.path(), "r")) {
       for (int64_t step = 1; step <= 100; ++step) logger->log(step, {{"a", 0.5}});
     }
     const auto before = read_file(file);
@@ -241,7 +242,8 @@ TEST(Loggers, AKillDuringAResumeLeavesTheFilesAsTheyWere) {
     if (child == 0) {
       const rlimit half{before.size() / 2, before.size() / 2};
       ::setrlimit(RLIMIT_FSIZE, &half);
-      open_loggers({name}, folder.path(), "r", LogPosition{.step = 100, .rows = 1});
+      observe::open_loggers({name}, folder.path(), "r",
+                            observe::LogPosition{.step = 100, .rows = 1});
       ::_exit(0);
     }
     int status = 0;

@@ -3,12 +3,12 @@
 
 #include "tests/support/errors.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/batch_norm.h"
 #include "troika/nn/sequential.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/replicated_task.h"
 #include "troika/train/trainer.h"
 

@@ -55,7 +55,7 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
   task->module().train();
   const auto plan = resolve_plan(options, cluster_of(group));
   const comm::MeshGroups groups(group, plan.mesh);
-  StepTimes times;
+  observe::StepTimes times;
   const auto engine = make_engine({.options = options,
                                    .plan = plan,
                                    .task = *task,
@@ -93,7 +93,7 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
   task->module().eval();
   const at::NoGradGuard no_grad;
   Evaluation evaluation;
-  engine->evaluate(Stage::validate, batch, evaluation);
+  engine->evaluate(RunMode::validate, batch, evaluation);
   result.validation = most();
   return result;
 }

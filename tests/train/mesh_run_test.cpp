@@ -13,7 +13,7 @@ namespace troika::train {
 namespace {
 
 struct Course {
-  RunSummary summary;
+  observe::RunSummary summary;
   LoggedRows rows;
   std::vector<at::Tensor> state;  // of the module
 };

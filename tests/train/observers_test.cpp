@@ -9,14 +9,14 @@
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/checkpoint/reader.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/train/callbacks/statistics.h"
 #include "troika/train/callbacks/throughput.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/reader.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/engine_state.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/rank_zero.h"
@@ -201,7 +201,7 @@ TEST_F(Observed, ThroughputGivesTheSummaryARooflineOfAllRanks) {
   const double first = 2 * 3 * 8, second = 2 * 8 * 2, batch = 6;
   for (const int ranks : {1, 3}) {
     fit(ranks);
-    const auto roofline = read_summary(folder_ / "run/summary.json").roofline;
+    const auto roofline = observe::read_summary(folder_ / "run/summary.json").roofline;
     ASSERT_TRUE(roofline);
     EXPECT_EQ(roofline->flops_per_second, ranks * 1e6);
     EXPECT_GT(roofline->bytes_per_second, 1e6);
@@ -219,7 +219,7 @@ TEST_F(Observed, ThroughputGivesTheSummaryARooflineOfAllRanks) {
   }
   options_.throughput.enabled = false;
   fit(1);
-  EXPECT_FALSE(read_summary(folder_ / "run/summary.json").roofline);
+  EXPECT_FALSE(observe::read_summary(folder_ / "run/summary.json").roofline);
 }
 
 // Three tokens a sample.
@@ -262,8 +262,8 @@ class FailingTask : public LoggingTask {
   int64_t passes_;
 };
 
-NamedTensors weights_in(const std::filesystem::path& checkpoint) {
-  return load_safetensors(checkpoint / "model.safetensors");
+checkpoint::NamedTensors weights_in(const std::filesystem::path& checkpoint) {
+  return checkpoint::load_safetensors(checkpoint / "model.safetensors");
 }
 
 TEST_F(Observed, WhatAFailedRunHadReachedIsWrittenAndGoesOn) {
@@ -329,8 +329,8 @@ TEST_F(Observed, AFailedValidationLeavesTheWeightsThatAreTrained) {
   options_.ema.enabled = true;
   options_.checkpoint.on_exception = true;
   EXPECT_THROW(fit(1, std::make_shared<FailingValidation>()), std::runtime_error);
-  const CheckpointReader left(
-      find_checkpoint(folder_ / "failed/checkpoints/on_exception/rank-0", "last"), 0);
+  const checkpoint::CheckpointReader left(
+      checkpoint::find_checkpoint(folder_ / "failed/checkpoints/on_exception/rank-0", "last"), 0);
   for (const auto& [name, weight] : plain) {
     EXPECT_TRUE(left.read(kRawPrefix + name).equal(weight)) << name;
   }

@@ -47,7 +47,7 @@ class OwnProgram : public testing::Test {
   }
 
   // Runs a fit() and returns the text that it prints.
-  std::string said_by_fit(Task& task, RunSummary* summary = nullptr) {
+  std::string said_by_fit(Task& task, observe::RunSummary* summary = nullptr) {
     testing::internal::CaptureStderr();
     const auto own = Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums());
     if (summary) *summary = own;

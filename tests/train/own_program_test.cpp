@@ -45,7 +45,7 @@ TEST_F(OwnProgram, AnErrorOfLibTorchIsALineThatSaysWhereItWas) {
     EXPECT_EQ(error.kind(), ErrorKind::failure);
     EXPECT_THROW(std::rethrow_if_nested(error), c10::Error) << "LibTorch's own is kept";
   }
-  const auto summary = read_summary(folder_ / "run/summary.json");
+  const auto summary = observe::read_summary(folder_ / "run/summary.json");
   EXPECT_EQ(summary.status, "failed");
   EXPECT_EQ(summary.failure, refused);
 }
@@ -95,7 +95,7 @@ TEST_F(OwnProgram, ALossThatBroadcastsIsWarnedOfOnce) {
       return loss(outputs, targets.squeeze(1), at::Reduction::Mean);
     });
     const auto said = said_by_fit(task);
-    const auto warning = std::string(" warning: [train] ") + name +
+    const auto warning = std::string(" warning: [observe] ") + name +
                          " takes an input of shape [4, 1] and a target of shape [4]: it "
                          "broadcasts them, which likely gives wrong results; give both the same "
                          "shape\n";
@@ -217,7 +217,7 @@ TEST_F(OwnProgram, ExceptionsOfTheProgramItselfStayWhatTheyAre) {
   });
   EXPECT_THROW(Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums()),
                std::domain_error);
-  EXPECT_EQ(read_summary(folder_ / "run/summary.json").failure, "no loss for this");
+  EXPECT_EQ(observe::read_summary(folder_ / "run/summary.json").failure, "no loss for this");
 }
 
 TEST_F(OwnProgram, EndsWithWhatCameOfTheRun) {
@@ -254,7 +254,7 @@ TEST_F(OwnProgram, OneThatWasStoppedSaysHowToGoOn) {
 
 TEST_F(OwnProgram, PrintsNothingThatWasNotComputed) {
   JudgedByItself task(make_sum_net(), mean_square);
-  RunSummary summary;
+  observe::RunSummary summary;
   const auto said = said_by_fit(task, &summary);
   EXPECT_THAT(said, ContainsRegex("epoch 2/2: train loss [0-9.]+\n"));
   EXPECT_THAT(said, HasSubstr("\n  f1                   0.5000\n"));
@@ -262,7 +262,7 @@ TEST_F(OwnProgram, PrintsNothingThatWasNotComputed) {
   EXPECT_FALSE(summary.metrics.contains("validation/loss"));
   EXPECT_THAT(file("metrics.csv"), AllOf(Not(HasSubstr("nan")), Not(HasSubstr("validation/loss"))));
   EXPECT_EQ(Trainer(options_, comm::local::alone()).validate(task, Sums()),
-            (MetricValues{{"f1", 0.5}}));
+            (observe::MetricValues{{"f1", 0.5}}));
   options_.schedule.name = "plateau";
   EXPECT_ERROR(Trainer(options_, comm::local::alone()).fit(task, Sums(), Sums()), ErrorKind::usage,
                "[train] optim.schedule=plateau follows validation/loss; got a validation whose "

@@ -7,14 +7,14 @@
 #include "tests/support/errors.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/batch_norm.h"
 #include "troika/nn/sequential.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/data_parallel.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/optimization.h"
 #include "troika/train/trainer.h"
 
@@ -59,10 +59,10 @@ class PrecisionOfARun : public testing::Test {
     options_.optimizer = {.name = "adamw", .lr = 0.01};
     torch::manual_seed(9);
   }
-  RunSummary fit_task(Task& task, const Clouds& clouds = Clouds()) {
+  observe::RunSummary fit_task(Task& task, const Clouds& clouds = Clouds()) {
     return Trainer(options_, comm::local::alone()).fit(task, clouds, clouds);
   }
-  RunSummary fit(const std::string& precision) {
+  observe::RunSummary fit(const std::string& precision) {
     prepare(precision);
     module_ = torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::ReLU(),
                                     torch::nn::Linear(32, 4));
@@ -103,7 +103,7 @@ TEST_F(PrecisionOfARun, ConvolutionsAndBatchNormsReachItToo) {
 
 TEST_F(PrecisionOfARun, CheckpointsHoldTheMasters) {
   const auto file = fit("bf16-true").checkpoint;
-  const auto saved = load_safetensors(file);
+  const auto saved = checkpoint::load_safetensors(file);
   const auto state = nn::named_state(*module_);
   ASSERT_EQ(saved.size(), state.size());
   bool finer = false;

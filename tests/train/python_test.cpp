@@ -8,11 +8,11 @@
 
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/checkpoint/hugging_face.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/hugging_face.h"
-#include "troika/train/loggers/tensorboard.h"
+#include "troika/observe/loggers/tensorboard.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
@@ -21,7 +21,7 @@ namespace {
 class Python : public testing::Test {
  protected:
   // Writes NAME.safetensors, and notes what the model makes of an input.
-  NamedTensors write_model(const nn::ModelOptions& options) {
+  checkpoint::NamedTensors write_model(const nn::ModelOptions& options) {
     torch::manual_seed(3);
     const auto model = nn::make_model(options);
     model->eval();
@@ -29,8 +29,8 @@ class Python : public testing::Test {
     const auto input = nn::example_input(options, 2);
     io_.emplace_back(options.name + ".input", input);
     io_.emplace_back(options.name + ".logits", model->forward(input));
-    const auto state = model_state(*model);
-    save_weights(folder_ / (options.name + ".safetensors"), state, {}, {});
+    const auto state = checkpoint::model_state(*model);
+    checkpoint::save_weights(folder_ / (options.name + ".safetensors"), state, {}, {});
     for (const auto& [name, tensor] : state) {
       expected_[options.name][name] = tensor.sizes().vec();
     }
@@ -38,7 +38,7 @@ class Python : public testing::Test {
   }
 
   void write_events() {
-    TensorBoardLogger logger(folder_.path());
+    observe::TensorBoardLogger logger(folder_.path());
     expected_["scalars"] = nlohmann::json::array();
     const auto log = [&](int64_t step, const char* name, double value) {
       logger.log(step, {{name, value}});
@@ -52,15 +52,15 @@ class Python : public testing::Test {
   // A run that ended after step 4, and went on from a checkpoint after step 2.
   void write_resumed_events() const {
     const auto folder = folder_ / "resumed";
-    TensorBoardLogger first(folder);
+    observe::TensorBoardLogger first(folder);
     for (int64_t step = 1; step <= 4; ++step) first.log(step, {{"a", 1}});
-    TensorBoardLogger second(folder, LogPosition{.step = 2, .rows = 1});
+    observe::TensorBoardLogger second(folder, observe::LogPosition{.step = 2, .rows = 1});
     second.log(3, {{"a", 2}});
   }
 
   const TemporaryFolder folder_;
   nlohmann::json expected_;
-  NamedTensors io_;
+  checkpoint::NamedTensors io_;
 };
 
 TEST_F(Python, ReadsTheSameValuesAndGetsTheSameLogits) {
@@ -69,11 +69,11 @@ TEST_F(Python, ReadsTheSameValuesAndGetsTheSameLogits) {
   const auto mlp = write_model(small);
   const nn::ModelOptions gpt{
       .name = "gpt", .vocab_size = 11, .context = 6, .layers = 2, .heads = 2, .width = 8};
-  save_hugging_face(folder_ / "gpt", write_model(gpt), gpt);
+  checkpoint::save_hugging_face(folder_ / "gpt", write_model(gpt), gpt);
   expected_["heads"] = 2;
   write_events();
   write_resumed_events();
-  save_safetensors(folder_ / "logits.safetensors", io_);
+  checkpoint::save_safetensors(folder_ / "logits.safetensors", io_);
   write_file_atomically(folder_ / "expected.json", expected_.dump());
 
   const auto command =
@@ -81,8 +81,8 @@ TEST_F(Python, ReadsTheSameValuesAndGetsTheSameLogits) {
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
 
   const auto file = folder_ / "written_by_python.safetensors";
-  EXPECT_EQ(read_safetensors_metadata(file).at("from"), "python");
-  auto read = load_safetensors(file);
+  EXPECT_EQ(checkpoint::read_safetensors_metadata(file).at("from"), "python");
+  auto read = checkpoint::load_safetensors(file);
   const auto take = [&](const std::string& name) {
     const auto found = std::find_if(read.begin(), read.end(),
                                     [&](const auto& item) { return item.first == name; });

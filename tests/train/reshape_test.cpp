@@ -2,14 +2,15 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "tests/train/saved_state.h"
+#include "tests/checkpoint/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/checkpoint/resume.h"
+#include "troika/observe/step_times.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/engine.h"
 #include "troika/train/resolve_plan.h"
-#include "troika/train/step_times.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -42,7 +43,7 @@ class Reshape : public testing::TestWithParam<Change> {
   static std::shared_ptr<Task> make_task() { return make_waves_task(2603, 0); }
 
   // The weights, then the optimizer's states of whole parameters.
-  static std::map<std::string, at::Tensor> kept(const RankState& state) {
+  static std::map<std::string, at::Tensor> kept(const checkpoint::RankState& state) {
     std::map<std::string, at::Tensor> result;
     for (const auto& [name, tensor] : state.model) result["model." + name] = tensor.clone();
     for (const auto& [name, tensor] : state.rest) {
@@ -68,7 +69,7 @@ class Reshape : public testing::TestWithParam<Change> {
       const auto task = make_task();
       const auto plan = resolve_plan(options, cluster_of(group));
       const comm::MeshGroups groups(group, plan.mesh);
-      StepTimes times;
+      observe::StepTimes times;
       const auto engine = make_engine({.options = options,
                                        .plan = plan,
                                        .task = *task,
@@ -76,9 +77,9 @@ class Reshape : public testing::TestWithParam<Change> {
                                        .steps = 6,
                                        .global_batch = kGlobalBatch,
                                        .times = times});
-      engine->load(CheckpointReader(checkpoint, group.rank()), {})();
-      save_checkpoint(group, folder, engine->state(/*in_step=*/false), options,
-                      {.epoch = 3, .step = 6});
+      engine->load(checkpoint::CheckpointReader(checkpoint, group.rank()), {})();
+      checkpoint::save_checkpoint(group, folder, engine->state(/*in_step=*/false),
+                                  checkpoint_metadata(options), {.epoch = 3, .step = 6});
     });
   }
 
@@ -92,8 +93,8 @@ TEST_P(Reshape, From4RanksTo1To3AndBackTo4) {
     const Waves waves;
     Trainer(options_, group).fit(*task, waves, waves);
   });
-  const auto saved = find_checkpoint(folder_ / "run/checkpoints", "last");
-  const auto expected = kept(load_rank_state(saved, 0));
+  const auto saved = checkpoint::find_checkpoint(folder_ / "run/checkpoints", "last");
+  const auto expected = kept(checkpoint::load_rank_state(saved, 0));
   // Two moments and a count of steps for each of 6 parameters, at least.
   ASSERT_GE(expected.size(), 18u);
   EXPECT_TRUE(expected.at("optimizer.state.0.weight.exp_avg").any().item<bool>());
@@ -102,13 +103,15 @@ TEST_P(Reshape, From4RanksTo1To3AndBackTo4) {
     SCOPED_TRACE(ranks);
     const auto fewer = folder_ / fmt::format("on-{}", ranks);
     pass_on(saved, after, ranks, fewer);
-    const auto passed_on = find_checkpoint(fewer, "last");
-    ASSERT_EQ(checkpoint_ranks(passed_on), ranks);
-    for (int r = 0; r < ranks; ++r) expect_same(expected, kept(load_rank_state(passed_on, r)));
+    const auto passed_on = checkpoint::find_checkpoint(fewer, "last");
+    ASSERT_EQ(checkpoint::checkpoint_ranks(passed_on), ranks);
+    for (int r = 0; r < ranks; ++r)
+      expect_same(expected, kept(checkpoint::load_rank_state(passed_on, r)));
     const auto back = folder_ / fmt::format("back-from-{}", ranks);
     pass_on(passed_on, GetParam().back, kSavedBy, back);
     for (int r = 0; r < kSavedBy; ++r) {
-      expect_same(expected, kept(load_rank_state(find_checkpoint(back, "last"), r)));
+      expect_same(expected,
+                  kept(checkpoint::load_rank_state(checkpoint::find_checkpoint(back, "last"), r)));
     }
   }
 }

@@ -1,11 +1,11 @@
 // A run that is stopped and goes on from its checkpoint is, to the bit, the run that never stopped.
-#include "troika/train/checkpoint/resume.h"
+#include "troika/checkpoint/resume.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "tests/checkpoint/damaged_checkpoint.h"
 #include "tests/support/errors.h"
-#include "tests/train/damaged_checkpoint.h"
 #include "tests/train/resumed_run.h"
 #include "troika/train/course_names.h"
 
@@ -28,8 +28,9 @@ class Resume : public ResumedRun {
     };
   }
 
-  static at::Tensor links_of(const RankState& state) {
-    return std::ranges::find(state.rest, kLinks, &NamedTensors::value_type::first)->second;
+  static at::Tensor links_of(const checkpoint::RankState& state) {
+    return std::ranges::find(state.rest, kLinks, &checkpoint::NamedTensors::value_type::first)
+        ->second;
   }
 
   // Stops after each of these numbers of passes.
@@ -59,7 +60,8 @@ class Resume : public ResumedRun {
   }
 
   // Up to rounding, as whatever one rank does.
-  static void expect_close(const RankState& whole, const RankState& resumed) {
+  static void expect_close(const checkpoint::RankState& whole,
+                           const checkpoint::RankState& resumed) {
     ASSERT_EQ(whole.model.size(), resumed.model.size());
     for (size_t i = 0; i < whole.model.size(); ++i) {
       EXPECT_TRUE(whole.model[i].second.allclose(resumed.model[i].second, 1e-9, 1e-9))
@@ -146,7 +148,7 @@ TEST_F(Resume, IsExactWithCallbacks) {
 TEST_F(Resume, IsExactWithoutCheckpointsOfEpochs) {
   options_.checkpoint.every_n_epochs = 0;
   expect_exact(1, {8, 24});
-  EXPECT_EQ(find_checkpoint(folder_ / "whole/run/checkpoints", "last").filename(),
+  EXPECT_EQ(checkpoint::find_checkpoint(folder_ / "whole/run/checkpoints", "last").filename(),
             "epoch=4-step=24");
 }
 
@@ -244,15 +246,15 @@ TEST_F(Resume, RefusesAnotherFormatWhoseWeightsCanBeUsed) {
   options_.trainer.sync_batchnorm = true;  // a pass has one sample a rank
   options_.trainer.ckpt_path = "last";
   const auto whole = fit(options_, 4);
-  const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
-  make_format_three(last);
+  const auto last = checkpoint::find_checkpoint(folder_ / "whole/run/checkpoints", "last");
+  checkpoint::make_format_three(last);
   options_.trainer.max_epochs = 5;
   EXPECT_ERROR(
       fit(options_, 4), ErrorKind::usage,
       "[train] cannot resume from " + last.string() +
           "; got a checkpoint of format 3, expected format 4 or 5 (model.weights starts a new "
           "run from its weights)");
-  expect_same(load_weights(last), whole[0].model);
+  expect_same(checkpoint::load_weights(last), whole[0].model);
   options_.trainer.ckpt_path = "";
   options_.weights.path = last.string();
   fit(options_, 4);
@@ -265,7 +267,8 @@ TEST_F(Resume, GoesOnFromFormatFour) {
   auto options = options_;
   options.run.folder = (folder_ / "stopped").string();
   fit(options, 2, after_passes(1));
-  make_format_four(find_checkpoint(folder_ / "stopped/run/checkpoints", "last"));
+  checkpoint::make_format_four(
+      checkpoint::find_checkpoint(folder_ / "stopped/run/checkpoints", "last"));
   const auto resumed = fit(options, 2);
   for (size_t r = 0; r < whole.size(); ++r) {
     expect_same(whole[r].model, resumed[r].model);
@@ -277,13 +280,13 @@ TEST_F(Resume, GoesOnFromFormatFour) {
 TEST_F(Resume, APlanDecidesWhetherRanksAreInTheSamePlaces) {
   options_.trainer.ckpt_path = "last";
   fit(options_, 2, after_passes(1));
-  const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
-  const auto first = CheckpointReader(last, 0).read(kLinks);
+  const auto last = checkpoint::find_checkpoint(folder_ / "whole/run/checkpoints", "last");
+  const auto first = checkpoint::CheckpointReader(last, 0).read(kLinks);
   const auto copy = folder_ / "copy";
   std::filesystem::copy(last, copy);
   links_ = first[0] * 2;  // of the world
   EXPECT_TRUE(links_of(fit(options_, 2)[1]).equal(first));
-  change_index(copy, [](auto& index) {
+  checkpoint::change_index(copy, [](auto& index) {
     index["plan"] = layout::Plan{.mesh = layout::Mesh::parse("tensor=2")}.text();
   });
   options_.trainer.ckpt_path = copy.string();
@@ -294,9 +297,9 @@ TEST_F(Resume, APlanDecidesWhetherRanksAreInTheSamePlaces) {
 TEST_F(Resume, WithoutSavedLinksTheyAreMeasuredAnew) {
   options_.trainer.ckpt_path = "last";
   fit(options_, 2, after_passes(1));
-  const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
-  links_ = CheckpointReader(last, 0).read(kLinks)[0] * 2;  // of the world
-  change_index(last, [](auto& index) {
+  const auto last = checkpoint::find_checkpoint(folder_ / "whole/run/checkpoints", "last");
+  links_ = checkpoint::CheckpointReader(last, 0).read(kLinks)[0] * 2;  // of the world
+  checkpoint::change_index(last, [](auto& index) {
     auto& tensors = index["tensors"];
     tensors["links"] = tensors.at(kLinks);
     tensors.erase(kLinks);
@@ -308,7 +311,7 @@ TEST_F(Resume, RefusesAnotherSeed) {
   options_.trainer.ckpt_path = "last";
   fit(options_, 1);
   options_.run.seed = 1;
-  const auto last = find_checkpoint(folder_ / "whole/run/checkpoints", "last");
+  const auto last = checkpoint::find_checkpoint(folder_ / "whole/run/checkpoints", "last");
   EXPECT_ERROR(
       fit(options_, 1), ErrorKind::usage,
       "[train] cannot resume from " + last.string() + " with another run.seed; got 1, expected 42");

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "tests/train/saved_state.h"
+#include "tests/checkpoint/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/accelerator.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -46,9 +46,9 @@ class ResumedRun : public testing::Test {
   }
 
   // All that the course of each rank depends on, after the run.
-  std::vector<RankState> fit(const TrainOptions& options, int ranks,
-                             const MakeQuestion& question = {}) {
-    std::vector<RankState> result(static_cast<size_t>(ranks));
+  std::vector<checkpoint::RankState> fit(const TrainOptions& options, int ranks,
+                                         const MakeQuestion& question = {}) {
+    std::vector<checkpoint::RankState> result(static_cast<size_t>(ranks));
     comm::local::run(ranks, [&](const comm::Group& group) {
       if (links_.defined()) group.assume_links(links_);
       CountingTask task(make_waves_model(width_, dropout_));
@@ -57,13 +57,14 @@ class ResumedRun : public testing::Test {
       if (question) trainer.ask_to_stop(question(task, group.rank()));
       const auto summary = trainer.fit(task, waves, waves);
       EXPECT_EQ(summary.status, question ? "stopped" : "finished");
-      const auto last = find_checkpoint(trainer.folder() / "checkpoints", "last");
-      result[static_cast<size_t>(group.rank())] = load_rank_state(last, group.rank());
+      const auto last = checkpoint::find_checkpoint(trainer.folder() / "checkpoints", "last");
+      result[static_cast<size_t>(group.rank())] = checkpoint::load_rank_state(last, group.rank());
     });
     return result;
   }
 
-  static void expect_same(const NamedTensors& a, const NamedTensors& b, bool random = true) {
+  static void expect_same(const checkpoint::NamedTensors& a, const checkpoint::NamedTensors& b,
+                          bool random = true) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
       EXPECT_EQ(a[i].first, b[i].first);
@@ -91,7 +92,7 @@ class ResumedRun : public testing::Test {
 
   // A run of these options in the folder `name` that is stopped as the question asks, and then goes
   // on, ends as `whole` did, to the bit.
-  void expect_exact(const std::vector<RankState>& whole, const std::string& name,
+  void expect_exact(const std::vector<checkpoint::RankState>& whole, const std::string& name,
                     const MakeQuestion& question) {
     SCOPED_TRACE(name);
     const auto ranks = static_cast<int>(whole.size());

@@ -8,8 +8,8 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"
 #include "troika/comm/local/local.h"
+#include "troika/observe/profile.h"
 #include "troika/train/placement.h"
-#include "troika/train/profile.h"
 #include "troika/train/resolve_plan.h"
 #include "troika/train/run_group.h"
 #include "troika/train/trainer.h"
@@ -29,7 +29,7 @@ class RunOptions : public testing::Test {
     options_.data.global_batch_size = 12;  // 2 steps an epoch
   }
 
-  RunSummary fit(const comm::Group& group = comm::local::alone()) {
+  observe::RunSummary fit(const comm::Group& group = comm::local::alone()) {
     const auto task = make_waves_task(4, 0);
     return Trainer(options_, group).fit(*task, Waves(), Waves());
   }
@@ -243,7 +243,7 @@ TEST_F(RunOptions, TestsAreProfiledToo) {
 }
 
 TEST(Profile, ActionsComeByTheirTotalTime) {
-  Profile profile;
+  observe::Profile profile;
   using std::chrono::seconds;
   profile.add("short", seconds(2));
   profile.add("often", seconds(1));

@@ -4,21 +4,23 @@
 
 #include <map>
 
+#include "tests/checkpoint/saved_state.h"
 #include "tests/support/errors.h"
 #include "tests/train/logged_rows.h"
-#include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/train/callback.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
 
+using checkpoint::CheckpointReader;
+using checkpoint::RankState;
 constexpr int kRanks = 4;
 
 class SaveCheckpoint : public testing::Test {
@@ -47,12 +49,14 @@ class SaveCheckpoint : public testing::Test {
   }
 
   std::filesystem::path last() const {
-    return find_checkpoint(std::filesystem::path(options_.run.folder) / "run/checkpoints", "last");
+    return checkpoint::find_checkpoint(
+        std::filesystem::path(options_.run.folder) / "run/checkpoints", "last");
   }
 
   static void expect_same(const std::filesystem::path& a, const std::filesystem::path& b) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      const auto one = load_rank_state(a, rank), other = load_rank_state(b, rank);
+      const auto one = checkpoint::load_rank_state(a, rank),
+                 other = checkpoint::load_rank_state(b, rank);
       for (const auto part : {&RankState::model, &RankState::rest}) {
         const auto& x = one.*part;
         const auto& y = other.*part;
@@ -117,8 +121,8 @@ TEST_F(SaveCheckpoint, BetweenRunsItIsTheEndOfTheLatest) {
     fit({}, [&](Trainer& trainer, Task& task) {
       EXPECT_EQ(trainer.save_checkpoint(path), path);
       EXPECT_EQ(trainer.save_checkpoint(weights, /*weights_only=*/true), weights);
-      const auto own = model_state(task.module());
-      const auto list = load_weights(weights);
+      const auto own = checkpoint::model_state(task.module());
+      const auto list = checkpoint::load_weights(weights);
       const std::map<std::string, at::Tensor> saved(list.begin(), list.end());
       ASSERT_EQ(saved.size(), own.size());
       for (const auto& [name, tensor] : own) {
@@ -318,7 +322,7 @@ TEST_F(SaveCheckpoint, ACheckpointIsReplacedAndNothingElseIs) {
     trainer.save_checkpoint(path / "", /*weights_only=*/true);
     EXPECT_FALSE(CheckpointReader(path, 0).has("seed"));
     EXPECT_ERROR(trainer.save_checkpoint(folder_ / "other"), ErrorKind::usage,
-                 "[train] cannot save a checkpoint as " + (folder_ / "other").string() +
+                 "[checkpoint] cannot save a checkpoint as " + (folder_ / "other").string() +
                      "; got something else there, expected a new path, or the folder of a "
                      "checkpoint to replace");
   });

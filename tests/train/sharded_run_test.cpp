@@ -4,15 +4,16 @@
 
 #include <map>
 
+#include "tests/checkpoint/damaged_checkpoint.h"
+#include "tests/checkpoint/saved_state.h"
 #include "tests/support/errors.h"
-#include "tests/train/damaged_checkpoint.h"
-#include "tests/train/saved_state.h"
 #include "tests/train/single_batch.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/parallel/sharded.h"
-#include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/make_exchange.h"
 #include "troika/train/resolve_plan.h"
 #include "troika/train/trainer.h"
@@ -41,11 +42,11 @@ std::shared_ptr<Task> make_wide_task() {
 struct Saved {
   std::shared_ptr<TemporaryFolder> folder = std::make_shared<TemporaryFolder>();
   std::filesystem::path checkpoint = {};
-  NamedTensors model = {};
-  NamedTensors state = {};
+  checkpoint::NamedTensors model = {};
+  checkpoint::NamedTensors state = {};
 
   void read() {
-    auto whole = load_rank_state(checkpoint, 0);
+    auto whole = checkpoint::load_rank_state(checkpoint, 0);
     model = std::move(whole.model);
     for (auto& item : whole.rest) {
       if (!item.first.starts_with("exchange.")) state.push_back(std::move(item));
@@ -61,7 +62,7 @@ Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
     const auto task = make_wide_task();
     const auto plan = resolve_plan(options, cluster_of(group));
     const comm::MeshGroups groups(group, plan.mesh);
-    StepTimes times;
+    observe::StepTimes times;
     const auto engine = make_engine({.options = options,
                                      .plan = plan,
                                      .task = *task,
@@ -69,15 +70,16 @@ Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
                                      .steps = kSteps,
                                      .global_batch = kShardedBatch,
                                      .times = times});
-    if (from) engine->load(CheckpointReader(from->checkpoint, group.rank()), {})();
+    if (from) engine->load(checkpoint::CheckpointReader(from->checkpoint, group.rank()), {})();
     const int64_t share = kShardedBatch / group.size();
     for (int64_t i = 0; i < steps; ++i) {
       std::vector<int64_t> samples;
       for (int64_t s = 0; s < share; ++s) samples.push_back(7 * i + group.rank() * share + s);
       train_on(*engine, times, Waves().load(samples, {}), i);
     }
-    const auto checkpoint = save_checkpoint(group, result.folder->path(),
-                                            engine->state(/*in_step=*/false), options, {});
+    const auto checkpoint =
+        checkpoint::save_checkpoint(group, result.folder->path(), engine->state(/*in_step=*/false),
+                                    checkpoint_metadata(options), {});
     if (group.rank() == 0) result.checkpoint = checkpoint;
   });
   result.read();
@@ -172,7 +174,7 @@ TEST_F(ShardedRun, AFitThatCannotStartLeavesTheModuleWhole) {
   comm::local::run(4, [&](const comm::Group& group) {
     Trainer(options, group).fit(*make_wide_task(), Waves(), Waves());
   });
-  const auto last = find_checkpoint(folder / "run/checkpoints", "last");
+  const auto last = checkpoint::find_checkpoint(folder / "run/checkpoints", "last");
   options.trainer.max_epochs = 2;
   options.trainer.ckpt_path = last.string();
   auto changed = options;
@@ -192,11 +194,11 @@ TEST_F(ShardedRun, AFitThatCannotStartLeavesTheModuleWhole) {
   std::filesystem::create_directories(folder / "blocked/metrics.csv/in the way");
   expect_refused(changed, "metrics.csv", 0);
   // Rank 2 alone reads its shard of the optimizer's states.
-  change_index(last, [](auto& index) {
+  checkpoint::change_index(last, [](auto& index) {
     for (auto& [name, tensor] : index["tensors"].items()) {
       for (auto& box : tensor["boxes"]) {
         const bool is_state = name.starts_with("optimizer.state.") && tensor["boxes"].size() > 1;
-        if (is_state && box["file"] == rank_file(2)) box["crc32c"][0] = 0;
+        if (is_state && box["file"] == checkpoint::rank_file(2)) box["crc32c"][0] = 0;
       }
     }
   });

@@ -1,18 +1,19 @@
 // Every rank writes its own share of a checkpoint, of about the same size, and gathers nothing for
 // it.
-#include "troika/train/checkpoint/share.h"
+#include "troika/checkpoint/share.h"
 #include "tests/train/single_batch.h"
 
 #include <gmock/gmock.h>
 
 #include <set>
 
+#include "tests/checkpoint/saved_state.h"
 #include "tests/support/errors.h"
-#include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/resolve_plan.h"
 
 namespace troika::train {
@@ -43,7 +44,7 @@ class Shares : public testing::TestWithParam<ShareCase> {
     task->module().train();
     const auto plan = resolve_plan(options_, cluster_of(group));
     const comm::MeshGroups groups(group, plan.mesh);
-    StepTimes times;
+    observe::StepTimes times;
     const auto engine = make_engine({.options = options_,
                                      .plan = plan,
                                      .task = *task,
@@ -55,7 +56,7 @@ class Shares : public testing::TestWithParam<ShareCase> {
     train_on(*engine, times, Waves().load(std::vector<int64_t>{first, first + 1}, {}), 0);
     const auto before = group.counters().bytes;
     const auto state = engine->state(/*in_step=*/false);
-    save_checkpoint(group, folder_.path(), state, options_, {});
+    checkpoint::save_checkpoint(group, folder_.path(), state, checkpoint_metadata(options_), {});
     EXPECT_LT(group.counters().bytes - before, kParameters / 4)
         << "what ranks say of their shares is little next to one state of " << 4 * kParameters;
     int64_t held = 0;
@@ -72,26 +73,26 @@ class Shares : public testing::TestWithParam<ShareCase> {
 TEST_P(Shares, AreOfEqualSizeAndNothingIsGathered) {
   const int ranks = GetParam().ranks;
   comm::local::run(ranks, [&](const comm::Group& group) { save(group); });
-  const auto index = read_index(find_checkpoint(folder_.path(), "last"));
+  const auto index = checkpoint::read_index(checkpoint::find_checkpoint(folder_.path(), "last"));
   EXPECT_EQ(index.tensors.at("optimizer.state.0.weight.exp_avg").shape,
             (std::vector<int64_t>{kOddWidth, 3}));
   // float32: the weights, and of Adam two states.
   const double states = 8.0 * kParameters, weights = 4.0 * kParameters;
   double all = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto written = static_cast<double>(index.files.at(rank_file(rank)).bytes);
+    auto written = static_cast<double>(index.files.at(checkpoint::rank_file(rank)).bytes);
     // Buffers are rank 0's; ddp cuts no tensor.
     double expected = (is("zero3") ? states + weights : states) / ranks;
     double tolerance = 0.05;
     if (is("ddp")) {
       expected = (states + weights) / ranks;
       tolerance = 0.25;
-      if (rank == 0) written += static_cast<double>(index.files.at(kWeightsFile).bytes);
+      if (rank == 0) written += static_cast<double>(index.files.at(checkpoint::kWeightsFile).bytes);
     }
     EXPECT_NEAR(written, expected, tolerance * expected) << "rank " << rank;
     all += written;
   }
-  if (!is("ddp")) all += static_cast<double>(index.files.at(kWeightsFile).bytes);
+  if (!is("ddp")) all += static_cast<double>(index.files.at(checkpoint::kWeightsFile).bytes);
   EXPECT_NEAR(all, states + weights, 0.05 * (states + weights) + 8 * kOddWidth) << "and buffers";
 }
 
@@ -114,41 +115,41 @@ class Differences : public testing::Test {
 TEST_F(Differences, NoSampleSeesAreKeptForEachRank) {
   for (const std::set<int>& odd : {std::set<int>{0}, std::set<int>{2, 5}}) {
     const auto state_of = [&](int rank) {
-      return RankState{.model = {{"w", tensor(rank, odd)}, {"same", tensor(0, {})}},
-                       .rest = {{"s", tensor(rank, odd)}}};
+      return checkpoint::RankState{.model = {{"w", tensor(rank, odd)}, {"same", tensor(0, {})}},
+                                   .rest = {{"s", tensor(rank, odd)}}};
     };
     comm::local::run(kSharingRanks, [&](const comm::Group& group) {
-      save_checkpoint(group, folder_.path(), state_of(group.rank()), {}, {});
+      checkpoint::save_checkpoint(group, folder_.path(), state_of(group.rank()), {}, {});
     });
-    const auto checkpoint = find_checkpoint(folder_.path(), "last");
+    const auto checkpoint = checkpoint::find_checkpoint(folder_.path(), "last");
     for (int rank = 0; rank < kSharingRanks; ++rank) {
       const auto expected = state_of(rank);
-      const CheckpointReader saved(checkpoint, rank);
+      const checkpoint::CheckpointReader saved(checkpoint, rank);
       EXPECT_TRUE(saved.read("model.w").equal(expected.model[0].second)) << rank;
       EXPECT_TRUE(saved.read("model.same").equal(expected.model[1].second)) << rank;
       EXPECT_TRUE(saved.read("s").equal(expected.rest[0].second)) << rank;
     }
-    EXPECT_EQ(read_index(checkpoint).tensors.at("model.same").boxes.size(), 1);
+    EXPECT_EQ(checkpoint::read_index(checkpoint).tensors.at("model.same").boxes.size(), 1);
   }
 }
 
 TEST_F(Differences, OfReplicasOfAShardAreAnError) {
   EXPECT_ERROR(
-      comm::local::run(
-          kSharingRanks,
-          [&](const comm::Group& group) {
-            // Two replicas of three shards.
-            const int part = group.rank() % 3;
-            const auto box =
-                layout::Box::range("s", {3 * kSampled}, {part * kSampled, (part + 1) * kSampled});
-            const RankState state{.model = {}, .rest = {{"s", tensor(group.rank(), {4}), box}}};
-            save_checkpoint(group, folder_.path(), state, {}, {});
-          }),
+      comm::local::run(kSharingRanks,
+                       [&](const comm::Group& group) {
+                         // Two replicas of three shards.
+                         const int part = group.rank() % 3;
+                         const auto box = layout::Box::range(
+                             "s", {3 * kSampled}, {part * kSampled, (part + 1) * kSampled});
+                         const checkpoint::RankState state{
+                             .model = {}, .rest = {{"s", tensor(group.rank(), {4}), box}}};
+                         checkpoint::save_checkpoint(group, folder_.path(), state, {}, {});
+                       }),
       ErrorKind::failure,
-      "[train] the ranks' shares of a checkpoint do not fit together; got elements both in "
+      "[checkpoint] the ranks' shares of a checkpoint do not fit together; got elements both in "
       "`s(786432)[0:786432]{262144:524288}` in rank-1.safetensors and in "
       "`s(786432)[0:786432]{262144:524288}` in rank-4.safetensors, expected each element once");
-  EXPECT_EQ(find_checkpoint(folder_.path(), "last"), "");
+  EXPECT_EQ(checkpoint::find_checkpoint(folder_.path(), "last"), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Shares,

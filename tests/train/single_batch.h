@@ -1,8 +1,8 @@
 // Optimizer steps of an engine by hand.
 #pragma once
 
+#include "troika/observe/step_times.h"
 #include "troika/train/engine.h"
-#include "troika/train/step_times.h"
 
 namespace troika::train {
 
@@ -19,7 +19,7 @@ class SingleBatch : public MicroBatches {
 };
 
 // `times` are those that the engine was made with.
-inline StepResult train_on(Engine& engine, StepTimes& times, const data::Batch& batch,
+inline StepResult train_on(Engine& engine, observe::StepTimes& times, const data::Batch& batch,
                            int64_t step) {
   times.begin(step);
   SingleBatch batches(batch, step);

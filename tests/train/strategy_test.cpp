@@ -49,7 +49,7 @@ std::shared_ptr<Task> make_replicas(int64_t count) {
 }
 
 struct Course {
-  RunSummary summary;
+  observe::RunSummary summary;
   std::vector<at::Tensor> weights;
 };
 

@@ -48,7 +48,7 @@ TEST_F(SwaRun, IsTheMeanOfTheWeightsOfLastEpochsUnderEveryStrategy) {
     expected["1.running_var"] = normed.var(0);
     expected["1.num_batches_tracked"] = at::scalar_tensor(1, at::kLong);
     expect_close(result, expected);
-    const auto file = load_safetensors(folder_ / "run/checkpoints/swa.safetensors");
+    const auto file = checkpoint::load_safetensors(folder_ / "run/checkpoints/swa.safetensors");
     expect_same({file.begin(), file.end()}, result);
   }
 }
@@ -64,7 +64,7 @@ TEST_F(SwaRun, IsNotThatOfAnEma) {
     const auto trained = saved(options_);
     options_.ema = {.enabled = true, .decay = 0.5};
     expect_close(fit(options_, ranks), mean);
-    const auto file = load_safetensors(folder_ / "run/checkpoints/swa.safetensors");
+    const auto file = checkpoint::load_safetensors(folder_ / "run/checkpoints/swa.safetensors");
     expect_close({file.begin(), file.end()}, mean);
     expect_close(raw(options_), trained);
     EXPECT_FALSE(saved(options_).at("0.weight").equal(trained.at("0.weight"))) << "the EMA";
@@ -90,7 +90,7 @@ TEST_F(SwaRun, ARunGoesOnFromACheckpointThatWasSavedAfterFit) {
     });
     const auto average = saved(options);
     for (const char* name : {"whole", "weights"}) {
-      const auto list = load_weights(ended / name);
+      const auto list = checkpoint::load_weights(ended / name);
       expect_same({list.begin(), list.end()}, has_ema ? average : mean);
     }
     options.trainer.max_epochs = 7;

@@ -44,7 +44,7 @@ class TrainerCalls : public testing::Test {
     });
     return result;
   }
-  MetricValues test_on(int ranks, const data::Dataset& dataset) {
+  observe::MetricValues test_on(int ranks, const data::Dataset& dataset) {
     return on_ranks(ranks, [&](Trainer& trainer, Task& task, const comm::Group&) {
       return trainer.test(task, dataset);
     });
@@ -59,7 +59,7 @@ class TrainerCalls : public testing::Test {
   TrainOptions options_;
 };
 
-void expect_near(const MetricValues& actual, const MetricValues& expected) {
+void expect_near(const observe::MetricValues& actual, const observe::MetricValues& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
     EXPECT_EQ(actual[i].first, expected[i].first);
@@ -272,14 +272,14 @@ class Noting : public Base {
   void on_predict_epoch_end(FitContext& c) override { note("predict_epoch_end", c); }
   void on_predict_end(FitContext& c) override { note("predict_end", c); }
   void on_exception(FitContext& c, const std::exception& problem) override {
-    notes_.push_back(std::string(stage_name(c.stage)) + " " + problem.what());
+    notes_.push_back(std::string(run_mode_name(c.mode)) + " " + problem.what());
   }
 
  protected:
   void note(const std::string& what, const FitContext& context) {
     EXPECT_FALSE(context.task.module().is_training());
     EXPECT_FALSE(at::GradMode::is_enabled()) << what;
-    notes_.push_back(std::string(stage_name(context.stage)) + " " + what);
+    notes_.push_back(std::string(run_mode_name(context.mode)) + " " + what);
   }
 
   std::vector<std::string>& notes_;
@@ -296,7 +296,7 @@ class OwnSteps : public Task {
   using Task::Task;
   void test_step(const data::Batch& batch, Evaluation& evaluation) override {
     Task::test_step(batch, evaluation);
-    log("greatest", batch.inputs.max(), {.reduce = LogReduction::max, .sync_dist = true});
+    log("greatest", batch.inputs.max(), {.reduce = observe::LogReduction::max, .sync_dist = true});
   }
   at::Tensor predict_step(const data::Batch& batch) override {
     if (fails) throw std::runtime_error("nothing to say");

@@ -73,8 +73,8 @@ TEST_F(ValidationStop, IsExactWhereTheValidationEndsTheRun) {
   for (const int victim : {0, kStoppedRanks - 1}) {
     const auto name = fmt::format("rank-{}", victim);
     expect_exact(whole, name, in_step(1, victim));
-    const CheckpointReader last(find_checkpoint(folder_ / name / "run/checkpoints", "last"),
-                                victim);
+    const checkpoint::CheckpointReader last(
+        checkpoint::find_checkpoint(folder_ / name / "run/checkpoints", "last"), victim);
     EXPECT_EQ(last.read("loops.step").item<int64_t>(), 2);
     EXPECT_EQ(last.read("loops.ended_step").item<int64_t>(), 2);
     EXPECT_EQ(last.read("loops.epoch").item<int64_t>(), 0);

@@ -42,7 +42,7 @@ class LoggingTask : public Task {
   using Task::Task;
   at::Tensor training_step(const data::Batch& batch) override {
     log("greatest", batch.inputs.max(),
-        {.on_step = true, .on_epoch = true, .reduce = LogReduction::max});
+        {.on_step = true, .on_epoch = true, .reduce = observe::LogReduction::max});
     log("mean", batch.inputs.mean(), {.on_epoch = true, .sync_dist = true});
     return Task::training_step(batch);
   }

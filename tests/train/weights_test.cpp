@@ -4,15 +4,16 @@
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
+#include "tests/checkpoint/saved_state.h"
 #include "tests/support/errors.h"
-#include "tests/train/saved_state.h"
 #include "tests/train/waves.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
+#include "troika/checkpoint/foreign_weights.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/checkpoint/foreign_weights.h"
-#include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -42,7 +43,7 @@ class Weights : public testing::Test {
       if (stops) trainer.ask_to_stop([] { return cluster::StopRequest::save_and_stop; });
       trainer.fit(*task, waves, waves);
     });
-    return find_checkpoint(checkpoints(options), "last");
+    return checkpoint::find_checkpoint(checkpoints(options), "last");
   }
 
   static std::filesystem::path checkpoints(const TrainOptions& options) {
@@ -50,17 +51,18 @@ class Weights : public testing::Test {
   }
 
   // Expects it of a run that begins from these weights and does not move them.
-  void expect_starts_from(const std::filesystem::path& weights, const NamedTensors& expected) {
+  void expect_starts_from(const std::filesystem::path& weights,
+                          const checkpoint::NamedTensors& expected) {
     auto options = options_;
     options.run.name = "next";
     options.weights.path = weights.string();
     options.optimizer = {.name = "sgd", .lr = 1e-30};
     options.trainer.max_steps = 1;
     options.checkpoint.weights_only = false;
-    const CheckpointReader found(fit(options, 2), 0);
+    const checkpoint::CheckpointReader found(fit(options, 2), 0);
     for (const auto& [name, tensor] : expected) {
       if (name.find("running") != std::string::npos || name.ends_with("tracked")) continue;
-      EXPECT_TRUE(found.read(kModelPrefix + name).equal(tensor)) << name;
+      EXPECT_TRUE(found.read(checkpoint::kModelPrefix + name).equal(tensor)) << name;
     }
     EXPECT_EQ(found.read("loops.step").item<int64_t>(), 1) << "a run of its own";
   }
@@ -75,12 +77,12 @@ TEST_F(Weights, ANewRunStartsFromThoseOfAnyCheckpoint) {
   options_.trainer.strategy = "zero3";
   const auto saved = fit(options_, 3);
   options_.trainer.strategy = "ddp";
-  const auto expected = load_weights(saved);
+  const auto expected = checkpoint::load_weights(saved);
   ASSERT_EQ(expected.size(), 9u);
   expect_starts_from(saved, expected);
   expect_starts_from(checkpoints(options_) / "last.safetensors", expected);
   const auto exported = folder_ / "exported.safetensors";
-  save_safetensors(exported, expected);
+  checkpoint::save_safetensors(exported, expected);
   expect_starts_from(exported, expected);
 }
 
@@ -96,20 +98,20 @@ TEST_F(Weights, ARunThatGoesOnDoesNotLookAtThem) {
 TEST_F(Weights, WhatDoesNotFitIsNamedOrLeft) {
   torch::nn::Sequential given(torch::nn::Linear(3, 2), torch::nn::Linear(2, 4));
   const auto file = folder_ / "given.safetensors";
-  save_safetensors(file, model_state(*given));
+  checkpoint::save_safetensors(file, checkpoint::model_state(*given));
   torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(2, 5));
-  EXPECT_ERROR(take_weights(*net, file, true), ErrorKind::usage,
-               "[train] the tensors of " + file.string() +
+  EXPECT_ERROR(checkpoint::take_weights(*net, file, true), ErrorKind::usage,
+               "[checkpoint] the tensors of " + file.string() +
                    " do not fit the model; got `1.weight` of shape [4, 2] instead of [5, 2], "
                    "`1.bias` of shape [4] instead of [5]");
   const auto head = net->parameters()[2].clone();
-  take_weights(*net, file, false);
+  checkpoint::take_weights(*net, file, false);
   EXPECT_TRUE(net->parameters()[0].equal(given->parameters()[0]));
   EXPECT_TRUE(net->parameters()[1].equal(given->parameters()[1]));
   EXPECT_TRUE(net->parameters()[2].equal(head));
   torch::nn::Sequential other(torch::nn::Linear(7, 7));
-  EXPECT_ERROR(take_weights(*other, file, false), ErrorKind::usage,
-               "[train] no tensor of " + file.string() + " fits the model; got 0.weight, 0.bias");
+  EXPECT_ERROR(checkpoint::take_weights(*other, file, false), ErrorKind::usage,
+               "[checkpoint] no tensor of " + file.string() + " fits the model; got 0.weight, 0.bias");
 }
 
 TEST_F(Weights, AloneAreNoCheckpointToGoOnFrom) {
@@ -117,8 +119,8 @@ TEST_F(Weights, AloneAreNoCheckpointToGoOnFrom) {
   for (const char* strategy : {"ddp", "zero3"}) {
     options_.run.name = options_.trainer.strategy = strategy;
     const auto saved = fit(options_, 2);
-    for (const auto& [name, tensor] : read_index(saved).tensors) {
-      EXPECT_TRUE(name.starts_with(kModelPrefix)) << name;
+    for (const auto& [name, tensor] : checkpoint::read_index(saved).tensors) {
+      EXPECT_TRUE(name.starts_with(checkpoint::kModelPrefix)) << name;
     }
     auto options = options_;
     options.trainer.ckpt_path = "last";
@@ -126,7 +128,7 @@ TEST_F(Weights, AloneAreNoCheckpointToGoOnFrom) {
                  "[train] cannot resume from " + saved.string() +
                      "; got weights alone, expected a checkpoint of a run without "
                      "checkpoint.weights_only (model.weights starts a new run from them)");
-    expect_starts_from(saved, load_weights(saved));
+    expect_starts_from(saved, checkpoint::load_weights(saved));
   }
 }
 
@@ -163,7 +165,7 @@ TEST_F(ModelOfARun, IsNotOneOfTheZooWhereAProgramGaveAModule) {
                    fmt::format("{}", fmt::join(nn::model_names(), ", ")) +
                    " (the program that made the module can load its weights)");
   const auto again = std::make_shared<torch::nn::LinearImpl>(3, 2);
-  load_checkpoint(find_checkpoint(checkpoints(options_), "last"), *again);
+  checkpoint::load_checkpoint(checkpoint::find_checkpoint(checkpoints(options_), "last"), *again);
   EXPECT_TRUE(again->weight.equal(module->weight));
 }
 
@@ -178,7 +180,8 @@ TEST_F(ModelOfARun, IsTheZoosThatWasTrainedWhateverTheOptionsSay) {
   const auto model = nn::make_model(given);
   EXPECT_THAT(fit_and_log(std::make_shared<Task>(model)), HasSubstr("  model      mlp, 44 param"));
   EXPECT_THAT(config(), AllOf(HasSubstr("name = \"mlp\"  # "), HasSubstr("hidden_width = 7  # ")));
-  const auto again = load_from_checkpoint(find_checkpoint(checkpoints(options_), "last"));
+  const auto again =
+      load_from_checkpoint(checkpoint::find_checkpoint(checkpoints(options_), "last"));
   EXPECT_EQ(again->options()->num_classes, 2);
   // With a block more it is no longer the zoo's.
   model->add_block("more", std::make_shared<torch::nn::LinearImpl>(2, 2));
@@ -193,11 +196,12 @@ TEST_F(Weights, AModelIsMadeAgainFromItsCheckpoint) {
                     .hidden_layers = 1,
                     .hidden_width = 4};
   const auto model = nn::make_model(options_.model);
-  const auto saved = save_checkpoint(comm::local::alone(), folder_.path(),
-                                     {.model = model_state(*model), .rest = {}}, options_, {});
-  for (const auto& path : {saved, saved / kWeightsFile, folder_ / "last.safetensors"}) {
+  const auto saved = checkpoint::save_checkpoint(
+      comm::local::alone(), folder_.path(), {.model = checkpoint::model_state(*model), .rest = {}},
+      checkpoint_metadata(options_), {});
+  for (const auto& path : {saved, saved / checkpoint::kWeightsFile, folder_ / "last.safetensors"}) {
     const auto again = load_from_checkpoint(path);
-    const auto own = model_state(*model), found = model_state(*again);
+    const auto own = checkpoint::model_state(*model), found = checkpoint::model_state(*again);
     ASSERT_EQ(own.size(), found.size());
     for (size_t i = 0; i < own.size(); ++i) EXPECT_TRUE(own[i].second.equal(found[i].second));
   }

@@ -5,7 +5,8 @@
 #include <filesystem>
 
 #include "troika/base/error.h"
-#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint_options.h"
 
 namespace troika::cli {
 

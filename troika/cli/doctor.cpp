@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/checkpoint.h"
 #include "troika/cli/blas.h"
 #include "troika/cli/commands.h"
 #include "troika/cluster/environment.h"
@@ -19,8 +20,7 @@
 #include "troika/comm/flight_report.h"
 #include "troika/comm/world.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/summary.h"
+#include "troika/observe/summary.h"
 #include "troika/train/tuning/tuning_file.h"
 
 namespace troika::cli {
@@ -75,7 +75,7 @@ Json launcher() {
 
 Json examine() {
   const Blas blas = find_blas();
-  return {{"troika", train::troika_version()},
+  return {{"troika", observe::troika_version()},
           {"libtorch", compat::torch_version()},
           {"blas", {{"name", blas.name}, {"library", blas.library}, {"gflops", blas.gflops}}},
           {"onednn", at::hasMKLDNN()},
@@ -195,7 +195,7 @@ std::optional<std::filesystem::path> find_flight_records(const std::filesystem::
 
 std::optional<std::filesystem::path> run_of(const std::string& given) {
   try {
-    return train::find_run(given);
+    return checkpoint::find_run(given);
   } catch (const Error&) {
     return std::nullopt;
   }

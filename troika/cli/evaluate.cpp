@@ -7,12 +7,12 @@
 #include <memory>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
-#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/replicated_task.h"
 #include "troika/train/trainer.h"
 
@@ -39,7 +39,7 @@ WorkHere work_here(const std::string& name, const Work& work) {
   };
 }
 
-void print(const comm::Group& group, const train::MetricValues& metrics) {
+void print(const comm::Group& group, const observe::MetricValues& metrics) {
   if (group.rank() != 0) return;
   const bool is_read = ::isatty(STDOUT_FILENO) != 0;
   for (const auto& [name, number] : metrics) {
@@ -48,11 +48,11 @@ void print(const comm::Group& group, const train::MetricValues& metrics) {
   }
 }
 
-Entry add(CLI::App& app, train::Stage stage, const std::string& what, const Work& work) {
-  const std::string name = train::stage_name(stage);
+Entry add(CLI::App& app, train::RunMode mode, const std::string& what, const Work& work) {
+  const std::string name = train::run_mode_name(mode);
   auto* command = app.add_subcommand(name, what);
   const auto arguments = std::make_shared<ConfigArguments>();
-  arguments->stage = stage;
+  arguments->mode = mode;
   add_config_arguments(*command, *arguments);
   return {command, [=] {
             return run_configured(name, *arguments, command->remaining(), work_here(name, work));
@@ -61,7 +61,7 @@ Entry add(CLI::App& app, train::Stage stage, const std::string& what, const Work
 
 void predict(train::Trainer& trainer, train::Task& task, const data::Dataset& dataset,
              const std::string& ckpt, const comm::Group& group, const std::string& output) {
-  train::require_replaceable(output);
+  checkpoint::require_replaceable(output);
   const auto predictions = train::gather_predictions(group, trainer.predict(task, dataset, ckpt));
   if (group.rank() != 0) return;
   if (!predictions.defined()) {
@@ -70,20 +70,20 @@ void predict(train::Trainer& trainer, train::Task& task, const data::Dataset& da
                  .got = "no predictions",
                  .expected = "trainer.limit_predict_batches of at least one batch"});
   }
-  train::save_safetensors(output, {{"predictions", predictions}});
+  checkpoint::save_safetensors(output, {{"predictions", predictions}});
   fmt::print("{} predictions: {}\n", predictions.size(0), output);
 }
 
 }  // namespace
 
 Entry add_validate(CLI::App& app) {
-  return add(app, train::Stage::validate, "judge a checkpoint on the validation data",
+  return add(app, train::RunMode::validate, "judge a checkpoint on the validation data",
              [](auto& trainer, auto& task, const auto& dataset, const auto& ckpt,
                 const auto& group) { print(group, trainer.validate(task, dataset, ckpt)); });
 }
 
 Entry add_test(CLI::App& app) {
-  return add(app, train::Stage::test, "judge a checkpoint on the test data",
+  return add(app, train::RunMode::test, "judge a checkpoint on the test data",
              [](auto& trainer, auto& task, const auto& dataset, const auto& ckpt,
                 const auto& group) { print(group, trainer.test(task, dataset, ckpt)); });
 }
@@ -94,7 +94,7 @@ Entry add_predict(CLI::App& app) {
     std::string output;
   };
   const auto arguments = std::make_shared<Arguments>();
-  arguments->stage = train::Stage::predict;
+  arguments->mode = train::RunMode::predict;
   add_config_arguments(*command, *arguments);
   command->add_option("--output", arguments->output, "safetensors file with `predictions`")
       ->required();

@@ -17,11 +17,11 @@
 #include "troika/cli/configuration.h"
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
+#include "troika/observe/summary.h"
 #include "troika/train/limits.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/memory/remedy.h"
 #include "troika/train/resolve_plan.h"
-#include "troika/train/summary.h"
 
 namespace troika::cli {
 
@@ -260,7 +260,7 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
   if (ranks.empty()) {
     ranks.push_back(static_cast<int>(std::max<int64_t>(1, options.trainer.devices)));
   }
-  Report report{.resident_before = train::peak_resident_bytes()};
+  Report report{.resident_before = observe::peak_resident_bytes()};
   for (const int count : ranks) report.budgets[count] = budget_of(count, arguments.budget);
   warn_of_batches(options, ranks, data::count_samples(data, data::Split::train));
   train::MemoryPredictor predictor(options, *dataset);

@@ -3,9 +3,10 @@
 
 #include <memory>
 
+#include "troika/checkpoint/checkpoint.h"
 #include "troika/cli/commands.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/report/page.h"
+#include "troika/observe/report/page.h"
+#include "troika/train/options.h"
 
 namespace troika::cli {
 
@@ -15,7 +16,9 @@ Entry add_report(CLI::App& app) {
   command->add_option("RUN", *run, "folder of the run, e.g. runs/run, or a checkpoint in it")
       ->required();
   return {command, [run] {
-            fmt::print("{}\n", train::report::write_report(train::find_run(*run)).string());
+            fmt::print("{}\n", observe::report::write_report(checkpoint::find_run(*run),
+                                                             train::changed_options)
+                                   .string());
             return 0;
           }};
 }

@@ -4,9 +4,10 @@
 #include <memory>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/checkpoint.h"
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/checkpoint.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/options.h"
 
 namespace troika::cli {
@@ -39,7 +40,7 @@ int print_sample(const SampleArguments& arguments) {
   nn::ModelOptions shape = options.model;
   shape.context = options.data.context;
   const auto model = nn::make_model(shape);
-  train::load_checkpoint(arguments.checkpoint, *model);
+  checkpoint::load_checkpoint(arguments.checkpoint, *model);
   model->eval();
   torch::manual_seed(static_cast<uint64_t>(arguments.seed));
 

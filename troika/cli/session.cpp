@@ -84,7 +84,7 @@ std::string ckpt_to_judge(const train::TrainOptions& options) {
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
   command.add_option(
       "CONFIG,--config", arguments.file,
-      arguments.stage != train::Stage::fit
+      arguments.mode != train::RunMode::fit
           ? std::string("TOML file, or a checkpoint with its own options: ") + kCheckpointHelp
           : "TOML file; without one, the defaults");
   command.add_flag("--print-config", arguments.print_config,
@@ -113,7 +113,7 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
     std::cout << table.to_markdown();
     return 0;
   }
-  const bool judges = arguments.stage != train::Stage::fit;
+  const bool judges = arguments.mode != train::RunMode::fit;
   if (judges && names_checkpoint(arguments.file)) {
     read_checkpoint_configuration(table, options, arguments.file, overrides);
   } else {
@@ -128,7 +128,7 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
   const auto environment = cluster::discover();
   // Before logs of the command make a folder in the run's.
   if (judges && environment.rank == 0) {
-    train::checkpoint_to_judge(arguments.stage, train::run_folder(options), ckpt_to_judge(options));
+    train::checkpoint_to_judge(arguments.mode, train::run_folder(options), ckpt_to_judge(options));
   }
   if (environment.launcher == "none" && options.trainer.devices > 1 &&
       !train::trains_in_threads(options)) {

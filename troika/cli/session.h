@@ -10,7 +10,7 @@
 #include "troika/cluster/environment.h"
 #include "troika/comm/group.h"
 #include "troika/train/options.h"
-#include "troika/train/stage.h"
+#include "troika/train/run_mode.h"
 
 namespace CLI {
 class App;
@@ -20,8 +20,8 @@ namespace troika::cli {
 
 struct ConfigArguments {
   std::string file;
-  // For another stage than fit, CONFIG may be a checkpoint, too, and there must be one.
-  train::Stage stage = train::Stage::fit;
+  // For another mode than fit, CONFIG may be a checkpoint, too, and there must be one.
+  train::RunMode mode = train::RunMode::fit;
   bool print_config = false;
   bool describe_config = false;
   std::optional<double> shutdown_seconds;  // of processes that this one starts

@@ -4,12 +4,12 @@
 
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
-#include "troika/train/summary.h"
+#include "troika/observe/summary.h"
 
 namespace troika::cli {
 
 std::string versions() {
-  return "troika " + train::troika_version() + ", LibTorch " + compat::torch_version();
+  return "troika " + observe::troika_version() + ", LibTorch " + compat::torch_version();
 }
 
 Entry add_version(CLI::App& app) {

@@ -8,12 +8,13 @@
 #include <memory>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/checkpoint/foreign_weights.h"
+#include "troika/checkpoint/hugging_face.h"
+#include "troika/checkpoint/model_sizes.h"
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/foreign_weights.h"
-#include "troika/train/checkpoint/hugging_face.h"
-#include "troika/train/checkpoint/model_sizes.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/options.h"
 
 namespace troika::cli {
@@ -25,7 +26,7 @@ struct Files {
   std::string to;
 };
 
-void report(const Files& files, const train::NamedTensors& tensors) {
+void report(const Files& files, const checkpoint::NamedTensors& tensors) {
   int64_t numbers = 0;
   for (const auto& [name, tensor] : tensors) numbers += tensor.numel();
   fmt::print("{}: {} tensors, {} numbers\n", files.to, tensors.size(), numbers);
@@ -39,17 +40,17 @@ int export_weights(Files files, const std::string& hf) {
                  .got = hf.empty() ? "neither OUT nor --hf" : "OUT and --hf",
                  .expected = "OUT, a file, or --hf=DIR"});
   }
-  const auto tensors = train::load_weights(files.from);
+  const auto tensors = checkpoint::load_weights(files.from);
   if (!hf.empty()) {
     const auto options = train::read_checkpoint_options(files.from);
-    train::save_hugging_face(hf, tensors, options.model);
+    checkpoint::save_hugging_face(hf, tensors, options.model);
     files.to = (std::filesystem::path(hf) / "model.safetensors").string();
     report(files, tensors);
     return 0;
   }
-  train::require_replaceable(files.to);
+  checkpoint::require_replaceable(files.to);
   // Without this key, Hugging Face's transformers refuse a file.
-  train::save_safetensors(files.to, tensors, {{"format", "pt"}});
+  checkpoint::save_safetensors(files.to, tensors, {{"format", "pt"}});
   report(files, tensors);
   return 0;
 }
@@ -61,18 +62,18 @@ int import_weights(const Files& files, const std::string& model_name,
   auto& model_options = options.model;
   for (auto* size : {&model_options.hidden_layers, &model_options.hidden_width,
                      &model_options.layers, &model_options.heads, &model_options.width}) {
-    *size = train::kFromFile;
+    *size = checkpoint::kFromFile;
   }
   for (const auto& argument : more) table.set_argument(argument);
   model_options.name = model_name;
-  const auto given = train::load_safetensors(files.from);
-  train::take_sizes(model_options, given, files.from);
+  const auto given = checkpoint::load_safetensors(files.from);
+  checkpoint::take_sizes(model_options, given, files.from);
   options.data.context = options.model.context;
-  train::require_replaceable(files.to);
+  checkpoint::require_replaceable(files.to);
   const auto model = nn::make_model(options.model);
-  const auto own = train::model_state(*model);
-  train::load_into(own, train::adapt_foreign(given, own, files.from), files.from);
-  train::save_weights(files.to, own, options, {});
+  const auto own = checkpoint::model_state(*model);
+  checkpoint::load_into(own, checkpoint::adapt_foreign(given, own, files.from), files.from);
+  checkpoint::save_weights(files.to, own, train::checkpoint_metadata(options), {});
   report(files, own);
   return 0;
 }

@@ -104,11 +104,11 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 
 void GradScaler::unscale(FlatOptimizer& optimizer) {
   if (!options_.enabled) return;
-  const Stage stage = progress_[&optimizer].stage;
-  if (stage == Stage::unscaled) {
+  const State state = progress_[&optimizer].state;
+  if (state == State::unscaled) {
     refuse({.what = "unscale() has already been called on this optimizer since the last update()"});
   }
-  if (stage == Stage::stepped) refuse({.what = "unscale() is being called after step()"});
+  if (state == State::stepped) refuse({.what = "unscale() is being called after step()"});
 
   const at::NoGradGuard no_grad;
   const auto inverse = static_cast<float>(1.0 / static_cast<double>(scale_));
@@ -131,7 +131,7 @@ void GradScaler::unscale(FlatOptimizer& optimizer) {
     refuse({.what = "no parameter of this optimizer has a gradient",
             .hint = "call backward() on a scaled loss before unscale() or step()"});
   }
-  progress_[&optimizer] = {Stage::unscaled, overflowed};
+  progress_[&optimizer] = {State::unscaled, overflowed};
 }
 
 bool GradScaler::step(FlatOptimizer& optimizer) {
@@ -139,19 +139,19 @@ bool GradScaler::step(FlatOptimizer& optimizer) {
     optimizer.step();
     return true;
   }
-  if (progress_[&optimizer].stage == Stage::stepped) {
+  if (progress_[&optimizer].state == State::stepped) {
     refuse({.what = "step() has already been called since the last update()"});
   }
-  if (progress_[&optimizer].stage == Stage::ready) unscale(optimizer);
+  if (progress_[&optimizer].state == State::ready) unscale(optimizer);
   Progress& progress = progress_[&optimizer];
   if (!progress.overflowed) optimizer.step();
-  progress.stage = Stage::stepped;
+  progress.state = State::stepped;
   return !progress.overflowed;
 }
 
 void GradScaler::update() {
   if (!options_.enabled) return;
-  const auto was_checked = [](const auto& entry) { return entry.second.stage != Stage::ready; };
+  const auto was_checked = [](const auto& entry) { return entry.second.state != State::ready; };
   if (std::none_of(progress_.begin(), progress_.end(), was_checked)) {
     refuse({.what = "no optimizer was unscaled or stepped since the last update()"});
   }

@@ -61,9 +61,9 @@ class GradScaler {
   void load_state(const NamedTensors& state);
 
  private:
-  enum class Stage { ready, unscaled, stepped };
+  enum class State { ready, unscaled, stepped };
   struct Progress {
-    Stage stage = Stage::ready;
+    State state = State::ready;
     bool overflowed = false;
   };
 

@@ -6,13 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "troika/train/checkpoint/safetensors.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/train/hooks.h"
 
-namespace troika::train {
-
+namespace troika::checkpoint {
 class CheckpointReader;
 struct RankState;
+}  // namespace troika::checkpoint
+
+namespace troika::train {
 
 class Callback : public Hooks {
  public:
@@ -27,12 +29,13 @@ class Callback : public Hooks {
 
   // The state that its further course depends on, between passes, without what the checkpoint being
   // written would add. Entries with boxes are parts of tensors that ranks have between them.
-  virtual NamedTensors state() const { return {}; }
+  virtual checkpoint::NamedTensors state() const { return {}; }
   // Takes what state() gave, which `saved` has in whole under the names with `prefix` before them;
   // not called where it has nothing of this callback.
-  virtual void load_state(const CheckpointReader& /*saved*/, const std::string& /*prefix*/) {}
+  virtual void load_state(const checkpoint::CheckpointReader& /*saved*/,
+                          const std::string& /*prefix*/) {}
   // May put other tensors in place of the model that a checkpoint is about to hold.
-  virtual void replace_model(RankState&) const {}
+  virtual void replace_model(checkpoint::RankState&) const {}
   // All states of a checkpoint were taken, whoever asked for it.
   virtual void on_save_checkpoint(FitContext&) {}
   // It was written. With checkpoint.async that is some passes later, and not at the same pass on

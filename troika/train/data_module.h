@@ -2,12 +2,12 @@
 #pragma once
 
 #include "troika/data/dataset.h"
-#include "troika/train/stage.h"
+#include "troika/train/run_mode.h"
 
 namespace troika::train {
 
 // For each call of the trainer, in this order: prepare_data(), setup(), the data sets that its
-// stage needs, the stage, teardown().
+// mode needs, the mode, teardown().
 class DataModule {
  public:
   virtual ~DataModule() = default;
@@ -16,9 +16,9 @@ class DataModule {
   // convert. What it leaves in memory the other ranks do not see.
   virtual void prepare_data() {}
   // On every rank: to read what was prepared.
-  virtual void setup(Stage) {}
-  // On every rank, also where the stage has failed.
-  virtual void teardown(Stage) {}
+  virtual void setup(RunMode) {}
+  // On every rank, also where the mode has failed.
+  virtual void teardown(RunMode) {}
 
   // Must live until teardown(). fit() takes the first two, the others the one of their name. Each
   // throws Error(usage) unless overridden.

@@ -5,21 +5,23 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint_options.h"
 
 namespace troika::train {
 
-EndedRun::EndedRun(const comm::Group& group, const TrainOptions& options, RankState state,
-                   const CheckpointInfo& info)
+EndedRun::EndedRun(const comm::Group& group, const TrainOptions& options,
+                   checkpoint::RankState state, const checkpoint::CheckpointInfo& info)
     : group_(group), options_(options), state_(std::move(state)), info_(info) {
-  for (const auto& [name, tensor] : state_.model) checksums_.push_back(chunk_checksums(tensor));
+  for (const auto& [name, tensor] : state_.model)
+    checksums_.push_back(checkpoint::chunk_checksums(tensor));
 }
 
 std::string EndedRun::changed() const {
   for (size_t i = 0; i < checksums_.size(); ++i) {
     const auto& [name, tensor] = state_.model[i];
-    if (chunk_checksums(tensor) != checksums_[i]) return name;
+    if (checkpoint::chunk_checksums(tensor) != checksums_[i]) return name;
   }
   return {};
 }
@@ -35,9 +37,9 @@ std::filesystem::path EndedRun::save(const std::filesystem::path& path, bool wei
                  .expected = "the weights that fit() left",
                  .hint = "save before other weights are loaded, as by test() of a checkpoint"});
   }
-  RankState saved = state_;
-  if (weights_only) keep_weights(saved);
-  return write_checkpoint(group_, path, saved, options_, info_);
+  checkpoint::RankState saved = state_;
+  if (weights_only) checkpoint::keep_weights(saved);
+  return checkpoint::write_checkpoint(group_, path, saved, checkpoint_metadata(options_), info_);
 }
 
 }  // namespace troika::train

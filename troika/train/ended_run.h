@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "troika/checkpoint/checkpoint.h"
 #include "troika/comm/group.h"
-#include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/options.h"
 
 namespace troika::train {
@@ -17,8 +17,8 @@ namespace troika::train {
 // by the constructor and by save(), on the host.
 class EndedRun {
  public:
-  EndedRun(const comm::Group& group, const TrainOptions& options, RankState state,
-           const CheckpointInfo& info);
+  EndedRun(const comm::Group& group, const TrainOptions& options, checkpoint::RankState state,
+           const checkpoint::CheckpointInfo& info);
 
   // As Trainer::save_checkpoint(). Throws Error(usage) on all ranks where the module's weights are
   // not what they were on one of them.
@@ -30,8 +30,8 @@ class EndedRun {
 
   comm::Group group_;
   TrainOptions options_;
-  RankState state_;
-  CheckpointInfo info_;
+  checkpoint::RankState state_;
+  checkpoint::CheckpointInfo info_;
   std::vector<std::vector<uint32_t>> checksums_;  // of the chunks of each tensor of the model
 };
 

@@ -8,10 +8,10 @@
 #include <memory>
 #include <optional>
 
+#include "troika/checkpoint/checkpoint.h"
 #include "troika/comm/mesh_groups.h"
 #include "troika/data/batch.h"
 #include "troika/layout/plan.h"
-#include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/evaluator.h"
 
 namespace troika {
@@ -21,11 +21,17 @@ namespace troika::parallel {
 class ParameterStore;
 }
 
+namespace troika::checkpoint {
+class CheckpointReader;
+}
+
+namespace troika::observe {
+class StepTimes;
+}
+
 namespace troika::train {
 
-class CheckpointReader;
 class Optimization;
-class StepTimes;
 class Task;
 struct TrainOptions;
 
@@ -79,14 +85,14 @@ class Engine : public Evaluator {
   // The state of this rank that the next micro-batch depends on: its shards, and whole tensors.
   // `in_step`: with the gradients of the step's micro-batches so far. Tensors may share memory with
   // this object. Does not communicate.
-  virtual RankState state(bool in_step) const = 0;
+  virtual checkpoint::RankState state(bool in_step) const = 0;
   // Loads what state() gave, on any number of ranks of any strategy with the same states: of what
   // ranks share out this rank's parts alone are read. `gradients` are those of an unfinished step.
   // Does not communicate: what it returns is to be called then, on all ranks; it blocks, and the
   // module takes what was read. Throws Error(usage) where states that follow the order of weights
   // in memory are of another one, and for what does not fit.
-  [[nodiscard]] virtual std::function<void()> load(const CheckpointReader& saved,
-                                                   const NamedTensors& gradients) = 0;
+  [[nodiscard]] virtual std::function<void()> load(const checkpoint::CheckpointReader& saved,
+                                                   const checkpoint::NamedTensors& gradients) = 0;
   // For what ends before the first micro-batch: where ranks share parameters out, the module gets
   // all of them again. Where that fails, as another rank is gone, a warning says so.
   virtual void try_to_make_whole() = 0;
@@ -103,7 +109,7 @@ struct EngineSetup {
   const comm::MeshGroups& groups;  // those of the plan's mesh
   int64_t steps = 0;               // of the whole run; 0: it ends by the clock
   int64_t global_batch = 0;        // samples of a micro-batch over all ranks
-  StepTimes& times;                // of the steps
+  observe::StepTimes& times;       // of the steps
   Trace* trace = nullptr;          // may be null
   // Called once gradients and the learning rate of a step are there.
   std::function<void()> before_step = [] {};

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/state.h"
 #include "troika/nn/weight_layout.h"
-#include "troika/train/checkpoint/reader.h"
 #include "troika/train/task.h"
 
 namespace troika::train {
@@ -24,8 +24,8 @@ constexpr const char* kExchange = "exchange.";
 constexpr const char* kMemoryFormat = "memory_format";
 constexpr const char* kWeightLayout = "weight_layout";
 
-NamedTensors stepped(const Optimization& optimization) {
-  NamedTensors result;
+checkpoint::NamedTensors stepped(const Optimization& optimization) {
+  checkpoint::NamedTensors result;
   for (const auto& parameter : optimization.parameters()) {
     result.emplace_back(parameter.name, parameter.tensor, parameter.box);
   }
@@ -34,12 +34,13 @@ NamedTensors stepped(const Optimization& optimization) {
 
 }  // namespace
 
-RankState EngineState::state(bool in_step) const {
+checkpoint::RankState EngineState::state(bool in_step) const {
   const auto masters = parts_.optimization.masters();
   const bool in_parts =
       parts_.exchange.shares_parameters() || (parts_.exchange.has_pieces() && !masters.empty());
-  RankState result{
-      .model = model_state(parts_.task.module(), in_parts ? stepped(parts_.optimization) : masters),
+  checkpoint::RankState result{
+      .model = checkpoint::model_state(parts_.task.module(),
+                                       in_parts ? stepped(parts_.optimization) : masters),
       .rest = {}};
   state::append(result.rest, kOptimizer, parts_.optimization.state());
   state::append(result.rest, kExchange, parts_.exchange.state());
@@ -69,7 +70,7 @@ nn::WeightLayout EngineState::states_layout() const {
 
 // Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
 // everything else is saved by its dimensions.
-void EngineState::require_readable(const CheckpointReader& saved) const {
+void EngineState::require_readable(const checkpoint::CheckpointReader& saved) const {
   const bool follows_memory =
       parts_.recipe.optimizer.name == "adamw_8bit" || parts_.plan.compression.codec != "none";
   if (!follows_memory) return;
@@ -94,17 +95,17 @@ void EngineState::require_readable(const CheckpointReader& saved) const {
           nn::weight_layout_name(states_layout()));
 }
 
-void EngineState::load_model(const CheckpointReader& saved) {
-  const auto own = model_state(parts_.task.module());
-  Shapes shapes, saved_shapes;
+void EngineState::load_model(const checkpoint::CheckpointReader& saved) {
+  const auto own = checkpoint::model_state(parts_.task.module());
+  checkpoint::Shapes shapes, saved_shapes;
   for (const auto& [name, tensor] : own) shapes.emplace_back(name, tensor.sizes().vec());
-  for (const auto& name : saved.names(kModelPrefix)) {
-    saved_shapes.emplace_back(name.substr(std::string_view(kModelPrefix).size()),
+  for (const auto& name : saved.names(checkpoint::kModelPrefix)) {
+    saved_shapes.emplace_back(name.substr(std::string_view(checkpoint::kModelPrefix).size()),
                               saved.shape(name));
   }
-  require_fit(shapes, saved_shapes, saved.path().string());
+  checkpoint::require_fit(shapes, saved_shapes, saved.path().string());
   const auto key = [&](const std::string& name) {
-    return (saved.has(kRawPrefix + name) ? kRawPrefix : kModelPrefix) + name;
+    return (saved.has(kRawPrefix + name) ? kRawPrefix : checkpoint::kModelPrefix) + name;
   };
   const at::NoGradGuard no_grad;
   std::set<std::string> done;
@@ -126,8 +127,8 @@ void EngineState::load_model(const CheckpointReader& saved) {
   }
 }
 
-std::function<void()> EngineState::load(const CheckpointReader& saved,
-                                        const NamedTensors& gradients) {
+std::function<void()> EngineState::load(const checkpoint::CheckpointReader& saved,
+                                        const checkpoint::NamedTensors& gradients) {
   require_readable(saved);
   parts_.learning_rate.load(saved);
   load_model(saved);
@@ -136,7 +137,8 @@ std::function<void()> EngineState::load(const CheckpointReader& saved,
       [this, exchange = saved.read_all(kExchange), gradients] { take_loaded(exchange, gradients); };
 }
 
-void EngineState::take_loaded(const NamedTensors& exchange, const NamedTensors& gradients) {
+void EngineState::take_loaded(const checkpoint::NamedTensors& exchange,
+                              const checkpoint::NamedTensors& gradients) {
   parts_.exchange.spread_parameters();
   std::vector<at::Tensor> buffers;
   for (const auto& buffer : parts_.task.module().buffers()) buffers.push_back(buffer.clone());

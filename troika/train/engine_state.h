@@ -7,17 +7,20 @@
 #include <map>
 #include <string>
 
+#include "troika/checkpoint/checkpoint.h"
 #include "troika/layout/plan.h"
 #include "troika/parallel/exchange.h"
-#include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/learning_rate.h"
 #include "troika/train/optimization.h"
 #include "troika/train/optimizer_recipe.h"
 #include "troika/train/placement.h"
 
+namespace troika::checkpoint {
+class CheckpointReader;
+}
+
 namespace troika::train {
 
-class CheckpointReader;
 class Task;
 
 // Names in checkpoints of gradients of a step's micro-batches so far, which are different on all
@@ -44,16 +47,18 @@ class EngineState {
   explicit EngineState(const EngineParts& parts) : parts_(parts) {}
 
   // Engine::state() and load().
-  RankState state(bool in_step) const;
-  std::function<void()> load(const CheckpointReader& saved, const NamedTensors& gradients);
+  checkpoint::RankState state(bool in_step) const;
+  std::function<void()> load(const checkpoint::CheckpointReader& saved,
+                             const checkpoint::NamedTensors& gradients);
 
  private:
   // In which order weights lie in memory, for states that follow it: shards are of contiguous ones.
   at::MemoryFormat states_format() const;
   nn::WeightLayout states_layout() const;
-  void require_readable(const CheckpointReader& saved) const;
-  void load_model(const CheckpointReader& saved);
-  void take_loaded(const NamedTensors& exchange, const NamedTensors& gradients);
+  void require_readable(const checkpoint::CheckpointReader& saved) const;
+  void load_model(const checkpoint::CheckpointReader& saved);
+  void take_loaded(const checkpoint::NamedTensors& exchange,
+                   const checkpoint::NamedTensors& gradients);
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);
 
   const EngineParts parts_;

@@ -8,10 +8,10 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/index.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/replicas.h"
-#include "troika/train/checkpoint/index.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/evaluation_loop.h"
 #include "troika/train/limits.h"
 #include "troika/train/summary_text.h"
@@ -49,9 +49,9 @@ std::string describe(const std::vector<int64_t>& layout) {
 }
 
 // The first error matters more.
-void try_to_tear_down(DataModule& data, Stage stage) {
+void try_to_tear_down(DataModule& data, RunMode mode) {
   try {
-    data.teardown(stage);
+    data.teardown(mode);
   } catch (const std::exception& problem) {
     log::error("in teardown: {}", problem.what());
   }
@@ -59,32 +59,32 @@ void try_to_tear_down(DataModule& data, Stage stage) {
 
 }  // namespace
 
-std::filesystem::path checkpoint_to_judge(Stage stage, const std::filesystem::path& folder,
+std::filesystem::path checkpoint_to_judge(RunMode mode, const std::filesystem::path& folder,
                                           const std::string& ckpt) {
   const auto checkpoints = folder / "checkpoints";
-  auto found = find_checkpoint(checkpoints, ckpt);
+  auto found = checkpoint::find_checkpoint(checkpoints, ckpt);
   if (!found.empty()) return found;
   throw Error("train", ErrorKind::usage,
-              {.what = fmt::format("cannot {} the {} checkpoint", stage_name(stage), ckpt),
+              {.what = fmt::format("cannot {} the {} checkpoint", run_mode_name(mode), ckpt),
                .got = fmt::format("none in {}", checkpoints.string()),
                .expected = "those of a run that was trained",
                .hint = "run.folder and run.name say which run"});
 }
 
-void Trainer::load_weights(Stage stage, Task& task, const std::string& ckpt) const {
+void Trainer::load_weights(RunMode mode, Task& task, const std::string& ckpt) const {
   if (!ckpt.empty() && group_.rank() == 0) {
-    const auto from = checkpoint_to_judge(stage, folder(), ckpt);
-    load_checkpoint(from, task.module());
+    const auto from = checkpoint_to_judge(mode, folder(), ckpt);
+    checkpoint::load_checkpoint(from, task.module());
     log::info("weights of {}", from.string());
   }
   parallel::make_same(group_, task.module(), /*copy_state=*/true);
 }
 
 template <typename Body>
-void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
+void Trainer::evaluate(RunMode mode, Task& task, const data::Dataset& dataset,
                        const std::string& ckpt, const Body& body) {
   const int64_t batches =
-      evaluated_batches(options_, stage, dataset.size(), global_batch(options_, group_.size()));
+      evaluated_batches(options_, mode, dataset.size(), global_batch(options_, group_.size()));
   if (signals_ && stopped_by_ != cluster::StopRequest::none) return;  // the program is to end
   stopped_by_ = cluster::StopRequest::none;
   if (batches == 0) return;
@@ -93,12 +93,12 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
   settle_randomness(options_, group_);
   task.make_values();
   placement.place(task.module());
-  load_weights(stage, task, ckpt);
+  load_weights(mode, task, ckpt);
   // The module is whole on every rank.
   const comm::MeshGroups groups(group_, layout::Mesh(layout::Axis::data, group_.size()));
   const Loops beginning;
-  MetricLog log(group_, MetricLog::Stage::evaluation);
-  FitContext context{.stage = stage,
+  observe::MetricLog log(group_, observe::MetricLog::Phase::evaluation);
+  FitContext context{.mode = mode,
                      .options = options_,
                      .group = group_,
                      .groups = groups,
@@ -106,13 +106,13 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
                      .task = task,
                      .at = beginning,
                      .log = &log};
-  std::optional<Profile> profile;
+  std::optional<observe::Profile> profile;
   if (!options_.trainer.profiler.empty()) profile.emplace();
   const HookCalls hooks(context, callbacks_, profile ? &*profile : nullptr);
   try {
     Stop stop(group_, question_, /*keeps_time=*/false);
     WholeModelEvaluator evaluator(task, placement);
-    EvaluationLoop loop(stage, context, evaluator, dataset, batches, stop);
+    EvaluationLoop loop(mode, context, evaluator, dataset, batches, stop);
     body(loop, hooks, log);
     stopped_by_ = stop.asked();
   } catch (const std::exception& problem) {
@@ -121,45 +121,47 @@ void Trainer::evaluate(Stage stage, Task& task, const data::Dataset& dataset,
     throw;
   }
   task.log_to(nullptr, 1);
-  if (profile && group_.rank() == 0) profile->report(folder(), stage_name(stage));
+  if (profile && group_.rank() == 0) profile->report(folder(), run_mode_name(mode));
 }
 
-MetricValues Trainer::metrics(Stage stage, Task& task, const data::Dataset& dataset,
-                              const std::string& ckpt) {
-  MetricValues result;
-  evaluate(stage, task, dataset, ckpt,
-           [&](EvaluationLoop& loop, const HookCalls& hooks, MetricLog& log) {
+observe::MetricValues Trainer::metrics(RunMode mode, Task& task, const data::Dataset& dataset,
+                                       const std::string& ckpt) {
+  observe::MetricValues result;
+  evaluate(mode, task, dataset, ckpt,
+           [&](EvaluationLoop& loop, const HookCalls& hooks, observe::MetricLog& log) {
              loop.run(hooks, log, [&](const EvaluationLoop::Result& reduced) {
-               result = reduced.metrics(stage);
+               result = reduced.metrics(mode);
                const auto& logged = reduced.row.values;
                result.insert(result.end(), logged.begin(), logged.end());
              });
            });
   if (group_.rank() == 0 && options_.trainer.enable_model_summary && !result.empty()) {
-    log::info("{}", describe(stage, result));
+    log::info("{}", describe(mode, result));
   }
   return result;
 }
 
-MetricValues Trainer::validate(Task& task, const data::Dataset& dataset, const std::string& ckpt) {
-  return metrics(Stage::validate, task, dataset, ckpt);
+observe::MetricValues Trainer::validate(Task& task, const data::Dataset& dataset,
+                                        const std::string& ckpt) {
+  return metrics(RunMode::validate, task, dataset, ckpt);
 }
 
-MetricValues Trainer::test(Task& task, const data::Dataset& dataset, const std::string& ckpt) {
-  return metrics(Stage::test, task, dataset, ckpt);
+observe::MetricValues Trainer::test(Task& task, const data::Dataset& dataset,
+                                    const std::string& ckpt) {
+  return metrics(RunMode::test, task, dataset, ckpt);
 }
 
 at::Tensor Trainer::predict(Task& task, const data::Dataset& dataset, const std::string& ckpt) {
   at::Tensor result;
-  evaluate(Stage::predict, task, dataset, ckpt,
-           [&](EvaluationLoop& loop, const HookCalls& hooks, MetricLog&) {
+  evaluate(RunMode::predict, task, dataset, ckpt,
+           [&](EvaluationLoop& loop, const HookCalls& hooks, observe::MetricLog&) {
              result = loop.predict(hooks);
            });
   return result;
 }
 
 template <typename Body>
-auto Trainer::with(DataModule& data, Stage stage, const Body& body) {
+auto Trainer::with(DataModule& data, RunMode mode, const Body& body) {
   const auto& nodes = group_.nodes();
   const auto own = nodes.begin() + group_.rank();
   const bool is_first_of_node = std::find(nodes.begin(), own, *own) == own;
@@ -167,33 +169,33 @@ auto Trainer::with(DataModule& data, Stage stage, const Body& body) {
   group_.barrier({.label = "prepare_data"});
   const auto result = [&] {
     try {
-      data.setup(stage);
+      data.setup(mode);
       return body();
     } catch (...) {
-      try_to_tear_down(data, stage);
+      try_to_tear_down(data, mode);
       throw;
     }
   }();
-  data.teardown(stage);
+  data.teardown(mode);
   return result;
 }
 
-RunSummary Trainer::fit(Task& task, DataModule& data) {
+observe::RunSummary Trainer::fit(Task& task, DataModule& data) {
   const auto claimed = begin_run();
-  return with(data, Stage::fit,
+  return with(data, RunMode::fit,
               [&] { return fit_claimed(task, data.train_dataset(), data.val_dataset()); });
 }
 
-MetricValues Trainer::validate(Task& task, DataModule& data, const std::string& ckpt) {
-  return with(data, Stage::validate, [&] { return validate(task, data.val_dataset(), ckpt); });
+observe::MetricValues Trainer::validate(Task& task, DataModule& data, const std::string& ckpt) {
+  return with(data, RunMode::validate, [&] { return validate(task, data.val_dataset(), ckpt); });
 }
 
-MetricValues Trainer::test(Task& task, DataModule& data, const std::string& ckpt) {
-  return with(data, Stage::test, [&] { return test(task, data.test_dataset(), ckpt); });
+observe::MetricValues Trainer::test(Task& task, DataModule& data, const std::string& ckpt) {
+  return with(data, RunMode::test, [&] { return test(task, data.test_dataset(), ckpt); });
 }
 
 at::Tensor Trainer::predict(Task& task, DataModule& data, const std::string& ckpt) {
-  return with(data, Stage::predict, [&] { return predict(task, data.predict_dataset(), ckpt); });
+  return with(data, RunMode::predict, [&] { return predict(task, data.predict_dataset(), ckpt); });
 }
 
 at::Tensor gather_predictions(const comm::Group& group, const at::Tensor& share) {

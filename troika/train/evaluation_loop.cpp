@@ -11,7 +11,7 @@
 #include "troika/compat/torch.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
-#include "troika/train/progress.h"
+#include "troika/observe/progress.h"
 #include "troika/train/step_error.h"
 #include "troika/train/trainer.h"
 
@@ -47,8 +47,8 @@ constexpr StageHooks kTestHooks{{"on_test_start", &Hooks::on_test_start},
                                 {"on_test_epoch_end", &Hooks::on_test_epoch_end},
                                 {"on_test_end", &Hooks::on_test_end}};
 
-const StageHooks& hooks_of(Stage stage) {
-  return stage == Stage::test ? kTestHooks : kValidationHooks;
+const StageHooks& hooks_of(RunMode mode) {
+  return mode == RunMode::test ? kTestHooks : kValidationHooks;
 }
 
 int64_t divide_up(int64_t a, int64_t b) {
@@ -65,17 +65,17 @@ void check_prediction(const at::Tensor& prediction, int64_t samples) {
 
 }  // namespace
 
-MetricValues EvaluationLoop::Result::metrics(Stage stage) const {
-  const std::string prefix = stage == Stage::test ? "test/" : "validation/";
-  MetricValues metrics;
+observe::MetricValues EvaluationLoop::Result::metrics(RunMode mode) const {
+  const std::string prefix = mode == RunMode::test ? "test/" : "validation/";
+  observe::MetricValues metrics;
   if (loss) metrics.emplace_back(prefix + "loss", *loss);
   if (accuracy) metrics.emplace_back(prefix + "accuracy", *accuracy);
   return metrics;
 }
 
-EvaluationLoop::EvaluationLoop(Stage stage, FitContext& context, Evaluator& evaluator,
+EvaluationLoop::EvaluationLoop(RunMode mode, FitContext& context, Evaluator& evaluator,
                                const data::Dataset& dataset, int64_t batches, Stop& stop)
-    : stage_(stage),
+    : mode_(mode),
       context_(context),
       evaluator_(evaluator),
       dataset_(dataset),
@@ -97,7 +97,7 @@ bool EvaluationLoop::for_each_batch(const std::string& label,
       {}, loader_options(options));
   // The rank with most samples has so many batches; all ranks must ask alike.
   const int64_t most = divide_up(divide_up(samples, replicas.size()), own_batch);
-  std::optional<ProgressBar> progress;
+  std::optional<observe::ProgressBar> progress;
   if (context_.group.rank() == 0 && options.trainer.enable_progress_bar) {
     progress.emplace();
     progress->start(label, most);
@@ -114,14 +114,15 @@ bool EvaluationLoop::for_each_batch(const std::string& label,
   return true;
 }
 
-std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, MetricLog& log) {
-  const auto& of = hooks_of(stage_);
+std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks,
+                                                   observe::MetricLog& log) {
+  const auto& of = hooks_of(mode_);
   const auto call = [&](const BatchHook& hook, const data::Batch& batch) {
     if (hooks) hooks->call(hook.name, hook.function, batch);
   };
   Task& task = context_.task;
   Evaluation evaluation;
-  const bool is_test = stage_ == Stage::test;
+  const bool is_test = mode_ == RunMode::test;
   const char* label = !hooks ? "sanity check" : is_test ? "test" : "validation";
   const char* where = !hooks    ? "validation_step (sanity check)"
                       : is_test ? "test_step"
@@ -131,7 +132,7 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
     task.log_to(&log, batch.size());
     call(of.batch_start, batch);
     with_plain_errors(
-        where, [&] { evaluator_.evaluate(stage_, batch, evaluation); }, &batch);
+        where, [&] { evaluator_.evaluate(mode_, batch, evaluation); }, &batch);
     call(of.batch_end, batch);
   });
   if (is_whole) return evaluation;
@@ -140,7 +141,7 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks, Metri
 }
 
 EvaluationLoop::Result EvaluationLoop::result_of(const Evaluation& evaluation,
-                                                 MetricLog& log) const {
+                                                 observe::MetricLog& log) const {
   Result result{
       .loss = evaluation.loss.value_if_any(context_.groups.data(), "evaluation loss"),
       .accuracy = evaluation.accuracy.value_if_any(context_.groups.data(), "evaluation accuracy"),
@@ -149,23 +150,23 @@ EvaluationLoop::Result EvaluationLoop::result_of(const Evaluation& evaluation,
   return result;
 }
 
-MetricValues EvaluationLoop::rehearse(MetricLog& log) {
+observe::MetricValues EvaluationLoop::rehearse(observe::MetricLog& log) {
   const at::NoGradGuard no_grad;
   context_.task.module().eval();
-  MetricValues metrics;
+  observe::MetricValues metrics;
   if (const auto evaluation = evaluate(nullptr, log)) {
     const auto result = result_of(*evaluation, log);
-    metrics = result.metrics(stage_);
+    metrics = result.metrics(mode_);
     metrics.insert(metrics.end(), result.row.common.begin(), result.row.common.end());
   }
   log.clear();
   return metrics;
 }
 
-bool EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
+bool EvaluationLoop::run(const HookCalls& hooks, observe::MetricLog& log,
                          const std::function<void(const Result&)>& take) {
   const at::NoGradGuard no_grad;
-  const auto& of = hooks_of(stage_);
+  const auto& of = hooks_of(mode_);
   const auto call = [&](const Hook& hook) { hooks.call(hook.name, hook.function); };
   context_.log = &log;
   context_.task.module().eval();
@@ -173,7 +174,7 @@ bool EvaluationLoop::run(const HookCalls& hooks, MetricLog& log,
   call(of.epoch_start);
   const auto evaluation = evaluate(&hooks, log);
   if (!evaluation) {
-    if (stage_ == Stage::validate) {
+    if (mode_ == RunMode::validate) {
       hooks.call("on_validation_interrupted", &Hooks::on_validation_interrupted);
     }
     return false;

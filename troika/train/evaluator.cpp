@@ -5,10 +5,10 @@
 
 namespace troika::train {
 
-void WholeModelEvaluator::evaluate(Stage stage, const data::Batch& batch, Evaluation& sums) {
+void WholeModelEvaluator::evaluate(RunMode mode, const data::Batch& batch, Evaluation& sums) {
   const nn::Autocast autocast(placement_.precision, placement_.device.type());
   const auto placed = placement_.place(batch);
-  stage == Stage::test ? task_.test_step(placed, sums) : task_.validation_step(placed, sums);
+  mode == RunMode::test ? task_.test_step(placed, sums) : task_.validation_step(placed, sums);
 }
 
 at::Tensor WholeModelEvaluator::predict(const data::Batch& batch) {

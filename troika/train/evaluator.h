@@ -5,7 +5,7 @@
 
 #include "troika/data/batch.h"
 #include "troika/train/placement.h"
-#include "troika/train/stage.h"
+#include "troika/train/run_mode.h"
 
 namespace troika::train {
 
@@ -19,9 +19,9 @@ class Evaluator {
   virtual ~Evaluator() = default;
   // Where it computes, and in what number type.
   virtual const Placement& placement() const = 0;
-  // Adds a batch, as the data set gives it, to the sums of a validation or, with Stage::test, of a
-  // test.
-  virtual void evaluate(Stage stage, const data::Batch& batch, Evaluation& sums) = 0;
+  // Adds a batch, as the data set gives it, to the sums of a validation or, with RunMode::test, of
+  // a test.
+  virtual void evaluate(RunMode mode, const data::Batch& batch, Evaluation& sums) = 0;
   // The predictions for a batch.
   virtual at::Tensor predict(const data::Batch& batch) = 0;
 };
@@ -34,7 +34,7 @@ class WholeModelEvaluator : public Evaluator {
       : task_(task), placement_(placement) {}
 
   const Placement& placement() const override { return placement_; }
-  void evaluate(Stage stage, const data::Batch& batch, Evaluation& sums) override;
+  void evaluate(RunMode mode, const data::Batch& batch, Evaluation& sums) override;
   at::Tensor predict(const data::Batch& batch) override;
 
  private:

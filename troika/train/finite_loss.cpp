@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/compat/torch.h"
 #include "troika/data/dataset.h"
-#include "troika/train/checkpoint/safetensors.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
 
@@ -31,7 +31,7 @@ void refuse_loss(const StepLoss& loss, const data::Batch& batch, const FitContex
   const auto file = context.folder / fmt::format("nonfinite-step-{}-rank-{}.safetensors", loss.step,
                                                  context.group.rank());
   const auto tensors = batch.tensors();
-  save_safetensors(file, {tensors.begin(), tensors.end()});
+  checkpoint::save_safetensors(file, {tensors.begin(), tensors.end()});
   throw Error(
       "train", ErrorKind::failure,
       {.what = fmt::format("the training loss of step {} on {} is no number", loss.step,

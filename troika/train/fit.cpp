@@ -9,10 +9,10 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/foreign_weights.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
-#include "troika/train/checkpoint/foreign_weights.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/random_state.h"
 #include "troika/train/trainer.h"
 
@@ -71,7 +71,7 @@ StopRequest Fit::run() {
   write_asked();
   outputs_->flush();
   if (timeline_) write_timeline();
-  if (profile_ && is_main()) profile_->report(folder_, stage_name(Stage::fit));
+  if (profile_ && is_main()) profile_->report(folder_, run_mode_name(RunMode::fit));
   return stop_.asked();
 }
 
@@ -94,11 +94,12 @@ bool Fit::is_beyond_limits() const {
          (limits.max_epochs >= 0 && at_.epoch >= limits.max_epochs);
 }
 
-void Fit::log_row(const MetricValues& common, const LoggedRow& row, const MetricValues& own) {
+void Fit::log_row(const observe::MetricValues& common, const observe::LoggedRow& row,
+                  const observe::MetricValues& own) {
   context_.row = row.common;
   context_.row.insert(context_.row.end(), common.begin(), common.end());
   for (const auto& [name, value] : context_.row) at_.metrics[name] = value;
-  MetricValues values{{"epoch", static_cast<double>(at_.epoch)}};
+  observe::MetricValues values{{"epoch", static_cast<double>(at_.epoch)}};
   for (const auto* more : {&row.values, &common, &own}) {
     values.insert(values.end(), more->begin(), more->end());
   }
@@ -110,7 +111,7 @@ void Fit::log_row(const MetricValues& common, const LoggedRow& row, const Metric
 void Fit::log_training() {
   take_losses();
   const auto& optimization = engine_->optimization();
-  MetricValues common{{"train/lr", optimization.learning_rate()}};
+  observe::MetricValues common{{"train/lr", optimization.learning_rate()}};
   const auto loss_scale = optimization.loss_scale();
   if (loss_scale) common.emplace_back("train/loss_scale", *loss_scale);
   log_row(common, log_.end_interval(), {{"train/samples_per_second", clock_.samples_per_second()}});
@@ -126,7 +127,7 @@ void Fit::log_epoch() {
     log_.clear();
     log_.add_state(before);
   }
-  at_.train_loss = at_.metrics.at(kEpochLoss);
+  at_.train_loss = at_.metrics.at(observe::kEpochLoss);
 }
 
 bool Fit::validates_after_epoch() const {
@@ -148,10 +149,10 @@ void Fit::end_epoch() {
   if (is_main() && validates) {
     auto text =
         fmt::format("epoch {}: train loss {}", epoch_text(), human_number(at_.train_loss, 4));
-    if (at_.metrics.contains(kValidationLoss)) {
+    if (at_.metrics.contains(observe::kValidationLoss)) {
       text += fmt::format(", validation loss {}", human_number(at_.validation_loss, 4));
     }
-    if (at_.metrics.contains(kValidationAccuracy)) {
+    if (at_.metrics.contains(observe::kValidationAccuracy)) {
       text += fmt::format(", accuracy {:.2f} %", 100 * at_.validation_accuracy);
     }
     log::info("{}", text);
@@ -171,7 +172,7 @@ bool Fit::is_validation_due(int64_t passes) const {
 }
 
 void Fit::check_sanity() {
-  const Profile::Span span(profile(), "run_sanity_check");
+  const observe::Profile::Span span(profile(), "run_sanity_check");
   const auto random = random_state(device());
   engine_->synchronize_replicas();
   const auto metrics = validation_loop(limits_.sanity_batches).rehearse(evaluation_log_);
@@ -180,13 +181,13 @@ void Fit::check_sanity() {
 }
 
 EvaluationLoop Fit::validation_loop(int64_t batches) {
-  return {Stage::validate, context_, *engine_, validation_, batches, stop_};
+  return {RunMode::validate, context_, *engine_, validation_, batches, stop_};
 }
 
 bool Fit::validate() {
   take_losses();
   const TraceSpan span(trace(), "compute", "validation");
-  const Profile::Span profiled(profile(), "run_validation");
+  const observe::Profile::Span profiled(profile(), "run_validation");
   // A validation that is left is made anew, with the same random numbers.
   const auto random = random_state(device());
   at_.validating = 1;
@@ -196,7 +197,7 @@ bool Fit::validate() {
             at_.validation_loss = result.loss.value_or(NAN);
             at_.validation_accuracy = result.accuracy.value_or(NAN);
             engine_->judge(result.loss);
-            log_row(result.metrics(Stage::validate), result.row);
+            log_row(result.metrics(RunMode::validate), result.row);
           });
   context_.log = &log_;
   task_.log_to(&log_, batch_ / groups_.data().size());
@@ -232,8 +233,8 @@ void Fit::write_timeline() {
             folder_.string());
 }
 
-RunSummary Fit::summary(const std::string& status) const {
-  RunSummary summary = bare_summary(options_, world_, folder_, status);
+observe::RunSummary Fit::summary(const std::string& status) const {
+  observe::RunSummary summary = bare_summary(options_, world_, folder_, status);
   summary.steps = at_.step;
   summary.samples = at_.samples;
   summary.epochs = at_.epoch;
@@ -244,10 +245,10 @@ RunSummary Fit::summary(const std::string& status) const {
   summary.median_step_milliseconds = clock_.median_step_milliseconds();
   summary.roofline = context_.roofline;
   summary.seconds = clock_.call_seconds();
-  if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / kWeightsFile).string();
+  if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / checkpoint::kWeightsFile).string();
   if (!options_.checkpoint.monitor.empty()) {
-    const auto best = linked_checkpoint(checkpoints(), "best");
-    if (!best.empty()) summary.best_checkpoint = (best / kWeightsFile).string();
+    const auto best = checkpoint::linked_checkpoint(checkpoints(), "best");
+    if (!best.empty()) summary.best_checkpoint = (best / checkpoint::kWeightsFile).string();
   }
   summary.metrics = at_.metrics;
   return summary;

@@ -9,15 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "troika/checkpoint/reader.h"
+#include "troika/checkpoint/writer.h"
 #include "troika/comm/mesh_groups.h"
 #include "troika/comm/timeline.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
 #include "troika/layout/plan.h"
+#include "troika/observe/step_times.h"
+#include "troika/observe/step_warnings.h"
+#include "troika/observe/summary.h"
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/train/callback.h"
-#include "troika/train/checkpoint/reader.h"
-#include "troika/train/checkpoint/writer.h"
 #include "troika/train/engine.h"
 #include "troika/train/evaluation_loop.h"
 #include "troika/train/fit_clock.h"
@@ -28,10 +31,7 @@
 #include "troika/train/run_outputs.h"
 #include "troika/train/run_plan.h"
 #include "troika/train/step_losses.h"
-#include "troika/train/step_times.h"
-#include "troika/train/step_warnings.h"
 #include "troika/train/stop.h"
-#include "troika/train/summary.h"
 
 namespace troika::train {
 
@@ -52,15 +52,15 @@ class Fit {
     has_failed_ = true;
     hooks_.tell(problem);
   }
-  RunSummary summary(const std::string& status) const;
+  observe::RunSummary summary(const std::string& status) const;
   // Called by all ranks.
-  std::vector<PhaseTime> phase_times() const { return times_.medians(world_); }
+  std::vector<observe::PhaseTime> phase_times() const { return times_.medians(world_); }
   // Trainer::save_checkpoint() inside of run(). Returns the path; save_asked() writes.
   std::filesystem::path ask_to_save_as(const std::filesystem::path& path, bool weights_only);
   // The run as a checkpoint holds it. Its tensors share memory with the module and the optimizer,
   // and outlive this object.
-  RankState checkpoint_state(bool weights_only) const;
-  CheckpointInfo checkpoint_info() const {
+  checkpoint::RankState checkpoint_state(bool weights_only) const;
+  checkpoint::CheckpointInfo checkpoint_info() const {
     return {.epoch = at_.epoch, .step = at_.step, .plan = plan_.text()};
   }
   // The most bytes that base/memory.h counted in steps so far: validation and checkpoints are no
@@ -72,7 +72,7 @@ class Fit {
  private:
   bool is_main() const { return world_.rank() == 0; }
   at::Device device() const { return engine_->placement().device; }
-  Profile* profile() { return profile_ ? &*profile_ : nullptr; }
+  observe::Profile* profile() { return profile_ ? &*profile_ : nullptr; }
   Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
 
   // The number of steps of the whole run; 0: it ends by the clock.
@@ -129,7 +129,8 @@ class Fit {
   bool validate();
   // Gives what the row has, and after it the other values, to the loggers; those that are the same
   // on all ranks become the latest metrics.
-  void log_row(const MetricValues& common, const LoggedRow& row, const MetricValues& own = {});
+  void log_row(const observe::MetricValues& common, const observe::LoggedRow& row,
+               const observe::MetricValues& own = {});
   // FitContext::run_training_data.
   void run_training_data();
   void write_timeline();
@@ -138,17 +139,17 @@ class Fit {
   // The folder of a checkpoint to go on from, or nothing; the same on all ranks.
   std::filesystem::path checkpoint_to_load() const;
   // As many ranks as before choose algorithms by the links they had, so that sums have their bits.
-  void settle_links(const std::optional<CheckpointReader>& saved);
+  void settle_links(const std::optional<checkpoint::CheckpointReader>& saved);
   // Throws Error(usage) for a checkpoint of weights alone, and for one of an earlier format.
-  static void require_resumable(const CheckpointReader& saved);
+  static void require_resumable(const checkpoint::CheckpointReader& saved);
   // Returns what is to be called on all ranks then (Engine::load()); ranks do not communicate
   // before.
-  std::function<void()> restore(const CheckpointReader& saved);
+  std::function<void()> restore(const checkpoint::CheckpointReader& saved);
   // The training log.
-  void restore_log(const CheckpointReader& saved);
+  void restore_log(const checkpoint::CheckpointReader& saved);
   // The id of this run: that of the checkpoint to go on from, where the logs in the folder are of
   // the same run; else a new one. Called by all ranks, which get the same.
-  std::string choose_id(const std::optional<CheckpointReader>& saved) const;
+  std::string choose_id(const std::optional<checkpoint::CheckpointReader>& saved) const;
   // With all that a run goes on from, or weights alone.
   void save(bool to_go_on);
   // Writes the checkpoints that hooks asked for: of both kinds, and those of save_checkpoint().
@@ -157,9 +158,9 @@ class Fit {
   void save_asked();
   void write_asked();
   // The engine's state, as checkpoints hold it.
-  RankState state(bool in_step) const;
+  checkpoint::RankState state(bool in_step) const;
   // Adds the state of everything but the engine.
-  void add_course(const Loops& at, RankState& state) const;
+  void add_course(const Loops& at, checkpoint::RankState& state) const;
   // FitContext::save_alone.
   std::filesystem::path save_alone(const std::filesystem::path& folder);
   // Waits for a checkpoint that is being written.
@@ -181,21 +182,21 @@ class Fit {
   const data::Sampler sampler_;
   const Limits limits_;
   std::optional<comm::Timeline> timeline_;
-  StepTimes times_;
+  observe::StepTimes times_;
   std::optional<parallel::ScopedSyncBatchNorm> spanning_batch_norm_;
   std::unique_ptr<Engine> engine_;
-  std::optional<StepWarnings> warnings_;  // in run()
+  std::optional<observe::StepWarnings> warnings_;  // in run()
   int64_t peak_tensor_bytes_ = 0;
   StepLosses losses_;  // on a GPU, that are not logged yet
   Stop stop_;
   Loops at_;
-  MetricLog log_;
-  MetricLog evaluation_log_;
+  observe::MetricLog log_;
+  observe::MetricLog evaluation_log_;
   const Callbacks callbacks_;  // those that monitor last
   FitContext context_;
-  std::optional<Profile> profile_;
+  std::optional<observe::Profile> profile_;
   const HookCalls hooks_;
-  std::optional<CheckpointWriter> writer_;
+  std::optional<checkpoint::CheckpointWriter> writer_;
   struct Asked {
     std::filesystem::path path;
     bool weights_only;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "troika/base/clock.h"
-#include "troika/train/summary.h"
+#include "troika/observe/summary.h"
 
 namespace troika::train {
 
@@ -55,7 +55,7 @@ class FitClock {
   double trained_ = 0;  // when training_ began
   Stopwatch batch_;
   double step_ = 0;  // of its micro-batches so far
-  Median step_milliseconds_;
+  observe::Median step_milliseconds_;
   Stopwatch interval_;
   int64_t interval_samples_ = 0;
 };

@@ -7,12 +7,12 @@
 #include <string>
 
 #include "troika/comm/mesh_groups.h"
+#include "troika/observe/metric_log.h"
+#include "troika/observe/summary.h"
 #include "troika/parallel/parameter_store.h"
 #include "troika/train/loops.h"
-#include "troika/train/metric_log.h"
 #include "troika/train/options.h"
-#include "troika/train/stage.h"
-#include "troika/train/summary.h"
+#include "troika/train/run_mode.h"
 #include "troika/train/task.h"
 
 namespace troika::layout {
@@ -27,7 +27,7 @@ namespace troika::train {
 class Optimization;
 
 struct FitContext {
-  Stage stage = Stage::fit;
+  RunMode mode = RunMode::fit;
   const TrainOptions& options;
   const comm::Group& group;  // of all ranks
   // groups.data(): the ranks that share the samples out.
@@ -38,10 +38,10 @@ struct FitContext {
   // of all names that are the same on all ranks: fit for decisions that ranks must make alike.
   const Loops& at;
   // Where log() goes: the training's, or the evaluation's while one is on.
-  MetricLog* log = nullptr;
+  observe::MetricLog* log = nullptr;
   // The values of the row just reduced that all ranks have alike: in on_validation_end the
   // validation's, in on_train_epoch_end of a callback that monitors() the epoch's.
-  MetricValues row = {};
+  observe::MetricValues row = {};
   // The plan that fit() carries out; null outside of it.
   const layout::Plan* plan = nullptr;
   // Who owns which parameters, and what this rank steps: they are there from on_fit_start on.
@@ -59,7 +59,7 @@ struct FitContext {
   // strategy leaves each rank all states. Returns the checkpoint.
   std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
   // Of the run's summary.
-  std::optional<Roofline> roofline = {};
+  std::optional<observe::Roofline> roofline = {};
   double learning_rate = 0;  // of the latest optimizer step
   // The run's duration, as ranks agree on it about once a second, where a callback
   // keeps_time().

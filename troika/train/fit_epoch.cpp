@@ -59,7 +59,7 @@ class Fit::LoadedMicroBatches : public MicroBatches {
 };
 
 void Fit::train_epoch() {
-  const Profile::Span span(profile(), "run_training_epoch");
+  const observe::Profile::Span span(profile(), "run_training_epoch");
   const auto from = sampler_state();
   int64_t count = passes_left();
   if (options_.trainer.max_steps >= 0) {
@@ -132,8 +132,8 @@ void Fit::take_loss(const StepLoss& loss, const data::Batch* batch) {
 }
 
 void Fit::log_loss(const StepLoss& loss) {
-  log_.log(kTrainLoss, loss.loss, {.sync_dist = true, .batch_size = loss.size});
-  log_.log(kEpochLoss, loss.loss,
+  log_.log(observe::kTrainLoss, loss.loss, {.sync_dist = true, .batch_size = loss.size});
+  log_.log(observe::kEpochLoss, loss.loss,
            {.on_step = false, .on_epoch = true, .sync_dist = true, .batch_size = loss.size});
 }
 

@@ -12,12 +12,13 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
+#include "troika/checkpoint/foreign_weights.h"
+#include "troika/checkpoint/resume.h"
+#include "troika/checkpoint/text_tensor.h"
 #include "troika/compat/accelerator.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint/foreign_weights.h"
-#include "troika/train/checkpoint/resume.h"
-#include "troika/train/checkpoint/text_tensor.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/course_names.h"
 #include "troika/train/engine_state.h"
 #include "troika/train/fit.h"
@@ -50,18 +51,20 @@ int64_t count_trainable(const torch::nn::Module& module) {
 }
 
 // The rank that had the coordinates which `rank` has now; nothing where there was none.
-std::optional<int> counterpart(const CheckpointReader& saved, const layout::Plan& plan, int rank) {
+std::optional<int> counterpart(const checkpoint::CheckpointReader& saved, const layout::Plan& plan,
+                               int rank) {
   return saved.mesh().find(plan.mesh.coordinates(rank));
 }
 
 // Whether each rank goes on with all that it had itself.
-bool has_same_places(const CheckpointReader& saved, const layout::Plan& plan) {
+bool has_same_places(const checkpoint::CheckpointReader& saved, const layout::Plan& plan) {
   return saved.mesh().has_places_of(plan.mesh);
 }
 
 // Gradients of an unfinished step. From a mesh of other places every rank gets the mean over the
 // data axis, so that this mean stays.
-NamedTensors gradients_of(const CheckpointReader& saved, const layout::Plan& plan, int rank) {
+checkpoint::NamedTensors gradients_of(const checkpoint::CheckpointReader& saved,
+                                      const layout::Plan& plan, int rank) {
   if (has_same_places(saved, plan)) return saved.read_all(kGradientPrefix);
   const auto mesh = saved.mesh();
   auto at = plan.mesh.coordinates(rank);
@@ -79,7 +82,7 @@ NamedTensors gradients_of(const CheckpointReader& saved, const layout::Plan& pla
   return {sums.begin(), sums.end()};
 }
 
-void warn_of_changes(const CheckpointReader& saved, const TrainOptions& own,
+void warn_of_changes(const checkpoint::CheckpointReader& saved, const TrainOptions& own,
                      const layout::Plan& plan) {
   TrainOptions before;
   try {
@@ -129,8 +132,8 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
       stop_(world_, question,
             std::any_of(callbacks.begin(), callbacks.end(),
                         [](const auto& callback) { return callback->keeps_time(); })),
-      log_(groups_.data(), MetricLog::Stage::training),
-      evaluation_log_(groups_.data(), MetricLog::Stage::evaluation),
+      log_(groups_.data(), observe::MetricLog::Phase::training),
+      evaluation_log_(groups_.data(), observe::MetricLog::Phase::evaluation),
       callbacks_(in_order(std::move(callbacks))),
       context_{.options = options,
                .group = world_,
@@ -141,24 +144,24 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
                .log = &log_,
                .plan = &plan_},
       profile_(options.trainer.profiler.empty() ? std::nullopt
-                                                : std::optional<Profile>(std::in_place)),
+                                                : std::optional<observe::Profile>(std::in_place)),
       hooks_(context_, callbacks_, profile()) {
   settle_randomness(options, groups_.data());
   const auto checkpoint = checkpoint_to_load();
-  std::optional<CheckpointReader> saved;
+  std::optional<checkpoint::CheckpointReader> saved;
   if (!checkpoint.empty()) {
     saved.emplace(checkpoint, /*rank=*/0);
     require_resumable(*saved);
     saved.emplace(saved->of(counterpart(*saved, plan_, world_.rank()).value_or(0)));
   } else if (!options.weights.path.empty()) {
-    take_weights(task_.module(), options.weights.path, options.weights.strict);
+    checkpoint::take_weights(task_.module(), options.weights.path, options.weights.strict);
   }
   id_ = choose_id(saved);
   // Before any group is split off.
   settle_links(saved);
   if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), groups_.data());
   if (options.trainer.trace) timeline_.emplace(world_);
-  times_ = StepTimes(trace(), profile());
+  times_ = observe::StepTimes(trace(), profile());
   engine_ =
       make_engine({.options = options,
                    .plan = plan_,
@@ -182,7 +185,7 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
       limits_.validation_batches == 0 ||
       (options.trainer.check_val_every_n_epoch == 1 && limits_.validation_every >= limits_.passes);
   context_.save_alone = [this](const auto& to) { return save_alone(to); };
-  if (options.checkpoint.async) writer_.emplace(world_, options);
+  if (options.checkpoint.async) writer_.emplace(world_);
   if (saved) {
     std::function<void()> take_loaded;
     on_all_or_none([&] { take_loaded = restore(*saved); });
@@ -192,8 +195,9 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
   on_all_or_none([&] {
     // Rows of another run do not go with this one's.
     const bool goes_on = is_main() && id_ == id_of_logged_run(folder_);
-    outputs_.emplace(is_main(), folder_, options, id_,
-                     goes_on ? std::optional(LogPosition{at_.step, at_.rows}) : std::nullopt);
+    outputs_.emplace(
+        is_main(), folder_, options, id_,
+        goes_on ? std::optional(observe::LogPosition{at_.step, at_.rows}) : std::nullopt);
   });
 }
 
@@ -255,18 +259,18 @@ void Fit::call_on_fit_start() {
 std::filesystem::path Fit::checkpoint_to_load() const {
   std::string found;
   if (is_main()) {
-    settle_unfinished(checkpoints());
-    found = find_checkpoint(checkpoints(), options_.trainer.ckpt_path).string();
+    checkpoint::settle_unfinished(checkpoints());
+    found = checkpoint::find_checkpoint(checkpoints(), options_.trainer.ckpt_path).string();
     if (!found.empty() && !std::filesystem::is_directory(found)) refuse_weights_alone(found);
     if (found.empty() && !options_.trainer.ckpt_path.empty()) {
       log::info("no checkpoint in {} yet: starts anew", checkpoints().string());
     }
-    if (options_.trainer.ckpt_path != "last") begin_course(checkpoints());
+    if (options_.trainer.ckpt_path != "last") checkpoint::begin_course(checkpoints());
   }
   return world_.broadcast_text(found, 0, "checkpoint");
 }
 
-void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
+void Fit::settle_links(const std::optional<checkpoint::CheckpointReader>& saved) {
   if (world_.size() == 1) return;
   // Older checkpoints have seconds per byte under another name: links are then measured anew.
   if (saved && has_same_places(*saved, plan_) && saved->has(kLinks)) {
@@ -277,19 +281,20 @@ void Fit::settle_links(const std::optional<CheckpointReader>& saved) {
   }
 }
 
-void Fit::require_resumable(const CheckpointReader& saved) {
-  if (saved.format() < kOldestToResume) {
+void Fit::require_resumable(const checkpoint::CheckpointReader& saved) {
+  if (saved.format() < checkpoint::kOldestToResume) {
     throw Error("train", ErrorKind::usage,
                 {.what = "cannot resume from " + saved.path().string(),
                  .got = fmt::format("a checkpoint of format {}", saved.format()),
-                 .expected = fmt::format("format {} or {}", kOldestToResume, kCheckpointFormat),
+                 .expected = fmt::format("format {} or {}", checkpoint::kOldestToResume,
+                                         checkpoint::kCheckpointFormat),
                  .hint = "model.weights starts a new run from its weights"});
   }
   if (saved.has(kSeed)) return;
   refuse_weights_alone(saved.path());
 }
 
-std::function<void()> Fit::restore(const CheckpointReader& saved) {
+std::function<void()> Fit::restore(const checkpoint::CheckpointReader& saved) {
   const auto& checkpoint = saved.path();
   std::map<std::string, at::Tensor> loops;
   // All ranks take rank 0's: each had its own clock, but they must decide by it alike.
@@ -339,7 +344,7 @@ std::function<void()> Fit::restore(const CheckpointReader& saved) {
   return take_loaded;
 }
 
-void Fit::restore_log(const CheckpointReader& saved) {
+void Fit::restore_log(const checkpoint::CheckpointReader& saved) {
   if (has_same_places(saved, plan_)) {
     log_.add_state(saved.read(kLog));
     return;
@@ -349,11 +354,12 @@ void Fit::restore_log(const CheckpointReader& saved) {
   for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }
 
-std::string Fit::choose_id(const std::optional<CheckpointReader>& saved) const {
+std::string Fit::choose_id(const std::optional<checkpoint::CheckpointReader>& saved) const {
   std::string id;
   if (is_main()) {
     const auto logged = id_of_logged_run(folder_);
-    const bool goes_on = saved && saved->has(kRunId) && text_of(saved->read(kRunId)) == logged;
+    const bool goes_on =
+        saved && saved->has(kRunId) && checkpoint::text_of(saved->read(kRunId)) == logged;
     id = goes_on ? logged : random_name();
   }
   return world_.broadcast_text(id, 0, "run id");

@@ -2,10 +2,11 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/resume.h"
+#include "troika/checkpoint/text_tensor.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/resume.h"
-#include "troika/train/checkpoint/text_tensor.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/course_names.h"
 #include "troika/train/fit.h"
 #include "troika/train/random_state.h"
@@ -14,7 +15,7 @@ namespace troika::train {
 
 std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
   for (const auto& loss : losses_.read()) log_loss(loss);
-  RankState state = this->state(/*in_step=*/false);
+  checkpoint::RankState state = this->state(/*in_step=*/false);
   // Gradients of a pass that failed are of no use: its step begins again.
   Loops at = at_;
   at.position -= at.pass * batch_;
@@ -22,14 +23,15 @@ std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
   at.pass = 0;
   at.seconds = clock_.run_seconds();
   add_course(at, state);
-  return save_checkpoint(comm::local::alone(), folder, state, options_,
-                         {.epoch = at.epoch, .step = at.step});
+  return checkpoint::save_checkpoint(comm::local::alone(), folder, state,
+                                     checkpoint_metadata(options_),
+                                     {.epoch = at.epoch, .step = at.step});
 }
 
-RankState Fit::checkpoint_state(bool weights_only) const {
-  RankState state = this->state(at_.pass > 0);
+checkpoint::RankState Fit::checkpoint_state(bool weights_only) const {
+  checkpoint::RankState state = this->state(at_.pass > 0);
   if (weights_only) {
-    keep_weights(state);
+    checkpoint::keep_weights(state);
     return state;
   }
   Loops at = at_;
@@ -46,7 +48,7 @@ std::filesystem::path Fit::ask_to_save_as(const std::filesystem::path& path, boo
                  .got = "a call in on_exception, where ranks cannot agree any more",
                  .expected = "checkpoint.on_exception, or FitContext::save_alone"});
   }
-  asked_.push_back({checkpoint_path(world_, path), weights_only});
+  asked_.push_back({checkpoint::checkpoint_path(world_, path), weights_only});
   return asked_.back().path;
 }
 
@@ -61,37 +63,39 @@ void Fit::write_asked() {
   // Checkpoints count on the rows before them.
   outputs_->flush();
   for (const auto& [path, weights_only] : std::exchange(asked_, {})) {
-    write_checkpoint(world_, path, checkpoint_state(weights_only), options_, checkpoint_info());
+    checkpoint::write_checkpoint(world_, path, checkpoint_state(weights_only),
+                                 checkpoint_metadata(options_), checkpoint_info());
   }
 }
 
 void Fit::save(bool to_go_on) {
   const TraceSpan span(trace(), "compute", "checkpoint");
-  const Profile::Span profiled(profile(), "save_checkpoint");
+  const observe::Profile::Span profiled(profile(), "save_checkpoint");
   finish_saving();
   take_losses();
   // A checkpoint counts on the rows before it.
   outputs_->flush();
   at_.seconds = clock_.run_seconds();
-  const RankState state = checkpoint_state(/*weights_only=*/!to_go_on);
+  const checkpoint::RankState state = checkpoint_state(/*weights_only=*/!to_go_on);
   if (to_go_on) saved_samples_ = at_.samples;
   context_.checkpoint_asked = false;
   for (const auto& callback : callbacks_) callback->on_save_checkpoint(context_);
   const auto info = checkpoint_info();
   if (writer_) {
-    writer_->start(checkpoints(), state, info);
+    writer_->start(checkpoints(), state, checkpoint_metadata(options_), info);
   } else {
-    saved(save_checkpoint(world_, checkpoints(), state, options_, info));
+    saved(checkpoint::save_checkpoint(world_, checkpoints(), state, checkpoint_metadata(options_),
+                                      info));
   }
 }
 
-RankState Fit::state(bool in_step) const {
-  RankState state = engine_->state(in_step);
+checkpoint::RankState Fit::state(bool in_step) const {
+  checkpoint::RankState state = engine_->state(in_step);
   for (const auto& callback : callbacks_) callback->replace_model(state);
   return state;
 }
 
-void Fit::add_course(const Loops& at, RankState& state) const {
+void Fit::add_course(const Loops& at, checkpoint::RankState& state) const {
   auto& rest = state.rest;
   for (auto& item : at.state()) rest.push_back(std::move(item));
   rest.emplace_back(kLog, log_.state());
@@ -103,7 +107,7 @@ void Fit::add_course(const Loops& at, RankState& state) const {
     rest.emplace_back(kRandomPrefix + name, std::move(numbers));
   }
   rest.emplace_back(kSeed, at::scalar_tensor(options_.run.seed, at::kLong));
-  rest.emplace_back(kRunId, text_tensor(id_));
+  rest.emplace_back(kRunId, checkpoint::text_tensor(id_));
 }
 
 void Fit::finish_saving() {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "troika/base/log.h"
+#include "troika/observe/profile.h"
 #include "troika/train/callback.h"
 #include "troika/train/fit_context.h"
-#include "troika/train/profile.h"
 
 namespace troika::train {
 
@@ -16,7 +16,7 @@ namespace troika::train {
 // be null.
 class HookCalls {
  public:
-  HookCalls(FitContext& context, const Callbacks& callbacks, Profile* profile)
+  HookCalls(FitContext& context, const Callbacks& callbacks, observe::Profile* profile)
       : context_(context), profile_(profile) {
     for (const auto& callback : callbacks) {
       hooks_.push_back({callback.get(), "[Callback]" + callback->name(), callback->monitors()});
@@ -61,7 +61,7 @@ class HookCalls {
   }
 
   FitContext& context_;
-  Profile* profile_;
+  observe::Profile* profile_;
   std::vector<One> hooks_;
 };
 

@@ -1,8 +1,8 @@
 #include "troika/train/learning_rate.h"
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/reader.h"
 
 namespace troika::train {
 
@@ -45,11 +45,11 @@ void LearningRate::judge(std::optional<double> validation_loss) {
   plateau_->judge(*validation_loss);
 }
 
-void LearningRate::add_state(NamedTensors& state) const {
+void LearningRate::add_state(checkpoint::NamedTensors& state) const {
   if (plateau_) state.emplace_back(kPlateau, plateau_->state());
 }
 
-void LearningRate::load(const CheckpointReader& saved) {
+void LearningRate::load(const checkpoint::CheckpointReader& saved) {
   if (plateau_ && saved.has(kPlateau)) plateau_->load_state(saved.read(kPlateau));
 }
 

@@ -4,15 +4,17 @@
 #include <cstdint>
 #include <optional>
 
+#include "troika/checkpoint/checkpoint.h"
 #include "troika/layout/plan.h"
 #include "troika/optim/plateau.h"
 #include "troika/optim/schedule.h"
-#include "troika/train/checkpoint/checkpoint.h"
 #include "troika/train/optimizer_recipe.h"
 
-namespace troika::train {
-
+namespace troika::checkpoint {
 class CheckpointReader;
+}
+
+namespace troika::train {
 
 // The recipe's rate times its schedule, which may follow the validation loss.
 class LearningRate {
@@ -31,8 +33,8 @@ class LearningRate {
   // schedule follows it.
   void judge(std::optional<double> validation_loss);
 
-  void add_state(NamedTensors& state) const;
-  void load(const CheckpointReader& saved);
+  void add_state(checkpoint::NamedTensors& state) const;
+  void load(const checkpoint::CheckpointReader& saved);
 
  private:
   const double lr_;

@@ -50,14 +50,14 @@ double seconds_of(const std::string& option, const std::string& text) {
   return seconds;
 }
 
-int64_t evaluated_batches(const TrainOptions& options, Stage stage, int64_t samples,
+int64_t evaluated_batches(const TrainOptions& options, RunMode mode, int64_t samples,
                           int64_t global_batch) {
   const auto& trainer = options.trainer;
   const int64_t available = (samples + global_batch - 1) / global_batch;
-  switch (stage) {
-    case Stage::test:
+  switch (mode) {
+    case RunMode::test:
       return batches_of("trainer.limit_test_batches", trainer.limit_test_batches, available);
-    case Stage::predict:
+    case RunMode::predict:
       return batches_of("trainer.limit_predict_batches", trainer.limit_predict_batches, available);
     default:
       return batches_of("trainer.limit_val_batches", trainer.limit_val_batches, available);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "troika/train/options.h"
-#include "troika/train/stage.h"
+#include "troika/train/run_mode.h"
 
 namespace troika::train {
 
@@ -18,9 +18,9 @@ int64_t batches_of(const std::string& option, const std::string& text, int64_t a
 // Seconds of "DD:HH:MM:SS"; infinity for an empty text. Throws Error(usage) naming `option`.
 double seconds_of(const std::string& option, const std::string& text);
 
-// The number of global batches of a data set that the option of `stage`, which is not
+// The number of global batches of a data set that the option of `mode`, which is not
 // fit, asks for.
-int64_t evaluated_batches(const TrainOptions& options, Stage stage, int64_t samples,
+int64_t evaluated_batches(const TrainOptions& options, RunMode mode, int64_t samples,
                           int64_t global_batch);
 
 struct Limits {

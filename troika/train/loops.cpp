@@ -31,8 +31,8 @@ void for_each_field(L& loops, Integer integer, Number number) {
 
 }  // namespace
 
-NamedTensors Loops::state() const {
-  NamedTensors result;
+checkpoint::NamedTensors Loops::state() const {
+  checkpoint::NamedTensors result;
   for_each_field(
       *this,
       [&](const char* name, int64_t field) {

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "troika/train/checkpoint/safetensors.h"
+#include "troika/checkpoint/safetensors.h"
 
 namespace troika::train {
 
@@ -27,7 +27,7 @@ struct Loops {
   std::map<std::string, double> metrics;  // the latest that are the same on all ranks
 
   // Names begin with "loops.".
-  NamedTensors state() const;
+  checkpoint::NamedTensors state() const;
   // Throws Error(usage) naming what is missing.
   void load_state(const std::map<std::string, at::Tensor>& state);
 };

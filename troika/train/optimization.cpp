@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/reader.h"
 
 namespace troika::train {
 
@@ -31,8 +31,8 @@ std::set<std::string> kinds(const std::vector<std::string>& states) {
 }
 
 // Refuses another optimizer by name of its states, before load_state() misses a single one.
-void require_same_optimizer(const CheckpointReader& checkpoint, const std::string& prefix,
-                            const optim::NamedTensors& own) {
+void require_same_optimizer(const checkpoint::CheckpointReader& checkpoint,
+                            const std::string& prefix, const optim::NamedTensors& own) {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : own) names.push_back(name);
   const auto theirs = kinds(checkpoint.names(prefix)), ours = kinds(names);
@@ -149,7 +149,7 @@ optim::NamedTensors Optimization::state() const {
   return result;
 }
 
-optim::NamedTensors Optimization::saved_states(const CheckpointReader& saved,
+optim::NamedTensors Optimization::saved_states(const checkpoint::CheckpointReader& saved,
                                                const std::string& prefix) const {
   optim::NamedTensors result;
   for (const auto& entry : optimizer_->state()) {
@@ -167,7 +167,7 @@ optim::NamedTensors Optimization::saved_states(const CheckpointReader& saved,
   return result;
 }
 
-void Optimization::load(const CheckpointReader& saved, const std::string& prefix) {
+void Optimization::load(const checkpoint::CheckpointReader& saved, const std::string& prefix) {
   skipped_ = saved.read(prefix + kSkipped).item<int64_t>();
   set_learning_rate(saved.read(prefix + kRate).item<double>());
   require_same_optimizer(saved, prefix + kStates, optimizer_->state());

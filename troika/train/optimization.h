@@ -15,9 +15,11 @@
 #include "troika/parallel/parameter_store.h"
 #include "troika/train/optimizer_recipe.h"
 
-namespace troika::train {
-
+namespace troika::checkpoint {
 class CheckpointReader;
+}
+
+namespace troika::train {
 
 // Float32 masters of parameters in half precision; masters on the host of parameters on GPUs where
 // the optimizer does not step there, or its states are offloaded; a scaled loss where gradients are
@@ -60,13 +62,14 @@ class Optimization {
   // Takes what state() gave in a checkpoint, where it is behind `prefix`: the parts it needs of the
   // states of whole parameters, whoever had them. parameters() are there already. Throws
   // Error(usage) for states of another optimizer.
-  void load(const CheckpointReader& saved, const std::string& prefix);
+  void load(const checkpoint::CheckpointReader& saved, const std::string& prefix);
 
  private:
   // Gradients to where the optimizer finds them, in its units; once a step.
   void take_gradients();
   void update();
-  optim::NamedTensors saved_states(const CheckpointReader& saved, const std::string& prefix) const;
+  optim::NamedTensors saved_states(const checkpoint::CheckpointReader& saved,
+                                   const std::string& prefix) const;
 
   std::vector<optim::Parameter> parameters_;  // the optimizer's
   bool taken_ = false;

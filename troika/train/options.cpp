@@ -8,7 +8,7 @@
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
 #include "troika/nn/weight_layout.h"
-#include "troika/train/loggers/logger.h"
+#include "troika/observe/loggers/logger.h"
 #include "troika/train/resolve_plan.h"
 #include "troika/train/tuning/cpu_binding.h"
 
@@ -170,7 +170,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.log_every_n_steps", &trainer.log_every_n_steps, "steps between logged rows",
             at_least(int64_t{1}));
   table.add("trainer.loggers", &trainer.loggers, "where metrics are written, in the run's folder",
-            some_of(logger_names()));
+            some_of(observe::logger_names()));
   table.add("trainer.threads", &trainer.threads,
             "threads of computation in each process; 0: cores / processes on this machine",
             between(int64_t{0}, int64_t{65536}));
@@ -274,6 +274,13 @@ config::Table make_table(TrainOptions& options) {
   parallel::add_options(table, options.diloco);
   add_other_names(table);
   return table;
+}
+
+std::vector<config::Table::Setting> changed_options(const std::string& toml) {
+  TrainOptions options;
+  auto table = make_table(options);
+  table.parse(toml, "config.toml");
+  return table.changed();
 }
 
 }  // namespace troika::train

@@ -107,4 +107,8 @@ std::filesystem::path run_folder(const TrainOptions& options);
 // empty, the table is without the sizes of models.
 config::Table make_table(TrainOptions& options);
 
+// The options that `toml` sets to other values than their defaults. Throws what Table::parse()
+// throws.
+std::vector<config::Table::Setting> changed_options(const std::string& toml);
+
 }  // namespace troika::train

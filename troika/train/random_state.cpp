@@ -24,8 +24,8 @@ std::vector<std::pair<std::string, at::Generator>> generators(at::Device device)
 
 }  // namespace
 
-NamedTensors random_state(at::Device device) {
-  NamedTensors result;
+checkpoint::NamedTensors random_state(at::Device device) {
+  checkpoint::NamedTensors result;
   for (auto& [name, generator] : generators(device)) {
     const std::lock_guard lock(generator.mutex());
     result.emplace_back(name, generator.get_state());
@@ -33,7 +33,7 @@ NamedTensors random_state(at::Device device) {
   return result;
 }
 
-void load_random_state(at::Device device, const NamedTensors& state) {
+void load_random_state(at::Device device, const checkpoint::NamedTensors& state) {
   for (auto& [name, generator] : generators(device)) {
     const std::lock_guard lock(generator.mutex());
     for (const auto& [saved, tensor] : state) {

@@ -33,7 +33,7 @@ ReplicatedTask::ReplicatedTask(std::vector<std::shared_ptr<Task>> tasks)
       first_(tasks[0]),
       replicated_(replicas_of(tasks)) {}
 
-void ReplicatedTask::log_to(MetricLog* log, int64_t batch_size) {
+void ReplicatedTask::log_to(observe::MetricLog* log, int64_t batch_size) {
   Task::log_to(log, batch_size);
   first_->log_to(log, batch_size);
 }

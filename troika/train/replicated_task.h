@@ -23,7 +23,7 @@ class ReplicatedTask : public Task {
   void test_step(const data::Batch& batch, Evaluation& evaluation) override;
   at::Tensor predict_step(const data::Batch& batch) override;
   int replicas() const override { return replicated_.size(); }
-  void log_to(MetricLog* log, int64_t batch_size) override;
+  void log_to(observe::MetricLog* log, int64_t batch_size) override;
   Hooks& hooks() override { return first_->hooks(); }
 
  private:

@@ -18,13 +18,13 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/reader.h"
+#include "troika/checkpoint/resume.h"
+#include "troika/checkpoint/text_tensor.h"
 #include "troika/cluster/environment.h"
-#include "troika/train/checkpoint/reader.h"
-#include "troika/train/checkpoint/resume.h"
-#include "troika/train/checkpoint/text_tensor.h"
+#include "troika/observe/summary.h"
 #include "troika/train/course_names.h"
 #include "troika/train/run_outputs.h"
-#include "troika/train/summary.h"
 
 namespace troika::train {
 
@@ -112,7 +112,7 @@ Lock lock_to_go_on(const std::filesystem::path& folder) {
 
 bool is_of_failure(const std::filesystem::path& summary) {
   try {
-    return read_summary(summary).status == "failed";
+    return observe::read_summary(summary).status == "failed";
   } catch (const Error&) {
     return false;  // somebody's all the same
   }
@@ -162,14 +162,14 @@ bool goes_on(const TrainOptions& options) {
   const auto& from = options.trainer.ckpt_path;
   if (from == "last" || from == "best") return true;
   const auto checkpoints = run_folder(options) / "checkpoints";
-  const auto found = find_checkpoint(checkpoints, from);
+  const auto found = checkpoint::find_checkpoint(checkpoints, from);
   if (!std::filesystem::is_directory(found)) return false;
-  if (lies_in(found, checkpoints)) return true;
+  if (checkpoint::lies_in(found, checkpoints)) return true;
   // The run may have saved it elsewhere.
   const auto id = id_of_logged_run(run_folder(options));
   if (id.empty()) return false;
-  const CheckpointReader saved(found, /*rank=*/0);
-  return saved.has(kRunId) && text_of(saved.read(kRunId)) == id;
+  const checkpoint::CheckpointReader saved(found, /*rank=*/0);
+  return saved.has(kRunId) && checkpoint::text_of(saved.read(kRunId)) == id;
 }
 
 // Takes the folder that this process's job had before it was started again, if there is one.
@@ -187,7 +187,8 @@ Lock claim_of_job(TrainOptions& options) {
     auto lock = try_lock(run_folder(own));
     if (!lock) continue;
     options.run.name = name;
-    if (has_last_of_course(run_folder(own) / "checkpoints")) options.trainer.ckpt_path = "last";
+    if (checkpoint::has_last_of_course(run_folder(own) / "checkpoints"))
+      options.trainer.ckpt_path = "last";
     return lock;
   }
   return nullptr;

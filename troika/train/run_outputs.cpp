@@ -19,14 +19,14 @@ std::string id_of_logged_run(const std::filesystem::path& folder) {
 
 RunOutputs::RunOutputs(bool is_main, const std::filesystem::path& folder,
                        const TrainOptions& options, const std::string& id,
-                       std::optional<LogPosition> resumed) {
+                       std::optional<observe::LogPosition> resumed) {
   if (!is_main) return;
   loggers_ = open_loggers(options.trainer.loggers, folder, options.run.name, resumed);
   if (!loggers_.empty() && !resumed) write_file_atomically(folder / kIdFile, id + "\n");
   if (options.trainer.enable_progress_bar) progress_.emplace();
 }
 
-void RunOutputs::log(int64_t step, const MetricValues& values) {
+void RunOutputs::log(int64_t step, const observe::MetricValues& values) {
   for (const auto& logger : loggers_) logger->log(step, values);
 }
 
@@ -38,7 +38,7 @@ void RunOutputs::start_progress(const std::string& label, int64_t total, int64_t
   if (progress_) progress_->start(label, total, done);
 }
 
-void RunOutputs::show(const MetricValues& metrics) {
+void RunOutputs::show(const observe::MetricValues& metrics) {
   if (progress_) progress_->show_metrics(metrics);
 }
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "troika/train/loggers/logger.h"
-#include "troika/train/progress.h"
+#include "troika/observe/loggers/logger.h"
+#include "troika/observe/progress.h"
 
 namespace troika::train {
 
@@ -23,22 +23,22 @@ class RunOutputs {
   // Into `folder`. With `resumed`, rows of up to there stay; else the logs begin anew, and `run.id`
   // beside them says that they are those of the run `id`.
   RunOutputs(bool is_main, const std::filesystem::path& folder, const TrainOptions& options,
-             const std::string& id, std::optional<LogPosition> resumed);
+             const std::string& id, std::optional<observe::LogPosition> resumed);
 
-  void log(int64_t step, const MetricValues& values);
+  void log(int64_t step, const observe::MetricValues& values);
   void flush();
 
   void start_progress(const std::string& label, int64_t total, int64_t done);
   // From now on, beside rate and loss; a name replaces its earlier value.
-  void show(const MetricValues& metrics);
+  void show(const observe::MetricValues& metrics);
   void advance(int64_t samples);
   // Adds the loss of an earlier micro-batch to the mean that the progress bar shows.
   void add_loss(double loss);
   void finish_progress();
 
  private:
-  std::vector<std::unique_ptr<Logger>> loggers_;
-  std::optional<ProgressBar> progress_;
+  std::vector<std::unique_ptr<observe::Logger>> loggers_;
+  std::optional<observe::ProgressBar> progress_;
 };
 
 }  // namespace troika::train

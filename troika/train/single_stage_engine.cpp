@@ -15,11 +15,11 @@
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/offload.h"
 #include "troika/nn/state.h"
+#include "troika/observe/step_times.h"
 #include "troika/train/make_exchange.h"
 #include "troika/train/measured_recompute.h"
 #include "troika/train/options.h"
 #include "troika/train/step_error.h"
-#include "troika/train/step_times.h"
 #include "troika/train/task.h"
 
 namespace troika::train {
@@ -175,7 +175,7 @@ StepResult SingleStageEngine::step(MicroBatches& batches) {
               return backward(*active);
             case ActionKind::reduce:
               exchange_->finish_backward();
-              return setup_.times.end(Phase::exposed_communication);
+              return setup_.times.end(observe::Phase::exposed_communication);
             case ActionKind::step:
               return optimizer_step(batches.step());
             default:
@@ -201,7 +201,7 @@ void SingleStageEngine::forward(ActiveMicroBatch& active, bool is_first, bool is
     const nn::Autocast autocast(placement().precision, placement().device.type());
     active.loss = setup_.task.training_step(active.batch);
   }
-  setup_.times.end(Phase::forward);
+  setup_.times.end(observe::Phase::forward);
 }
 
 void SingleStageEngine::plan_recomputation(const data::Batch& placed) {
@@ -217,7 +217,7 @@ void SingleStageEngine::backward(const ActiveMicroBatch& active) {
   const bool is_averaged = plan.micro_batches > 1 && !plan.sums_micro_batches;
   const double factor = 1.0 / static_cast<double>(plan.micro_batches);
   optimization_->scaled(is_averaged ? active.loss * factor : active.loss).backward();
-  setup_.times.end(Phase::backward);
+  setup_.times.end(observe::Phase::backward);
 }
 
 void SingleStageEngine::optimizer_step(int64_t step) {
@@ -227,7 +227,7 @@ void SingleStageEngine::optimizer_step(int64_t step) {
   const auto& trainer = setup_.options.trainer;
   optimization_->clip(*exchange_, trainer.gradient_clip_val, trainer.gradient_clip_algorithm);
   optimization_->step(*exchange_);
-  setup_.times.end(Phase::optimizer);
+  setup_.times.end(observe::Phase::optimizer);
 }
 
 void SingleStageEngine::try_to_make_whole() {

@@ -28,9 +28,9 @@ class SingleStageEngine : public Engine {
   void judge(std::optional<double> validation_loss) override {
     learning_rate_.judge(validation_loss);
   }
-  RankState state(bool in_step) const override { return state_->state(in_step); }
-  [[nodiscard]] std::function<void()> load(const CheckpointReader& saved,
-                                           const NamedTensors& gradients) override {
+  checkpoint::RankState state(bool in_step) const override { return state_->state(in_step); }
+  [[nodiscard]] std::function<void()> load(const checkpoint::CheckpointReader& saved,
+                                           const checkpoint::NamedTensors& gradients) override {
     return state_->load(saved, gradients);
   }
   void try_to_make_whole() override;
@@ -38,8 +38,8 @@ class SingleStageEngine : public Engine {
   parallel::ParameterStore& store() override { return *exchange_; }
 
   const Placement& placement() const override { return evaluator_.placement(); }
-  void evaluate(Stage stage, const data::Batch& batch, Evaluation& sums) override {
-    evaluator_.evaluate(stage, batch, sums);
+  void evaluate(RunMode mode, const data::Batch& batch, Evaluation& sums) override {
+    evaluator_.evaluate(mode, batch, sums);
   }
   at::Tensor predict(const data::Batch& batch) override { return evaluator_.predict(batch); }
 

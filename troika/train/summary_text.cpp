@@ -18,7 +18,7 @@ std::string largest(const std::vector<int64_t>& bytes) {
   return human_bytes(static_cast<double>(*std::max_element(bytes.begin(), bytes.end())));
 }
 
-std::string memory_text(const RunSummary& summary) {
+std::string memory_text(const observe::RunSummary& summary) {
   const auto resident = "resident " + largest(summary.peak_resident_bytes) + " a process";
   if (summary.peak_tensor_bytes.empty()) return resident;  // no step was made
   const double predicted = static_cast<double>(summary.predicted_tensor_bytes);
@@ -31,7 +31,7 @@ std::string line_of(const std::string& name, const std::string& value) {
   return fmt::format("\n  {:<20} {}", name, value);
 }
 
-std::string how_to_go_on(const RunSummary& summary, const TrainOptions& options) {
+std::string how_to_go_on(const observe::RunSummary& summary, const TrainOptions& options) {
   if (!options.model.name.empty() && !options.data.name.empty()) {
     return fmt::format("troika train {}/config.toml --trainer.ckpt_path=last", summary.run_folder);
   }
@@ -41,7 +41,7 @@ std::string how_to_go_on(const RunSummary& summary, const TrainOptions& options)
 
 }  // namespace
 
-std::string describe(const RunSummary& summary, const TrainOptions& options) {
+std::string describe(const observe::RunSummary& summary, const TrainOptions& options) {
   std::string text = fmt::format(
       "{} {}: {} steps on {} process{} in {}", summary.name, summary.status, summary.steps,
       summary.world_size, summary.world_size == 1 ? "" : "es", human_seconds(summary.seconds));
@@ -49,16 +49,18 @@ std::string describe(const RunSummary& summary, const TrainOptions& options) {
     text += line_of(name, value);
   };
   const auto& metrics = summary.metrics;
-  if (metrics.contains(kEpochLoss)) line("train loss", human_number(summary.train_loss, 4));
-  if (metrics.contains(kValidationLoss)) {
+  if (metrics.contains(observe::kEpochLoss))
+    line("train loss", human_number(summary.train_loss, 4));
+  if (metrics.contains(observe::kValidationLoss)) {
     line("validation loss", human_number(summary.validation_loss, 4));
   }
-  if (metrics.contains(kValidationAccuracy)) {
+  if (metrics.contains(observe::kValidationAccuracy)) {
     line("validation accuracy", human_number(100 * summary.validation_accuracy, 2) + " %");
   }
   size_t more = 0;  // statistics of every parameter would be too long a list
   for (const auto& [name, value] : metrics) {
-    if (name == kValidationLoss || name == kValidationAccuracy || name.starts_with("train/")) {
+    if (name == observe::kValidationLoss || name == observe::kValidationAccuracy ||
+        name.starts_with("train/")) {
       continue;
     }
     if (more++ < kMostMetrics) line(name, human_number(value, 4));
@@ -81,8 +83,8 @@ std::string describe(const RunSummary& summary, const TrainOptions& options) {
   return text;
 }
 
-std::string describe(Stage stage, const MetricValues& metrics) {
-  auto text = fmt::format("{} finished", stage_name(stage));
+std::string describe(RunMode mode, const observe::MetricValues& metrics) {
+  auto text = fmt::format("{} finished", run_mode_name(mode));
   for (const auto& [name, value] : metrics) text += line_of(name, human_number(value, 4));
   return text;
 }

@@ -71,7 +71,7 @@ std::shared_ptr<const nn::OutputLoss> Task::output_loss(const data::Batch& batch
                                                         nn::OutputLoss::Kind kind) const {
   if (!model_ || !model_->has_output_layer() || has_own_loss()) return nullptr;
   return std::make_shared<nn::OutputLoss>(
-      nn::OutputLoss{.targets = batch["targets"], .ignored = kIgnored, .kind = kind});
+      nn::OutputLoss{.targets = batch["targets"], .ignored = metrics::kIgnored, .kind = kind});
 }
 
 void Task::recompute(layout::RecomputePlan plan) {
@@ -95,14 +95,15 @@ void Task::make_values() {
   }
 }
 
-void Task::log_to(MetricLog* log, int64_t batch_size) {
+void Task::log_to(observe::MetricLog* log, int64_t batch_size) {
   log_ = log;
   batch_size_ = batch_size;
 }
 
 at::Tensor Task::loss(const Outputs& outputs, const data::Batch& batch) {
   if (loss_) return loss_(outputs, batch);
-  return nn::cross_entropy(outputs.only(), {.targets = batch["targets"], .ignored = kIgnored});
+  return nn::cross_entropy(outputs.only(),
+                           {.targets = batch["targets"], .ignored = metrics::kIgnored});
 }
 
 at::Tensor Task::training_step(const data::Batch& batch) {
@@ -121,7 +122,7 @@ void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   }
   // Losses of single samples are added up in float64: a rounded mean would depend on how
   // samples were put into batches.
-  const auto counts = [&] { return batch["targets"].flatten().ne(kIgnored); };
+  const auto counts = [&] { return batch["targets"].flatten().ne(metrics::kIgnored); };
   if (auto asked = output_loss(batch, nn::OutputLoss::Kind::each)) {
     const auto rows = model_->forward(block_inputs(batch), std::move(asked));
     evaluation.loss.update(rows[0], counts());
@@ -130,9 +131,9 @@ void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
   }
   const auto logits = outputs(batch);
   const auto losses = with_loss_errors(logits, [&](const Outputs& given) {
-    return nn::cross_entropy(
-        given.only(),
-        {.targets = batch["targets"], .ignored = kIgnored, .kind = nn::OutputLoss::Kind::each});
+    return nn::cross_entropy(given.only(), {.targets = batch["targets"],
+                                            .ignored = metrics::kIgnored,
+                                            .kind = nn::OutputLoss::Kind::each});
   });
   evaluation.loss.update(losses, counts());
   evaluation.accuracy.update(logits.only(), batch["targets"]);

@@ -11,12 +11,12 @@
 
 #include "troika/compat/deferred_init.h"
 #include "troika/data/dataset.h"
+#include "troika/metrics/mean.h"
+#include "troika/metrics/stat_scores.h"
 #include "troika/nn/output_layer.h"
 #include "troika/nn/recompute/recompute.h"
+#include "troika/observe/metric_log.h"
 #include "troika/train/hooks.h"
-#include "troika/train/metric_log.h"
-#include "troika/train/metrics/mean.h"
-#include "troika/train/metrics/stat_scores.h"
 #include "troika/train/optimizer_recipe.h"
 #include "troika/train/outputs.h"
 
@@ -32,8 +32,8 @@ struct TrainOptions;
 
 // The sums of a validation or test.
 struct Evaluation {
-  Mean loss;
-  Accuracy accuracy;
+  metrics::Mean loss;
+  metrics::Accuracy accuracy;
 };
 
 // Classification of images, or of the next token of a text: cross entropy of the model's output
@@ -135,7 +135,7 @@ class Task : public Hooks {
   virtual Hooks& hooks() { return *this; }
 
   // Where log() of the next step goes, and how many samples it is of; null: nowhere.
-  virtual void log_to(MetricLog* log, int64_t batch_size);
+  virtual void log_to(observe::MetricLog* log, int64_t batch_size);
 
  protected:
   // The model's outputs; forward() gives the only one.
@@ -146,12 +146,12 @@ class Task : public Hooks {
   // For the steps: logs a number as MetricLog::log() does. In steps that are not part of a run it
   // does nothing.
   template <typename Number>
-  void log(const std::string& name, const Number& value, LogOptions options = {}) {
+  void log(const std::string& name, const Number& value, observe::LogOptions options = {}) {
     if (!log_) return;
     options.batch_size = options.batch_size.value_or(batch_size_);
     log_->log(name, value, options);
   }
-  MetricLog* log_target() const { return log_; }
+  observe::MetricLog* log_target() const { return log_; }
 
  private:
   static BatchForward of_inputs(Forward forward);
@@ -166,7 +166,7 @@ class Task : public Hooks {
   std::shared_ptr<nn::WrapperGuard> recomputing_ = std::make_shared<nn::WrapperGuard>();
   BatchForward forward_;  // of a module without blocks
   OutputsLoss loss_;      // none: cross entropy
-  MetricLog* log_ = nullptr;
+  observe::MetricLog* log_ = nullptr;
   int64_t batch_size_ = 1;
 };
 

@@ -10,13 +10,13 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/random.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/cluster/slurm/commands.h"
 #include "troika/compat/accelerator.h"
 #include "troika/compat/error_text.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
 #include "troika/train/callbacks/callbacks.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/cuttable.h"
 #include "troika/train/ended_run.h"
 #include "troika/train/fit.h"
@@ -32,9 +32,9 @@ namespace troika::train {
 namespace {
 
 // An error here is not thrown: the one that ended the run matters more.
-void try_to_write(const std::filesystem::path& file, const RunSummary& summary) {
+void try_to_write(const std::filesystem::path& file, const observe::RunSummary& summary) {
   try {
-    write_summary(file, summary);
+    observe::write_summary(file, summary);
   } catch (const std::exception& problem) {
     log::error("no summary of the failed run: {}", problem.what());
   }
@@ -77,9 +77,9 @@ layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group
 
 }  // namespace
 
-RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
-                        const std::filesystem::path& folder, const std::string& status) {
-  RunSummary summary;
+observe::RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
+                                 const std::filesystem::path& folder, const std::string& status) {
+  observe::RunSummary summary;
   summary.name = options.run.name;
   summary.status = status;
   summary.world_size = group.size();
@@ -152,14 +152,14 @@ int Trainer::exit_code() const {
   TROIKA_CHECK(false, "a request that is none");
 }
 
-RunSummary Trainer::fit(Task& task, const data::Dataset& training,
-                        const data::Dataset& validation) {
+observe::RunSummary Trainer::fit(Task& task, const data::Dataset& training,
+                                 const data::Dataset& validation) {
   const auto claimed = begin_run();
   return fit_claimed(task, training, validation);
 }
 
-RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
-                                const data::Dataset& validation) {
+observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
+                                         const data::Dataset& validation) {
   const bool is_main = group_.rank() == 0;
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;
@@ -209,19 +209,19 @@ RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
       fit->tell(problem);
       throw;
     }
-    RunSummary summary =
+    observe::RunSummary summary =
         fit->summary(stopped_by_ == cluster::StopRequest::none ? "finished" : "stopped");
     summary.phase_milliseconds = fit->phase_times();
     const auto peaks = at::empty({group_.size(), 2}, at::kLong);
-    group_.all_gather(peaks, at::tensor({peak_resident_bytes(), fit->peak_tensor_bytes()}), {},
-                      {.label = "peak memory"});
+    group_.all_gather(peaks, at::tensor({observe::peak_resident_bytes(), fit->peak_tensor_bytes()}),
+                      {}, {.label = "peak memory"});
     const bool counted = peaks.select(1, 1).all().item<bool>();
     for (int r = 0; r < group_.size(); ++r) {
       summary.peak_resident_bytes.push_back(peaks[r][0].item<int64_t>());
       if (counted) summary.peak_tensor_bytes.push_back(peaks[r][1].item<int64_t>());
     }
     summary.predicted_tensor_bytes = memory.tensor_bytes;
-    if (is_main) write_summary(summary_file, summary);
+    if (is_main) observe::write_summary(summary_file, summary);
     save_ = [ended = EndedRun(group_, options_, fit->checkpoint_state(/*weights_only=*/false),
                               fit->checkpoint_info())](const auto& path, bool weights_only) {
       return ended.save(path, weights_only);

@@ -12,13 +12,13 @@
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
 #include "troika/data/loader.h"
+#include "troika/observe/summary.h"
 #include "troika/train/callback.h"
 #include "troika/train/data_module.h"
 #include "troika/train/memory/memory_check.h"
 #include "troika/train/options.h"
 #include "troika/train/run_folder.h"
 #include "troika/train/stop.h"
-#include "troika/train/summary.h"
 #include "troika/train/task.h"
 
 namespace troika::train {
@@ -46,7 +46,8 @@ class Trainer {
   // why, without numbers where nothing was trained. Locks the run's folder until the end
   // of the call. Every fit() that goes on from no checkpoint of its run is a run with a folder of
   // its own.
-  RunSummary fit(Task& task, const data::Dataset& training, const data::Dataset& validation);
+  observe::RunSummary fit(Task& task, const data::Dataset& training,
+                          const data::Dataset& validation);
 
   // One pass each over a data set, in which every sample counts once whatever the number of ranks:
   // without gradients, in evaluation mode, and with what trainer.precision and memory_format say.
@@ -60,17 +61,19 @@ class Trainer {
   // "test/loss" and "test/accuracy", and then what the steps logged, of which numbers without
   // sync_dist are each rank's own. Empty where trainer.limit_val_batches (limit_test_batches) is 0,
   // and where it was asked to stop. Rank 0 logs them (trainer.enable_model_summary).
-  MetricValues validate(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
-  MetricValues test(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
+  observe::MetricValues validate(Task& task, const data::Dataset& dataset,
+                                 const std::string& ckpt = "");
+  observe::MetricValues test(Task& task, const data::Dataset& dataset,
+                             const std::string& ckpt = "");
   // This rank's share of the predictions, on the host and one after another along dim 0: those of
   // rank 0, of rank 1 and so on are together in the data set's order, as gather_predictions() gives
   // them. Undefined for a rank without samples.
   at::Tensor predict(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
 
   // The same with the data of a module, which is prepared before and torn down after.
-  RunSummary fit(Task& task, DataModule& data);
-  MetricValues validate(Task& task, DataModule& data, const std::string& ckpt = "");
-  MetricValues test(Task& task, DataModule& data, const std::string& ckpt = "");
+  observe::RunSummary fit(Task& task, DataModule& data);
+  observe::MetricValues validate(Task& task, DataModule& data, const std::string& ckpt = "");
+  observe::MetricValues test(Task& task, DataModule& data, const std::string& ckpt = "");
   at::Tensor predict(Task& task, DataModule& data, const std::string& ckpt = "");
 
   // Writes a checkpoint, a folder, as `path`: of the latest fit() as it stood at its end, or, from
@@ -119,20 +122,20 @@ class Trainer {
  private:
   // Claims the folder of a fit(), whose body follows.
   RunFolder begin_run();
-  RunSummary fit_claimed(Task& task, const data::Dataset& training,
-                         const data::Dataset& validation);
+  observe::RunSummary fit_claimed(Task& task, const data::Dataset& training,
+                                  const data::Dataset& validation);
   // Serves validate(), test() and predict(): calls `body` with a loop over the data set, unless
   // that is limited to nothing.
   template <typename Body>
-  void evaluate(Stage stage, Task& task, const data::Dataset& dataset, const std::string& ckpt,
+  void evaluate(RunMode mode, Task& task, const data::Dataset& dataset, const std::string& ckpt,
                 const Body& body);
-  MetricValues metrics(Stage stage, Task& task, const data::Dataset& dataset,
-                       const std::string& ckpt);
-  void load_weights(Stage stage, Task& task, const std::string& ckpt) const;
+  observe::MetricValues metrics(RunMode mode, Task& task, const data::Dataset& dataset,
+                                const std::string& ckpt);
+  void load_weights(RunMode mode, Task& task, const std::string& ckpt) const;
 
   // Prepares the data, calls `body`, and tears the data down whatever `body` throws.
   template <typename Body>
-  auto with(DataModule& data, Stage stage, const Body& body);
+  auto with(DataModule& data, RunMode mode, const Body& body);
 
   TrainOptions options_;
   const std::string asked_name_;      // run.name as it was given
@@ -153,12 +156,12 @@ class Trainer {
 at::Tensor gather_predictions(const comm::Group& group, const at::Tensor& share);
 
 // The summary of a run before it began.
-RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
-                        const std::filesystem::path& folder, const std::string& status);
+observe::RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
+                                 const std::filesystem::path& folder, const std::string& status);
 
 // The checkpoint or file of weights that `ckpt` means to validate(), test() or predict() of the
 // run in `folder`. Throws Error(usage) where find_checkpoint() does and where there is none.
-std::filesystem::path checkpoint_to_judge(Stage stage, const std::filesystem::path& folder,
+std::filesystem::path checkpoint_to_judge(RunMode mode, const std::filesystem::path& folder,
                                           const std::string& ckpt);
 
 // Samples a step over all ranks, from batch_size or global_batch_size.

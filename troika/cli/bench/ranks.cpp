@@ -26,23 +26,23 @@ constexpr double kWarmUpShare = 0.1;  // of the time of the measurement
 
 // Calls the variant for as long as rank 0 finds right, and adds the seconds that each call took on
 // this rank from the moment that all had come. All ranks call it equally often.
-void run_round(const Variant& variant, Stage& stage, double budget, std::vector<double>& seconds) {
+void run_round(const Variant& variant, Setup& setup, double budget, std::vector<double>& seconds) {
   variant.call();  // not timed: the caches are as another variant left them
   const Stopwatch round;
   for (int64_t calls = 0;; ++calls) {
     const bool more = calls < kMinCalls || (calls < kMaxCalls && round.seconds() < budget);
-    if (!stage.barrier().wait(more)) return;
+    if (!setup.barrier().wait(more)) return;
     const Stopwatch watch;
     variant.call();
     seconds.push_back(watch.seconds());
   }
 }
 
-void verify(const Variant& variant, const Plan& plan, Stage& stage) {
-  const int rank = stage.control().rank();
+void verify(const Variant& variant, const Plan& plan, Setup& setup) {
+  const int rank = setup.control().rank();
   fill(variant, plan, rank);
   variant.call();
-  check(variant, plan, rank, stage.control().size());
+  check(variant, plan, rank, setup.control().size());
   // Sums of sums would leave the range of the type.
   if (plan.operation == comm::Operation::all_reduce) variant.output.zero_();
 }
@@ -55,22 +55,22 @@ std::vector<double> longest(std::vector<double> seconds, const comm::Group& cont
   return seconds;
 }
 
-std::vector<Row> measure(const Plan& plan, Stage& stage, int64_t bytes) {
-  std::vector<Variant> variants = make_variants(plan, stage, bytes);
+std::vector<Row> measure(const Plan& plan, Setup& setup, int64_t bytes) {
+  std::vector<Variant> variants = make_variants(plan, setup, bytes);
   std::vector<double> warm_up;
   for (const Variant& variant : variants) {
-    verify(variant, plan, stage);
-    run_round(variant, stage, kWarmUpShare * plan.min_seconds, warm_up);
+    verify(variant, plan, setup);
+    run_round(variant, setup, kWarmUpShare * plan.min_seconds, warm_up);
   }
   std::vector<std::vector<double>> seconds(variants.size());
   for (int round = 0; round < kRounds; ++round) {
     for (size_t v = 0; v < variants.size(); ++v) {
-      run_round(variants[v], stage, plan.min_seconds / kRounds, seconds[v]);
+      run_round(variants[v], setup, plan.min_seconds / kRounds, seconds[v]);
     }
   }
   std::vector<Row> rows;
   for (size_t v = 0; v < variants.size(); ++v) {
-    set_times(variants[v].row, plan.operation, longest(std::move(seconds[v]), stage.control()));
+    set_times(variants[v].row, plan.operation, longest(std::move(seconds[v]), setup.control()));
     rows.push_back(std::move(variants[v].row));
   }
   return rows;
@@ -82,10 +82,10 @@ void measure_as_rank(const Plan& plan, const std::filesystem::path& rows_file) {
   // LibTorch's threads would go on spinning on the cores of other ranks.
   at::set_num_threads(1);
   const auto environment = cluster::discover();
-  Stage stage(plan, environment);
+  Setup setup(plan, environment);
   std::vector<Row> rows;
   for (const int64_t bytes : plan.sizes) {
-    for (Row& row : measure(plan, stage, bytes)) {
+    for (Row& row : measure(plan, setup, bytes)) {
       if (environment.rank == 0) std::cout << to_line(row) << std::flush;
       rows.push_back(std::move(row));
     }

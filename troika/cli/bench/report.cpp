@@ -14,7 +14,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
-#include "troika/train/summary.h"
+#include "troika/observe/summary.h"
 
 namespace troika::cli::bench {
 
@@ -149,7 +149,7 @@ std::vector<Row> from_text(const std::string& text) {
 }
 
 BenchmarkRecord make_record(const std::string& name) {
-  return {name, {{"troika", train::troika_version()}, {"libtorch", compat::torch_version()}}};
+  return {name, {{"troika", observe::troika_version()}, {"libtorch", compat::torch_version()}}};
 }
 
 std::string to_record(const std::vector<Row>& rows) {

@@ -78,17 +78,17 @@ void call_group(const comm::Group& group, Operation operation, comm::Algorithm a
 
 class Maker {
  public:
-  Maker(const Plan& plan, Stage& stage, int64_t bytes)
+  Maker(const Plan& plan, Setup& setup, int64_t bytes)
       : plan_(plan),
-        stage_(stage),
-        ranks_(stage.control().size()),
+        setup_(setup),
+        ranks_(setup.control().size()),
         count_(elements(plan, bytes, ranks_)) {}
 
   std::vector<Variant> make() {
     const Tensors ordinary = make_tensors(
         plan_, count_, ranks_, [&](int64_t count) { return at::empty({count}, plan_.type); });
     for (size_t i = 0; i < plan_.backends.size(); ++i) {
-      const comm::Group& group = stage_.groups()[i];
+      const comm::Group& group = setup_.groups()[i];
       for (const Buffers buffers : plan_.buffers) {
         add_group(plan_.backends[i], group, buffers,
                   buffers == Buffers::ordinary ? ordinary : allocate(group));
@@ -128,7 +128,7 @@ class Maker {
   }
 
   void add_peer(size_t i, const at::Tensor& tensor) {
-    Peer& peer = stage_.peer(i);
+    Peer& peer = setup_.peer(i);
     Row labels = row(std::string(bench::peer(plan_.against[i]).label), "-", Buffers::ordinary);
     labels.is_reference = true;
     labels.library = peer.version();
@@ -137,13 +137,13 @@ class Maker {
   }
 
   void add_limit() {
-    const auto memory = std::make_shared<SharedMemory>(stage_.control(),
+    const auto memory = std::make_shared<SharedMemory>(setup_.control(),
                                                        static_cast<size_t>(count_) * sizeof(float));
     std::vector<float*> parts;
     for (int rank = 0; rank < ranks_; ++rank) {
       parts.push_back(static_cast<float*>(memory->part(rank)));
     }
-    const int rank = stage_.control().rank();
+    const int rank = setup_.control().rank();
     const int64_t begin = slice_begin(count_, rank, ranks_);
     const int64_t end = slice_begin(count_, rank + 1, ranks_);
     Row labels = row("limit", "-", Buffers::shared);
@@ -153,7 +153,7 @@ class Maker {
          {},
          at::from_blob(
              parts[static_cast<size_t>(rank)], {count_}, [memory](void*) {}, at::kFloat),
-         [=, &barrier = stage_.barrier(), ranks = ranks_] {
+         [=, &barrier = setup_.barrier(), ranks = ranks_] {
            barrier.wait();
            sum_into_all(parts.data(), ranks, begin, end);
            barrier.wait();
@@ -161,7 +161,7 @@ class Maker {
   }
 
   const Plan& plan_;
-  Stage& stage_;
+  Setup& setup_;
   const int ranks_;
   const int64_t count_;
   std::vector<Variant> variants_;
@@ -202,13 +202,13 @@ at::Tensor expected(const Plan& plan, int64_t count, int rank, int ranks) {
 
 }  // namespace
 
-Stage::Stage(const Plan& plan, const cluster::Environment& environment)
+Setup::Setup(const Plan& plan, const cluster::Environment& environment)
     : groups_(make_worlds(plan, environment)),
       peers_(make_peers(plan, control())),
       barrier_(control()) {}
 
-std::vector<Variant> make_variants(const Plan& plan, Stage& stage, int64_t bytes) {
-  return Maker(plan, stage, bytes).make();
+std::vector<Variant> make_variants(const Plan& plan, Setup& setup, int64_t bytes) {
+  return Maker(plan, setup, bytes).make();
 }
 
 void fill(const Variant& variant, const Plan& plan, int rank) {

@@ -19,10 +19,10 @@ namespace troika::cli::bench {
 
 // All that ranks share from the first measurement to the last: a group for each back end of the
 // plan, the peers, and the barrier from which calls start.
-class Stage {
+class Setup {
  public:
   // Called by all ranks; blocks until they have met in every group.
-  Stage(const Plan& plan, const cluster::Environment& environment);
+  Setup(const Plan& plan, const cluster::Environment& environment);
 
   const std::vector<comm::Group>& groups() const { return groups_; }
   // Where the ranks agree on what to measure.
@@ -45,8 +45,8 @@ struct Variant {
   std::function<void()> call;  // by all ranks; blocks until it is done on this one
 };
 
-// All variants of the plan at this size, called by all ranks. They must not outlive the stage.
-std::vector<Variant> make_variants(const Plan& plan, Stage& stage, int64_t bytes);
+// All variants of the plan at this size, called by all ranks. They must not outlive the setup.
+std::vector<Variant> make_variants(const Plan& plan, Setup& setup, int64_t bytes);
 
 // Gives the input, or what is changed in place, values that tell ranks and places apart.
 void fill(const Variant& variant, const Plan& plan, int rank);

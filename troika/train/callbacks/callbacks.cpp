@@ -43,7 +43,7 @@ Callbacks make_callbacks(const TrainOptions& options) {
 }
 
 void require_monitored(const Callbacks& callbacks, const TrainOptions& options, const Task& task,
-                       const MetricValues& validated, bool warns) {
+                       const observe::MetricValues& validated, bool warns) {
   if (validated.empty()) return;
   std::map<std::string, double> known(validated.begin(), validated.end());
   for (const char* name : {"train/loss", "train/epoch_loss", "train/lr"}) known[name] = 0;

@@ -1,8 +1,8 @@
 // The callbacks that options ask for.
 #pragma once
 
+#include "troika/observe/loggers/logger.h"
 #include "troika/train/callback.h"
-#include "troika/train/loggers/logger.h"
 
 namespace troika::train {
 
@@ -16,6 +16,6 @@ Callbacks make_callbacks(const TrainOptions& options);
 // of training steps of a task's own, are not known before the first epoch: what may be one of
 // them is a warning of the rank that `warns`. Does nothing where nothing was validated.
 void require_monitored(const Callbacks& callbacks, const TrainOptions& options, const Task& task,
-                       const MetricValues& validated, bool warns);
+                       const observe::MetricValues& validated, bool warns);
 
 }  // namespace troika::train

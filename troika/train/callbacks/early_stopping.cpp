@@ -5,8 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
 
 namespace troika::train {
@@ -58,14 +58,15 @@ std::string EarlyStopping::judge(double value) {
   return fmt::format("{} was not better than {:.6g} for {} times", monitor_.name, best_, waited_);
 }
 
-NamedTensors EarlyStopping::state() const {
+checkpoint::NamedTensors EarlyStopping::state() const {
   return {{"best", at::scalar_tensor(best_, at::kDouble)},
           {"waited", at::scalar_tensor(waited_, at::kLong)},
           {"validated", at::scalar_tensor(int64_t{validated_}, at::kLong)},
           {"found", at::scalar_tensor(int64_t{found_}, at::kLong)}};
 }
 
-void EarlyStopping::load_state(const CheckpointReader& saved, const std::string& prefix) {
+void EarlyStopping::load_state(const checkpoint::CheckpointReader& saved,
+                               const std::string& prefix) {
   best_ = saved.read(prefix + "best").item<double>();
   waited_ = saved.read(prefix + "waited").item<int64_t>();
   validated_ = saved.read(prefix + "validated").item<int64_t>() != 0;

@@ -19,8 +19,8 @@ class EarlyStopping : public Callback {
   // Throws Error(usage) if `strict` and the metric is not logged.
   void on_train_epoch_end(FitContext& context) override;
   void on_validation_end(FitContext& context) override;
-  NamedTensors state() const override;
-  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
+  checkpoint::NamedTensors state() const override;
+  void load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   void look_at(FitContext& context);

@@ -55,7 +55,7 @@ void Ema::on_exception(FitContext&, const std::exception&) {
   average_.take_back_alone();
 }
 
-void Ema::load_state(const CheckpointReader& saved, const std::string& prefix) {
+void Ema::load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) {
   average_.load_from_model(saved, prefix);
 }
 

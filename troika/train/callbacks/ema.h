@@ -27,9 +27,9 @@ class Ema : public Callback {
   void on_validation_interrupted(FitContext& context) override;
   void on_fit_end(FitContext& context) override;
   void on_exception(FitContext& context, const std::exception& problem) override;
-  NamedTensors state() const override { return average_.count(); }
-  void replace_model(RankState& state) const override { average_.put_into(state); }
-  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
+  checkpoint::NamedTensors state() const override { return average_.count(); }
+  void replace_model(checkpoint::RankState& state) const override { average_.put_into(state); }
+  void load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   const EmaOptions options_;

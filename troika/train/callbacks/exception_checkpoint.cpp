@@ -4,8 +4,8 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/layout/plan.h"
-#include "troika/train/checkpoint/resume.h"
 #include "troika/train/fit_context.h"
 
 namespace troika::train {
@@ -29,9 +29,9 @@ void ExceptionCheckpoint::on_exception(FitContext& context, const std::exception
     return;
   }
   const auto folder = checkpoints / "on_exception" / fmt::format("rank-{}", rank);
-  const auto former = linked_checkpoint(folder, "last");
+  const auto former = checkpoint::linked_checkpoint(folder, "last");
   const auto written = context.save_alone(folder);
-  if (!former.empty()) remove_checkpoint(former);
+  if (!former.empty()) checkpoint::remove_checkpoint(former);
   log::warn("what rank {} had reached is in {}", rank, written.string());
 }
 

@@ -7,13 +7,13 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/reader.h"
+#include "troika/checkpoint/resume.h"
+#include "troika/checkpoint/text_tensor.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/reader.h"
-#include "troika/train/checkpoint/resume.h"
-#include "troika/train/checkpoint/text_tensor.h"
+#include "troika/observe/summary.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
-#include "troika/train/summary.h"
 
 namespace troika::train {
 
@@ -27,7 +27,7 @@ std::vector<std::string> lines_of(std::string_view text) {
 }
 
 std::vector<std::string> lines_of(const at::Tensor& bytes) {
-  return lines_of(text_of(bytes));
+  return lines_of(checkpoint::text_of(bytes));
 }
 
 void require_one_of(const char* option, const std::string& value,
@@ -76,7 +76,7 @@ void ModelCheckpoint::on_fit_start(FitContext& context) {
                   context.options.trainer.ckpt_path == "last");
   // A kill may have come between a checkpoint and this link to it.
   if (context.group.rank() == 0 && !manager_.best().empty()) {
-    move_link(folder / "best", manager_.best());
+    checkpoint::move_link(folder / "best", manager_.best());
   }
 }
 
@@ -149,7 +149,7 @@ std::optional<double> ModelCheckpoint::score(const FitContext& context) const {
   const auto& metrics = context.at.metrics;
   const auto found = metrics.find(monitor_.name);
   if (found != metrics.end()) return found->second;
-  if (metrics.contains(kValidationLoss)) refuse_monitor(name(), monitor_.name, metrics);
+  if (metrics.contains(observe::kValidationLoss)) refuse_monitor(name(), monitor_.name, metrics);
   return {};
 }
 
@@ -167,12 +167,12 @@ void ModelCheckpoint::on_checkpoint(FitContext& context, const std::filesystem::
     // It would lead to a checkpoint of an earlier run.
     std::filesystem::remove(folder / "best");
   } else {
-    move_link(folder / "best", manager_.best());
+    checkpoint::move_link(folder / "best", manager_.best());
   }
-  for (const auto& name : removed) remove_checkpoint(folder / name);
+  for (const auto& name : removed) checkpoint::remove_checkpoint(folder / name);
 }
 
-NamedTensors ModelCheckpoint::state() const {
+checkpoint::NamedTensors ModelCheckpoint::state() const {
   std::string names, others, chosen;
   std::vector<double> scores;
   const auto state = manager_.state();
@@ -182,14 +182,15 @@ NamedTensors ModelCheckpoint::state() const {
   }
   for (const auto& name : state.others) others += name + "\n";
   for (const auto& name : state.chosen) chosen += name + "\n";
-  return {{"names", text_tensor(names)},
+  return {{"names", checkpoint::text_tensor(names)},
           {"scores", at::tensor(scores, at::kDouble)},
-          {"others", text_tensor(others)},
-          {"chosen", text_tensor(chosen)},
+          {"others", checkpoint::text_tensor(others)},
+          {"chosen", checkpoint::text_tensor(chosen)},
           {"due", at::scalar_tensor(int64_t{is_due_}, at::kLong)}};
 }
 
-void ModelCheckpoint::load_state(const CheckpointReader& saved, const std::string& prefix) {
+void ModelCheckpoint::load_state(const checkpoint::CheckpointReader& saved,
+                                 const std::string& prefix) {
   const auto names = lines_of(saved.read(prefix + "names"));
   const auto scores = saved.read(prefix + "scores");
   loaded_.emplace();

@@ -41,8 +41,8 @@ class ModelCheckpoint : public Callback {
   void on_train_epoch_end(FitContext& context) override;
   void on_save_checkpoint(FitContext& context) override;
   void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint) override;
-  NamedTensors state() const override;
-  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
+  checkpoint::NamedTensors state() const override;
+  void load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   struct Loaded {

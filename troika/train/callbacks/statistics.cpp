@@ -86,7 +86,7 @@ void StatisticsMonitor::log(FitContext& context, const std::string& what,
   }
   context.store->reducer().sum(sums, "statistics");
   context.store->reducer().max(extremes, "statistics");
-  const LogOptions options{.sync_dist = true};
+  const observe::LogOptions options{.sync_dist = true};
   for (size_t g = 0; g < names_.size(); ++g) {
     if (sum[3 * g + 2] == 0) continue;
     const auto suffix = g == 0 ? "" : "/" + names_[g];

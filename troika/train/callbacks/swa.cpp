@@ -9,10 +9,11 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/batch_norm.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/reader.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/engine_state.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/optimization.h"
@@ -168,8 +169,9 @@ void Swa::on_train_end(FitContext& context) {
   renew_batch_norm(module, context.groups.data(), context.run_training_data);
   if (context.group.rank() == 0 && context.options.checkpoint.enabled) {
     const auto file = context.folder / "checkpoints" / "swa.safetensors";
-    save_weights(file, model_state(module), context.options,
-                 {.epoch = context.at.epoch, .step = context.at.step});
+    checkpoint::save_weights(file, checkpoint::model_state(module),
+                             checkpoint_metadata(context.options),
+                             {.epoch = context.at.epoch, .step = context.at.step});
     log::info("mean of the weights of {} epochs: {}", mean.updates(), file.string());
   }
   // Other callbacks may still want what was trained.
@@ -184,7 +186,7 @@ void Swa::on_fit_end(FitContext& context) {
   put_statistics(context.task.module(), mean_->renewed);
 }
 
-void Swa::replace_model(RankState& state) const {
+void Swa::replace_model(checkpoint::RankState& state) const {
   if (!mean_ || !mean_->weights.is_in_module()) return;
   // Ema has; then the statistics of the model are those that were trained, too.
   const bool is_replaced = std::any_of(state.rest.begin(), state.rest.end(), [](const auto& item) {
@@ -207,13 +209,13 @@ void Swa::replace_model(RankState& state) const {
   if (!is_replaced) mean_->weights.put_into(state);
 }
 
-NamedTensors Swa::state() const {
+checkpoint::NamedTensors Swa::state() const {
   auto result = average_.state();
   result.emplace_back(kBaseRate, at::scalar_tensor(base_rate_, at::kDouble));
   return result;
 }
 
-void Swa::load_state(const CheckpointReader& saved, const std::string& prefix) {
+void Swa::load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) {
   base_rate_ = saved.read(prefix + kBaseRate).item<double>();
   average_.load_state(saved, prefix);
 }

@@ -32,11 +32,11 @@ class Swa : public Callback {
   void on_train_epoch_start(FitContext& context) override;
   void on_train_end(FitContext& context) override;
   void on_fit_end(FitContext& context) override;
-  NamedTensors state() const override;
+  checkpoint::NamedTensors state() const override;
   // After on_fit_end: the model is the mean, unless another callback has replaced it, and the
   // weights to go on with are those that were trained.
-  void replace_model(RankState& state) const override;
-  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
+  void replace_model(checkpoint::RankState& state) const override;
+  void load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   double rate(int64_t epoch) const;

@@ -1,8 +1,8 @@
 #include "troika/train/callbacks/timer.h"
 
 #include "troika/base/log.h"
+#include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/reader.h"
 #include "troika/train/fit_context.h"
 #include "troika/train/limits.h"
 
@@ -44,11 +44,11 @@ void Timer::on_fit_end(FitContext& context) {
   log::info("{:.1f} s of training, {:.1f} s of validation", training_, validation_);
 }
 
-NamedTensors Timer::state() const {
+checkpoint::NamedTensors Timer::state() const {
   return {{"validation_seconds", at::scalar_tensor(validation_, at::kDouble)}};
 }
 
-void Timer::load_state(const CheckpointReader& saved, const std::string& prefix) {
+void Timer::load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) {
   validation_ = saved.read(prefix + "validation_seconds").item<double>();
 }
 

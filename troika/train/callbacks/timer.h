@@ -34,8 +34,8 @@ class Timer : public Callback {
   void on_validation_end(FitContext& context) override;
   void on_validation_interrupted(FitContext& context) override { on_validation_end(context); }
   void on_fit_end(FitContext& context) override;
-  NamedTensors state() const override;
-  void load_state(const CheckpointReader& saved, const std::string& prefix) override;
+  checkpoint::NamedTensors state() const override;
+  void load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) override;
 
  private:
   void look(FitContext& context, bool may_stop);

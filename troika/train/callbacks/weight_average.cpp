@@ -45,21 +45,23 @@ void WeightAverage::attach(const FitContext& context) {
   loaded_.reset();
 }
 
-void WeightAverage::load_state(const CheckpointReader& saved, const std::string& prefix) {
+void WeightAverage::load_state(const checkpoint::CheckpointReader& saved,
+                               const std::string& prefix) {
   loaded_.emplace(saved.of(saved.rank()));
   updates_key_ = prefix + kUpdates;
   prefix_ = prefix;
   suffix_ = kAverage;
 }
 
-void WeightAverage::load_from_model(const CheckpointReader& saved, const std::string& prefix) {
+void WeightAverage::load_from_model(const checkpoint::CheckpointReader& saved,
+                                    const std::string& prefix) {
   loaded_.emplace(saved.of(saved.rank()));
   updates_key_ = prefix + kUpdates;
-  prefix_ = kModelPrefix;
+  prefix_ = checkpoint::kModelPrefix;
   suffix_.clear();
 }
 
-void WeightAverage::take_loaded(const CheckpointReader& saved) {
+void WeightAverage::take_loaded(const checkpoint::CheckpointReader& saved) {
   updates_ = saved.read(updates_key_).item<int64_t>();
   if (updates_ == 0) return;
   const auto key = [&](const std::string& name) {
@@ -137,12 +139,12 @@ void WeightAverage::take_back() {
   store_->spread_parameters();
 }
 
-NamedTensors WeightAverage::count() const {
+checkpoint::NamedTensors WeightAverage::count() const {
   return {{kUpdates, at::scalar_tensor(updates_, at::kLong)}};
 }
 
-NamedTensors WeightAverage::state() const {
-  NamedTensors result = count();
+checkpoint::NamedTensors WeightAverage::state() const {
+  checkpoint::NamedTensors result = count();
   if (updates_ == 0) return result;
   for (const auto* entries : {&weights_, &buffers_}) {
     for (const auto& entry : *entries) {
@@ -152,7 +154,7 @@ NamedTensors WeightAverage::state() const {
   return result;
 }
 
-void WeightAverage::put_into(RankState& state) const {
+void WeightAverage::put_into(checkpoint::RankState& state) const {
   if (updates_ == 0) return;
   std::map<std::string_view, state::Entry*> model;
   for (auto& entry : state.model) model[entry.first] = &entry;

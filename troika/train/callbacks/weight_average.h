@@ -5,14 +5,17 @@
 #include <optional>
 #include <vector>
 
+#include "troika/checkpoint/reader.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/parameter_store.h"
-#include "troika/train/checkpoint/reader.h"
+
+namespace troika::checkpoint {
+struct RankState;
+}
 
 namespace troika::train {
 
 struct FitContext;
-struct RankState;
 
 // Averages what this rank's optimizer steps: parameters, float32 masters, or with ZeRO its
 // share of them, so that the ranks share the average out too. The first update copies.
@@ -45,17 +48,17 @@ class WeightAverage {
 
   // "updates", and `<parameter>.average`, float32 for 16-bit types: of what this rank steps.
   // Tensors may share memory with this object.
-  NamedTensors state() const;
+  checkpoint::NamedTensors state() const;
   // attach() reads the part that this rank steps.
-  void load_state(const CheckpointReader& saved, const std::string& prefix);
+  void load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix);
 
   // Makes the average the model of a checkpoint, and adds the weights behind kRawPrefix, to go on
   // with; nothing before the first update. Tensors share memory with this object and the module.
-  void put_into(RankState& state) const;
+  void put_into(checkpoint::RankState& state) const;
   // "updates" alone, for a state() beside put_into().
-  NamedTensors count() const;
+  checkpoint::NamedTensors count() const;
   // attach() takes the average from the model, and what count() gave from behind `prefix`.
-  void load_from_model(const CheckpointReader& saved, const std::string& prefix);
+  void load_from_model(const checkpoint::CheckpointReader& saved, const std::string& prefix);
 
  private:
   // Average, what it is of, and the part of the module that it may replace.
@@ -67,7 +70,7 @@ class WeightAverage {
     at::Tensor replaced;                  // what that was, while the average is there
     std::optional<layout::Box> box = {};  // that `source` is of its parameter
   };
-  void take_loaded(const CheckpointReader& saved);
+  void take_loaded(const checkpoint::CheckpointReader& saved);
 
   const std::optional<double> decay_;
   const bool uses_buffers_;
@@ -75,7 +78,7 @@ class WeightAverage {
   std::vector<Entry> weights_;
   std::vector<Entry> buffers_;
   int64_t updates_ = 0;
-  std::optional<CheckpointReader> loaded_;
+  std::optional<checkpoint::CheckpointReader> loaded_;
   std::string updates_key_, prefix_, suffix_;  // of names in it
   bool is_in_module_ = false;
 };

@@ -10,9 +10,10 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint/resume.h"
+#include "troika/train/checkpoint_options.h"
 #include "troika/train/resolve_plan.h"
 #include "troika/train/trainer.h"
 #include "troika/train/tuning/tuning.h"
@@ -85,7 +86,7 @@ std::string choice_of_checkpoint(const RunStart& run, std::string (*of)(const Tr
   std::string saved;
   if (run.group.rank() == 0) {
     try {
-      const auto found = find_checkpoint(run.folder / "checkpoints", path);
+      const auto found = checkpoint::find_checkpoint(run.folder / "checkpoints", path);
       if (!found.empty()) saved = of(read_checkpoint_options(found));
     } catch (const Error&) {
       // fit() tells what is wrong with it

@@ -1,0 +1,17 @@
+// How much of files this process has read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "troika/base/file.h"
+
+namespace troika::checkpoint {
+
+// The bytes that this process has read from files so far.
+inline int64_t bytes_read() {
+  const std::string text = read_file("/proc/self/io");
+  return std::stoll(text.substr(text.find(' ')));
+}
+
+}  // namespace troika::checkpoint
