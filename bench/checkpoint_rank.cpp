@@ -20,9 +20,8 @@
 #include "troika/checkpoint/reader.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/comm/world.h"
-#include "troika/train/options.h"
 
-namespace troika::train {
+namespace troika::checkpoint {
 namespace {
 
 constexpr int64_t kPieceBytes = 1 << 20;
@@ -119,14 +118,14 @@ class Bench {
 };
 
 }  // namespace
-}  // namespace troika::train
+}  // namespace troika::checkpoint
 
 int main(int argc, char** argv) try {
   using namespace troika;
   if (argc != 4) return 2;
   const auto group = comm::world();
   make_folder(argv[1]);
-  train::Bench bench(group, argv[1], std::atoll(argv[2]));
+  checkpoint::Bench bench(group, argv[1], std::atoll(argv[2]));
   bench.round();  // whose pages are new
   auto rounds = nlohmann::json::array();
   for (int i = 0; i < std::atoi(argv[3]); ++i) rounds.push_back(bench.round());

@@ -72,9 +72,10 @@ TEST_F(ForeignWeights, OfDistributedDataParallel) {
 TEST_F(ForeignWeights, RefusesAnOutputThatIsNotTied) {
   auto foreign = state_;
   foreign.emplace_back("lm_head.weight", state_[0].second + 1);
-  EXPECT_ERROR(adapt_foreign(foreign, state_, "file"), ErrorKind::usage,
-               "[checkpoint] the output of file is not its token embedding; got `lm_head.weight` of "
-               "other numbers than `transformer.wte.weight`, expected a GPT-2 with tied weights");
+  EXPECT_ERROR(
+      adapt_foreign(foreign, state_, "file"), ErrorKind::usage,
+      "[checkpoint] the output of file is not its token embedding; got `lm_head.weight` of "
+      "other numbers than `transformer.wte.weight`, expected a GPT-2 with tied weights");
 }
 
 TEST_F(ForeignWeights, OtherNamesAreSaid) {

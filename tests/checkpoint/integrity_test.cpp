@@ -100,11 +100,12 @@ TEST_F(Integrity, TheMessageSaysWhatToDo) {
   const auto checkpoint = save(1);
   std::filesystem::resize_file(checkpoint / "rank-1.safetensors", 100);
   const auto bytes = read_index(checkpoint).files.at("rank-1.safetensors").bytes;
-  EXPECT_ERROR(load_rank_state(checkpoint, 1), ErrorKind::usage,
-               fmt::format("[checkpoint] checkpoint {} is damaged; got rank-1.safetensors of 100 bytes, "
-                           "expected {} (trainer.ckpt_path may name the folder of another "
-                           "checkpoint)",
-                           checkpoint.string(), bytes));
+  EXPECT_ERROR(
+      load_rank_state(checkpoint, 1), ErrorKind::usage,
+      fmt::format("[checkpoint] checkpoint {} is damaged; got rank-1.safetensors of 100 bytes, "
+                  "expected {} (trainer.ckpt_path may name the folder of another "
+                  "checkpoint)",
+                  checkpoint.string(), bytes));
   EXPECT_NO_THROW(CheckpointReader(checkpoint, 0).read("own")) << "it reads what it needs";
 }
 

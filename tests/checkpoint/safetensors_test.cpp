@@ -99,13 +99,14 @@ TEST(Safetensors, RefusesWhatItCannotSaveAndKeepsTheOldFile) {
   const auto one = at::ones({1});
   EXPECT_ERROR(save_safetensors(path, {{"a", one}, {"a", one}}), ErrorKind::usage,
                "[checkpoint] " + file + ": cannot save two tensors of one name; got `a`");
-  EXPECT_ERROR(save_safetensors(path, {{"__metadata__", one}}), ErrorKind::usage,
-               "[checkpoint] " + file + ": cannot save two tensors of one name; got `__metadata__`");
+  EXPECT_ERROR(
+      save_safetensors(path, {{"__metadata__", one}}), ErrorKind::usage,
+      "[checkpoint] " + file + ": cannot save two tensors of one name; got `__metadata__`");
   EXPECT_ERROR(save_safetensors(path, {{"a", at::Tensor()}}), ErrorKind::usage,
                "[checkpoint] " + file + ": cannot save tensor `a`; got an undefined tensor");
-  EXPECT_ERROR(
-      save_safetensors(path, {{"a", one.to_sparse()}}), ErrorKind::usage,
-      "[checkpoint] " + file + ": cannot save tensor `a`; got a sparse tensor, expected a dense one");
+  EXPECT_ERROR(save_safetensors(path, {{"a", one.to_sparse()}}), ErrorKind::usage,
+               "[checkpoint] " + file +
+                   ": cannot save tensor `a`; got a sparse tensor, expected a dense one");
   EXPECT_ERROR(save_safetensors(path, {{"a", one.to(at::kComplexFloat)}}), ErrorKind::usage,
                "[checkpoint] " + file +
                    ": cannot save tensor `a`; got dtype ComplexFloat, "
@@ -204,7 +205,8 @@ TEST(Safetensors, RefusesEveryCorruptHeader) {
 TEST(Safetensors, RefusesImpossibleLengths) {
   const TemporaryFolder folder;
   const auto path = folder / "x";
-  const std::string start = "[checkpoint] " + path.string() + ": not a safetensors file, or cut short; ";
+  const std::string start =
+      "[checkpoint] " + path.string() + ": not a safetensors file, or cut short; ";
   write_file_atomically(path, "1234567");
   EXPECT_ERROR(load_safetensors(path), ErrorKind::usage,
                start + "got 7 bytes, expected a header length of 8 bytes");

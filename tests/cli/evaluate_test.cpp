@@ -107,8 +107,9 @@ TEST_F(Evaluate, ACheckpointByAnyHandleBringsItsOptions) {
               loss, 1e-12);
   const auto predicted = troika("predict runs/tiny/ --output p.safetensors");
   EXPECT_THAT(predicted.out, HasSubstr("37 predictions: ")) << predicted.err;
-  EXPECT_THAT(troika("test nowhere/last").err,
-              HasSubstr("error: [checkpoint] there is no checkpoint nowhere/last; got No such file"));
+  EXPECT_THAT(
+      troika("test nowhere/last").err,
+      HasSubstr("error: [checkpoint] there is no checkpoint nowhere/last; got No such file"));
   EXPECT_THAT(troika("test runs").err, HasSubstr("[checkpoint] there is no checkpoint runs; got a "
                                                  "folder without one"));
   EXPECT_THAT(troika("train runs/tiny").err,

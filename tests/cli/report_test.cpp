@@ -150,9 +150,10 @@ TEST_F(TimelineOfARun, IsOffByDefaultAndNoneOfAnEarlierRunSurvives) {
 TEST_F(TimelineOfARun, ReportRefusesWhatIsNoRun) {
   const auto outcome = troika("report nowhere");
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_EQ(outcome.err,
-            "error: [checkpoint] nowhere is not the folder of a run; got no such folder, expected one "
-            "that troika train wrote, e.g. runs/run\n");
+  EXPECT_EQ(
+      outcome.err,
+      "error: [checkpoint] nowhere is not the folder of a run; got no such folder, expected one "
+      "that troika train wrote, e.g. runs/run\n");
 }
 
 }  // namespace

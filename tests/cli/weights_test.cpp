@@ -54,8 +54,9 @@ TEST_F(Weights, GoOutAndComeBack) {
 
   const auto lost = troika("export runs/run runs/run/config.toml");
   EXPECT_EQ(lost.exit_code, 2);
-  EXPECT_THAT(lost.err, HasSubstr("[checkpoint] tensors would replace runs/run/config.toml; got a file "
-                                  "of another kind"));
+  EXPECT_THAT(lost.err,
+              HasSubstr("[checkpoint] tensors would replace runs/run/config.toml; got a file "
+                        "of another kind"));
   const auto again = troika("export runs/run/checkpoints/last.safetensors same.safetensors");
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(read_file(folder_ / "same.safetensors"), read_file(folder_ / "out.safetensors"));
@@ -234,14 +235,16 @@ TEST_F(Weights, AreFoundByAnyHandleByAllCommands) {
 TEST_F(Weights, WhatIsNotThereOrUnknownIsSaid) {
   const auto missing = troika("export nowhere out.safetensors");
   EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err,
-              HasSubstr("[checkpoint] there is no checkpoint nowhere; got No such file or directory, "
-                        "expected last, best, the folder of a run or of a checkpoint, or a file of "
-                        "weights"));
-  EXPECT_THAT(troika("export last out.safetensors").err,
-              HasSubstr("[checkpoint] there is no last checkpoint; got none in runs/run/checkpoints, "
-                        "expected those of a run that was trained (give the folder of the run, as "
-                        "runs/NAME)"));
+  EXPECT_THAT(
+      missing.err,
+      HasSubstr("[checkpoint] there is no checkpoint nowhere; got No such file or directory, "
+                "expected last, best, the folder of a run or of a checkpoint, or a file of "
+                "weights"));
+  EXPECT_THAT(
+      troika("export last out.safetensors").err,
+      HasSubstr("[checkpoint] there is no last checkpoint; got none in runs/run/checkpoints, "
+                "expected those of a run that was trained (give the folder of the run, as "
+                "runs/NAME)"));
   make_folder(folder_ / "empty");
   EXPECT_THAT(troika("export empty out.safetensors").err,
               HasSubstr("there is no checkpoint empty; got a folder without one"));

@@ -14,7 +14,7 @@
 
 namespace troika::fuzz {
 
-using namespace train;
+using namespace checkpoint;
 
 namespace {
 

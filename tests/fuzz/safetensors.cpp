@@ -14,7 +14,7 @@ std::vector<std::string> seeds() {
   const TemporaryFolder folder;
   const auto saved = [&](const checkpoint::NamedTensors& tensors,
                          const checkpoint::Metadata& metadata) {
-    train::save_safetensors(folder / "seed", tensors, metadata);
+    checkpoint::save_safetensors(folder / "seed", tensors, metadata);
     return read_file(folder / "seed");
   };
   return {
@@ -27,7 +27,7 @@ void run(std::string_view input) {
   write_input(folder / "input", input);
   const auto tensors = checkpoint::load_safetensors(folder / "input");
   // What is accepted is whole: it is written and read again.
-  train::save_safetensors(folder / "again", tensors);
+  checkpoint::save_safetensors(folder / "again", tensors);
   checkpoint::load_safetensors(folder / "again");
 }
 

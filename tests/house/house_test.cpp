@@ -150,12 +150,11 @@ TEST(House, TheWorldIsCountedWhereItIsMeant) {
       found.insert(fs::relative(file, kSource / "troika").string());
     }
   }
-  EXPECT_THAT(found,
-              testing::ElementsAre("checkpoint/resume.cpp", "checkpoint/share.cpp",
-                                   "observe/step_times.cpp", "train/evaluation.cpp",
-                                   "train/fit_start.cpp", "train/memory/memory_check.cpp",
-                                   "train/placement.cpp", "train/run_group.cpp", "train/stop.cpp",
-                                   "train/trainer.cpp"));
+  EXPECT_THAT(found, testing::ElementsAre("checkpoint/resume.cpp", "checkpoint/share.cpp",
+                                          "observe/step_times.cpp", "train/evaluation.cpp",
+                                          "train/fit_start.cpp", "train/memory/memory_check.cpp",
+                                          "train/placement.cpp", "train/run_group.cpp",
+                                          "train/stop.cpp", "train/trainer.cpp"));
 }
 
 TEST(House, FilesCanBeHeldInTheHead) {

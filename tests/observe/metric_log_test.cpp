@@ -187,19 +187,22 @@ TEST(MetricLog, RanksThatLogDifferentNamesSaySo) {
 
 TEST(MetricLog, RefusesWhatContradictsItself) {
   MetricLog log = alone();
-  EXPECT_ERROR(log.log("a", 1, {.sync_dist = true, .rank_zero_only = true}), ErrorKind::usage,
-               "[observe] cannot log `a`; got rank_zero_only and sync_dist, expected at most one of "
-               "them (the other ranks would be waited for in vain)");
-  EXPECT_ERROR(log.log("a", 1, {.on_step = false}), ErrorKind::usage,
-               "[observe] cannot log `a`; got neither on_step nor on_epoch, expected at least one of "
-               "them");
+  EXPECT_ERROR(
+      log.log("a", 1, {.sync_dist = true, .rank_zero_only = true}), ErrorKind::usage,
+      "[observe] cannot log `a`; got rank_zero_only and sync_dist, expected at most one of "
+      "them (the other ranks would be waited for in vain)");
+  EXPECT_ERROR(
+      log.log("a", 1, {.on_step = false}), ErrorKind::usage,
+      "[observe] cannot log `a`; got neither on_step nor on_epoch, expected at least one of "
+      "them");
   EXPECT_ERROR(log.log("a", 1, {.batch_size = 0}), ErrorKind::usage,
                "[observe] cannot log `a`; got batch_size 0, expected at least 1");
   EXPECT_ERROR(log.log("a", at::zeros({2})), ErrorKind::usage,
                "[observe] cannot log `a`; got a tensor of 2 elements, expected one element");
-  EXPECT_ERROR(log.log("a\tb", 1), ErrorKind::usage,
-               "[observe] cannot log `a\tb`; got this name, expected one without control characters "
-               "that is not empty");
+  EXPECT_ERROR(
+      log.log("a\tb", 1), ErrorKind::usage,
+      "[observe] cannot log `a\tb`; got this name, expected one without control characters "
+      "that is not empty");
   log.log("a", 1, {.batch_size = 3});
   log.log("a", 1);
   EXPECT_ERROR(log.log("a", 1, {.on_epoch = true, .reduce = LogReduction::max}), ErrorKind::usage,

@@ -77,9 +77,10 @@ TEST_F(Checkpoint, AForeignTargetOfTheLinkIsNotOurs) {
 TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
   EXPECT_EQ(checkpoint::find_checkpoint(folder_.path(), "last"), "");
   EXPECT_EQ(checkpoint::find_checkpoint(folder_.path(), ""), "");
-  EXPECT_ERROR(checkpoint::find_checkpoint(folder_.path(), "nowhere"), ErrorKind::usage,
-               "[checkpoint] there is no checkpoint nowhere; got No such file or directory, expected "
-               "last, best, the folder of a run or of a checkpoint, or a file of weights");
+  EXPECT_ERROR(
+      checkpoint::find_checkpoint(folder_.path(), "nowhere"), ErrorKind::usage,
+      "[checkpoint] there is no checkpoint nowhere; got No such file or directory, expected "
+      "last, best, the folder of a run or of a checkpoint, or a file of weights");
   const auto file = save(1);
   write_file_atomically(file / "index.json", "{\"format\": 9}");
   EXPECT_ERROR(checkpoint::checkpoint_ranks(file), ErrorKind::usage,

@@ -20,6 +20,7 @@ namespace troika::train {
 namespace {
 
 using checkpoint::CheckpointReader;
+using checkpoint::load_rank_state;
 using checkpoint::RankState;
 constexpr int kRanks = 4;
 
@@ -55,8 +56,7 @@ class SaveCheckpoint : public testing::Test {
 
   static void expect_same(const std::filesystem::path& a, const std::filesystem::path& b) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      const auto one = checkpoint::load_rank_state(a, rank),
-                 other = checkpoint::load_rank_state(b, rank);
+      const auto one = load_rank_state(a, rank), other = load_rank_state(b, rank);
       for (const auto part : {&RankState::model, &RankState::rest}) {
         const auto& x = one.*part;
         const auto& y = other.*part;

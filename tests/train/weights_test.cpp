@@ -110,8 +110,9 @@ TEST_F(Weights, WhatDoesNotFitIsNamedOrLeft) {
   EXPECT_TRUE(net->parameters()[1].equal(given->parameters()[1]));
   EXPECT_TRUE(net->parameters()[2].equal(head));
   torch::nn::Sequential other(torch::nn::Linear(7, 7));
-  EXPECT_ERROR(checkpoint::take_weights(*other, file, false), ErrorKind::usage,
-               "[checkpoint] no tensor of " + file.string() + " fits the model; got 0.weight, 0.bias");
+  EXPECT_ERROR(
+      checkpoint::take_weights(*other, file, false), ErrorKind::usage,
+      "[checkpoint] no tensor of " + file.string() + " fits the model; got 0.weight, 0.bias");
 }
 
 TEST_F(Weights, AloneAreNoCheckpointToGoOnFrom) {
