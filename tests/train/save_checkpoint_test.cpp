@@ -19,9 +19,8 @@
 namespace troika::train {
 namespace {
 
-using checkpoint::CheckpointReader;
-using checkpoint::load_rank_state;
-using checkpoint::RankState;
+using checkpoint::CheckpointReader, checkpoint::RankState;
+using checkpoint::find_checkpoint, checkpoint::load_rank_state;
 constexpr int kRanks = 4;
 
 class SaveCheckpoint : public testing::Test {
@@ -50,8 +49,7 @@ class SaveCheckpoint : public testing::Test {
   }
 
   std::filesystem::path last() const {
-    return checkpoint::find_checkpoint(
-        std::filesystem::path(options_.run.folder) / "run/checkpoints", "last");
+    return find_checkpoint(std::filesystem::path(options_.run.folder) / "run/checkpoints", "last");
   }
 
   static void expect_same(const std::filesystem::path& a, const std::filesystem::path& b) {
