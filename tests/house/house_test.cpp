@@ -9,8 +9,8 @@
 
 #include "troika/base/file.h"
 #include "troika/base/text.h"
-#include "troika/train/options.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/options.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika {
 namespace {
@@ -86,6 +86,41 @@ TEST(House, RoomsIncludeLowerRoomsOnly) {
   EXPECT_GT(checked, 100);
 }
 
+// Every folder that `from` includes, itself and through others.
+std::set<std::string> reached(const std::string& from,
+                              const std::map<std::string, std::set<std::string>>& edges) {
+  std::set<std::string> result;
+  std::vector<std::string> open{from};
+  while (!open.empty()) {
+    const auto folder = open.back();
+    open.pop_back();
+    if (!edges.contains(folder)) continue;
+    for (const auto& next : edges.at(folder)) {
+      if (result.insert(next).second) open.push_back(next);
+    }
+  }
+  return result;
+}
+
+TEST(House, FoldersOfARoomFormNoCircle) {
+  int checked = 0;
+  for (const auto& [name, room] : rooms()) {
+    std::map<std::string, std::set<std::string>> edges;
+    for (const auto& file : sources(kSource / "troika" / name)) {
+      const auto own = fs::relative(file.parent_path(), kSource).string();
+      for (const auto& header : includes(file)) {
+        const auto other = fs::path(header).parent_path().string();
+        if (header.starts_with("troika/" + name + "/") && other != own) edges[own].insert(other);
+      }
+    }
+    for (const auto& [folder, others] : edges) {
+      checked += static_cast<int>(others.size());
+      EXPECT_FALSE(reached(folder, edges).contains(folder)) << folder << " includes itself";
+    }
+  }
+  EXPECT_GT(checked, 20);
+}
+
 TEST(House, TheFloorDoesWithoutLibTorch) {
   static const std::regex torch("^(torch|ATen|c10)/");
   for (const auto& [name, room] : rooms()) {
@@ -123,16 +158,16 @@ TEST(House, HeadersDoNotPullInAllOfLibTorch) {
 TEST(House, OneFileKnowsStrategies) {
   for (const auto& file : sources(kSource / "troika")) {
     const auto path = fs::relative(file, kSource / "troika").string();
-    if (path.starts_with("train/resolve_plan.")) continue;
+    if (path.starts_with("train/options/resolve_plan.")) continue;
     const auto text = read_file(file);
     for (const auto& name : train::strategy_names()) {
       // LibTorch, devices and algorithms are chosen by that word, too; options have the default.
-      if (name == "auto" || (name == "ddp" && path == "train/options.h")) continue;
+      if (name == "auto" || (name == "ddp" && path == "train/options/options.h")) continue;
       EXPECT_THAT(text, testing::Not(testing::HasSubstr('"' + name + '"'))) << file;
     }
     // As the user typed it: the table of options, a job script's check, what a run says it does.
-    if (path == "train/options.cpp" || path == "cli/slurm.cpp" || path == "train/fit_start.cpp" ||
-        path == "train/memory/prediction.cpp") {
+    if (path == "train/options/options.cpp" || path == "cli/slurm.cpp" ||
+        path == "train/loop/fit_start.cpp" || path == "train/memory/prediction.cpp") {
       continue;
     }
     EXPECT_THAT(text, testing::Not(testing::HasSubstr("trainer.strategy"))) << file;
@@ -150,11 +185,11 @@ TEST(House, TheWorldIsCountedWhereItIsMeant) {
       found.insert(fs::relative(file, kSource / "troika").string());
     }
   }
-  EXPECT_THAT(found, testing::ElementsAre("checkpoint/resume.cpp", "checkpoint/share.cpp",
-                                          "observe/step_times.cpp", "train/evaluation.cpp",
-                                          "train/fit_start.cpp", "train/memory/memory_check.cpp",
-                                          "train/placement.cpp", "train/run_group.cpp",
-                                          "train/stop.cpp", "train/trainer.cpp"));
+  EXPECT_THAT(found, testing::ElementsAre(
+                         "checkpoint/resume.cpp", "checkpoint/share.cpp", "observe/step_times.cpp",
+                         "train/evaluation.cpp", "train/loop/fit_start.cpp",
+                         "train/memory/memory_check.cpp", "train/engine/placement.cpp",
+                         "train/run/run_group.cpp", "train/run/stop.cpp", "train/trainer.cpp"));
 }
 
 TEST(House, FilesCanBeHeldInTheHead) {

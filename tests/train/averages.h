@@ -16,9 +16,9 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/engine_state.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/run_group.h"
+#include "troika/train/engine/engine_state.h"
+#include "troika/train/run/fit_context.h"
+#include "troika/train/run/run_group.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

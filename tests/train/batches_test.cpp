@@ -7,8 +7,8 @@
 #include "troika/checkpoint/safetensors.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/placement.h"
-#include "troika/train/replicated_task.h"
+#include "troika/train/engine/placement.h"
+#include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -24,10 +24,10 @@
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint_options.h"
 #include "troika/train/memory/prediction.h"
-#include "troika/train/replicated_task.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/task/replicated_task.h"
 
 namespace troika::train {
 namespace {

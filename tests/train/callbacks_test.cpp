@@ -1,5 +1,5 @@
 // What accompanies a run: hooks, log() of a task's steps, early stopping.
-#include "troika/train/callback.h"
+#include "troika/train/run/callback.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,8 +12,8 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/replicated_task.h"
+#include "troika/train/run/fit_context.h"
+#include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -11,8 +11,8 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/checkpoint_options.h"
-#include "troika/train/options.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::train {
 namespace {

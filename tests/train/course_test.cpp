@@ -17,7 +17,7 @@
 #include "troika/checkpoint/resume.h"
 #include "troika/checkpoint/safetensors.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/fit_context.h"
+#include "troika/train/run/fit_context.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

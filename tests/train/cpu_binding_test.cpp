@@ -1,4 +1,4 @@
-#include "troika/train/tuning/cpu_binding.h"
+#include "troika/train/options/cpu_binding.h"
 
 #include <gmock/gmock.h>
 

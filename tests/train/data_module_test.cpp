@@ -1,5 +1,5 @@
 // Data modules: what is called where, in which order, and what happens where it fails.
-#include "troika/train/data_module.h"
+#include "troika/train/task/data_module.h"
 
 #include <gmock/gmock.h>
 

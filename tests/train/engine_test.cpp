@@ -1,5 +1,5 @@
 // The engine of one stage, micro-batch by micro-batch.
-#include "troika/train/engine.h"
+#include "troika/train/engine/engine.h"
 
 #include <gmock/gmock.h>
 
@@ -10,9 +10,9 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/observe/step_times.h"
-#include "troika/train/optimization.h"
-#include "troika/train/resolve_plan.h"
-#include "troika/train/step_losses.h"
+#include "troika/train/engine/optimization.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/task/step_losses.h"
 
 namespace troika::train {
 namespace {

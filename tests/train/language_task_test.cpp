@@ -5,7 +5,7 @@
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/task.h"
+#include "troika/train/task/task.h"
 
 namespace troika::train {
 namespace {

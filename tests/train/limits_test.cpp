@@ -1,5 +1,5 @@
 // How much of its data a run uses, how often it validates, and when it ends.
-#include "troika/train/limits.h"
+#include "troika/train/options/limits.h"
 
 #include <gmock/gmock.h>
 
@@ -13,9 +13,9 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/callback.h"
 #include "troika/train/callbacks/timer.h"
-#include "troika/train/fit_context.h"
+#include "troika/train/run/callback.h"
+#include "troika/train/run/fit_context.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -17,7 +17,7 @@
 #include "troika/observe/loggers/jsonl.h"
 #include "troika/observe/loggers/logger.h"
 #include "troika/observe/loggers/prometheus.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::train {
 namespace {

@@ -9,7 +9,7 @@
 #include "troika/nn/batch_norm.h"
 #include "troika/nn/sequential.h"
 #include "troika/nn/state.h"
-#include "troika/train/replicated_task.h"
+#include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

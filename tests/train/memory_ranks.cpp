@@ -24,11 +24,11 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/train/callbacks/weight_average.h"
-#include "troika/train/fit_context.h"
+#include "troika/train/engine/placement.h"
 #include "troika/train/memory/prediction.h"
-#include "troika/train/placement.h"
-#include "troika/train/replicated_task.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/run/fit_context.h"
+#include "troika/train/task/replicated_task.h"
 
 namespace troika::train {
 namespace {
@@ -64,7 +64,7 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
                                    .global_batch = options.data.batch_size * group.size(),
                                    .times = times});
   Measured result{.start = most()};
-  const Loops start;
+  const TrainProgress start;
   FitContext context{.options = options,
                      .group = group,
                      .groups = groups,

@@ -6,8 +6,8 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/nn/state.h"
-#include "troika/train/fit.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/loop/fit.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::train {
 namespace {

@@ -14,7 +14,7 @@
 #include "troika/base/text.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/fit_context.h"
+#include "troika/train/run/fit_context.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -17,9 +17,9 @@
 #include "troika/nn/state.h"
 #include "troika/train/callbacks/statistics.h"
 #include "troika/train/callbacks/throughput.h"
-#include "troika/train/engine_state.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/rank_zero.h"
+#include "troika/train/engine/engine_state.h"
+#include "troika/train/run/fit_context.h"
+#include "troika/train/run/rank_zero.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

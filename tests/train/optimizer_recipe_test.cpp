@@ -1,6 +1,6 @@
 // Task::configure_optimizers(): groups of parameters, optimizers of the user's own, rates; and
 // tasks made of a module and a loss.
-#include "troika/train/optimizer_recipe.h"
+#include "troika/train/task/optimizer_recipe.h"
 
 #include <gmock/gmock.h>
 

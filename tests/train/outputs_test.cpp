@@ -1,5 +1,5 @@
 // Tasks whose model gives several tensors, and tasks that a plan cannot cut into stages.
-#include "troika/train/outputs.h"
+#include "troika/train/task/outputs.h"
 
 #include <gmock/gmock.h>
 
@@ -8,8 +8,8 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
-#include "troika/train/cuttable.h"
-#include "troika/train/step_error.h"
+#include "troika/train/task/cuttable.h"
+#include "troika/train/task/step_error.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -9,8 +9,8 @@
 #include "troika/data/make_dataset.h"
 #include "troika/nn/sequential.h"
 #include "troika/train/memory/prediction.h"
-#include "troika/train/replicated_task.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

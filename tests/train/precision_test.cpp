@@ -15,7 +15,7 @@
 #include "troika/nn/sequential.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/data_parallel.h"
-#include "troika/train/optimization.h"
+#include "troika/train/engine/optimization.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -13,7 +13,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
 #include "troika/observe/loggers/tensorboard.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::train {
 namespace {

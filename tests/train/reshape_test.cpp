@@ -8,9 +8,9 @@
 #include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/observe/step_times.h"
-#include "troika/train/checkpoint_options.h"
-#include "troika/train/engine.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/engine/engine.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/resolve_plan.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

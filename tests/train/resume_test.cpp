@@ -7,7 +7,7 @@
 #include "tests/checkpoint/damaged_checkpoint.h"
 #include "tests/support/errors.h"
 #include "tests/train/resumed_run.h"
-#include "troika/train/course_names.h"
+#include "troika/train/run/course_names.h"
 
 namespace troika::train {
 namespace {

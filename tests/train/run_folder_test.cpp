@@ -1,5 +1,5 @@
 // The folders that Trainer::fit() takes.
-#include "troika/train/run_folder.h"
+#include "troika/train/run/run_folder.h"
 
 #include <gmock/gmock.h>
 

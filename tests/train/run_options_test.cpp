@@ -9,9 +9,9 @@
 #include "troika/base/text.h"
 #include "troika/comm/local/local.h"
 #include "troika/observe/profile.h"
-#include "troika/train/placement.h"
-#include "troika/train/resolve_plan.h"
-#include "troika/train/run_group.h"
+#include "troika/train/engine/placement.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/run/run_group.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

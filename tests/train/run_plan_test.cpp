@@ -1,4 +1,4 @@
-#include "troika/train/run_plan.h"
+#include "troika/train/run/run_plan.h"
 
 #include <gmock/gmock.h>
 

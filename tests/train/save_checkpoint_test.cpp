@@ -12,8 +12,8 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/callback.h"
-#include "troika/train/fit_context.h"
+#include "troika/train/run/callback.h"
+#include "troika/train/run/fit_context.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -13,9 +13,9 @@
 #include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/parallel/sharded.h"
-#include "troika/train/checkpoint_options.h"
-#include "troika/train/make_exchange.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/engine/make_exchange.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/resolve_plan.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -13,8 +13,8 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/checkpoint_options.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::train {
 namespace {

@@ -11,7 +11,7 @@
 #include "troika/cluster/environment.h"
 #include "troika/cluster/port.h"
 #include "troika/cluster/stop_signals.h"
-#include "troika/train/run_group.h"
+#include "troika/train/run/run_group.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "troika/observe/step_times.h"
-#include "troika/train/engine.h"
+#include "troika/train/engine/engine.h"
 
 namespace troika::train {
 

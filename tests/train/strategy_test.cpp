@@ -1,5 +1,5 @@
 // Strategies from a user's options, each against what one process does.
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/resolve_plan.h"
 
 #include <gmock/gmock.h>
 
@@ -10,8 +10,8 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/sequential.h"
-#include "troika/train/make_exchange.h"
-#include "troika/train/replicated_task.h"
+#include "troika/train/engine/make_exchange.h"
+#include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -6,7 +6,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/train/averages.h"
-#include "troika/train/replicated_task.h"
+#include "troika/train/task/replicated_task.h"
 
 namespace troika::train {
 namespace {

@@ -9,8 +9,8 @@
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/replicated_task.h"
+#include "troika/train/run/fit_context.h"
+#include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

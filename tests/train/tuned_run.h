@@ -11,7 +11,7 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/compat/torch.h"
 #include "troika/data/dataset.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 #include "troika/train/tuning/tuning_file.h"
 
 namespace troika::train {

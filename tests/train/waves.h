@@ -9,7 +9,7 @@
 #include "troika/data/dataset.h"
 #include "troika/nn/batch_norm.h"
 #include "troika/nn/sequential.h"
-#include "troika/train/task.h"
+#include "troika/train/task/task.h"
 
 namespace troika::train {
 

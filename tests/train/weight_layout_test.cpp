@@ -7,7 +7,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/replicated_task.h"
+#include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

@@ -13,7 +13,7 @@
 #include "troika/checkpoint/resume.h"
 #include "troika/comm/local/local.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/checkpoint_options.h"
+#include "troika/train/options/checkpoint_options.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

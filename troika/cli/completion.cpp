@@ -9,7 +9,7 @@
 
 #include "troika/cli/commands.h"
 #include "troika/cli/session.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::cli {
 

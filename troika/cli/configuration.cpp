@@ -6,7 +6,7 @@
 
 #include "troika/base/error.h"
 #include "troika/checkpoint/checkpoint.h"
-#include "troika/train/checkpoint_options.h"
+#include "troika/train/options/checkpoint_options.h"
 
 namespace troika::cli {
 

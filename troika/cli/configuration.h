@@ -7,7 +7,7 @@
 #include "troika/base/config.h"
 #include "troika/data/dataset.h"
 #include "troika/nn/zoo.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::cli {
 

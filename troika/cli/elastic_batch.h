@@ -2,7 +2,7 @@
 #pragma once
 
 #include "troika/cluster/environment.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::cli {
 

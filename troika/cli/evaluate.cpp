@@ -13,7 +13,7 @@
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
-#include "troika/train/replicated_task.h"
+#include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 
 namespace troika::cli {

@@ -16,7 +16,7 @@
 #include "troika/cli/commands.h"
 #include "troika/cli/session.h"
 #include "troika/comm/end_with.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace {
 

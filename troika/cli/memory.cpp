@@ -18,10 +18,10 @@
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
 #include "troika/observe/summary.h"
-#include "troika/train/limits.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/memory/remedy.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::cli {
 

@@ -12,7 +12,7 @@
 #include "troika/cli/configuration.h"
 #include "troika/cli/draw.h"
 #include "troika/cli/plan_file.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::cli {
 

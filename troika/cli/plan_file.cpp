@@ -3,7 +3,7 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/layout/plan.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::cli {
 

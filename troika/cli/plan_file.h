@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::cli {
 

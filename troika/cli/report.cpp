@@ -6,7 +6,7 @@
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/cli/commands.h"
 #include "troika/observe/report/page.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::cli {
 

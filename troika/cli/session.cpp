@@ -18,9 +18,9 @@
 #include "troika/cluster/launcher.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
-#include "troika/train/resolve_plan.h"
-#include "troika/train/run_folder.h"
-#include "troika/train/run_group.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/run/run_folder.h"
+#include "troika/train/run/run_group.h"
 #include "troika/train/trainer.h"
 
 namespace troika::cli {

@@ -9,8 +9,8 @@
 
 #include "troika/cluster/environment.h"
 #include "troika/comm/group.h"
-#include "troika/train/options.h"
-#include "troika/train/run_mode.h"
+#include "troika/train/options/options.h"
+#include "troika/train/options/run_mode.h"
 
 namespace CLI {
 class App;

@@ -13,8 +13,8 @@
 #include "troika/cluster/slurm/commands.h"
 #include "troika/cluster/slurm/script.h"
 #include "troika/cluster/slurm/time_limit.h"
-#include "troika/train/options.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/options/options.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::cli {
 

@@ -14,8 +14,8 @@
 #include "troika/checkpoint/model_sizes.h"
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint_options.h"
-#include "troika/train/options.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::cli {
 

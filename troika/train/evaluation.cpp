@@ -12,9 +12,10 @@
 #include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/replicas.h"
-#include "troika/train/evaluation_loop.h"
-#include "troika/train/limits.h"
-#include "troika/train/summary_text.h"
+#include "troika/train/engine/random_state.h"
+#include "troika/train/loop/evaluation_loop.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/run/run_summary.h"
 #include "troika/train/trainer.h"
 #include "troika/train/tuning/tuning.h"
 
@@ -90,13 +91,13 @@ void Trainer::evaluate(RunMode mode, Task& task, const data::Dataset& dataset,
   if (batches == 0) return;
   const CpuBinding binding(asked_cpu_bind(options_, group_));
   const Placement placement = Placement::of(options_, group_);
-  settle_randomness(options_, group_);
+  seed_everything(options_, group_);
   task.make_values();
   placement.place(task.module());
   load_weights(mode, task, ckpt);
   // The module is whole on every rank.
   const comm::MeshGroups groups(group_, layout::Mesh(layout::Axis::data, group_.size()));
-  const Loops beginning;
+  const TrainProgress beginning;
   observe::MetricLog log(group_, observe::MetricLog::Phase::evaluation);
   FitContext context{.mode = mode,
                      .options = options_,

@@ -17,14 +17,14 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
 #include "troika/train/callbacks/callbacks.h"
-#include "troika/train/cuttable.h"
-#include "troika/train/ended_run.h"
-#include "troika/train/fit.h"
-#include "troika/train/limits.h"
-#include "troika/train/resolve_plan.h"
-#include "troika/train/run_group.h"
-#include "troika/train/step_error.h"
-#include "troika/train/summary_text.h"
+#include "troika/train/loop/ended_run.h"
+#include "troika/train/loop/fit.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/run/run_group.h"
+#include "troika/train/run/run_summary.h"
+#include "troika/train/task/cuttable.h"
+#include "troika/train/task/step_error.h"
 #include "troika/train/tuning/tuning.h"
 
 namespace troika::train {
@@ -76,34 +76,6 @@ layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group
 }
 
 }  // namespace
-
-observe::RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
-                                 const std::filesystem::path& folder, const std::string& status) {
-  observe::RunSummary summary;
-  summary.name = options.run.name;
-  summary.status = status;
-  summary.world_size = group.size();
-  summary.torch_version = compat::torch_version();
-  summary.run_folder = folder.string();
-  return summary;
-}
-
-int64_t global_batch(const TrainOptions& options, int ranks) {
-  const int64_t whole = options.data.global_batch_size;
-  return whole > 0 ? whole : options.data.batch_size * ranks;
-}
-
-data::LoaderOptions loader_options(const TrainOptions& options) {
-  return {.workers = static_cast<int>(options.data.workers),
-          .prefetch = static_cast<int>(options.data.prefetch)};
-}
-
-void settle_randomness(const TrainOptions& options, const comm::Group& replicas) {
-  at::globalContext().setDeterministicAlgorithms(options.trainer.deterministic,
-                                                 /*warn_only=*/false);
-  compat::manual_seed(
-      mix(static_cast<uint64_t>(options.run.seed), static_cast<uint64_t>(replicas.rank()) + 1));
-}
 
 Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed)
     : options_(with_fast_dev_run(with_plan(checked(std::move(options))))),
@@ -240,7 +212,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     save_ = nullptr;
     if (is_main) {
       auto summary =
-          fit ? fit->summary("failed") : bare_summary(options_, group_, folder(), "failed");
+          fit ? fit->summary("failed") : empty_summary(options_, group_, folder(), "failed");
       summary.failure = text_of_current_exception();
       try_to_write(summary_file, summary);
     }

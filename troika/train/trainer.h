@@ -13,13 +13,13 @@
 #include "troika/data/dataset.h"
 #include "troika/data/loader.h"
 #include "troika/observe/summary.h"
-#include "troika/train/callback.h"
-#include "troika/train/data_module.h"
 #include "troika/train/memory/memory_check.h"
-#include "troika/train/options.h"
-#include "troika/train/run_folder.h"
-#include "troika/train/stop.h"
-#include "troika/train/task.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
+#include "troika/train/run/run_folder.h"
+#include "troika/train/run/stop.h"
+#include "troika/train/task/data_module.h"
+#include "troika/train/task/task.h"
 
 namespace troika::train {
 
@@ -155,21 +155,9 @@ class Trainer {
 // one type and shape.
 at::Tensor gather_predictions(const comm::Group& group, const at::Tensor& share);
 
-// The summary of a run before it began.
-observe::RunSummary bare_summary(const TrainOptions& options, const comm::Group& group,
-                                 const std::filesystem::path& folder, const std::string& status);
-
 // The checkpoint or file of weights that `ckpt` means to validate(), test() or predict() of the
 // run in `folder`. Throws Error(usage) where find_checkpoint() does and where there is none.
 std::filesystem::path checkpoint_to_judge(RunMode mode, const std::filesystem::path& folder,
                                           const std::string& ckpt);
-
-// Samples a step over all ranks, from batch_size or global_batch_size.
-int64_t global_batch(const TrainOptions& options, int ranks);
-
-data::LoaderOptions loader_options(const TrainOptions& options);
-
-// LibTorch's algorithms as trainer.deterministic says, and this rank's random numbers by run.seed.
-void settle_randomness(const TrainOptions& options, const comm::Group& replicas);
 
 }  // namespace troika::train

@@ -14,8 +14,8 @@
 #include "troika/train/callbacks/swa.h"
 #include "troika/train/callbacks/throughput.h"
 #include "troika/train/callbacks/timer.h"
-#include "troika/train/options.h"
-#include "troika/train/task.h"
+#include "troika/train/options/options.h"
+#include "troika/train/task/task.h"
 
 namespace troika::train {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "troika/observe/loggers/logger.h"
-#include "troika/train/callback.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

@@ -7,7 +7,7 @@
 
 #include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
-#include "troika/train/fit_context.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

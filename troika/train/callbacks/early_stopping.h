@@ -1,9 +1,9 @@
 // Ends a run whose metric no longer becomes better: Lightning's EarlyStopping.
 #pragma once
 
-#include "troika/train/callback.h"
 #include "troika/train/callbacks/monitor.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

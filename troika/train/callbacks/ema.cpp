@@ -2,7 +2,7 @@
 
 #include "troika/base/error.h"
 #include "troika/layout/plan.h"
-#include "troika/train/fit_context.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

@@ -2,9 +2,9 @@
 // EMAWeightAveraging, after Polyak and Juditsky 1992.
 #pragma once
 
-#include "troika/train/callback.h"
 #include "troika/train/callbacks/weight_average.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

@@ -6,7 +6,7 @@
 #include "troika/base/log.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/layout/plan.h"
-#include "troika/train/fit_context.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

@@ -1,7 +1,7 @@
 // Saves the state of a run that fails: Lightning's OnExceptionCheckpoint.
 #pragma once
 
-#include "troika/train/callback.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

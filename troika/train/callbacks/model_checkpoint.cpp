@@ -12,8 +12,8 @@
 #include "troika/checkpoint/text_tensor.h"
 #include "troika/compat/torch.h"
 #include "troika/observe/summary.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/limits.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

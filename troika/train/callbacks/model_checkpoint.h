@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "troika/train/callback.h"
 #include "troika/train/callbacks/checkpoint_manager.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

@@ -7,8 +7,8 @@
 #include "troika/compat/torch.h"
 #include "troika/parallel/norm.h"
 #include "troika/parallel/parameter_store.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/optimization.h"
+#include "troika/train/engine/optimization.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "troika/optim/flat_parameters.h"
-#include "troika/train/callback.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

@@ -13,10 +13,10 @@
 #include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/batch_norm.h"
-#include "troika/train/checkpoint_options.h"
-#include "troika/train/engine_state.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/optimization.h"
+#include "troika/train/engine/engine_state.h"
+#include "troika/train/engine/optimization.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

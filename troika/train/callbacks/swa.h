@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "troika/train/callback.h"
 #include "troika/train/callbacks/weight_average.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

@@ -7,8 +7,8 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/precision.h"
 #include "troika/train/callbacks/peak.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/optimization.h"
+#include "troika/train/engine/optimization.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "troika/compat/flop_counter.h"
-#include "troika/train/callback.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

@@ -3,8 +3,8 @@
 #include "troika/base/log.h"
 #include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/limits.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

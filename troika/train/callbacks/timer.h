@@ -5,8 +5,8 @@
 #include <string>
 
 #include "troika/base/clock.h"
-#include "troika/train/callback.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
 
 namespace troika::train {
 

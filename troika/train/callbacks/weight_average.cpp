@@ -6,9 +6,9 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/parameter_store.h"
-#include "troika/train/engine_state.h"
-#include "troika/train/fit_context.h"
-#include "troika/train/optimization.h"
+#include "troika/train/engine/engine_state.h"
+#include "troika/train/engine/optimization.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 

@@ -15,12 +15,12 @@
 #include "troika/compat/torch.h"
 #include "troika/compat/warnings.h"
 #include "troika/nn/state.h"
+#include "troika/train/engine/placement.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/memory/remedy.h"
-#include "troika/train/placement.h"
-#include "troika/train/resolve_plan.h"
-#include "troika/train/task.h"
-#include "troika/train/trainer.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/task/task.h"
 
 namespace troika::train {
 

@@ -6,7 +6,7 @@
 
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::train {
 

@@ -13,7 +13,7 @@
 #include "troika/nn/model.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
-#include "troika/train/placement.h"
+#include "troika/train/engine/placement.h"
 
 namespace troika::train {
 

@@ -7,7 +7,7 @@
 
 #include "troika/data/dataset.h"
 #include "troika/nn/precision.h"
-#include "troika/train/task.h"
+#include "troika/train/task/task.h"
 
 namespace troika::train {
 

@@ -14,8 +14,8 @@
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/train/memory/exchange_memory.h"
-#include "troika/train/resolve_plan.h"
-#include "troika/train/trainer.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::train {
 

@@ -12,7 +12,7 @@
 #include "troika/layout/plan.h"
 #include "troika/nn/model.h"
 #include "troika/train/memory/pass_memory.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 
 namespace troika::train {
 

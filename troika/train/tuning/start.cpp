@@ -13,9 +13,9 @@
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
-#include "troika/train/checkpoint_options.h"
-#include "troika/train/resolve_plan.h"
-#include "troika/train/trainer.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/options/resolve_plan.h"
 #include "troika/train/tuning/tuning.h"
 
 namespace troika::train {

@@ -8,7 +8,7 @@
 
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
-#include "troika/train/options.h"
+#include "troika/train/options/options.h"
 #include "troika/train/tuning/tuning_file.h"
 
 namespace troika::train {

@@ -12,8 +12,8 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/take_turns.h"
 #include "troika/nn/timed_pass.h"
-#include "troika/train/placement.h"
-#include "troika/train/resolve_plan.h"
+#include "troika/train/engine/placement.h"
+#include "troika/train/options/resolve_plan.h"
 #include "troika/train/tuning/start.h"
 
 namespace troika::train {

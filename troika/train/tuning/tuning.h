@@ -8,8 +8,8 @@
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
 #include "troika/nn/attention.h"
-#include "troika/train/options.h"
-#include "troika/train/tuning/cpu_binding.h"
+#include "troika/train/options/cpu_binding.h"
+#include "troika/train/options/options.h"
 #include "troika/train/tuning/tuning_file.h"
 
 namespace troika::train {

@@ -1,0 +1,98 @@
+#include "troika/train/engine/make_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "troika/base/error.h"
+#include "troika/nn/precision.h"
+#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/local_steps.h"
+#include "troika/parallel/sharded.h"
+
+namespace troika::train {
+
+namespace {
+
+using layout::ExchangeMethod;
+
+parallel::DataParallelOptions data_parallel_options(const layout::Plan& plan, Trace* trace) {
+  parallel::DataParallelOptions result;
+  result.bucket_bytes = plan.exchange.bucket_bytes;
+  result.first_bucket_bytes = plan.exchange.first_bucket_bytes;
+  result.find_unused_parameters = plan.exchange.find_unused_parameters;
+  result.static_graph = plan.exchange.static_graph;
+  result.broadcast_buffers = plan.exchange.broadcast_buffers;
+  const auto& compression = plan.compression;
+  result.codec.name = compression.codec;
+  result.codec.error_feedback = compression.error_feedback;
+  result.codec.rank = compression.powersgd_rank;
+  result.codec.start_step = compression.powersgd_start_step;
+  result.codec.warm_start = compression.powersgd_warm_start;
+  result.codec.density = compression.topk_density;
+  result.codec.block = compression.int8_block;
+  result.trace = trace;
+  return result;
+}
+
+void require_replicas(const layout::Plan& plan, const Task& task) {
+  const int64_t replicas = std::max<int64_t>(1, plan.threads);
+  if (task.replicas() == replicas) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "strategy " + plan.strategy + " and the task disagree",
+               .got = std::to_string(task.replicas()) + " replicas",
+               .expected = std::to_string(replicas),
+               .hint = "dp trains a ReplicatedTask of trainer.devices replicas"});
+}
+
+void require_precision(const layout::Plan& plan) {
+  const auto precision = nn::parse_precision(plan.precision);
+  // Scaling the loss later would not bring back gradients that underflowed.
+  if (plan.threads > 0 && precision.needs_scaler()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy dp makes gradients before the loss is scaled",
+                 .got = "precision " + precision.name,
+                 .expected = "32, 64, bf16-mixed or bf16-true",
+                 .hint = "ddp takes it"});
+  }
+  if (!plan.keeps_replicas_equal() && (precision.needs_masters() || precision.needs_scaler())) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("strategy {} averages weights between steps of single ranks",
+                                     plan.strategy),
+                 .got = "precision " + precision.name,
+                 .expected = "32, 64 or bf16-mixed"});
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
+                                                  const TrainOptions& options, Task& task,
+                                                  const comm::Group& group, Trace* trace,
+                                                  compat::DeferredInit* values) {
+  require_replicas(plan, task);
+  require_precision(plan);
+  const auto ddp = data_parallel_options(plan, trace);
+  const auto& exchange = plan.exchange;
+  if (exchange.method == ExchangeMethod::all_reduce) {
+    return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);
+  }
+  if (exchange.method == ExchangeMethod::zero) {
+    return std::make_unique<parallel::Sharded>(
+        task.module(), group,
+        parallel::ShardedOptions{.stage = static_cast<int>(exchange.zero_stage),
+                                 .group_size = static_cast<int>(exchange.zero_group),
+                                 .piece_multiple = optim::piece_multiple(options.optimizer.name),
+                                 .data_parallel = ddp,
+                                 .values = values});
+  }
+  parallel::LocalStepsOptions local{
+      .period = exchange.period, .warmup_steps = exchange.warmup_steps, .synchronous = ddp};
+  if (exchange.outer_step) {
+    local.outer = parallel::diloco_outer(exchange.outer_lr, exchange.outer_momentum);
+  }
+  return std::make_unique<parallel::LocalSteps>(task.module(), group, local);
+}
+
+}  // namespace troika::train

@@ -1,0 +1,179 @@
+#include "troika/train/engine/optimization.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/checkpoint/reader.h"
+#include "troika/compat/torch.h"
+
+namespace troika::train {
+
+namespace {
+
+const std::string kSkipped = "skipped";
+const std::string kRate = "rate";
+const std::string kStates = "state.";
+const std::string kScaler = "scaler.";
+
+// The names of the states an optimizer keeps for each parameter: "exp_avg" for the state
+// "fc.weight.exp_avg".
+std::set<std::string> kinds(const std::vector<std::string>& states) {
+  std::set<std::string> result;
+  for (const auto& name : states) result.insert(name.substr(name.rfind('.') + 1));
+  return result;
+}
+
+// Refuses another optimizer by name of its states, before load_state() misses a single one.
+void require_same_optimizer(const checkpoint::CheckpointReader& checkpoint,
+                            const std::string& prefix, const optim::NamedTensors& own) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : own) names.push_back(name);
+  const auto theirs = kinds(checkpoint.names(prefix)), ours = kinds(names);
+  if (theirs == ours) return;
+  const auto words = [](const std::set<std::string>& names) {
+    return names.empty() ? "no state" : fmt::format("{}", fmt::join(names, ", "));
+  };
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "cannot resume from " + checkpoint.path().string() + " with another optimizer",
+       .got = "one that keeps " + words(ours),
+       .expected = "the one that kept " + words(theirs),
+       .hint = "optim.name and optim.momentum as they were, or model.weights to start a new "
+               "run from its weights"});
+}
+
+c10::Device device_of(const std::vector<optim::Parameter>& parameters) {
+  return parameters.empty() ? c10::Device(at::kCPU) : parameters.front().tensor.device();
+}
+
+// Optimizers of room optim step pieces; see FlatOptimizer::complete_sums_by().
+void require_steppable(const parallel::ParameterStore& store, const OptimizerRecipe& recipe) {
+  if (!store.has_pieces() || !recipe.make || recipe.is_element_wise) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "a strategy that shares parameters out among ranks",
+               .got = "optimizer of configure_optimizers(), which needs whole ones",
+               .expected = "one of optim.name, or one that treats each element by itself"});
+}
+
+}  // namespace
+
+Optimization::Optimization(const nn::Precision& precision, const parallel::ParameterStore& store,
+                           const OptimizerRecipe& recipe)
+    : Optimization(precision, store.parameters(), recipe, [&store](bool here) {
+        return store.reducer().any(here, "overflow of gradients");
+      }) {
+  require_steppable(store, recipe);
+  optimizer_->complete_sums_by(
+      [&store](const at::Tensor& sums) { store.reducer().sum(sums, "norms of parameters"); });
+}
+
+Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
+                           const OptimizerRecipe& recipe, optim::GradScaler::Agree agree) {
+  const auto device = device_of(parameters);
+  const auto stepped_on = steps_on_devices(recipe) ? device : c10::Device(at::kCPU);
+  if (precision.needs_masters() || stepped_on != device) {
+    masters_.emplace(std::move(parameters), stepped_on);
+    parameters = masters_->list();
+  }
+  if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(agree));
+  parameters_ = parameters;
+  optimizer_ = make_optimizer(recipe, std::move(parameters));
+}
+
+at::Tensor Optimization::scaled(const at::Tensor& loss) const {
+  return scaler_ ? scaler_->scale(loss) : loss;
+}
+
+void Optimization::take_gradients() {
+  if (std::exchange(taken_, true)) return;
+  if (masters_) masters_->take_gradients();
+  if (scaler_) scaler_->unscale(*optimizer_);
+}
+
+void Optimization::clip(parallel::ParameterStore& store, double bound, const std::string& by) {
+  if (bound == 0) return;
+  if (by == "norm") {
+    // Scales are powers of two: this is the clipping of the unscaled gradients, to the bit.
+    store.clip_grad_norm(bound * loss_scale().value_or(1));
+    return;
+  }
+  take_gradients();
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.grad().clamp_(-bound, bound);
+  }
+}
+
+void Optimization::step(parallel::ParameterStore& store) {
+  store.step_by([this] { update(); });
+}
+
+void Optimization::update() {
+  take_gradients();
+  taken_ = false;
+  if (!scaler_) {
+    optimizer_->step();
+  } else {
+    skipped_ += !scaler_->step(*optimizer_);
+    scaler_->update();
+  }
+  if (masters_) masters_->give_weights();
+}
+
+std::optional<double> Optimization::loss_scale() const {
+  if (!scaler_) return std::nullopt;
+  return scaler_->scale();
+}
+
+optim::NamedTensors Optimization::masters() const {
+  optim::NamedTensors result;
+  if (!masters_) return result;
+  for (const auto& master : masters_->list()) {
+    result.emplace_back(master.name, master.tensor, master.box);
+  }
+  return result;
+}
+
+optim::NamedTensors Optimization::state() const {
+  optim::NamedTensors result{{kSkipped, at::scalar_tensor(skipped_, at::kLong)},
+                             {kRate, at::scalar_tensor(learning_rate(), at::kDouble)}};
+  state::append(result, kStates, optimizer_->state());
+  if (scaler_) state::append(result, kScaler, scaler_->state());
+  return result;
+}
+
+optim::NamedTensors Optimization::saved_states(const checkpoint::CheckpointReader& saved,
+                                               const std::string& prefix) const {
+  optim::NamedTensors result;
+  for (const auto& entry : optimizer_->state()) {
+    const auto& [name, tensor] = entry;
+    const auto key = prefix + name;
+    if (!saved.has(key)) continue;
+    if (!entry.box || tensor.dim() == 0) {
+      result.emplace_back(name, saved.read(key));
+      continue;
+    }
+    auto part = *entry.box;
+    part.name = key;
+    result.emplace_back(name, saved.read(part).view(tensor.sizes()));
+  }
+  return result;
+}
+
+void Optimization::load(const checkpoint::CheckpointReader& saved, const std::string& prefix) {
+  skipped_ = saved.read(prefix + kSkipped).item<int64_t>();
+  set_learning_rate(saved.read(prefix + kRate).item<double>());
+  require_same_optimizer(saved, prefix + kStates, optimizer_->state());
+  optimizer_->load_state(saved_states(saved, prefix + kStates));
+  if (scaler_) scaler_->load_state(saved.read_all(prefix + kScaler));
+  if (masters_) masters_->give_weights();
+}
+
+}  // namespace troika::train

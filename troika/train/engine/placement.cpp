@@ -1,0 +1,102 @@
+#include "troika/train/engine/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/accelerator.h"
+#include "troika/compat/torch.h"
+#include "troika/layout/plan.h"
+#include "troika/nn/memory_format.h"
+#include "troika/train/options/options.h"
+
+namespace troika::train {
+
+namespace {
+
+// Whether tensors of several ranks on GPUs meet without the host.
+bool can_meet_on_gpus(const comm::Group& group) {
+  return group.size() == 1 || group.backend().find("nccl") != std::string_view::npos;
+}
+
+[[noreturn]] void refuse_gpu(const std::string& accelerator, std::string got, std::string expected,
+                             std::string hint = {}) {
+  throw Error("train", ErrorKind::usage,
+              {.what = "trainer.accelerator " + accelerator + " cannot be had",
+               .got = std::move(got),
+               .expected = std::move(expected),
+               .hint = std::move(hint)});
+}
+
+at::Device device_of(const std::string& accelerator, const comm::Group& group) {
+  if (accelerator == "cpu") return at::kCPU;
+  const auto gpus = static_cast<int64_t>(compat::accelerator_count());
+  const auto& nodes = group.nodes();
+  const auto rank = static_cast<size_t>(group.rank());
+  const auto local = std::count(nodes.begin(), nodes.begin() + group.rank(), nodes[rank]);
+  if (accelerator == "auto") {
+    const bool all_have_one = std::all_of(nodes.begin(), nodes.end(), [&](int node) {
+      return std::count(nodes.begin(), nodes.end(), node) <= gpus;
+    });
+    if (!all_have_one || !can_meet_on_gpus(group)) return at::kCPU;
+  } else if (gpus == 0) {
+    refuse_gpu(accelerator, "a LibTorch that finds no CUDA device", "at least one GPU",
+               "trainer.accelerator=cpu computes on processors");
+  } else if (local >= gpus) {
+    refuse_gpu(accelerator, fmt::format("{} GPUs for rank {} of this machine", gpus, local),
+               "one for each rank", "start as many processes as there are GPUs");
+  }
+  return {compat::accelerator_type(), static_cast<at::DeviceIndex>(local)};
+}
+
+}  // namespace
+
+Placement Placement::of(const TrainOptions& options, const comm::Group& group) {
+  Placement result;
+  result.precision = nn::parse_precision(options.trainer.precision);
+  result.memory_format = nn::parse_memory_format(options.trainer.memory_format, result.precision);
+  result.weight_layout = nn::parse_weight_layout(options.trainer.weight_layout);
+  result.device = device_of(options.trainer.accelerator, group);
+  nn::require_supported(result.precision, result.device.type());
+  return result;
+}
+
+void Placement::require_trainable(const layout::Plan& plan, const std::string& accelerator) const {
+  if (device.is_cpu() || (plan.threads == 0 && plan.keeps_replicas_equal())) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "strategy " + plan.strategy + " does not train on GPUs",
+               .got = "trainer.accelerator " + accelerator,
+               .expected = "cpu, or a strategy of processes that average gradients in each step",
+               .hint = "ddp, zero1, zero2 and zero3 do"});
+}
+
+void Placement::place(torch::nn::Module& module) const {
+  compat::move_module(module, device, precision.parameters);
+  nn::lay_out(module, memory_format);
+  nn::lay_out_weights(module, weight_layout);
+}
+
+data::Batch Placement::place(data::Batch batch) const {
+  // A tensor that is there already costs no call of LibTorch.
+  const auto convert = [&](at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    if (tensor.device() != device) tensor = tensor.to(device);
+    const auto type = tensor.scalar_type();
+    if (type != precision.parameters && at::isFloatingType(type)) {
+      tensor = tensor.to(precision.parameters);
+    }
+    if (tensor.dim() == 4 && !tensor.is_contiguous(memory_format)) {
+      tensor = tensor.contiguous(memory_format);
+    }
+  };
+  convert(batch.inputs);
+  convert(batch.targets);
+  for (auto& [name, tensor] : batch.named) convert(tensor);
+  return batch;
+}
+
+}  // namespace troika::train

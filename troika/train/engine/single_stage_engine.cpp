@@ -1,0 +1,254 @@
+#include "troika/train/engine/single_stage_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/base/memory.h"
+#include "troika/base/random.h"
+#include "troika/compat/module_members.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/keyed_draws.h"
+#include "troika/nn/offload.h"
+#include "troika/nn/state.h"
+#include "troika/observe/step_times.h"
+#include "troika/train/engine/make_exchange.h"
+#include "troika/train/engine/measured_recompute.h"
+#include "troika/train/options/options.h"
+#include "troika/train/task/step_error.h"
+#include "troika/train/task/task.h"
+
+namespace troika::train {
+
+namespace {
+
+using layout::ActionKind;
+
+// To a folder, or from a GPU to "host".
+std::shared_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
+                                                       const at::Device& device) {
+  const bool to_host = to == "host";
+  if (to_host == device.is_cpu()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "offload.activations does not go with where the run computes",
+                 .got = to + " for " + device.str(),
+                 .expected = device.is_cpu() ? "a folder for files" : "host"});
+  }
+  if (to_host) return std::make_shared<nn::HostOffload>();
+  return std::make_shared<nn::ActivationOffload>(to);
+}
+
+// As Module::zero_grad(true), without its lists of names.
+void drop_gradients(const torch::nn::Module& module) {
+  compat::for_each_member(module, [](const compat::ModuleMember& member) {
+    const auto& tensor = member.tensor;
+    // Without Tensor::grad()'s look at whether this is a leaf.
+    if (tensor.defined() && !member.is_buffer && tensor.unsafeGetTensorImpl()->grad().defined()) {
+      tensor.mutable_grad().reset();
+    }
+  });
+}
+
+}  // namespace
+
+class SingleStageEngine::ActiveMicroBatch {
+ public:
+  ActiveMicroBatch(SingleStageEngine& engine, const data::Batch& loaded, int64_t step)
+      : batch(engine.placement().place(loaded)) {
+    if (!batch.samples.empty()) draws_.emplace(engine.keys_of(batch, step));
+  }
+
+  const data::Batch batch;  // where the run computes
+  at::Tensor loss;
+  std::optional<parallel::GradientSync::NoSync> no_sync;
+
+ private:
+  // Also in the backward pass, which makes masks again.
+  std::optional<nn::KeyedDraws> draws_;
+};
+
+SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
+    : setup_(setup),
+      evaluator_(setup.task, Placement::of(setup.options, setup.groups.world())),
+      recipe_(setup.task.configure_optimizers(setup.options)),
+      learning_rate_(recipe_, setup.plan, setup.steps, setup.global_batch) {
+  const auto& plan = setup.plan;
+  Task& task = setup.task;
+  placement().require_trainable(plan, setup.options.trainer.accelerator);
+  if (placement().device.is_cpu()) compat::keep_freed_memory();
+  if (plan.exchange.zero_stage < 3) task.make_values();
+  const auto values = task.take_values();
+  if (values) {
+    values->record([&] { placement().place(task.module()); });
+  } else {
+    placement().place(task.module());
+  }
+  const auto tensors = nn::named_state(task.module());
+  counts_memory_ =
+      placement().device.is_cpu() && compat::counts_tensor_memory() &&
+      std::ranges::all_of(tensors, [&](const auto& entry) {
+        return (values && values->has(entry.second)) || compat::is_counted(entry.second);
+      });
+  recompute_budget_ = layout::recompute_budget(plan.recompute);
+  if (recompute_budget_) {
+    task.blocks();
+  } else if (plan.recompute == "none") {
+    task.recompute({});
+  } else {
+    task.recompute(layout::recompute_plan(plan.recompute, task.blocks().blocks().size()));
+  }
+  if (!plan.offload_activations.empty()) {
+    if (task.replicas() > 1) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "offload.activations is for processes that each train one replica",
+                   .got = "strategy " + plan.strategy,
+                   .expected = "ddp, or another strategy of processes"});
+    }
+    offload_ = make_offload(plan.offload_activations, placement().device);
+    if (task.has_blocks()) {
+      offloading_ = nn::offload(dynamic_cast<nn::Model&>(task.module()), std::move(offload_));
+    }
+  }
+  TrainOptions own = setup.options;
+  own.optimizer = recipe_.optimizer;
+  exchange_ = make_exchange(plan, own, task, setup.groups.data(), setup.trace, values.get());
+  try {
+    optimization_.emplace(placement().precision, *exchange_, recipe_);
+  } catch (const Error&) {
+    try_to_make_whole();
+    throw;
+  }
+  state_.emplace(EngineParts{.plan = plan,
+                             .recipe = recipe_,
+                             .placement = placement(),
+                             .task = task,
+                             .exchange = *exchange_,
+                             .optimization = *optimization_,
+                             .learning_rate = learning_rate_});
+}
+
+std::shared_ptr<const nn::SampleKeys> SingleStageEngine::keys_of(const data::Batch& batch,
+                                                                 int64_t step) {
+  if (!keys_ || keys_.use_count() > 1) keys_ = std::make_shared<nn::SampleKeys>();
+  const auto seed = static_cast<uint64_t>(setup_.options.run.seed);
+  keys_->seed = mix(seed, static_cast<uint64_t>(step));
+  keys_->samples = batch.samples;
+  return keys_;
+}
+
+const layout::Schedule& SingleStageEngine::schedule_of(int64_t micro_batches) {
+  if (std::exchange(scheduled_, micro_batches) != micro_batches) {
+    schedule_ = layout::one_stage(static_cast<int>(micro_batches));
+  }
+  return schedule_;
+}
+
+StepResult SingleStageEngine::step(MicroBatches& batches) {
+  TROIKA_CHECK(batches.begin() < batches.count(), "a step has micro-batches left");
+  StepResult result;
+  const data::Batch* loaded = nullptr;
+  std::optional<ActiveMicroBatch> active;
+  const auto finish = [&] {
+    if (counts_memory_) {
+      result.peak_tensor_bytes = std::max(result.peak_tensor_bytes, memory::peak());
+    }
+    const at::Tensor loss = active->loss.variable_data();
+    active.reset();
+    batches.done(loss);
+  };
+  for (const auto& action : schedule_of(batches.count()).ranks.front()) {
+    const bool is_last = action.micro_batch + 1 == batches.count();
+    if (action.micro_batch >= 0 && action.micro_batch < batches.begin()) continue;
+    if (action.kind == ActionKind::forward && !(loaded = batches.next())) return result;
+    with_plain_errors(
+        "training_step",
+        [&] {
+          switch (action.kind) {
+            case ActionKind::forward:
+              active.emplace(*this, *loaded, batches.step());
+              return forward(*active, action.micro_batch == 0, is_last);
+            case ActionKind::backward:
+              return backward(*active);
+            case ActionKind::reduce:
+              exchange_->finish_backward();
+              return setup_.times.end(observe::Phase::exposed_communication);
+            case ActionKind::step:
+              return optimizer_step(batches.step());
+            default:
+              TROIKA_CHECK(false, "one stage has no such action");
+          }
+        },
+        loaded);
+    if (action.kind == ActionKind::backward && !is_last) finish();
+  }
+  finish();
+  result.is_complete = true;
+  return result;
+}
+
+void SingleStageEngine::forward(ActiveMicroBatch& active, bool is_first, bool is_last) {
+  if (recompute_budget_) plan_recomputation(active.batch);
+  memory::restart_peak();
+  if (is_first) drop_gradients(setup_.task.module());
+  if (!is_last) active.no_sync.emplace(*exchange_);
+  {
+    std::optional<compat::SavedTensorGuard> saved;
+    if (offload_) saved.emplace(*offload_);
+    const nn::Autocast autocast(placement().precision, placement().device.type());
+    active.loss = setup_.task.training_step(active.batch);
+  }
+  setup_.times.end(observe::Phase::forward);
+}
+
+void SingleStageEngine::plan_recomputation(const data::Batch& placed) {
+  const int64_t budget = *std::exchange(recompute_budget_, std::nullopt);
+  // Blocks are measured one by one, outside of a forward pass, which would gather what each needs.
+  if (exchange_->shares_parameters()) exchange_->agree();
+  setup_.task.recompute(
+      measured_plan(setup_.task, placed, budget, placement(), setup_.groups.world()));
+}
+
+void SingleStageEngine::backward(const ActiveMicroBatch& active) {
+  const auto& plan = setup_.plan;
+  const bool is_averaged = plan.micro_batches > 1 && !plan.sums_micro_batches;
+  const double factor = 1.0 / static_cast<double>(plan.micro_batches);
+  optimization_->scaled(is_averaged ? active.loss * factor : active.loss).backward();
+  setup_.times.end(observe::Phase::backward);
+}
+
+void SingleStageEngine::optimizer_step(int64_t step) {
+  // A skipped step does not move the schedule on.
+  optimization_->set_learning_rate(learning_rate_(step - optimization_->skipped()));
+  setup_.before_step();
+  const auto& trainer = setup_.options.trainer;
+  optimization_->clip(*exchange_, trainer.gradient_clip_val, trainer.gradient_clip_algorithm);
+  optimization_->step(*exchange_);
+  setup_.times.end(observe::Phase::optimizer);
+}
+
+void SingleStageEngine::try_to_make_whole() {
+  if (!exchange_->shares_parameters()) return;
+  try {
+    exchange_->spread_parameters();
+    exchange_->agree();
+  } catch (const std::exception& problem) {
+    log::warn("the module is left without the parameters that ranks share out: {}", problem.what());
+    return;
+  }
+  // A rank that leaves fails the world, so none leaves before all have their parameters. Where this
+  // fails, one has left since: then all have them.
+  try {
+    setup_.groups.world().barrier({.label = "parameters"});
+  } catch (const Error&) {
+  }
+}
+
+std::unique_ptr<Engine> make_engine(const EngineSetup& setup) {
+  return std::make_unique<SingleStageEngine>(setup);
+}
+
+}  // namespace troika::train

@@ -1,0 +1,75 @@
+// The engine of a rank that holds the whole model.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "troika/compat/saved_tensors.h"
+#include "troika/layout/schedule.h"
+#include "troika/nn/block_wrapper.h"
+#include "troika/nn/keyed_draws.h"
+#include "troika/parallel/exchange.h"
+#include "troika/train/engine/engine.h"
+#include "troika/train/engine/engine_state.h"
+#include "troika/train/engine/learning_rate.h"
+#include "troika/train/engine/optimization.h"
+#include "troika/train/task/optimizer_recipe.h"
+
+namespace troika::train {
+
+// A model in one stage: carries out layout::one_stage(), with the steps of the task.
+class SingleStageEngine : public Engine {
+ public:
+  explicit SingleStageEngine(const EngineSetup& setup);
+
+  StepResult step(MicroBatches& batches) override;
+  void synchronize_replicas() override { exchange_->agree(); }
+  void judge(std::optional<double> validation_loss) override {
+    learning_rate_.judge(validation_loss);
+  }
+  checkpoint::RankState state(bool in_step) const override { return state_->state(in_step); }
+  [[nodiscard]] std::function<void()> load(const checkpoint::CheckpointReader& saved,
+                                           const checkpoint::NamedTensors& gradients) override {
+    return state_->load(saved, gradients);
+  }
+  void try_to_make_whole() override;
+  Optimization& optimization() override { return *optimization_; }
+  parallel::ParameterStore& store() override { return *exchange_; }
+
+  const Placement& placement() const override { return evaluator_.placement(); }
+  void evaluate(RunMode mode, const data::Batch& batch, Evaluation& sums) override {
+    evaluator_.evaluate(mode, batch, sums);
+  }
+  at::Tensor predict(const data::Batch& batch) override { return evaluator_.predict(batch); }
+
+ private:
+  // A micro-batch from its forward pass to the end of its last action.
+  class ActiveMicroBatch;
+
+  const layout::Schedule& schedule_of(int64_t micro_batches);
+  // Gives the keys that masks of a micro-batch follow from. They take the memory of the last
+  // micro-batch's keys, unless a graph still holds those.
+  std::shared_ptr<const nn::SampleKeys> keys_of(const data::Batch& batch, int64_t step);
+  void plan_recomputation(const data::Batch& placed);
+  void forward(ActiveMicroBatch& active, bool is_first, bool is_last);
+  void backward(const ActiveMicroBatch& active);
+  void optimizer_step(int64_t step);
+
+  const EngineSetup setup_;
+  WholeModelEvaluator evaluator_;
+  const OptimizerRecipe recipe_;
+  LearningRate learning_rate_;
+  std::optional<int64_t> recompute_budget_;            // that is to be planned for
+  std::shared_ptr<compat::SavedTensorHooks> offload_;  // of a module without blocks
+  nn::WrapperGuard offloading_;                        // of a model of blocks
+  std::unique_ptr<parallel::Exchange> exchange_;
+  std::optional<Optimization> optimization_;
+  std::optional<EngineState> state_;
+  layout::Schedule schedule_;  // the latest
+  int64_t scheduled_ = 0;      // its micro-batches
+  std::shared_ptr<nn::SampleKeys> keys_;
+  bool counts_memory_ = false;  // the module's too
+};
+
+}  // namespace troika::train

@@ -1,0 +1,128 @@
+#include "troika/train/options/callback_options.h"
+
+namespace troika::train {
+
+using config::at_least;
+using config::count_from;
+using config::from_to_below;
+using config::number_or_share;
+using config::one_of;
+using config::some_of;
+
+void add_options(config::Table& table, ModelCheckpointOptions& options) {
+  table.add("checkpoint.enabled", &options.enabled,
+            "write checkpoints; a run that is asked to stop writes one all the same");
+  table.add(
+      "checkpoint.every_n_epochs", &options.every_n_epochs,
+      "write a checkpoint every so many epochs; 0: none at the end of epochs, but save_last's "
+      "at the end of the run",
+      count_from(0));
+  table.add("checkpoint.every_n_train_steps", &options.every_n_train_steps,
+            "also write a checkpoint every so many optimizer steps; 0: none", count_from(0));
+  table.add("checkpoint.async", &options.async,
+            "write checkpoints beside training, from a copy of the state in memory, one at a time");
+  table.add("checkpoint.weights_only", &options.weights_only,
+            "write the weights alone, from which no run can go on; a run that is asked to stop "
+            "writes all");
+  table.add("checkpoint.train_time_interval", &options.train_time_interval,
+            "also write a checkpoint after this time, DD:HH:MM:SS; empty: none");
+  table.add(
+      "checkpoint.monitor", &options.monitor,
+      "metric by which checkpoints are compared, as validation/loss; empty: later ones are better");
+  table.add("checkpoint.mode", &options.mode,
+            "min: smaller values of the metric are better; max: greater ones are",
+            one_of({"min", "max"}));
+  table.add("checkpoint.save_top_k", &options.save_top_k,
+            "keep so many of the best checkpoints; -1: all", count_from(-1));
+  table.add("checkpoint.save_last", &options.save_last,
+            "true: also write and keep the latest checkpoint; false: not unless it is among the "
+            "best; link: only if save_top_k is 0",
+            one_of({"true", "false", "link"}));
+  table.add("checkpoint.save_on_train_epoch_end", &options.save_on_train_epoch_end,
+            "true: every_n_epochs writes at the end of the epoch; false: at the end of each "
+            "validation in it; auto: of validations, if they come inside of epochs or not in each",
+            one_of({"auto", "true", "false"}));
+  table.add("checkpoint.on_exception", &options.on_exception,
+            "a rank that fails writes a checkpoint, if it has the whole state; docs/callbacks.md");
+}
+
+void add_options(config::Table& table, EarlyStoppingOptions& options) {
+  table.add(
+      "early_stopping.monitor", &options.monitor,
+      "end the run when this metric, as validation/loss, does not improve any more; empty: never");
+  table.add("early_stopping.mode", &options.mode,
+            "min: smaller values of the metric are better; max: greater ones are",
+            one_of({"min", "max"}));
+  table.add("early_stopping.patience", &options.patience,
+            "end the run after so many values in a row without an improvement", count_from(1));
+  table.add("early_stopping.min_delta", &options.min_delta,
+            "count only improvements that are greater than this", at_least(0.0));
+  table.add("early_stopping.strict", &options.strict,
+            "end with an error if the metric is not logged; false: ignore that");
+  table.add("early_stopping.check_finite", &options.check_finite,
+            "end the run when the metric is NaN or infinite");
+  table.add("early_stopping.stopping_threshold", &options.stopping_threshold,
+            "end the run when the metric is better than this; nan: never");
+  table.add("early_stopping.divergence_threshold", &options.divergence_threshold,
+            "end the run when the metric is worse than this; nan: never");
+}
+
+void add_options(config::Table& table, TimerOptions& options) {
+  table.add("timer.interval", &options.interval,
+            "stop at the next step or epoch after trainer.max_time has passed",
+            one_of({"step", "epoch"}));
+  table.add("timer.verbose", &options.verbose,
+            "print at the end how long training and validation took");
+}
+
+void add_options(config::Table& table, EmaOptions& options) {
+  table.add("ema.enabled", &options.enabled,
+            "validate with an exponential moving average of the weights; docs/callbacks.md");
+  table.add("ema.decay", &options.decay,
+            "weight of the old average at each update; the new weights have the rest",
+            from_to_below(0.0, 1.0));
+  table.add("ema.update_every_n_steps", &options.update_every_n_steps,
+            "update the average every so many optimizer steps", count_from(1));
+  table.add("ema.update_starting_at_step", &options.update_starting_at_step,
+            "leave the weights of so many first steps out of the average", count_from(0));
+  table.add("ema.use_buffers", &options.use_buffers,
+            "average buffers (batch-norm statistics), too; false: take the latest ones");
+}
+
+void add_options(config::Table& table, SwaOptions& options) {
+  table.add("swa.swa_lrs", &options.swa_lrs,
+            "stochastic weight averaging: learning rate while the weights of the ends of epochs "
+            "are averaged; 0: off",
+            at_least(0.0));
+  table.add(
+      "swa.swa_epoch_start", &options.swa_epoch_start,
+      "begin to average in this epoch, counted from 0: a number as 8, or a share of max_epochs",
+      number_or_share());
+  table.add("swa.annealing_epochs", &options.annealing_epochs,
+            "change the learning rate to swa_lrs within so many epochs", count_from(0));
+  table.add("swa.annealing_strategy", &options.annealing_strategy, "curve of that change",
+            one_of({"cos", "linear"}));
+}
+
+void add_options(config::Table& table, StatisticsOptions& options) {
+  table.add("statistics.every_n_steps", &options.every_n_steps,
+            "log statistics of gradients and weights every so many optimizer steps; 0: never",
+            count_from(0));
+  table.add("statistics.of", &options.of, "which tensors the statistics are of",
+            some_of({"gradients", "weights"}));
+  table.add("statistics.per", &options.per,
+            "log them in total, and also for each parameter or each block (the parameters with the "
+            "same name up to its last dot)",
+            one_of({"parameter", "block", "total"}));
+}
+
+void add_options(config::Table& table, ThroughputOptions& options) {
+  table.add("throughput.enabled", &options.enabled,
+            "log steps, tokens and FLOPs a second, and the share of the device's peak (MFU)");
+  table.add("throughput.available_flops", &options.available_flops,
+            "peak of each process's device in FLOPs a second; 0: its data sheet's if it is a known "
+            "GPU, else measured by matrix products",
+            at_least(0.0));
+}
+
+}  // namespace troika::train

@@ -1,0 +1,286 @@
+#include "troika/train/options/resolve_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+
+namespace troika::train {
+
+namespace {
+
+using layout::Axis;
+using layout::Cluster;
+using layout::ExchangeMethod;
+using layout::Plan;
+
+constexpr const char* kPlanKey = "trainer.plan";
+
+int64_t mebibytes(double count) {
+  return static_cast<int64_t>(count * (1 << 20));
+}
+
+void all_reduce(Plan&, const TrainOptions&, const Cluster&) {}
+
+void find_unused(Plan& plan, const TrainOptions&, const Cluster&) {
+  plan.exchange.find_unused_parameters = true;
+}
+
+// Accumulates by its own option, and then adds up.
+void horovod(Plan& plan, const TrainOptions& options, const Cluster&) {
+  const int64_t passes = options.horovod.backward_passes_per_step;
+  if (passes == 1) return;
+  if (plan.micro_batches > 1) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "trainer.accumulate_grad_batches and horovod.backward_passes_per_step "
+                         "both accumulate",
+                 .got = fmt::format("{} and {}", plan.micro_batches, passes),
+                 .expected = "one of them above 1"});
+  }
+  plan.micro_batches = passes;
+  plan.sums_micro_batches = !options.horovod.average_aggregated_gradients;
+}
+
+template <int stage>
+void zero(Plan& plan, const TrainOptions& options, const Cluster&) {
+  plan.exchange.method = ExchangeMethod::zero;
+  plan.exchange.zero_stage = stage;
+  plan.exchange.zero_group = options.zero.group_size;
+}
+
+// The ranks of each host, which must be as many and consecutive.
+int ranks_of_host(const Cluster& cluster) {
+  if (cluster.devices.empty()) return 1;
+  std::vector<std::pair<int, int>> hosts;  // with the ranks of each stretch
+  for (const auto& devices : cluster.devices) {
+    if (hosts.empty() || hosts.back().first != devices.host) hosts.emplace_back(devices.host, 0);
+    hosts.back().second += devices.count;
+  }
+  std::set<int> seen;
+  for (const auto& [host, ranks] : hosts) {
+    if (seen.insert(host).second && ranks == hosts.front().second) continue;
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy hybrid_shard shares out within nodes",
+                 .got = "nodes of different numbers of ranks, or ranks in turns",
+                 .expected = "consecutive ranks, equally many on each node",
+                 .hint = "set zero.group_size"});
+  }
+  return hosts.front().second;
+}
+
+// FSDP's name for stage 3 within nodes.
+void hybrid_shard(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  zero<3>(plan, options, cluster);
+  if (plan.exchange.zero_group == 0) plan.exchange.zero_group = ranks_of_host(cluster);
+}
+
+void local_sgd(Plan& plan, const TrainOptions& options, const Cluster&) {
+  plan.exchange.method = ExchangeMethod::local_steps;
+  plan.exchange.period = options.local_sgd.period;
+}
+
+void post_local_sgd(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  local_sgd(plan, options, cluster);
+  plan.exchange.warmup_steps = options.local_sgd.warmup_steps;
+}
+
+void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
+  auto& exchange = plan.exchange;
+  exchange.method = ExchangeMethod::local_steps;
+  exchange.period = options.diloco.period;
+  exchange.warmup_steps = options.diloco.warmup_steps;
+  exchange.outer_step = true;
+  exchange.outer_lr = options.diloco.outer_lr;
+  exchange.outer_momentum = options.diloco.outer_momentum;
+}
+
+void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
+  plan.threads = std::max<int64_t>(1, options.trainer.devices);
+}
+
+// Lightning's name (before 1.9) for dp in each node and ddp between them.
+void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  threads(plan, options, cluster);
+  for (size_t host = 0; host < cluster.hosts.size(); ++host) {
+    int ranks = 0;
+    for (const auto& devices : cluster.devices) {
+      if (devices.host == static_cast<int>(host)) ranks += devices.count;
+    }
+    if (ranks <= 1) continue;
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy ddp2 has one process on each machine",
+                 .got = fmt::format("{} on machine {}", ranks, host),
+                 .expected = "one of trainer.devices threads",
+                 .hint = "ddp takes several processes a machine"});
+  }
+}
+
+struct Strategy {
+  const char* name;
+  const char* ours;  // Plan::strategy
+  void (*choose)(Plan& plan, const TrainOptions& options, const Cluster& cluster);
+};
+
+// Lightning's deepspeed is stage 2 by default, its sharded (fairscale's) shares out states and
+// gradients, and its ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu start processes in other ways,
+// which is the launcher's business here.
+constexpr const char* kUnused = "ddp_find_unused_parameters_true";
+constexpr std::array kStrategies{
+    Strategy{"ddp", "ddp", all_reduce},
+    Strategy{kUnused, kUnused, find_unused},
+    Strategy{"horovod", "horovod", horovod},
+    Strategy{"zero1", "zero1", zero<1>},
+    Strategy{"zero2", "zero2", zero<2>},
+    Strategy{"zero3", "zero3", zero<3>},
+    Strategy{"local_sgd", "local_sgd", local_sgd},
+    Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
+    Strategy{"diloco", "diloco", diloco},
+    Strategy{"dp", "dp", threads},
+    Strategy{"auto", "ddp", all_reduce},
+    Strategy{"ddp2", "dp", ddp2},
+    Strategy{"ddp_cpu", "ddp", all_reduce},
+    Strategy{"ddp_find_unused_parameters_false", "ddp", all_reduce},
+    Strategy{"ddp_fork", "ddp", all_reduce},
+    Strategy{"ddp_fork_find_unused_parameters_true", kUnused, find_unused},
+    Strategy{"ddp_fully_sharded", "zero3", zero<3>},
+    Strategy{"ddp_notebook", "ddp", all_reduce},
+    Strategy{"ddp_notebook_find_unused_parameters_true", kUnused, find_unused},
+    Strategy{"ddp_sharded", "zero2", zero<2>},
+    Strategy{"ddp_sharded_spawn", "zero2", zero<2>},
+    Strategy{"ddp_spawn", "ddp", all_reduce},
+    Strategy{"ddp_spawn_find_unused_parameters_true", kUnused, find_unused},
+    Strategy{"deepspeed", "zero2", zero<2>},
+    Strategy{"deepspeed_stage_1", "zero1", zero<1>},
+    Strategy{"deepspeed_stage_2", "zero2", zero<2>},
+    Strategy{"deepspeed_stage_3", "zero3", zero<3>},
+    Strategy{"fsdp", "zero3", zero<3>},
+    Strategy{"fsdp_native", "zero3", zero<3>},
+    Strategy{"hybrid_shard", "zero3", hybrid_shard},
+    Strategy{"sharded", "zero2", zero<2>}};
+
+const Strategy& strategy_named(const std::string& name) {
+  const auto found =
+      std::ranges::find_if(kStrategies, [&](const Strategy& row) { return name == row.name; });
+  if (found != kStrategies.end()) return *found;
+  throw Error("train", ErrorKind::usage,
+              {.what = "unknown strategy",
+               .got = name,
+               .hint = "did you mean " + nearest(name, strategy_names()) + "?"});
+}
+
+}  // namespace
+
+const std::vector<std::string>& strategy_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& row : kStrategies) all.emplace_back(row.name);
+    return all;
+  }();
+  return names;
+}
+
+const std::vector<std::string>& strategies_by_memory() {
+  static const std::vector<std::string> names{"ddp", "zero1", "zero2", "zero3"};
+  return names;
+}
+
+Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
+  if (!options.trainer.plan.empty()) {
+    return Plan::parse(options.trainer.plan, kPlanKey, cluster.ranks());
+  }
+  const auto& strategy = strategy_named(options.trainer.strategy);
+  const auto& codec = options.ddp.codec;
+  Plan plan{.strategy = strategy.ours,
+            .mesh = layout::Mesh(Axis::data, std::max(1, cluster.ranks())),
+            .micro_batches = options.trainer.accumulate_grad_batches,
+            .exchange = {.bucket_bytes = mebibytes(options.comm.bucket_megabytes),
+                         .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes),
+                         .find_unused_parameters = options.ddp.find_unused_parameters,
+                         .static_graph = options.ddp.static_graph,
+                         .broadcast_buffers = options.ddp.broadcast_buffers},
+            .compression = {.codec = codec.name,
+                            .error_feedback = codec.error_feedback,
+                            .powersgd_rank = codec.rank,
+                            .powersgd_start_step = codec.start_step,
+                            .powersgd_warm_start = codec.warm_start,
+                            .topk_density = codec.density,
+                            .int8_block = codec.block},
+            .precision = options.trainer.precision,
+            .recompute = options.trainer.recompute,
+            .offload_activations = options.offload.activations,
+            .offload_optimizer = options.optimizer.offload};
+  strategy.choose(plan, options, cluster);
+  return plan;
+}
+
+Cluster cluster_of(const comm::Group& group) {
+  Cluster cluster;
+  for (const int node : group.nodes()) {
+    while (cluster.hosts.size() <= static_cast<size_t>(node)) {
+      cluster.hosts.push_back(fmt::format("host-{}", cluster.hosts.size()));
+    }
+    auto& devices = cluster.devices;
+    if (devices.empty() || devices.back().host != node)
+      devices.push_back({.host = node, .count = 0});
+    ++devices.back().count;
+  }
+  return cluster;
+}
+
+bool trains_in_threads(const TrainOptions& options) {
+  return resolve_plan(options, Cluster()).threads > 0;
+}
+
+TrainOptions with_plan(TrainOptions options) {
+  if (options.trainer.plan.empty()) return options;
+  const auto plan = Plan::parse(options.trainer.plan, kPlanKey);
+  auto table = make_table(options);
+  table.set("trainer.precision", plan.precision);
+  table.set("trainer.recompute", plan.recompute);
+  table.set("trainer.accumulate_grad_batches", std::to_string(plan.micro_batches));
+  table.set("offload.activations", plan.offload_activations);
+  table.set("offload.optimizer", plan.offload_optimizer);
+  return options;
+}
+
+bool is_planned(const std::string& key) {
+  constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
+                                "trainer.precision",     "trainer.recompute",
+                                "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
+  constexpr std::array kSections{"ddp.", "horovod.", "zero.", "local_sgd.", "diloco.", "offload."};
+  return std::ranges::count(kPlanned, key) > 0 ||
+         std::ranges::any_of(kSections, [&](const char* one) { return key.starts_with(one); });
+}
+
+void require_runnable(const Plan& plan, int world) {
+  plan.verify();
+  const auto refuse = [](std::string what, std::string got, std::string expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
+  };
+  for (const auto axis : plan.mesh.axes()) {
+    if (axis == Axis::data || plan.mesh.size(axis) == 1) continue;
+    refuse(fmt::format("the {} axis of a plan cannot be run yet", layout::name(axis)),
+           "mesh.axes " + plan.mesh.text(), "the data axis alone");
+  }
+  if (!plan.cut.empty()) {
+    refuse("stages of a plan cannot be run yet", "stages.cut " + plan.cut, "one stage: no cut");
+  }
+  if (plan.schedule != layout::kOneStageSchedule) {
+    refuse("a schedule of a plan cannot be run yet", "schedule.name " + plan.schedule,
+           layout::kOneStageSchedule);
+  }
+  if (plan.mesh.ranks() != world) {
+    refuse("a plan for another world",
+           fmt::format("{} ranks: mesh.axes {}", plan.mesh.ranks(), plan.mesh.text()),
+           fmt::format("{}, the ranks of this run, or data=-1 for any number", world));
+  }
+}
+
+}  // namespace troika::train

@@ -1,0 +1,94 @@
+#include "troika/train/task/optimizer_recipe.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "troika/base/error.h"
+
+namespace troika::train {
+
+namespace {
+
+// Optimizers side by side, each of one group, under the names of one over all.
+class GroupedOptimizer : public optim::FlatOptimizer {
+ public:
+  struct Member {
+    std::unique_ptr<optim::FlatOptimizer> optimizer;
+    double rate_factor;  // on the rate of this object
+  };
+
+  GroupedOptimizer(std::vector<optim::Parameter> parameters, double rate,
+                   std::vector<Member> members)
+      : FlatOptimizer(optim::FlatParameters(std::move(parameters)), rate, {}, /*counts=*/false),
+        members_(std::move(members)) {
+    std::map<std::string, size_t> indices;
+    for (const auto& parameter : this->parameters().list()) {
+      indices.emplace(parameter.name, indices.size());
+    }
+    states_.resize(indices.size());
+    for (const auto& member : members_) {
+      member.optimizer->complete_sums_by([this](const at::Tensor& sums) { complete_sums(sums); });
+      for (const auto& [name, tensor] : member.optimizer->state()) {
+        const auto dot = name.rfind('.');
+        states_[indices.at(name.substr(0, dot))].emplace_back(name.substr(dot + 1), tensor);
+      }
+    }
+  }
+
+  int64_t elements_each(std::string_view state) const override {
+    return members_.front().optimizer->elements_each(state);
+  }
+
+ private:
+  // Members find the gradients themselves.
+  void update(const std::vector<optim::Piece>& /*pieces*/) override {
+    for (const auto& member : members_) {
+      member.optimizer->set_learning_rate(learning_rate() * member.rate_factor);
+      member.optimizer->step();
+    }
+  }
+  void update_on_device(const std::vector<optim::Piece>& pieces,
+                        const std::vector<at::Tensor>& /*gradients*/) override {
+    update(pieces);
+  }
+  optim::NamedTensors more_state(size_t index) const override { return states_[index]; }
+
+  std::vector<Member> members_;
+  std::vector<optim::NamedTensors> states_;  // of each parameter, in the members' memory
+};
+
+}  // namespace
+
+bool steps_on_devices(const OptimizerRecipe& recipe) {
+  return !recipe.make && optim::steps_on_devices(recipe.optimizer);
+}
+
+std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& recipe,
+                                                     std::vector<optim::Parameter> parameters) {
+  if (recipe.make) return recipe.make(std::move(parameters));
+  if (recipe.groups.empty()) return optim::make_optimizer(std::move(parameters), recipe.optimizer);
+  const auto& groups = recipe.groups;
+  std::vector<std::vector<optim::Parameter>> members(groups.size() + 1);  // the last: of no group
+  for (const auto& parameter : parameters) {
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& one) {
+      return one.contains(parameter.name);
+    });
+    members[static_cast<size_t>(group - groups.begin())].push_back(parameter);
+  }
+  std::vector<GroupedOptimizer::Member> optimizers;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i].empty()) continue;
+    auto options = recipe.optimizer;
+    if (i < groups.size()) {
+      options.lr = groups[i].lr.value_or(options.lr);
+      options.weight_decay = groups[i].weight_decay.value_or(options.weight_decay);
+    }
+    optimizers.push_back(
+        {optim::make_optimizer(std::move(members[i]), options), options.lr / recipe.optimizer.lr});
+  }
+  return std::make_unique<GroupedOptimizer>(std::move(parameters), recipe.optimizer.lr,
+                                            std::move(optimizers));
+}
+
+}  // namespace troika::train
