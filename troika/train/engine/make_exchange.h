@@ -9,6 +9,10 @@
 #include "troika/train/options/options.h"
 #include "troika/train/task/task.h"
 
+namespace troika {
+class Trace;
+}
+
 namespace troika::train {
 
 // Makes the plan's exchange for the task's module. `options` give what no plan has: the optimizer's
