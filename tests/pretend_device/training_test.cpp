@@ -4,13 +4,13 @@
 #include "tests/pretend_device/pretend_device.h"
 #include "tests/support/errors.h"
 #include "tests/train/resumed_run.h"
-#include "troika/train/run_plan.h"
+#include "troika/train/run/run_plan.h"
 
 namespace troika::pretend {
 namespace {
 
-using train::NamedTensors;
-using train::RankState;
+using checkpoint::NamedTensors;
+using checkpoint::RankState;
 
 // Relative to the largest number of a tensor.
 void expect_close(const NamedTensors& own, const NamedTensors& oracle) {
