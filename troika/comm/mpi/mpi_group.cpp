@@ -1,6 +1,7 @@
 #include "troika/comm/mpi/mpi_group.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -25,9 +26,10 @@ constexpr size_t kPieceBytes = size_t{1} << 30;
 constexpr Milliseconds kOnItsWay{1000};
 // How long transfers that cannot be cancelled are given to end, all of a group together.
 constexpr Milliseconds kCancelTime{50};
-// How often a wait asks MPI before it yields between two questions: with more ranks than
-// processors, another rank has to run before a message can come.
-constexpr int kPolls = 20;
+// How often a wait asks MPI before it yields between two questions; and that with more ranks than
+// processors, where another rank has to run before a message can come.
+constexpr int kPolls = 1000;
+constexpr int kCrowdedPolls = 20;
 
 }  // namespace
 
@@ -115,7 +117,7 @@ class MpiGroup : public GroupImpl {
       if (has_come) return status.MPI_SOURCE;
       lifeline()->require_live();
       if (deadline.passed() || (polls % 1024 == 0 && others_have_left())) fail_for_any(tag);
-      if (polls > kPolls) std::this_thread::yield();
+      if (polls > polls_) std::this_thread::yield();
     }
   }
 
@@ -158,7 +160,7 @@ class MpiGroup : public GroupImpl {
           throw Error("comm", ErrorKind::timeout,
                       {.what = fmt::format("no message from {} in time", group_.rank_name(peer_))});
         }
-        if (polls > kPolls) std::this_thread::yield();
+        if (polls > group_.polls_) std::this_thread::yield();
       }
     }
 
@@ -331,7 +333,14 @@ class MpiGroup : public GroupImpl {
     return noticed->second.passed();
   }
 
+  int polls_before_yield() const {
+    const auto& nodes = station().nodes;
+    const auto ranks = std::ranges::count(nodes, nodes[static_cast<size_t>(rank())]);
+    return ranks > ::sysconf(_SC_NPROCESSORS_ONLN) ? kCrowdedPolls : kPolls;
+  }
+
   const std::thread::id maker_ = std::this_thread::get_id();
+  const int polls_ = polls_before_yield();
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::atomic<int> under_way_ = 0;  // transfers that exist
   std::mutex probed_mutex_;         // guards probed_; taken before that of a receive
