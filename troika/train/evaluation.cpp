@@ -1,4 +1,4 @@
-// The part of class Trainer beside training.
+// Trainer's validation, testing and prediction.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace troika::train {
 
 namespace {
 
-// Rows, number of the type, sizes of a row; empty where there are none.
+// The number of rows, the number of the scalar type, and the sizes of a row; empty without rows.
 std::vector<int64_t> layout_of(const at::Tensor& share) {
   if (!share.defined()) return {};
   std::vector<int64_t> layout{share.size(0), static_cast<int64_t>(share.scalar_type())};
@@ -31,7 +31,7 @@ std::vector<int64_t> layout_of(const at::Tensor& share) {
   return layout;
 }
 
-// Layouts of all ranks' predictions.
+// The layouts of all ranks' predictions.
 std::vector<std::vector<int64_t>> gather_layouts(const comm::Group& group,
                                                  const at::Tensor& share) {
   std::vector<std::vector<int64_t>> layouts;
@@ -49,7 +49,7 @@ std::string describe(const std::vector<int64_t>& layout) {
                      fmt::join(layout.begin() + 2, layout.end(), ", "));
 }
 
-// The first error matters more.
+// Logs errors of teardown(): the error that came before matters more.
 void try_to_tear_down(DataModule& data, RunMode mode) {
   try {
     data.teardown(mode);
@@ -86,7 +86,7 @@ void Trainer::evaluate(RunMode mode, Task& task, const data::Dataset& dataset,
                        const std::string& ckpt, const Body& body) {
   const int64_t batches =
       evaluated_batches(options_, mode, dataset.size(), global_batch(options_, group_.size()));
-  if (signals_ && stopped_by_ != cluster::StopRequest::none) return;  // the program is to end
+  if (signals_ && stopped_by_ != cluster::StopRequest::none) return;  // the program is about to end
   stopped_by_ = cluster::StopRequest::none;
   if (batches == 0) return;
   const CpuBinding binding(asked_cpu_bind(options_, group_));
@@ -95,7 +95,7 @@ void Trainer::evaluate(RunMode mode, Task& task, const data::Dataset& dataset,
   task.make_values();
   placement.place(task.module());
   load_weights(mode, task, ckpt);
-  // The module is whole on every rank.
+  // The mesh has a data axis only: the module is whole on every rank.
   const comm::MeshGroups groups(group_, layout::Mesh(layout::Axis::data, group_.size()));
   const TrainProgress beginning;
   observe::MetricLog log(group_, observe::MetricLog::Phase::evaluation);

@@ -31,7 +31,7 @@ namespace troika::train {
 
 namespace {
 
-// An error here is not thrown: the one that ended the run matters more.
+// Logs its own errors and does not throw them: the error that ended the run matters more.
 void try_to_write(const std::filesystem::path& file, const observe::RunSummary& summary) {
   try {
     observe::write_summary(file, summary);
@@ -50,7 +50,7 @@ std::string text_of_current_exception() {
   }
 }
 
-// With an empty name unless make_model() made the module.
+// Returns options with an empty name unless make_model() made the module.
 nn::ModelOptions model_options(const torch::nn::Module& module) {
   const auto* model = dynamic_cast<const nn::Model*>(&module);
   return model && model->options() ? *model->options() : nn::ModelOptions{.name = ""};
@@ -202,13 +202,13 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     if (is_main && options_.trainer.enable_model_summary) {
       log::info("{}", describe(summary, options_));
     }
-    // The last of all: Slurm begins to stop the job at once.
+    // Comes last, because Slurm begins to stop the job at once.
     if (is_main && signals_ && stopped_by_ == cluster::StopRequest::save_and_requeue) {
       log::info("job {} is in the queue again", cluster::slurm::requeue());
     }
     return summary;
   } catch (...) {
-    if (has_ended) throw;  // saved and summed up; only the requeue has failed
+    if (has_ended) throw;  // the run is saved and summarized; only the requeue failed
     save_ = nullptr;
     if (is_main) {
       auto summary =

@@ -1,5 +1,5 @@
-// The loops around data parallelism: training with exact validation, logs, checkpoints and summary;
-// tests; predictions.
+// The Trainer: training with exact validation, logs, checkpoints and a summary; testing;
+// prediction.
 #pragma once
 
 #include <filesystem>
@@ -23,109 +23,120 @@
 
 namespace troika::train {
 
-// Trains a task on the ranks of a group, each calling the same. Rank 0 writes, into the folder that
-// RunFolder::claim() decides on: config.toml, metrics.csv, TensorBoard events and summary.json. All
-// ranks write checkpoints there; a run with trainer.ckpt_path goes on from one as if it had never
-// ended, to the bit on as many ranks as before.
+// Trains a task on the ranks of a group. All ranks make the same calls. RunFolder::claim() decides
+// on the run's folder. Rank 0 writes config.toml, metrics.csv, TensorBoard events and summary.json
+// there; all ranks write checkpoints there. A run with trainer.ckpt_path resumes from a checkpoint
+// as if it had never been interrupted, and bit for bit on the same number of ranks.
 //
-// Step k of an epoch trains on the k-th global batch of the sampler, so the course of a run does
-// not depend on the number of ranks that share a global batch (up to rounding, and up to batch-norm
-// statistics, which each rank takes over its own share unless trainer.sync_batchnorm is set).
+// Step k of an epoch trains on the sampler's k-th global batch. The course of a run therefore does
+// not depend on the number of ranks that share a global batch, up to rounding and batch-norm
+// statistics (each rank computes them over its own samples unless trainer.sync_batchnorm is set).
 // Validation counts every sample once.
 class Trainer {
  public:
-  // Throws Error(usage) where the options ask for another group than this one
-  // (require_group_of()); world_options() makes what they ask for. `claimed`: the folder of these
-  // options, where it is claimed already; the first fit() then does not do that.
+  // Throws Error(usage) if the options ask for a different group (see require_group_of());
+  // world_options() returns the matching options for comm::world(). `claimed` is the run's folder
+  // if the caller has claimed it already; the first fit() then uses it.
   Trainer(TrainOptions options, comm::Group group, std::optional<RunFolder> claimed = {});
 
-  // Blocks until done. The data sets must hold what the task's module takes; the module's
-  // parameters become rank 0's. Rank 0 logs what the run is about to do and what came of it
-  // (trainer.enable_model_summary). Throws what the task, the data or the group throw, but an error
-  // of LibTorch as Error(failure), with LibTorch's nested in it; the summary then says "failed" and
-  // why, without numbers where nothing was trained. Locks the run's folder until the end
-  // of the call. Every fit() that goes on from no checkpoint of its run is a run with a folder of
-  // its own.
+  // Blocks until the run ends. The samples must be valid inputs of the task's module. The module's
+  // parameters become those of rank 0. Rank 0 logs a summary of the run before and after it
+  // (trainer.enable_model_summary). Holds the lock of the run's folder until it returns. A fit()
+  // that does not resume from a checkpoint of its own run gets a new folder.
+  //
+  // Rethrows errors of the task, the data and the group. An error of LibTorch becomes
+  // Error(failure), with LibTorch's error nested in it. After an error, summary.json has the status
+  // "failed" and the reason; it has no numbers if no training took place.
   observe::RunSummary fit(Task& task, const data::Dataset& training,
                           const data::Dataset& validation);
 
-  // One pass each over a data set, in which every sample counts once whatever the number of ranks:
-  // without gradients, in evaluation mode, and with what trainer.precision and memory_format say.
-  // Nothing is written but a profile. `ckpt` says which weights: empty for those of the module,
-  // else those that find_checkpoint() finds on rank 0: "last" or "best" of this run, the folder of
-  // another run or of a checkpoint, a file. All ranks get rank 0's, and keep them. Hooks are those
-  // of the callbacks that were added, not of those that the options make fit() use, and of the
-  // task. Throws Error(usage) where there is no such checkpoint.
+  // Iterates once over a data set, in evaluation mode and without gradients, under
+  // trainer.precision and memory_format. Every sample counts once on any number of ranks. Writes
+  // nothing but a profile.
   //
-  // The metrics, as fit() names and logs them: "validation/loss" and "validation/accuracy", or
-  // "test/loss" and "test/accuracy", and then what the steps logged, of which numbers without
-  // sync_dist are each rank's own. Empty where trainer.limit_val_batches (limit_test_batches) is 0,
-  // and where it was asked to stop. Rank 0 logs them (trainer.enable_model_summary).
+  // `ckpt` chooses the weights. Empty: the module's current ones. Otherwise find_checkpoint() looks
+  // for them on rank 0: "last" or "best" of this run, the folder of another run, a checkpoint, or a
+  // file. The module on every rank keeps the loaded weights. Throws Error(usage) if there is no
+  // such checkpoint. Calls the hooks of the task and of the callbacks given to add(), but not those
+  // of callbacks that the options configure for fit().
+  //
+  // Returns the metrics under the names that fit() uses: "validation/loss" and
+  // "validation/accuracy", or "test/loss" and "test/accuracy", followed by the numbers that the
+  // steps logged. A number logged without sync_dist is this rank's own. Empty if
+  // trainer.limit_val_batches (limit_test_batches) is 0 or if the call was stopped. Rank 0 logs the
+  // metrics (trainer.enable_model_summary).
   observe::MetricValues validate(Task& task, const data::Dataset& dataset,
                                  const std::string& ckpt = "");
   observe::MetricValues test(Task& task, const data::Dataset& dataset,
                              const std::string& ckpt = "");
-  // This rank's share of the predictions, on the host and one after another along dim 0: those of
-  // rank 0, of rank 1 and so on are together in the data set's order, as gather_predictions() gives
-  // them. Undefined for a rank without samples.
+  // Returns this rank's part of the predictions, on the host, concatenated along dim 0. The parts
+  // of rank 0, rank 1 and so on form the data set's order; gather_predictions() joins them.
+  // Undefined on a rank without samples.
   at::Tensor predict(Task& task, const data::Dataset& dataset, const std::string& ckpt = "");
 
-  // The same with the data of a module, which is prepared before and torn down after.
+  // The same with the data of a DataModule, which is prepared before the call and torn down after
+  // it.
   observe::RunSummary fit(Task& task, DataModule& data);
   observe::MetricValues validate(Task& task, DataModule& data, const std::string& ckpt = "");
   observe::MetricValues test(Task& task, DataModule& data, const std::string& ckpt = "");
   at::Tensor predict(Task& task, DataModule& data, const std::string& ckpt = "");
 
-  // Writes a checkpoint, a folder, as `path`: of the latest fit() as it stood at its end, or, from
-  // a hook of fit(), of the run as it stands once all callbacks have had the hooks of the pass
-  // (with the validation that follows it), the validation or the epoch that is on. From such a hook
-  // it returns before the checkpoint is written. A run goes on from it with trainer.ckpt_path,
-  // unless `weights_only`. A checkpoint that is there is replaced; no link moves, and
-  // checkpoint.save_top_k never removes it. Called by all ranks, which share the folder and take
-  // rank 0's `path`; blocks. Returns the absolute path. Throws Error(usage) before a fit(), in
-  // on_exception and after a fit() that failed, where `path` is something else than a checkpoint,
-  // and after a fit() once the module has other weights than that left, as those of a checkpoint
-  // that test() has loaded. Until the next fit() this keeps the optimizer's states in memory.
+  // Writes a checkpoint folder at `path` and returns its absolute path. Called by all ranks, which
+  // share the file system and use rank 0's `path`; blocks.
+  //
+  // After fit(), the checkpoint holds the final state of the latest fit(). From a hook of fit(), it
+  // holds the state after all callbacks had the hooks of the current micro-batch (and of the
+  // validation that follows it), validation or epoch; the call then returns before the checkpoint
+  // is written. trainer.ckpt_path resumes from the checkpoint unless `weights_only`. An existing
+  // checkpoint at `path` is replaced. The links "last" and "best" stay, and checkpoint.save_top_k
+  // never removes this checkpoint. Until the next fit(), the optimizer's states stay in memory.
+  //
+  // Throws Error(usage) before the first fit(), in on_exception, after a fit() that failed, if
+  // `path` exists and is no checkpoint, and if the module's weights were replaced since fit(), for
+  // example by test() with a checkpoint.
   std::filesystem::path save_checkpoint(const std::filesystem::path& path,
                                         bool weights_only = false) const;
 
-  // Accompanies every call from now on, after those that were added before. In fit(), callbacks
-  // that the options ask for come first.
+  // Adds a callback to every later call, after the callbacks added before. In fit(), the callbacks
+  // that the options configure come first.
   void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  // Asked between passes and between batches of evaluations, about once a second. When all ranks
-  // agree to end, fit() saves and returns; the summary then says "stopped". A validation that is
-  // cut short so is made anew when the run goes on. validate(), test() and predict() return nothing
-  // then: no metrics, an undefined tensor.
+  // Sets a function that is asked about once a second, between micro-batches and between batches of
+  // evaluations. When all ranks agree to stop, fit() saves a checkpoint and returns with the status
+  // "stopped" in the summary. A validation interrupted in this way starts again when the run
+  // resumes. validate(), test() and predict() then return empty metrics or an undefined tensor.
   void ask_to_stop(StopQuestion question) { question_ = std::move(question); }
-  // Does what `troika train` does when its job is signalled. From now until the end of this object,
-  // SIGTERM and SIGINT (Ctrl-C; a second one ends the process) ask every call to save and end, and
-  // so does SIGUSR1, after which rank 0 puts a Slurm job that may be requeued back into the queue.
-  // When Slurm, torchrun or troika launch has started the process again, fit() goes on from the
-  // run's last checkpoint. Once a signal has ended a call, validate(), test() and predict() return
-  // nothing at once, and exit_code() stays. To be called on all ranks, by one trainer of a process
-  // at a time, which has no other question. Ranks learn of the signal as ask_to_stop() says.
-  // `caught`: what has caught them since before the group was made, if anything has.
+  // Handles signals as `troika train` does, from this call until the Trainer is destroyed. SIGTERM
+  // and SIGINT make every call save and end; a second Ctrl-C ends the process. SIGUSR1 does the
+  // same, and rank 0 then requeues a Slurm job that may be requeued. When Slurm, torchrun or troika
+  // launch has restarted the process, fit() resumes from the run's last checkpoint. After a signal
+  // has ended a call, later calls of validate(), test() and predict() return empty results at once,
+  // and exit_code() keeps its value.
+  //
+  // To be called on all ranks, by at most one Trainer of a process at a time, which must have no
+  // other question. Replaces the question of ask_to_stop(). `caught` has caught the signals since
+  // before the group was made; null: signals are caught from now on.
   void stop_on_signals(std::shared_ptr<const cluster::StopSignals> caught = nullptr);
-  // For the end of main(): 0 when the latest call was done, 6 when it saved and stopped, 5 when the
-  // job is in the queue again.
+  // The exit code for main(): 0 if the latest call completed, 6 if it saved and stopped, 5 if the
+  // job was requeued.
   int exit_code() const;
 
-  // What check_memory_of() said of the run; without it fit() asks that itself.
+  // Gives the next fit() the result of check_memory_of(); otherwise fit() calls check_memory_of()
+  // itself.
   void expect_memory(MemoryOutlook outlook) { memory_ = std::move(outlook); }
-  // The request that ended the latest call: `none` when it was done.
+  // The request that ended the latest call; `none` if the call completed.
   cluster::StopRequest stopped_by() const { return stopped_by_; }
 
-  // The folder of the latest fit(); before it, run_folder() of the options.
+  // The folder of the latest fit(), or run_folder() of the options before the first fit().
   std::filesystem::path folder() const;
 
  private:
-  // Claims the folder of a fit(), whose body follows.
+  // Claims the folder of a fit(), which then calls fit_claimed().
   RunFolder begin_run();
   observe::RunSummary fit_claimed(Task& task, const data::Dataset& training,
                                   const data::Dataset& validation);
-  // Serves validate(), test() and predict(): calls `body` with a loop over the data set, unless
-  // that is limited to nothing.
+  // Implements validate(), test() and predict(): calls `body` with a loop over the data set, unless
+  // the limits of the options leave no batches.
   template <typename Body>
   void evaluate(RunMode mode, Task& task, const data::Dataset& dataset, const std::string& ckpt,
                 const Body& body);
@@ -133,30 +144,30 @@ class Trainer {
                                 const std::string& ckpt);
   void load_weights(RunMode mode, Task& task, const std::string& ckpt) const;
 
-  // Prepares the data, calls `body`, and tears the data down whatever `body` throws.
+  // Prepares the data, calls `body`, and tears the data down even if `body` throws.
   template <typename Body>
   auto with(DataModule& data, RunMode mode, const Body& body);
 
   TrainOptions options_;
-  const std::string asked_name_;      // run.name as it was given
+  const std::string asked_name_;      // the run.name that was given
   std::optional<RunFolder> claimed_;  // for the first fit()
   comm::Group group_;
   Callbacks callbacks_;
   StopQuestion question_;
   std::shared_ptr<const cluster::StopSignals> signals_;
-  // The function that save_checkpoint() calls; none where there is no run to save.
+  // Implements save_checkpoint(); empty if there is no run to save.
   std::function<std::filesystem::path(const std::filesystem::path&, bool)> save_;
   std::optional<MemoryOutlook> memory_;  // of the next fit()
   cluster::StopRequest stopped_by_ = cluster::StopRequest::none;
 };
 
-// On rank 0 the predictions of all ranks, in the data set's order; undefined elsewhere, and where
-// there are none. Called by all ranks; blocks. Throws Error(usage) unless those of all samples have
-// one type and shape.
+// Returns the predictions of all ranks on rank 0, in the data set's order. Undefined on other
+// ranks, and if there are no predictions. `share` is the result of predict(). Called by all ranks;
+// blocks. Throws Error(usage) unless the predictions of all samples have the same type and shape.
 at::Tensor gather_predictions(const comm::Group& group, const at::Tensor& share);
 
-// The checkpoint or file of weights that `ckpt` means to validate(), test() or predict() of the
-// run in `folder`. Throws Error(usage) where find_checkpoint() does and where there is none.
+// Returns the checkpoint or file of weights that `ckpt` names for validate(), test() or predict()
+// of the run in `folder`. Throws Error(usage) if find_checkpoint() does, or if there is none.
 std::filesystem::path checkpoint_to_judge(RunMode mode, const std::filesystem::path& folder,
                                           const std::string& ckpt);
 

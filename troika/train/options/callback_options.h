@@ -1,4 +1,4 @@
-// The options of a run for the callbacks that have sections of their own.
+// The options of the callbacks that have sections of their own.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct ModelCheckpointOptions {
   bool on_exception = false;
 };
 
-// Section [early_stopping]. A threshold of NaN is none.
+// Section [early_stopping]. NaN means no threshold.
 struct EarlyStoppingOptions {
   std::string monitor;
   std::string mode = "min";
@@ -74,7 +74,7 @@ struct ThroughputOptions {
   double available_flops = 0;
 };
 
-// Each binds the options to their keys. They must outlive the table.
+// Bind the options to their keys. `options` must outlive the table.
 void add_options(config::Table& table, ModelCheckpointOptions& options);
 void add_options(config::Table& table, EarlyStoppingOptions& options);
 void add_options(config::Table& table, TimerOptions& options);

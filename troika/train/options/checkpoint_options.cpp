@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kOptionsKey = "troika.options";
 
-// Sizes that the model takes from its data set, so that they are no options.
+// Model sizes that come from the data set and are therefore not options.
 constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
     {"troika.num_classes", &nn::ModelOptions::num_classes},
     {"troika.in_channels", &nn::ModelOptions::in_channels},

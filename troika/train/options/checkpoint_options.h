@@ -1,5 +1,5 @@
-// The options of a run in the metadata of its checkpoints, from which a model of the zoo is made
-// again.
+// Stores a run's options in the metadata of its checkpoints, and rebuilds models of the zoo from
+// them.
 #pragma once
 
 #include <filesystem>
@@ -14,16 +14,16 @@ class Model;
 
 namespace troika::train {
 
-// What checkpoint::save_weights() takes as `description`: the options as TOML, and the sizes that
-// the model has from its data set.
+// The `description` for checkpoint::save_weights(): the options as TOML, and the model sizes that
+// follow from the data set.
 checkpoint::Metadata checkpoint_metadata(const TrainOptions& options);
 
-// The options that a checkpoint was trained with. `path` is a checkpoint or a file of weights, as
-// checkpoint::load_weights() takes it. Throws Error(usage) where the file has no options.
+// Reads the options that a checkpoint was trained with. `path` is a checkpoint or a file of
+// weights, as for checkpoint::load_weights(). Throws Error(usage) if the file has no options.
 TrainOptions read_checkpoint_options(const std::filesystem::path& path);
 
-// The model of a checkpoint of one of the zoo's models, in training mode, with its weights in
-// float32. Throws Error(usage) where read_checkpoint_options() does, and for other models.
+// Rebuilds a model of the zoo from a checkpoint, in training mode, with float32 weights. Throws
+// Error(usage) for other models and if read_checkpoint_options() does.
 std::shared_ptr<nn::Model> load_from_checkpoint(const std::filesystem::path& path);
 
 }  // namespace troika::train

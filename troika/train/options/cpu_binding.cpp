@@ -30,7 +30,8 @@ std::vector<Processors> each_by_itself(const std::vector<Processors>& cores) {
   return result;
 }
 
-// The variable by which the user has OpenMP place threads; empty without one.
+// Returns the environment variable by which the user makes OpenMP place threads; empty if there is
+// none.
 std::string placed_by_openmp() {
   for (const char* variable :
        {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
@@ -40,11 +41,11 @@ std::string placed_by_openmp() {
   return {};
 }
 
-// Rank threads of one process may bind at once.
+// Several ranks may be threads of one process, and may bind at the same time.
 std::mutex bindings_mutex;
 int bindings = 0;
 
-// New threads inherit again once the last binding of the process is gone.
+// New threads inherit their creator's mask again when the last binding of the process is gone.
 void count_binding(int more, const Processors& of_new_threads) {
   const std::lock_guard lock(bindings_mutex);
   if (bindings == 0) new_threads_run_on(of_new_threads);
@@ -63,7 +64,7 @@ CoreShare share_of(const std::vector<RankProcessors>& ranks, size_t rank,
                    const std::filesystem::path& root) {
   const auto& own = ranks[rank];
   size_t sharing = 0,
-         before = 0;  // ranks with the same processors, and those of them before `rank`
+         before = 0;  // ranks with the same processors, and how many of them come before `rank`
   for (size_t r = 0; r < ranks.size(); ++r) {
     const auto& other = ranks[r];
     if (other.node != own.node || !overlap(other.allowed, own.allowed)) continue;

@@ -1,4 +1,4 @@
-// Binds the threads of a rank that compute to processors.
+// Binds the compute threads of a rank to processors.
 #pragma once
 
 #include <filesystem>
@@ -10,60 +10,63 @@
 
 namespace troika::train {
 
-// "auto", "none", "cores": what trainer.cpu_bind may be. The last two are Slurm's names for "the
-// system moves threads" and "the threads of each rank that compute stay on cores of its own".
+// The values of trainer.cpu_bind: "auto", "none", "cores". The last two are Slurm's names. With
+// "none", the system moves threads; with "cores", the compute threads of each rank stay on cores of
+// their own.
 const std::vector<std::string>& cpu_bind_names();
 
-// A rank, as the others of its node need to know it to divide the processors.
+// The facts about a rank that all ranks of its node need in order to divide the processors.
 struct RankProcessors {
   int node = 0;
-  int threads = 1;     // that compute
-  Processors allowed;  // its mask, as the launcher, Slurm, mpirun or taskset set it
+  int threads = 1;     // compute threads
+  Processors allowed;  // the affinity mask set by the launcher, Slurm, mpirun or taskset
 };
 
 struct CoreShare {
-  Processors processors;  // for this rank alone; empty where there is nothing to divide
-  std::string problem;    // why processors cannot be divided; empty where they can
-  bool divides = false;   // whether some rank has a share
-  size_t processes = 1;   // with which this rank divides what it may run on, itself included
+  Processors processors;  // for this rank alone; empty if there is nothing to divide
+  std::string problem;    // why processors cannot be divided; empty if they can
+  bool divides = false;   // whether any rank gets a share
+  size_t processes = 1;   // the number of ranks that divide this rank's processors, including this
+                          // rank
 };
 
-// The share of ranks[rank]: ranks of a node that may run on the same processors divide these up, as
-// evenly as it goes, in the order of ranks; in whole cores with all their hardware threads, and in
-// hardware threads where there are fewer cores than ranks. Neighbours in rank are neighbours in the
-// machine's caches. Nothing is divided where each rank has processors of its own already. It is a
-// problem where ranks' processors overlap without being the same, and where a share has fewer
-// processors than its rank has threads: these would wait for each other. `root`: see cores_of().
+// Computes the share of ranks[rank]. Ranks of a node with the same allowed processors divide them
+// as evenly as possible, in rank order: in whole cores with all their hardware threads, or in
+// hardware threads if there are fewer cores than ranks. Ranks with neighbouring numbers get
+// processors that are near in the cache hierarchy. Nothing is divided if each rank already has
+// processors of its own. Reports a problem if masks of ranks overlap without being equal, and if a
+// share has fewer processors than the rank has threads, because its threads would then wait for
+// each other. `root`: see cores_of().
 CoreShare share_of(const std::vector<RankProcessors>& ranks, size_t rank,
                    const std::filesystem::path& root = "/");
 
-// share_of() the ranks of `group`, with a problem of any rank on all, so that all decide alike. The
-// environment's OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY and KMP_AFFINITY are such a problem:
-// OpenMP places the threads then. Called by all ranks; blocks.
+// Computes share_of() for the ranks of `group`. A problem on any rank is reported on all, so all
+// ranks decide alike. OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY and KMP_AFFINITY in the
+// environment are a problem, because OpenMP then places the threads. Called by all ranks; blocks.
 CoreShare share_of(const comm::Group& group);
 
-// While it lives, the threads that compute for this one may run on these processors alone: this
-// thread, and those with which it shares LibTorch's operators. They are bound to the whole of the
-// share, not each to a processor of it: OpenMP ends threads that a smaller operator does not need,
-// and those that it starts again inherit this thread's processors, which must have room for all.
+// Restricts the compute threads of this rank to the given processors during its lifetime: the
+// calling thread and the threads that run LibTorch's operators with it. They are bound to the whole
+// share, not each to one processor: OpenMP ends threads that a smaller operator does not need, and
+// threads started later inherit the calling thread's mask, which must have room for all of them.
 //
-// Other threads keep the processors that they had. Those that this thread starts meanwhile (workers
-// of loaders, progress of collectives, writers of checkpoints, and those of other libraries) may
-// run wherever it could before, by new_threads_run_on(): they work beside computation, and would
-// wait for it on its own cores. Processes that it starts inherit the share.
+// Other threads keep their masks. Threads that the calling thread starts meanwhile (loader workers,
+// progress of collectives, checkpoint writers, threads of other libraries) may run on all its
+// previous processors, by new_threads_run_on(): they work beside the computation, and would wait
+// for it on its own cores. Child processes inherit the share.
 //
-// To be destroyed by the thread that made it, which then has its processors from before again.
+// Must be destroyed by the thread that created it; restores that thread's previous mask.
 class CpuBinding {
  public:
-  // Binds nothing for an empty list. Throws Error(usage) for processors that this thread may not
-  // run on: a mask is never widened.
+  // Binds nothing for an empty list. Throws Error(usage) for processors outside this thread's mask:
+  // a mask is never widened.
   explicit CpuBinding(const Processors& processors);
   ~CpuBinding();
   CpuBinding(const CpuBinding&) = delete;
   CpuBinding& operator=(const CpuBinding&) = delete;
 
  private:
-  Processors before_;  // empty where nothing is bound
+  Processors before_;  // empty if nothing is bound
 };
 
 }  // namespace troika::train

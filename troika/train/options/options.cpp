@@ -24,7 +24,7 @@ using config::number_or_share;
 using config::one_of;
 using config::some_of;
 
-// At least one, or -1 with its meaning.
+// An integer >= 1, or -1 with the given meaning.
 config::Rule count_or(const std::string& minus_one) {
   return {"an integer >= 1, or -1 for " + minus_one, [](const config::Value& value) {
             const auto count = std::get<int64_t>(value);
@@ -45,7 +45,7 @@ config::Rule recompute_policy() {
           }};
 }
 
-// The names that run_folder() takes.
+// Describes the names that run_folder() accepts.
 constexpr const char* kRunNames = "a relative path without . or .. in it";
 
 bool is_run_name(const std::filesystem::path& name) {
@@ -216,7 +216,8 @@ void add_weights(config::Table& table, TrainOptions::Weights& weights) {
             "which stay random");
 }
 
-// PyTorch's scripts, Hugging Face's transformers, torchrun and nanoGPT call them so.
+// Names of the same options in PyTorch's scripts, Hugging Face's transformers, torchrun and
+// nanoGPT.
 void add_other_names(config::Table& table) {
   const std::pair<const char*, std::vector<const char*>> names[] = {
       {"trainer.max_epochs", {"epochs", "num_epochs", "n_epochs", "num_train_epochs"}},

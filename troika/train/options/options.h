@@ -1,6 +1,6 @@
-// Everything a training run can be told, as plain data, and the one table of it that drives
-// parsing, defaults, validation, help and docs/configuration.md. Each room declares its own
-// options, and binds them to their keys.
+// All options of a training run, as plain data, and the table from which parsing, defaults,
+// validation, help and docs/configuration.md derive. Each room declares its own options and binds
+// them to their keys.
 #pragma once
 
 #include <cstdint>
@@ -77,8 +77,8 @@ struct TrainOptions {
   StatisticsOptions statistics;
   ThroughputOptions throughput;
 
-  // In what fit() writes: those of the module that it trained, with an empty name unless
-  // nn::make_model() made that.
+  // In files that fit() writes: the options of the trained module, with an empty name unless
+  // nn::make_model() made the module.
   nn::ModelOptions model;
   nn::OffloadOptions offload;
   data::RunDataOptions data;
@@ -92,23 +92,22 @@ struct TrainOptions {
   parallel::LocalSgdOptions local_sgd;
   parallel::DiLoCoOptions diloco;
 
-  // The weights that a new run begins from.
+  // The initial weights of a new run.
   struct Weights {
     std::string path = {};
     bool strict = true;
   } weights;
 };
 
-// run.folder/run.name. A run writes there unless RunFolder::claim() decides otherwise. Throws
-// Error(usage) for a run.name that is empty, absolute, or leads out of run.folder.
+// Returns run.folder/run.name, where a run writes unless RunFolder::claim() decides otherwise.
+// Throws Error(usage) for a run.name that is empty, absolute, or leads out of run.folder.
 std::filesystem::path run_folder(const TrainOptions& options);
 
-// Binds every option to its key; `options` must outlive the table. Where options.model.name is
-// empty, the table is without the sizes of models.
+// Binds every option to its key; `options` must outlive the table. If options.model.name is empty,
+// the table omits the sizes of models.
 config::Table make_table(TrainOptions& options);
 
-// The options that `toml` sets to other values than their defaults. Throws what Table::parse()
-// throws.
+// The options that `toml` sets to non-default values. Throws the errors of Table::parse().
 std::vector<config::Table::Setting> changed_options(const std::string& toml);
 
 }  // namespace troika::train

@@ -32,7 +32,8 @@ void find_unused(Plan& plan, const TrainOptions&, const Cluster&) {
   plan.exchange.find_unused_parameters = true;
 }
 
-// Accumulates by its own option, and then adds up.
+// Accumulates by an option of its own. Sums the micro-batches' gradients unless
+// horovod.average_aggregated_gradients is set.
 void horovod(Plan& plan, const TrainOptions& options, const Cluster&) {
   const int64_t passes = options.horovod.backward_passes_per_step;
   if (passes == 1) return;
@@ -54,10 +55,12 @@ void zero(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.exchange.zero_group = options.zero.group_size;
 }
 
-// The ranks of each host, which must be as many and consecutive.
+// Returns the number of ranks of each host. Each host's ranks must be consecutive, and all hosts
+// must have the same number.
 int ranks_of_host(const Cluster& cluster) {
   if (cluster.devices.empty()) return 1;
-  std::vector<std::pair<int, int>> hosts;  // with the ranks of each stretch
+  std::vector<std::pair<int, int>> hosts;  // each host with the number of ranks in each consecutive
+                                           // run
   for (const auto& devices : cluster.devices) {
     if (hosts.empty() || hosts.back().first != devices.host) hosts.emplace_back(devices.host, 0);
     hosts.back().second += devices.count;
@@ -74,7 +77,7 @@ int ranks_of_host(const Cluster& cluster) {
   return hosts.front().second;
 }
 
-// FSDP's name for stage 3 within nodes.
+// FSDP's name for ZeRO stage 3 within nodes.
 void hybrid_shard(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   zero<3>(plan, options, cluster);
   if (plan.exchange.zero_group == 0) plan.exchange.zero_group = ranks_of_host(cluster);
@@ -104,7 +107,7 @@ void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.threads = std::max<int64_t>(1, options.trainer.devices);
 }
 
-// Lightning's name (before 1.9) for dp in each node and ddp between them.
+// Lightning's name (before 1.9) for dp within each node and ddp between nodes.
 void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   threads(plan, options, cluster);
   for (size_t host = 0; host < cluster.hosts.size(); ++host) {
@@ -127,9 +130,9 @@ struct Strategy {
   void (*choose)(Plan& plan, const TrainOptions& options, const Cluster& cluster);
 };
 
-// Lightning's deepspeed is stage 2 by default, its sharded (fairscale's) shares out states and
-// gradients, and its ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu start processes in other ways,
-// which is the launcher's business here.
+// Lightning's deepspeed is ZeRO stage 2 by default. Its sharded (fairscale's) shards states and
+// gradients. Its ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu differ in how they start processes,
+// which is the launcher's job here.
 constexpr const char* kUnused = "ddp_find_unused_parameters_true";
 constexpr std::array kStrategies{
     Strategy{"ddp", "ddp", all_reduce},

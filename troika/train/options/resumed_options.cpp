@@ -10,7 +10,7 @@ namespace troika::train {
 
 namespace {
 
-// The sizes of batches are compared as samples of all ranks.
+// Batch sizes are not included: they are compared separately, as samples over all ranks.
 bool changes_steps(const std::string& key) {
   const auto others = {"trainer.precision", "trainer.accumulate_grad_batches",
                        "trainer.gradient_clip_val", "trainer.gradient_clip_algorithm"};
@@ -29,7 +29,7 @@ std::vector<std::string> changed_course(const TrainOptions& saved, int saved_ran
                     "(data.global_batch_size={} keeps it)",
                     now, own_ranks, own_ranks == 1 ? "" : "s", before, saved_ranks, before));
   }
-  // The table takes what its variables hold at first for the defaults.
+  // The table takes the values that its variables hold when it is made as the defaults.
   TrainOptions options = saved;
   const auto table = make_table(options);
   options = own;

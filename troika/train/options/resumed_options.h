@@ -1,4 +1,4 @@
-// What a run that goes on does otherwise than the run that saved its checkpoint.
+// Compares the options of a resumed run with those of its checkpoint.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace troika::train {
 
-// A sentence for each difference that changes the steps of the optimizer: the number of samples of
-// a step, which follows from data.batch_size and the number of ranks where
-// data.global_batch_size is not set, the options `optim.*`, precision, accumulation and clipping.
-// Each names both values and the option that keeps the saved one.
+// Returns a sentence for each difference that changes the optimizer's steps: the number of samples
+// of a step (which follows from data.batch_size and the number of ranks if data.global_batch_size
+// is not set), the options `optim.*`, precision, accumulation and clipping. Each sentence names
+// both values and the option that keeps the saved value.
 std::vector<std::string> changed_course(const TrainOptions& saved, int saved_ranks,
                                         const TrainOptions& own, int own_ranks);
 

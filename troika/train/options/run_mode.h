@@ -1,4 +1,4 @@
-// The call of a trainer that runs.
+// Names the running call of a Trainer.
 #pragma once
 
 namespace troika::train {

@@ -1,4 +1,4 @@
-// Whether a task can be cut into the stages of a plan.
+// Checks whether a task can be cut into the stages of a plan.
 #pragma once
 
 namespace troika::layout {
@@ -9,9 +9,9 @@ namespace troika::train {
 
 class Task;
 
-// For a plan of several stages, throws Error(usage) naming the task's class and step where it
-// overrides training_step(), validation_step(), test_step() or predict_step(), which need the whole
-// model in one place; and naming its class where it has no blocks to cut.
+// Throws Error(usage) if a plan has several stages and the task cannot be cut: if it overrides
+// training_step(), validation_step(), test_step() or predict_step(), which need the whole model in
+// one place, or if it has no blocks. The error names the task's class, and the overridden step.
 void require_cuttable(const Task& task, const layout::Plan& plan);
 
 }  // namespace troika::train

@@ -1,4 +1,5 @@
-// The data of a run together with how they come to be: Lightning's, of data sets.
+// The data of a run and the code that prepares it, as Lightning's LightningDataModule, but with
+// data sets in place of loaders.
 #pragma once
 
 #include "troika/data/dataset.h"
@@ -6,22 +7,22 @@
 
 namespace troika::train {
 
-// For each call of the trainer, in this order: prepare_data(), setup(), the data sets that its
-// mode needs, the mode, teardown().
+// The trainer calls, in this order: prepare_data(), setup(), the functions of the data sets that
+// the mode needs, the mode itself, teardown().
 class DataModule {
  public:
   virtual ~DataModule() = default;
 
-  // On one rank of each node, while all others wait, at most comm.timeout_seconds: to download and
-  // convert. What it leaves in memory the other ranks do not see.
+  // Downloads and converts. Runs on one rank of each node while all other ranks wait, at most
+  // comm.timeout_seconds. The other ranks do not see changes to this object.
   virtual void prepare_data() {}
-  // On every rank: to read what was prepared.
+  // Reads the prepared data. Runs on every rank.
   virtual void setup(RunMode) {}
-  // On every rank, also where the mode has failed.
+  // Runs on every rank, also if the mode has failed.
   virtual void teardown(RunMode) {}
 
-  // Must live until teardown(). fit() takes the first two, the others the one of their name. Each
-  // throws Error(usage) unless overridden.
+  // The data sets must live until teardown(). fit() uses the first two; each other mode uses the
+  // one of its name. Each throws Error(usage) unless overridden.
   virtual const data::Dataset& train_dataset();
   virtual const data::Dataset& val_dataset();
   virtual const data::Dataset& test_dataset();

@@ -10,12 +10,12 @@ namespace troika::train {
 
 namespace {
 
-// Optimizers side by side, each of one group, under the names of one over all.
+// One optimizer for each group, behind the interface and state names of a single optimizer.
 class GroupedOptimizer : public optim::FlatOptimizer {
  public:
   struct Member {
     std::unique_ptr<optim::FlatOptimizer> optimizer;
-    double rate_factor;  // on the rate of this object
+    double rate_factor;  // times this object's learning rate
   };
 
   GroupedOptimizer(std::vector<optim::Parameter> parameters, double rate,
@@ -41,7 +41,7 @@ class GroupedOptimizer : public optim::FlatOptimizer {
   }
 
  private:
-  // Members find the gradients themselves.
+  // Members find the gradients in their parameters.
   void update(const std::vector<optim::Piece>& /*pieces*/) override {
     for (const auto& member : members_) {
       member.optimizer->set_learning_rate(learning_rate() * member.rate_factor);
@@ -55,7 +55,8 @@ class GroupedOptimizer : public optim::FlatOptimizer {
   optim::NamedTensors more_state(size_t index) const override { return states_[index]; }
 
   std::vector<Member> members_;
-  std::vector<optim::NamedTensors> states_;  // of each parameter, in the members' memory
+  std::vector<optim::NamedTensors> states_;  // of each parameter; they share memory with the
+                                             // members' states
 };
 
 }  // namespace
@@ -69,7 +70,8 @@ std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& reci
   if (recipe.make) return recipe.make(std::move(parameters));
   if (recipe.groups.empty()) return optim::make_optimizer(std::move(parameters), recipe.optimizer);
   const auto& groups = recipe.groups;
-  std::vector<std::vector<optim::Parameter>> members(groups.size() + 1);  // the last: of no group
+  std::vector<std::vector<optim::Parameter>> members(groups.size() + 1);  // the last: parameters
+                                                                          // without a group
   for (const auto& parameter : parameters) {
     const auto group = std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& one) {
       return one.contains(parameter.name);

@@ -1,4 +1,4 @@
-// The optimizer that a task's parameters get, and its learning rates.
+// The optimizer of a task's parameters, and its learning rates.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@
 
 namespace troika::train {
 
-// Parameters whose steps differ from the others'. What is left out is the recipe's.
+// Parameters with hyperparameters of their own. A missing value is taken from the recipe.
 struct ParameterGroup {
-  // By the name in the module, as "layer1.0.conv1.weight".
+  // Matches by the parameter's name in the module, for example "layer1.0.conv1.weight".
   std::function<bool(const std::string& name)> contains;
   std::optional<double> lr = {};
   std::optional<double> weight_decay = {};
@@ -22,29 +22,31 @@ struct ParameterGroup {
 
 struct OptimizerRecipe {
   optim::OptimizerOptions optimizer;
-  // The schedule of the rates of all groups.
+  // The schedule of all groups' learning rates.
   optim::ScheduleOptions schedule;
-  // A parameter belongs to the first of these that contains it, else to none.
+  // A parameter belongs to the first group that contains it, or to none.
   std::vector<ParameterGroup> groups = {};
 
-  // Another optimizer, in place of what `optimizer` and `groups` say; of those only optimizer.lr,
-  // what the schedule multiplies, still counts. It gets what this rank steps: parameters, float32
-  // masters of them, or with ZeRO pieces of one dimension under the names of their parameters.
+  // Makes a custom optimizer, in place of `optimizer` and `groups`. Only optimizer.lr, which the
+  // schedule multiplies, still counts. Takes the tensors that this rank steps: parameters, their
+  // float32 masters, or, with ZeRO, one-dimensional shards under the names of their parameters.
   using Make = std::function<std::unique_ptr<optim::FlatOptimizer>(std::vector<optim::Parameter>)>;
   Make make = {};
-  // Whether that steps each element as if there were no others, so that pieces do.
+  // Whether the custom optimizer steps each element independently of all others, and therefore
+  // works on shards.
   bool is_element_wise = false;
 
-  // Another course of the rates, in place of `schedule`: the factor on them at an optimizer step.
+  // A custom schedule in place of `schedule`: the factor on the learning rates at an optimizer
+  // step.
   optim::Schedule factor = {};
 };
 
-// Whether the recipe's optimizer steps parameters on another device than the CPU. One of its own
-// gets masters on the host.
+// Whether the recipe's optimizer can step parameters on devices other than the CPU. A custom
+// optimizer gets masters on the host instead.
 bool steps_on_devices(const OptimizerRecipe& recipe);
 
-// Makes the recipe's optimizer over these. Throws as optim::make_optimizer(). A group may have no
-// parameters, as on a rank that steps none of them.
+// Makes the recipe's optimizer over `parameters`. Throws the errors of optim::make_optimizer(). A
+// group may be empty, for example on a rank that steps none of its parameters.
 std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& recipe,
                                                      std::vector<optim::Parameter> parameters);
 

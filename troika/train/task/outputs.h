@@ -1,4 +1,4 @@
-// The tensors that a model gives for a batch, by name.
+// The output tensors of a model for a batch, by name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,22 +14,23 @@ namespace troika::train {
 
 class Outputs {
  public:
-  // One, named "outputs".
+  // A single output, named "outputs".
   explicit Outputs(at::Tensor output) : one_(std::move(output)) {}
-  // Those of an nn::Model, whose last block gives them under `names`, which must outlive this
-  // object. What blocks of one tensor give (nn::kPassing) is named "outputs".
+  // The outputs of an nn::Model. `names` are the outputs of its last block, and must outlive this
+  // object. The output of single-tensor blocks (nn::kPassing) is named "outputs".
   Outputs(const std::vector<std::string>& names, nn::Tensors tensors);
 
-  // Throws Error(usage) with the names there are, unless this is one of them.
+  // Throws Error(usage), listing the existing names, if `name` is not one of them.
   const at::Tensor& operator[](std::string_view name) const;
-  // The only one. Throws Error(usage) where there are several.
+  // Returns the single output. Throws Error(usage) if there are several.
   const at::Tensor& only() const;
-  // All with their names, in the order in which the model gives them.
+  // All outputs with their names, in the model's order.
   std::vector<std::pair<std::string, at::Tensor>> named() const;
 
  private:
-  const std::vector<std::string>* names_ = nullptr;  // of several
-  at::Tensor one_;                                   // without a list, as in most steps
+  const std::vector<std::string>* names_ = nullptr;  // null for a single output
+  at::Tensor one_;                                   // the single output, held without a list, as
+                                                     // in most steps
   std::string_view name_of_one_ = "outputs";
   nn::Tensors several_;
 };

@@ -60,7 +60,7 @@ at::Tensor ReplicatedTask::predict_step(const data::Batch& batch) {
 
 std::unique_ptr<Task> make_task(const TrainOptions& options) {
   const auto make = [&] { return std::make_unique<Task>(nn::make_model(options.model)); };
-  // A process has as many on any cluster.
+  // The number of threads does not depend on the cluster.
   const auto threads = resolve_plan(options, layout::Cluster()).threads;
   if (threads == 0) return make();
   std::vector<std::shared_ptr<Task>> tasks;
@@ -70,7 +70,7 @@ std::unique_ptr<Task> make_task(const TrainOptions& options) {
 
 std::unique_ptr<Task> make_task_to_fit(const TrainOptions& options) {
   const auto plan = resolve_plan(options, layout::Cluster());
-  // Weights of a file may be under other names and in other shapes: they go into a whole module.
+  // Weights in a file may have other names and shapes, so they are loaded into a whole module.
   if (plan.exchange.zero_stage < 3 || !options.weights.path.empty()) return make_task(options);
   auto generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor before = generator.get_state();

@@ -1,4 +1,4 @@
-// A task in several threads of one process: strategy `dp`.
+// A task that several threads of one process share: strategy `dp`.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,13 @@
 
 namespace troika::train {
 
-// Trains as the first of the tasks does, on shares of each batch side by side (parallel::Replicated
-// says how far that is the same); validates, tests and predicts by the first task, whose hooks are
-// called. What shares of a batch log is added up in the order in which they come.
+// Trains as the first task would, with the shares of each batch side by side in threads
+// (parallel::Replicated documents how far the results agree). Validates, tests and predicts with
+// the first task, and calls its hooks. Numbers logged by several shares are added up in the order
+// of arrival.
 class ReplicatedTask : public Task {
  public:
-  // Tasks that were made by the same function, each with a module of its own; at least one.
+  // `tasks` were made by the same function, each with its own module; at least one.
   explicit ReplicatedTask(std::vector<std::shared_ptr<Task>> tasks);
 
   at::Tensor training_step(const data::Batch& batch) override;
@@ -33,10 +34,10 @@ class ReplicatedTask : public Task {
   parallel::Replicated replicated_;
 };
 
-// A task for the model of the options: replicated where the plan that they mean has threads.
+// Makes a task for the model of the options, replicated if their plan has threads.
 std::unique_ptr<Task> make_task(const TrainOptions& options);
-// The same for Trainer::fit(). Where ranks share the parameters out, its module has no values yet,
-// and no memory for large tensors: fit() makes on each rank what that owns.
+// The same for Trainer::fit(). If ranks shard the parameters (ZeRO 3), the module has no values yet
+// and large tensors have no memory: fit() makes only this rank's shards.
 std::unique_ptr<Task> make_task_to_fit(const TrainOptions& options);
 
 }  // namespace troika::train

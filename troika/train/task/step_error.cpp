@@ -25,7 +25,7 @@ std::string shapes_of(const std::vector<std::pair<std::string, at::Tensor>>& ten
   return fmt::format("{}", fmt::join(shapes, ", "));
 }
 
-// To be called in the handler of an error of LibTorch.
+// Must be called in the handler of an error of LibTorch.
 [[noreturn]] void throw_around(const std::exception& problem, const std::string& where,
                                const std::string& outputs, const data::Batch* batch) {
   std::string hint = outputs;

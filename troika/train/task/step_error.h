@@ -1,4 +1,4 @@
-// Errors of LibTorch in the steps of a task, told as a user can act on them.
+// Turns errors of LibTorch in a task's steps into messages that a user can act on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,27 +13,27 @@
 
 namespace troika::train {
 
-// An error of LibTorch in a loss, which is nested in it. what() is LibTorch's message.
+// Wraps an error of LibTorch in a loss, which is nested in it. what() is LibTorch's message.
 class LossError : public std::runtime_error {
  public:
-  // To be made in the handler of `problem`. `outputs`: those of the model that the loss was given.
+  // Must be made in the handler of `problem`. `outputs` are the model outputs given to the loss.
   LossError(const std::exception& problem, const Outputs& outputs);
 
-  // "outputs Float [8, 2]"; several are separated by commas.
+  // For example "outputs Float [8, 2]"; several outputs are separated by commas.
   const std::string& outputs() const { return outputs_; }
 
  private:
   std::string outputs_;
 };
 
-// To be called in the handler of `problem`. Of an error of LibTorch, also in a LossError, throws
-// Error(failure) that says `where` it was, LibTorch's message, and the shapes of the outputs that
-// a loss was given and of `batch` if there is one; LibTorch's is nested in it
-// (std::rethrow_if_nested). Rethrows anything else.
+// Must be called in the handler of `problem`. For an error of LibTorch, also inside a LossError,
+// throws Error(failure) with the place (`where`), LibTorch's message, the shapes of the loss's
+// outputs and the shapes of `batch` if given. LibTorch's error is nested in it
+// (std::rethrow_if_nested). Rethrows any other error.
 [[noreturn]] void rethrow_plainly(const std::exception& problem, const std::string& where,
                                   const data::Batch* batch = nullptr);
 
-// Returns what `body` returns; what it throws goes through rethrow_plainly().
+// Returns the result of `body`; passes its errors to rethrow_plainly().
 template <typename Body>
 decltype(auto) with_plain_errors(std::string_view where, const Body& body,
                                  const data::Batch* batch = nullptr) {

@@ -1,4 +1,4 @@
-// Losses of micro-batches that are still on the device that computes.
+// Collects losses of micro-batches without waiting for the GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,24 +15,23 @@ struct StepLoss {
   double loss = 0;
   int64_t step = 0;  // the optimizer step, from 0
   int64_t size = 1;  // samples
-  // The samples' numbers in the data set, in their order, and the epoch: they load the micro-batch
-  // again.
+  // The indices of the samples in the data set, in batch order, and the epoch. They suffice to load
+  // the micro-batch again.
   std::vector<int64_t> samples = {};
   int64_t epoch = 0;
 };
 
-// Keeps losses on a GPU without waiting for it, until they are asked for: all are then read at
-// once.
+// Keeps losses on the device, without synchronization, until read() fetches all of them at once.
 class StepLosses {
  public:
-  // `loss` has one element. `batch` has its samples' numbers.
+  // `loss` has one element. `batch` must have the indices of its samples.
   void add(const at::Tensor& loss, int64_t step, int64_t epoch, const data::Batch& batch);
   size_t count() const { return kept_.size(); }
-  // The losses since the last call, in their order. Waits for the device.
+  // Returns the losses since the last call, in order. Waits for the device.
   std::vector<StepLoss> read();
 
  private:
-  std::vector<StepLoss> kept_;  // without their losses
+  std::vector<StepLoss> kept_;  // their losses are in losses_
   std::vector<at::Tensor> losses_;
 };
 

@@ -10,7 +10,7 @@ namespace troika::train {
 
 namespace {
 
-// Returns what `loss` gives; an error of LibTorch in it becomes a LossError.
+// Returns the result of `loss`; turns an error of LibTorch into a LossError.
 template <typename Loss>
 at::Tensor with_loss_errors(const Outputs& outputs, const Loss& loss) {
   try {
@@ -89,7 +89,7 @@ Outputs Task::outputs(const data::Batch& batch) const {
 }
 
 void Task::make_values() {
-  // What no tensor of the module shares has no use.
+  // Recorded tensors that the module does not use are dropped.
   if (const auto values = take_values()) {
     values->materialize([](compat::DeferredInit::Key, const at::Tensor&) { return false; });
   }
@@ -120,8 +120,8 @@ void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
     evaluation.loss.update(mean, static_cast<double>(batch.size()));
     return;
   }
-  // Losses of single samples are added up in float64: a rounded mean would depend on how
-  // samples were put into batches.
+  // Losses of single samples are summed in float64: a rounded mean would depend on how samples were
+  // grouped into batches.
   const auto counts = [&] { return batch["targets"].flatten().ne(metrics::kIgnored); };
   if (auto asked = output_loss(batch, nn::OutputLoss::Kind::each)) {
     const auto rows = model_->forward(block_inputs(batch), std::move(asked));

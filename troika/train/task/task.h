@@ -1,4 +1,4 @@
-// A task: a model, its loss and its evaluation. A task knows nothing of ranks.
+// A task: a model, its loss and its evaluation. A task does not know about ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,38 +30,39 @@ namespace troika::train {
 
 struct TrainOptions;
 
-// The sums of a validation or test.
+// The accumulated results of a validation or test.
 struct Evaluation {
   metrics::Mean loss;
   metrics::Accuracy accuracy;
 };
 
-// Classification of images, or of the next token of a text: cross entropy of the model's output
-// against the targets. A forward and a loss of the whole batch may read its named tensors. Override
-// loss(), or give one, for another loss; the steps for anything else; and hooks for what is to
-// happen between them. A step of its own needs the whole model in one place, blocks and a loss do
-// not (require_cuttable() in cuttable.h).
+// Classification of images or of the next token of a text: cross entropy of the model's output and
+// the targets. Override loss(), or pass a loss, to change the loss; override the steps to change
+// anything else; override hooks to run code between steps. A BatchForward or BatchLoss may read the
+// batch's named tensors. Overridden steps need the whole model in one place; blocks and a loss do
+// not (see require_cuttable() in cuttable.h).
 class Task : public Hooks {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
   using BatchForward = std::function<at::Tensor(const data::Batch& batch)>;
-  // A tensor of one element, the mean over the batch.
+  // Returns a tensor of one element, the mean over the batch.
   using Loss = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
   using BatchLoss = std::function<at::Tensor(const at::Tensor& outputs, const data::Batch& batch)>;
-  // For models of several outputs.
+  // For models with several outputs.
   using OutputsLoss = std::function<at::Tensor(const Outputs& outputs, const data::Batch& batch)>;
 
-  // `forward` must run `module`: logits of shape [..., classes] for targets of shape [...].
+  // `forward` must run `module` and return logits of shape [..., classes] for targets of shape
+  // [...].
   Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward);
   Task(std::shared_ptr<torch::nn::Module> module, Forward forward);
-  // With another loss than cross entropy, and then without accuracy.
+  // With a custom loss, and then without accuracy.
   Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, BatchLoss loss)
       : Task(std::move(module), std::move(forward)) {
     loss_ = of_only(std::move(loss));
   }
   Task(std::shared_ptr<torch::nn::Module> module, BatchForward forward, Loss loss)
       : Task(std::move(module), std::move(forward), of_targets(std::move(loss))) {}
-  // For any module with a forward of one tensor, also in LibTorch's holder, as
+  // For any module whose forward() takes and returns one tensor, also in LibTorch's holder, such as
   // torch::nn::Sequential.
   template <typename M>
   explicit Task(const torch::nn::ModuleHolder<M>& module) : Task(module.ptr()) {}
@@ -70,7 +71,7 @@ class Task : public Hooks {
   template <typename M>
   explicit Task(std::shared_ptr<M> module)
       : Task(module, [module](const at::Tensor& inputs) { return module->forward(inputs); }) {}
-  // The same with another loss than cross entropy, and then without accuracy.
+  // The same with a custom loss, and then without accuracy.
   template <typename M>
   Task(std::shared_ptr<M> module, Loss loss) : Task(module) {
     loss_ = of_only(of_targets(std::move(loss)));
@@ -83,68 +84,67 @@ class Task : public Hooks {
   Task(std::shared_ptr<M> module, OutputsLoss loss) : Task(module) {
     loss_ = std::move(loss);
   }
-  // The model's own forward pass.
+  // Uses the model's own forward pass.
   explicit Task(const std::shared_ptr<nn::Model>& model);
 
   torch::nn::Module& module() { return *module_; }
 
-  // For a module that was made without values: what makes them, until a run has its own place for
-  // each. Trainer::fit() takes such a task; for all else call make_values() first.
+  // Attaches the deferred initialization of a module that was made without values. Trainer::fit()
+  // accepts this task; for any other use, call make_values() first.
   void defer_values(std::shared_ptr<compat::DeferredInit> values) { values_ = std::move(values); }
   bool defers_values() const { return values_ != nullptr; }
   std::shared_ptr<compat::DeferredInit> take_values() { return std::exchange(values_, nullptr); }
-  // Gives the module its values, if it lacks them.
+  // Initializes the module's values if they are missing.
   void make_values();
 
-  // From now on, activations are recomputed by this plan. Throws Error(usage), but for an empty
-  // plan, where blocks() does.
+  // Sets the plan by which activations are recomputed from now on. For a plan that is not empty,
+  // throws Error(usage) if blocks() does.
   void recompute(layout::RecomputePlan plan);
-  // The model that recompute() plans for. Throws Error(usage) unless has_blocks(): the task was
-  // made of an nn::Model alone.
+  // The model for recompute(). Throws Error(usage) unless has_blocks(), which is true if the task
+  // was made of an nn::Model alone.
   const nn::Model& blocks() const;
   bool has_blocks() const { return model_ != nullptr; }
-  // What that model is called with: the batch's tensors by the names that its blocks take, and
-  // `inputs` for what blocks of one tensor do. Throws Error(usage) for a name the batch lacks.
+  // The inputs of the model of blocks: the batch's tensors by the names that the blocks take, and
+  // `inputs` for single-tensor blocks. Throws Error(usage) if the batch lacks a name.
   nn::Tensors block_inputs(const data::Batch& batch) const;
-  // The loss to ask that model for, in place of its outputs; null where the task has another loss
-  // than cross entropy, or no model whose last block can be asked (nn::OutputLayer). Throws
+  // The loss that the model of blocks computes itself, in place of outputs. Null if the task's loss
+  // is not cross entropy or if the model's last block cannot compute it (nn::OutputLayer). Throws
   // Error(usage) for a batch without `targets`.
   std::shared_ptr<const nn::OutputLoss> output_loss(
       const data::Batch& batch, nn::OutputLoss::Kind kind = nn::OutputLoss::Kind::mean) const;
 
-  // The mean loss of the batch, a tensor of one element to call backward() on: the loss that the
-  // task was made with, or else cross entropy of the only output. An override is given all outputs
-  // whole.
+  // Returns the mean loss of the batch, a one-element tensor for backward(): the loss passed to the
+  // constructor, or cross entropy of the only output. An override gets all outputs whole.
   virtual at::Tensor loss(const Outputs& outputs, const data::Batch& batch);
-  // The same of the batch alone: the model's forward pass and loss().
+  // Runs the model's forward pass and returns loss().
   virtual at::Tensor training_step(const data::Batch& batch);
-  // Adds the batch to the evaluation; called without gradients and in evaluation mode.
+  // Adds the batch to `evaluation`. Called without gradients and in evaluation mode.
   virtual void validation_step(const data::Batch& batch, Evaluation& evaluation);
-  // The same for Trainer::test(): validation_step(), unless overridden.
+  // The same for Trainer::test(). Calls validation_step() unless overridden.
   virtual void test_step(const data::Batch& batch, Evaluation& evaluation);
-  // For Trainer::predict(): forward(batch), unless overridden. One row of the result's first
-  // dimension for each sample of the batch.
+  // Returns the predictions of a batch for Trainer::predict(): one row along dim 0 for each sample.
+  // Returns forward(batch) unless overridden.
   virtual at::Tensor predict_step(const data::Batch& batch);
-  // The names of those of the four steps above that are overridden, in their order.
+  // The names of the overridden functions among the four steps above, in their order.
   std::vector<std::string> own_steps() const;
-  // The optimizer and the learning rates: those of the options, unless overridden.
+  // Returns the optimizer and the learning rates: those of the options, unless overridden.
   virtual OptimizerRecipe configure_optimizers(const TrainOptions& options);
-  // How many modules share the work of a training step inside this process.
+  // The number of modules that share a training step within this process.
   virtual int replicas() const { return 1; }
-  // Whose hooks a run calls.
+  // The object whose hooks a run calls.
   virtual Hooks& hooks() { return *this; }
 
-  // Where log() of the next step goes, and how many samples it is of; null: nowhere.
+  // Sets the target of log() in the next step and the number of samples of that step; null: log()
+  // does nothing.
   virtual void log_to(observe::MetricLog* log, int64_t batch_size);
 
  protected:
-  // The model's outputs; forward() gives the only one.
+  // Runs the model and returns its outputs; forward() returns the only output.
   Outputs outputs(const data::Batch& batch) const;
   at::Tensor forward(const data::Batch& batch) const { return outputs(batch).only(); }
   at::Tensor forward(const at::Tensor& inputs) const { return forward({inputs, {}}); }
 
-  // For the steps: logs a number as MetricLog::log() does. In steps that are not part of a run it
-  // does nothing.
+  // Logs a number from a step, as MetricLog::log() does. Does nothing in steps outside a run.
   template <typename Number>
   void log(const std::string& name, const Number& value, observe::LogOptions options = {}) {
     if (!log_) return;
@@ -161,11 +161,11 @@ class Task : public Hooks {
 
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<compat::DeferredInit> values_;
-  std::shared_ptr<nn::Model> model_;  // the same, if the task was made of its blocks
-  // In the model, which copies of this task share.
+  std::shared_ptr<nn::Model> model_;  // the same module, if the task was made of an nn::Model
+  // The guard is in the model, which copies of this task share.
   std::shared_ptr<nn::WrapperGuard> recomputing_ = std::make_shared<nn::WrapperGuard>();
-  BatchForward forward_;  // of a module without blocks
-  OutputsLoss loss_;      // none: cross entropy
+  BatchForward forward_;  // runs a module without blocks
+  OutputsLoss loss_;      // empty: cross entropy
   observe::MetricLog* log_ = nullptr;
   int64_t batch_size_ = 1;
 };
