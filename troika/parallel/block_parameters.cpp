@@ -29,7 +29,7 @@ std::vector<std::vector<size_t>> buckets_needed(const nn::Model& model,
   for (const nn::Block& block : model.blocks()) {
     std::set<size_t> needed;
     const auto need = [&](const std::string& name) {
-      const auto bucket = buckets.find(name);  // none: not trained, so not shared out
+      const auto bucket = buckets.find(name);  // none: not trained, so not sharded
       if (bucket != buckets.end()) needed.insert(bucket->second);
     };
     for (const auto& [name, tensor] : model.owned_state(block)) need(name);
@@ -82,8 +82,9 @@ nn::Tensors BlockParameters::run(const nn::BlockRun& run, nn::Tensors inputs,
   auto outputs = next(run, std::move(inputs));
   for (const auto& output : outputs) {
     if (!keeps_graph || !output.requires_grad()) continue;
-    // Called with the gradient of the output, so before the block's own backward, and after that of
-    // the block behind it: autograd takes what was made last first, and all of that was.
+    // Called with the gradient of the output: before the block's own backward pass, and after that
+    // of the following block. Autograd runs the node that was created last first, and the following
+    // block's nodes were created after this block's.
     output.register_hook([self = weak_from_this(), block = run.begin](const at::Tensor&) {
       const auto alive = self.lock();
       if (alive && alive->shards_) alive->enter(alive->order_.backward(block));

@@ -1,4 +1,5 @@
-// Which parameters are there while the blocks of a model run forward and backward.
+// Gathering and releasing of parameters, block by block, while a model runs forward and backward
+// (ZeRO 3).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,51 +15,53 @@
 
 namespace troika::parallel {
 
-// The trained parameters that each block of the model owns, last block first, by type and device:
-// what is gathered and averaged in one go.
+// Returns the names of each block's own trained parameters, last block first, split by type and
+// device. Each list is gathered and averaged as one bucket.
 std::vector<std::vector<std::string>> buckets_of_blocks(const nn::Model& model);
-// For each block, the buckets, of those that trained parameters lie in, that hold what it computes
-// with: its own parameters and those it borrows.
+// Returns for each block the indices of the buckets that hold its own and its borrowed trained
+// parameters. `buckets` maps the name of a trained parameter to its bucket.
 std::vector<std::vector<size_t>> buckets_needed(const nn::Model& model,
                                                 const std::map<std::string, size_t>& buckets);
 
-// In which order a pass comes to the blocks of a model, forward, backward and where they are
-// computed again.
+// The order in which a forward pass, a backward pass and a recomputation visit the blocks of a
+// model.
 class BlockOrder {
  public:
   explicit BlockOrder(size_t blocks);
 
   struct Stop {
-    size_t block = 0;   // whose parameters are needed now
-    int64_t next = -1;  // the block after it; -1: none
+    size_t block = 0;   // the block whose parameters are needed now
+    int64_t next = -1;  // the block visited after it; -1: none
   };
-  // As the block is about to run.
+  // Called when the block is about to run.
   Stop run(const nn::BlockRun& run);
-  // As the backward pass comes to a block that has run: to it, or to the first of those that are
-  // computed again with it.
+  // Called when the backward pass reaches a block that has run. Returns that block or, where it is
+  // recomputed together with others, the first of these.
   Stop backward(size_t block) const;
 
  private:
   int64_t before(size_t block) const;
 
-  std::vector<size_t> backward_from_;  // of each block, as it last ran the first time
+  std::vector<size_t> backward_from_;  // by block; of its last run that was not a recomputation
 };
 
-// Has a model's blocks find their parameters: those of a block, borrowed ones included, are
-// gathered while the block before it in BlockOrder runs, and released once the next has begun. So
-// they are gathered for the forward pass, where several blocks are computed again together for
-// that, and for the backward pass; once for two of these that follow each other, as for the last
-// block of all and where a block is computed again by itself.
+// Gathers the parameters of a model's blocks before they run. Those of a block, borrowed ones
+// included, are gathered while the previous block in BlockOrder runs, and released once the next
+// block has begun. A block's parameters are gathered for its forward pass, for a recomputation of
+// several blocks, and for its backward pass. Two of these that directly follow each other share one
+// gather: the last block's forward and backward pass, and the recomputation of a single block and
+// its backward pass.
 //
-// Passes that do not keep a graph gather and release as well, so all ranks must make the same ones,
-// but after gather_all(), until the next pass that keeps one or release_all(). Of one thread, or of
-// backward passes of one.
+// Forward passes without a graph gather and release as well, so all ranks must make the same ones.
+// After gather_all() they do not, until the next pass that keeps a graph or release_all(). For use
+// by one thread, which may be that of a backward pass.
 class BlockParameters : public nn::BlockWrapper,
                         public std::enable_shared_from_this<BlockParameters> {
  public:
   // `shards` must live until end().
   BlockParameters(const nn::Model& model, const std::vector<Slot>& slots, ParameterShards& shards);
-  // From now on passes throw CheckError: those of graphs from before, which have this wrapper.
+  // Makes later passes throw CheckError, including backward passes of graphs made before, since
+  // these hold this wrapper.
   void end() { shards_ = nullptr; }
 
   nn::WrapperKind kind() const override { return nn::WrapperKind::gather; }
@@ -67,11 +70,11 @@ class BlockParameters : public nn::BlockWrapper,
 
   void gather_all();
   void release_all();
-  // Whether gather_all() holds.
+  // Whether all parameters are whole since gather_all().
   bool has_all() const { return all_; }
 
  private:
-  // Makes this block's parameters whole and starts to gather those of the next, if there is one.
+  // Waits for this block's parameters and starts to gather those of the next block, if any.
   void enter(const BlockOrder::Stop& stop);
 
   ParameterShards* shards_;  // null once ended

@@ -1,4 +1,4 @@
-// Which slots lie in which bucket, as names say.
+// Conversion between names of parameters and indices of slots.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace troika::parallel {
 
-// The slots' indices in the order of these names or, without names, from the last to the first,
-// since gradients arrive roughly in the reverse order of registration. Throws Error(usage) unless
-// each slot is named once.
+// Returns the indices of the slots in the order of `names`. Without names the order is from last to
+// first, since gradients arrive roughly in the reverse order of registration. Throws Error(usage)
+// unless each slot is named exactly once.
 std::vector<size_t> first_order(const std::vector<Slot>& slots,
                                 const std::vector<std::string>& names);
 
-// The slots' indices in each bucket of names, all of which are slots'.
+// Returns the indices of the slots in each bucket. Every name must belong to a slot.
 std::vector<std::vector<size_t>> members_of(const std::vector<Slot>& slots,
                                             const std::vector<std::vector<std::string>>& buckets);
 

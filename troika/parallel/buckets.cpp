@@ -19,7 +19,7 @@ std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
   for (const auto& slot : slots) {
     const auto& tensor = slot.parameter;
     const auto device = tensor.device();
-    // Numbers of types and devices are one byte each.
+    // Types and devices fit into one byte each.
     const auto kind = (static_cast<int64_t>(tensor.scalar_type()) << 16) |
                       (static_cast<int64_t>(device.type()) << 8) |
                       static_cast<uint8_t>(device.index());
@@ -41,8 +41,8 @@ void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& buc
     Slot& slot = slots[i];
     flat.narrow(0, end, slot.offset - end).zero_();
     end = slot.offset + slot.parameter.numel();
-    // An alias that autograd does not take for a view: LibTorch 1.13's Optimizer::zero_grad()
-    // detaches gradients in place, which views refuse.
+    // variable_data() makes an alias that autograd does not treat as a view: LibTorch 1.13's
+    // Optimizer::zero_grad() detaches gradients in place, which fails for views.
     slot.view = optim::part_like(flat, slot.offset, slot.parameter).variable_data();
     bucket.gradient.parts.push_back(slot.view);
   }
@@ -89,9 +89,9 @@ std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& sl
 
 namespace {
 
-// For small tensors this takes a few per cent of the instructions that at::copy_ takes.
+// For small tensors, memcpy takes a few per cent of the instructions of at::copy_.
 void copy_into(const at::Tensor& into, const at::Tensor& from) {
-  constexpr size_t kSmall = 64 << 10;  // bytes; at::copy_ shares more among threads
+  constexpr size_t kSmall = 64 << 10;  // bytes; at::copy_ splits larger copies among threads
   const bool alike = from.layout() == at::kStrided && from.is_cpu() && into.is_cpu() &&
                      from.scalar_type() == into.scalar_type() && from.sizes() == into.sizes() &&
                      from.strides() == into.strides() && from.is_non_overlapping_and_dense();

@@ -1,4 +1,4 @@
-// How gradients lie together in memory: what is averaged in one go.
+// Buckets: gradients that lie in one flat tensor and are averaged by one collective.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,62 +22,63 @@ namespace troika::parallel {
 struct Slot {
   std::string name;
   at::Tensor parameter;
-  at::TensorOptions options;  // type and device of the parameter when buckets were made
-  at::Tensor view;      // of its bucket, laid out as the parameter; undefined while that is closed
-  size_t bucket = 0;    // its index
-  int64_t offset = 0;   // of its first element in the bucket
-  int expected = 1;     // gradients a backward pass makes for it, until it is ready
-  int fired = 0;        // that this one has made so far
-  bool used = false;    // has got a gradient in this step, no_sync() included
-  bool filled = false;  // `view` holds what this rank gives to the step
-  bool averaged = false;  // some rank had one for it, by the last finish
+  at::TensorOptions options;  // type and device of the parameter when the buckets were made
+  at::Tensor view;        // part of the bucket, with the parameter's strides; undefined if closed
+  size_t bucket = 0;      // index of the bucket
+  int64_t offset = 0;     // of the first element in the bucket
+  int expected = 1;       // gradients that a backward pass makes for the parameter
+  int fired = 0;          // gradients that the current backward pass has made
+  bool used = false;      // has got a gradient in this step, including under no_sync()
+  bool filled = false;    // `view` holds this rank's contribution to the step
+  bool averaged = false;  // some rank had a gradient for it at the last finish()
   std::unique_ptr<compat::GradientHook> hook;
 };
 
-// The part of a bucket's mean that ranks keep.
+// The part of a bucket's mean that a rank keeps.
 enum class Keeps {
-  all,            // of it
-  own_block,      // the r-th of as many equal blocks as there are ranks, in place
-  own_block_only  // that in memory of its own; the bucket has memory only while it is filled
+  all,            // the whole bucket
+  own_block,      // block r of `ranks` equal blocks on rank r, in place
+  own_block_only  // that block, in its own memory; the bucket has memory only while it is in use
 };
 
 struct Bucket {
   comm::GradientBucket gradient;
-  int64_t count = 0;  // of elements; see layout::padded_count()
-  // This rank's block of the mean, [count / ranks]; with Keeps::own_block_only from the
-  // first step on.
+  int64_t count = 0;  // elements, padding included; see layout::padded_count()
+  // This rank's block of the mean, [count / ranks]. With Keeps::own_block_only it is undefined
+  // before the first step.
   at::Tensor own_block;
-  std::string label;            // of its collectives
-  std::vector<size_t> members;  // indices of slots, in the order in which they lie
-  size_t pending = 0;           // of them, not ready yet
+  std::string label;            // names the bucket's collectives
+  std::vector<size_t> members;  // indices of slots, in memory order
+  size_t pending = 0;           // members whose gradients are not ready yet
   std::optional<comm::Work> work;
-  std::optional<comm::Work> copied;  // after that, the mean over copies of own_block
+  std::optional<comm::Work> copied;  // with copies: average of own_block over them
 };
 
-// layout::assign_buckets() of these slots, which a bucket holds of one type and device, in the
-// order of `order`.
+// Calls layout::assign_buckets() for these slots, in the order `order`. A bucket holds slots of one
+// type and device.
 std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
                                                 const std::vector<size_t>& order,
                                                 int64_t first_bytes, int64_t bytes);
 
-// Buckets of these members, in the group's memory; fills in view, bucket and offset of every slot.
-// A gradient that is defined moves into its view with its value, unless buckets start closed, as
-// they do for Keeps::own_block_only. Blocks are cut within slots of at least `piece_multiple`
-// elements at multiples of that.
+// Makes buckets of these members in the group's memory, and sets view, bucket and offset of every
+// slot. Defined gradients are copied into their views and replaced by them. With
+// Keeps::own_block_only buckets start closed and gradients stay. A slot of at least
+// `piece_multiple` elements is cut only at multiples of `piece_multiple` elements.
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
                                  const std::vector<std::vector<size_t>>& members,
                                  Keeps keeps = Keeps::all, int64_t piece_multiple = 1);
 
-// Memory for a bucket that has none, and the views of its members; only what pads these is set.
+// Allocates a closed bucket and makes the views of its members. Only the padding is initialised.
 void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& bucket);
-// Gives it up again.
+// Releases the bucket's memory and the views of its members.
 void close_bucket(std::vector<Slot>& slots, Bucket& bucket);
 
-// An uninitialised flat tensor of the type and on the device of `like`, on a host in the group's
-// memory.
+// Returns an uninitialised flat tensor [count] of the type and on the device of `like`; on the CPU
+// it is in the group's memory.
 at::Tensor allocate_flat(const comm::Group& group, int64_t count, const at::Tensor& like);
 
-// Makes .grad, which is defined, an alias of the slot's view with the same value.
+// Copies the slot's .grad, which must be defined, into the slot's view, and makes .grad an alias of
+// that view.
 void adopt_gradient(Slot& slot);
 
 }  // namespace troika::parallel

@@ -121,7 +121,7 @@ void DataParallel::agree() {
   }
 }
 
-// The order as places in the list of trained parameters.
+// Encodes the order as indices into the list of trained parameters.
 optim::NamedTensors DataParallel::state() const {
   optim::NamedTensors result;
   if (codec_) {

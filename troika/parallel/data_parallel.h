@@ -1,7 +1,6 @@
 // Data parallelism for any torch::nn::Module, attached from outside by gradient hooks.
 //
-// It replicates one module per rank and averages gradients; it does not shard anything, and knows
-// nothing of data.
+// Replicates one module per rank and averages gradients. Shards nothing and does not handle data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,43 +25,45 @@ namespace troika::parallel {
 
 class Reducer;
 
-// How begin_step()'s weights make a mean.
+// The divisor of the mean over ranks, with the weights of begin_step().
 enum class Divisor {
   weights,  // sum(weight * gradient) / sum(weight): exact means where ranks' batches differ
   ranks,    // sum(weight * gradient) / ranks: PyTorch's divide_by_initial_world_size
 };
 
 struct DataParallelOptions {
-  // Gradients are averaged in buckets; one closes with the gradient that brings it to this size.
-  // The defaults are PyTorch's (Li et al., VLDB 2020, section 3.2.3).
+  // Gradients are averaged in buckets. A bucket closes with the gradient that brings it to this
+  // size. The defaults are PyTorch's (Li et al., VLDB 2020, section 3.2.3).
   int64_t bucket_bytes = 25 << 20;
-  // The first bucket to fill is smaller, so that communication starts early.
+  // The bucket that fills first is smaller, so that communication starts early.
   int64_t first_bucket_bytes = 1 << 20;
-  // Give every rank one rank's buffers (e.g. batch-norm statistics) at the end of each step.
+  // Broadcast one rank's buffers (e.g. batch-norm statistics) to all ranks at the end of each step.
   bool broadcast_buffers = true;
-  // Start from rank 0's parameters and buffers. If not, ranks must hold the same bits already,
+  // Start from rank 0's parameters and buffers. Otherwise ranks must hold the same bits already,
   // which is checked.
   bool copy_state = true;
-  // Parameters may lack a gradient on some ranks or on all, in some steps. What lacks one on a rank
-  // counts as zero there; what lacks one everywhere keeps its .grad as it is, undefined or not.
-  // Costs a small collective a step, and buckets that miss a gradient wait for finish_backward().
+  // Parameters may lack a gradient on some or on all ranks in some steps. A gradient that is
+  // missing on a rank counts as zero there; if it is missing on all ranks, .grad stays as it is.
+  // Costs a small collective per step, and buckets with a missing gradient wait for
+  // finish_backward().
   bool find_unused_parameters = false;
-  // Every backward pass makes the same gradients the same number of times: learned in the first
-  // step, which does not overlap. Allows parameters that several parts of one pass use (recomputed
-  // activations), and parameters that are never used.
+  // Every backward pass makes the same gradients the same number of times. The first step counts
+  // them and does not overlap communication. Allows parameters that one backward pass uses several
+  // times (recomputed activations) and parameters that are never used.
   bool static_graph = false;
   Divisor divisor = Divisor::weights;
-  // Averages with fewer bytes; beside the backward pass, on a thread and a group of its own.
+  // Compresses gradients before they are averaged; runs beside the backward pass, on a thread and a
+  // group of its own.
   comm::CodecOptions codec = {};
-  // Takes the codec's place: a function of the user's.
+  // A function of the user's that replaces the codec.
   BucketHook hook = {};
-  // The order that bucket_order() gave: the buckets keep it from the start. A run that continues
-  // a saved one needs it to have the bits of one that was not interrupted.
+  // The result of an earlier bucket_order(). The buckets have this order from the first step. A run
+  // that resumes needs it to produce the same bits as an uninterrupted run.
   std::vector<std::string> bucket_order = {};
-  // Takes, beside the spans of the caller's own: on track "compute" an instant "bucket ready" for
-  // each bucket whose last gradient is there, and the span "buffers"; on track "communication" a
-  // span "bucket" while this rank carries out its average, the wait for other ranks included; that
-  // one is on track "compute" where the group has no thread beside the caller's. One rank by itself
+  // Records, next to the caller's own spans: on track "compute" an instant "bucket ready" when a
+  // bucket's last gradient has arrived, and a span "buffers"; on track "communication" a span
+  // "bucket" for the time in which this rank averages it, including the wait for other ranks. Where
+  // the group has no thread besides the caller's, that span is on track "compute". A single rank
   // has no buckets. Must outlive the DataParallel.
   Trace* trace = nullptr;
 };
@@ -73,59 +74,59 @@ struct DataParallelOptions {
 //   loss.backward(); ddp.finish_backward(); optimizer.step();
 //
 // Construction checks that all ranks hold the same parameters (name, shape, type; an Error on every
-// rank names the first that differs), and copies rank 0's parameters and buffers to all. During
-// backward, each bucket is averaged on the group's thread as soon as its gradients are there;
-// finish_backward() waits for the rest. After it, every parameter's .grad is the mean over the
-// ranks' gradients, the same bits on all of them, so with a loss that is a mean over equal batches
-// a step equals the one-process step on the joined batch. Half-precision gradients are summed in
-// float32; sparse ones become dense.
+// rank names the first difference), and copies rank 0's parameters and buffers to all ranks. During
+// the backward pass, each bucket is averaged on the group's thread as soon as its gradients have
+// arrived; finish_backward() waits for the rest. Then every parameter's .grad is the mean over the
+// ranks' gradients, with the same bits on all ranks. So if the loss is a mean over equal batches, a
+// step equals the one-process step on the joined batch. Half-precision gradients are summed in
+// float32; sparse gradients become dense.
 //
-// Gradients are views into the buckets. Optimizers may zero or undefine them. One rank by itself,
-// without codec or hook, has no buckets, and its gradients stay where autograd puts them. At the
-// end of the first step, buckets are made anew in the order in which gradients arrived on rank 0
-// (not with find_unused_parameters), and gradients move. Where that is due, codecs and hooks begin
-// after it.
+// Gradients are views into the buckets. Optimizers may zero or undefine them. A single rank without
+// codec and hook has no buckets, and its gradients stay where autograd puts them. At the end of the
+// first step, buckets are rebuilt in the order in which gradients arrived on rank 0 (not with
+// find_unused_parameters), and gradients move. Codecs and hooks are used only after this rebuild.
 //
-// The module must outlive this object; use from one thread. After an error this object must not be
-// used again. Other collectives on `group` during backward must come in the same order between the
-// gradients on all ranks; a group of their own (split) is safe.
+// The module must outlive this object. Use from one thread. After an error this object must not be
+// used again. Other collectives on `group` during a backward pass must come at the same place in
+// the order of gradients on all ranks; collectives on another group (split) are safe.
 class DataParallel : public Exchange {
  public:
   DataParallel(torch::nn::Module& module, comm::Group group,
                const DataParallelOptions& options = {});
   ~DataParallel() override;
 
-  // A collective of 8 bytes a rank. Buffers come from the lowest rank with weight.
+  // Gathers 8 bytes per rank. Buffers of this step come from the lowest rank with weight > 0.
   bool begin_step(double weight) override;
-  // Blocks until gradients (and buffers) agree on all ranks. Throws Error(usage) naming the
-  // parameters that got no gradient, or that were frozen or added meanwhile, and whatever the
-  // group's collectives throw.
+  // Blocks until gradients (and buffers) are equal on all ranks. Throws Error(usage) naming the
+  // parameters that got no gradient, or that were frozen or added since construction, and rethrows
+  // errors of the group's collectives.
   void finish_backward() override;
-  // Every rank has the same bits, so clip_grad_norm() does not communicate.
+  // Every rank has the same gradients, so clip_grad_norm() does not communicate.
   std::vector<at::Tensor> gradients() const override;
   std::vector<optim::Parameter> parameters() const override;
   void step_by(const std::function<void()>& update) override;
-  // Parameters are equal after each step, buffers with broadcast_buffers; else all get rank 0's.
+  // Broadcasts rank 0's buffers unless broadcast_buffers is set. Parameters are equal after each
+  // step.
   void agree() override;
-  // The codec's state and, once it is final, the order of parameters in buckets.
+  // Returns the codec's state and, once it is final, the order of parameters in buckets.
   optim::NamedTensors state() const override;
-  // Outside of a step. Makes new buckets.
+  // Makes new buckets. Must be called outside of a step.
   void load_state(const optim::NamedTensors& state) override;
   void continue_step() override;
   bool set_syncing(bool syncing) override;
 
-  // After parameters were frozen, unfrozen, added or cast, the same on all ranks, outside of a
-  // step: checks and copies as construction does, and makes new buckets. Gradients keep their
-  // values; what a codec keeps is dropped. Blocks.
+  // Call it after parameters were frozen, unfrozen, added or cast (the same on all ranks), outside
+  // of a step. Checks and copies as construction does, and makes new buckets. Gradients keep their
+  // values; the codec's state is dropped. Blocks.
   void refresh();
 
-  // None without codec. Not during backward.
+  // Null without codec. Must not be called during a backward pass.
   comm::Codec* codec() const { return codec_.get(); }
   std::vector<std::string> bucket_order() const;
 
   size_t bucket_count() const;
-  // Buckets handed to the group since the last finish_backward(): above 0 during backward shows
-  // overlap.
+  // Returns the number of buckets handed to the group since the last finish_backward(). A value
+  // above 0 during a backward pass shows overlap.
   size_t launched() const;
 
  private:
@@ -138,7 +139,7 @@ class DataParallel : public Exchange {
   DataParallelOptions options_;
   std::shared_ptr<comm::Codec> codec_;
   std::unique_ptr<Reducer> reducer_;
-  int buffers_from_ = 0;  // the rank whose buffers all get at the end of this step
+  int buffers_from_ = 0;  // the rank whose buffers are broadcast at the end of this step
 };
 
 }  // namespace troika::parallel

@@ -1,4 +1,4 @@
-// The seam between a training loop and the ranks' replicas of a module.
+// The interface between a training loop and the replicas of a module on the ranks.
 #pragma once
 
 #include <string>
@@ -9,22 +9,24 @@
 
 namespace troika::parallel {
 
-// Averages gradients, owns parameters, and keeps what the next step depends on beside the module
-// and the optimizer.
+// Averages gradients, owns parameters, and holds the state besides module and optimizer that the
+// next step depends on.
 class Exchange : public GradientSync, public ParameterStore {
  public:
-  // That state of this rank, for a checkpoint; outside of a step. Tensors may share memory with
-  // this object: save or copy them before the next step.
+  // Returns this rank's part of that state, for a checkpoint. Must be called outside of a step.
+  // Tensors may share memory with this object: save or copy them before the next step.
   virtual optim::NamedTensors state() const = 0;
-  // Takes copies, once the module has the parameters that it had when the state was saved. Called
-  // by all ranks. Throws Error(usage) naming what does not belong.
+  // Copies the saved state into this object. The module must already hold the parameters that it
+  // had when the state was saved. Called by all ranks. Throws Error(usage) naming a tensor that is
+  // missing, unknown or of the wrong shape.
   virtual void load_state(const optim::NamedTensors& state) = 0;
 
  protected:
-  // The name in state() of the order of a DataParallel's buckets.
+  // The name in state() of the order of parameters in a DataParallel's buckets.
   static constexpr const char* kBucketOrder = "bucket_order";
 
-  // Throws Error(usage): load_state() knows no tensor of this name, or not of this kind.
+  // Throws Error(usage): load_state() got an unknown tensor or misses one of this name, or its
+  // value is wrong.
   [[noreturn]] static void refuse_state(const std::string& name);
 };
 

@@ -11,8 +11,8 @@ namespace troika::parallel {
 //   exchange.clip_grad_norm(1);  // if wanted (ParameterStore)
 //   exchange.step(optimizer);    // (ParameterStore)
 //
-// All ranks make the same calls, from one thread each. A call blocks for the group's time-out at
-// most for each collective. After an error the object must not be used again.
+// All ranks make the same calls, from one thread each. Each collective in a call blocks for the
+// group's timeout at most. After an error the object must not be used again.
 class GradientSync {
  public:
   GradientSync() = default;
@@ -20,8 +20,8 @@ class GradientSync {
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
 
-  // For ranks that run out of data at different times, or whose batches differ in size; called by
-  // all ranks before each step, or by none:
+  // Starts a step of ranks that run out of data at different times, or whose batches differ in
+  // size. Called by all ranks before each step, or never:
   //
   //   while (exchange.begin_step(samples = load(batch))) {
   //     module.zero_grad();
@@ -30,22 +30,23 @@ class GradientSync {
   //     exchange.step(optimizer);
   //   }
   //
-  // `weight` is that of this rank's gradient, e.g. the number of samples its loss is the mean of.
-  // With 0 a rank needs no backward pass (but one of a module with SyncBatchNorm must make its
-  // passes, with empty batches). Returns false, on all ranks at the same step, once no rank has
-  // weight. Gradients must be zeroed or undefined before the step.
+  // `weight` is the weight of this rank's gradient, e.g. the number of samples in the mean that is
+  // its loss. A rank with weight 0 needs no backward pass. (With SyncBatchNorm it must run its
+  // forward and backward passes on empty batches.) Returns false on all ranks, at the same step,
+  // once no rank has weight. Gradients must be zeroed or undefined before the step.
   virtual bool begin_step(double weight) = 0;
 
-  // Blocks until the gradients that the optimizer is to apply are there.
+  // Blocks until the gradients that the optimizer will apply are ready.
   virtual void finish_backward() = 0;
 
-  // Before the first pass: .grad holds the sum of passes that another process made under no_sync(),
-  // before a checkpoint. They are part of the step that begins.
+  // Called before the first micro-batch of a resumed step: .grad holds the sum of micro-batches
+  // that another process computed under no_sync() before a checkpoint. They are part of the step
+  // that begins.
   virtual void continue_step() {}
 
-  // While it lives, backward passes only add to .grad, and finish_backward() must not be called.
-  // k - 1 passes under a guard, one without, then finish_backward() make the step of the k passes'
-  // summed losses.
+  // While this guard lives, backward passes only add to .grad, and finish_backward() must not be
+  // called. For gradient accumulation over k micro-batches, run k - 1 under a guard, one without,
+  // then finish_backward(): the step is that of the sum of the k losses.
   class [[nodiscard]] NoSync {
    public:
     explicit NoSync(GradientSync& sync) : sync_(sync), before_(sync.set_syncing(false)) {}
@@ -59,7 +60,7 @@ class GradientSync {
   };
   NoSync no_sync() { return NoSync(*this); }
 
-  // no_sync() sets it to false, and back. Returns the setting before.
+  // Switches synchronisation on or off, for no_sync(). Returns the previous setting.
   virtual bool set_syncing(bool syncing) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Runs what averages buckets beside the backward pass, one bucket after another.
+// A thread that averages buckets beside the backward pass, one bucket after another.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -15,31 +15,32 @@
 
 namespace troika::parallel {
 
-// Makes bucket.flat what every rank is to apply, usually the mean over the group's ranks: the same
-// bits on all of them. It may block; its collectives are ordered as those of any program, since all
-// ranks call it for the same buckets in the same order, on one thread.
+// Replaces bucket.flat by what every rank is to apply, usually the mean over the group's ranks; the
+// result must have the same bits on all ranks. It may block. All ranks call it for the same buckets
+// in the same order, on one thread, so its collectives need no further ordering.
 using BucketHook = std::function<void(const comm::Group&, const comm::GradientBucket&)>;
 
 class HookThread {
  public:
-  // `group` is for the hook alone: collectives that others call meanwhile would mix with its own.
-  // `trace`, if any, takes a span a bucket.
+  // `group` is for the hook alone, since collectives of other threads would mix with its own.
+  // `trace`, if any, records a span per bucket.
   HookThread(comm::Group group, BucketHook hook, Trace* trace = nullptr);
-  // Lets the bucket under way end and drops those that wait.
+  // Waits for the bucket in progress and drops the queued ones.
   ~HookThread();
   HookThread(const HookThread&) = delete;
   HookThread& operator=(const HookThread&) = delete;
 
-  // Returns at once. The bucket must stay, untouched, until wait() has returned.
+  // Queues the bucket and returns at once. The bucket must stay alive and untouched until wait()
+  // has returned.
   void submit(const comm::GradientBucket& bucket);
-  // Blocks until all submitted buckets are done. Throws what the hook threw first; no later bucket
-  // has then been started.
+  // Blocks until all submitted buckets are done. Rethrows the hook's first error; no bucket is
+  // started after that error.
   void wait();
 
  private:
   struct Job {
     const comm::GradientBucket* bucket;
-    c10::Stream stream;  // the submitter's, on which the gradients were made
+    c10::Stream stream;  // the submitter's current stream, on which the gradients were computed
   };
 
   void work();

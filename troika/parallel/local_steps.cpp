@@ -109,7 +109,7 @@ void LocalSteps::agree() {
   if (round_ > 0) meet();
 }
 
-// Returns whether any rank made steps.
+// Averages over the ranks. Returns false if all ranks' weights are 0.
 bool LocalSteps::meet() {
   double factor = 1;
   double total = 1;

@@ -1,5 +1,5 @@
-// Replicas that learn by themselves for a while, and then meet: local SGD and its relatives, for
-// links too slow to carry gradients in every step.
+// Local SGD and its relatives: replicas that train independently for some steps and are then
+// averaged, for links too slow to carry gradients in every step.
 #pragma once
 
 #include <cstdint>
@@ -15,37 +15,40 @@
 namespace troika::parallel {
 
 struct LocalStepsOptions {
-  int64_t period = 1;  // steps each rank makes by itself between two meetings
-  // Gradients are averaged in this many steps first, as DataParallel does: post-local SGD (Lin et
-  // al., ICLR 2020, arXiv 1808.07217, section 3).
+  int64_t period = 1;  // local steps of each rank between two averages
+  // Number of first steps that average gradients, as DataParallel does: post-local SGD (Lin et al.,
+  // ICLR 2020, arXiv 1808.07217, section 3).
   int64_t warmup_steps = 0;
-  // None: parameters become their mean over the ranks: local SGD (Stich, ICLR 2019, arXiv
-  // 1805.09767, algorithm 1). Else an optimizer steps from where the ranks last met, with the mean
-  // of the ways they went since, negated, for its gradient; diloco_outer() makes that DiLoCo.
+  // Without it, parameters become their mean over the ranks: local SGD (Stich, ICLR 2019, arXiv
+  // 1805.09767, algorithm 1). With it, this optimizer steps from the parameters of the last average
+  // by the outer gradient, the mean over ranks of (parameters at the last average - parameters
+  // now). diloco_outer() makes that DiLoCo.
   std::optional<optim::OptimizerOptions> outer = {};
-  // Options of the warm-up; copy_state holds also without one.
+  // Options of the warm-up steps; copy_state applies also without warm-up.
   DataParallelOptions synchronous = {};
 };
 
-// DiLoCo's outer optimizer, SGD with Nesterov's momentum (Douillard et al. 2023, arXiv 2311.08105,
-// algorithm 1 and section 3). Its period is 500, and its inner optimizer AdamW.
+// Returns DiLoCo's outer optimizer, SGD with Nesterov momentum (Douillard et al. 2023, arXiv
+// 2311.08105, algorithm 1 and section 3). The paper averages every 500 steps, and its inner
+// optimizer is AdamW.
 optim::OptimizerOptions diloco_outer(double lr = 0.7, double momentum = 0.9);
 
-// After the warm-up, step() is the optimizer's on this rank's gradient alone, and ranks meet after
-// each `period` steps and in agree(), which so ends a round of steps early. After a meeting all
-// ranks hold the same bits. Parameters that require a gradient meet as the options say. Buffers of
-// floating types become their mean over the ranks too, since statistics of one rank's data would
-// not be those of the averaged model; of others, such as counters, all get rank 0's. States of the
-// optimizer stay each rank's own. Only meetings move data, as many bytes as one averaging of
-// gradients does.
+// After the warm-up, step() steps the optimizer with this rank's gradient alone. Ranks average
+// after each `period` steps and in agree(), which ends a round early. After an average all ranks
+// hold the same bits. Parameters that require a gradient are averaged as LocalStepsOptions::outer
+// says. Buffers of floating types become their mean over the ranks too, since the averaged model
+// needs statistics of all ranks' data; other buffers, such as counters, become rank 0's. The
+// optimizer's states stay local to each rank. Only averages move data, about as many bytes as one
+// average of gradients.
 //
-// With begin_step(), means are weighted by each rank's weights, summed over the round. A rank
-// without weight makes no step of its own; that none has any is seen at the end of a round.
+// With begin_step(), means are weighted by each rank's weights, summed over the round. A rank with
+// weight 0 skips the optimizer step. Ranks learn only at the end of a round that none of them had
+// weight.
 //
-// With period 1 and plain SGD a step is DataParallel's up to rounding, buffers aside; on one rank,
-// without outer optimizer, it is to the bit that of the optimizer alone.
+// With period 1 and plain SGD a step equals DataParallel's up to rounding, except for buffers. On a
+// single rank without outer optimizer, the step is bitwise equal to the optimizer's own.
 //
-// Parameters must be what optim::FlatParameters takes. The set of parameters that require a
+// Parameters must be acceptable to optim::FlatParameters. The set of parameters that require a
 // gradient must not change.
 class LocalSteps : public Exchange {
  public:
@@ -57,13 +60,14 @@ class LocalSteps : public Exchange {
   bool begin_step(double weight) override;
   void finish_backward() override;
   std::vector<optim::Parameter> parameters() const override { return parameters_; }
-  // Outside of the warm-up, this rank's own, whose norm clip_grad_norm() bounds.
+  // Returns this rank's own gradients (after the warm-up), so clip_grad_norm() bounds their local
+  // norm.
   std::vector<at::Tensor> gradients() const override;
   void step_by(const std::function<void()>& update) override;
   void agree() override;
-  // "steps" of the warm-up and of the "round", this rank's "weight" in it where begin_step() was
-  // called, "anchor.<parameter>" and "outer.*" where there is an outer optimizer, and during the
-  // warm-up DataParallel's state as "synchronous.*".
+  // Returns "steps" (warm-up steps made), "round" (steps since the last average), this rank's
+  // "weight" in the round if begin_step() was called, "anchor.<parameter>" and "outer.*" with an
+  // outer optimizer, and during the warm-up DataParallel's state as "synchronous.*".
   optim::NamedTensors state() const override;
   void load_state(const optim::NamedTensors& state) override;
   void continue_step() override;
@@ -80,14 +84,14 @@ class LocalSteps : public Exchange {
   comm::Group group_;
   const LocalStepsOptions options_;
   std::unique_ptr<DataParallel> synchronous_;    // during the warm-up
-  std::vector<optim::Parameter> parameters_;     // that require a gradient
-  std::vector<at::Tensor> anchors_;              // with outer: the parameters as the ranks last met
-  std::unique_ptr<optim::FlatOptimizer> outer_;  // of the anchors
-  int64_t steps_ = 0;                            // of the warm-up
-  int64_t round_ = 0;                            // since the ranks last met
-  double weight_ = 0;                            // of this rank, in this round
+  std::vector<optim::Parameter> parameters_;     // parameters that require a gradient
+  std::vector<at::Tensor> anchors_;              // with outer: parameters at the last average
+  std::unique_ptr<optim::FlatOptimizer> outer_;  // steps the anchors
+  int64_t steps_ = 0;                            // warm-up steps made
+  int64_t round_ = 0;                            // steps since the last average
+  double weight_ = 0;                            // of this rank, summed over this round
   bool weighted_ = false;                        // begin_step() was called in this round
-  bool idle_ = false;                            // this step has no weight here
+  bool idle_ = false;                            // this rank has weight 0 in this step
   bool finished_ = false;                        // no rank had weight in the last round
 };
 

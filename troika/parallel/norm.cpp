@@ -9,7 +9,8 @@ namespace troika::parallel {
 
 namespace {
 
-// In pieces too small for LibTorch to share among threads, whose number would change the bits.
+// Pieces are too small for LibTorch to split among threads, since the number of threads would
+// change the bits.
 constexpr int64_t kPieceOfNorm = 1 << 14;
 
 double sum_of_squares(const at::Tensor& flat) {

@@ -1,5 +1,4 @@
-// The options of a run for how replicas of a model stay alike. A plan takes these in
-// (layout::Plan).
+// Options of a run for data parallelism. A layout::Plan includes them.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +41,7 @@ struct DiLoCoOptions {
   double outer_momentum = 0.9;
 };
 
-// Each binds the options to their keys. They must outlive the table.
+// Binds the options to their keys. `options` must outlive the table.
 void add_options(config::Table& table, DdpOptions& options);
 void add_options(config::Table& table, HorovodOptions& options);
 void add_options(config::Table& table, ZeroOptions& options);

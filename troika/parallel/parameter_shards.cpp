@@ -17,13 +17,13 @@ ParameterShards::ParameterShards(const comm::Group& group, const std::vector<Slo
                                  const std::vector<at::Tensor>& kept)
     : group_(*group.split(0)), slots_(slots), buckets_(buckets), flats_(buckets.size()) {
   const at::NoGradGuard no_grad;
-  std::map<compat::DeferredInit::Key, size_t> to_come;  // slots
+  std::map<compat::DeferredInit::Key, size_t> to_come;  // indices of slots
   for (size_t b = 0; b < buckets.size(); ++b) {
     Flat& flat = flats_[b];
     const int64_t block = buckets[b].count / group.size();
     const at::Tensor& like = slots[buckets[b].members.front()].parameter;
     flat.whole = allocate_flat(group_, buckets[b].count, like);
-    // Not for values to come, which would take memory for all of it.
+    // Writing zeros would allocate the whole bucket, which deferred values must avoid.
     if (!values || !releasable[b]) flat.whole.zero_();
     for (const size_t i : buckets[b].members) {
       at::Tensor parameter = slots[i].parameter;

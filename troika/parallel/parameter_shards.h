@@ -1,4 +1,4 @@
-// The parameters of buckets in flat memory, of which each rank owns a block.
+// Parameters of buckets in flat memory; each rank owns a block of each bucket.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,44 +17,48 @@
 
 namespace troika::parallel {
 
-// Parameters become views of flat tensors, one per bucket, laid out as its gradients. Rank r owns
-// the r-th block of each. A bucket is whole, with what all ranks own, or released: its parameters
-// have no memory then, and may not be used.
+// Makes parameters views of flat tensors, one per bucket, with the same layout as the bucket of
+// gradients. Rank r owns block r of each bucket. A bucket is either whole (all ranks' blocks are
+// present) or released: then its parameters have no memory and must not be used.
 //
-// All ranks make the same calls, from any thread, one at a time. Gathering is up to a group of its
-// own, so its order does not depend on when gradients come.
+// All ranks make the same calls, from any thread, one at a time. Gathers use a group of their own,
+// so their order does not depend on when gradients arrive.
 class ParameterShards {
  public:
-  // Values are equal on all ranks. Where `releasable[bucket]`, this rank's block is kept apart, and
-  // the bucket is released; all others are whole. It takes memory for one bucket at a time beside
-  // that of the parameters so far. `slots` and `buckets` are a Reducer's, and outlive this object.
+  // Parameters must be equal on all ranks. Where `releasable[bucket]` is set, this rank's block
+  // gets its own memory and the bucket is released; all other buckets stay whole. Needs memory for
+  // one bucket at a time besides that of the parameters. `slots` and `buckets` belong to a Reducer
+  // and must outlive this object.
   ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable)
       : ParameterShards(group, slots, buckets, releasable, nullptr) {}
-  // For parameters whose values are still to be made: makes them, each only while this rank takes
-  // what it owns of it. Other tensors of the module, in `kept`, get theirs too.
+  // For parameters whose values do not exist yet: materializes them one after another, and this
+  // rank copies only the part that it owns. The other tensors of the module, listed in `kept`, are
+  // materialized too.
   ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable,
                   compat::DeferredInit* values, const std::vector<at::Tensor>& kept = {});
 
-  // The pieces this rank owns: one, maybe empty, of every slot, in their order. A piece has its
-  // parameter's number of dimensions, so that rules for vectors hold for it, all but the last of
-  // size 1; it has no autograd history.
+  // Returns the pieces this rank owns: one, possibly empty, per slot, in the order of slots. A
+  // piece has as many dimensions as its parameter, so that rules for vectors still apply; all
+  // dimensions but the last are of size 1. Pieces have no autograd history.
   const std::vector<optim::Parameter>& pieces() const { return pieces_; }
 
-  // Gives pieces the gradients that the buckets' own blocks hold; none where no rank had one.
+  // Sets the pieces' gradients from the buckets' own blocks; undefined where no rank had a
+  // gradient.
   void take_gradients();
 
-  // Starts to make a bucket whole from all ranks' blocks, if it is not under way or done.
+  // Starts to gather a bucket from all ranks' blocks, unless it is whole or being gathered.
   void start_gather(size_t bucket);
-  // Blocks until that is done.
+  // Blocks until the bucket's gather is done.
   void wait(size_t bucket);
-  // Releases a releasable bucket; waits where it is being gathered.
+  // Releases a releasable bucket, after waiting for a gather in progress.
   void release(size_t bucket);
-  // Whole buckets get what ranks' own blocks hold by now. Blocks.
+  // Gathers the whole buckets again from all ranks' current blocks. Blocks.
   void refresh();
 
-  // Takes for this rank's blocks what parameters of whole buckets hold, after they were written to.
+  // Copies parameters of whole buckets into this rank's blocks, after these parameters were written
+  // to.
   void take_parameters();
 
   bool is_releasable(size_t bucket) const { return flats_[bucket].releasable; }
@@ -65,8 +69,8 @@ class ParameterShards {
     at::Tensor whole;  // [bucket's count]
     at::Tensor own;    // [count / ranks]
     bool releasable = false;
-    bool is_whole = true;  // or on its way there
-    std::string label;     // of its collectives
+    bool is_whole = true;  // whole, or being gathered
+    std::string label;     // names the bucket's collectives
     std::optional<comm::Work> work;
   };
 

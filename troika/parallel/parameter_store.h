@@ -1,4 +1,4 @@
-// Who owns which parameters, and how a step changes them.
+// Ownership of parameters, and optimizer steps on them.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@ class Module;
 
 namespace troika::parallel {
 
-// The module's own, under their names.
+// Returns the module's trained parameters under their names.
 std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module);
 
-// All ranks make the same calls, from one thread each, outside of a pass. The module must outlive
-// the object.
+// All ranks make the same calls, from one thread each, never during a forward or backward pass. The
+// module must outlive the object.
 class ParameterStore {
  public:
   ParameterStore() = default;
@@ -26,36 +26,39 @@ class ParameterStore {
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
-  // The tensors that this rank's optimizer steps: the module's trained parameters, or the pieces of
-  // them that this rank owns, with the boxes that they are of their parameters.
+  // Returns the tensors that this rank's optimizer steps: the module's trained parameters, or the
+  // pieces of them that this rank owns, each with the box it covers in its parameter.
   virtual std::vector<optim::Parameter> parameters() const = 0;
-  // Whether these are pieces.
+  // Whether parameters() returns pieces.
   bool has_pieces() const;
-  // Whether only ranks together have the parameters between passes, each what parameters() gives.
+  // Whether, between passes, each rank holds only its own pieces of the parameters.
   virtual bool shares_parameters() const { return false; }
-  // After finish_backward(): tensors that hold the gradients of parameters() between them.
+  // Returns tensors that together hold the gradients of parameters(). Valid after
+  // finish_backward().
   virtual std::vector<at::Tensor> gradients() const;
-  // Over the ranks that own the model between them. Lives as long as this object.
+  // Returns the reducer over the ranks that together own the model. It lives as long as this
+  // object.
   virtual const GroupReducer& reducer() const { return GroupReducer::of_whole_model(); }
 
-  // Calls `update`, which steps the optimizer, and does what follows it. May block.
+  // Calls `update`, which steps the optimizer, and then updates the module where necessary. May
+  // block.
   virtual void step_by(const std::function<void()>& update) = 0;
-  // The same with an optimizer of room optim, or of LibTorch.
+  // The same with an optimizer of troika::optim or of LibTorch.
   template <typename Optimizer>
   void step(Optimizer& optimizer) {
     step_by([&] { optimizer.step(); });
   }
-  // All-gathers into the module on every rank what ranks' parameters() hold, after these were
-  // written to: all of it after agree(), else the next pass or agree() gets the rest where ranks
-  // share parameters. Blocks.
+  // All-gathers the ranks' parameters() into the module, after parameters() were written to. Where
+  // ranks share parameters, the next forward pass or agree() gathers those that are not present
+  // now; after agree() all are present. Blocks.
   virtual void spread_parameters() {}
-  // Makes parameters and buffers the same bits on all ranks: for validation, checkpoints of the
-  // module, and the end of training. Nothing happens where they are the same. Blocks.
+  // Makes parameters and buffers the same bits on all ranks, for validation, checkpoints of the
+  // module and the end of training. Does nothing where they are equal already. Blocks.
   virtual void agree() = 0;
 
-  // Scales the gradients, between finish_backward() and step(), so that their norm (2-norm over all
-  // elements of the model, made in float64) is at most `max_norm`. Returns the norm before; if it
-  // is not finite, gradients stay. Blocks.
+  // Scales the gradients so that their 2-norm over all elements of the model, computed in float64,
+  // is at most `max_norm`. Call it between finish_backward() and step(). Returns the norm before
+  // scaling; gradients stay unchanged if it is not finite. Blocks.
   double clip_grad_norm(double max_norm);
 };
 

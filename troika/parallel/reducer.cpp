@@ -32,7 +32,7 @@ Reducer::Reducer(const comm::Group& group, state::StateDict parameters,
           ? assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes)
           : members_of(slots_, options_.buckets);
   buckets_ = make_buckets(group_, slots_, members, options_.keeps, options_.piece_multiple);
-  // Where the set of gradients changes from step to step, so does their order.
+  // If the set of gradients changes from step to step, their order changes as well: do not rebuild.
   rebuilt_ = !alone_ && (options_.keeps != Keeps::all || !options_.bucket_order.empty() ||
                          (options_.find_unused_parameters && !options_.static_graph));
   if (hook) {
@@ -111,8 +111,9 @@ void Reducer::take(size_t index) {
   launch_full_buckets();
 }
 
-// At most two closed buckets are open at a time, unless more are being filled. Every rank hands
-// them over in the same order, so what is waited for here does not wait for this rank.
+// Opens a closed bucket. At most two are open at a time, except while more are being filled. Every
+// rank launches buckets in the same order, so the wait here cannot depend on a bucket that this
+// rank has still to launch.
 void Reducer::open(Bucket& bucket) {
   constexpr int64_t kOpen = 2;
   if (bucket.gradient.flat.defined()) return;
@@ -151,7 +152,8 @@ void Reducer::trace_average(const Bucket& bucket, const char* track,
                        .bytes = static_cast<int64_t>(bucket.gradient.flat.nbytes())});
 }
 
-// Strictly in order: ranks whose gradients arrive in another order would else pair wrongly.
+// Launches strictly in order: ranks whose gradients arrive in another order would otherwise pair
+// the wrong buckets.
 void Reducer::launch_full_buckets() {
   while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) {
     launch(buckets_[launched_++]);
@@ -162,11 +164,11 @@ void Reducer::launch_full_buckets() {
 void Reducer::launch(Bucket& bucket) {
   const auto& flat = bucket.gradient.flat;
   if (factor_ == 0) {
-    flat.zero_();  // not a product: the loss of no samples may be NaN
+    flat.zero_();  // not a product: the loss over no samples may be NaN
   } else if (factor_ != 1) {
     flat.mul_(factor_);
   }
-  // A codec keeps what belongs to the buckets' final layout.
+  // A codec's state belongs to the final layout of buckets, so it is not used before rebuild().
   if (hook_ && rebuilt_) {
     hook_->submit(bucket.gradient);
     return;
@@ -180,14 +182,16 @@ void Reducer::launch(Bucket& bucket) {
       options_.keeps == Keeps::all
           ? group_.all_reduce(flat, comm::ReduceOp::average, how)
           : group_.reduce_scatter(bucket.own_block, flat, comm::ReduceOp::average, {}, how);
-  // A group of one rank, or of a back end that is for one thread, has done it here.
+  // The group has no thread of its own (one rank, or a back end for one thread), so the call ran
+  // here.
   if (options_.trace && bucket.work->done() && !bucket.work->times()) {
     trace_average(bucket, "compute", {start, Clock::now()});
   }
 }
 
-// In the order of buckets, like everything that ranks do together; after each launch, since groups
-// without a thread of their own carry calls out here, where another order would block for ever.
+// Averages own_block over the copies, in the order of buckets, as for all collectives. Called after
+// each launch: a group without a thread of its own runs calls here, and another order would
+// deadlock.
 void Reducer::average_scattered() {
   if (!options_.copies) return;
   while (averaged_ < launched_ && buckets_[averaged_].work->done()) {
@@ -201,7 +205,7 @@ void Reducer::average_block(Bucket& bucket) {
                                               {.label = bucket.label, .async_op = true});
 }
 
-// A parameter without a gradient on this rank gives zeros, or what its .grad holds.
+// A parameter without a gradient on this rank contributes zeros, or the content of its .grad.
 void Reducer::settle_missing() {
   const bool counting = options_.static_graph && !counted_ && factor_ != 0;
   std::vector<std::string> missing;
@@ -231,7 +235,7 @@ void Reducer::settle_missing() {
                      "before DataParallel is made"});
 }
 
-// By a bitmap over slots, the maximum of all ranks'. It is on the host, whatever the gradients are.
+// All-reduces a bitmap over slots by maximum. The bitmap is on the host, even if gradients are not.
 std::vector<bool> Reducer::used_anywhere() {
   if (!options_.find_unused_parameters && !options_.static_graph) return {};
   if (!static_use_.empty()) return static_use_;
@@ -248,7 +252,7 @@ std::vector<bool> Reducer::used_anywhere() {
 }
 
 void Reducer::take_result(Bucket& bucket) {
-  if (!bucket.work) return;  // a hook has it
+  if (!bucket.work) return;  // the hook averages it
   bucket.work->wait();
   if (options_.copies) {
     const auto index = static_cast<size_t>(bucket.gradient.index);
@@ -308,7 +312,7 @@ void Reducer::finish() {
                  .hint = "it ends the step, after the last backward pass"});
   }
   require_whole();
-  failed_ = true;  // unless it gets to the end
+  failed_ = true;  // reset at the end
   const at::NoGradGuard no_grad;
   settle_missing();
   if (alone_) {
@@ -325,7 +329,7 @@ void Reducer::finish() {
   failed_ = false;
 }
 
-// Once, after the first step: the order in which gradients arrived on rank 0 becomes everybody's.
+// Broadcasts, once after the first step, rank 0's order of arrival, and rebuilds the buckets in it.
 void Reducer::rebuild() {
   if (std::exchange(rebuilt_, true)) return;
   std::vector<size_t> order = std::exchange(arrival_, {});

@@ -1,4 +1,4 @@
-// Averages gradients over the ranks while the backward pass makes them.
+// Averages gradients over the ranks during the backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,54 +24,56 @@ struct ReducerOptions {
   bool find_unused_parameters = false;
   bool static_graph = false;
   std::vector<std::string> bucket_order = {};
-  // Where not empty, in place of all about sizes and order: the names in each bucket.
+  // If not empty, the names in each bucket; overrides the sizes and bucket_order.
   std::vector<std::vector<std::string>> buckets = {};
-  // Unless `all`, buckets are made once, and after finish() parameters have no .grad: means are in
-  // Bucket::own_block.
+  // Unless `all`, buckets are made only once, and after finish() parameters have no .grad: the mean
+  // is in Bucket::own_block.
   Keeps keeps = Keeps::all;
-  // Unless `all`, of make_buckets().
+  // For make_buckets(); used unless `keeps` is `all`.
   int64_t piece_multiple = 1;
-  // Unless `all`: ranks of other groups that keep the same blocks, over which these are averaged
-  // too.
+  // The ranks of other groups that keep the same blocks; blocks are averaged over them as well.
+  // Used unless `keeps` is `all`.
   std::optional<comm::Group> copies = {};
   Trace* trace = nullptr;
 };
 
-// Owns the buckets of a fixed list of parameters. One rank by itself that keeps all and has no hook
-// has none: there is nothing to average, and gradients stay where autograd puts them. All ranks
-// must make the same calls. Gradient
-// hooks may come from several threads of autograd; everything else is for one thread. What a hook
-// throws comes out of backward(). After that, or an error of finish(), other calls throw
-// Error(usage), since buckets may be averaged on some ranks and not on others.
+// Owns the buckets of a fixed list of parameters. A single rank with Keeps::all and without hook
+// has no buckets: there is nothing to average, and gradients stay where autograd puts them. All
+// ranks must make the same calls. Gradient hooks may run on several threads of autograd; all other
+// calls come from one thread. Errors in a gradient hook are thrown by backward(). After such an
+// error, or an error in finish(), other calls throw Error(usage), since some ranks may have
+// averaged buckets that others have not.
 class Reducer {
  public:
-  // `parameters` are equal on all ranks but for their values. Without hook, buckets are averaged on
-  // the group's own thread.
+  // `parameters` must be equal on all ranks except for their values. Without `hook`, buckets are
+  // averaged on the group's own thread.
   Reducer(const comm::Group& group, state::StateDict parameters, const ReducerOptions& options,
           BucketHook hook);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // While off, gradients are only added up.
+  // While off, backward passes only accumulate gradients.
   void set_syncing(bool syncing) { syncing_ = syncing; }
   bool syncing() const { return syncing_; }
-  // Parameters that have a gradient got it in earlier passes of this step.
+  // Marks parameters with a defined .grad as used by earlier micro-batches of this step.
   void continue_step();
-  // For the step that begins: the factor of this rank's gradients before the mean over
-  // ranks. A rank with factor 0 gives zeros, and needs no backward pass. Throws Error(usage) once
-  // buckets of the step are on their way.
+  // Sets the factor by which this rank's gradients are multiplied before the mean over ranks, for
+  // the step that begins. A rank with factor 0 contributes zeros and needs no backward pass. Throws
+  // Error(usage) if buckets of the step were already launched.
   void set_factor(double factor);
-  // Ends a step. Throws Error(usage) naming the parameters without gradient.
+  // Ends a step: blocks until all buckets are averaged. Throws Error(usage) naming the parameters
+  // without gradient.
   void finish();
 
-  // Throws Error(usage) naming the first difference of `parameters` to those given at construction.
+  // Throws Error(usage) naming the first difference between `parameters` and those given at
+  // construction.
   void check_unchanged(const state::StateDict& parameters) const;
-  // Flat tensors that hold all gradients between them, after finish(); of Keeps::all.
+  // Returns flat tensors that together hold all gradients, after finish(). Keeps::all only.
   std::vector<at::Tensor> gradients() const;
   // The names of parameters in the order in which buckets hold them.
   std::vector<std::string> order() const;
-  // Not before the end of the first step, where gradients' arrival decides.
+  // False until the end of the first step if the order depends on the arrival of gradients.
   bool order_is_final() const { return rebuilt_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   // In the order of the parameters given at construction.
@@ -94,7 +96,7 @@ class Reducer {
   void settle_missing();
   void finish_alone();
   void take_results();
-  // One for each slot; empty: all are used.
+  // Returns for each slot whether some rank used it; empty: all are used.
   std::vector<bool> used_anywhere();
   void begin_step();
   void rebuild();
@@ -104,17 +106,17 @@ class Reducer {
   const bool alone_;  // without buckets
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
-  std::unique_ptr<HookThread> hook_;  // none: plain averages
-  mutable std::mutex mutex_;          // of gradient hooks
-  std::vector<size_t> arrival_;       // slots in the order of their first gradients, until rebuilt
-  std::vector<bool> static_use_;      // static_graph: which slots got a gradient on some rank
+  std::unique_ptr<HookThread> hook_;  // null: plain averages
+  mutable std::mutex mutex_;          // for gradient hooks
+  std::vector<size_t> arrival_;       // slots by arrival of their first gradients; until rebuilt
+  std::vector<bool> static_use_;      // static_graph: the slots that got a gradient on some rank
   size_t launched_ = 0;
-  size_t averaged_ = 0;  // of them, on their way to the copies
-  size_t taken_ = 0;     // of them, whose results are here
+  size_t averaged_ = 0;  // launched buckets whose average over `copies` has started
+  size_t taken_ = 0;     // launched buckets whose results were taken
   double factor_ = 1;
   bool syncing_ = true;
   bool failed_ = false;
-  bool rebuilt_ = false;  // or never will be: buckets stay as they are
+  bool rebuilt_ = false;  // the order of buckets is final
   bool counted_ = false;  // static_graph: this rank knows how many gradients to expect
 };
 

@@ -21,7 +21,7 @@ namespace troika::parallel {
 
 namespace {
 
-// A line a tensor.
+// One line per tensor.
 std::string describe(const torch::nn::Module& module) {
   std::set<std::string> buffers;
   for (const auto& [name, tensor] : nn::named_buffers(module)) buffers.insert(name);
@@ -32,7 +32,7 @@ std::string describe(const torch::nn::Module& module) {
                                                 : "frozen parameter";
     text += fmt::format("{} {} {} [{}]", what, name, c10::toString(tensor.scalar_type()),
                         fmt::join(tensor.sizes(), ", "));
-    // Buckets hold gradients as parameters lie.
+    // Buckets hold gradients with the strides of their parameters.
     if (!tensor.is_contiguous()) {
       text += fmt::format(" of strides [{}]", fmt::join(tensor.strides(), ", "));
     }
@@ -41,7 +41,7 @@ std::string describe(const torch::nn::Module& module) {
   return text;
 }
 
-// FNV-1a over words of 8 bytes, the last one filled up with zeros.
+// FNV-1a over 8-byte words; the last one is padded with zeros.
 uint64_t hash(const at::Tensor& tensor) {
   const auto host = tensor.detach().cpu().contiguous();
   const auto* bytes = static_cast<const char*>(host.data_ptr());
@@ -78,7 +78,7 @@ std::string first_difference(const std::string& mine, const std::string& theirs)
 void check_same_text(const comm::Group& group, const std::string& mine, std::string_view label,
                      std::string_view hint) {
   const std::string reference = group.broadcast_text(mine, 0, label);
-  // Every rank learns of every difference, so that all of them stop here with the cause.
+  // Every rank learns every difference, so that all of them stop here with the cause.
   const auto differences = group.all_gather_text(first_difference(mine, reference), label);
   for (size_t r = 0; r < differences.size(); ++r) {
     if (differences[r].empty()) continue;
@@ -89,7 +89,7 @@ void check_same_text(const comm::Group& group, const std::string& mine, std::str
   }
 }
 
-// Lists of one type and device each, in an order that is the same on all ranks.
+// Returns lists with one type and device each, in an order that is the same on all ranks.
 std::vector<std::vector<at::Tensor>> alike(const std::vector<at::Tensor>& tensors) {
   using Kind = std::tuple<c10::ScalarType, c10::DeviceType, c10::DeviceIndex>;
   std::map<Kind, std::vector<at::Tensor>> lists;
@@ -116,7 +116,7 @@ void unpack(const at::Tensor& packed, const std::vector<at::Tensor>& members) {
   }
 }
 
-// In memory order, which is the same on all ranks, in messages of a bounded size.
+// Broadcasts in memory order, which is the same on all ranks, in messages of bounded size.
 void broadcast_as_it_lies(const comm::Group& group, const at::Tensor& tensor, int root,
                           std::string_view label) {
   constexpr int64_t kMessageBytes = 25 << 20;
@@ -153,7 +153,7 @@ void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_st
   }
   const auto generator = values.generator().clone();
   std::vector<at::Tensor> state{generator};
-  // Tensors that were made at once, such as counters of batch norms.
+  // Tensors that already have values, such as counters of batch norms.
   for (const auto& [name, tensor] : nn::named_state(module)) {
     if (!values.has(tensor)) state.push_back(tensor);
   }

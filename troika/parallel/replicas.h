@@ -1,4 +1,4 @@
-// Replicas of a module: whether they are equal, and making them so.
+// Comparing replicas of a module and making them equal.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,33 +16,33 @@ class Module;
 
 namespace troika::parallel {
 
-// Throws Error(usage) on every rank unless all hold the parameters and buffers of rank 0, of the
-// same names, shapes and types: it names a rank that does not and the first tensor that differs.
-// Then copies rank 0's to all or, without `copy_state`, throws the same unless they have the same
-// bits already, compared by a hash of 64 bits a tensor. Blocks.
+// Throws Error(usage) on every rank unless all ranks have parameters and buffers of the same names,
+// shapes and types as rank 0; the error names a rank that differs and its first different tensor.
+// Then copies rank 0's values to all ranks. Without `copy_state` it throws the same error unless
+// the values are already bitwise equal, compared by a 64-bit hash per tensor. Blocks.
 void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state);
-// The same for a module whose values are still to be made: they will be those that rank 0's
-// generator gives. Without `copy_state` generators must be in the same state. Blocks.
+// The same for a module whose values do not exist yet: they will be made with rank 0's generator.
+// Without `copy_state` the generators must be in the same state. Blocks.
 void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state,
                compat::DeferredInit& values);
 
-// Copies root's tensors to all ranks. Small ones are packed by type and device, so that many cost
-// one message, and large ones go as they lie: it takes no more memory than kPackBytes. Nothing
-// happens in a group of one rank. Blocks.
+// Copies root's tensors to all ranks. Small tensors are packed by type and device into few
+// messages; large ones are sent in place. Packing takes at most kPackBytes of memory. Does nothing
+// in a group of one rank. Blocks.
 constexpr int64_t kPackBytes = 1 << 20;
 void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, int root,
                       std::string_view label);
 
-// tensors = the sum over ranks of factor * tensors, by the number of ranks; the same bits on all
-// ranks. With factor 0 this rank's values, which may be NaN, do not count. Floating types only.
-// All of a type and device are packed together, in as much memory as they take; nothing changes on
-// this rank before all of it has come. Blocks.
+// Replaces `tensors` by (sum over ranks of factor * tensors) / ranks, with the same bits on all
+// ranks. With factor 0 this rank's values, which may be NaN, are ignored. Floating types only.
+// Packs all tensors of a type and device into one copy, so it takes as much memory as the tensors.
+// Tensors on this rank change only after all data have arrived. Blocks.
 void average_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, double factor,
                     std::string_view label);
 
 // Throws Error(usage) unless `weight` is a finite number >= 0.
 void check_weight(double weight);
-// Every rank's, checked. Blocks.
+// Returns every rank's weight, after check_weight(). Blocks.
 std::vector<double> gather_weights(const comm::Group& group, double weight);
 
 }  // namespace troika::parallel

@@ -23,12 +23,12 @@ using torch::autograd::variable_list;
 
 constexpr const char* kGradients = "gradients";
 
-// A type of its own, so that autograd does not take the gradients for inputs.
+// A separate type, so that autograd does not treat the gradients as inputs.
 struct Known {
   std::vector<at::Tensor> gradients;
 };
 
-// The loss as a function of parameters whose gradients are known already.
+// Returns the loss as a function of parameters whose gradients are already known.
 struct KnownGradients : torch::autograd::Function<KnownGradients> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, const Known& known,
                             at::TensorList /*parameters*/) {
@@ -40,7 +40,7 @@ struct KnownGradients : torch::autograd::Function<KnownGradients> {
     variable_list result(2);
     const auto saved = context->saved_data.find(kGradients);
     TROIKA_CHECK(saved != context->saved_data.end(), "backward() again through a replicated loss");
-    // Without a second owner, autograd takes gradients over instead of copying them.
+    // If the gradients have no second owner, autograd takes them over instead of copying them.
     auto gradients = saved->second.toTensorVector();
     context->saved_data.erase(saved);
     const bool is_one = of_loss[0].item<double>() == 1;
@@ -58,7 +58,7 @@ std::vector<at::Tensor> tensors_of(const state::StateDict& list) {
   return result;
 }
 
-// first = first + other, of which either may be undefined.
+// first = first + other; either may be undefined.
 void add_to(at::Tensor& first, const at::Tensor& other) {
   if (!other.defined()) return;
   if (first.defined()) {
@@ -92,7 +92,7 @@ Replicated::Replicated(std::vector<ModuleReplica> replicas) : replicas_(std::mov
 
 Replicated::~Replicated() = default;
 
-// Modules may have been cast, and parameters put elsewhere, since the last step.
+// Modules may have been cast, and parameters moved, since the last step.
 void Replicated::follow_first() {
   const at::NoGradGuard no_grad;
   const auto parameters = tensors_of(nn::named_parameters(*replicas_[0].module));
@@ -124,8 +124,8 @@ at::Tensor Replicated::loss(const data::Batch& batch) {
   const auto parameters = tensors_of(nn::trained_parameters(*replicas_[0].module));
   std::vector<std::vector<at::Tensor>> gradients(replicas_.size());
   std::vector<at::Tensor> losses(replicas_.size());
-  // Each thread has an autocast of its own for its forward pass: the casts of weights that it keeps
-  // are then dropped before the weights change. Backward passes are outside of it.
+  // Each thread has its own autocast for its forward pass, so that its cache of cast weights is
+  // dropped before the weights change. Backward passes run outside of autocast.
   const auto device = parameters.at(0).device().type();
   const auto autocast = compat::autocast_state(device);
   const compat::AutocastGuard without(device, {});
@@ -145,7 +145,7 @@ at::Tensor Replicated::loss(const data::Batch& batch) {
                                          /*create_graph=*/false, /*allow_unused=*/true);
     losses[r] = loss.detach();
   });
-  // Always in the order of replicas, whatever thread takes a parameter.
+  // Adds in the order of replicas, independent of which thread handles a parameter.
   auto& sums = gradients[0];
   std::atomic<size_t> next = 0;
   team_->run([&](int /*index*/) {

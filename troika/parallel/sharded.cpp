@@ -95,7 +95,7 @@ Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOpti
       options_(options),
       sharing_(split_sharing(group_, options_)),
       copies_(split_copies(group_, options_)) {
-  // Shards are of elements in the order of dimensions.
+  // Shards cover elements in the order of dimensions, so the memory must have that order.
   const auto lay_out = [this] {
     nn::lay_out(module_, at::MemoryFormat::Contiguous);
     nn::lay_out_weights(module_, nn::WeightLayout::in_out);

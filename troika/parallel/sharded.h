@@ -1,5 +1,5 @@
-// Data parallelism whose ranks share out what training keeps in memory: ZeRO (Rajbhandari et al.,
-// SC 2020, arXiv 1910.02054).
+// ZeRO: data parallelism in which ranks shard optimizer states, gradients and parameters
+// (Rajbhandari et al., SC 2020, arXiv 1910.02054).
 #pragma once
 
 #include <cstdint>
@@ -22,99 +22,104 @@ class ParameterShards;
 class Reducer;
 
 struct ShardedOptions {
-  // Shards 1: the optimizer's states, 2: gradients too, 3: parameters too.
+  // The stage of ZeRO. 1: shards the optimizer's states, 2: gradients too, 3: parameters too.
   int stage = 2;
-  // Consecutive ranks that shard it among them; each such group has all of it. It divides
-  // the number of ranks. 0: all ranks.
+  // The number of consecutive ranks that form a sharding group; each group holds the whole model.
+  // Must divide the number of ranks. 0: all ranks.
   int group_size = 0;
   // optim::piece_multiple() of the optimizer.
   int64_t piece_multiple = 1;
-  // Stage 3: blocks of fewer elements keep their parameters, since messages of few bytes cost as
+  // Stage 3: a block with fewer elements is not sharded in memory, since small messages cost as
   // much as larger ones.
   int64_t keep_elements = 10'000;
-  // Without codec, hook and bucket_order.
+  // codec, hook and bucket_order must not be set.
   DataParallelOptions data_parallel = {};
-  // Stage 3: where the module has no values yet, what makes them. They are made parameter by
-  // parameter, of which each rank keeps what it owns. Outlives the constructor.
+  // Stage 3: makes the values of a module that has none yet, parameter by parameter; each rank
+  // keeps only what it owns. Must outlive the constructor.
   compat::DeferredInit* values = nullptr;
 };
 
-// A step is DataParallel's, up to rounding, and the same bits on all ranks:
+// Makes the same steps as DataParallel, up to rounding, with the same bits on all ranks:
 //
 //   parallel::Sharded sharded(*model, group, {.stage = 2});
 //   auto optimizer = optim::make_optimizer(sharded.parameters(), options);
 //   loss.backward(); sharded.finish_backward(); sharded.step(*optimizer);
 //
-// Parameters lie in buckets, of each of which rank r owns the r-th block. Gradients are averaged
-// there alone (a reduce-scatter, beside the backward pass), the optimizer steps the pieces of
-// parameters that this rank owns, and step() gathers what all ranks stepped: in all the bytes of
-// DataParallel's all-reduce. With psi parameters in float32, d ranks, and Adam's two states, a rank
-// holds 8 psi + 8 psi / d bytes in stage 1 and 4 psi + 12 psi / d in stage 2 (section 3), besides
-// buckets on their way, of which stage 2 has two at most.
+// Parameters lie in buckets, and rank r owns block r of each bucket. Gradients are averaged into
+// the owner's block only (a reduce-scatter, beside the backward pass), the optimizer steps the
+// pieces of parameters that this rank owns, and step() all-gathers the updated parameters. Together
+// that moves as many bytes as DataParallel's all-reduce. With psi parameters in float32, d ranks,
+// and Adam's two states, a rank holds 8 psi + 8 psi / d bytes in stage 1 and 4 psi + 12 psi / d in
+// stage 2 (section 3), besides buckets that are being averaged; stage 2 has at most two of these.
 //
-// After finish_backward() the module's parameters have no .grad; the mean is that of the pieces. A
-// step starts from none (what got none on any rank is not stepped): to add up passes, use
-// no_sync(), under which stage 2 keeps whole gradients.
+// After finish_backward() the module's parameters have no .grad; the pieces hold the mean. So a
+// step always starts without gradients, and a parameter without gradient on all ranks is not
+// stepped. To accumulate gradients of several micro-batches, use no_sync(); under it stage 2 keeps
+// whole gradients.
 //
-// Stage 3 is for a nn::Model. Its buckets are the blocks' parameters, which a rank has in full only
-// while a block runs: they are gathered before its forward and before its backward pass, while the
-// block before runs, and released after. The last block keeps its own between the two. In all, up
-// to 1.5 times the bytes of an all-reduce, and 16 psi / d held (section 7.2.2), besides two blocks.
-// Blocks that nn::recompute() computes again in segments are gathered for that as well.
-// Between agree() and the next pass that keeps a graph parameters are all there, for validation and
-// checkpoints; otherwise, from construction on, those of blocks that do not run have no memory, and
-// reading them is undefined. All ranks must make the same passes then, with empty batches where
-// they have no data. The model must not be used after this object, but after agree().
+// Stage 3 needs a nn::Model. Its buckets are the blocks' parameters, and a rank holds a block's
+// full parameters only while the block runs: they are gathered before its forward and before its
+// backward pass, while the previous block runs, and released afterwards. The last block keeps its
+// parameters between its forward and backward pass. This moves up to 1.5 times the bytes of an
+// all-reduce, and a rank holds 16 psi / d bytes (section 7.2.2), besides two blocks. Blocks that
+// nn::recompute() recomputes in segments are gathered for the recomputation as well.
+//
+// Between agree() and the next forward pass that keeps a graph, all parameters are present, for
+// validation and checkpoints. At all other times, from construction on, parameters of blocks that
+// do not run have no memory, and reading them is undefined. During that time all ranks must make
+// the same forward passes, with empty batches if they have no data. After this object's destruction
+// the model may be used only if agree() came before.
 //
 // In groups of g ranks (hybrid sharding: FSDP's HYBRID_SHARD; Zhao et al., VLDB 2023, arXiv
-// 2304.11277, section 3.2.2), d is g for what a rank holds, and parameters are gathered within the
-// group alone. Gradients are averaged within it first, then each rank's own block with those of the
-// ranks in the same place of other groups: 2 (n - 1) / (n g) of the model's bytes for n groups, the
-// only ones that go between groups.
+// 2304.11277, section 3.2.2), d is g in the memory formulas, and parameters are gathered within the
+// group only. Gradients are averaged within the group first; then each rank averages its own block
+// with the ranks at the same place in other groups. Only this second average crosses groups; for n
+// groups it moves 2 (n - 1) / (n g) of the model's bytes.
 //
-// LARS and LAMB need norms of whole parameters, as
+// LARS and LAMB need norms of whole parameters:
 //
 //   optimizer->complete_sums_by([&](const at::Tensor& sums) {
 //     sharded.reducer().sum(sums, "norms of parameters");
 //   });
 //
-// and adamw_8bit needs whole blocks of elements, by ShardedOptions::piece_multiple.
+// adamw_8bit needs whole blocks of elements; set ShardedOptions::piece_multiple for it.
 class Sharded : public Exchange {
  public:
-  // As DataParallel's. Parameters move to other memory, bucket by bucket, and in stage 3 are given
-  // up as they go: beside the model, as it was made, it takes memory for one bucket. With
-  // ShardedOptions::values it takes memory for this rank's shards and one parameter. Throws
-  // Error(usage) for stage 3 of anything but a nn::Model. Blocks.
+  // Checks and copies as DataParallel's constructor does. Parameters move to other memory, bucket
+  // by bucket; stage 3 frees the original memory at the same time, so construction takes the memory
+  // of one bucket besides the model. With ShardedOptions::values it takes memory for this rank's
+  // shards and one parameter. Throws Error(usage) for stage 3 of a module that is not a nn::Model.
+  // Blocks.
   Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options);
   ~Sharded() override;
 
   std::vector<optim::Parameter> parameters() const override;
-  // In stage 3.
+  // True in stage 3.
   bool shares_parameters() const override { return blocks_ != nullptr; }
   const GroupReducer& reducer() const override { return over_shards_; }
   void spread_parameters() override;
 
-  // Throws Error(usage) in stage 3 where a rank has no weight.
+  // Throws Error(usage) in stage 3 if a rank has no weight.
   bool begin_step(double weight) override;
   void finish_backward() override;
   void step_by(const std::function<void()>& update) override;
   void agree() override;
-  // None: steps depend on nothing else.
+  // Returns an empty list: there is no such state.
   optim::NamedTensors state() const override { return {}; }
-  // Takes the state of a DataParallel without codec, too: the order of its buckets has no use here.
+  // Also accepts the state of a DataParallel without codec; its bucket order is ignored.
   void load_state(const optim::NamedTensors& state) override;
   void continue_step() override;
   bool set_syncing(bool syncing) override;
 
-  // The ranks that share the model out among them, this one included.
+  // Returns the ranks that together hold one copy of the model, this rank included.
   const comm::Group& sharing_group() const { return sharing_; }
 
-  // Sent for gradients, parameters and all else.
+  // Returns the sum over all groups of this object: gradients, parameters and everything else.
   comm::Counters counters() const;
 
  private:
-  // Each sharing group has the same to add up, but might do it in another order: the first one's
-  // sums are for all.
+  // Sums over the first sharding group only, and gives every rank that result: other groups hold
+  // the same numbers, but could add them up in another order.
   class OverShards : public GroupReducer {
    public:
     explicit OverShards(const Sharded& sharded) : sharded_(sharded) {}
@@ -130,13 +135,13 @@ class Sharded : public Exchange {
   comm::Group group_;
   const ShardedOptions options_;
   comm::Group sharing_;                // of group_size ranks, or group_
-  std::optional<comm::Group> copies_;  // of ranks that have the same shards; none if this one alone
+  std::optional<comm::Group> copies_;  // ranks with the same shards; none if not hybrid
   const OverShards over_shards_{*this};
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<ParameterShards> shards_;
-  std::shared_ptr<BlockParameters> blocks_;  // of stage 3
-  nn::WrapperGuard gathering_;               // of stage 3
-  int buffers_from_ = 0;  // the rank whose buffers all get at the end of this step
+  std::shared_ptr<BlockParameters> blocks_;  // stage 3 only
+  nn::WrapperGuard gathering_;               // stage 3 only
+  int buffers_from_ = 0;  // the rank whose buffers are broadcast at the end of this step
 };
 
 }  // namespace troika::parallel

@@ -17,7 +17,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// All dimensions but the channels'.
+// Returns all dimensions except the channels.
 std::vector<int64_t> reduced_dims(const at::Tensor& input) {
   std::vector<int64_t> dims{0};
   for (int64_t d = 2; d < input.dim(); ++d) dims.push_back(d);
@@ -40,16 +40,16 @@ struct GroupHolder : torch::CustomClassHolder {
   comm::Group group;
 };
 
-// Over all ranks; mean and variance (biased) float64 [channels].
+// Statistics over all ranks. `mean` and `variance` (biased) are float64 [channels].
 struct Statistics {
   double count = 0;
   at::Tensor mean;
   at::Tensor variance;
 };
 
-// (input - mean) / sqrt(variance + eps) * weight + bias, where mean and variance depend on the
-// inputs of all ranks (Ioffe and Szegedy, ICML 2015, section 3). It keeps the input, and may be
-// written to in place.
+// Computes (input - mean) / sqrt(variance + eps) * weight + bias, where mean and variance depend on
+// the inputs of all ranks (Ioffe and Szegedy, ICML 2015, section 3). Saves the input for backward;
+// the output may be modified in place.
 struct Normalise : torch::autograd::Function<Normalise> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
@@ -64,9 +64,8 @@ struct Normalise : torch::autograd::Function<Normalise> {
     return output.to(input.scalar_type());
   }
 
-  // With x the normalised input: dx = (dy - sum(dy) / N - x sum(dy x) / N) weight /
-  // sqrt(variance + eps), sums over all ranks; those of this rank are the gradients of bias and
-  // weight.
+  // With x the normalised input: dx = (dy - sum(dy) / N - x sum(dy x) / N) weight / sqrt(variance +
+  // eps), with sums over all ranks. The gradients of bias and weight are this rank's sums.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &scale = saved[3];
@@ -116,7 +115,7 @@ Statistics statistics_of_all(const at::Tensor& input, const comm::Group& group) 
     const double joined = merged.count + theirs;
     const auto delta = all[r].narrow(0, 1, channels) - merged.mean;
     merged.mean += delta * (theirs / joined);
-    // Sums of squared differences, until all are merged.
+    // `variance` holds sums of squared differences until all ranks are merged.
     merged.variance +=
         all[r].narrow(0, 1 + channels, channels) + delta * delta * (merged.count * theirs / joined);
     merged.count = joined;
@@ -140,7 +139,7 @@ at::Tensor forward_over_ranks(nn::BatchNormImpl& layer, const at::Tensor& input,
     const at::NoGradGuard no_grad;
     layer.num_batches_tracked += 1;
     const auto momentum = layer.options.momentum();
-    // Without momentum, the mean over all batches so far.
+    // Without momentum, the running value is the mean over all batches so far.
     const double factor = momentum ? *momentum : 1.0 / layer.num_batches_tracked.item<double>();
     const auto update = [&](at::Tensor& running, const at::Tensor& value) {
       running.mul_(1 - factor).add_(value.to(running.scalar_type()), factor);
@@ -154,13 +153,13 @@ at::Tensor forward_over_ranks(nn::BatchNormImpl& layer, const at::Tensor& input,
   return Normalise::apply(input, weight, bias, statistics, layer.options.eps(), group);
 }
 
-// Puts a layer in the place of another one.
+// Replaces a layer in its parent.
 using ReplaceInParent = std::function<void(const torch::nn::AnyModule&)>;
 
-// A layer to convert. Its group comes once all were found to be convertible.
+// A layer to convert. Its group is made only after all layers were found to be convertible.
 struct Conversion {
   std::string name;
-  std::function<nn::BatchNormImpl&()> place;  // puts it where it belongs
+  std::function<nn::BatchNormImpl&()> place;  // installs the new layer
   std::function<void()> undo;
 };
 
@@ -183,7 +182,7 @@ bool plan_as(torch::nn::Module& module, const std::string& name, const ReplaceIn
                   },
                   [made, layer, replace] {
                     layer->train(made->is_training());
-                    // A change of a module's type or device gives buffers other memory.
+                    // Casting or moving a module gives buffers other memory.
                     if (made->options.track_running_stats()) {
                       layer->running_mean.set_data(made->running_mean);
                       layer->running_var.set_data(made->running_var);
@@ -212,7 +211,7 @@ void make_plan(torch::nn::Module& module, const std::string& name, const Replace
     ReplaceInParent replace_child;
     if (sequential) {
       replace_child = [sequential, index, key = child.key()](const torch::nn::AnyModule& layer) {
-        // A Sequential calls its own list, which is not the registered children.
+        // A Sequential calls the layers in its own list, not the registered children.
         *(sequential->begin() + static_cast<std::ptrdiff_t>(index)) = layer;
         sequential->replace_module(key, layer.ptr());
       };
@@ -223,7 +222,7 @@ void make_plan(torch::nn::Module& module, const std::string& name, const Replace
   }
 }
 
-// Returns what was converted.
+// Returns the conversions that were made.
 std::vector<Conversion> convert(torch::nn::Module& module, const comm::Group& group) {
   std::vector<Conversion> plan;
   make_plan(module, "", {}, plan);

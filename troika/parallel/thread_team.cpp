@@ -13,7 +13,7 @@ ThreadTeam::ThreadTeam(int size) : busy_(size), failures_(static_cast<size_t>(si
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return busy_ == 0; });
-  // A thread's own setting is also the default of threads that start later.
+  // A thread's own setting is also the default for threads that start later.
   at::set_num_threads(mine);
 }
 

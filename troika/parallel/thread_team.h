@@ -1,4 +1,4 @@
-// Threads that do the same thing at the same time, kept between the times.
+// A fixed set of threads that run the same function at the same time.
 #pragma once
 
 #include <condition_variable>
@@ -13,15 +13,15 @@ namespace troika::parallel {
 
 class ThreadTeam {
  public:
-  // Each with an equal part of the threads that LibTorch has in the thread that calls, at least
-  // one.
+  // Starts `size` threads. Each gets an equal part of the calling thread's LibTorch threads, at
+  // least one.
   explicit ThreadTeam(int size);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   // Calls `body(i)` on each thread i, with the caller's LibTorch state (gradients on or off), and
-  // waits for all. Throws what the first of those that failed threw.
+  // waits for all. Rethrows the error of the lowest i that failed.
   void run(const std::function<void(int)>& body);
 
  private:
@@ -31,7 +31,7 @@ class ThreadTeam {
   std::condition_variable changed_;
   const std::function<void(int)>* body_ = nullptr;
   uint64_t turn_ = 0;  // counts calls of run()
-  int busy_ = 0;       // threads that have not ended this turn
+  int busy_ = 0;       // threads that have not finished this turn
   bool closing_ = false;
   std::vector<std::exception_ptr> failures_;
   std::vector<std::jthread> threads_;
