@@ -1,4 +1,4 @@
-// Carries out a plan on a rank, one optimizer step after another.
+// Carries out a plan on one rank, one optimizer step at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,12 +35,12 @@ class Optimization;
 class Task;
 struct TrainOptions;
 
-// This rank's micro-batches of one optimizer step, as an engine asks for them.
+// Supplies an engine with this rank's micro-batches of one optimizer step.
 class MicroBatches {
  public:
-  // `step` is the number of the optimizer step in the run, from 0. `count` is the number of its
-  // micro-batches on this rank; earlier calls of Engine::step() have trained on the first `begin`,
-  // which are fewer.
+  // `step` counts the optimizer steps of the run from 0. `count` is the number of micro-batches of
+  // this step on this rank. Earlier calls of Engine::step() have trained on the first `begin` of
+  // them; `begin` < `count`.
   MicroBatches(int64_t step, int64_t count, int64_t begin = 0)
       : step_(step), count_(count), begin_(begin) {}
   virtual ~MicroBatches() = default;
@@ -49,12 +49,12 @@ class MicroBatches {
   int64_t count() const { return count_; }
   int64_t begin() const { return begin_; }
 
-  // The next one, as the data set gives it, valid until it is done. Null: Engine::step() returns,
-  // between two micro-batches.
+  // Returns the next micro-batch, as the data set gives it; valid until done() is called for it.
+  // Null makes Engine::step() return between two micro-batches.
   virtual const data::Batch* next() = 0;
-  // The oldest micro-batch that was not done has had its backward pass; the last one of a step also
-  // the optimizer's step. `loss` is its mean: one element on the device that computes, without a
-  // graph.
+  // Called in the order of next(), once for each micro-batch, after its backward pass; for the last
+  // micro-batch of a step, after the optimizer step. `loss` is the micro-batch's mean loss: one
+  // element on the compute device, without a graph.
   virtual void done(const at::Tensor& loss) = 0;
 
  private:
@@ -62,61 +62,61 @@ class MicroBatches {
 };
 
 struct StepResult {
-  // The optimizer has stepped; else MicroBatches::next() gave null.
+  // Whether the optimizer has stepped. If false, MicroBatches::next() returned null.
   bool is_complete = false;
-  // The most bytes that base/memory.h counted in this call; 0 where nothing is counted.
+  // The peak of tensor bytes, by base/memory.h, in this call; 0 if bytes are not counted.
   int64_t peak_tensor_bytes = 0;
 };
 
-// The module of a task with its exchange, optimizer and learning rates, under a plan. Not for use
-// by several threads. step(), synchronize_replicas(), judge() and try_to_make_whole() are called by
-// all ranks alike, and block.
+// Trains a task's module under a plan, with its exchange, optimizer and learning rates. Not
+// thread-safe. step(), synchronize_replicas(), judge() and try_to_make_whole() are collective: all
+// ranks call them alike, and they block.
 class Engine : public Evaluator {
  public:
-  // Carries out an optimizer step, or the rest of one that was left. Errors of LibTorch go through
-  // rethrow_plainly() (step_error.h); those that `batches` throws do not.
+  // Carries out an optimizer step, or the rest of a step that an earlier call left. Errors of
+  // LibTorch pass through rethrow_plainly() (step_error.h); errors thrown by `batches` do not.
   virtual StepResult step(MicroBatches& batches) = 0;
-  // Makes the replicas the same bits on all ranks, and the module whole.
+  // Makes all replicas bitwise equal, and the module whole.
   virtual void synchronize_replicas() = 0;
-  // Once after each validation, on all ranks the same loss. Throws Error(usage) where there is none
-  // and the learning rates follow it.
+  // Gives the validation loss, the same on all ranks, to the learning-rate schedule. Called once
+  // after each validation. Throws Error(usage) if there is no loss and the schedule needs it.
   virtual void judge(std::optional<double> validation_loss) = 0;
 
-  // The state of this rank that the next micro-batch depends on: its shards, and whole tensors.
-  // `in_step`: with the gradients of the step's micro-batches so far. Tensors may share memory with
-  // this object. Does not communicate.
+  // Returns the state of this rank from which training continues: its shards, and whole tensors.
+  // With `in_step`, includes the gradients of the current step's micro-batches so far. Tensors may
+  // share memory with this object. Does not communicate.
   virtual checkpoint::RankState state(bool in_step) const = 0;
-  // Loads what state() gave, on any number of ranks of any strategy with the same states: of what
-  // ranks share out this rank's parts alone are read. `gradients` are those of an unfinished step.
-  // Does not communicate: what it returns is to be called then, on all ranks; it blocks, and the
-  // module takes what was read. Throws Error(usage) where states that follow the order of weights
-  // in memory are of another one, and for what does not fit.
+  // Loads what state() returned, from any number of ranks and any strategy with the same states.
+  // Reads only this rank's parts of sharded states. `gradients` are those of an unfinished step.
+  // Does not communicate itself; the returned function does. All ranks must call the returned
+  // function next, which blocks and updates the module. Throws Error(usage) if states that depend
+  // on the memory order of weights were saved with a different order, and if shapes do not match.
   [[nodiscard]] virtual std::function<void()> load(const checkpoint::CheckpointReader& saved,
                                                    const checkpoint::NamedTensors& gradients) = 0;
-  // For what ends before the first micro-batch: where ranks share parameters out, the module gets
-  // all of them again. Where that fails, as another rank is gone, a warning says so.
+  // Restores all parameters of the module if ranks shard them, for a run that ends before its first
+  // micro-batch. Logs a warning if this fails because another rank is gone.
   virtual void try_to_make_whole() = 0;
 
   virtual Optimization& optimization() = 0;
   virtual parallel::ParameterStore& store() = 0;
 };
 
-// All that is referred to must outlive the engine.
+// All referenced objects must outlive the engine.
 struct EngineSetup {
   const TrainOptions& options;
   const layout::Plan& plan;
   Task& task;
-  const comm::MeshGroups& groups;  // those of the plan's mesh
-  int64_t steps = 0;               // of the whole run; 0: it ends by the clock
+  const comm::MeshGroups& groups;  // of the plan's mesh
+  int64_t steps = 0;               // optimizer steps of the whole run; 0 if a time limit ends it
   int64_t global_batch = 0;        // samples of a micro-batch over all ranks
-  observe::StepTimes& times;       // of the steps
+  observe::StepTimes& times;       // collects the times of the steps' phases
   Trace* trace = nullptr;          // may be null
-  // Called once gradients and the learning rate of a step are there.
+  // Called before each optimizer step, when gradients and the learning rate are ready.
   std::function<void()> before_step = [] {};
 };
 
-// Called by all ranks; blocks. Throws Error(usage) for what the plan, the task and the device
-// cannot do together.
+// Makes the engine of a plan. Called by all ranks; blocks. Throws Error(usage) for combinations of
+// plan, task and device that cannot work.
 std::unique_ptr<Engine> make_engine(const EngineSetup& setup);
 
 }  // namespace troika::train

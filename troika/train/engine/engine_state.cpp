@@ -51,7 +51,7 @@ checkpoint::RankState EngineState::state(bool in_step) const {
                            at::scalar_tensor(static_cast<int64_t>(states_layout()), at::kLong));
   if (!in_step) return result;
   for (const auto& parameter : nn::trained_parameters(parts_.task.module())) {
-    // A gradient that this rank lacks must not be taken from rank 0.
+    // Otherwise this rank would take rank 0's gradient where it has none.
     const auto& gradient = parameter.second.grad();
     result.rest.emplace_back(kGradientPrefix + parameter.first,
                              gradient.defined() ? gradient : at::empty({0}));
@@ -68,8 +68,8 @@ nn::WeightLayout EngineState::states_layout() const {
   return parts_.exchange.has_pieces() ? nn::WeightLayout::in_out : parts_.placement.weight_layout;
 }
 
-// Blocks of adamw_8bit and what gradients' codecs keep run over the weights as they lie in memory;
-// everything else is saved by its dimensions.
+// Two kinds of states run over the weights in memory order: the quantization blocks of adamw_8bit
+// and the states of gradient codecs. All other states are saved by dimensions.
 void EngineState::require_readable(const checkpoint::CheckpointReader& saved) const {
   const bool follows_memory =
       parts_.recipe.optimizer.name == "adamw_8bit" || parts_.plan.compression.codec != "none";
@@ -84,7 +84,7 @@ void EngineState::require_readable(const checkpoint::CheckpointReader& saved) co
          .hint = !parts_.exchange.has_pieces() ? fmt::format("set trainer.{} to {}", option, before)
                                                : "ZeRO keeps weights contiguous: go on with ddp"});
   };
-  // Checkpoints of older versions lack the layout, which was in_out, or the format as well.
+  // Checkpoints of older versions lack the layout (it was in_out) and perhaps also the format.
   const auto number = [&](const char* name, auto otherwise) {
     return saved.has(name) ? static_cast<decltype(otherwise)>(saved.read(name).item<int64_t>())
                            : otherwise;
@@ -143,7 +143,7 @@ void EngineState::take_loaded(const checkpoint::NamedTensors& exchange,
   std::vector<at::Tensor> buffers;
   for (const auto& buffer : parts_.task.module().buffers()) buffers.push_back(buffer.clone());
   parts_.exchange.load_state(exchange);
-  // The exchange may have made buffers rank 0's.
+  // Loading the exchange's state may have replaced the buffers by rank 0's.
   for (size_t i = 0; i < buffers.size(); ++i) parts_.task.module().buffers()[i].copy_(buffers[i]);
   load_gradients({gradients.begin(), gradients.end()});
 }

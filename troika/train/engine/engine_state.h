@@ -1,4 +1,4 @@
-// The state of an engine of one stage, as checkpoints hold it.
+// The state of a single-stage engine, as checkpoints hold it.
 #pragma once
 
 #include <c10/core/MemoryFormat.h>
@@ -23,15 +23,14 @@ namespace troika::train {
 
 class Task;
 
-// Names in checkpoints of gradients of a step's micro-batches so far, which are different on all
-// ranks.
+// Prefix, in checkpoints, of the gradients of an unfinished step. They differ on all ranks.
 constexpr const char* kGradientPrefix = "gradient.";
 
-// Where a callback has replaced the model in a checkpoint, the weights to go on with have the names
-// of the model's behind this.
+// Prefix, in checkpoints, of the weights to resume from if a callback has replaced the model's
+// weights.
 constexpr const char* kRawPrefix = "raw_model.";
 
-// The parts of an engine; they must outlive this object.
+// The parts of an engine. They must outlive this object.
 struct EngineParts {
   const layout::Plan& plan;
   const OptimizerRecipe& recipe;
@@ -46,13 +45,14 @@ class EngineState {
  public:
   explicit EngineState(const EngineParts& parts) : parts_(parts) {}
 
-  // Engine::state() and load().
+  // Implement Engine::state() and Engine::load().
   checkpoint::RankState state(bool in_step) const;
   std::function<void()> load(const checkpoint::CheckpointReader& saved,
                              const checkpoint::NamedTensors& gradients);
 
  private:
-  // In which order weights lie in memory, for states that follow it: shards are of contiguous ones.
+  // The memory order of the weights, for states that depend on it. Shards are cut from contiguous
+  // weights.
   at::MemoryFormat states_format() const;
   nn::WeightLayout states_layout() const;
   void require_readable(const checkpoint::CheckpointReader& saved) const;

@@ -12,24 +12,24 @@ namespace troika::train {
 struct Evaluation;
 class Task;
 
-// Not for use by several threads; called without gradients and in evaluation mode. Throws errors of
-// LibTorch in the task's step as they are.
+// Called in evaluation mode and without gradients. Not thread-safe. Rethrows errors of LibTorch in
+// the task's steps unchanged.
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  // Where it computes, and in what number type.
+  // The device, number type and memory order of the computation.
   virtual const Placement& placement() const = 0;
-  // Adds a batch, as the data set gives it, to the sums of a validation or, with RunMode::test, of
-  // a test.
+  // Adds a batch, as the data set gives it, to `sums`: validation_step(), or test_step() with
+  // RunMode::test.
   virtual void evaluate(RunMode mode, const data::Batch& batch, Evaluation& sums) = 0;
-  // The predictions for a batch.
+  // Returns the predictions for a batch.
   virtual at::Tensor predict(const data::Batch& batch) = 0;
 };
 
-// Runs the steps of a task whose whole model this rank has.
+// Runs the steps of a task on a rank that has the whole model.
 class WholeModelEvaluator : public Evaluator {
  public:
-  // The task must outlive it.
+  // `task` must outlive this object.
   WholeModelEvaluator(Task& task, const Placement& placement)
       : task_(task), placement_(placement) {}
 

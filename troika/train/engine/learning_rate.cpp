@@ -20,7 +20,7 @@ optim::Schedule make_schedule(const OptimizerRecipe& recipe, const layout::Plan&
                  .got = "optim.schedule " + name + ", which needs one",
                  .expected = "constant, step, multi_step or plateau, or trainer.max_steps"});
   }
-  // A sum of micro-batches already is larger by their number.
+  // A sum over micro-batches is already larger by their number.
   const int64_t averaged = plan.sums_micro_batches ? 1 : plan.micro_batches;
   return optim::make_schedule(recipe.schedule,
                               {.steps = steps, .global_batch = global_batch * averaged});

@@ -16,21 +16,21 @@ class CheckpointReader;
 
 namespace troika::train {
 
-// The recipe's rate times its schedule, which may follow the validation loss.
+// The recipe's rate multiplied by its schedule, which may follow the validation loss.
 class LearningRate {
  public:
-  // `steps` are those of the whole run, 0 where it ends by the clock; `global_batch` the samples of
-  // a micro-batch over all ranks. Throws Error(usage) for a schedule that needs a number of steps
-  // where there is none.
+  // `steps` is the number of optimizer steps of the whole run, 0 if a time limit ends it.
+  // `global_batch` is the number of samples of a micro-batch over all ranks. Throws Error(usage) if
+  // `steps` is 0 and the schedule needs a number of steps.
   LearningRate(const OptimizerRecipe& recipe, const layout::Plan& plan, int64_t steps,
                int64_t global_batch);
 
-  // The rate of a step. `step` counts from 0, without steps that were skipped.
+  // Returns the rate of a step. `step` counts from 0, without skipped steps.
   double operator()(int64_t step) const {
     return lr_ * schedule_(step) * (plateau_ ? plateau_->factor() : 1.0);
   }
-  // To be called once after each validation. Throws Error(usage) where there is no loss and the
-  // schedule follows it.
+  // Must be called once after each validation. Throws Error(usage) if there is no loss and the
+  // schedule needs it.
   void judge(std::optional<double> validation_loss);
 
   void add_state(checkpoint::NamedTensors& state) const;

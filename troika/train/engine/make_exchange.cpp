@@ -48,7 +48,7 @@ void require_replicas(const layout::Plan& plan, const Task& task) {
 
 void require_precision(const layout::Plan& plan) {
   const auto precision = nn::parse_precision(plan.precision);
-  // Scaling the loss later would not bring back gradients that underflowed.
+  // Scaling the loss later would not restore gradients that have underflowed.
   if (plan.threads > 0 && precision.needs_scaler()) {
     throw Error("train", ErrorKind::usage,
                 {.what = "strategy dp makes gradients before the loss is scaled",

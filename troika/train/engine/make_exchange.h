@@ -15,11 +15,11 @@ class Trace;
 
 namespace troika::train {
 
-// Makes the plan's exchange for the task's module. `options` give what no plan has: the optimizer's
-// name. Throws Error(usage) for a task with
-// another number of replicas than the plan has threads, and for a precision that the exchange
-// cannot do. Tells `trace` of gradients' ways, unless it is null. `values` are those of
-// parallel::ShardedOptions, for the third stage of ZeRO alone. Blocks; called by all ranks.
+// Makes the plan's exchange for the task's module. `options` give the optimizer's name, which a
+// plan lacks. Records gradient transfers in `trace` unless it is null. `values`: see
+// parallel::ShardedOptions, for ZeRO stage 3 only. Throws Error(usage) if the task's replicas are
+// not as many as the plan's threads, and for a precision that the exchange does not support. Called
+// by all ranks; blocks.
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const TrainOptions& options, Task& task,
                                                   const comm::Group& group, Trace* trace,

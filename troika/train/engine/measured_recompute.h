@@ -1,4 +1,4 @@
-// Plans of recomputation from what blocks cost in a run.
+// Plans recomputation from the measured costs of a model's blocks.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace troika::train {
 
 class Task;
 
-// The fastest plan within a budget of bytes, by the costs of the task's blocks on this batch. One
-// plan for all ranks of `group`, by their slowest: blocks may hold collectives, which must pair.
-// Parameters are whole. Called by all ranks; blocks.
+// Returns the fastest recomputation plan within `budget` bytes, from the costs of the task's blocks
+// on this batch. The slowest rank of `group` decides, and all ranks get the same plan, because
+// blocks may contain collectives. Parameters must be whole. Called by all ranks; blocks.
 layout::RecomputePlan measured_plan(const Task& task, const data::Batch& placed, int64_t budget,
                                     const Placement& placement, const comm::Group& group);
 

@@ -22,7 +22,7 @@ const std::string kRate = "rate";
 const std::string kStates = "state.";
 const std::string kScaler = "scaler.";
 
-// The names of the states an optimizer keeps for each parameter: "exp_avg" for the state
+// The kinds of states that an optimizer keeps for each parameter: "exp_avg" for the state
 // "fc.weight.exp_avg".
 std::set<std::string> kinds(const std::vector<std::string>& states) {
   std::set<std::string> result;
@@ -30,7 +30,8 @@ std::set<std::string> kinds(const std::vector<std::string>& states) {
   return result;
 }
 
-// Refuses another optimizer by name of its states, before load_state() misses a single one.
+// Refuses states of another optimizer, naming their kinds, before load_state() reports a single
+// missing state.
 void require_same_optimizer(const checkpoint::CheckpointReader& checkpoint,
                             const std::string& prefix, const optim::NamedTensors& own) {
   std::vector<std::string> names;
@@ -53,7 +54,7 @@ c10::Device device_of(const std::vector<optim::Parameter>& parameters) {
   return parameters.empty() ? c10::Device(at::kCPU) : parameters.front().tensor.device();
 }
 
-// Optimizers of room optim step pieces; see FlatOptimizer::complete_sums_by().
+// All optimizers of room optim can step shards; see FlatOptimizer::complete_sums_by().
 void require_steppable(const parallel::ParameterStore& store, const OptimizerRecipe& recipe) {
   if (!store.has_pieces() || !recipe.make || recipe.is_element_wise) return;
   throw Error("train", ErrorKind::usage,
@@ -100,7 +101,7 @@ void Optimization::take_gradients() {
 void Optimization::clip(parallel::ParameterStore& store, double bound, const std::string& by) {
   if (bound == 0) return;
   if (by == "norm") {
-    // Scales are powers of two: this is the clipping of the unscaled gradients, to the bit.
+    // Scales are powers of two, so this equals clipping the unscaled gradients, to the bit.
     store.clip_grad_norm(bound * loss_scale().value_or(1));
     return;
   }

@@ -18,7 +18,7 @@ namespace troika::train {
 
 namespace {
 
-// Whether tensors of several ranks on GPUs meet without the host.
+// Whether tensors of several GPU ranks are exchanged without the host.
 bool can_meet_on_gpus(const comm::Group& group) {
   return group.size() == 1 || group.backend().find("nccl") != std::string_view::npos;
 }
@@ -81,7 +81,7 @@ void Placement::place(torch::nn::Module& module) const {
 }
 
 data::Batch Placement::place(data::Batch batch) const {
-  // A tensor that is there already costs no call of LibTorch.
+  // Checks first, so a tensor that is already in place costs no LibTorch call.
   const auto convert = [&](at::Tensor& tensor) {
     if (!tensor.defined()) return;
     if (tensor.device() != device) tensor = tensor.to(device);

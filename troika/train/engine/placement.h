@@ -1,4 +1,4 @@
-// Where a run computes, in what number type and order of memory.
+// The device, number type and memory order in which a run computes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -29,19 +29,19 @@ struct Placement {
   nn::WeightLayout weight_layout = nn::WeightLayout::in_out;
   at::Device device = at::kCPU;
 
-  // Follows trainer.accelerator, precision, memory_format and weight_layout. A rank's GPU has its
-  // number among the ranks of its node. Throws Error(usage) where there is no such device, or not
-  // for each rank, or LibTorch cannot compute so.
+  // Follows trainer.accelerator, precision, memory_format and weight_layout. A rank uses the GPU
+  // whose number is its local rank. Throws Error(usage) if the device does not exist, if a node has
+  // fewer GPUs than ranks, or if LibTorch cannot compute in this type there.
   static Placement of(const TrainOptions& options, const comm::Group& group);
 
-  // Throws Error(usage) unless the plan can train there: on GPUs those can whose ranks have one
-  // replica each and average its gradients in every step. `accelerator` is trainer.accelerator.
+  // Throws Error(usage) unless the plan can train on this device. On GPUs, each rank must have one
+  // replica and average its gradients in every step. `accelerator` is trainer.accelerator.
   void require_trainable(const layout::Plan& plan, const std::string& accelerator) const;
 
-  // Parameters and buffers; before optimizers and exchanges are made of them.
+  // Moves and converts parameters and buffers; must precede the making of optimizers and exchanges.
   void place(torch::nn::Module& module) const;
-  // On the device. Tensors of floating point get the type of parameters, and those of four dims the
-  // memory order of weights.
+  // Moves a batch to the device. Floating-point tensors get the type of parameters; 4-d tensors get
+  // the memory format.
   data::Batch place(data::Batch batch) const;
 };
 

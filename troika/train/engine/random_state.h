@@ -1,4 +1,4 @@
-// LibTorch's random numbers where a rank computes.
+// The states of LibTorch's random generators on a rank.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,15 +13,16 @@ namespace troika::train {
 
 struct TrainOptions;
 
-// States of the CPU's generator, as "cpu", and of `device`'s if it is another, as "cuda" or what
-// LibTorch calls its type. Both are the whole process's.
+// Returns the state of the CPU's generator as "cpu", and that of `device`'s generator, if
+// different, under LibTorch's name of the device type, such as "cuda". Both generators belong to
+// the whole process.
 checkpoint::NamedTensors random_state(at::Device device);
 
-// Sets the generators that `state` has a state for; the others are left alone.
+// Sets the generators that have a state in `state`; leaves the others unchanged.
 void load_random_state(at::Device device, const checkpoint::NamedTensors& state);
 
-// Seeds the random generators of this process from run.seed and the rank among the replicas, and
-// selects LibTorch's deterministic algorithms as trainer.deterministic says.
+// Seeds the random generators of this process from run.seed and the rank in `replicas`. Selects
+// LibTorch's deterministic algorithms if trainer.deterministic is set.
 void seed_everything(const TrainOptions& options, const comm::Group& replicas);
 
 }  // namespace troika::train

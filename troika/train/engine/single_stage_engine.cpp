@@ -28,7 +28,7 @@ namespace {
 
 using layout::ActionKind;
 
-// To a folder, or from a GPU to "host".
+// Makes the hooks that offload activations: to a folder, or with "host" from a GPU to the host.
 std::shared_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
                                                        const at::Device& device) {
   const bool to_host = to == "host";
@@ -42,11 +42,11 @@ std::shared_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
   return std::make_shared<nn::ActivationOffload>(to);
 }
 
-// As Module::zero_grad(true), without its lists of names.
+// Does what Module::zero_grad(true) does, without building lists of names.
 void drop_gradients(const torch::nn::Module& module) {
   compat::for_each_member(module, [](const compat::ModuleMember& member) {
     const auto& tensor = member.tensor;
-    // Without Tensor::grad()'s look at whether this is a leaf.
+    // Skips the leaf check of Tensor::grad().
     if (tensor.defined() && !member.is_buffer && tensor.unsafeGetTensorImpl()->grad().defined()) {
       tensor.mutable_grad().reset();
     }
@@ -62,12 +62,12 @@ class SingleStageEngine::ActiveMicroBatch {
     if (!batch.samples.empty()) draws_.emplace(engine.keys_of(batch, step));
   }
 
-  const data::Batch batch;  // where the run computes
+  const data::Batch batch;  // on the compute device
   at::Tensor loss;
   std::optional<parallel::GradientSync::NoSync> no_sync;
 
  private:
-  // Also in the backward pass, which makes masks again.
+  // Also active in the backward pass, where recomputation draws the masks again.
   std::optional<nn::KeyedDraws> draws_;
 };
 
@@ -206,7 +206,8 @@ void SingleStageEngine::forward(ActiveMicroBatch& active, bool is_first, bool is
 
 void SingleStageEngine::plan_recomputation(const data::Batch& placed) {
   const int64_t budget = *std::exchange(recompute_budget_, std::nullopt);
-  // Blocks are measured one by one, outside of a forward pass, which would gather what each needs.
+  // Blocks are measured one by one, not in a forward pass, which would gather the parameters of
+  // each.
   if (exchange_->shares_parameters()) exchange_->agree();
   setup_.task.recompute(
       measured_plan(setup_.task, placed, budget, placement(), setup_.groups.world()));
@@ -221,7 +222,7 @@ void SingleStageEngine::backward(const ActiveMicroBatch& active) {
 }
 
 void SingleStageEngine::optimizer_step(int64_t step) {
-  // A skipped step does not move the schedule on.
+  // A skipped step does not advance the schedule.
   optimization_->set_learning_rate(learning_rate_(step - optimization_->skipped()));
   setup_.before_step();
   const auto& trainer = setup_.options.trainer;
@@ -239,8 +240,8 @@ void SingleStageEngine::try_to_make_whole() {
     log::warn("the module is left without the parameters that ranks share out: {}", problem.what());
     return;
   }
-  // A rank that leaves fails the world, so none leaves before all have their parameters. Where this
-  // fails, one has left since: then all have them.
+  // A rank that exits makes the world fail, so no rank leaves before all have their parameters. If
+  // this barrier fails, a rank has left after it, so all have them.
   try {
     setup_.groups.world().barrier({.label = "parameters"});
   } catch (const Error&) {

@@ -1,4 +1,4 @@
-// The engine of a rank that holds the whole model.
+// The engine of ranks that hold the whole model.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@
 
 namespace troika::train {
 
-// A model in one stage: carries out layout::one_stage(), with the steps of the task.
+// Trains a model of one stage: carries out layout::one_stage() with the task's steps.
 class SingleStageEngine : public Engine {
  public:
   explicit SingleStageEngine(const EngineSetup& setup);
@@ -48,8 +48,8 @@ class SingleStageEngine : public Engine {
   class ActiveMicroBatch;
 
   const layout::Schedule& schedule_of(int64_t micro_batches);
-  // Gives the keys that masks of a micro-batch follow from. They take the memory of the last
-  // micro-batch's keys, unless a graph still holds those.
+  // Returns the keys from which the micro-batch's dropout masks are drawn. Reuses the memory of the
+  // previous micro-batch's keys unless a graph still holds them.
   std::shared_ptr<const nn::SampleKeys> keys_of(const data::Batch& batch, int64_t step);
   void plan_recomputation(const data::Batch& placed);
   void forward(ActiveMicroBatch& active, bool is_first, bool is_last);
@@ -60,16 +60,16 @@ class SingleStageEngine : public Engine {
   WholeModelEvaluator evaluator_;
   const OptimizerRecipe recipe_;
   LearningRate learning_rate_;
-  std::optional<int64_t> recompute_budget_;            // that is to be planned for
-  std::shared_ptr<compat::SavedTensorHooks> offload_;  // of a module without blocks
-  nn::WrapperGuard offloading_;                        // of a model of blocks
+  std::optional<int64_t> recompute_budget_;            // set until recomputation is planned
+  std::shared_ptr<compat::SavedTensorHooks> offload_;  // for a module without blocks
+  nn::WrapperGuard offloading_;                        // for a model of blocks
   std::unique_ptr<parallel::Exchange> exchange_;
   std::optional<Optimization> optimization_;
   std::optional<EngineState> state_;
-  layout::Schedule schedule_;  // the latest
-  int64_t scheduled_ = 0;      // its micro-batches
+  layout::Schedule schedule_;  // of the latest number of micro-batches
+  int64_t scheduled_ = 0;      // the number of micro-batches in schedule_
   std::shared_ptr<nn::SampleKeys> keys_;
-  bool counts_memory_ = false;  // the module's too
+  bool counts_memory_ = false;  // also the module's bytes
 };
 
 }  // namespace troika::train

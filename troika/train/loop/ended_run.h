@@ -1,4 +1,4 @@
-// The state in which fit() left a run, for checkpoints that are saved after it.
+// The final state of a run, for checkpoints saved after fit().
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,28 @@
 
 namespace troika::train {
 
-// Weights share memory with the module where no shards, masters or averages stand in their place,
-// so a checkpoint is refused once the module holds others there. Each tensor of the model is hashed
-// by the constructor and by save(), on the host.
+// Weights share memory with the module unless shards, masters or averages take their place. save()
+// therefore refuses if the module's weights have changed since. The constructor and save() hash
+// each tensor of the model, on the host.
 class EndedRun {
  public:
   EndedRun(const comm::Group& group, const TrainOptions& options, checkpoint::RankState state,
            const checkpoint::CheckpointInfo& info);
 
-  // As Trainer::save_checkpoint(). Throws Error(usage) on all ranks where the module's weights are
-  // not what they were on one of them.
+  // Implements Trainer::save_checkpoint(). Throws Error(usage) on all ranks if the module's weights
+  // have changed on any rank.
   std::filesystem::path save(const std::filesystem::path& path, bool weights_only) const;
 
  private:
-  // The first tensor of the model that is not what it was; empty where there is none.
+  // The first changed tensor of the model; empty if none has changed.
   std::string changed() const;
 
   comm::Group group_;
   TrainOptions options_;
   checkpoint::RankState state_;
   checkpoint::CheckpointInfo info_;
-  std::vector<std::vector<uint32_t>> checksums_;  // of the chunks of each tensor of the model
+  std::vector<std::vector<uint32_t>> checksums_;  // checksums of the chunks of each tensor of the
+                                                  // model
 };
 
 }  // namespace troika::train

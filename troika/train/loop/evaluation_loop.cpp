@@ -84,7 +84,7 @@ EvaluationLoop::EvaluationLoop(RunMode mode, FitContext& context, Evaluator& eva
 
 bool EvaluationLoop::for_each_batch(const std::string& label,
                                     const std::function<void(const data::Batch&)>& step) const {
-  // Over all batches, so that weights are cast once for them.
+  // Autocast is on over all batches, so weights are cast once.
   const auto& placement = evaluator_.placement();
   const nn::Autocast autocast(placement.precision, placement.device.type());
   const auto& options = context_.options;
@@ -95,7 +95,7 @@ bool EvaluationLoop::for_each_batch(const std::string& label,
   data::Loader loader(
       dataset_, data::evaluation_batches(samples, own_batch, {replicas.rank(), replicas.size()}),
       {}, loader_options(options));
-  // The rank with most samples has so many batches; all ranks must ask alike.
+  // The number of batches of the rank with most samples. All ranks must ask `stop` equally often.
   const int64_t most = divide_up(divide_up(samples, replicas.size()), own_batch);
   std::optional<observe::ProgressBar> progress;
   if (context_.group.rank() == 0 && options.trainer.enable_progress_bar) {
@@ -106,10 +106,10 @@ bool EvaluationLoop::for_each_batch(const std::string& label,
   for (int64_t i = 0; i < most; ++i) {
     if (const auto loaded = loader.next()) step(*loaded);
     if (progress) progress->advance(1, std::min(batch, samples - i * batch));
-    // After the last batch the evaluation is done sooner than made anew.
+    // After the last batch, finishing the evaluation is faster than repeating it later.
     if (i + 1 < most && stop_.after_batch(context_.seconds)) return false;
   }
-  // The result is told next, or the training's own progress.
+  // The result or the training's progress is shown next.
   if (progress) progress->clear();
   return true;
 }

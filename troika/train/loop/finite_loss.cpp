@@ -13,7 +13,7 @@
 
 namespace troika::train {
 
-// As Tensor::item<double>(), without its calls through LibTorch's dispatcher where none is needed.
+// Does what Tensor::item<double>() does, but without LibTorch's dispatcher for common types.
 double number_of(const at::Tensor& loss) {
   if (loss.is_cpu() && loss.numel() == 1) {
     if (loss.scalar_type() == at::kFloat) return *loss.data_ptr<float>();
@@ -36,8 +36,8 @@ void refuse_loss(const StepLoss& loss, const data::Batch& batch, const FitContex
       "train", ErrorKind::failure,
       {.what = fmt::format("the training loss of step {} on {} is no number", loss.step,
                            context.groups.describe(context.group.rank())),
-       .got =
-           std::isnan(loss.loss) ? "nan" : fmt::format("{}", loss.loss),  // a NaN may have a sign
+       .got = std::isnan(loss.loss) ? "nan" : fmt::format("{}", loss.loss),  // without the sign
+                                                                             // that a NaN may have
        .expected = "a finite one",
        .hint = fmt::format("the batch is in {}; a lower optim.lr, a warm-up or "
                            "trainer.gradient_clip_val may help; "

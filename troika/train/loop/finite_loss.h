@@ -1,4 +1,4 @@
-// The end of a run whose loss is no number any more.
+// Ends a run whose loss is infinite or NaN.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,16 +10,16 @@ namespace troika::train {
 
 struct FitContext;
 
-// The number of a loss of one element, for which it waits where a GPU computes.
+// Returns the number in a loss of one element. Waits for the device if it is a GPU.
 double number_of(const at::Tensor& loss);
 
-// Whether a run ends by this loss: it is infinite or NaN, trainer.terminate_on_nan is on, and no
-// loss scaler skips such steps.
+// Whether this loss ends the run: it is infinite or NaN, trainer.terminate_on_nan is set, and no
+// loss scaler skips the step.
 bool ends_run(double loss, const FitContext& context);
 
-// Throws Error(failure) for a loss that ends the run, once it has written its micro-batch to
-// nonfinite-step-S-rank-R.safetensors in the run's folder, each tensor under its name. Between
-// micro-batches; other ranks are told by the failure of this one.
+// Throws Error(failure) for a loss that ends the run, after writing its micro-batch to
+// nonfinite-step-S-rank-R.safetensors in the run's folder, each tensor under its name. Called
+// between micro-batches. Other ranks learn of it by the failure of this rank.
 [[noreturn]] void refuse_loss(const StepLoss& loss, const data::Batch& batch,
                               const FitContext& context);
 

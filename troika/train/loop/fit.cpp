@@ -32,7 +32,7 @@ Fit::~Fit() {
 int64_t Fit::planned_steps() const {
   const auto& trainer = options_.trainer;
   if (trainer.max_epochs < 0) return std::max<int64_t>(trainer.max_steps, 0);
-  // The last step of an epoch may be of fewer passes.
+  // The last step of an epoch may have fewer micro-batches.
   const int64_t steps =
       (limits_.passes + plan_.micro_batches - 1) / plan_.micro_batches * trainer.max_epochs;
   return trainer.max_steps < 0 ? steps : std::min(steps, trainer.max_steps);
@@ -50,7 +50,7 @@ data::SamplerState Fit::sampler_state() const {
 int64_t Fit::passes_left() const {
   const int64_t left = sampler_.steps_left(sampler_state());
   if (limits_.passes == sampler_.steps_left({})) return left;
-  // A checkpoint of another batch size may be beyond the limit.
+  // The position in a checkpoint of another batch size may be beyond the limit.
   const int64_t allowed = (limits_.passes * batch_ - at_.position) / batch_;
   return std::clamp(allowed, int64_t{0}, left);
 }
@@ -77,7 +77,7 @@ StopRequest Fit::run() {
 }
 
 void Fit::go_on() {
-  // Saved with all its steps made, but not yet validated.
+  // The checkpoint was saved after the last step but before its validation.
   if (context_.is_done() && at_.ended_step != at_.step && !is_beyond_limits()) end_epoch();
   while (!is_stopping() && !context_.is_done()) {
     train_epoch();
@@ -85,7 +85,7 @@ void Fit::go_on() {
   }
   if (is_stopping() && saved_samples_ != at_.samples) save(/*to_go_on=*/true);
   write_asked();
-  // Also where nothing was left to do: the module is to be whole after the run.
+  // Also if no step was left: the module must be whole after the run.
   engine_->synchronize_replicas();
 }
 
@@ -120,7 +120,7 @@ void Fit::log_training() {
 }
 
 void Fit::log_epoch() {
-  // Not where max_steps has cut it short: a run with more steps goes on there.
+  // If max_steps has cut the epoch short, the log is kept: a run with more steps resumes the epoch.
   const bool goes_on = passes_left() > 0;
   const auto before = goes_on ? log_.state() : at::Tensor();
   log_row({}, log_.end_epoch());
@@ -141,7 +141,7 @@ void Fit::end_epoch() {
   take_losses();
   engine_->synchronize_replicas();
   const bool validates = validates_after_epoch();
-  // Where a validation has ended the run there is no second of the same weights.
+  // If a validation has ended the run, the same weights are not validated again.
   if (validates && validated_samples_ != at_.samples && !validate()) return;
   at_.ended_step = at_.step;
   hooks_.call_those(false, "on_train_epoch_end", &Hooks::on_train_epoch_end);
@@ -189,7 +189,7 @@ bool Fit::validate() {
   take_losses();
   const TraceSpan span(trace(), "compute", "validation");
   const observe::Profile::Span profiled(profile(), "run_validation");
-  // A validation that is left is made anew, with the same random numbers.
+  // Saved because an interrupted validation is repeated with the same random numbers.
   const auto random = random_state(device());
   at_.validating = 1;
   const bool is_whole =

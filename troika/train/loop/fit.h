@@ -1,4 +1,4 @@
-// One call of Trainer::fit(): the loop, and everything that lives as long as it.
+// One call of Trainer::fit(): its loop, and all objects that live as long as the call.
 #pragma once
 
 #include <exception>
@@ -37,7 +37,7 @@ namespace troika::train {
 
 class Fit {
  public:
-  // `groups` are those of the plan's mesh. All that is referred to must outlive this object.
+  // `groups` are those of the plan's mesh. All referenced objects must outlive this object.
   Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups,
       const std::filesystem::path& folder, Task& task, const data::Dataset& training,
       const data::Dataset& validation, const StopQuestion& question, Callbacks callbacks);
@@ -45,9 +45,9 @@ class Fit {
   Fit(const Fit&) = delete;
   Fit& operator=(const Fit&) = delete;
 
-  // Returns the request that ended it: `none` when it is done.
+  // Returns the request that ended the run; `none` if the run completed.
   cluster::StopRequest run();
-  // Tells the hooks what run() threw.
+  // Calls the hooks' on_exception with an error of run().
   void tell(const std::exception& problem) {
     has_failed_ = true;
     hooks_.tell(problem);
@@ -55,18 +55,19 @@ class Fit {
   observe::RunSummary summary(const std::string& status) const;
   // Called by all ranks.
   std::vector<observe::PhaseTime> phase_times() const { return times_.medians(world_); }
-  // Trainer::save_checkpoint() inside of run(). Returns the path; save_asked() writes.
+  // Implements Trainer::save_checkpoint() in hooks. Returns the path; save_asked() writes the
+  // checkpoint.
   std::filesystem::path ask_to_save_as(const std::filesystem::path& path, bool weights_only);
-  // The run as a checkpoint holds it. Its tensors share memory with the module and the optimizer,
-  // and outlive this object.
+  // The state of the run for a checkpoint. Its tensors share memory with the module and the
+  // optimizer, and outlive this object.
   checkpoint::RankState checkpoint_state(bool weights_only) const;
   checkpoint::CheckpointInfo checkpoint_info() const {
     return {.epoch = at_.epoch, .step = at_.step, .plan = plan_.text()};
   }
-  // The most bytes that base/memory.h counted in steps so far: validation and checkpoints are no
-  // part of it. 0 where nothing is counted.
+  // The peak of tensor bytes, by base/memory.h, in steps so far, without validations and
+  // checkpoints. 0 if bytes are not counted.
   int64_t peak_tensor_bytes() const { return peak_tensor_bytes_; }
-  // Before run(). Without predicted memory.
+  // Called before run(). Has no predicted memory.
   RunPlan plan() const;
 
  private:
@@ -75,95 +76,97 @@ class Fit {
   observe::Profile* profile() { return profile_ ? &*profile_ : nullptr; }
   Trace* trace() { return timeline_ ? &timeline_->trace() : nullptr; }
 
-  // The number of steps of the whole run; 0: it ends by the clock.
+  // The number of optimizer steps of the whole run; 0: a time limit ends it.
   int64_t planned_steps() const;
-  // "2/10", counted from 1.
+  // For example "2/10"; counts from 1.
   std::string epoch_text() const;
   data::SamplerState sampler_state() const;
   int64_t passes_left() const;
   EvaluationLoop validation_loop(int64_t batches);
-  // Validates a little and forgets it; nothing of the run depends on it.
+  // Validates a few batches as a test and discards the result. The run does not depend on it.
   void check_sanity();
   bool is_stopping() const { return stop_.asked() != cluster::StopRequest::none; }
   void call_on_fit_start();
   // The body of run() between its hooks.
   void go_on();
-  // Whether a run with greater limits has made more than this one's allow.
+  // Whether the run, saved under greater limits, is already beyond this run's limits.
   bool is_beyond_limits() const;
-  // Calls `body`, in which ranks do not communicate. Throws on all ranks where it throws on one,
+  // Calls `body`, in which ranks do not communicate. If it throws on any rank, all ranks throw,
   // with the module whole.
   void on_all_or_none(const std::function<void()>& body);
-  // Calls `body`, which throws an Error on all ranks or on none: then the module is whole.
+  // Calls `body`, which throws an Error on all ranks or on none. Makes the module whole if it
+  // throws.
   void or_leave_module_whole(const std::function<void()>& body);
-  // After a step of so many passes.
+  // Whether a validation is due after `passes` micro-batches of the epoch.
   bool is_validation_due(int64_t passes) const;
-  // The micro-batches of a step, from the loader: fit_epoch.cpp.
+  // Supplies the micro-batches of a step from the loader; see fit_epoch.cpp.
   class LoadedMicroBatches;
-  // Returns early, after any micro-batch, when asked to stop.
+  // Returns early, after any micro-batch, if asked to stop.
   void train_epoch();
-  // An optimizer step, or a part of it: returns early where leaves_step(). Returns how many
-  // micro-batches were trained on, of the `left` of the epoch.
+  // Makes an optimizer step, or a part of it if leaves_step(). `left` is the number of
+  // micro-batches left in the epoch. Returns how many of them were trained on.
   int64_t train_step(data::Loader& loader, int64_t left);
   void start_batch(const data::Batch& batch);
-  // `is_last`: of a step.
+  // `is_last`: the last micro-batch of a step.
   void finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is_last,
                     bool is_last_of_epoch);
-  // Logs a loss. Ends the run by Error(failure) where ends_run(); `batch` is the loss's
-  // micro-batch, null where it is to be loaded again.
+  // Logs a loss. Throws Error(failure) if ends_run(). `batch` is the loss's micro-batch; null: it
+  // is loaded again if needed.
   void take_loss(const StepLoss& loss, const data::Batch* batch);
-  // Takes the losses that are still on a GPU, for which it waits: before a row, a checkpoint or a
-  // validation.
+  // Logs the losses that are still on a GPU, and waits for them. Called before a row, a checkpoint
+  // or a validation.
   void take_losses();
   void log_loss(const StepLoss& loss);
-  // Between two micro-batches of a step: whether a checkpoint is to be written, or the run is asked
-  // to stop.
+  // Between two micro-batches of a step: whether to leave the step, because a checkpoint is due or
+  // the run was asked to stop.
   bool leaves_step();
   // Called once after each micro-batch, on all ranks.
   bool is_asked_to_stop();
-  // Returns early, in the validation, when asked to stop.
+  // Returns early, during the validation, if asked to stop.
   void end_epoch();
   bool validates_after_epoch() const;
   void log_training();
   void log_epoch();
-  // Whether it was not left: then its epoch is to be ended, or the run to be saved.
+  // Returns whether the validation completed. If not, the run is to be saved.
   bool validate();
-  // Gives what the row has, and after it the other values, to the loggers; those that are the same
-  // on all ranks become the latest metrics.
+  // Gives the row and the other values to the loggers. Values that are the same on all ranks become
+  // the latest metrics.
   void log_row(const observe::MetricValues& common, const observe::LoggedRow& row,
                const observe::MetricValues& own = {});
-  // FitContext::run_training_data.
+  // Implements FitContext::run_training_data.
   void run_training_data();
   void write_timeline();
 
   std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
-  // The folder of a checkpoint to go on from, or nothing; the same on all ranks.
+  // The folder of the checkpoint to resume from, or empty; the same on all ranks.
   std::filesystem::path checkpoint_to_load() const;
-  // As many ranks as before choose algorithms by the links they had, so that sums have their bits.
+  // With the same number of ranks, takes the link bandwidths of the checkpoint, so that the same
+  // algorithms are chosen and sums have the same bits.
   void settle_links(const std::optional<checkpoint::CheckpointReader>& saved);
-  // Throws Error(usage) for a checkpoint of weights alone, and for one of an earlier format.
+  // Throws Error(usage) for a checkpoint of weights alone, and for an earlier format.
   static void require_resumable(const checkpoint::CheckpointReader& saved);
-  // Returns what is to be called on all ranks then (Engine::load()); ranks do not communicate
-  // before.
+  // Loads the state without communication. Returns a function that all ranks must call next (see
+  // Engine::load()).
   std::function<void()> restore(const checkpoint::CheckpointReader& saved);
-  // The training log.
+  // Loads the training log.
   void restore_log(const checkpoint::CheckpointReader& saved);
-  // The id of this run: that of the checkpoint to go on from, where the logs in the folder are of
-  // the same run; else a new one. Called by all ranks, which get the same.
+  // Returns the id of this run: the checkpoint's, if the logs in the folder belong to the same run,
+  // otherwise a new id. Called by all ranks, which get the same id.
   std::string choose_id(const std::optional<checkpoint::CheckpointReader>& saved) const;
-  // With all that a run goes on from, or weights alone.
+  // Saves the full state to resume from, or weights alone.
   void save(bool to_go_on);
-  // Writes the checkpoints that hooks asked for: of both kinds, and those of save_checkpoint().
-  // Called where all callbacks have had the same hooks and `at_` tells of all that was done, so
-  // that a run that goes on repeats and misses nothing.
+  // Writes the checkpoints that hooks asked for: full, weights only, and those of
+  // save_checkpoint(). Called only where all callbacks have had the same hooks and `at_` includes
+  // all work done, so a resumed run neither repeats nor misses anything.
   void save_asked();
   void write_asked();
-  // The engine's state, as checkpoints hold it.
+  // The engine's state for a checkpoint.
   checkpoint::RankState state(bool in_step) const;
-  // Adds the state of everything but the engine.
+  // Adds the state outside the engine.
   void add_course(const TrainProgress& at, checkpoint::RankState& state) const;
-  // FitContext::save_alone.
+  // Implements FitContext::save_alone.
   std::filesystem::path save_alone(const std::filesystem::path& folder);
-  // Waits for a checkpoint that is being written.
+  // Waits for the checkpoint that is being written.
   void finish_saving();
   void saved(const std::filesystem::path& checkpoint);
 
@@ -175,24 +178,25 @@ class Fit {
   Task& task_;
   const data::Dataset& training_;
   const data::Dataset& validation_;
-  const data::RankOf ranks_;  // that share the samples out
-  const int64_t parameters_;  // numbers in the whole model's; of them
+  const data::RankOf ranks_;  // the ranks that share the samples
+  const int64_t parameters_;  // elements of the whole model's parameters, and how many of them are
+                              // trainable
   const int64_t trainable_;
-  const int64_t batch_;  // samples a pass over all ranks
+  const int64_t batch_;  // samples of a micro-batch over all ranks
   const data::Sampler sampler_;
   const Limits limits_;
   std::optional<comm::Timeline> timeline_;
   observe::StepTimes times_;
   std::optional<parallel::ScopedSyncBatchNorm> spanning_batch_norm_;
   std::unique_ptr<Engine> engine_;
-  std::optional<observe::StepWarnings> warnings_;  // in run()
+  std::optional<observe::StepWarnings> warnings_;  // set in run()
   int64_t peak_tensor_bytes_ = 0;
-  StepLosses losses_;  // on a GPU, that are not logged yet
+  StepLosses losses_;  // on a GPU, not logged yet
   Stop stop_;
   TrainProgress at_;
   observe::MetricLog log_;
   observe::MetricLog evaluation_log_;
-  const Callbacks callbacks_;  // those that monitor last
+  const Callbacks callbacks_;  // callbacks that monitor() come last
   FitContext context_;
   std::optional<observe::Profile> profile_;
   const HookCalls hooks_;
@@ -201,13 +205,13 @@ class Fit {
     std::filesystem::path path;
     bool weights_only;
   };
-  std::vector<Asked> asked_;  // by Trainer::save_checkpoint(), and not written yet
+  std::vector<Asked> asked_;  // by Trainer::save_checkpoint(), not written yet
   bool has_failed_ = false;
   std::filesystem::path checkpoint_;  // the latest
-  int64_t saved_samples_ = -1;        // trained on when one to go on from was written
-  int64_t validated_samples_ = -1;    // trained on at the latest validation
-  std::string id_;                    // of the run, in its checkpoints and beside its logs
-  at::Tensor links_;                  // MeshGroups::links(); undefined on one rank
+  int64_t saved_samples_ = -1;        // samples trained on at the latest full checkpoint
+  int64_t validated_samples_ = -1;    // samples trained on at the latest validation
+  std::string id_;                    // the run's id, in its checkpoints and beside its logs
+  at::Tensor links_;                  // MeshGroups::links(); undefined with one rank
   std::optional<RunOutputs> outputs_;
   FitClock clock_;
 };

@@ -9,17 +9,17 @@
 
 namespace troika::train {
 
-// All times are in seconds, of the host: on a GPU, work that the host has queued may not be done
-// yet. Not for use by several threads.
+// All times are in seconds of the host; on a GPU, queued work may not be done yet. Not thread-safe.
 class FitClock {
  public:
-  // Since the call.
+  // Since the call began.
   double call_seconds() const { return call_.seconds(); }
-  // Since the start of the run, with earlier calls that it goes on from.
+  // Since the start of the run, including earlier calls from which it resumed.
   double run_seconds() const { return earlier_ + call_.seconds(); }
   void go_on_from(double run_seconds) { earlier_ = run_seconds; }
 
-  // Training begins, with an epoch or after a validation, when it has taken `train_seconds`.
+  // Called when training begins or continues (in an epoch, or after a validation). `train_seconds`
+  // is the training time so far.
   void start_training(double train_seconds) {
     trained_ = train_seconds;
     training_.restart();
@@ -29,17 +29,17 @@ class FitClock {
   double train_seconds() const { return trained_ + training_.seconds(); }
 
   void start_batch() { batch_.restart(); }
-  // `samples` of all ranks.
+  // `samples` is summed over all ranks.
   void end_batch(int64_t samples) {
     step_ += batch_.seconds();
     interval_samples_ += samples;
   }
   void end_step() { step_milliseconds_.add(std::exchange(step_, 0) * 1e3); }
-  // The time of a step is that of its micro-batches, without the wait for them. NaN before the
-  // first.
+  // The time of a step is the sum of its micro-batches' times, without waiting for data. NaN before
+  // the first step.
   double median_step_milliseconds() const { return step_milliseconds_.value(); }
 
-  // An interval ends with a row of the log.
+  // An interval ends with each row of the log.
   void start_interval() {
     interval_.restart();
     interval_samples_ = 0;
@@ -52,9 +52,9 @@ class FitClock {
   const Stopwatch call_;
   double earlier_ = 0;
   Stopwatch training_;
-  double trained_ = 0;  // when training_ began
+  double trained_ = 0;  // the training time when training_ was started
   Stopwatch batch_;
-  double step_ = 0;  // of its micro-batches so far
+  double step_ = 0;  // the current step's micro-batches so far
   observe::Median step_milliseconds_;
   Stopwatch interval_;
   int64_t interval_samples_ = 0;

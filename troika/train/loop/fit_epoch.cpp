@@ -1,4 +1,4 @@
-// The part of class Fit that trains on the micro-batches of an epoch.
+// Fit's training on the micro-batches of an epoch.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -13,16 +13,16 @@ namespace troika::train {
 
 namespace {
 
-// The most losses that stay on a GPU: so many micro-batches later, at the latest, a loss that is no
-// number ends the run.
+// The maximum number of losses kept on a GPU. A NaN loss therefore ends the run at most this number
+// of micro-batches later.
 constexpr size_t kMostLosses = 100;
 
 }  // namespace
 
 class Fit::LoadedMicroBatches : public MicroBatches {
  public:
-  // `left`: micro-batches of the epoch. In a checkpoint, the step may have had more of them than a
-  // step of this run has: then it has one more.
+  // `left`: micro-batches left in the epoch. A step resumed from a checkpoint may already have had
+  // more micro-batches than this run's steps have; it then gets one more.
   LoadedMicroBatches(Fit& fit, data::Loader& loader, int64_t left)
       : MicroBatches(
             fit.at_.step,
@@ -66,7 +66,7 @@ void Fit::train_epoch() {
     const int64_t steps = options_.trainer.max_steps - at_.step;
     count = std::min(count, std::max<int64_t>(steps * plan_.micro_batches - at_.pass, 1));
   }
-  // The run was stopped in a validation inside of the epoch.
+  // The run was stopped in a validation within the epoch.
   if (std::exchange(at_.validating, 0) != 0 && count > 0 && limits_.validation_batches > 0) {
     engine_->synchronize_replicas();
     if (!validate()) return;
@@ -87,7 +87,7 @@ void Fit::train_epoch() {
     const int64_t begin = at_.pass;
     const int64_t trained = train_step(loader, count);
     count -= trained;
-    if (is_stopping()) break;  // asked between micro-batches
+    if (is_stopping()) break;  // a stop was asked for between micro-batches
     if (count > 0 && is_validation_due(begin + trained)) {
       engine_->synchronize_replicas();
       if (!validate()) break;
@@ -140,7 +140,7 @@ void Fit::log_loss(const StepLoss& loss) {
 void Fit::take_losses() {
   const auto losses = losses_.read();
   for (const auto& loss : losses) take_loss(loss, nullptr);
-  // The device has done what was queued.
+  // The device has finished all queued work.
   if (!losses.empty()) at_.train_seconds = clock_.train_seconds();
 }
 

@@ -1,4 +1,4 @@
-// The part of class Fit that begins a run, or goes on with one from a checkpoint.
+// Fit's start of a run, new or resumed from a checkpoint.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -50,19 +50,19 @@ int64_t count_trainable(const torch::nn::Module& module) {
   return count;
 }
 
-// The rank that had the coordinates which `rank` has now; nothing where there was none.
+// The rank that had, in the saved mesh, the coordinates of `rank`; empty if none had.
 std::optional<int> counterpart(const checkpoint::CheckpointReader& saved, const layout::Plan& plan,
                                int rank) {
   return saved.mesh().find(plan.mesh.coordinates(rank));
 }
 
-// Whether each rank goes on with all that it had itself.
+// Whether each rank can resume with exactly its own saved state.
 bool has_same_places(const checkpoint::CheckpointReader& saved, const layout::Plan& plan) {
   return saved.mesh().has_places_of(plan.mesh);
 }
 
-// Gradients of an unfinished step. From a mesh of other places every rank gets the mean over the
-// data axis, so that this mean stays.
+// The gradients of an unfinished step. If the mesh has changed, every rank gets the average over
+// the data axis, so the average stays the same.
 checkpoint::NamedTensors gradients_of(const checkpoint::CheckpointReader& saved,
                                       const layout::Plan& plan, int rank) {
   if (has_same_places(saved, plan)) return saved.read_all(kGradientPrefix);
@@ -88,7 +88,7 @@ void warn_of_changes(const checkpoint::CheckpointReader& saved, const TrainOptio
   try {
     before = read_checkpoint_options(saved.path());
   } catch (const Error& problem) {
-    // Another version of Troika may have written options that are gone.
+    // Another version of Troika may have written options that no longer exist.
     log::warn("the options of the checkpoint cannot be compared: {}", problem.what());
     return;
   }
@@ -157,7 +157,7 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
     checkpoint::take_weights(task_.module(), options.weights.path, options.weights.strict);
   }
   id_ = choose_id(saved);
-  // Before any group is split off.
+  // Must come before any group is split off.
   settle_links(saved);
   if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), groups_.data());
   if (options.trainer.trace) timeline_.emplace(world_);
@@ -191,9 +191,9 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
     on_all_or_none([&] { take_loaded = restore(*saved); });
     or_leave_module_whole(take_loaded);
   }
-  // The last of all that may fail, as rows of after the checkpoint go.
+  // The last operation that may fail, because it drops log rows later than the checkpoint.
   on_all_or_none([&] {
-    // Rows of another run do not go with this one's.
+    // Rows of another run are dropped.
     const bool goes_on = is_main() && id_ == id_of_logged_run(folder_);
     outputs_.emplace(
         is_main(), folder_, options, id_,
@@ -272,7 +272,7 @@ std::filesystem::path Fit::checkpoint_to_load() const {
 
 void Fit::settle_links(const std::optional<checkpoint::CheckpointReader>& saved) {
   if (world_.size() == 1) return;
-  // Older checkpoints have seconds per byte under another name: links are then measured anew.
+  // Older checkpoints have seconds per byte under another name; links are then measured again.
   if (saved && has_same_places(*saved, plan_) && saved->has(kLinks)) {
     links_ = saved->read(kLinks);
     groups_.assume_links(links_);
@@ -297,7 +297,7 @@ void Fit::require_resumable(const checkpoint::CheckpointReader& saved) {
 std::function<void()> Fit::restore(const checkpoint::CheckpointReader& saved) {
   const auto& checkpoint = saved.path();
   std::map<std::string, at::Tensor> loops;
-  // All ranks take rank 0's: each had its own clock, but they must decide by it alike.
+  // All ranks take rank 0's values: each rank had its own clock, but ranks must decide alike.
   const auto first = saved.of(0);
   for (const auto& name : first.names(kLoopsPrefix)) loops.emplace(name, first.read(name));
   at_.load_state(loops);
@@ -349,7 +349,7 @@ void Fit::restore_log(const checkpoint::CheckpointReader& saved) {
     log_.add_state(saved.read(kLog));
     return;
   }
-  // From other places: rank 0 gets all that was logged.
+  // If the mesh has changed, rank 0 gets everything that was logged.
   if (!is_main()) return;
   for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }

@@ -1,4 +1,4 @@
-// The part of class Fit that writes checkpoints.
+// Fit's writing of checkpoints.
 #include <utility>
 
 #include "troika/base/error.h"
@@ -16,7 +16,7 @@ namespace troika::train {
 std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
   for (const auto& loss : losses_.read()) log_loss(loss);
   checkpoint::RankState state = this->state(/*in_step=*/false);
-  // Gradients of a pass that failed are of no use: its step begins again.
+  // Gradients of a failed micro-batch are useless: the step starts again.
   TrainProgress at = at_;
   at.position -= at.pass * batch_;
   at.samples -= at.pass * batch_;
@@ -60,7 +60,7 @@ void Fit::save_asked() {
 void Fit::write_asked() {
   if (asked_.empty()) return;
   take_losses();
-  // Checkpoints count on the rows before them.
+  // A resumed run expects all rows before the checkpoints.
   outputs_->flush();
   for (const auto& [path, weights_only] : std::exchange(asked_, {})) {
     checkpoint::write_checkpoint(world_, path, checkpoint_state(weights_only),
@@ -73,7 +73,7 @@ void Fit::save(bool to_go_on) {
   const observe::Profile::Span profiled(profile(), "save_checkpoint");
   finish_saving();
   take_losses();
-  // A checkpoint counts on the rows before it.
+  // A resumed run expects all rows before the checkpoint.
   outputs_->flush();
   at_.seconds = clock_.run_seconds();
   const checkpoint::RankState state = checkpoint_state(/*weights_only=*/!to_go_on);

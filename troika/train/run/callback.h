@@ -1,4 +1,5 @@
-// Something that accompanies a run: it watches, logs, or asks the run to save or stop.
+// The base class of callbacks, which accompany a run: they observe, log, or ask the run to save or
+// stop.
 #pragma once
 
 #include <filesystem>
@@ -18,28 +19,30 @@ namespace troika::train {
 
 class Callback : public Hooks {
  public:
-  // Unlike that of any other callback of the run: its state is saved under it.
+  // Unique among the callbacks of a run. The callback's state is saved under this name.
   virtual std::string name() const = 0;
-  // Decides by the epoch's metrics: see on_train_epoch_end. Such callbacks come after all others.
+  // Whether the callback decides by the epoch's metrics (see on_train_epoch_end). These callbacks
+  // are called after all others.
   virtual bool monitors() const { return false; }
-  // The metric that it cannot do without; empty for none.
+  // The metric that the callback needs; empty if none.
   virtual std::string monitored() const { return {}; }
-  // Looks at FitContext::seconds, which stands still otherwise.
+  // Whether the callback reads FitContext::seconds, which is updated only then.
   virtual bool keeps_time() const { return false; }
 
-  // The state that its further course depends on, between passes, without what the checkpoint being
-  // written would add. Entries with boxes are parts of tensors that ranks have between them.
+  // Returns the state on which the callback's further course depends, between micro-batches. Does
+  // not include changes by the checkpoint that is being written. Entries with boxes are parts of
+  // sharded tensors.
   virtual checkpoint::NamedTensors state() const { return {}; }
-  // Takes what state() gave, which `saved` has in whole under the names with `prefix` before them;
-  // not called where it has nothing of this callback.
+  // Loads what state() returned. `saved` has the whole tensors, under names that begin with
+  // `prefix`. Not called if the checkpoint has no state of this callback.
   virtual void load_state(const checkpoint::CheckpointReader& /*saved*/,
                           const std::string& /*prefix*/) {}
-  // May put other tensors in place of the model that a checkpoint is about to hold.
+  // May replace the model's tensors in a checkpoint that is about to be written.
   virtual void replace_model(checkpoint::RankState&) const {}
-  // All states of a checkpoint were taken, whoever asked for it.
+  // Called when all states of any checkpoint have been captured.
   virtual void on_save_checkpoint(FitContext&) {}
-  // It was written. With checkpoint.async that is some passes later, and not at the same pass on
-  // all ranks.
+  // Called when the checkpoint is written. With checkpoint.async, this is some micro-batches later,
+  // and not at the same micro-batch on all ranks.
   virtual void on_checkpoint(FitContext&, const std::filesystem::path& /*checkpoint*/) {}
 };
 

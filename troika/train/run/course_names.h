@@ -1,4 +1,4 @@
-// Names in checkpoints of the state of a run beside its engine's.
+// The names, in checkpoints, of a run's state outside the engine.
 #pragma once
 
 #include <string>

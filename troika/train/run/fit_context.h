@@ -1,4 +1,4 @@
-// The view of a run that hooks get, and the requests they may make.
+// The view of a run that hooks get, and the requests that they may make.
 #pragma once
 
 #include <filesystem>
@@ -29,57 +29,58 @@ class Optimization;
 struct FitContext {
   RunMode mode = RunMode::fit;
   const TrainOptions& options;
-  const comm::Group& group;  // of all ranks
-  // groups.data(): the ranks that share the samples out.
+  const comm::Group& group;  // all ranks
+  // groups.data() has the ranks that share the samples.
   const comm::MeshGroups& groups;
-  std::filesystem::path folder;  // of the run
+  std::filesystem::path folder;  // the run's
   Task& task;
-  // Where the run stands; outside of fit() at its beginning. `metrics` in it are the latest values
-  // of all names that are the same on all ranks: fit for decisions that ranks must make alike.
+  // The progress of the run; outside of fit(), that of a new run. Its `metrics` are the latest
+  // values that are the same on all ranks, so ranks may base common decisions on them.
   const TrainProgress& at;
-  // Where log() goes: the training's, or the evaluation's while one is on.
+  // The target of log(): the training's, or during an evaluation the evaluation's.
   observe::MetricLog* log = nullptr;
-  // The values of the row just reduced that all ranks have alike: in on_validation_end the
-  // validation's, in on_train_epoch_end of a callback that monitors() the epoch's.
+  // The values of the latest row that are the same on all ranks: the validation's in
+  // on_validation_end, the epoch's in on_train_epoch_end of a callback that monitors().
   observe::MetricValues row = {};
-  // The plan that fit() carries out; null outside of it.
+  // The plan that fit() carries out; null outside of fit().
   const layout::Plan* plan = nullptr;
-  // Who owns which parameters, and what this rank steps: they are there from on_fit_start on.
+  // The owners of the parameters, and the tensors that this rank steps; set from on_fit_start on.
   parallel::ParameterStore* store = nullptr;
   Optimization* optimization = nullptr;
-  // The forward passes of an epoch in training mode, without gradients and logs: for statistics
-  // that the module keeps. Called by all ranks.
+  // Runs the forward passes of an epoch in training mode, without gradients and logs, to update
+  // statistics that the module keeps. Called by all ranks.
   std::function<void()> run_training_data = {};
-  // Validations come at the end of each epoch and nowhere else, or there are none.
+  // Whether validations take place only at the end of each epoch, or not at all.
   bool validates_at_epoch_ends = true;
-  // In on_train_batch_end: a validation comes before the next pass.
+  // In on_train_batch_end: whether a validation comes before the next micro-batch.
   bool validation_follows = false;
-  // Writes this rank's state, and nothing of others, as a checkpoint of one rank into a folder of
-  // the caller's: to go on with the optimizer step that is on. Does not communicate, where the
-  // strategy leaves each rank all states. Returns the checkpoint.
+  // Writes this rank's state alone into `folder`, as a checkpoint of one rank, and returns the
+  // checkpoint. A run resumes from it with the current optimizer step. Does not communicate if the
+  // strategy leaves all states on each rank.
   std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
-  // Of the run's summary.
+  // For the run's summary.
   std::optional<observe::Roofline> roofline = {};
   double learning_rate = 0;  // of the latest optimizer step
-  // The run's duration, as ranks agree on it about once a second, where a callback
+  // The duration of the run, as ranks agree on it about once a second; updated only if a callback
   // keeps_time().
   double seconds = 0;
 
-  // The run ends after the optimizer step or epoch that is on, as if there were no more, but not
-  // before trainer.min_epochs and min_steps. All ranks must ask at the same hook.
+  // Ends the run after the current optimizer step or epoch, but not before trainer.min_epochs and
+  // min_steps. All ranks must call this in the same hook.
   void ask_to_stop(const std::string& reason);
-  // One is written at the end of the pass or epoch that is on; the same on all ranks.
+  // Requests a checkpoint at the end of the current micro-batch or epoch. All ranks must call this
+  // alike.
   void ask_for_checkpoint() { checkpoint_asked = true; }
-  // Between epochs and steps: somebody asked to stop, or max_steps or max_epochs are made.
+  // Between epochs and steps: whether a stop was asked for, or max_steps or max_epochs is reached.
   bool is_done() const { return is_done_after(at.epoch); }
-  // No epoch follows the one that is on, as things stand.
+  // Whether the current epoch is the last, as far as is known now.
   bool is_last_epoch() const { return is_done_after(at.epoch + 1); }
 
   bool is_done_after(int64_t epochs) const;
 
-  std::string stop_reason = {};  // empty: nobody asked
+  std::string stop_reason = {};  // empty: no stop was asked for
   bool checkpoint_asked = false;
-  // Trainer::save_checkpoint(), for hooks of fit().
+  // Implements Trainer::save_checkpoint() in hooks of fit().
   std::function<std::filesystem::path(const std::filesystem::path& path, bool weights_only)>
       save_checkpoint = {};
 };

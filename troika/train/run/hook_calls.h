@@ -1,4 +1,4 @@
-// The hooks of one call of the trainer, in the order in which they are called.
+// Calls the hooks of one call of the trainer, in order.
 #pragma once
 
 #include <exception>
@@ -12,8 +12,8 @@
 
 namespace troika::train {
 
-// Calls hooks of callbacks, then of the task. References must outlive this object; `profile` may
-// be null.
+// Calls a hook of all callbacks, then of the task. References must outlive this object. `profile`
+// may be null.
 class HookCalls {
  public:
   HookCalls(FitContext& context, const Callbacks& callbacks, observe::Profile* profile)
@@ -24,19 +24,19 @@ class HookCalls {
     hooks_.push_back({&context.task.hooks(), "[Task]", false});
   }
 
-  // `name` is the hook's.
+  // `name` is the hook's name in the profile.
   template <typename... Parameters, typename... Arguments>
   void call(const char* name, void (Hooks::*hook)(FitContext&, Parameters...),
             const Arguments&... arguments) const {
     for (const auto& one : hooks_) call_one(one, name, hook, arguments...);
   }
-  // Calls the hook of callbacks that monitor(), or of all others.
+  // Calls a hook of the callbacks that monitor(), or of all other objects.
   void call_those(bool that_monitor, const char* name, void (Hooks::*hook)(FitContext&)) const {
     for (const auto& one : hooks_) {
       if (one.monitors == that_monitor) call_one(one, name, hook);
     }
   }
-  // Tells the hooks of an exception of the trainer.
+  // Calls on_exception. Logs errors of the hooks themselves.
   void tell(const std::exception& problem) const {
     try {
       call("on_exception", &Hooks::on_exception, problem);

@@ -1,4 +1,4 @@
-// Calls that one rank makes for all, as Lightning's rank_zero_only and rank_zero_first.
+// Code that runs on rank 0 only or first, as Lightning's rank_zero_only and rank_zero_first.
 #pragma once
 
 #include <exception>
@@ -9,16 +9,16 @@
 
 namespace troika::train {
 
-// Calls `body` on rank 0 alone; the others go on at once. A collective in it would be called on one
-// rank only, which the group refuses or reports by its time-out.
+// Calls `body` on rank 0 only; other ranks continue at once. `body` must not call collectives: only
+// rank 0 would call them, and the group would refuse them or time out.
 template <typename Body>
 void rank_zero_only(const comm::Group& group, const Body& body) {
   if (group.rank() == 0) body();
 }
 
-// Calls `body` on rank 0, then on the others side by side, e.g. to fill a cache that they then
-// find. What it throws on rank 0 ends it on all: there as it is, on the others as Error(peer).
-// Called by all ranks; blocks.
+// Calls `body` on rank 0, and then on all other ranks at the same time, for example to fill a cache
+// on rank 0 that the others find. An error on rank 0 is rethrown there, and is Error(peer) on the
+// other ranks. Called by all ranks; blocks.
 template <typename Body>
 void rank_zero_first(const comm::Group& group, const Body& body) {
   std::exception_ptr problem;
@@ -33,7 +33,7 @@ void rank_zero_first(const comm::Group& group, const Body& body) {
   }
   message = group.broadcast_text(message, 0, "rank 0 first");
   if (!message.empty()) {
-    // Before all know, the end of rank 0 would be what they hear of.
+    // Waits until all ranks know the message. Otherwise they would see only that rank 0 has exited.
     try {
       group.barrier({.label = "rank 0 first"});
     } catch (const Error&) {

@@ -35,7 +35,7 @@ using Lock = std::shared_ptr<const void>;
 constexpr const char* kLockFile = ".lock";
 constexpr const char* kHandedDown = "TROIKA_RUN_FOLDER";
 
-// A job has one in Slurm and one in its launch; both stay when it is started again.
+// A job has an id in Slurm and an id of its launch. Both stay the same when it is restarted.
 struct JobId {
   std::string id;
   bool started_again = false;
@@ -57,7 +57,8 @@ std::vector<JobId> job_ids() {
   return ids;
 }
 
-// The first line of the lock file says who has it, the others are the ids of the holder's job.
+// The first line of the lock file names the holder; the other lines are the ids of the holder's
+// job.
 std::string lock_text() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {"this host"};
@@ -72,7 +73,7 @@ std::vector<std::string> lock_lines(const std::filesystem::path& folder) {
   return split(read_file(folder / kLockFile), '\n');
 }
 
-// Null while another run has it.
+// Returns null while another run holds the lock.
 Lock try_lock(const std::filesystem::path& folder) {
   make_folder(folder);
   const auto file = folder / kLockFile;
@@ -114,7 +115,7 @@ bool is_of_failure(const std::filesystem::path& summary) {
   try {
     return observe::read_summary(summary).status == "failed";
   } catch (const Error&) {
-    return false;  // somebody's all the same
+    return false;  // unreadable results are results too
   }
 }
 
@@ -134,12 +135,12 @@ bool has_results(const std::filesystem::path& folder) {
   });
 }
 
-// NAME is number 1, NAME-N is number N.
+// NAME has number 1, NAME-N has number N.
 std::string numbered(const std::string& name, int64_t number) {
   return number == 1 ? name : fmt::format("{}-{}", name, number);
 }
 
-// The names of the folders that are there, by number, the greatest first.
+// The names of the existing folders by number, greatest first.
 std::map<int64_t, std::string, std::greater<>> names_of(const TrainOptions& options) {
   std::map<int64_t, std::string, std::greater<>> names;
   const auto first = run_folder(options);
@@ -165,14 +166,14 @@ bool goes_on(const TrainOptions& options) {
   const auto found = checkpoint::find_checkpoint(checkpoints, from);
   if (!std::filesystem::is_directory(found)) return false;
   if (checkpoint::lies_in(found, checkpoints)) return true;
-  // The run may have saved it elsewhere.
+  // The run may have saved the checkpoint in another place.
   const auto id = id_of_logged_run(run_folder(options));
   if (id.empty()) return false;
   const checkpoint::CheckpointReader saved(found, /*rank=*/0);
   return saved.has(kRunId) && checkpoint::text_of(saved.read(kRunId)) == id;
 }
 
-// Takes the folder that this process's job had before it was started again, if there is one.
+// Takes the folder that this process's job had before its restart, if there is one.
 Lock claim_of_job(TrainOptions& options) {
   auto own = options;
   for (const auto& [number, name] : names_of(options)) {
@@ -183,7 +184,7 @@ Lock claim_of_job(TrainOptions& options) {
       return job.started_again && std::find(lines.begin(), lines.end(), job.id) != lines.end();
     });
     if (!is_own) continue;
-    // Another process of the job may have taken it.
+    // Another process of the job may hold the lock.
     auto lock = try_lock(run_folder(own));
     if (!lock) continue;
     options.run.name = name;
@@ -203,7 +204,7 @@ Lock claim_new(TrainOptions& options) {
     const auto folder = run_folder(options);
     if (has_results(folder)) continue;
     auto lock = try_lock(folder);
-    // A run that held the lock may have ended meanwhile.
+    // A run that held the lock may have ended in the meantime.
     if (!lock || has_results(folder)) continue;
     if (number > 1) {
       log::info(
@@ -235,7 +236,7 @@ bool is_handed_down(const TrainOptions& options) {
 
 RunFolder RunFolder::claim(TrainOptions& options, bool goes_on_when_started_again) {
   RunFolder result;
-  // They are of the run that run.name means before this run gets a name of its own.
+  // These weights belong to the run that run.name names before this run gets another name.
   auto& weights = options.weights.path;
   if (weights == "last" || weights == "best") {
     weights = run_folder(options) / "checkpoints" / weights;

@@ -1,4 +1,4 @@
-// The folder that a run writes to: which one it is, and that no other run writes there.
+// Chooses the folder of a run, and locks it against other runs.
 #pragma once
 
 #include <memory>
@@ -8,31 +8,33 @@
 
 namespace troika::train {
 
-// The claim of a process on a run's folder. It is a lock (flock) on `.lock` in the folder, held by
-// all copies of this object and released by the end of the process, however it ends.
+// Owns the lock (flock) of a run's folder, on `.lock` in the folder. The lock is shared by all
+// copies of this object and released at the latest by the exit of the process.
 class RunFolder {
  public:
-  // Decides where the run goes, creates the folder and locks it:
-  // - run.folder/run.name, if no run has left results there;
-  // - the same folder, if the run goes on: trainer.ckpt_path is "last", "best" or a checkpoint of
-  //   that run, wherever it is; and with run.overwrite;
-  // - else run.folder/run.name-N with a new N >= 2, which is logged.
+  // Chooses the folder of the run, creates it and locks it:
+  // - run.folder/run.name, if it has no results of a run;
+  // - the same folder, if the run resumes there (trainer.ckpt_path is "last", "best" or a
+  // checkpoint
+  //   of that run in any place) or with run.overwrite;
+  // - otherwise run.folder/run.name-N with a new N >= 2, which is logged.
   // With `goes_on_when_started_again`, a process that Slurm, torchrun or `troika launch` has
-  // started again takes the folder that its job had before, and goes on from the last checkpoint
-  // there, if it has saved one.
-  // Sets run.name, and trainer.ckpt_path where that changes, to what was decided; model.weights
-  // that is "last" or "best" becomes the path of that checkpoint of the run that was asked for.
-  // Removes what describes the state before this start (summary.json, trace.json, report.html). In
-  // a process that `troika train` has started, the folder is that of the parent, which holds the
-  // lock. Throws Error(usage) where run_folder() does, and where the folder to go on in is locked.
+  // restarted takes the earlier folder of its job, and resumes from the last checkpoint there if
+  // there is one.
+  //
+  // Sets run.name and trainer.ckpt_path to the choice. A weights.path of "last" or "best" becomes
+  // the path of that checkpoint of the run named by the original run.name. Removes summary.json,
+  // trace.json and report.html, which describe an earlier state. In a process that `troika train`
+  // has started, the folder is the parent's, and the parent holds the lock. Throws Error(usage) if
+  // run_folder() does, and if the folder to resume in is locked.
   static RunFolder claim(TrainOptions& options, bool goes_on_when_started_again);
 
-  // The same for the ranks of a group, which all call it and take rank 0's decision. Rank 0 holds
-  // the lock. Blocks.
+  // The same for the ranks of a group: all ranks call it and take rank 0's choice. Rank 0 holds the
+  // lock. Blocks.
   static RunFolder claim(TrainOptions& options, const comm::Group& group,
                          bool goes_on_when_started_again);
 
-  // From now on processes that this one starts take the folder of these options for claimed.
+  // Makes child processes treat the folder of these options as already claimed.
   static void hand_down(const TrainOptions& options);
 
  private:

@@ -51,7 +51,7 @@ double seconds(Milliseconds time) {
   return static_cast<double>(time.count()) / 1e3;
 }
 
-// A value that is not the default was asked for.
+// A non-default value counts as asked for.
 template <typename T>
 void require_made_with(const char* key, const T& wanted, const T& by_default, const T& made_with) {
   if (wanted == by_default || wanted == made_with) return;
@@ -62,8 +62,8 @@ void require_made_with(const char* key, const T& wanted, const T& by_default, co
                .hint = "make it with comm::world(train::world_options(options))"});
 }
 
-// Which folder the run gets is decided by its ranks after they have met. A launcher's folder is
-// world()'s choice.
+// The final name of the run's folder is not known yet: the ranks decide on it after they have
+// joined. A launcher's folder is left to world().
 std::filesystem::path flight_record_folder(const TrainOptions& options) {
   if (cluster::process_variable("TROIKA_FLIGHT_RECORD")) return {};
   return std::filesystem::path(options.run.folder) / "flight-records" / options.run.name;
@@ -86,7 +86,7 @@ comm::WorldOptions world_options(const TrainOptions& options) {
 void require_group_of(const TrainOptions& options, const comm::Group& group) {
   require_devices(options, group);
   require_nodes(options, group);
-  if (group.size() == 1) return;  // sends nothing
+  if (group.size() == 1) return;  // a single rank does not communicate
   const auto& comm = options.comm;
   const comm::CommOptions defaults;
   const auto& made = group.options();

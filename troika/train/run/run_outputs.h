@@ -1,4 +1,4 @@
-// Where the numbers of a run go: the loggers and the progress bar of rank 0.
+// Writes the numbers of a run to the loggers and the progress bar of rank 0.
 #pragma once
 
 #include <filesystem>
@@ -14,14 +14,14 @@ namespace troika::train {
 
 struct TrainOptions;
 
-// The id of the run whose logs are in the folder; empty where the folder does not say.
+// Returns the id of the run whose logs are in the folder; empty if unknown.
 std::string id_of_logged_run(const std::filesystem::path& folder);
 
-// On ranks other than 0 nothing happens.
+// Does nothing on ranks other than 0.
 class RunOutputs {
  public:
-  // Into `folder`. With `resumed`, rows of up to there stay; else the logs begin anew, and `run.id`
-  // beside them says that they are those of the run `id`.
+  // Writes logs into `folder`. With `resumed`, keeps rows up to that position. Otherwise starts the
+  // logs anew and stores the run's `id` in the file `run.id` beside them.
   RunOutputs(bool is_main, const std::filesystem::path& folder, const TrainOptions& options,
              const std::string& id, std::optional<observe::LogPosition> resumed);
 
@@ -29,7 +29,8 @@ class RunOutputs {
   void flush();
 
   void start_progress(const std::string& label, int64_t total, int64_t done);
-  // From now on, beside rate and loss; a name replaces its earlier value.
+  // Shows metrics beside rate and loss from now on. A new value of a name replaces the earlier
+  // value.
   void show(const observe::MetricValues& metrics);
   void advance(int64_t samples);
   // Adds the loss of an earlier micro-batch to the mean that the progress bar shows.

@@ -1,4 +1,4 @@
-// The plan of a run, told before it begins.
+// Describes a run before it begins.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,26 @@ struct RunPlan {
   std::string name;
   std::string model;  // its name in the zoo, or the module's class
   int64_t parameters = 0;
-  int64_t trainable = 0;  // of the parameters
+  int64_t trainable = 0;  // trainable parameters
   int64_t training_samples = 0;
   int64_t validation_samples = 0;
-  int64_t steps_made = 0;  // before a resume
-  int64_t steps = 0;       // of the whole run; 0: it ends by time
+  int64_t steps_made = 0;  // before resuming
+  int64_t steps = 0;       // of the whole run; 0: a time limit ends it
   int64_t steps_per_epoch = 0;
-  int64_t batch = 0;   // samples of a pass, over all ranks
-  int64_t passes = 1;  // of an optimizer step
+  int64_t batch = 0;   // samples of a micro-batch over all ranks
+  int64_t passes = 1;  // micro-batches of an optimizer step
   int ranks = 1;
   int nodes = 1;
   std::string backend;
   std::string device;
   std::string strategy;
   std::string precision;
-  int64_t predicted_bytes = 0;         // of a rank's tensors in training steps; 0: not predicted
-  std::string why_not_predicted = {};  // completes "not predicted ..."; empty: not told
+  int64_t predicted_bytes = 0;         // tensor bytes of a rank in training steps; 0: not predicted
+  std::string why_not_predicted = {};  // completes "not predicted ..."; empty: unknown
   std::string folder;
 };
 
-// A line for the name, and one for each of the rest, without a line break at the end.
+// Returns a line with the name and a line for each other field, without a final line break.
 std::string describe(const RunPlan& plan);
 
 }  // namespace troika::train

@@ -59,7 +59,7 @@ std::string describe(const observe::RunSummary& summary, const TrainOptions& opt
   if (metrics.contains(observe::kValidationAccuracy)) {
     line("validation accuracy", human_number(100 * summary.validation_accuracy, 2) + " %");
   }
-  size_t more = 0;  // statistics of every parameter would be too long a list
+  size_t more = 0;  // statistics of every parameter would make too long a list
   for (const auto& [name, value] : metrics) {
     if (name == observe::kValidationLoss || name == observe::kValidationAccuracy ||
         name.starts_with("train/")) {

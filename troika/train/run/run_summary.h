@@ -1,4 +1,4 @@
-// The summary of a run, and the text that a run or an evaluation prints at its end.
+// Makes the summary of a run, and the text printed at the end of a run or an evaluation.
 #pragma once
 
 #include <filesystem>
@@ -15,16 +15,17 @@ class Group;
 
 namespace troika::train {
 
-// The summary of a run before its first step: name, status, ranks, LibTorch's version and folder.
+// Returns the summary of a run before its first step: name, status, ranks, LibTorch's version and
+// folder.
 observe::RunSummary empty_summary(const TrainOptions& options, const comm::Group& group,
                                   const std::filesystem::path& folder, const std::string& status);
 
-// A line for the name, and one for each of the rest, without a line break at the end; nothing that
-// was not computed. `options` are those of the run: they say how to go on with one that was
-// stopped, by `troika train` where model and data have names in them, else from the program.
+// Returns a line with the name and a line for each other computed value, without a final line
+// break. `options` are the run's: for a stopped run, the text says how to resume, with `troika
+// train` if the options name the model and the data, otherwise from the program.
 std::string describe(const observe::RunSummary& summary, const TrainOptions& options);
 
-// The same for a validation or test: a line for the mode, and one for each metric.
+// The same for a validation or test: a line with the mode, and a line for each metric.
 std::string describe(RunMode mode, const observe::MetricValues& metrics);
 
 }  // namespace troika::train

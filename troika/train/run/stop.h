@@ -1,4 +1,4 @@
-// The request to save and end, as all ranks agree on it between passes.
+// Lets all ranks agree, between micro-batches, on a request to save and end.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,28 @@
 
 namespace troika::train {
 
-// Asked on every rank, also with different answers: the greatest counts.
+// Asked on every rank. If the answers differ, the greatest counts.
 using StopQuestion = std::function<cluster::StopRequest()>;
 
-// Ranks agree by an all-reduce of a few numbers, about once a second, and at each pass where one
-// takes longer: how many passes lie between is a function of what was reduced, so the same on all
-// ranks. Batches of an evaluation take other times than passes, and are counted apart.
+// Ranks agree by an all-reduce of a few numbers, about once a second, or after each micro-batch if
+// it takes longer than that. The number of micro-batches in between follows from the all-reduced
+// times, so it is the same on all ranks. Batches of an evaluation take different times and are
+// counted separately.
 class Stop {
  public:
-  // With `keeps_time` ranks agree on the time also where there is no question.
+  // With `keeps_time`, ranks agree on the time even if there is no question.
   Stop(comm::Group group, StopQuestion question, bool keeps_time)
       : group_(std::move(group)), question_(std::move(question)), keeps_time_(keeps_time) {}
 
-  // Once after each pass, on all ranks; whether to end. `seconds` is this rank's time.
+  // Called once after each micro-batch on all ranks. Returns whether to end. `seconds` is this
+  // rank's duration of the run.
   bool after_pass(double seconds) { return agree(passes_, seconds); }
-  // The same between the batches of an evaluation, after begin_evaluation(): also on ranks that
-  // have fewer batches, as often as on the others.
+  // The same between the batches of an evaluation, after begin_evaluation(). All ranks must call it
+  // equally often, including ranks with fewer batches.
   void begin_evaluation() { batches_ = {}; }
   bool after_batch(double seconds) { return agree(batches_, seconds); }
   cluster::StopRequest asked() const { return asked_; }
-  // The latest time of all ranks when they last agreed: the same on all.
+  // The greatest `seconds` of all ranks at the latest agreement; the same on all ranks.
   double seconds() const { return seconds_; }
 
  private:

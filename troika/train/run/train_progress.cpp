@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::string_view kMetric = "loops.metrics.";
 
-// Calls `integer(name, field)` or `number(name, field)` for every field that all ranks share.
+// Calls `integer(name, field)` or `number(name, field)` for each field that is the same on all
+// ranks.
 template <typename L, typename Integer, typename Number>
 void for_each_field(L& loops, Integer integer, Number number) {
   integer("loops.epoch", loops.epoch);
