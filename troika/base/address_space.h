@@ -1,4 +1,4 @@
-// Addresses that take memory only where they are written to.
+// Reserves address ranges whose pages take memory only once they are written to.
 #pragma once
 
 #include <atomic>
@@ -10,16 +10,16 @@
 
 namespace troika::memory {
 
-// Any thread may call it.
+// Its functions may be called from any thread.
 class AddressSpace {
  public:
-  // At least so many bytes, at the start of a page: zeros. They may be more than the machine has.
-  // Throws Error(failure) where the system has no addresses left (a process has 128 TiB on x86-64).
+  // Reserves at least `bytes` bytes of zeros, aligned to a page. May exceed the machine's memory.
+  // Throws Error(failure) when the address space is exhausted (128 TiB per process on x86-64).
   void* take(size_t bytes);
-  // Gives back what take() gave, and says how many bytes that were; nothing, and does nothing, for
-  // other memory.
+  // Releases a range that take() returned and returns its size in bytes. For any other pointer,
+  // does nothing and returns nullopt.
   std::optional<int64_t> give_back(void* start);
-  // Taken and not given back.
+  // Bytes that were taken and not yet given back.
   int64_t bytes() const { return bytes_; }
 
  private:

@@ -29,7 +29,7 @@ std::string kernel() {
   return ::uname(&system) == 0 ? system.release : "unknown";
 }
 
-// Words, of which each ends with a zero byte.
+// The arguments of this process. The file terminates each with a zero byte.
 std::vector<std::string> command_line() {
   auto words = split(read_file("/proc/self/cmdline"), '\0');
   if (!words.empty() && words.back().empty()) words.pop_back();

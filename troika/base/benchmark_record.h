@@ -1,4 +1,4 @@
-// The results of a benchmark, in the format that bench/compare reads (docs/benchmarks.md).
+// The results of a benchmark, in the JSON format that bench/compare reads (docs/benchmarks.md).
 #pragma once
 
 #include <cstdint>
@@ -9,30 +9,31 @@
 
 namespace troika {
 
-// The median of samples and the bounds that hold the true one with 95 % confidence: order
-// statistics, whatever the distribution (Hahn and Meeker, Statistical Intervals, 5.2). Of fewer
-// than six samples the bounds are the least and the greatest.
+// The median of samples and its 95 % confidence bounds. The bounds are order statistics, valid for
+// any distribution (Hahn and Meeker, Statistical Intervals, 5.2). For fewer than six samples they
+// are the minimum and the maximum.
 struct Spread {
   double median = 0, low = 0, high = 0;
   int64_t samples = 0;
 };
-// Throws CheckError without samples.
+// Throws CheckError when `samples` is empty.
 Spread spread_of(std::vector<double> samples);
 
 enum class Better { lower, higher };
 
 class BenchmarkRecord {
  public:
-  // `versions` are those of the libraries that it has measured, by name. The date, the machine and
-  // the command line of this process are added.
+  // `versions` maps the names of the measured libraries to their versions. The constructor adds the
+  // date, the machine and the command line of this process.
   BenchmarkRecord(std::string name, std::map<std::string, std::string> versions);
 
-  // `what` names the quantity among those of this benchmark, and stays the same from one version of
-  // the program to the next. `details` is an object for readers; bench/compare does not look at it.
+  // `what` names the measured quantity. The name must be unique in this benchmark and must not
+  // change between versions of the program. `details` is a JSON object for human readers;
+  // bench/compare ignores it.
   void add(std::string what, std::string unit, Better better, const Spread& spread,
            const nlohmann::json& details);
   void add(std::string what, std::string unit, Better better, std::vector<double> samples);
-  // JSON that ends with a newline.
+  // Returns the record as JSON that ends with a newline.
   std::string to_json() const;
 
  private:
@@ -48,7 +49,7 @@ class BenchmarkRecord {
   std::vector<Row> rows_;
 };
 
-// "AMD EPYC (family 25, model 17)"; "unknown" where the system does not tell.
+// Returns the CPU model, e.g. "AMD EPYC (family 25, model 17)", or "unknown".
 std::string cpu_model();
 
 }  // namespace troika

@@ -1,4 +1,5 @@
-// Picks the widest of a kernel's versions (troika_kernels() in CMake) that this processor has.
+// Selects the version of a kernel with the widest SIMD instructions that this processor supports.
+// troika_kernels() in CMake compiles the versions.
 #pragma once
 
 namespace troika {
@@ -14,7 +15,7 @@ Kernel* best_kernel(Kernel* baseline, Kernel* avx2, Kernel* avx512) {
 }
 #define TROIKA_BEST_KERNEL(baseline, avx2, avx512) ::troika::best_kernel(baseline, avx2, avx512)
 #else
-// Without the versions, nobody names them.
+// Only the baseline version was compiled, so the macro must not name the others.
 #define TROIKA_BEST_KERNEL(baseline, avx2, avx512) (baseline)
 #endif
 

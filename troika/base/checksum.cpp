@@ -37,8 +37,8 @@ Kernel best_kernel() {
 
 }  // namespace
 
-// Eight bytes at a time (Kounavis and Berry 2005, "A Systematic Approach to Building High
-// Performance Software-based CRC Generators").
+// Processes eight bytes per iteration (Kounavis and Berry 2005, "A Systematic Approach to Building
+// High Performance Software-based CRC Generators").
 uint32_t by_table(uint32_t state, const char* bytes, size_t size) {
   for (; size >= 8; bytes += 8, size -= 8) {
     const uint64_t word = load_word(bytes) ^ state;
@@ -58,7 +58,7 @@ uint32_t crc32c(std::string_view bytes, uint32_t before) {
   return ~kernel(~before, bytes.data(), bytes.size());
 }
 
-// Independent lanes, so that their multiplications overlap: as fast as memory is read.
+// The lanes are independent, so their multiplications overlap and the speed is limited by memory.
 uint64_t fingerprint(std::string_view bytes) {
   constexpr size_t kLanes = 8;
   constexpr size_t kBlock = kLanes * sizeof(uint64_t);

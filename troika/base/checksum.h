@@ -6,19 +6,21 @@
 
 namespace troika {
 
-// CRC-32C (Castagnoli polynomial, RFC 3720 appendix B.4) of `bytes`, going on from the checksum
-// `before` of the bytes in front of them. Checkpoints and TFRecord files carry it; zlib has only
-// the other CRC-32. Uses the processor's own instruction where there is one.
+// Returns the CRC-32C (Castagnoli polynomial, RFC 3720 appendix B.4) of `bytes`. `before` is the
+// CRC-32C of the preceding bytes, for checksums over several pieces. Used by checkpoints and
+// TFRecord files; zlib only provides the other CRC-32. Uses the processor's CRC instruction where
+// it has one.
 uint32_t crc32c(std::string_view bytes, uint32_t before = 0);
 
-// Rotated and offset as TFRecord stores it, so that a checksum of data with checksums stays useful.
+// Rotates and offsets a CRC as TFRecord stores it. Masking keeps a CRC over data that contains CRCs
+// meaningful.
 constexpr uint32_t masked_crc(uint32_t crc) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-// 64 bits that are equal for equal bytes, and for other bytes with a probability of 2^-64; not
-// against somebody who looks for bytes with equal ones. They are the same on all machines of one
-// byte order.
+// Returns a 64-bit fingerprint: equal for equal bytes; different bytes collide with probability
+// 2^-64. Not cryptographic: collisions can be constructed. The result is the same on all
+// little-endian machines; Troika does not support others.
 uint64_t fingerprint(std::string_view bytes);
 
 }  // namespace troika

@@ -1,4 +1,4 @@
-// Time on this machine: deadlines and stop watches over the steady clock.
+// Deadlines and stopwatches on this machine's steady clock.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using Milliseconds = std::chrono::milliseconds;
 // A point in time by which a blocking call must return.
 class Deadline {
  public:
-  // A span too long for the clock ends at the clock's end.
+  // The deadline `span` from now. Limited to the clock's maximum.
   template <typename Rep, typename Period>
   static Deadline after(std::chrono::duration<Rep, Period> span) {
     const auto now = Clock::now();
@@ -22,7 +22,8 @@ class Deadline {
   }
 
   bool passed() const { return Clock::now() >= at_; }
-  // Time left, never negative; what poll() and condition variables want.
+  // The remaining time, rounded up to milliseconds; 0 after the deadline. Suits poll() and
+  // condition variables.
   Milliseconds left() const {
     return std::max(Milliseconds(0), std::chrono::ceil<Milliseconds>(at_ - Clock::now()));
   }

@@ -57,7 +57,7 @@ std::string show(const Value& value) {
           return fmt::format("[{}]", fmt::join(v, ", "));
         } else if constexpr (std::is_same_v<T, double>) {
           std::string text = fmt::format("{}", v);
-          // TOML tells integers and floats apart by their spelling.
+          // TOML distinguishes integers and floats by their spelling.
           if (text.find_first_of(".en") == std::string::npos) text += ".0";
           return text;
         } else {
@@ -132,7 +132,7 @@ std::optional<T> from_toml(const toml::node& node) {
   }
 }
 
-// 1 and 1.0 stay apart.
+// Keeps the spelling: 1 and 1.0 give different texts.
 std::optional<std::string> number_as_text(const toml::node& node) {
   if (const auto integer = node.value_exact<int64_t>()) return show(Value(*integer));
   if (const auto real = node.value_exact<double>()) return show(Value(*real));
@@ -154,7 +154,8 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// For a text, or the first of a list, that is none of the names; nothing when there is none.
+// Suggests a name for a string, or for a list's first entry, that is not in rule.names. Empty if
+// there is nothing to suggest.
 std::string nearest_name(const Value& value, const Rule& rule) {
   const auto& names = rule.names;
   const auto* list = std::get_if<std::vector<std::string>>(&value);
@@ -169,8 +170,8 @@ std::string nearest_name(const Value& value, const Rule& rule) {
   return fmt::format("did you mean {}?", meant_name(*text, names, rule.known_as));
 }
 
-// The file in the same folder whose name is most like that of `file`; empty: there is none of its
-// kind.
+// Returns the TOML file in the same folder whose name is nearest to that of `file`; empty if there
+// is none.
 std::string nearest_file(const std::filesystem::path& file) {
   const auto folder = file.parent_path();
   std::vector<std::string> names;
@@ -350,7 +351,7 @@ std::vector<Table::Setting> Table::changed() const {
   std::vector<Setting> settings;
   for (const auto& row : rows_) {
     auto value = show(value_of(row)), initial = show(row.initial);
-    if (value == initial) continue;  // as texts, in which NaN equals NaN
+    if (value == initial) continue;  // compared as text, where NaN equals NaN
     settings.push_back({row.key, std::move(value), std::move(initial), row.help});
   }
   return settings;

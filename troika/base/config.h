@@ -1,8 +1,9 @@
-// The typed table of options: one row drives parsing, defaults, validation, help and docs.
+// The typed table of options. One row drives parsing, defaults, validation, help and docs.
 //
-// A row binds a key `section.name` to a variable of the caller, whose value at that moment is the
-// default. Files are TOML with one level of sections; the command line overrides them with
-// `--section.name=value`. A text `name:argument` may stand in a file as `{name = "argument"}` too.
+// A row binds a key `section.name` to a variable of the caller. The variable's value when the row
+// is added is the default. Files are TOML with one level of sections. The command line overrides
+// files with `--section.name=value`. Files may also write a string `name:argument` as
+// `{name = "argument"}`.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,17 @@ namespace troika::config {
 using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                            std::vector<int64_t>>;
 
-// A condition on a value beyond its type. `text` completes "expected ...".
+// A condition on a value beyond its type. `text` completes an error's "expected ...".
 struct Rule {
   std::string text;
   std::function<bool(const Value&)> holds;
-  std::vector<std::string> names = {};  // of a text or a list: all there are, to name the nearest
-  std::map<std::string, std::string> known_as = {};  // what other programs call some of the names
-  // For a text: files may give it as a number too, which keeps its form (1 or 1.0).
+  // For a string or a list of strings: all allowed names, to suggest the nearest.
+  std::vector<std::string> names = {};
+  // Maps other programs' spellings to entries of `names`, for suggestions.
+  std::map<std::string, std::string> known_as = {};
+  // For a string: a file may also give a number, whose spelling is kept (1 or 1.0).
   bool takes_numbers = false;
-  // For an integer: true and false mean 1 and 0.
+  // For an integer: true and false are accepted as 1 and 0.
   bool takes_flags = false;
 };
 
@@ -39,55 +42,58 @@ Rule between(int64_t low, int64_t high);      // low <= value <= high
 Rule between(double low, double high);        // low <= value <= high
 Rule from_to_below(double low, double high);  // low <= value < high
 Rule above_to(double low, double high);       // low < value <= high
-// From `low` to a thousand million. Beyond that a slip is likelier than a wish, and sums of counts
-// would overflow.
+// An integer from `low` to 10^9. Larger values are likely mistakes and could overflow sums of
+// counts.
 Rule count_from(int64_t low);
-// The same from 0 on, which may be given as true (1) and false (0), too.
+// Like count_from(0), but also accepts true (1) and false (0).
 Rule count_or_flag();
-// For a text, which is looked at where what it is a share of is known.
+// For a string that is a number ("10") or a share ("0.1"). The caller checks the value where the
+// total is known.
 Rule number_or_share();
-// `known_as`: other programs' spellings, in lower case, with the name here that an error hints at.
+// For a string that must be one of `names`. `known_as` maps other programs' spellings, in lower
+// case, to the name that an error suggests.
 Rule one_of(std::vector<std::string> names, std::map<std::string, std::string> known_as = {});
-// The same, or empty.
+// Like one_of(), but also accepts the empty string.
 Rule one_of_or_none(std::vector<std::string> names);
-// The name that an error hints at for `text`, which is none of them: the one that `known_as` has
-// for it, or the nearest.
+// The name that an error suggests for the unknown `text`: its entry in `known_as`, or else the
+// nearest of `names`.
 std::string meant_name(const std::string& text, const std::vector<std::string>& names,
                        const std::map<std::string, std::string>& known_as);
-// For a list: of these names any number, each at most once.
+// For a list of strings: any subset of `names`, without repetition.
 Rule some_of(std::vector<std::string> names);
 
 class Table {
  public:
-  // `variable` must outlive the table; T is an alternative of Value. A default need not satisfy its
-  // rule: rules hold for what a user sets.
+  // Adds a row. `variable` must outlive the table; T is an alternative of Value. The default may
+  // break the rule: rules apply only to values that a user sets.
   template <typename T>
   void add(std::string key, T* variable, std::string help, Rule rule = {}) {
     add_row({std::move(key), variable, Value(*variable), std::move(help), std::move(rule)});
   }
 
-  // Another name that sets `key`, which has been added. No text of this table has it.
+  // Adds a second name for `key`, which must exist. Files and the command line accept the alias;
+  // to_toml() and to_markdown() do not list it.
   void add_alias(std::string alias, std::string key);
-  // A name that other programs have for `key`, without a section, in lower case with `_` between
-  // words ("learning_rate"): errors hint at `key` for it.
+  // Records another program's name for `key`, without a section, in lower case with `_` between
+  // words ("learning_rate"). An error about this name suggests `key`.
   void add_known_as(std::string name, std::string key);
 
-  // Each throws Error(room `config`, usage) for an unknown key (naming the nearest known one), a
-  // wrong type or a broken rule; errors from a file name its line.
+  // load(), parse(), set() and set_argument() throw Error(config, usage) for an unknown key (naming
+  // the nearest one), a wrong type or a broken rule. Errors about a file name the line.
   void load(const std::filesystem::path& toml_file);
   void parse(std::string_view toml, std::string_view name);
-  // A value as typed on a command line; lists are separated by commas.
+  // Sets a value from command-line text. List items are separated by commas.
   void set(std::string_view key, std::string_view text);
-  // One argument `--section.name=value`.
+  // Parses one argument `--section.name=value`.
   void set_argument(std::string_view argument);
 
-  // For values that a program has set: throws as set() does where one that is not that of
-  // `defaults` breaks its rule.
+  // Checks values that a program set directly. Throws as set() does when a value differs from that
+  // in `defaults` and breaks its rule.
   void check(const Table& defaults) const;
 
-  // The present values as TOML that `parse` reads back, each row with its help as a comment.
+  // Returns the current values as TOML that parse() accepts, each with its help as a comment.
   std::string to_toml() const;
-  // The rows that no longer have their default, in their order. Values are texts as in TOML.
+  // Returns the rows whose value differs from the default, in order. Values are formatted as TOML.
   struct Setting {
     std::string key;
     std::string value;
@@ -95,12 +101,13 @@ class Table {
     std::string help;
   };
   std::vector<Setting> changed() const;
-  // A table of all options with type, default and meaning, a section each.
+  // Returns Markdown tables, one per section, of all options with default, type and meaning.
   std::string to_markdown() const;
-  // The key that an error hints at for `typed`, whatever its section: that which other programs
-  // call so, or empty.
+  // Returns the key that add_known_as() recorded for the name part of `typed`; its section is
+  // ignored. Empty if there is none.
   std::string known_key(std::string_view typed) const;
-  // The keys in their order, each with the values that it can only have; none where it has others.
+  // Returns every key, in order, with the list of its allowed values. The list is empty for a key
+  // without a fixed set of values.
   std::vector<std::pair<std::string, std::vector<std::string>>> choices() const;
 
  private:

@@ -1,4 +1,4 @@
-// The rules for values of options.
+// The rules for option values.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

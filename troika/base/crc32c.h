@@ -1,4 +1,4 @@
-// The loops behind crc32c(). They work on the CRC's register, which is the complement of the
+// The loops behind crc32c(). They operate on the CRC register, the bitwise complement of the
 // checksum.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace troika::crc {
 
-// Each returns the register after `size` bytes.
+// All three return the register after `size` bytes.
 uint32_t by_table(uint32_t state, const char* bytes, size_t size);
-// Where the processor has SSE4.2, or ARMv8's CRC32 extension.
+// Require SSE4.2 and ARMv8's CRC32 extension, respectively.
 uint32_t by_sse42(uint32_t state, const char* bytes, size_t size);
 uint32_t by_armv8(uint32_t state, const char* bytes, size_t size);
 
@@ -19,7 +19,7 @@ inline constexpr uint32_t kReversedPolynomial = 0x82f63b78;
 
 using Table = std::array<uint32_t, 256>;
 
-// Row k is the effect of a byte that k others follow.
+// Table k maps a byte value to its effect on the register when k bytes follow.
 constexpr std::array<Table, 8> make_byte_tables() {
   std::array<Table, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -36,15 +36,15 @@ constexpr std::array<Table, 8> make_byte_tables() {
   return tables;
 }
 
-// The instruction takes three cycles but may begin in each: three independent streams of this many
-// bytes, a power of two, keep it busy. The streams are so short that the processor's prefetcher
-// takes the three together for one sequential read.
+// The CRC instruction has a latency of three cycles and a throughput of one per cycle. Three
+// independent streams of this many bytes (a power of two) hide the latency. The streams are short
+// enough for the hardware prefetcher to treat them as one sequential read.
 inline constexpr size_t kStreamBytes = 256;
 
-// Row k is the effect of byte k of the register, from the lowest, after kStreamBytes zeros. A
-// register's change over zeros is linear over GF(2), so 2n zeros are the square of n zeros.
+// Table k maps byte k of the register (lowest first) to its effect after kStreamBytes zero bytes.
+// Appending zeros is linear over GF(2), so the matrix for 2n zeros is the square of that for n.
 constexpr std::array<Table, 4> make_stream_tables() {
-  using Matrix = std::array<uint32_t, 32>;  // the register after each single bit
+  using Matrix = std::array<uint32_t, 32>;  // column k: the register for input bit k
   const auto times = [](const Matrix& matrix, uint32_t state) {
     uint32_t sum = 0;
     for (size_t bit = 0; state != 0; ++bit, state >>= 1) sum ^= state & 1 ? matrix[bit] : 0;
@@ -83,7 +83,7 @@ inline uint64_t load_word(const char* bytes) {
   return word;
 }
 
-// With an instruction that takes a word of 8 bytes, or one byte: Instruction::add(state, value).
+// Instruction::add(state, value) must process a word of 8 bytes or a single byte.
 template <typename Instruction>
 uint32_t by_instruction(uint32_t state, const char* bytes, size_t size) {
   constexpr size_t kWord = sizeof(uint64_t);

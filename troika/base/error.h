@@ -1,6 +1,6 @@
-// Errors of the user: what went wrong, what was got and expected, and what to do about it.
+// User-facing errors: what went wrong, the actual and the expected value, and a hint.
 //
-// Errors of the programmer are TROIKA_CHECK; the library never calls exit().
+// Programming errors are reported by TROIKA_CHECK. The library never calls exit().
 #pragma once
 
 #include <stdexcept>
@@ -9,15 +9,15 @@
 
 namespace troika {
 
-// The kind of an error, which a process that ends with it tells its launcher by its exit code.
+// The kind of an error. A failed process reports the kind to its launcher as its exit code.
 enum class ErrorKind : int {
-  failure = 1,  // anything else: a bug, a full disk, memory
-  usage = 2,    // configuration, command line, environment or input data: a retry cannot help
-  peer = 3,     // another rank failed or left; that rank has the cause
+  failure = 1,  // any other error: a bug, a full disk, out of memory
+  usage = 2,    // configuration, command line, environment or input data: retrying cannot help
+  peer = 3,     // another rank failed or left; its own error has the cause
   timeout = 4,  // a deadline passed
 };
 
-// The parts of a message. Only `what` must be set; `got` and `expected` are printed as a pair.
+// The parts of a message. Only `what` is required.
 struct ErrorText {
   std::string what;
   std::string got = {};
@@ -25,7 +25,7 @@ struct ErrorText {
   std::string hint = {};
 };
 
-// Prints as `[room] what; got X, expected Y (hint)`.
+// what() has the form `[room] what; got X, expected Y (hint)`.
 class Error : public std::runtime_error {
  public:
   Error(std::string_view room, ErrorKind kind, const ErrorText& text);
@@ -36,13 +36,13 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// A broken promise of the calling code, with the place in the source.
+// A precondition that the calling code broke. The message has the source location.
 class CheckError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-// The exit code for an exception: the kind of an Error, else ErrorKind::failure.
+// Returns the exit code for an exception: the kind of an Error, otherwise ErrorKind::failure.
 int exit_code(const std::exception& error);
 
 namespace detail {

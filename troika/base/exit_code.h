@@ -1,4 +1,4 @@
-// How Troika's programs end. A process killed by a signal counts as 128 + signal.
+// Exit codes of Troika's programs. A process killed by a signal counts as 128 + signal.
 #pragma once
 
 #include "troika/base/error.h"
@@ -11,8 +11,8 @@ enum class ExitCode : int {
   usage = static_cast<int>(ErrorKind::usage),
   peer = static_cast<int>(ErrorKind::peer),
   timeout = static_cast<int>(ErrorKind::timeout),
-  requeued = 5,          // asked to end: saved, and the job is in the queue again
-  stopped = 6,           // asked to end: saved, and that is all
+  requeued = 5,          // ended on request after saving; the job was requeued
+  stopped = 6,           // ended on request after saving; the job was not requeued
   not_executable = 127,  // the launcher cannot execute the program, as in a shell
 };
 

@@ -30,7 +30,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-// Whether users other than this one and root can put names into the folder.
+// Whether users other than this one and root can create files in the folder.
 bool is_open_to_others(const struct stat& folder) {
   const bool is_others = folder.st_uid != ::geteuid() && folder.st_uid != 0;
   return is_others || (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0;
@@ -50,14 +50,14 @@ struct stat status_of(int fd, const std::filesystem::path& path) {
                .hint = "remove it, or choose a folder that only you can write into"});
 }
 
-// Throws Error where another user may have chosen which file this is.
+// Throws Error if another user may have planted this file.
 void require_own(const struct stat& file, const std::filesystem::path& path) {
   if (!S_ISREG(file.st_mode)) refuse(path, "no regular file");
   if (file.st_uid != ::geteuid()) refuse(path, fmt::format("a file of user {}", file.st_uid));
   if (file.st_nlink != 1) refuse(path, fmt::format("a file with {} names", file.st_nlink));
 }
 
-// A descriptor that an exception closes.
+// Owns a descriptor, for exception safety.
 class OpenDescriptor {
  public:
   explicit OpenDescriptor(int fd) : fd_(fd) {}
@@ -74,14 +74,15 @@ class OpenDescriptor {
   int fd_;
 };
 
-// For a folder that other users can write into, as File's constructor says; -1 with errno.
+// Opens a file in a folder that other users can write into, as described at File's constructor.
+// Returns -1 and sets errno on failure.
 int open_among_others(int folder, const std::filesystem::path& path, int flags) {
   const auto name = path.filename();
   if (flags & O_CREAT) {
     const int created = ::openat(folder, name.c_str(), flags | O_EXCL, kFileMode);
     if (created >= 0 || errno != EEXIST || (flags & O_EXCL)) return created;
   }
-  // O_NONBLOCK: opening a pipe must not wait for its other end.
+  // O_NONBLOCK: opening a FIFO must not block until its other end is open.
   const int kept = (flags & ~(O_CREAT | O_TRUNC)) | O_NOFOLLOW | O_NONBLOCK;
   OpenDescriptor file(::openat(folder, name.c_str(), kept));
   if (file.get() < 0 && errno == ELOOP) refuse(path, "a symbolic link");
@@ -94,7 +95,7 @@ int open_among_others(int folder, const std::filesystem::path& path, int flags) 
 int open_file(const std::filesystem::path& path, int flags) {
   flags |= O_CLOEXEC;
   if ((flags & (O_ACCMODE | O_CREAT)) == O_RDONLY) return ::open(path.c_str(), flags);
-  // The folder that is checked is the one written into, even if its path is renamed meanwhile.
+  // Opens relative to the checked folder, so that renaming the path meanwhile has no effect.
   const OpenDescriptor folder(::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) return -1;
   if (is_open_to_others(status_of(folder.get(), path))) {
@@ -164,12 +165,12 @@ void File::truncate(int64_t size) const {
 }
 
 void File::reserve(int64_t bytes) const {
-  // A file system that cannot is no fault, and one that is full says so when it is written to.
+  // Errors are ignored: the file system may not support it, and a full disk is reported by write().
   if (bytes > 0) ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes);
 }
 
 void File::start_sync() const {
-  // A file system that cannot leaves all of it to sync(), which also reports errors.
+  // Errors are ignored: sync() writes whatever this call did not, and reports errors.
   ::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 

@@ -1,4 +1,4 @@
-// Files that are either whole or not there.
+// File access with checked errors, and files that appear whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace troika {
 
-// An open file. Every failure is an Error (room `base`) naming the path and the system's reason;
-// what write() was given is with the system when it returns, so it survives a kill of this process.
+// An open file. Every failure throws Error (room `base`) with the path and the system's reason.
+// When write() returns, the kernel has the data, so it survives a kill of this process.
 class File {
  public:
-  // `flags` as open(2) takes them. In a folder that other users can write into (its owner is
-  // neither this user nor root, or its group or everybody may write), a file is opened for writing
-  // only if it is new, or a regular file of this user with one name: a link, or a file that
-  // somebody else put there, is an Error(usage), and what it leads to is not touched.
+  // `flags` are those of open(2). A shared folder is one that other users can write into: its owner
+  // is neither this user nor root, or its group or everybody has write permission. In a shared
+  // folder, a file opened for writing must be new, or a regular file of this user with one hard
+  // link. Otherwise (a link, or another user's file) throws Error(usage) and does not touch the
+  // link's target.
   File(std::filesystem::path path, int flags);
   ~File();
   File(File&& other) noexcept;
@@ -26,16 +27,17 @@ class File {
   const std::filesystem::path& path() const { return path_; }
   int64_t size() const;
   void write(std::string_view content) const;
-  // Writes at this offset from the start, whatever was written before.
+  // Writes at `offset` from the start of the file. Does not move the position of write().
   void write_at(int64_t offset, std::string_view content) const;
-  // Fills the whole buffer; a file that ends earlier is an Error.
+  // Fills the whole buffer. Throws Error if the file ends earlier.
   void read_at(int64_t offset, std::span<char> buffer) const;
   void truncate(int64_t size) const;
-  // Has the file system set this many bytes aside at once, where it can: they are written faster.
+  // Asks the file system to allocate this many bytes now, which makes later writes faster. Does
+  // nothing where the file system cannot.
   void reserve(int64_t bytes) const;
-  // Has the system begin to write what it was given to the disk: sync() then has less to wait for.
+  // Starts writing the file's dirty pages to disk without waiting, so that sync() waits less.
   void start_sync() const;
-  // Waits until all that was written is on the disk.
+  // Blocks until all written data is on disk.
   void sync() const;
 
  private:
@@ -43,36 +45,38 @@ class File {
   int fd_;
 };
 
-// Throws Error(room `base`) naming the path and the system's reason.
+// Returns the whole content. Throws Error(room `base`) with the path and the system's reason.
 std::string read_file(const std::filesystem::path& path);
 
-// Creates a file with a random name beside `path`, writes and syncs it, renames it over `path` and
-// syncs the folder: a reader or a crash at any instant finds the old content or the new one, never
-// a part. A link at `path` is replaced, not followed. Creates missing parent folders.
+// Writes and syncs a temporary file beside `path`, renames it over `path` and syncs the folder. A
+// reader, or a crash at any time, sees either the old or the new content, never a part. Replaces a
+// link at `path` instead of following it. Creates missing parent folders.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// The same for content made in pieces, which need not fit in memory together: `produce` writes
-// them. When it throws, nothing has changed.
+// Like the function above, for content written in pieces by `produce`. If `produce` throws, nothing
+// has changed.
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const File&)>& produce);
 
-// The same for a file of a folder that is made as a whole: creates `path`, which must not exist,
-// and syncs it. The caller makes the folder, syncs it, and renames it when all its files are there.
+// Creates `path`, which must not exist, and syncs it. For a folder that must appear as a whole: the
+// caller creates the folder, syncs it and renames it once all of its files are written. If
+// `produce` throws, the file is removed.
 void write_new_file(const std::filesystem::path& path,
                     const std::function<void(const File&)>& produce);
 
-// Makes the folder and its parents; throws Error when it cannot.
+// Creates the folder and its parents. Throws Error on failure.
 void make_folder(const std::filesystem::path& path);
 
-// The same, but where other users can write into the parent folder (see File), a folder that is
-// made gets mode 0700, and one that is there must be this user's or root's, and no link: Error
-// (usage).
+// Like make_folder(), but safe in a parent folder that other users can write into (see File). There
+// a new folder gets mode 0700, and an existing one must belong to this user or root and must not be
+// a link; otherwise throws Error(usage).
 void make_own_folder(const std::filesystem::path& path);
 
-// 32 hexadecimal digits from the system's source of random numbers, for a name nobody can guess.
+// Returns 32 random hexadecimal digits from the system's generator, for a name that cannot be
+// guessed.
 std::string random_name();
 
-// Flushes what was written under `path` (a file or a folder) to the disk.
+// Syncs `path` (a file or a folder) to disk.
 void sync_path(const std::filesystem::path& path);
 
 }  // namespace troika

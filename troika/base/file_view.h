@@ -1,4 +1,4 @@
-// The content of a file, as memory of the system that all processes which read it share.
+// A read-only memory map of a file. Its pages are in the page cache, shared by all processes.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace troika {
 
-// Maps a file for reading: its pages are read when they are touched, and the system may drop them
-// again. The file must not become shorter while this object lives: touching what it has lost ends
-// the process by SIGBUS. A file that is replaced by a rename keeps its old content here.
+// Maps a file for reading. Pages are loaded on first access and may be evicted again. The file must
+// not shrink while this object lives: accessing the removed part raises SIGBUS. If the file is
+// replaced by a rename, the view keeps the old content.
 class FileView {
  public:
-  // Throws Error (room `base`) naming the path and the reason, also for what is no regular file.
+  // Throws Error (room `base`) with the path and the reason, also if `path` is not a regular file.
   explicit FileView(const std::filesystem::path& path);
   ~FileView();
   FileView(FileView&& other) noexcept;
@@ -21,7 +21,7 @@ class FileView {
   std::string_view content() const { return {data_, size_}; }
 
  private:
-  const char* data_ = nullptr;  // none for an empty file
+  const char* data_ = nullptr;  // null for an empty file
   size_t size_ = 0;
 };
 

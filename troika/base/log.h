@@ -1,7 +1,7 @@
-// Log lines on standard error and, once asked, in a file: `12:00:01.234 [rank 1] info  message`.
+// Log lines on standard error and optionally in a file: `12:00:01.234 [rank 1] info: message`.
 //
-// Safe to call from any thread. What a program prints as its result goes to standard output, not
-// here.
+// Any thread may log. set_prefix() and also_to_file() are not synchronized: call them while no
+// other thread logs. A program's results go to standard output instead.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,10 +14,10 @@ namespace troika::log {
 
 enum class Level { info, warn, error };
 
-// Put in front of every line from now on, e.g. "rank 1"; empty for none.
+// Sets the prefix of all later lines, e.g. "rank 1". Empty: no prefix.
 void set_prefix(const std::string& prefix);
 
-// Copies every further line to this file, which is created or appended to. Throws Error when the
+// Also writes all later lines to this file, which is created or appended to. Throws Error if the
 // file cannot be opened.
 void also_to_file(const std::filesystem::path& path);
 

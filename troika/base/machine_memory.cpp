@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files of /proc and /sys have no size.
+// Returns the content of a file, or "" on failure. Reads up to the end because files of /proc and
+// /sys report size 0.
 std::string content_of(const fs::path& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -21,7 +22,8 @@ std::string content_of(const fs::path& path) {
   return file ? text.str() : "";
 }
 
-// The number after a word that begins a line, or at the start of the text for no word.
+// Returns the number that follows `word` in the line beginning with it. For an empty `word`,
+// returns the number at the start of the text.
 std::optional<int64_t> number_after(const std::string& text, const std::string& word) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -34,7 +36,7 @@ std::optional<int64_t> number_after(const std::string& text, const std::string& 
   return std::nullopt;
 }
 
-// The names of the files of one version of cgroups.
+// The file names of cgroups v1 or v2.
 struct Version {
   const char* mount;
   const char* limit;
@@ -45,21 +47,21 @@ constexpr Version kFirst{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memor
                          "total_inactive_file"};
 constexpr Version kSecond{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
 
-// The bytes that the cgroup's own limit leaves; nothing without one.
+// The bytes left under the cgroup's own limit; nullopt if it has no limit.
 std::optional<int64_t> left_in(const fs::path& folder, const Version& version) {
   const auto limit = number_after(content_of(folder / version.limit), "");
   const auto usage = number_after(content_of(folder / version.usage), "");
-  // The first version says a number of whole pages near 2^63 for none.
+  // cgroups v1 reports no limit as a page-aligned number near 2^63.
   if (!limit || !usage || *limit > int64_t{1} << 60) return std::nullopt;
   const auto cache = number_after(content_of(folder / "memory.stat"), version.cache).value_or(0);
   return std::max<int64_t>(0, *limit - *usage + cache);
 }
 
-// The least that a cgroup and those above it leave.
+// Lowers `least` to the minimum that the cgroup and its ancestors leave.
 void consider(const fs::path& root, const std::string& group, const Version& version,
               std::optional<Available>& least) {
   for (fs::path path = group;; path = path.parent_path()) {
-    // In a container the mount may begin at the container's own group.
+    // In a container, the mount may begin at the container's own cgroup.
     const auto left = left_in(root / version.mount / path.relative_path(), version);
     if (left && (!least || *left < least->bytes)) {
       least = Available{*left, fmt::format("the limit of cgroup {}", path.string())};
@@ -68,7 +70,7 @@ void consider(const fs::path& root, const std::string& group, const Version& ver
   }
 }
 
-// Bytes of a column of /proc/self/statm, which counts pages.
+// Returns a column of /proc/self/statm, converted from pages to bytes.
 int64_t pages_of_process(int column) {
   std::istringstream words(content_of("/proc/self/statm"));
   int64_t pages = 0;
@@ -83,7 +85,7 @@ std::optional<Available> available(const fs::path& root) {
   if (const auto kibibytes = number_after(content_of(root / "proc/meminfo"), "MemAvailable:")) {
     least = Available{*kibibytes * 1024, "this machine's memory"};
   }
-  // "4:memory:/job" for the first version, "0::/job" for the second.
+  // "4:memory:/job" is cgroups v1, "0::/job" is v2.
   std::istringstream lines(content_of(root / "proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
     const auto first = line.find(':');

@@ -1,4 +1,4 @@
-// How much memory this process may still take.
+// How much memory this process may still allocate.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@ namespace troika::memory {
 
 struct Available {
   int64_t bytes = 0;
-  std::string limit;  // by what: "this machine's memory", "the limit of cgroup /job"
+  std::string limit;  // the limiting resource: "this machine's memory", "the limit of cgroup /job"
 };
 
-// The least of what the kernel says is available on this machine (MemAvailable of proc(5)) and of
-// what the limits of this process's cgroup and of those above it leave. Files that are cached count
-// as free. Both versions of cgroups are understood. Nothing where the system does not tell. `root`
-// is where /proc and /sys are looked for. Takes about 0.1 ms; any thread may call it.
+// Returns the minimum of the machine's available memory (MemAvailable of proc(5)) and the memory
+// left under the limits of this process's cgroup and its ancestors. Cached files count as free.
+// Supports cgroups v1 and v2. Returns nullopt if the system provides none of these. `root` is the
+// folder that contains /proc and /sys. Takes about 0.1 ms; any thread may call it.
 std::optional<Available> available(const std::filesystem::path& root = "/");
 
-// Bytes of this process in memory; 0 where the system does not tell.
+// Resident memory of this process in bytes; 0 if unknown.
 int64_t resident();
-// The part of them that is of files, as libraries, and of shared memory: processes that map the
-// same have it in memory once.
+// The part of resident() that is backed by files (such as libraries) or shared memory. Processes
+// that map the same file share these pages.
 int64_t resident_files();
 
 }  // namespace troika::memory

@@ -1,4 +1,4 @@
-// Memory of a file instead of the machine's: for what is touched seldom.
+// Memory backed by a file instead of RAM, for data that is rarely accessed.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,10 @@
 
 namespace troika {
 
-// `bytes` of zeros, page by page in memory while they are used. The file has no name, so nothing is
-// left of it after any exit; its blocks are reserved at once, so that a full disk is an Error here,
-// not a signal later. Throws Error (room `base`) naming the folder and the system's reason.
+// A zero-filled region of `bytes` bytes. Its pages are in RAM only while they are used. The backing
+// file is unlinked, so nothing remains after any kind of exit. Its disk blocks are allocated in the
+// constructor, so a full disk throws Error here instead of raising a signal later. The constructor
+// throws Error (room `base`) with the folder and the system's reason.
 class MappedFile {
  public:
   MappedFile(const std::filesystem::path& folder, size_t bytes);
@@ -19,10 +20,11 @@ class MappedFile {
   char* data() const { return data_; }
   size_t size() const { return size_; }
 
-  // Has the pages of [begin, begin + bytes) read while the caller does other things.
+  // Starts reading the pages of [begin, begin + bytes) in the background.
   void prefetch(const void* begin, size_t bytes) const;
-  // Takes the whole pages of [begin, begin + bytes) out of this process's memory; the system writes
-  // them when it needs theirs. They come back with their content when touched.
+  // Drops the whole pages within [begin, begin + bytes) from this process's resident memory. Their
+  // content is kept: the kernel writes dirty pages to the file when needed, and the next access
+  // loads them again.
   void release(const void* begin, size_t bytes) const;
 
  private:

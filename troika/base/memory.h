@@ -1,18 +1,19 @@
-// How much memory the tensors of this process take.
+// Memory used by the tensors of this process.
 #pragma once
 
 #include <cstdint>
 
 namespace troika::memory {
 
-// Counted are bytes that tensors ask for: those of LibTorch's allocator for the CPU from
-// compat::count_tensor_memory() on, and shared memory that a group lends. Not counted: scratch of
-// oneDNN and of the BLAS, and all that is no tensor. Any thread may call any of these.
+// Counts the bytes that tensors request: from LibTorch's CPU allocator once
+// compat::count_tensor_memory() was called, and shared memory that a process group provides. Does
+// not count scratch memory of oneDNN and the BLAS, nor anything else that is not a tensor. Any
+// thread may call these functions.
 
-// Negative for bytes given back.
+// Adds an allocation; negative for freed bytes.
 void add(int64_t bytes);
 int64_t live();
-// The most since restart_peak(), which lowers it to what is live, or since the start.
+// The maximum of live() since the start or the last restart_peak(), which resets it to live().
 int64_t peak();
 void restart_peak();
 

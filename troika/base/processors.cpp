@@ -20,10 +20,10 @@ namespace troika {
 
 namespace {
 
-// More than any Linux is built for; cpu_set_t holds 1024.
+// More than any Linux kernel supports; a plain cpu_set_t holds 1024.
 constexpr int kMost = 8192;
 
-// The kernel's form of a set of processors.
+// The kernel's bit mask of processors.
 class Mask {
  public:
   Mask() : bits_{} {}
@@ -54,7 +54,7 @@ class Mask {
                .expected = "some of " + processors_text(allowed_processors())});
 }
 
-// A number in a file of /sys about a processor.
+// Reads an integer from a file of /sys about a processor.
 std::optional<int64_t> number(const std::filesystem::path& root, int processor,
                               const std::string& file) {
   const auto path = root / "sys/devices/system/cpu" / fmt::format("cpu{}", processor) / file;
@@ -84,7 +84,7 @@ void new_threads_run_on(const Processors& processors) {
   pthread_attr_t attributes;
   if (::pthread_getattr_default_np(&attributes) != 0) return;
   Mask mask(processors);
-  // Without bytes, the mask is none.
+  // Size 0 removes the mask from the attributes.
   const size_t bytes = processors.empty() ? 0 : Mask::bytes();
   int error = ::pthread_attr_setaffinity_np(&attributes, bytes, mask.set());
   if (error == 0) error = ::pthread_setattr_default_np(&attributes);
@@ -124,8 +124,8 @@ Processors parse_processors(const std::string& text) {
 }
 
 std::vector<Processors> cores_of(const Processors& processors, const std::filesystem::path& root) {
-  // Package, last-level cache, die, core, and the processor of a core without a number: cores of
-  // one key are the same one.
+  // Key: package, last-level cache, die, core, and the processor's own number if its core is
+  // unknown. Processors with equal keys share a core.
   std::map<std::array<int64_t, 5>, Processors> cores;
   for (const int processor : processors) {
     const auto of = [&](const char* file) { return number(root, processor, file).value_or(-1); };

@@ -1,5 +1,4 @@
-// On which processors of the machine a thread may run. A processor is what Linux numbers: a
-// hardware thread of a core.
+// CPU affinity of threads. A processor is a Linux CPU number: a hardware thread of a core.
 #pragma once
 
 #include <filesystem>
@@ -8,33 +7,32 @@
 
 namespace troika {
 
-// Numbers of processors, ascending.
+// CPU numbers, ascending.
 using Processors = std::vector<int>;
 
-// The processors that the calling thread may run on: its affinity mask, as taskset, Slurm and
-// mpirun set it. Empty where the system does not tell.
+// Returns the affinity mask of the calling thread, e.g. as set by taskset, Slurm or mpirun. Empty
+// if unknown.
 Processors allowed_processors();
 
-// Restricts the calling thread to these, as sched_setaffinity(2); threads that it starts from then
-// on inherit that, unless new_threads_run_on() says otherwise. Throws Error(usage) where the system
-// refuses, as it does an empty list and processors outside of the process's cpuset.
+// Restricts the calling thread to `processors`, like sched_setaffinity(2). Threads that it starts
+// later inherit the mask, unless new_threads_run_on() overrides it. Throws Error(usage) if the
+// system refuses, for example an empty list or processors outside the process's cpuset.
 void run_on(const Processors& processors);
 
-// Has std::thread, std::async and others that call pthread_create() without attributes start their
-// threads on these processors, whatever the thread that starts them is restricted to. An empty list
-// has them inherit again, which is how a process begins. OpenMP's threads give attributes, and
-// inherit always. Of the whole process. No effect under ThreadSanitizer, which gives attributes of
-// its own.
+// Sets the affinity of threads that are started later anywhere in the process with std::thread,
+// std::async or pthread_create() without attributes, regardless of the starting thread's affinity.
+// An empty list restores the default: new threads inherit. OpenMP passes attributes, so its threads
+// always inherit. Has no effect under ThreadSanitizer, which passes its own attributes.
 void new_threads_run_on(const Processors& processors);
 
-// Linux's format of lists, which taskset --cpu-list takes: {0, 1, 2, 5} is "0-2,5". parse_ throws
-// Error(usage) for any other text.
+// Conversion to and from Linux's list format, as in taskset --cpu-list: {0, 1, 2, 5} is "0-2,5".
+// parse_processors() throws Error(usage) for other text.
 std::string processors_text(const Processors& processors);
 Processors parse_processors(const std::string& text);
 
-// These processors by core, each core's hardware threads together. Cores that share a package and a
-// last-level cache stand side by side. A processor of which the system tells nothing is a core by
-// itself. `root` is where /sys is looked for.
+// Groups `processors` by core; each element has the hardware threads of one core. Cores that share
+// a package and a last-level cache are adjacent. A processor without topology information forms its
+// own core. `root` is the folder that contains /sys.
 std::vector<Processors> cores_of(const Processors& processors,
                                  const std::filesystem::path& root = "/");
 

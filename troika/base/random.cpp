@@ -33,7 +33,7 @@ double Random::uniform() {
 }
 
 uint64_t Random::below(uint64_t bound) {
-  // Values under the threshold would make the low residues more likely.
+  // Values below the threshold would make low residues more likely.
   const uint64_t threshold = (0 - bound) % bound;
   uint64_t value = (*this)();
   while (value < threshold) value = (*this)();

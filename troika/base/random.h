@@ -1,6 +1,6 @@
-// Random numbers that are the same on every machine, compiler and LibTorch: what data order,
-// augmentation and generated data are made from. Standard distributions differ between standard
-// libraries, so the few needed are here.
+// Random numbers that are identical on every machine, compiler and LibTorch version. Data order,
+// augmentation and generated data use them. Distributions of the standard library differ between
+// implementations, so the few that are needed are here.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,12 @@
 
 namespace troika {
 
-// Mixes words into one well-spread 64-bit value (SplitMix64's finaliser, Steele et al. 2014).
+// Mixes three words into one well-distributed 64-bit value (SplitMix64's finalizer, Steele et al.
+// 2014).
 uint64_t mix(uint64_t a, uint64_t b = 0, uint64_t c = 0);
 
-// SplitMix64: tiny state, passes BigCrush, cheap to seed, so every sample can have its own.
+// The SplitMix64 generator. It passes BigCrush, and its small state and cheap seeding allow one
+// generator per sample.
 class Random {
  public:
   using result_type = uint64_t;
@@ -24,16 +26,16 @@ class Random {
   // Uniform in [0, 1).
   double uniform();
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  // Uniform in [0, bound) without modulo bias; bound must be positive.
+  // Uniform in [0, bound), without modulo bias. `bound` must be positive.
   uint64_t below(uint64_t bound);
-  // Standard normal (Box and Muller).
+  // Standard normal (Box-Muller).
   double normal();
 
  private:
   uint64_t state_;
 };
 
-// A permutation of 0 .. n-1 (Fisher and Yates), a pure function of (n, seed).
+// A random permutation of 0 .. n-1 (Fisher-Yates). Depends only on (n, seed).
 std::vector<int64_t> permutation(int64_t n, uint64_t seed);
 
 }  // namespace troika

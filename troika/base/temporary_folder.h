@@ -1,4 +1,4 @@
-// A folder for files that only this process needs.
+// Temporary folders of this process.
 #pragma once
 
 #include <filesystem>
@@ -6,12 +6,12 @@
 
 namespace troika {
 
-// Makes a folder of mode 0700 with a fresh name that begins with `prefix`, below the system's
-// folder for temporary files. Throws Error naming the folder it could not make.
+// Creates a folder with mode 0700 and a unique name that begins with `prefix`, in the system's
+// temporary folder. Throws Error with the name on failure.
 std::filesystem::path make_temporary_folder(const std::string& prefix);
 
-// Made with a name of its own below the system's folder for temporary files; gone, with all in it,
-// when this object is. The constructor throws Error naming the folder it could not make.
+// A uniquely named folder in the system's temporary folder. The destructor removes it with its
+// content. The constructor throws Error with the name on failure.
 class TemporaryFolder {
  public:
   TemporaryFolder();

@@ -28,7 +28,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// Words as they lie between separators and where digits begin or end.
+// Splits text into words at separators and at boundaries between letters and digits.
 std::vector<std::string> words_of(std::string_view text) {
   enum class Kind { none, letter, digit };
   std::vector<std::string> words;
@@ -47,14 +47,15 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// An abbreviation is close to its word: val to validation.
+// An abbreviation is close to its word, e.g. val to validation.
 double distance_of_words(const std::string& typed, const std::string& word) {
   if (typed.size() >= 2 && word.starts_with(typed)) return typed == word ? 0 : 0.5;
   return static_cast<double>(edit_distance(typed, word));
 }
 
-// The edits from one to the other, whatever their case and separators; or, where that is less, the
-// edits from each typed word to the nearest of the candidate's, and one for each word left out.
+// The minimum of two measures, both ignoring case and separators: the edits between the whole
+// texts; and the sum of the edits from each typed word to the nearest word of the candidate, plus
+// one for each additional word of the candidate.
 double distance(std::string_view typed, const std::string& candidate) {
   const auto mine = words_of(lower_case(typed));
   const auto theirs = words_of(lower_case(candidate));

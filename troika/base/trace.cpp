@@ -16,12 +16,12 @@ double microseconds(Clock::duration span) {
   return std::chrono::duration<double, std::micro>(span).count();
 }
 
-// Names may be any bytes.
+// Names may contain invalid UTF-8, which is replaced.
 std::string text_of(const ordered_json& json) {
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-// Tracks in the order in which they first appear, numbered from 1.
+// Returns the track's number. Tracks are numbered from 1 by first appearance.
 int number_of(std::vector<std::string>& tracks, const std::string& track) {
   auto found = std::find(tracks.begin(), tracks.end(), track);
   if (found == tracks.end()) found = tracks.insert(found, track);
@@ -40,7 +40,7 @@ ordered_json args_of(const TraceEvent& event) {
   return args;
 }
 
-// The outer span first where several start at once.
+// Orders by start; for equal starts, the longer span comes first.
 bool comes_first(const TraceEvent& a, const TraceEvent& b) {
   if (a.start != b.start) return a.start < b.start;
   return a.end.value_or(a.start) > b.end.value_or(b.start);
@@ -89,7 +89,7 @@ ClockOffset clock_offset(const std::vector<ClockExchange>& exchanges) {
   const auto trip = [](const ClockExchange& e) { return e.received - e.sent; };
   const auto best = *std::ranges::min_element(exchanges, {}, trip);
   const auto middle = best.sent + trip(best) / 2;
-  // Rounded up: the middle was rounded down.
+  // The error is rounded up because the middle was rounded down.
   return {middle, best.there - middle, (trip(best) + Clock::duration(1)) / 2};
 }
 

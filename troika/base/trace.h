@@ -1,9 +1,9 @@
-// Traces: spans and instants of one rank on named tracks, as a measurement or a
-// simulator made them, and their file format.
+// Traces: spans and instants of one rank on named tracks, recorded by a measurement or a simulator,
+// and their file format.
 //
-// The file is a Chrome trace (Trace Event Format, "JSON Object Format"), which Perfetto opens: a
-// process per rank, a thread per track, times in microseconds. A bucket's instant is joined to its
-// span by a flow arrow.
+// The file is a Chrome trace (Trace Event Format, "JSON Object Format"), which Perfetto opens. Each
+// rank is a process and each track is a thread; times are in microseconds. A flow arrow connects a
+// bucket's instant to its span.
 #pragma once
 
 #include <algorithm>
@@ -18,30 +18,30 @@
 namespace troika {
 
 struct TraceEvent {
-  // Up to 15 characters need no memory of their own.
+  // Names of up to 15 characters need no heap allocation.
   std::string track;
   std::string name;
   Clock::time_point start;
-  std::optional<Clock::time_point> end;  // none: an instant
-  int64_t step = -1;                     // -1: of none
-  int64_t bucket = -1;                   // of gradients; -1: of none
-  int64_t bytes = -1;                    // -1: no matter
+  std::optional<Clock::time_point> end;  // none for an instant
+  int64_t step = -1;                     // -1: outside of any step
+  int64_t bucket = -1;                   // index of the gradient bucket; -1: none
+  int64_t bytes = -1;                    // -1: not applicable
 };
 
-// Takes events from any thread; to add one takes well below a microsecond. Spans of one track must
-// lie one after another or within each other. Code that can be traced takes a Trace*, nullptr for
-// none.
+// Records events from any thread; adding an event takes well below a microsecond. Spans of one
+// track must be disjoint or nested. Code that supports tracing takes a Trace*, which may be null.
 class Trace {
  public:
-  // Keeps the events of the first `steps` steps and what lies before and between them: 500 steps of
-  // a model with ten buckets take 1.5 MB.
+  // Keeps events from before the first step through step `steps` - 1 and drops later ones. 500
+  // steps of a model with ten buckets take 1.5 MB.
   explicit Trace(int64_t steps = 500) : steps_(steps) {}
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // Events from now on are of this step, counted from 0; or are dropped, where it lies beyond.
+  // Assigns later events to this step, counted from 0. Events of steps beyond the limit are
+  // dropped.
   void begin_step(int64_t step);
-  // Sets event.step where it is -1 and a step has begun.
+  // Adds an event. Sets event.step to the current step if it is -1 and a step has begun.
   void add(TraceEvent event);
 
   int64_t steps() const { return steps_; }
@@ -54,7 +54,7 @@ class Trace {
   int64_t step_ = -1;
 };
 
-// A span from here to the end of the scope.
+// Records a span from its construction to the end of the scope. `trace` may be null.
 class TraceSpan {
  public:
   TraceSpan(Trace* trace, const char* track, const char* name, int64_t bucket = -1,
@@ -72,33 +72,33 @@ class TraceSpan {
   const Clock::time_point start_;
 };
 
-// How a rank's clock lies to rank 0's, from one exchange: this rank asked at `sent`, rank 0's clock
-// showed `there`, the answer was here at `received`.
+// One exchange to compare a rank's clock with rank 0's. This rank asked at `sent`, rank 0's clock
+// showed `there`, and the answer arrived at `received`.
 struct ClockExchange {
   Clock::time_point sent;
   Clock::time_point there;
   Clock::time_point received;
 };
 
-// A time to add to this rank's clock at the instant `at`, within +- error.
+// `offset`, added to this rank's clock at time `at`, gives rank 0's time within +- `error`.
 struct ClockOffset {
   Clock::time_point at;
   Clock::duration offset{0};
   Clock::duration error{0};
 };
 
-// From the exchange with the least round trip; the error is half of it (Cristian, Distributed
-// Computing 1989, section 4). `exchanges` must not be empty.
+// Estimates the offset from the exchange with the shortest round trip. The error is half of that
+// round trip (Cristian, Distributed Computing 1989, section 4). `exchanges` must not be empty.
 ClockOffset clock_offset(const std::vector<ClockExchange>& exchanges);
 
-// This rank's clock as rank 0's: between two measured offsets their line, which takes out the drift
-// of the clocks; before and behind them the nearer one.
+// Converts this rank's time to rank 0's. Interpolates linearly between two measured offsets, which
+// corrects clock drift; outside of them, uses the nearer offset.
 class AlignedClock {
  public:
   AlignedClock(ClockOffset first, ClockOffset last) : first_(first), last_(last) {}
 
   Clock::time_point operator()(Clock::time_point here) const;
-  // The bound for times between the two measurements, if the clocks drift evenly.
+  // The error bound between the two measurements, if the clocks drift at a constant rate.
   Clock::duration error() const { return std::max(first_.error, last_.error); }
 
  private:
@@ -109,16 +109,17 @@ class AlignedClock {
 // One rank's part of a trace file.
 struct RankTrace {
   int rank = 0;
-  std::string name;  // of its lane, e.g. "rank 3 on node7"
+  std::string name;  // the process name in the viewer, e.g. "rank 3 on node7"
   std::vector<TraceEvent> events;
 };
 
-// The events as the elements of "traceEvents", comma-separated, in microseconds since `origin`,
-// which is a time of rank 0's.
+// Formats the events as comma-separated elements of "traceEvents", in microseconds since `origin`,
+// a time on rank 0's clock.
 std::string trace_elements(const RankTrace& rank, const AlignedClock& clock,
                            Clock::time_point origin);
 
-// The whole file of what trace_elements() gave for each rank. `clock_errors` are the ranks'.
+// Builds the whole file from the trace_elements() of each rank. `clock_errors` has one entry per
+// rank.
 std::string trace_file(const std::vector<std::string>& elements,
                        const std::vector<Clock::duration>& clock_errors, int64_t steps);
 
