@@ -16,7 +16,7 @@ namespace troika::nn {
 
 namespace {
 
-// For what causal_products() does not take.
+// For inputs that causal_products() does not accept.
 at::Tensor eager_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            double p) {
   const int64_t length = q.size(2);
@@ -30,8 +30,8 @@ at::Tensor eager_attention(const at::Tensor& q, const at::Tensor& k, const at::T
   return at::bmm(weights, per_head(v)).view(q.sizes());
 }
 
-// The part of `shape` that is timed: about 4 GFLOP a pass, of which each head takes 14 length^2
-// size (two products forward and five halves of that backward).
+// Returns the part of `shape` that is timed: about 4 GFLOP per forward and backward pass. Each head
+// takes 14 length^2 size FLOPs (two products forward; five products of half that cost backward).
 AttentionShape timed_part(AttentionShape shape) {
   constexpr double kFlops = 4e9;
   shape.length = std::min<int64_t>(shape.length, 2048);

@@ -11,28 +11,28 @@
 
 namespace troika::nn {
 
-// How attention is computed. Results differ by rounding alone.
+// How attention is computed. Results differ only by rounding.
 enum class Attention {
-  automatic,  // sdpa, but eager on CPUs in 16 bits or with dropout, and where there is no sdpa
-  eager,      // products and a softmax; the [length, length] weights of all heads are in memory
-  sdpa,       // LibTorch's fused scaled_dot_product_attention, from 2.0 on; its dropout takes masks
-              // from LibTorch's default generator, keyed or not
+  automatic,  // sdpa; eager on CPUs in 16 bits or with dropout, and without sdpa in LibTorch
+  eager,      // matrix products and a softmax; stores the [length, length] weights of all heads
+  sdpa,       // LibTorch's fused scaled_dot_product_attention, from 2.0 on; dropout is not keyed
 };
 
-// "auto", "eager", "sdpa": Hugging Face's names for `attn_implementation`.
+// Returns "auto", "eager", "sdpa": Hugging Face's names for `attn_implementation`.
 const std::vector<std::string>& attention_names();
 const std::string& attention_name(Attention attention);
-// Throws Error(usage) for another name.
+// Throws Error(usage) for an unknown name.
 Attention parse_attention(const std::string& name);
 
-// The implementations that this LibTorch has, without automatic.
+// Returns the implementations that this LibTorch has, without automatic.
 std::vector<Attention> available_attention();
 
-// The implementation that is used: resolves automatic, and sdpa where LibTorch has none.
+// Returns the implementation that will be used: resolves automatic, and replaces sdpa where
+// LibTorch lacks it.
 Attention resolve(Attention attention, at::Device device, at::ScalarType type, double dropout);
 
-// softmax(q k^T / sqrt(size)) v of each head, where a position sees itself and those before it.
-// `qkv` is [batch, length, 3 * heads * size], as one product makes them; the result is
+// Returns softmax(q k^T / sqrt(size)) v of each head; a position attends to itself and to earlier
+// ones. `qkv` is [batch, length, 3 * heads * size], the output of one linear layer; the result is
 // [batch, length, heads * size]. `dropout` applies to the softmax.
 at::Tensor causal_self_attention(const at::Tensor& qkv, int64_t heads, double dropout,
                                  Attention attention);
@@ -47,21 +47,21 @@ class AttentionModule : public torch::nn::Module {
   Attention attention_ = Attention::automatic;
 };
 
-// The modules at or below `module` that compute attention.
+// Returns the modules that compute attention, `module` itself included.
 std::vector<AttentionModule*> attention_modules(torch::nn::Module& module);
 
-// The shapes that causal_self_attention() is called with.
+// A shape of causal_self_attention()'s arguments.
 struct AttentionShape {
   int64_t batch = 1;
   int64_t heads = 1;
   int64_t length = 1;
-  int64_t size = 1;  // of a head
+  int64_t size = 1;  // width of a head
   at::ScalarType type = at::kFloat;
 };
 
-// Seconds of a forward and a backward pass by each of `attentions`, the least of several, taking
-// turns, in this thread's number of threads. Takes about half a second at most: of large shapes it
-// times a part, fewer heads and at most 2048 positions.
+// Returns the seconds of a forward and a backward pass for each of `attentions`: the minimum of
+// several runs, interleaved, with this thread's number of threads. Takes about half a second at
+// most: for large shapes it times fewer heads and at most 2048 positions.
 std::vector<double> time_attention(const AttentionShape& shape,
                                    const std::vector<Attention>& attentions);
 

@@ -17,7 +17,7 @@ void BatchNormImpl::take_over(const at::Tensor& new_weight, const at::Tensor& ne
   parameters_["weight"] = weight = new_weight;
   parameters_["bias"] = bias = new_bias;
   if (!options.track_running_stats()) return;
-  // LibTorch keeps buffers private: these stay other tensors, in the same memory.
+  // LibTorch keeps buffers private: ours are other tensors in the same memory.
   running_mean.set_data(new_mean);
   running_var.set_data(new_var);
   num_batches_tracked.set_data(count);
@@ -27,7 +27,7 @@ double BatchNormImpl::count_batch() {
   const auto momentum = options.momentum();
   if (!is_training() || !options.track_running_stats()) return momentum.value_or(0.0);
   num_batches_tracked += 1;
-  // Without momentum, the mean over all batches so far.
+  // Without momentum, the running value is the mean over all batches so far.
   return momentum ? *momentum : 1.0 / num_batches_tracked.item<double>();
 }
 

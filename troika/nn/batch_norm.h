@@ -1,4 +1,4 @@
-// Batch normalisation whose batch may be more than this process's.
+// Batch normalisation whose statistics may cover the batches of several processes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +10,9 @@
 
 namespace troika::nn {
 
-// torch::nn::BatchNorm{1,2,3}d in one, for inputs [batch, channels, ...]: with their options, names
-// of parameters and buffers, and bits. Whoever writes a model with it need not know whether its
-// statistics will be those of one rank or of all (parallel/sync_batch_norm.h).
+// Replaces torch::nn::BatchNorm1d, 2d and 3d, for inputs [batch, channels, ...], with the same
+// options, names of parameters and buffers, and bits. A model that uses it need not know whether
+// its statistics are those of one rank or of all ranks (parallel/sync_batch_norm.h).
 class BatchNormImpl
     : public torch::nn::NormImplBase<0, BatchNormImpl, torch::nn::BatchNormOptions> {
   using Base = torch::nn::NormImplBase<0, BatchNormImpl, torch::nn::BatchNormOptions>;
@@ -22,8 +22,8 @@ class BatchNormImpl
   using Training = std::function<at::Tensor(BatchNormImpl&, const at::Tensor& input)>;
 
   explicit BatchNormImpl(const torch::nn::BatchNormOptions& options) : Base(options) {}
-  // In place of `layer`, a torch::nn::BatchNorm{1,2,3}d: with its mode, its parameters as the same
-  // tensors, its buffers in the same memory.
+  // Replaces `layer`, a torch::nn::BatchNorm{1,2,3}d: takes over its training mode, its parameters
+  // as the same tensors, and its buffers in the same memory.
   template <size_t D, typename Derived>
   explicit BatchNormImpl(const torch::nn::BatchNormImplBase<D, Derived>& layer)
       : BatchNormImpl(layer.options) {
@@ -34,11 +34,11 @@ class BatchNormImpl
 
   // Throws Error(usage) for an input of another shape.
   at::Tensor forward(const at::Tensor& input);
-  // relu(forward(input)), with the same bits. In training on the CPU it is one node of the graph
-  // instead of two; that may be differentiated once (compat/autograd.h).
+  // Returns relu(forward(input)), with the same bits. In training on the CPU it is one node of the
+  // graph instead of two, and can be differentiated only once (compat/autograd.h).
   at::Tensor forward_relu(const at::Tensor& input);
-  // Takes the place of LibTorch's forward pass in training; an empty function gives it back.
-  // Copies and clones of the layer take it with them.
+  // Replaces LibTorch's forward pass in training; an empty function restores it. Copies and clones
+  // of the layer have the same replacement.
   void set_training(Training training) { training_ = std::move(training); }
   const Training& training() const { return training_; }
 
@@ -46,7 +46,8 @@ class BatchNormImpl
 
  private:
   bool normalises_by_batch() const { return is_training() || !options.track_running_stats(); }
-  // Counts a batch in training; the momentum with which it enters the running statistics.
+  // Counts a batch in training. Returns the momentum with which the batch enters the running
+  // statistics.
   double count_batch();
   void _check_input_dim(const at::Tensor& input) override;
   void take_over(const at::Tensor& new_weight, const at::Tensor& new_bias,

@@ -18,7 +18,7 @@ using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// Composed of LibTorch's operators, so that hooks on these see them.
+// Composed of LibTorch's operators, so that hooks on these operators see it.
 ThreeTensors backward_of_norm_relu(const at::Tensor& gradient, const at::Tensor& output,
                                    const at::Tensor& input, const c10::optional<at::Tensor>& weight,
                                    const at::Tensor& mean, const at::Tensor& invstd, double eps,
@@ -58,7 +58,7 @@ class BatchNormReluBackward : public torch::autograd::Node {
     if (call.weight.defined()) weight_.emplace(call.weight, /*is_output=*/false);
   }
 
-  // The output without its place in the graph, which would hold this node.
+  // Saves the output detached from the graph, since the graph would hold this node.
   void save(const at::Tensor& output, const at::Tensor& mean, const at::Tensor& invstd) {
     output_.emplace(output, /*is_output=*/false);
     mean_.emplace(mean, /*is_output=*/false);

@@ -1,4 +1,4 @@
-// A block of a model: a function of named tensors, and what it computes with.
+// A block of a model: a function of named tensors, with the parameters it uses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,13 @@
 
 namespace troika::nn {
 
-// In the order of the names that belong to them. All are defined.
+// Tensors in the order of the names that belong to them. All are defined.
 using Tensors = std::vector<at::Tensor>;
 
 class OutputLayer;
 
-// Made of a function of one tensor, or of several; it gives one, or several. That of a model's last
-// block may take an OutputLayer as well (output_layer.h).
+// Wraps a function that takes one tensor or Tensors, and returns one tensor or Tensors. The
+// function of a model's last block may take an OutputLayer as well (output_layer.h).
 class BlockFunction {
   template <typename F, typename Input>
   static constexpr bool kEndsWithLayer = std::invocable<F&, const Input&, const OutputLayer&>;
@@ -50,16 +50,16 @@ class BlockFunction {
   Tensors operator()(Tensors inputs, const OutputLayer& layer) const {
     return function_(std::move(inputs), layer);
   }
-  // With an output layer that gives logits.
+  // Calls the function with an output layer that returns logits.
   Tensors operator()(Tensors inputs) const;
-  // For a function of one tensor that gives one.
+  // For a function that takes one tensor and returns one.
   at::Tensor operator()(const at::Tensor& input) const { return (*this)(Tensors{input}).front(); }
   bool takes_output_layer() const { return takes_output_layer_; }
   explicit operator bool() const { return static_cast<bool>(function_); }
 
  private:
-  // The list of the inputs, which are no longer needed, serves for one output: most blocks have one
-  // of each, and a list is memory.
+  // Reuses the list of inputs, which is no longer needed, for the output: most blocks have one
+  // input and one output, and a new list would be an allocation.
   static Tensors listed(at::Tensor output, Tensors inputs) {
     inputs.clear();
     inputs.push_back(std::move(output));
@@ -76,23 +76,24 @@ class BlockFunction {
   bool takes_output_layer_ = false;
 };
 
-// The name of what passes through blocks of one tensor.
+// The name of the tensor between blocks that take and give one tensor.
 inline constexpr const char* kPassing = "x";
 
 struct Block {
   std::string name;  // "stem", "layer1.0", "head"; unique in its model
-  // Sub-modules (with all below them) or single parameters of the model, by full name. Every
-  // parameter and buffer of a model is owned by exactly one block.
+  // Sub-modules (with everything below them) or single parameters of the model, by full name.
+  // Exactly one block owns each parameter and buffer of a model.
   std::vector<std::string> owns;
-  // Parameters this block computes with though another block owns them: the tied output matrix of a
-  // language model. Where the two blocks are apart, their gradients must be added up.
+  // Parameters that this block uses but another block owns, such as the tied output matrix of a
+  // language model. If the two blocks are on different pipeline stages, their gradients must be
+  // summed.
   std::vector<std::string> borrows;
-  // Runs in the thread that calls. It never writes to its inputs, and its only side effects are on
-  // its own buffers and, under dropout, on the random generator: calling it again recomputes it.
-  // Gives as many tensors as `gives` has names, in that order; shapes may differ from call to call.
+  // Runs in the calling thread. Must not write to its inputs. It may only modify its own buffers
+  // and, with dropout, the random generator, so that calling it again recomputes it. Returns one
+  // tensor per name in `gives`, in that order; shapes may differ from call to call.
   BlockFunction forward;
-  // The tensors it is called with: what blocks before it give, the latest of a name, or inputs of
-  // the model.
+  // Names of the input tensors. A name means the latest tensor of that name given by an earlier
+  // block, or else an input of the model.
   std::vector<std::string> takes = {kPassing};
   std::vector<std::string> gives = {kPassing};
 };

@@ -14,7 +14,7 @@ namespace {
 // Wrappers from this level on are called block by block.
 constexpr auto kBlockLevel = static_cast<size_t>(WrapperKind::gather);
 
-// The names of what block `index` gives.
+// Returns the names of the tensors that block `index` gives.
 const std::vector<std::string>& given_by(const std::vector<Block>& blocks, size_t index,
                                          const BlockRun& run) {
   return run.loss && index + 1 == blocks.size() ? run.loss->gives() : blocks[index].gives;

@@ -1,5 +1,5 @@
-// What is done around the blocks of a model while they run: recomputation, sharding and offloading
-// are wrappers, which a model runs its blocks through in one order, whoever came first:
+// Wrappers around the blocks of a model, for recomputation, sharding and offload. Wrappers are
+// nested in a fixed order, independent of when they were added:
 //
 //   offload ∘ recompute ∘ gather ∘ tensor ∘ block
 //
@@ -22,12 +22,12 @@ class BlockWrapper;
 class Model;
 struct OutputLoss;
 
-// From the outermost to the innermost.
+// From outermost to innermost.
 enum class WrapperKind {
-  offload,    // where tensors are kept that blocks save for their backward passes
-  recompute,  // whether they are kept, or computed again
-  gather,     // parameters are whole while a block runs (ZeRO-3)
-  tensor,     // ranks compute a block together
+  offload,    // where tensors saved for backward passes are kept
+  recompute,  // whether they are kept or recomputed
+  gather,     // makes parameters whole while a block runs (ZeRO-3)
+  tensor,     // ranks compute a block together (tensor parallelism)
 };
 inline constexpr size_t kWrapperKinds = 4;
 
@@ -35,22 +35,23 @@ inline constexpr size_t kWrapperKinds = 4;
 struct BlockRun {
   size_t begin = 0;
   size_t end = 0;
-  // The block that is computed again first, before the backward pass of block end - 1; that block
-  // itself, unless it is the last of several that are computed again together.
+  // The block at which the recomputation starts before the backward pass of block end - 1. Equals
+  // end - 1 unless that block is the last of a segment that is recomputed together.
   size_t backward_from = 0;
-  // Past the last block of those that are being computed again; 0 the first time.
+  // In a recomputation, the end of the blocks that are being recomputed; 0 in the forward pass.
   size_t again_until = 0;
-  // What the last block of the model gives in place of outputs (output_layer.h); null: outputs.
+  // The loss that the model's last block returns instead of outputs (output_layer.h); null:
+  // outputs.
   std::shared_ptr<const OutputLoss> loss = nullptr;
 };
 
-// The blocks of a model in the wrappers that are inside of one. A copy keeps the wrappers, so it
-// may be called in a backward pass; it does not keep the model.
+// The blocks of a model, inside the remaining wrappers. A copy keeps these wrappers alive, so it
+// may be called in a backward pass. It does not keep the model alive.
 class InnerBlocks {
  public:
-  // Runs the blocks. A single one takes and gives what Block says; several take into() and
-  // give out_of(), see Wiring; with a loss, the last one gives that. Throws Error(usage) for
-  // other numbers of tensors.
+  // Runs the blocks. A single block takes and gives the tensors named in Block; several blocks take
+  // Wiring::into() and give Wiring::out_of(). With a loss, the last block gives that. Throws
+  // Error(usage) for a wrong number of tensors.
   Tensors operator()(const BlockRun& run, Tensors inputs) const;
 
   const Model& model() const { return *model_; }
@@ -58,7 +59,7 @@ class InnerBlocks {
  private:
   friend class Model;
 
-  // The outermost first; null where there is none of a kind.
+  // Outermost first; null for a kind without wrapper.
   using Wrappers = std::array<std::shared_ptr<BlockWrapper>, kWrapperKinds>;
 
   InnerBlocks(const Model& model, std::shared_ptr<const Wrappers> wrappers, size_t level)
@@ -66,40 +67,40 @@ class InnerBlocks {
 
   Tensors run_each(const BlockRun& run, Tensors&& inputs) const;
   Tensors run_one(const BlockRun& run, Tensors&& inputs) const;
-  // Through the wrappers from `level` on.
+  // Runs one block through the wrappers from `level` on.
   Tensors run_in_block(size_t level, const BlockRun& run, Tensors&& inputs) const;
 
   const Model* model_;
   std::shared_ptr<const Wrappers> wrappers_;
-  size_t level_;  // of the outermost wrapper that is inside
+  size_t level_;  // the outermost wrapper that is still to be called
 };
 
 class BlockWrapper {
  public:
   virtual ~BlockWrapper() = default;
-  // Always the same.
+  // Must always return the same kind.
   virtual WrapperKind kind() const = 0;
-  // Called in place of `next(run, inputs)`, to which it passes on these blocks: wrappers of kinds
-  // gather and tensor run one block at a time, the others all blocks of a pass, in one call to
-  // `next` or one for each block. On the thread of the forward pass, or, where blocks are computed
-  // again, of the backward pass. What it throws ends the pass.
+  // Called in place of `next(run, inputs)`, and must run the same blocks through `next`. Wrappers
+  // of kinds gather and tensor run one block at a time. The other kinds get all blocks of a forward
+  // pass, and may call `next` once for all blocks or once per block. Runs on the thread of the
+  // forward pass or, in a recomputation, of the backward pass. An exception ends the pass.
   virtual Tensors run(const BlockRun& run, Tensors inputs, const InnerBlocks& next) = 0;
 };
 
-// Keeps a wrapper around the blocks of a model while it lives. Graphs of passes from before its end
-// still call the wrapper where their backward passes compute blocks again.
+// Keeps a wrapper around the blocks of a model during its lifetime. Graphs of earlier forward
+// passes still call the wrapper when their backward passes recompute blocks.
 class WrapperGuard {
  public:
   WrapperGuard() = default;
-  // Not during a pass of the model, which must outlive the guard. Throws Error(usage) where the
-  // model has a wrapper of that kind.
+  // Must not be called during a forward pass of the model. The model must outlive the guard. Throws
+  // Error(usage) if the model already has a wrapper of that kind.
   WrapperGuard(Model& model, std::shared_ptr<BlockWrapper> wrapper);
   ~WrapperGuard() { reset(); }
   WrapperGuard(WrapperGuard&& other) noexcept
       : model_(std::exchange(other.model_, nullptr)), kind_(other.kind_) {}
   WrapperGuard& operator=(WrapperGuard&& other) noexcept;
 
-  // Takes the wrapper away.
+  // Removes the wrapper.
   void reset();
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// Shorter blocks would save products, and make each slower.
+// Shorter blocks would skip more products but make each product slower.
 constexpr int64_t kBlock = 128;
 
 kernels::CausalRows rows_of(const at::Tensor& scores, int64_t first) {
@@ -34,7 +34,7 @@ void for_rows(const at::Tensor& scores, const Work& work) {
   });
 }
 
-// Operators of the dispatcher, so that compat::FakeTensorGuard need not carry them out.
+// Registered with the dispatcher, so that compat::FakeTensorGuard can skip them.
 at::Tensor& softmax_(at::Tensor& scores, int64_t first, double scale) {
   for_rows(scores, [&](size_t begin, size_t end) {
     std::vector<float> scratch(static_cast<size_t>(scores.size(2)));
@@ -89,11 +89,11 @@ at::Tensor transposed(const at::Tensor& matrices) {
   return matrices.transpose(1, 2);
 }
 
-// The result, queries, keys and values by heads, and the weights of each block: composed of other
-// operators, so that hooks on these see them.
+// Returns the result; then queries, keys and values by head; then the weights of each block.
+// Composed of other operators, so that hooks on these see them.
 std::vector<at::Tensor> forward_of_products(const at::Tensor& qkv, int64_t heads) {
   const at::AutoDispatchBelowADInplaceOrView no_graph;
-  // Autocast would give products another type than what they are saved with.
+  // Autocast would compute the products in another type than the saved tensors have.
   const compat::AutocastGuard in_own_type(c10::DeviceType::CPU, {});
   const int64_t batch = qkv.size(0), length = qkv.size(1), size = qkv.size(2) / (3 * heads);
   const double scale = 1 / std::sqrt(static_cast<double>(size));
@@ -115,7 +115,8 @@ std::vector<at::Tensor> forward_of_products(const at::Tensor& qkv, int64_t heads
   return made;
 }
 
-// The gradient of `qkv`; `saved` is what forward_of_products() gives behind its result.
+// Returns the gradient of `qkv`. `saved` is the output of forward_of_products() without its first
+// element.
 at::Tensor backward_of_products(const at::Tensor& gradient, at::TensorList saved, int64_t heads) {
   const at::AutoDispatchBelowADInplaceOrView no_graph;
   const at::Tensor& parts = saved[0];
@@ -132,7 +133,7 @@ at::Tensor backward_of_products(const at::Tensor& gradient, at::TensorList saved
         .copy_(of_part.view({batch, heads, count, size}).transpose(1, 2));
   };
   at::Tensor of_k, of_v;
-  // The last block has to do with all positions, so its gradients of k and v begin the sums.
+  // The last block involves all positions, so its gradients of k and v initialise the sums.
   for (int64_t begin = (length - 1) / kBlock * kBlock; begin >= 0; begin -= kBlock) {
     const int64_t end = std::min(begin + kBlock, length);
     const at::Tensor& weights = saved[static_cast<size_t>(1 + begin / kBlock)];
@@ -174,8 +175,8 @@ const auto& products_backward_operator() {
   return op;
 }
 
-// A node of its own, and no torch::autograd::Function, which would run the forward pass without
-// gradients: counters tell what a recomputation makes by these.
+// Not a torch::autograd::Function, because that runs the forward pass without gradient mode, and
+// counters use gradient mode to tell recomputed operators.
 class CausalProducts : public torch::autograd::Node {
  public:
   explicit CausalProducts(int64_t heads) : heads_(heads) {}

@@ -5,10 +5,10 @@
 
 namespace troika::nn {
 
-// `qkv` is [batch, length, 3 * heads * size], as one product makes queries, keys and values of all
-// heads; the result is [batch, length, heads * size]. The products leave out most of what positions
-// do not see: positions are taken in blocks, and each block is multiplied with those up to its last
-// one. float32 and bfloat16 on the CPU. May be differentiated once.
+// Returns causal attention of `qkv`, [batch, length, 3 * heads * size], the output of one linear
+// layer; the result is [batch, length, heads * size]. Skips most of the masked products: splits
+// positions into blocks, and multiplies each block only with the positions up to its last one.
+// float32 and bfloat16 on the CPU. Can be differentiated only once.
 at::Tensor causal_products(const at::Tensor& qkv, int64_t heads);
 bool takes_causal_products(const at::Tensor& qkv);
 

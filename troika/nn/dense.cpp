@@ -23,7 +23,7 @@ bool is_out_in(const at::Tensor& weight) {
   return !weight.is_contiguous() && weight.t().is_contiguous();
 }
 
-// Composed of LibTorch's operators, so that hooks on these see them.
+// Composed of LibTorch's operators, so that hooks on these operators see it.
 Gradients backward_of_dense(const at::Tensor& gradient, const at::Tensor& input,
                             const at::Tensor& weight, at::ScalarType of_input,
                             at::ScalarType of_parameters, Wanted wanted) {
@@ -64,7 +64,8 @@ const auto& dense_backward_operator() {
 class DenseBackward : public torch::autograd::Node {
  public:
   // `left` and `right` are `input` and `weight` in the type of the product. They are saved before
-  // the product is computed: a recomputation stops once it has all saved tensors, and skips it.
+  // the product is computed: a recomputation stops after the last saved tensor, so it skips the
+  // product.
   DenseBackward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                 const at::Tensor& left, const at::Tensor& right)
       : Node(torch::autograd::collect_next_edges(input, weight, bias)),
@@ -95,7 +96,7 @@ class DenseBackward : public torch::autograd::Node {
   const at::ScalarType of_parameters_;
 };
 
-// `tensor` itself if it has this type, with its place in the graph; else a copy without one.
+// Returns `tensor` itself, with its graph, if it has this type; otherwise a detached copy.
 at::Tensor as(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.scalar_type() == type ? tensor : tensor.detach().to(type);
 }

@@ -1,4 +1,4 @@
-// A linear layer whose weight has the shape [in, out], as Hugging Face's Conv1D has it.
+// A linear layer with a weight of shape [in, out], like Hugging Face's Conv1D.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,17 +8,17 @@
 
 namespace troika::nn {
 
-// input * weight + bias: [..., in] of at least two dimensions, [in, out] and [out] give [..., out].
-// Computes in autocast's type where autocast is on. Gives the bits of LibTorch's addmm and of its
-// gradients, as one node of the graph whose backward pass is one operator, troika::dense_backward,
-// instead of up to ten: between two operators that each go through more memory than the caches
-// hold, a thread loses about 10 us. The weight may lie in either layout (weight_layout.h), which
-// its gradient takes as well. May be differentiated once: a backward pass with create_graph throws
-// Error(usage).
+// Returns input * weight + bias: [..., in] (at least two dimensions), [in, out] and [out] give
+// [..., out]. Computes in autocast's type if autocast is on. Has the same bits as LibTorch's addmm
+// and its gradients. It is one node of the graph whose backward pass is one operator,
+// troika::dense_backward, instead of up to ten operators: between two operators that move more
+// memory than the caches hold, a thread loses about 10 us. The weight may have either layout
+// (weight_layout.h), and its gradient has the same one. Can be differentiated only once: a backward
+// pass with create_graph throws Error(usage).
 at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
 
-// Hugging Face's Conv1D: dense() with parameters `weight` [in, out], drawn from
-// N(0, deviation^2), and `bias` [out], which begins at 0.
+// Hugging Face's Conv1D: dense() with parameters `weight` [in, out], drawn from N(0, deviation^2),
+// and `bias` [out], which starts at 0.
 class Conv1D : public torch::nn::Module {
  public:
   Conv1D(int64_t in, int64_t out, double deviation);

@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Element e of a sample has number e / run * stride + offset + e % run in the whole sample.
+// Element e of a sample has the number e / run * stride + offset + e % run in the whole sample.
 struct Numbering {
   int64_t run;
   int64_t stride;
@@ -41,7 +41,7 @@ uint32_t threshold(double p) {
   return static_cast<uint32_t>(std::ldexp(p, 32));
 }
 
-// An operator of the dispatcher, so that compat::FakeTensorGuard need not carry it out.
+// Registered with the dispatcher, so that compat::FakeTensorGuard can skip it.
 at::Tensor& keyed_dropout_out(const at::Tensor& x, at::IntArrayRef keys, double p, int64_t run,
                               int64_t stride, int64_t offset, at::Tensor& out) {
   constexpr int64_t kGrain = 1 << 14;
@@ -80,7 +80,7 @@ const auto& keyed_dropout_operator() {
   return op;
 }
 
-// The same as the kernel, by operators of LibTorch: for other types and devices.
+// Computes the same as the kernel with LibTorch's operators, for other types and devices.
 at::Tensor kept_by_operators(const at::Tensor& x, at::IntArrayRef keys, double p,
                              const Numbering& numbering) {
   constexpr int64_t kLow = 0xffffffff;

@@ -12,7 +12,7 @@ namespace troika::nn {
 
 namespace {
 
-// The first of `blocks`, in order, that is not before `begin`; or `none`.
+// Returns the first element of the sorted `blocks` that is >= `begin`, or `none`.
 size_t first_from(const std::vector<size_t>& blocks, size_t begin, size_t none) {
   const auto found = std::ranges::lower_bound(blocks, begin);
   return found == blocks.end() ? none : *found;

@@ -16,7 +16,7 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kGrain = 1 << 14;
 
-// Operators of the dispatcher, so that compat::FakeTensorGuard need not carry them out.
+// Registered with the dispatcher, so that compat::FakeTensorGuard can skip them.
 at::Tensor& gelu_out(const at::Tensor& x, at::Tensor& out) {
   const auto number = kernels::number_of(x);
   compat::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {

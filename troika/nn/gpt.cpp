@@ -66,8 +66,8 @@ class FeedForward : public torch::nn::Module {
   std::shared_ptr<Dropout> dropout_;
 };
 
-// Gives the bits of `stream + output`. Where autocast has made the output bfloat16, LibTorch's sum
-// of two types takes ten times as long on the CPU.
+// Returns `stream + output` with the same bits. If autocast made the output bfloat16, LibTorch's
+// sum of two types takes ten times as long on the CPU.
 at::Tensor sum(const at::Tensor& stream, const at::Tensor& output) {
   return stream + output.to(stream.scalar_type());
 }
@@ -139,7 +139,8 @@ std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
                       return drop->forward(wte->forward(tokens) + positions);
                     }});
 
-  // Two residual additions a layer: this keeps the variance of their sum (GPT-2, section 2.3).
+  // Each layer adds to the residual stream twice; this scale keeps the variance of the sum (GPT-2,
+  // section 2.3).
   const double residual_deviation =
       kInitDeviation / std::sqrt(2.0 * static_cast<double>(options.layers));
   for (int64_t i = 0; i < options.layers; ++i) {
@@ -148,8 +149,8 @@ std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
   }
 
   auto ln_f = model->place("transformer.ln_f", make_layer_norm(options.width));
-  // lm_head is wte itself, not a second registration: an optimizer given parameters() would
-  // update it twice a step.
+  // The output layer uses wte's weight and does not register it again: an optimizer over
+  // parameters() would update a tensor that is registered twice two times per step.
   model->add_block({"head",
                     {"transformer.ln_f"},
                     {"transformer.wte.weight"},

@@ -14,7 +14,7 @@ namespace troika::nn {
 
 namespace {
 
-// Below this the last modules have no pixel left.
+// A smaller image has no pixel left in the last modules.
 constexpr int64_t kSmallestImage = 75;
 
 using Extent = std::array<int64_t, 2>;  // rows, columns
@@ -48,7 +48,7 @@ struct ConvSpec {
 
 enum class Pool { none, average, max };
 
-// A pooling, a chain of convolutions, then either nothing or several convolutions side by side.
+// A pooling, a chain of convolutions, then optionally several convolutions side by side.
 struct BranchSpec {
   Pool pool = Pool::none;
   std::vector<ConvSpec> chain;
@@ -173,7 +173,7 @@ struct StemSpec {
   Extent kernel;
   int64_t stride;
   int64_t padding;
-  bool pool;  // a 3x3 max-pool of stride 2 behind it
+  bool pool;  // followed by a 3x3 max-pool of stride 2
 };
 
 int64_t add_stem(Model& model, const ModelOptions& options) {
@@ -198,8 +198,8 @@ int64_t add_stem(Model& model, const ModelOptions& options) {
   return in;
 }
 
-// N(0, 0.1) for every weight but those of batch norms. torchvision cuts the normal at +-2, twenty
-// standard deviations out, where no draw gets.
+// Draws weights from N(0, 0.1), except those of batch norms. torchvision truncates the normal at
+// +-2, twenty standard deviations away, which has no effect.
 void init_weights(torch::nn::Module& module) {
   for (const auto& child : module.modules(/*include_self=*/false)) {
     if (auto* conv = child->as<torch::nn::Conv2d>()) {

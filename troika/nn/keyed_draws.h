@@ -1,6 +1,6 @@
-// Random numbers by key (counter-based: Salmon et al., SC 2011). A mask follows from the seed, the
-// sample, the block of the model, the draw within the block and the place of the element: it does
-// not depend on ranks, on accumulation, or on where a model is cut.
+// Counter-based random numbers (Salmon et al., SC 2011). A mask is a function of the seed, the
+// sample, the block of the model, the draw within the block and the index of the element. So it
+// does not depend on the number of ranks, on gradient accumulation, or on pipeline stages.
 #pragma once
 
 #include <cstddef>
@@ -11,29 +11,29 @@
 
 namespace troika::nn {
 
-// The samples of one micro-batch.
+// Keys of the samples in one micro-batch.
 struct SampleKeys {
-  uint64_t seed = 0;             // another one for each optimizer step
-  std::vector<int64_t> samples;  // the number of each, in the order of rows
+  uint64_t seed = 0;             // a different one for each optimizer step
+  std::vector<int64_t> samples;  // sample numbers, in the order of rows
 };
 
-// Keys of samples 0 to count - 1, for who asks only what draws cost.
+// Returns keys of samples 0 to count - 1, for measurements that need only the cost of draws.
 SampleKeys some_samples(int64_t count);
 
-// The state that the next draw of a thread follows from.
+// A thread's state for the next draw.
 struct DrawState {
   std::shared_ptr<const SampleKeys> keys;  // null: LibTorch's default generator
-  size_t block = 0;                        // 0: outside of a Model's blocks; else index + 1
-  std::vector<uint32_t> draws;             // draws so far, by `block`
+  size_t block = 0;                        // 0: outside of a Model's blocks; otherwise index + 1
+  std::vector<uint32_t> draws;             // number of draws so far, by `block`
 
-  // This thread's.
+  // Returns this thread's state.
   static DrawState& current();
 
-  // One key for each sample, for one draw more; none where draws are not keyed.
+  // Advances to the next draw and returns one key per sample; empty if draws are not keyed.
   std::vector<int64_t> next_keys();
 };
 
-// Replaces this thread's state while it lives.
+// Replaces this thread's state during its lifetime.
 class DrawStateGuard {
  public:
   explicit DrawStateGuard(DrawState state);
@@ -45,7 +45,7 @@ class DrawStateGuard {
   DrawState before_;
 };
 
-// Makes draws in this thread keyed while it lives.
+// Makes this thread's draws keyed during its lifetime.
 class KeyedDraws : DrawStateGuard {
  public:
   explicit KeyedDraws(SampleKeys keys)
@@ -54,7 +54,7 @@ class KeyedDraws : DrawStateGuard {
       : DrawStateGuard({std::move(keys), 0, {}}) {}
 };
 
-// While it lives, draws in this thread are those of a block of a Model.
+// Assigns this thread's draws to a block of a Model during its lifetime.
 class DrawsOfBlock {
  public:
   explicit DrawsOfBlock(size_t index);

@@ -1,4 +1,4 @@
-// Shared by the image models: convolutions in short form, their initialisation, input checks.
+// Helpers of the image models: convolutions, their initialisation, input checks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,26 +12,26 @@
 
 namespace troika::nn {
 
-// A convolution without bias, as in front of a batch norm, padded by kernel / 2: at stride 1 the
+// A convolution without bias, for use before a batch norm, with padding kernel / 2: at stride 1 the
 // image keeps its size.
 torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1);
 
-// Convolution, batch norm, ReLU: a new tensor, the input stays as it is.
+// Returns relu(norm(conv(input))) in a new tensor; does not modify the input.
 at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, BatchNormImpl& norm,
                           const at::Tensor& input);
 
-// Every convolution below `module` from N(0, 2 / (out_channels * kernel area)), bias zero: "fan
-// out" of He et al. 2015, as torchvision's ResNet and VGG start.
+// Initialises every convolution below `module` from N(0, 2 / (out_channels * kernel area)), with
+// bias zero: the "fan out" mode of He et al. 2015, as in torchvision's ResNet and VGG.
 void init_convolutions(torch::nn::Module& module);
 
 // Throws Error unless the batch is [batch, channels, rows, columns].
 void check_images(const at::Tensor& input, const ModelOptions& options);
 
-// Throws Error naming the model when `value` is below `least`.
+// Throws Error naming the model if `value` is below `least`.
 void require_at_least(const ModelOptions& options, const char* option, int64_t value,
                       int64_t least);
 
-// Throws Error when dropout is asked of a model that has none.
+// Throws Error if dropout is set, for a model that has none.
 void refuse_dropout(const ModelOptions& options);
 
 }  // namespace troika::nn

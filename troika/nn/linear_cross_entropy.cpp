@@ -20,13 +20,14 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A part has as many logits as a cache of the third level holds, but rows enough that products do
-// not wait for the weight, which each part reads and whose gradient it reads and writes.
+// The logits of a part fit into a third-level cache. A part has at least kLeastRows rows, so that
+// products are not limited by reading the weight and by reading and writing its gradient for each
+// part.
 constexpr int64_t kLogits = int64_t{1} << 22;
 constexpr int64_t kLeastRows = 256;
 
-// An operator of the dispatcher, so that compat::FakeTensorGuard need not carry it out. Logits
-// become `scale` times the gradients of the sum of losses.
+// Replaces logits by `scale` times the gradients of the sum of losses. Registered with the
+// dispatcher, so that compat::FakeTensorGuard can skip it.
 at::Tensor& softmax_gradient_(at::Tensor& logits, const at::Tensor& targets, int64_t ignored,
                               double scale, at::Tensor& losses) {
   const int64_t columns = logits.size(1);
@@ -57,7 +58,7 @@ TORCH_LIBRARY_IMPL(troika, CPU, library) {
   library.impl("softmax_gradient_", softmax_gradient_);
 }
 
-// Logits become gradients; gives the sum of the losses in float64.
+// Replaces logits by gradients; returns the sum of the losses in float64.
 at::Tensor take_gradient(at::Tensor& logits, const at::Tensor& targets, int64_t ignored,
                          double scale) {
   if (kernels::takes(logits)) {
@@ -80,7 +81,7 @@ at::Tensor take_gradient(at::Tensor& logits, const at::Tensor& targets, int64_t 
   return losses.sum(at::kDouble).neg_();
 }
 
-// LibTorch's own words.
+// Throws with LibTorch's own message.
 void check_targets(const at::Tensor& targets, int64_t classes, int64_t ignored) {
   if (!targets.is_cpu()) return;
   const auto* begin = targets.data_ptr<int64_t>();
@@ -104,7 +105,7 @@ Rows rows_of(const at::Tensor& hidden, const at::Tensor& weight, const at::Tenso
   return rows;
 }
 
-// The gradient of the weight, part by part.
+// Sums the gradient of the weight, part by part.
 class WeightGradient {
  public:
   WeightGradient(const at::Tensor& weight, at::ScalarType compute, bool is_single)
@@ -115,7 +116,7 @@ class WeightGradient {
       part_ = at::empty(sum_.sizes(), sum_.options().dtype(compute));
   }
 
-  // Adds logits^T hidden; the first time, writes it.
+  // Adds logits^T hidden; the first call overwrites.
   void add(const at::Tensor& logits, const at::Tensor& hidden) {
     auto& product = part_.defined() ? part_ : sum_;
     if (is_first_ || part_.defined()) {
@@ -132,7 +133,7 @@ class WeightGradient {
 
  private:
   at::Tensor sum_;
-  at::Tensor part_;  // where products are of a shorter type
+  at::Tensor part_;  // used if products have a narrower type than the sum
   bool is_first_ = true;
 };
 
@@ -141,7 +142,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& targets, int64_t ignored,
                             at::ScalarType compute) {
-    // Autocast would cast the products' operands again.
+    // Autocast would cast the operands again.
     const compat::AutocastGuard in_own_type(hidden.device().type(), {});
     const at::Tensor left = hidden.detach().to(compute), right = weight.detach().to(compute);
     const int64_t rows = left.size(0), classes = right.size(0);
@@ -156,7 +157,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       const int64_t end = std::min(begin + rows_of_part, rows);
       const at::Tensor part = left.slice(0, begin, end);
       at::Tensor logits = buffer.slice(0, 0, end - begin);
-      // Into tensors that are there: a compat::ProductHook would keep those that are made.
+      // Writes into existing tensors: a compat::ProductHook would keep newly made ones.
       at::mm_out(logits, part, right.t());
       loss.add_(take_gradient(logits, targets.slice(0, begin, end), ignored, 1 / count));
       if (of_hidden.defined()) {
@@ -176,7 +177,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     const auto saved = context->get_saved_variables();
     const at::Tensor& factor = gradients[0];
     const bool is_one = factor.is_cpu() && factor.item<double>() == 1;
-    // In place, so that versions tell of a second pass.
+    // Scales in place, so that the tensors' versions reveal a second backward pass.
     const auto scaled = [&](const at::Tensor& gradient, const char* type) {
       if (!gradient.defined()) return gradient;
       if (!is_one) gradient.mul_(factor);

@@ -1,4 +1,4 @@
-// In which order the numbers of images and of convolutions' weights lie in memory.
+// Memory formats of images and of convolutions' weights.
 #pragma once
 
 #include <c10/core/MemoryFormat.h>
@@ -15,25 +15,25 @@ class Module;
 
 namespace troika::nn {
 
-// "auto", "contiguous", "channels_last".
+// Returns "auto", "contiguous", "channels_last".
 const std::vector<std::string>& memory_format_names();
 
-// "contiguous" or "channels_last".
+// Returns "contiguous" or "channels_last".
 const std::string& memory_format_name(at::MemoryFormat format);
 
-// Contiguous: [batch, channels, rows, columns] as written. Channels last: the channels of a pixel
-// side by side, which is how oneDNN computes. "auto" is channels last where convolutions compute in
-// 16 bits, which it makes faster, and contiguous elsewhere: in float32 it depends on the network
-// (docs/precision-and-memory.md). Throws Error(usage) for another name.
+// Contiguous: [batch, channels, rows, columns] in this order. Channels last: the channels of a
+// pixel are adjacent, which is oneDNN's order. "auto" is channels last if convolutions compute in
+// 16 bits, which it makes faster, and contiguous otherwise: in float32 the faster format depends on
+// the network (docs/precision-and-memory.md). Throws Error(usage) for an unknown name.
 at::MemoryFormat parse_memory_format(const std::string& name, const Precision& precision);
 
-// Gives the module's parameters of four dimensions this order; values and tensors stay. To be
-// called before optimizers and exchanges are made of them.
+// Changes the module's four-dimensional parameters to this format; values and tensor objects stay.
+// Call it before optimizers and exchanges are made from them.
 void lay_out(torch::nn::Module& module, at::MemoryFormat format);
 
-// Seconds of a forward and a backward pass of a fresh model of images by each of `formats`, the
-// least of several, taking turns, in this thread's number of threads. Takes so many passes as fit
-// into two seconds, but at least two by each. Leaves the random generator as it was.
+// Returns the seconds of a forward and a backward pass of a new model of images for each of
+// `formats`: the minimum of several runs, interleaved, with this thread's number of threads. Runs
+// as many as fit into two seconds, at least two per format. Restores the random generator.
 std::vector<double> time_memory_formats(const ModelOptions& options, int64_t batch,
                                         const Precision& precision,
                                         const std::vector<at::MemoryFormat>& formats);

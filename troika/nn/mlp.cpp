@@ -12,7 +12,7 @@ std::shared_ptr<Model> make_mlp(const ModelOptions& options) {
   require_at_least(options, "hidden_layers", options.hidden_layers, 0);
   require_at_least(options, "hidden_width", options.hidden_width, 1);
   const int64_t pixels = options.in_channels * options.image_size * options.image_size;
-  // A later block sees rows of features that are flat already.
+  // A later pipeline stage may get rows of features that are already flat.
   const auto flatten = [pixels, options](const at::Tensor& input) {
     if (input.dim() >= 2 && input.numel() == input.size(0) * pixels) return input.flatten(1);
     throw Error("nn", ErrorKind::usage,

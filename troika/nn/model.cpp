@@ -115,7 +115,7 @@ Tensors Model::forward(Tensors inputs, std::shared_ptr<const OutputLoss> loss) {
 
 at::Tensor Model::forward(at::Tensor input) {
   Tensors inputs;
-  inputs.push_back(std::move(input));  // not a list, which would keep the tensor until the end
+  inputs.push_back(std::move(input));  // an initializer list would hold the tensor until the end
   return only(forward(std::move(inputs)));
 }
 

@@ -1,6 +1,6 @@
-// A model as an ordered list of blocks, each a function of one tensor or of several named ones:
-// what pipeline stages, recomputation and sharding cut from outside. A model knows nothing of any
-// of them: they are wrappers of its blocks (block_wrapper.h).
+// A model as an ordered list of blocks, each a function of one tensor or of several named tensors.
+// Pipeline stages, recomputation and sharding work on blocks from outside, as wrappers
+// (block_wrapper.h); a model does not know them.
 //
 //   auto model = std::make_shared<nn::Model>();
 //   auto fc1 = model->place("fc1", torch::nn::Linear(784, 256));
@@ -11,8 +11,8 @@
 //   model->add_block({"head", {"fc2"}, {}, [fc2](const at::Tensor& x) { return fc2->forward(x);
 //   }});
 //
-// A torch::nn::Sequential becomes one through from_sequential() (sequential.h), and any other
-// module by blocks that call its parts:
+// from_sequential() makes a model of a torch::nn::Sequential (sequential.h). Any other module
+// becomes one by blocks that call its parts:
 //
 //   auto model = std::make_shared<nn::Model>();
 //   model->place_children(*net);
@@ -44,45 +44,46 @@ namespace troika::nn {
 
 struct ModelOptions;
 
-// The only one of what a model gives. Throws Error(usage) where it gives several.
+// Returns the only tensor that a model gives. Throws Error(usage) if it gives several.
 at::Tensor only(Tensors tensors);
 
 class Model : public torch::nn::Module {
  public:
   Model() = default;
-  // Blocks hold pointers to the sub-modules, which a copy would share with the original.
+  // Not copyable: blocks hold pointers to the sub-modules, which a copy would share with the
+  // original.
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
   const std::vector<Block>& blocks() const { return blocks_; }
 
-  // The names that blocks take and no block before gives, in the order in which they are first
-  // taken.
+  // Returns the names that blocks take and that no earlier block gives, in the order of their first
+  // use.
   const std::vector<std::string>& input_names() const { return wiring_.input_names(); }
   const Wiring& wiring() const { return wiring_; }
 
-  // Runs the blocks in order; each activation is released as soon as autograd lets go of it. One
-  // tensor for each of input_names(), and what the last block gives; the short form is for models
-  // of one input and one output. Throws Error(usage) for another number of tensors.
+  // Runs the blocks in order; each activation is released once autograd no longer needs it. Takes
+  // one tensor per input_names(), and returns the last block's outputs. The overload for one tensor
+  // is for models with one input and one output. Throws Error(usage) for a wrong number of tensors.
   Tensors forward(Tensors inputs);
   at::Tensor forward(at::Tensor input);
 
-  // Gives the tensors of OutputLoss::gives() in place of outputs, unless `loss` is null. Throws
-  // Error(usage) where the last block has no output layer.
+  // Returns the tensors of OutputLoss::gives() instead of outputs, unless `loss` is null. Throws
+  // Error(usage) if the last block has no output layer.
   Tensors forward(Tensors inputs, std::shared_ptr<const OutputLoss> loss);
-  // Whether the last block takes an OutputLayer, so that the model can be asked for a loss.
+  // Whether the last block takes an OutputLayer, so that the model can compute a loss.
   bool has_output_layer() const;
 
-  // The same for blocks [begin, end) alone, which take into() and give out_of(), see Wiring
-  // (flow.h). At least one block. A loss is for parts with the last block.
+  // Runs only blocks [begin, end), at least one block. They take Wiring::into() and give
+  // Wiring::out_of() (flow.h). A loss requires the last block.
   Tensors forward(size_t begin, size_t end, Tensors inputs,
                   std::shared_ptr<const OutputLoss> loss = nullptr) const;
 
-  // Registers the sub-modules, parameters and buffers of `module` under their own names: shared,
-  // not copied.
+  // Registers the sub-modules, parameters and buffers of `module` under their own names. They are
+  // shared, not copied.
   void place_children(const torch::nn::Module& module);
-  // Registers a module under a dotted path such as "layer1.0.conv1", making plain modules for the
-  // levels between, and gives it back for the blocks to use.
+  // Registers a module under a dotted path such as "layer1.0.conv1", creating plain modules for the
+  // levels between, and returns it for use in blocks.
   template <typename M>
   std::shared_ptr<M> place(const std::string& path, std::shared_ptr<M> module) {
     place_module(path, module);
@@ -93,10 +94,10 @@ class Model : public torch::nn::Module {
     return place(path, holder.ptr());
   }
 
-  // Throws Error(usage) for a block that takes or gives nothing, or a name twice, and where blocks
-  // have a wrapper, which was made for those that there were.
+  // Throws Error(usage) for a block that takes or gives nothing, or the same name twice, and if the
+  // blocks already have a wrapper.
   void add_block(Block block);
-  // Places a module whose forward takes and gives one tensor, as a block named after its path.
+  // Places a module whose forward maps one tensor to one tensor, as a block named after its path.
   template <typename M>
   void add_block(const std::string& path, std::shared_ptr<M> module) {
     place_module(path, module);
@@ -108,25 +109,25 @@ class Model : public torch::nn::Module {
     add_block(path, holder.ptr());
   }
 
-  // The options that make_model() made this model of (zoo.h); null for every other model, and once
-  // a block or a module was added to it.
+  // Returns the options that make_model() used (zoo.h). Null for all other models, and after a
+  // block or a module was added.
   const ModelOptions* options() const { return options_.get(); }
 
-  // Parameters and buffers the block owns, under their names in the whole model.
+  // Returns the parameters and buffers the block owns, under their names in the whole model.
   state::StateDict owned_state(const Block& block) const;
-  // The entries of `entries` that the block owns, under such names.
+  // Returns those of `entries`, named as in the whole model, that the block owns.
   static state::StateDict owned(const Block& block, state::StateDict entries);
 
   // Throws Error(usage) unless block names are unique, every parameter and buffer is in exactly one
-  // block, and every tensor two blocks share is borrowed by the later one. Models of make_model()
-  // pass; whoever cuts a model of a user calls this first.
+  // block, and every tensor shared by two blocks is borrowed by the later one. Models of
+  // make_model() pass. Call it before splitting a user's model.
   void verify() const;
 
  private:
   friend std::shared_ptr<Model> make_model(const ModelOptions& options);
   friend class WrapperGuard;
 
-  // Null takes the one away that there is.
+  // Null removes the current wrapper.
   void set_wrapper(WrapperKind kind, std::shared_ptr<BlockWrapper> wrapper);
 
   void place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module);

@@ -18,7 +18,8 @@ ModuleWatch::Entry ModuleWatch::entry_of(const at::Tensor& tensor) {
 }
 
 bool ModuleWatch::is_unchanged() const {
-  // In one place, as what a std::function can hold without memory of its own is one pointer.
+  // One struct, so that the lambda captures one pointer: a std::function stores no more without
+  // allocating.
   struct {
     const std::vector<Entry>& entries;
     size_t at = 0;

@@ -1,4 +1,4 @@
-// Whether a module still is what it was.
+// Detects changes of a module's parameters and buffers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,15 +11,15 @@ class Module;
 
 namespace troika::nn {
 
-// Remembers of which tensors a module is made. To compare takes some 20 instructions a tensor and
-// no memory, so it can be done in every step.
+// Remembers the tensors of a module. A comparison takes about 20 instructions per tensor and no
+// memory, so it can run in every step.
 class ModuleWatch {
  public:
   // `module` must outlive this object.
   explicit ModuleWatch(const torch::nn::Module& module);
 
-  // False once parameters or buffers were added, replaced or removed, or a parameter was frozen,
-  // unfrozen, cast or moved to another device. Values do not count.
+  // Returns false once parameters or buffers were added, replaced or removed, or a parameter was
+  // frozen, unfrozen, cast or moved to another device. Changes of values do not count.
   bool is_unchanged() const;
 
   // The buffers at construction, in the order of Module::buffers().

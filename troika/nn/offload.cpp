@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr size_t kPage = 4096;
 
-// A parameter, or a view of one as the transposed matrix of a linear layer.
+// Whether the tensor is a parameter or a view of one, such as the transposed weight of a linear
+// layer.
 bool is_parameter(const at::Tensor& tensor) {
   const auto& base = tensor.is_view() ? tensor._base() : tensor;
   return base.is_leaf() && base.requires_grad();
@@ -45,7 +46,7 @@ WrapperGuard offload(Model& model, std::shared_ptr<compat::SavedTensorHooks> to)
   return {model, std::make_shared<Offload>(std::move(to))};
 }
 
-// Chunks of files, filled one after the other and used anew when nothing is left in them.
+// Chunks of files, filled one after the other and reused once nothing in them is live.
 class ActivationOffload::Arena {
  public:
   explicit Arena(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -86,8 +87,8 @@ class ActivationOffload::Arena {
 
   const std::filesystem::path folder_;
   std::vector<std::unique_ptr<MappedFile>> chunks_;
-  size_t chunk_ = 0;  // being filled
-  size_t used_ = 0;   // bytes of it
+  size_t chunk_ = 0;  // the chunk being filled
+  size_t used_ = 0;   // bytes used in it
   int slots_ = 0;
   int64_t live_ = 0;
 };
@@ -105,7 +106,7 @@ struct ActivationOffload::Slot {
     place.file->release(place.data, bytes);
   }
   ~Slot() {
-    // Pages that came back leave the memory again.
+    // Releases the pages that were read back into memory.
     place.file->release(place.data, bytes);
     arena->give_back(bytes);
   }
@@ -122,7 +123,7 @@ struct ActivationOffload::Slot {
   const std::vector<int64_t> sizes;
   const std::vector<int64_t> strides;
   const at::ScalarType type;
-  std::weak_ptr<Slot> before;  // saved before this one, so needed after it
+  std::weak_ptr<Slot> before;  // the slot saved before this one, so needed after it
 };
 
 struct ActivationOffload::Known {

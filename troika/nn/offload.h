@@ -1,5 +1,5 @@
-// Activations out of a device's memory between the forward and the backward pass: those of a CPU in
-// files, where there is more disk than memory, those of a GPU in host memory.
+// Offload of activations between the forward and the backward pass: from a CPU's memory to files,
+// where there is more disk than memory, and from a GPU's memory to host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,21 +17,21 @@
 
 namespace troika::nn {
 
-// While the result lives, what the blocks of the model save goes through `to`. The model must
-// outlive the result. Throws Error(usage) where the model is offloaded already.
+// Passes the tensors that the model's blocks save through `to` during the result's lifetime. The
+// model must outlive the result. Throws Error(usage) if the model is offloaded already.
 [[nodiscard]] WrapperGuard offload(Model& model, std::shared_ptr<compat::SavedTensorHooks> to);
 
-// Tensors that operators save go to files in a folder, and come back page by page when needed,
-// with the same bits and strides. Parameters, what is not on a CPU, small tensors and tensors with
-// gaps stay where they are. Of blocks that are recomputed, inputs are what is saved:
+// Writes tensors that operators save to files in a folder. They are read back page by page when
+// needed, with the same bits and strides. Parameters, tensors outside CPU memory, small tensors and
+// tensors with gaps stay in memory. For blocks that are recomputed, the inputs are what is saved:
 //
 //   const auto offloaded = nn::offload(*model, std::make_shared<nn::ActivationOffload>(folder));
 //   loss(model->forward(inputs)).backward();
 //
-// Without a model of blocks, a compat::SavedTensorGuard around the forward pass does it.
+// Without a nn::Model, use a compat::SavedTensorGuard around the forward pass.
 //
-// Files grow by need, are used again by later passes, and are gone after any exit. pack() throws
-// Error (room `base`) where the disk is full. For one thread's passes.
+// Files grow as needed, are reused by later forward passes, and are removed at any exit. pack()
+// throws Error (room `base`) if the disk is full. For forward and backward passes of one thread.
 class ActivationOffload : public compat::SavedTensorHooks {
  public:
   static constexpr int64_t kLeastBytes = 1 << 16;
@@ -41,7 +41,7 @@ class ActivationOffload : public compat::SavedTensorHooks {
 
   std::function<at::Tensor()> pack(const at::Tensor& tensor) override;
 
-  // Now in files.
+  // Returns the bytes now in files.
   int64_t bytes() const;
 
  private:
@@ -52,14 +52,15 @@ class ActivationOffload : public compat::SavedTensorHooks {
   std::shared_ptr<Slot> slot_for(const at::Tensor& tensor);
 
   std::shared_ptr<Arena> arena_;
-  // By the memory of tensors that were saved, so that what two operators save is written once.
+  // Keyed by the saved tensor's memory, so that memory saved by two operators is written once.
   std::map<const void*, Known> known_;
   std::weak_ptr<Slot> last_;
 };
 
-// Tensors that operators save on a GPU go to page-locked host memory, and come back when needed,
-// with the same bits (PyTorch's torch.autograd.graph.save_on_cpu). Copies are in the order of the
-// stream that computes. What stays is as above, but for CPUs in place of GPUs. From any thread.
+// Copies tensors that operators save on a GPU to page-locked host memory, and back when needed,
+// with the same bits (PyTorch's torch.autograd.graph.save_on_cpu). Copies are ordered on the
+// computing stream. The exceptions are those of ActivationOffload, except that CPU tensors stay.
+// Can be used from any thread.
 class HostOffload : public compat::SavedTensorHooks {
  public:
   std::function<at::Tensor()> pack(const at::Tensor& tensor) override;

@@ -16,7 +16,7 @@ void add_name(config::Table& table, ModelOptions& options) {
 }
 
 void add_sizes(config::Table& table, ModelOptions& options) {
-  if (options.name.empty()) return;  // a module of a program has none of these
+  if (options.name.empty()) return;  // a program's own module has none of these
   table.add("model.dropout", &options.dropout,
             "probability of dropout, for mlp, vgg*, inception_v3 and gpt; the same masks on any "
             "number of ranks",

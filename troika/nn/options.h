@@ -1,4 +1,4 @@
-// The options of a run for its model.
+// Options of a run for its model.
 #pragma once
 
 #include <string>
@@ -12,8 +12,9 @@ struct OffloadOptions {
   std::string activations = "";
 };
 
-// Each binds options to their keys: `model.name`, the others of section [model], of which there are
-// none without a name, and `offload.activations`. The options must outlive the table.
+// Each binds options to their keys: add_name() `model.name`; add_sizes() the others of section
+// [model], of which there are none if the name is empty; add_options() `offload.activations`. The
+// options must outlive the table.
 void add_name(config::Table& table, ModelOptions& options);
 void add_sizes(config::Table& table, ModelOptions& options);
 void add_options(config::Table& table, OffloadOptions& options);

@@ -1,5 +1,5 @@
-// The output layer of a model of many classes. Where the loss of the model is asked for it gives
-// that in place of logits, which are then never there as a whole.
+// The output layer of a model with many classes. If a loss is requested, it computes the loss
+// without ever storing all logits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,27 +14,27 @@
 
 namespace troika::nn {
 
-// A cross entropy that a model is asked for in place of its outputs.
+// A cross entropy that a model computes instead of its outputs.
 struct OutputLoss {
   enum class Kind {
-    mean,  // one element: the mean over the targets that count
-    each,  // the loss of each target, and the class predicted for it; without gradients
+    mean,  // one element: the mean over the targets that are not ignored
+    each,  // each target's loss and its predicted class; without gradients
   };
 
-  at::Tensor targets;      // [...] of Long, a class number each
-  int64_t ignored = -100;  // a target that does not count
+  at::Tensor targets;      // [...] of Long: class numbers
+  int64_t ignored = -100;  // targets of this value are skipped
   Kind kind = Kind::mean;
 
-  // The names of the tensors that the model gives: "loss", and for Kind::each "predictions" as
-  // well, both [targets.numel()].
+  // Returns the names of the model's outputs: "loss", and for Kind::each also "predictions", both
+  // [targets.numel()].
   const std::vector<std::string>& gives() const;
 };
 
-// The cross entropy of logits [..., classes], computed in float32 at least, as half types have too
-// few digits for sums of exponentials.
+// Returns the cross entropy of logits [..., classes], computed in at least float32, since half
+// types have too few digits for sums of exponentials.
 at::Tensor cross_entropy(const at::Tensor& logits, const OutputLoss& loss);
 
-// What the last block of a model ends with, as an argument of its forward (block.h):
+// The last step of a model's last block, passed to its forward as an argument (block.h):
 //
 //   model->add_block({"head", {"norm", "head"}, {}, [=](const at::Tensor& x,
 //                                                       const nn::OutputLayer& output) {
@@ -42,14 +42,15 @@ at::Tensor cross_entropy(const at::Tensor& logits, const OutputLoss& loss);
 //   }});
 class OutputLayer {
  public:
-  // Gives logits.
+  // Returns logits.
   OutputLayer() = default;
-  // Gives the loss, unless it is null.
+  // Returns the loss, unless `loss` is null.
   explicit OutputLayer(std::shared_ptr<const OutputLoss> loss) : loss_(std::move(loss)) {}
 
-  // logits = hidden weight^T, [..., classes] for a `hidden` of [..., width] and a `weight` of
-  // [classes, width]. Or the tensors of OutputLoss::gives(): by linear_cross_entropy(), which needs
-  // memory for a part of the logits alone, where that takes the type of `hidden`.
+  // Returns logits = hidden weight^T, [..., classes], for a `hidden` of [..., width] and a `weight`
+  // of [classes, width]. With a loss, returns the tensors of OutputLoss::gives(); if
+  // linear_cross_entropy() supports the type of `hidden`, it is used and stores only a part of the
+  // logits at a time.
   Tensors operator()(const at::Tensor& hidden, const at::Tensor& weight) const;
 
  private:

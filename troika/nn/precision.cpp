@@ -33,7 +33,7 @@ constexpr std::array<PrecisionName, 10> kPrecisions{{
     {"16", "16-mixed", at::kFloat, at::kHalf},
 }};
 
-// Asked of LibTorch itself: kernels came to devices with many different versions.
+// Tries the operators, since support came to devices in many different versions of LibTorch.
 bool can_compute(at::ScalarType type, c10::DeviceType device) {
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions().dtype(type).device(device);

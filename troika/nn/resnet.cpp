@@ -30,7 +30,7 @@ Shape shape_of(int64_t depth) {
   TROIKA_CHECK(false, fmt::format("there is no ResNet-{}", depth));
 }
 
-// A residual block: convolutions with batch norms, and a projection where the shape changes.
+// A residual block: convolutions with batch norms, and a projection if the shape changes.
 class ResidualBlock : public torch::nn::Module {
  public:
   // Two 3x3 convolutions, or 1x1, 3x3 and 1x1 with `width` channels in the middle.

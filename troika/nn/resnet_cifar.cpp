@@ -28,7 +28,7 @@ class PlainShortcutBlock : public torch::nn::Module {
   at::Tensor shortcut(const at::Tensor& input) const {
     if (new_channels_ == 0) return input;
     const at::Tensor pixels = input.slice(2, 0, {}, stride_).slice(3, 0, {}, stride_);
-    // Half of the zeros on either side, as the published CIFAR weights expect.
+    // Pads half of the zero channels on either side, as the published CIFAR weights expect.
     const int64_t before = new_channels_ / 2;
     return at::constant_pad_nd(pixels, {0, 0, 0, 0, before, new_channels_ - before});
   }

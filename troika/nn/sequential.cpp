@@ -15,7 +15,7 @@ std::shared_ptr<Model> from_sequential(const torch::nn::Sequential& sequential) 
     const std::string& name = child.key();
     model->place(name, child.value());
     if (const auto dropout = std::dynamic_pointer_cast<torch::nn::DropoutImpl>(child.value())) {
-      // So that its masks may be keyed.
+      // Uses nn::dropout(), whose masks can be keyed.
       model->add_block({name, {name}, {}, [dropout](const at::Tensor& input) {
                           return dropout->is_training() ? nn::dropout(input, dropout->options.p())
                                                         : input;
@@ -23,7 +23,7 @@ std::shared_ptr<Model> from_sequential(const torch::nn::Sequential& sequential) 
       ++index;
       continue;
     }
-    // Forward is known to the erased AnyModule alone, which is kept alive through its Sequential.
+    // Only the type-erased AnyModule knows forward; the lambda keeps its Sequential alive.
     model->add_block({name, {name}, {}, [sequential, index](const at::Tensor& input) {
                         const auto module = sequential.ptr()->begin() + index;
                         return module->forward<at::Tensor>(input);

@@ -9,9 +9,9 @@
 
 namespace troika::nn {
 
-// Shares the modules and keeps their names, so parameters are called as in the Sequential. Each
-// module must map one tensor to one tensor. Masks of torch::nn::Dropout are made by dropout()
-// (dropout.h).
+// Makes a model that shares the modules and keeps their names, so parameters have the same names as
+// in the Sequential. Each module must map one tensor to one tensor. Masks of torch::nn::Dropout are
+// made by nn::dropout() (dropout.h).
 std::shared_ptr<Model> from_sequential(const torch::nn::Sequential& sequential);
 
 }  // namespace troika::nn

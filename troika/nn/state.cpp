@@ -14,7 +14,7 @@ struct Kinds {
   bool buffers = true;
 };
 
-// Not Module::named_modules(): that needs a module owned by a shared_ptr.
+// Does not use Module::named_modules(), which needs a module owned by a shared_ptr.
 void collect(const torch::nn::Module& module, const std::string& prefix, const Kinds& kinds,
              state::StateDict& state) {
   const auto add = [&](const auto& items) {

@@ -1,4 +1,4 @@
-// The tensors of a module by name: the order and the names of PyTorch's `state_dict`.
+// The tensors of a module by name, in the order and with the names of PyTorch's `state_dict`.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,23 @@ namespace troika::nn {
 
 enum class Ties { once, every_name };
 
-// All parameters and buffers as "layer1.0.conv1.weight"; the tensors share their memory with the
-// module. Buffers are batch-norm statistics and the like: without gradients, still saved. Each
-// module's parameters before its buffers and both before its children. With Ties::once a tensor
-// registered under several names appears under the first only; torch::nn::Module::parameters()
-// would give it to an optimizer once for each name. Undefined entries (a layer without bias) are
-// left out. The module may live on the stack.
+// Returns all parameters and buffers as "layer1.0.conv1.weight"; the tensors share their memory
+// with the module. Buffers are saved tensors without gradients, such as batch-norm statistics. Each
+// module's parameters come before its buffers, and both come before its children. With Ties::once a
+// tensor registered under several names appears only under the first;
+// torch::nn::Module::parameters() would give it to an optimizer once per name. Undefined entries (a
+// layer without bias) are left out. The module may be on the stack.
 state::StateDict named_state(const torch::nn::Module& module, Ties ties = Ties::once);
-// The parameters alone, and the buffers alone, of named_state() with Ties::once.
+// Return only the parameters, and only the buffers, of named_state() with Ties::once.
 state::StateDict named_parameters(const torch::nn::Module& module);
 state::StateDict named_buffers(const torch::nn::Module& module);
 
-// The parameters that require a gradient, in the order of named_state, a tied one once: what an
-// optimizer steps and data parallelism averages.
+// Returns the parameters that require a gradient, in the order of named_state, each tied one once.
+// Optimizers step these and data parallelism averages their gradients.
 state::StateDict trained_parameters(const torch::nn::Module& module);
 
-// Scalars in all parameters, tied ones counted once, buffers not: the number papers print.
+// Returns the number of scalars in all parameters, tied ones counted once, without buffers: the
+// number that papers report.
 int64_t parameter_count(const torch::nn::Module& module);
 
 }  // namespace troika::nn

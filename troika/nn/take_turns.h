@@ -1,4 +1,4 @@
-// Timing of several ways to do one thing.
+// Interleaved timing of several alternatives.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,17 @@
 
 namespace troika::nn {
 
-// Seconds of rounds of `ways` ways, [way][round]: `time(way)` does the thing once and returns how
-// long it took. The ways take turns, so that whatever else the machine does meets all alike. The
-// first round touches memory and has kernels compiled, and is left out. One round follows at least,
-// five at most, and none begins later than `seconds` after the start. Ranks that must make the same
-// number of rounds give `agree`, which is called between rounds with whether this rank would go on,
-// and returns what all of them do.
+// Times `ways` alternatives in rounds and returns seconds [way][round]; `time(way)` runs one
+// alternative once and returns its duration. Each round runs all alternatives, so that other load
+// on the machine affects them alike. A first round warms up memory and compiled kernels and is
+// dropped. Then follow one to five rounds; none begins later than `seconds` after the start. Ranks
+// that must make the same number of rounds give `agree`: called between rounds with this rank's
+// wish to continue, it returns the decision for all ranks.
 std::vector<std::vector<double>> take_turns(size_t ways, double seconds,
                                             const std::function<double(size_t)>& time,
                                             const std::function<bool(bool)>& agree = {});
 
-// The least of each way's rounds.
+// Returns the minimum over each alternative's rounds.
 std::vector<double> least_of(const std::vector<std::vector<double>>& rounds);
 
 }  // namespace troika::nn

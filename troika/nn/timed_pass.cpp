@@ -38,7 +38,7 @@ double TimedPass::seconds(at::MemoryFormat format) {
   const auto output = [&] {
     const Autocast autocast(precision_, at::kCPU);
     if (!model_->has_output_layer()) return model_->forward(inputs);
-    // Tokens are classes.
+    // Tokens serve as classes.
     return only(model_->forward({inputs}, std::make_shared<OutputLoss>(OutputLoss{inputs})));
   }();
   output.sum().backward();

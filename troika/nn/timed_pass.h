@@ -1,4 +1,4 @@
-// Forward and backward passes of a model of its own, to be timed.
+// Timing of forward and backward passes of a temporary model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +12,9 @@
 
 namespace troika::nn {
 
-// A fresh model and a batch for it, on the CPU. Takes the memory of a training step without an
-// optimizer. Draws from LibTorch's default generator, which the destructor sets back to where the
-// constructor found it.
+// A new model and a batch for it, on the CPU. Takes the memory of a training step without an
+// optimizer. Draws from LibTorch's default generator; the destructor restores the generator's
+// state.
 class TimedPass {
  public:
   TimedPass(const ModelOptions& options, int64_t batch, const Precision& precision);
@@ -22,8 +22,9 @@ class TimedPass {
   TimedPass(const TimedPass&) = delete;
   TimedPass& operator=(const TimedPass&) = delete;
 
-  // Seconds of a pass with images and weights of convolutions in this format, in this thread's
-  // number of threads. A model of many classes is asked for its loss, as in training.
+  // Returns the seconds of a forward and backward pass with images and convolution weights in this
+  // format, with this thread's number of threads. A model with an output layer computes its loss,
+  // as in training.
   double seconds(at::MemoryFormat format = at::MemoryFormat::Contiguous);
 
  private:

@@ -16,7 +16,8 @@ constexpr int64_t kPool = 0;
 // Five poolings halve the image to at least one pixel.
 constexpr int64_t kSmallestVggImage = 32;
 
-// Channels of each convolution, and where a 2x2 max-pool stands (configurations A and D).
+// Returns the channels of each convolution, and the positions of 2x2 max-pools (configurations A
+// and D).
 std::vector<int64_t> layout_of(int64_t depth) {
   switch (depth) {
     case 11:
@@ -28,7 +29,7 @@ std::vector<int64_t> layout_of(int64_t depth) {
   TROIKA_CHECK(false, fmt::format("there is no VGG-{}", depth));
 }
 
-// One block for each convolution, with the norm, ReLU and pooling behind it. Numbers count those
+// Adds one block per convolution, with the following norm, ReLU and pooling. Numbers count these
 // layers too, as torchvision's Sequential does.
 int64_t add_features(Model& model, const ModelOptions& options, int64_t depth, bool batch_norm) {
   const std::vector<int64_t> layout = layout_of(depth);

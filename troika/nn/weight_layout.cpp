@@ -18,10 +18,10 @@ at::Tensor laid_out(const at::Tensor& weight, WeightLayout layout) {
   return layout == WeightLayout::in_out ? weight.contiguous() : weight.t().contiguous().t();
 }
 
-// Seconds of a layer [in, out] by each layout.
+// Returns the seconds of a layer [in, out] for each layout.
 std::vector<double> time_layer(int64_t rows, int64_t in, int64_t out, const Precision& precision,
                                const std::vector<WeightLayout>& layouts, double seconds) {
-  // No sum of them is infinite in bfloat16.
+  // Small values, so that no sum overflows in bfloat16.
   const auto some = [&](at::IntArrayRef sizes, at::ScalarType type) {
     return at::full(sizes, 1.0 / 64, type);
   };

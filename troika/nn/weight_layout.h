@@ -1,4 +1,4 @@
-// In which order the numbers of linear layers' weights lie in memory.
+// Memory layouts of linear layers' weights.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@ class Module;
 
 namespace troika::nn {
 
-// The layout of a weight [in, out] (dense.h). in_out: the numbers of one input lie side by side.
-// out_in: those of one output, as in PyTorch's Linear. Which one has the faster products depends on
-// the processor, the shapes and the version of LibTorch. Shapes, names and files do not depend on
-// it. Results differ by rounding alone.
+// The layout of a weight [in, out] (dense.h). in_out: the values of one input are adjacent. out_in:
+// the values of one output are adjacent, as in PyTorch's Linear. Which layout has the faster
+// products depends on the processor, the shapes and the version of LibTorch. Shapes, names and
+// files do not depend on the layout. Results differ only by rounding.
 enum class WeightLayout { in_out, out_in };
 
-// "auto", "in_out", "out_in".
+// Returns "auto", "in_out", "out_in".
 const std::vector<std::string>& weight_layout_names();
-// "in_out" or "out_in".
+// Returns "in_out" or "out_in".
 const std::string& weight_layout_name(WeightLayout layout);
-// "auto" is in_out, in which files have these weights. Throws Error(usage) for another name.
+// "auto" is in_out, the layout of these weights in files. Throws Error(usage) for an unknown name.
 WeightLayout parse_weight_layout(const std::string& name);
 
-// Gives the weights of all Conv1D (dense.h) at or below `module`, which are the linear layers of
-// GPTs, this layout; values and tensors stay, and copies of them in the type of a mixed precision
-// follow it. Other modules stay as they are. To be called before optimizers and exchanges are made
-// of them.
+// Changes the weights of all Conv1D (dense.h), the linear layers of GPTs, at or below `module` to
+// this layout. Values and tensor objects stay, and copies in the type of a mixed precision get the
+// same layout. Other modules are unchanged. Call it before optimizers and exchanges are made from
+// them.
 void lay_out_weights(torch::nn::Module& module, WeightLayout layout);
 
-// Seconds of a forward and a backward pass through the four linear layers of a block of a GPT by
-// each of `layouts`, the least of several, taking turns, in this thread's number of threads. `rows`
-// is batch times length. Takes about half a second, but at least two passes through each layer by
-// each layout. Holds one layer at a time.
+// Returns the seconds of a forward and a backward pass through the four linear layers of a GPT
+// block for each of `layouts`: the minimum of several runs, interleaved, with this thread's number
+// of threads. `rows` is batch times length. Takes about half a second, but at least two runs per
+// layer and layout. Holds one layer at a time.
 std::vector<double> time_weight_layouts(int64_t rows, int64_t width, const Precision& precision,
                                         const std::vector<WeightLayout>& layouts);
 

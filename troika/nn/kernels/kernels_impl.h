@@ -20,19 +20,19 @@ inline void store(float value, float* to) {
   *to = value;
 }
 
-// To the nearest, at ties to the even one; NaN stays NaN.
+// Rounds to the nearest, ties to even; NaN stays NaN.
 inline void store(float value, Half* to) {
   const Bits bits = __builtin_bit_cast(Bits, value);
   const Bits rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
   *to = static_cast<Half>(value == value ? rounded : 0x7FC0);
 }
 
-// Within two units in the last place for -87 <= x <= 88, to which others are moved: x = n ln 2 + r,
-// |r| <= ln 2 / 2, and the Taylor polynomial of degree 7 of exp(r).
+// Returns exp(x) within two units in the last place for -87 <= x <= 88; other x are clamped to this
+// range. x = n ln 2 + r, |r| <= ln 2 / 2, and exp(r) by its Taylor polynomial of degree 7.
 inline float exponential(float x) {
   x = x < -87.0F ? -87.0F : x;
   x = x > 88.0F ? 88.0F : x;
-  constexpr float kRound = 12582912.0F;  // 1.5 2^23: numbers added to it become integers
+  constexpr float kRound = 12582912.0F;  // 1.5 2^23: adding it rounds a float to an integer
   const float shifted = x * 1.44269504F + kRound;
   const float n = shifted - kRound;
   const float r = (x - n * 0.693359375F) - n * -2.12194440e-4F;
@@ -51,8 +51,8 @@ inline float exponential(float x) {
 constexpr float kSlope = 1.59576912F;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 
-// sigmoid(2 u); 0 where exp(-2 u) would leave the range of exponential(), so that the slope of
-// large negative numbers is 0, too.
+// Returns sigmoid(2 u), or 0 where exp(-2 u) would leave the range of exponential(), so that the
+// slope at large negative numbers is 0 as well.
 inline float gate(float x) {
   const float minus = -kSlope * (x + kCubic * x * x * x);
   return minus > 87.0F ? 0.0F : 1.0F / (1.0F + exponential(minus));
@@ -67,7 +67,7 @@ inline float gelu_slope(float x) {
   return open + x * open * (1.0F - open) * kSlope * (1.0F + 3.0F * kCubic * x * x);
 }
 
-// Results for all bfloat16 numbers, by their bits. Entries of common numbers stay in the
+// Results for all bfloat16 values, indexed by their bits. Entries of common values stay in the
 // first-level cache.
 struct Tables {
   Half gelu[1 << 16];
@@ -113,7 +113,7 @@ void gelu_backward_of(const Half* gradient, const Half* x, Half* out, size_t cou
   }
 }
 
-// Partial results of sums and maxima: as many for all instruction sets.
+// The number of partial results of sums and maxima, the same for all instruction sets.
 constexpr size_t kLanes = 16;
 using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 
@@ -190,7 +190,7 @@ LogitSums softmax_gradient_of(T* logits, size_t columns, size_t target, float sc
   return {sum, below_most};
 }
 
-// MurmurHash3's finaliser for 32 bits (Appleby 2011).
+// MurmurHash3's 32-bit finaliser (Appleby 2011).
 inline Bits finalised(Bits h) {
   h = (h ^ (h >> 16)) * 0x85ebca6bU;
   h = (h ^ (h >> 13)) * 0xc2b2ae35U;

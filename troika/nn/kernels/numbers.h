@@ -1,4 +1,4 @@
-// Tensors as the kernels of this folder take them.
+// Conversion of tensors into arguments of the kernels in this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ inline Number number_of(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat ? Number::f32 : Number::bf16;
 }
 
-// Where this element of a contiguous tensor lies.
+// Returns the address of an element of a contiguous tensor.
 inline char* at_element(const at::Tensor& tensor, int64_t index) {
   return static_cast<char*>(tensor.data_ptr()) + index * tensor.element_size();
 }

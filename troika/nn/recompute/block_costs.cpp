@@ -16,10 +16,10 @@ namespace troika::nn {
 namespace {
 
 constexpr int kMeasurements = 3;
-// About the FLOPs that a core makes while it moves one byte from or to memory.
+// About the FLOPs that a core computes while it moves one byte from or to memory.
 constexpr double kFlopsPerByte = 10;
 
-// Bytes of distinct memory that is saved, without parameters and buffers.
+// Counts the bytes of distinct memory that is saved, without parameters and buffers.
 class Counting : public compat::SavedTensorHooks {
  public:
   explicit Counting(std::set<const void*> known) : known_(std::move(known)) {}
@@ -39,11 +39,11 @@ class Counting : public compat::SavedTensorHooks {
   int64_t bytes_ = 0;
 };
 
-// A counter that only grows, in seconds or FLOPs. Its readings around a block give the block's
-// cost.
+// A counter that only grows, in seconds or FLOPs. A block's cost is the difference of its readings
+// after and before the block.
 using Meter = std::function<double()>;
 
-// The block's outputs, and what it cost. `sources` are what gradients are made of.
+// Returns the block's outputs and its cost. Gradients are computed for `sources`.
 std::pair<Tensors, BlockCost> run(const Block& block, const OutputLayer& layer,
                                   const Tensors& inputs, const std::set<const void*>& state,
                                   const std::vector<at::Tensor>& sources, const Meter& spent) {
@@ -79,7 +79,8 @@ std::pair<Tensors, BlockCost> run(const Block& block, const OutputLayer& layer,
   return {outputs, cost};
 }
 
-// Each block runs so often, after a first time if more than once; the least counts.
+// Runs each block `measurements` times, after a warm-up run if that is more than one, and returns
+// the minimum.
 std::vector<BlockCost> costs_of_blocks(const Model& model, const Tensors& inputs,
                                        const std::shared_ptr<const OutputLoss>& loss,
                                        int measurements, const Meter& spent) {

@@ -19,7 +19,7 @@ namespace troika::nn {
 
 namespace {
 
-// Ends a recomputation that has made all it is for.
+// Thrown to end a recomputation once all saved tensors are made.
 struct Complete {};
 
 std::string describe(const at::Tensor& tensor) {
@@ -27,7 +27,7 @@ std::string describe(const at::Tensor& tensor) {
                      fmt::join(tensor.sizes(), ", "), tensor.device().str());
 }
 
-// One call of a checkpointed function: what it takes to make again what it saved.
+// One call of a checkpointed function, with everything needed to recompute the tensors it saved.
 class Frame : public std::enable_shared_from_this<Frame> {
  public:
   Frame(BlockFunction function, const Tensors& inputs, CheckpointOptions options)
@@ -49,10 +49,10 @@ class Frame : public std::enable_shared_from_this<Frame> {
  private:
   struct Product {
     at::Tensor tensor;
-    int64_t version;  // before anything was done to it in place
+    int64_t version;  // of `tensor` right after it was made
   };
 
-  // In the first call: tensors get numbers.
+  // Used in the first call: gives each saved tensor a number and drops it.
   class Forgetting : public compat::SavedTensorHooks {
    public:
     explicit Forgetting(Frame& frame) : frame_(frame) {}
@@ -67,7 +67,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
     Frame& frame_;
   };
 
-  // In a recomputation: tensors are kept under the same numbers.
+  // Used in a recomputation: keeps tensors under the same numbers.
   class Recording : public compat::SavedTensorHooks {
    public:
     explicit Recording(Frame& frame) : frame_(frame) { frame_.made_.clear(); }
@@ -80,14 +80,14 @@ class Frame : public std::enable_shared_from_this<Frame> {
       frame_.made_.push_back(tensor.detach());
       const bool complete = frame_.made_.size() == frame_.saved_.size();
       if (complete && compat::may_throw_at(tensor)) throw Complete();
-      return {};  // no one goes back through this graph
+      return {};  // this graph has no backward pass
     }
 
    private:
     Frame& frame_;
   };
 
-  // In the first call.
+  // Used in the first call: keeps results of products.
   class Keeping : public compat::ProductHook {
    public:
     explicit Keeping(Frame& frame) : frame_(frame) {}
@@ -101,7 +101,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
     Frame& frame_;
   };
 
-  // In a recomputation, which makes the same calls in the same order.
+  // Used in a recomputation, which makes the same calls in the same order.
   class Reusing : public compat::ProductHook {
    public:
     explicit Reusing(Frame& frame) : frame_(frame) {}
@@ -109,7 +109,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
       const size_t number = next_++;
       if (number >= frame_.products_.size()) return work();
       const auto& [product, version] = frame_.products_[number];
-      // Tensors that were overwritten are made again.
+      // Recomputes products that were overwritten in place.
       return product._version() == version ? compat::alias(product) : work();
     }
 
@@ -118,7 +118,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
     size_t next_ = 0;
   };
 
-  // Made again if it was taken before: a graph may be gone through twice.
+  // Recomputes a tensor that was already taken: a graph may have two backward passes.
   at::Tensor take(size_t number) {
     if (number >= made_.size() || !made_[number].defined()) recompute();
     return std::exchange(made_[number], at::Tensor());
@@ -155,13 +155,13 @@ class Frame : public std::enable_shared_from_this<Frame> {
   const BlockFunction function_;
   const CheckpointOptions options_;
   const Surroundings surroundings_;
-  std::deque<compat::SavedTensor> inputs_;  // which do not move
+  std::deque<compat::SavedTensor> inputs_;  // a deque, so that they do not move
   std::vector<std::string> saved_;          // what the first call saved, in order
   std::vector<at::Tensor> made_;            // by the last recomputation; undefined once taken
-  std::vector<Product> products_;           // of the first call, in order; none unless kept
+  std::vector<Product> products_;           // of the first call, in order; empty unless kept
 };
 
-// A node of the graph of its own, because a torch::autograd::Function takes no list of tensors.
+// A graph node rather than a torch::autograd::Function, which cannot take a list of tensors.
 class Reentrant : public torch::autograd::Node {
  public:
   Reentrant(BlockFunction function, const Tensors& inputs, CheckpointOptions options)

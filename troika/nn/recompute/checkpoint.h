@@ -1,5 +1,5 @@
-// Activation checkpointing: what a function saves for its backward pass is made again when that
-// needs it (Chen et al. 2016, arXiv 1604.06174).
+// Activation checkpointing: tensors that a function saves for its backward pass are recomputed when
+// the backward pass needs them (Chen et al. 2016, arXiv 1604.06174).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,30 +13,31 @@ namespace troika::nn {
 
 struct CheckpointOptions {
   std::string name = "a function";  // in messages
-  // Tensors the function writes to, as statistics of batch norms: a recomputation puts them back.
+  // Tensors the function writes to, such as batch-norm statistics; a recomputation restores them.
   std::vector<at::Tensor> buffers = {};
-  // Keeps results of mm, addmm and convolutions, and recomputes all else: selective activation
-  // recomputation (Korthikanti et al. 2022, arXiv 2205.05198, section 5), in which the core of
-  // attention, of batched products, is recomputed.
+  // Keeps results of mm, addmm and convolutions, and recomputes everything else: selective
+  // activation recomputation (Korthikanti et al. 2022, arXiv 2205.05198, section 5). The core of
+  // attention consists of batched products, so it is recomputed.
   bool keep_products = false;
 };
 
-// function(inputs), of which autograd keeps the inputs alone. The backward pass calls the function
-// again, with the random state and autocast of this call, up to the last tensor it needs. Gradients
-// have the same bits as without. Calls nest; with gradients off it is a plain call.
+// Returns function(inputs), and autograd keeps only the inputs. The backward pass calls the
+// function again, with the random state and autocast of this call, up to the last tensor it needs.
+// Gradients have the same bits as without checkpointing. Calls may be nested. With gradients off it
+// is a plain call.
 //
 // The function must do the same each time, and write to nothing but `buffers`. Backward passes
-// throw Error(failure) naming the first tensor that came out in another shape or type, or not at
-// all. It may be called while others draw random numbers from the same generator only if it draws
+// throw Error(failure) naming the first tensor that was not made, or that has another shape or
+// type. While other threads draw random numbers from the same generator, the function must draw
 // none.
 Tensors checkpoint(const BlockFunction& function, const Tensors& inputs,
                    const CheckpointOptions& options = {});
-// The short form for one tensor of one.
+// The overload for one input and one output.
 at::Tensor checkpoint(const BlockFunction& function, const at::Tensor& input,
                       const CheckpointOptions& options = {});
 
-// The same for a LibTorch that does not let us at saved tensors: with a backward pass inside the
-// backward pass, and all recomputed. For backward() alone, not for torch::autograd::grad().
+// The same for a LibTorch without hooks on saved tensors: runs a backward pass inside the backward
+// pass, and recomputes everything. Supports backward() only, not torch::autograd::grad().
 Tensors checkpoint_reentrant(const BlockFunction& function, const Tensors& inputs,
                              const CheckpointOptions& options = {});
 

@@ -25,7 +25,8 @@ void verify(const RecomputePlan& plan, size_t begin, size_t end) {
   }
 }
 
-// BlockRun::backward_from of the last blocks of segments; an outer one begins earlier.
+// Sets BlockRun::backward_from for the last block of each segment; an outer segment overrides an
+// inner one.
 void note_ends(const RecomputePlan& plan, std::vector<size_t>& backward_from) {
   for (const auto& segment : plan) {
     note_ends(segment.inside, backward_from);
@@ -56,7 +57,7 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
   }
 
  private:
-  // The blocks of a run under the part of a plan that has them.
+  // Runs blocks by the part of the plan that covers them.
   void run_part(const BlockRun& run, const RecomputePlan& part, Flow& flow,
                 const InnerBlocks& next) const {
     const auto& blocks = next.model().blocks();
@@ -73,7 +74,8 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
       TROIKA_CHECK(begin <= segment.begin && segment.end <= end,
                    fmt::format("blocks {} to {} are recomputed together, and run apart",
                                segment.begin, segment.end));
-      // Blocks that give a loss have computed its gradients; these are less than logits.
+      // Blocks that return a loss have already computed its gradients, which are smaller than
+      // logits.
       if (segment.begin + 1 == blocks.size() && run.loss) break;
       keep_until(segment.begin);
       recompute(segment, run, flow, next);
@@ -82,7 +84,7 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
     keep_until(end);
   }
 
-  // A segment of a run.
+  // Runs one segment, and recomputes it in the backward pass.
   void recompute(const RecomputedSegment& segment, const BlockRun& run, Flow& flow,
                  const InnerBlocks& next) const {
     const auto& blocks = next.model().blocks();
@@ -100,7 +102,7 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
       options.buffers.insert(options.buffers.end(), buffers_[i].begin(), buffers_[i].end());
     }
     const Tensors inputs = flow.take(segment.begin, segment.end);
-    // The graph may outlive this wrapper's guard, and who has the model.
+    // The graph may outlive this wrapper's guard and the model's owner.
     const auto again = [self = shared_from_this(), owner = next.model().weak_from_this().lock(),
                         next, &segment, part](const Tensors& tensors) mutable {
       Flow inside(next.model().wiring(), segment.begin, segment.end, tensors);
@@ -112,8 +114,8 @@ class Recompute : public BlockWrapper, public std::enable_shared_from_this<Recom
   }
 
   const RecomputePlan plan_;
-  std::vector<std::vector<at::Tensor>> buffers_;  // of each block
-  std::vector<size_t> backward_from_;             // of each block, as in BlockRun
+  std::vector<std::vector<at::Tensor>> buffers_;  // by block
+  std::vector<size_t> backward_from_;             // by block, as in BlockRun
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Recomputation of some blocks of a model in the backward pass:
+// Recomputation of chosen blocks of a model in the backward pass:
 //
 //   const auto recomputed = nn::recompute(*model, nn::recompute_plan("sqrt", blocks));
 //   loss(model->forward(inputs)).backward();
@@ -14,12 +14,13 @@ using layout::recompute_plan;
 using layout::RecomputedSegment;
 using layout::RecomputePlan;
 
-// The model recomputes by the plan while the result lives; an empty plan recomputes nothing.
-// Gradients have the same bits as without, and buffers are updated once. See checkpoint.h. The
-// model must outlive the result, and, where no shared_ptr owns it, the graphs of its passes. Throws
-// Error(usage) where the model recomputes by another plan, CheckError for a plan whose blocks the
-// model does not have or that is out of order, and, in passes of a part of the blocks, for one that
-// recomputes some of them together with others.
+// Makes the model recompute by the plan during the result's lifetime; an empty plan recomputes
+// nothing. Gradients have the same bits as without recomputation, and buffers are updated once
+// (checkpoint.h). The model must outlive the result. If no shared_ptr owns the model, it must also
+// outlive the graphs of its forward passes. Throws Error(usage) if the model already recomputes,
+// and CheckError if the plan is out of order or names blocks that the model does not have. A
+// forward pass over a part of the blocks throws CheckError if the plan recomputes some of these
+// blocks together with others.
 [[nodiscard]] WrapperGuard recompute(Model& model, RecomputePlan plan);
 
 }  // namespace troika::nn

@@ -20,7 +20,7 @@ void set_state(at::Generator& generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// Puts generators and buffers back when it ends, whatever ends it.
+// Restores generators and buffers in its destructor.
 class Keep {
  public:
   Keep(std::vector<at::Generator> generators, const std::vector<at::Tensor>& buffers)
@@ -31,7 +31,8 @@ class Keep {
   ~Keep() {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < generators_.size(); ++i) set_state(generators_[i], states_[i]);
-    // As an alias with a version of its own: graphs that saved the buffer are not to mind.
+    // Copies through an alias with a version of its own, so that graphs that saved the buffer do
+    // not report a modification.
     for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].variable_data().copy_(values_[i]);
   }
   Keep(const Keep&) = delete;

@@ -1,4 +1,4 @@
-// The state beside its input that a function's result depends on.
+// The state besides its inputs that a function's result depends on.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -13,13 +13,13 @@
 
 namespace troika::nn {
 
-// The state of the random generators of the CPU and of a tensor's device, and this thread's keyed
-// draws and autocast, at its construction.
+// Captures at construction the state of the random generators of the CPU and of `device`, and this
+// thread's keyed draws and autocast.
 class Surroundings {
  public:
   explicit Surroundings(at::Device device);
-  // Calls `work` in this state, with gradients on; afterwards the generators and `buffers` are as
-  // they were before the call.
+  // Calls `work` in this state, with gradients on; then restores the generators and `buffers` to
+  // their values before the call.
   void restored(const std::vector<at::Tensor>& buffers, const std::function<void()>& work) const;
 
  private:
