@@ -37,7 +37,7 @@ Callbacks make_callbacks(const TrainOptions& options) {
   if (options.throughput.enabled)
     result.push_back(std::make_shared<Throughput>(options.throughput));
   if (options.checkpoint.on_exception) result.push_back(std::make_shared<ExceptionCheckpoint>());
-  // Last, so that it saves what the others decided.
+  // Comes last, so its checkpoints include the decisions of all other callbacks.
   result.push_back(std::make_shared<ModelCheckpoint>(options.checkpoint));
   return result;
 }

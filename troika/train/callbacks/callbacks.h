@@ -1,4 +1,4 @@
-// The callbacks that options ask for.
+// Makes the callbacks that the options configure.
 #pragma once
 
 #include "troika/observe/loggers/logger.h"
@@ -11,10 +11,11 @@ class Task;
 
 Callbacks make_callbacks(const TrainOptions& options);
 
-// Looks at what each of a run's callbacks monitors after the sanity validation, which gave
-// `validated`. Throws the error of a monitored metric that nobody will log. Metrics of hooks, and
-// of training steps of a task's own, are not known before the first epoch: what may be one of
-// them is a warning of the rank that `warns`. Does nothing where nothing was validated.
+// Checks after the sanity validation, which returned `validated`, that the metrics that callbacks
+// monitor will be logged. Throws the error of a monitored metric that will never be logged. Metrics
+// logged by hooks and by a task's own training steps are not known before the first epoch; if a
+// monitored metric may be one of these, a rank with `warns` logs a warning instead. Does nothing if
+// `validated` is empty.
 void require_monitored(const Callbacks& callbacks, const TrainOptions& options, const Task& task,
                        const observe::MetricValues& validated, bool warns);
 

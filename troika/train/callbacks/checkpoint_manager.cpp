@@ -28,7 +28,7 @@ bool CheckpointManager::is_among_best(double score) const {
 }
 
 std::optional<double> CheckpointManager::proposal() const {
-  // Whoever asked for it: the latest is the best.
+  // Without a metric, the latest checkpoint is the best, whether or not it was proposed.
   return monitor_.name.empty() ? 0.0 : proposed_;
 }
 

@@ -1,4 +1,5 @@
-// Which checkpoints of a run stay: the rules of Lightning's ModelCheckpoint, without files.
+// Decides which checkpoints of a run to keep: the rules of Lightning's ModelCheckpoint, without
+// file access.
 #pragma once
 
 #include <cstdint>
@@ -11,56 +12,56 @@
 
 namespace troika::train {
 
-// Knows the checkpoints that a run has written into its folder, by name, and decides which of them
-// are removed; every other folder is somebody else's. Ranks that make the same calls decide alike.
+// Tracks by name the checkpoints that a run has written into its folder, and decides which of them
+// to remove. Never removes other folders. Ranks that make the same calls decide alike.
 //
-// The best `save_top_k` by score stay (-1: all, 0: none). Of equal scores the earlier is the best
-// and the first to go. Without a monitored metric the latest are the best. The latest checkpoint
-// stays too until the next one is written, and one that somebody chose to resume from is never
-// removed.
+// Keeps the best `save_top_k` checkpoints by score (-1: all, 0: none). Among equal scores, the
+// earlier checkpoint counts as better for best(), and is removed first. Without a monitored metric,
+// the latest checkpoints are the best. The latest checkpoint is also kept until the next one is
+// written. A checkpoint that a user resumed from by its name is never removed.
 class CheckpointManager {
  public:
   struct Kept {
-    std::string name;  // of its folder; empty: of the one that is being written
+    std::string name;  // the folder's name; empty for the checkpoint that is being written
     double score;
   };
-  // The state of a run that goes on, as it is once the next checkpoint is written.
+  // The state to save, as it will be when the next checkpoint is written.
   struct State {
     std::vector<Kept> best;           // best first
-    std::vector<std::string> others;  // written by this run, and not among the best
-    std::vector<std::string> chosen;  // that somebody chose to resume from
+    std::vector<std::string> others;  // written by this run, not among the best
+    std::vector<std::string> chosen;  // by a user to resume from
   };
 
   CheckpointManager(int64_t save_top_k, Monitor monitor)
       : save_top_k_(save_top_k), monitor_(std::move(monitor)) {}
 
-  // Whether a checkpoint of this score would be among the best. A NaN is the worst score.
+  // Whether a checkpoint with this score would be among the best. NaN is the worst score.
   bool is_among_best(double score) const;
 
-  // The next checkpoint enters the best with this score.
+  // Gives the next checkpoint a score, with which it may enter the best.
   void propose(double score) { proposed_ = score; }
   bool has_proposal() const { return proposal().has_value(); }
-  // The next checkpoint, proposed or not, is being written.
+  // Called when the next checkpoint, with or without a score, begins to be written.
   void begin_writing();
-  // It was written. Returns the names of those to remove.
+  // Called when the checkpoint is written. Returns the names of the checkpoints to remove.
   std::vector<std::string> finish_writing(const std::string& name);
 
-  // Names, empty where there is none: the first of the best; the one of the best that goes next
-  // (Lightning's kth_best_model_path); the latest.
+  // Names, empty if there is none. best(): the best checkpoint. kth_best(): the one of the best to
+  // be removed next (Lightning's kth_best_model_path). latest(): the latest checkpoint.
   std::string best() const { return best_.empty() ? "" : best_.front().name; }
   std::string kth_best() const;
   const std::string& latest() const { return latest_; }
   const std::vector<Kept>& all_best() const { return best_; }
 
   State state() const;
-  // Goes on from the checkpoint `name` with the state saved in it. `present` are the folders that
-  // are there; `may_remove`: unless it is among the best, the checkpoint goes when the next one is
-  // written, and so do leftovers of a kill.
+  // Resumes from the checkpoint `name` with the state saved in it. `present` lists the existing
+  // folders. With `may_remove`, the checkpoint is removed when the next one is written, unless it
+  // is among the best; leftovers of a killed run are removed too.
   void resume(const std::string& name, State state, const std::set<std::string>& present,
               bool may_remove);
 
  private:
-  // With the one that is being written, if one is.
+  // Includes the checkpoint that is being written, if any.
   const std::vector<Kept>& current() const { return being_written_ ? *being_written_ : best_; }
   std::vector<Kept> next() const;
   std::optional<double> proposal() const;
@@ -75,9 +76,9 @@ class CheckpointManager {
   std::vector<Kept> best_;  // best first
   std::vector<std::string> others_;
   std::string latest_;
-  std::set<std::string> chosen_;  // by somebody, to resume from: these must stay
+  std::set<std::string> chosen_;  // by a user to resume from; never removed
   std::optional<double> proposed_;
-  std::optional<std::vector<Kept>> being_written_;  // what best_ will be
+  std::optional<std::vector<Kept>> being_written_;  // the value of best_ once it is written
 };
 
 }  // namespace troika::train

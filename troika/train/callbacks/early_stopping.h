@@ -1,4 +1,4 @@
-// Ends a run whose metric no longer becomes better: Lightning's EarlyStopping.
+// Ends a run whose metric has stopped improving: Lightning's EarlyStopping.
 #pragma once
 
 #include "troika/train/callbacks/monitor.h"
@@ -7,8 +7,8 @@
 
 namespace troika::train {
 
-// Looks at its metric whenever it is new: after validations for one of them, else at the end of
-// epochs. Ranks decide alike, as the metric is the same on all.
+// Checks its metric whenever it has a new value: after validations if they log the metric,
+// otherwise at the end of epochs. The metric is the same on all ranks, so they decide alike.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options);
@@ -16,7 +16,7 @@ class EarlyStopping : public Callback {
   std::string name() const override { return "early_stopping"; }
   bool monitors() const override { return true; }
   std::string monitored() const override { return options_.strict ? monitor_.name : std::string(); }
-  // Throws Error(usage) if `strict` and the metric is not logged.
+  // Throws Error(usage) if `strict` is set and the metric was never logged after a validation.
   void on_train_epoch_end(FitContext& context) override;
   void on_validation_end(FitContext& context) override;
   checkpoint::NamedTensors state() const override;
@@ -24,15 +24,15 @@ class EarlyStopping : public Callback {
 
  private:
   void look_at(FitContext& context);
-  // Why to stop, or nothing.
+  // Returns the reason to stop, or an empty string.
   std::string judge(double value);
 
   const EarlyStoppingOptions options_;
   const Monitor monitor_;
   double best_;
-  int64_t waited_ = 0;      // times in a row without improvement
-  bool validated_ = false;  // in the epoch that is on
-  bool found_ = false;      // the metric, ever
+  int64_t waited_ = 0;      // consecutive values without improvement
+  bool validated_ = false;  // in the current epoch
+  bool found_ = false;      // whether the metric was ever logged
 };
 
 }  // namespace troika::train

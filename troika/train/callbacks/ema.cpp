@@ -27,7 +27,7 @@ void Ema::on_fit_start(FitContext& context) {
   average_.attach(context);
 }
 
-// Steps counted from 0, as EMAWeightAveraging counts them.
+// Counts steps from 0, as EMAWeightAveraging does.
 void Ema::on_train_batch_end(FitContext& context, const data::Batch&, const at::Tensor&) {
   const int64_t step = context.at.step - 1;
   if (context.at.pass > 0 || step < options_.update_starting_at_step) return;
@@ -46,7 +46,7 @@ void Ema::on_validation_interrupted(FitContext&) {
   average_.take_back();
 }
 
-// Not in on_train_end, where others still average the weights.
+// Not in on_train_end, because other callbacks average the trained weights there.
 void Ema::on_fit_end(FitContext&) {
   average_.put_into_module();
 }

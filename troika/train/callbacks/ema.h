@@ -1,5 +1,5 @@
-// An exponential moving average of the weights, which is what is validated: Lightning's
-// EMAWeightAveraging, after Polyak and Juditsky 1992.
+// An exponential moving average of the weights (Polyak and Juditsky 1992), used in validations:
+// Lightning's EMAWeightAveraging.
 #pragma once
 
 #include "troika/train/callbacks/weight_average.h"
@@ -8,17 +8,17 @@
 
 namespace troika::train {
 
-// Validations use the average, and so does what monitors them; training goes on with the weights
-// themselves. When fit() returns, the module has the average. The model of a checkpoint is the
-// average too, so that it gives the metrics it was chosen by; the weights to go on with are beside
-// it, behind kRawPrefix.
+// Validations, and callbacks that monitor them, see the average; training continues with the
+// original weights. When fit() returns, the module has the average. The model in a checkpoint is
+// also the average, so it reproduces the metrics of its validation; the weights to resume from are
+// stored beside it, under kRawPrefix.
 class Ema : public Callback {
  public:
   explicit Ema(const EmaOptions& options);
 
   std::string name() const override { return "ema"; }
-  // Throws Error(usage) for strategies whose ranks train different weights between averages, and
-  // for buffers that differ between ranks.
+  // Throws Error(usage) for strategies whose ranks train different weights between
+  // synchronizations, and for buffers that differ between ranks.
   void on_fit_start(FitContext& context) override;
   void on_train_batch_end(FitContext& context, const data::Batch& batch,
                           const at::Tensor& loss) override;

@@ -1,18 +1,18 @@
-// Saves the state of a run that fails: Lightning's OnExceptionCheckpoint.
+// Saves the state of a failing run: Lightning's OnExceptionCheckpoint.
 #pragma once
 
 #include "troika/train/run/callback.h"
 
 namespace troika::train {
 
-// Ranks that failed cannot agree any more, so nothing collective is done: rank 0, and a rank that
-// failed by itself, each write what they have into checkpoints/on_exception/rank-R, as a checkpoint
-// of one rank with a link `last` of its own, where the strategy leaves each rank all states (ddp,
-// horovod, dp). With others the log says that the latest checkpoint is what there is.
+// Calls no collectives, because failed ranks cannot agree any more. If the strategy leaves each
+// rank all states (ddp, horovod, dp), rank 0 and each rank that failed by itself write their state
+// into checkpoints/on_exception/rank-R, as a checkpoint of one rank with its own link `last`. With
+// other strategies, a log message refers to the latest regular checkpoint.
 //
-// A run goes on from it with the optimizer step that failed. It is not to the bit the run that
-// did not fail: what the failed pass did before it failed stays done, which is to batch-norm
-// statistics and random numbers.
+// A run resumes from it with the failed optimizer step. The resumed run may differ in bits from a
+// run without the failure: changes that the failed micro-batch made to batch-norm statistics and
+// random states remain.
 class ExceptionCheckpoint : public Callback {
  public:
   std::string name() const override { return "exception_checkpoint"; }

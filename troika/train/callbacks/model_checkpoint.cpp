@@ -19,7 +19,7 @@ namespace troika::train {
 
 namespace {
 
-// The lines of the text, which all have an end.
+// Splits text into lines; each line ends with a line break.
 std::vector<std::string> lines_of(std::string_view text) {
   auto lines = split(text, '\n');
   lines.pop_back();
@@ -63,7 +63,7 @@ void ModelCheckpoint::on_fit_start(FitContext& context) {
   const auto folder = context.folder / "checkpoints";
   std::string text;
   std::error_code none;
-  // Names in another run's folder mean other checkpoints.
+  // Names from another run's folder refer to other checkpoints.
   if (context.group.rank() == 0 &&
       std::filesystem::equivalent(checkpoint.parent_path(), folder, none)) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -74,7 +74,7 @@ void ModelCheckpoint::on_fit_start(FitContext& context) {
   if (names.empty()) return;
   manager_.resume(checkpoint.filename().string(), state, {names.begin(), names.end()},
                   context.options.trainer.ckpt_path == "last");
-  // A kill may have come between a checkpoint and this link to it.
+  // The process may have been killed between writing a checkpoint and moving the link to it.
   if (context.group.rank() == 0 && !manager_.best().empty()) {
     checkpoint::move_link(folder / "best", manager_.best());
   }
@@ -98,7 +98,7 @@ void ModelCheckpoint::on_train_batch_end(FitContext& context, const data::Batch&
 void ModelCheckpoint::on_validation_end(FitContext& context) {
   const bool is_epochs_turn = is_epoch_due(context) && !saves_at_epoch_end(context);
   if (!is_due_ && !is_epochs_turn) return;
-  // The end of the epoch may bring the metric.
+  // The metric may still be logged at the end of the epoch.
   is_due_ = !monitor_.name.empty() && !context.at.metrics.contains(monitor_.name);
   if (!is_due_) consider(context);
 }
@@ -164,7 +164,7 @@ void ModelCheckpoint::on_checkpoint(FitContext& context, const std::filesystem::
   if (context.group.rank() != 0) return;
   const auto folder = checkpoint.parent_path();
   if (manager_.best().empty()) {
-    // It would lead to a checkpoint of an earlier run.
+    // An old link would point to a checkpoint of an earlier run.
     std::filesystem::remove(folder / "best");
   } else {
     checkpoint::move_link(folder / "best", manager_.best());

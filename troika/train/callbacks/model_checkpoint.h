@@ -1,4 +1,4 @@
-// When a run saves: Lightning's ModelCheckpoint.
+// Decides when a run saves checkpoints: Lightning's ModelCheckpoint.
 #pragma once
 
 #include <cmath>
@@ -11,20 +11,21 @@
 
 namespace troika::train {
 
-// Asks for checkpoints after every_n_train_steps, after train_time_interval, and every_n_epochs:
-// there at the end of each validation if validations come inside of epochs or not in each one, else
-// at the end of the epoch (save_on_train_epoch_end decides otherwise), and at the end of the run;
-// with every_n_epochs 0, where Lightning has no best ones of epochs, the end of the run is the
-// latest checkpoint, which save_last wants or not. A checkpoint that is due right before a
-// validation waits for it, if there is a `monitor`; one that is due before the metric was ever
-// logged is judged when it is. A state is written once; but a run that goes on from the last pass
-// of an epoch writes what the epoch's end adds.
+// Asks for checkpoints after every_n_train_steps, after train_time_interval, every_n_epochs, and at
+// the end of the run. With every_n_epochs, the checkpoint is due at the end of each validation if
+// validations come within epochs or not in every epoch, otherwise at the end of the epoch;
+// save_on_train_epoch_end overrides this. With every_n_epochs 0, no checkpoint of an epoch enters
+// the best, as in Lightning; the end of the run then only writes a latest checkpoint if save_last
+// asks for it. With a `monitor`, a checkpoint that is due right before a validation waits for the
+// validation, and one that is due before the metric was ever logged waits for the metric. Each
+// state is written only once, but a run that resumes from the last micro-batch of an epoch writes
+// the changes of the epoch's end.
 //
-// CheckpointManager says which checkpoints stay. The link `checkpoints/best` leads to the best of
-// them. With save_last a checkpoint that is due and not among the best is written too.
+// CheckpointManager decides which checkpoints to keep. The link `checkpoints/best` points to the
+// best of them. With save_last, checkpoints that are due but not among the best are written too.
 class ModelCheckpoint : public Callback {
  public:
-  // Throws Error(usage) for a save_last or save_on_train_epoch_end that means nothing.
+  // Throws Error(usage) for invalid values of save_last or save_on_train_epoch_end.
   explicit ModelCheckpoint(const ModelCheckpointOptions& options);
 
   const CheckpointManager& manager() const { return manager_; }
@@ -37,7 +38,8 @@ class ModelCheckpoint : public Callback {
   void on_train_batch_end(FitContext& context, const data::Batch& batch,
                           const at::Tensor& loss) override;
   void on_validation_end(FitContext& context) override;
-  // Throws Error(usage) where the monitored metric is not logged though there was a validation.
+  // Throws Error(usage) if the monitored metric was not logged although a validation has taken
+  // place.
   void on_train_epoch_end(FitContext& context) override;
   void on_save_checkpoint(FitContext& context) override;
   void on_checkpoint(FitContext& context, const std::filesystem::path& checkpoint) override;
@@ -53,20 +55,20 @@ class ModelCheckpoint : public Callback {
   bool is_steps_turn(const FitContext& context) const;
   bool is_epoch_due(const FitContext& context) const;
   bool saves_at_epoch_end(const FitContext& context) const;
-  // Asks for a checkpoint if one is to stay.
+  // Asks for a checkpoint if it is to be kept.
   void consider(FitContext& context);
-  // Asks for one that is not among the best, where save_last wants it.
+  // Asks for a checkpoint that is not among the best, if save_last asks for it.
   void ask_for_latest(FitContext& context) const;
-  // Nothing before the metric was logged.
+  // Empty until the metric is logged.
   std::optional<double> score(const FitContext& context) const;
 
   const ModelCheckpointOptions options_;
   const Monitor monitor_;
   const double interval_;     // seconds
-  double considered_at_ = 0;  // the run's time, at the latest that was due by it
-  int64_t written_at_ = -1;   // samples trained on, at the latest that was written
-  int64_t judged_at_ = -1;    // the same, at the latest that was written with a score
-  bool is_due_ = false;       // one waits for the metric
+  double considered_at_ = 0;  // the run's time when the last timed checkpoint was due
+  int64_t written_at_ = -1;   // samples trained on at the latest written checkpoint
+  int64_t judged_at_ = -1;    // samples trained on at the latest checkpoint written with a score
+  bool is_due_ = false;       // a checkpoint waits for the metric
   CheckpointManager manager_;
   std::optional<Loaded> loaded_;
 };

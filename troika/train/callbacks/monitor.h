@@ -1,4 +1,4 @@
-// Which metric a callback decides by, and which way is better.
+// The metric by which a callback decides, and whether a smaller or a greater value is better.
 #pragma once
 
 #include <map>
@@ -10,14 +10,14 @@ struct Monitor {
   std::string name;
   bool is_max = false;
 
-  // `mode` is "min" or "max". A NaN is neither better nor worse than anything.
+  // `mode` is "min" or "max". NaN is neither better nor worse than any value.
   Monitor(std::string name, const std::string& mode)
       : name(std::move(name)), is_max(mode == "max") {}
   bool is_better(double a, double b) const { return is_max ? a > b : a < b; }
   double worst() const;
 };
 
-// Throws the error of a monitored metric that was not logged; it lists those that were.
+// Throws the error of a monitored metric that was not logged; it lists the logged metrics.
 [[noreturn]] void refuse_monitor(const std::string& callback, const std::string& monitored,
                                  const std::map<std::string, double>& known);
 

@@ -12,13 +12,13 @@ namespace troika::train {
 
 namespace {
 
-// In 10^12 FLOPs a second, dense, of tensor cores where there are some for the type; 0: none.
+// Peak rates in TFLOPS, dense, on tensor cores if they support the type; 0: unsupported.
 struct Gpu {
   std::string_view name;  // part of the driver's name
   double float64, float32, tf32, float16, bfloat16;
 };
 
-// A name that has another one as its part stands before that.
+// A name that contains another name comes before it.
 constexpr std::array kGpus{
     Gpu{"H200 NVL", 60, 60, 417.7, 835.5, 835.5},
     Gpu{"H200", 67, 67, 494.7, 989.4, 989.4},
@@ -39,7 +39,7 @@ constexpr std::array kGpus{
     Gpu{"T4", 0.25, 8.1, 8.1, 65, 0},
 };
 
-// Whether `part` stands in `name` as a word: not followed by a letter or a digit.
+// Whether `part` occurs in `name` as a whole word.
 bool has_word(std::string_view name, std::string_view part) {
   const auto at = name.find(part);
   if (at == std::string_view::npos) return false;
@@ -65,8 +65,7 @@ std::optional<double> published_peak(std::string_view gpu_name, at::ScalarType t
 }
 
 double measured_peak(at::ScalarType type, at::Device device) {
-  // A GPU needs larger products than a processor to be busy, and is waited for only once for
-  // several of them.
+  // A GPU needs larger products than a CPU to be busy, and several products between waits.
   const int64_t size = device.is_cpu() ? 1024 : 4096, products = device.is_cpu() ? 1 : 16;
   constexpr double kSeconds = 0.2;
   const at::NoGradGuard no_grad;

@@ -1,5 +1,4 @@
-// How many floating-point operations a second a device can make at most: what model FLOPs
-// utilisation is a share of.
+// The peak floating-point rate of a device, for model FLOPs utilization.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,26 +10,26 @@
 
 namespace troika::train {
 
-// FLOPs a second of dense matrix products of a type, by NVIDIA's data sheets, of the GPU with this
-// driver's name; none if it is not in the table or has no such products. `tf32`: products of
-// float32 may round their factors to TF32.
+// Returns the peak rate, in FLOPs per second, of dense matrix products of a type on the GPU with
+// this driver name, from NVIDIA's data sheets. Empty if the GPU is not in the table or lacks
+// products of this type. With `tf32`, products of float32 may round their factors to TF32.
 std::optional<double> published_peak(std::string_view gpu_name, at::ScalarType type, bool tf32);
 
-// FLOPs a second of products of two square matrices of this type on this device: the best of
-// several, in about 0.2 s.
+// Measures the rate, in FLOPs per second, of square matrix products of this type on this device.
+// Returns the best of several measurements; takes about 0.2 s.
 double measured_peak(at::ScalarType type, at::Device device);
 
-// Bytes a second that memory moves where two vectors that no cache holds are added into a third
-// (McCalpin's STREAM, but without the reads that come before its writes): the best of several, in
-// about 0.2 s.
+// Measures the memory bandwidth, in bytes per second, of adding two vectors larger than all caches
+// into a third (McCalpin's STREAM, but without counting the reads caused by writes). Returns the
+// best of several measurements; takes about 0.2 s.
 double measured_bandwidth(at::Device device);
 
 struct Peak {
-  double flops = 0;  // a second
+  double flops = 0;  // per second
   std::string source;
 };
 
-// The published one of a GPU that is in the table, else the measured one.
+// Returns the published peak if the GPU is in the table, otherwise the measured peak.
 Peak peak_of(at::ScalarType type, at::Device device);
 
 }  // namespace troika::train

@@ -1,4 +1,4 @@
-// Statistics of gradients and weights: norm, least, greatest and mean, logged every n steps.
+// Logs statistics of gradients and weights every n steps: norm, minimum, maximum and mean.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace troika::train {
 
-// Takes gradients of all ranks, before clipping, without loss scale; and weights before the step,
-// of float32 masters where there are any. Logs `gradient_norm`, `gradient_min`, `gradient_max` and
-// `gradient_mean` of all together and, as `gradient_norm/fc.weight`, of each parameter or block;
-// `weight_*` alike. The norm is the 2-norm, made in float64. With ZeRO ranks add up their shares;
-// of local steps' gradients it is their mean. A parameter without gradient counts for nothing.
+// Uses synchronized gradients before clipping and without loss scale, and weights before the step
+// (float32 masters if there are any). Logs `gradient_norm`, `gradient_min`, `gradient_max` and
+// `gradient_mean` over all parameters and, for example as `gradient_norm/fc.weight`, of each
+// parameter or block; the same as `weight_*`. The norm is the 2-norm, computed in float64. With
+// ZeRO, ranks add up the statistics of their shards. For the gradients of local steps, the logged
+// norm is the mean over ranks. Parameters without a gradient are left out.
 class StatisticsMonitor : public Callback {
  public:
   explicit StatisticsMonitor(const StatisticsOptions& options);
@@ -24,16 +25,16 @@ class StatisticsMonitor : public Callback {
   void on_before_optimizer_step(FitContext& context) override;
 
  private:
-  // `scale` is what the tensors were multiplied by.
+  // `scale` is the factor by which the tensors were multiplied.
   void log(FitContext& context, const std::string& what, const std::vector<at::Tensor>& tensors,
            double scale) const;
 
   const StatisticsOptions options_;
   const bool of_gradients_;
   const bool of_weights_;
-  std::vector<optim::Parameter> parameters_;  // whole, or this rank's part
-  std::vector<size_t> groups_;                // of each; 0 is all
-  std::vector<std::string> names_;            // of groups
+  std::vector<optim::Parameter> parameters_;  // whole, or this rank's shards
+  std::vector<size_t> groups_;                // the group of each parameter; 0: no own group
+  std::vector<std::string> names_;            // of the groups; the first is all parameters together
 };
 
 }  // namespace troika::train

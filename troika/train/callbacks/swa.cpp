@@ -36,10 +36,10 @@ int64_t epoch_of(const std::string& text, int64_t max_epochs) {
                .expected = "an epoch as 8, or a share of trainer.max_epochs as 0.8"});
 }
 
-// LibTorch's own optional, which is another type in each version.
+// LibTorch's own optional type, which differs between versions.
 using Momentum = std::decay_t<decltype(std::declval<torch::nn::BatchNormOptions&>().momentum())>;
 
-// A layer that keeps statistics, whatever its kind.
+// A layer with running statistics, of any class.
 struct RunningStatistics {
   at::Tensor mean, variance, batches;
   Momentum* momentum;
@@ -94,13 +94,13 @@ void renew_batch_norm(torch::nn::Module& module, const comm::Group& replicas,
     layer.mean.zero_();
     layer.variance.fill_(1);
     layer.batches.zero_();
-    // Without one, LibTorch takes the mean of all batches.
+    // Without a momentum, LibTorch takes the mean over all batches.
     momenta.push_back(std::exchange(*layer.momentum, Momentum()));
   }
   run();
   for (size_t i = 0; i < layers.size(); ++i) {
     *layers[i].momentum = momenta[i];
-    // Ranks have made as many batches each.
+    // All ranks have run the same number of batches, so the mean over ranks is the overall mean.
     for (const auto& tensor : {layers[i].mean, layers[i].variance}) {
       replicas.all_reduce(tensor, comm::ReduceOp::sum, {.label = "batch norm of averaged weights"});
       tensor.div_(replicas.size());
@@ -147,15 +147,15 @@ void Swa::on_before_optimizer_step(FitContext& context) {
   context.optimization->set_learning_rate(context.learning_rate);
 }
 
-// Not at the end of the epoch before: where max_steps cuts one short, a run with more steps goes on
-// in it.
+// Not at the end of the previous epoch: if max_steps cuts an epoch short, a run with more steps
+// resumes in the same epoch.
 void Swa::on_train_epoch_start(FitContext& context) {
   if (context.at.epoch > first_epoch_) average_.update();
 }
 
 void Swa::on_train_end(FitContext& context) {
   if (context.at.epoch < epochs_ && context.stop_reason.empty()) return;
-  // A run that goes on adds the weights of this epoch when the next one starts.
+  // On a copy: a resumed run adds this epoch's weights when the next epoch starts.
   mean_.emplace(Mean{average_.copy()});
   auto& mean = mean_->weights;
   if (context.at.epoch > first_epoch_ && context.at.position == 0) mean.update();
@@ -174,7 +174,7 @@ void Swa::on_train_end(FitContext& context) {
                              {.epoch = context.at.epoch, .step = context.at.step});
     log::info("mean of the weights of {} epochs: {}", mean.updates(), file.string());
   }
-  // Other callbacks may still want what was trained.
+  // Other callbacks may still need the trained weights.
   mean_->renewed = copy_of_statistics(module);
   put_statistics(module, mean_->trained);
   mean.take_back();
@@ -188,7 +188,7 @@ void Swa::on_fit_end(FitContext& context) {
 
 void Swa::replace_model(checkpoint::RankState& state) const {
   if (!mean_ || !mean_->weights.is_in_module()) return;
-  // Ema has; then the statistics of the model are those that were trained, too.
+  // If Ema has replaced the model, the model's statistics are the trained ones, too.
   const bool is_replaced = std::any_of(state.rest.begin(), state.rest.end(), [](const auto& item) {
     return item.first.starts_with(kRawPrefix);
   });

@@ -1,6 +1,6 @@
-// The mean of the weights of the last epochs, trained at a constant rate: stochastic weight
-// averaging (Izmailov et al. 2018, arXiv 1803.05407, algorithm 1), as Lightning's
-// StochasticWeightAveraging and PyTorch's SWALR do it.
+// Stochastic weight averaging: the mean of the weights of the last epochs, trained at a constant
+// rate (Izmailov et al. 2018, arXiv 1803.05407, algorithm 1). Follows Lightning's
+// StochasticWeightAveraging and PyTorch's SWALR.
 #pragma once
 
 #include <optional>
@@ -12,20 +12,22 @@
 
 namespace troika::train {
 
-// From epoch swa_epoch_start on, the rate goes from where its schedule is to swa_lrs, epoch by
-// epoch, and the weights that each ends with enter the mean. (Lightning takes those that each
-// begins with, so what the last epoch learned never counts.) When the epochs are over, or a
-// callback ended the run in them, the module gets the mean; the statistics of its batch norms are
-// made anew by a pass over the training data, as the mean over the batches of all ranks
-// (section 3.2); and the weights go to checkpoints/swa.safetensors. The module gets them when all
-// callbacks have ended the training.
+// From epoch swa_epoch_start on, the learning rate moves, epoch by epoch, from its scheduled value
+// to swa_lrs, and the weights at the end of each epoch enter the mean. (Lightning uses the weights
+// at the beginning of each epoch and therefore ignores the last epoch.)
+//
+// When all epochs are done, or a callback has ended the run in them, the mean becomes the model:
+// batch-norm statistics are recomputed on the training data, as the mean over the batches of all
+// ranks (section 3.2), and the weights are written to checkpoints/swa.safetensors. The module gets
+// the mean in on_fit_end, after the on_train_end of all callbacks.
 class Swa : public Callback {
  public:
-  // Throws Error(usage) for an epoch that is neither a number below max_epochs nor a share.
+  // Throws Error(usage) unless swa_epoch_start is an epoch below max_epochs or a fraction of
+  // max_epochs.
   Swa(const SwaOptions& options, int64_t max_epochs);
 
   std::string name() const override { return "swa"; }
-  // Throws Error(usage) for strategy dp where there are batch norms: its threads share no
+  // Throws Error(usage) for strategy dp if the module has batch norms: its threads do not share
   // statistics.
   void on_fit_start(FitContext& context) override;
   void on_before_optimizer_step(FitContext& context) override;
@@ -33,8 +35,8 @@ class Swa : public Callback {
   void on_train_end(FitContext& context) override;
   void on_fit_end(FitContext& context) override;
   checkpoint::NamedTensors state() const override;
-  // After on_fit_end: the model is the mean, unless another callback has replaced it, and the
-  // weights to go on with are those that were trained.
+  // After on_fit_end, puts the mean into the checkpoint as the model, unless another callback has
+  // replaced the model; the weights to resume from are the trained ones.
   void replace_model(checkpoint::RankState& state) const override;
   void load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) override;
 
@@ -45,18 +47,19 @@ class Swa : public Callback {
   const int64_t first_epoch_;
   const int64_t epochs_;
   torch::nn::Module* module_ = nullptr;
-  WeightAverage average_{std::nullopt};  // of the epochs before the one that is on
-  // The result, with the statistics of batch norms for it, and those that were trained.
+  WeightAverage average_{std::nullopt};  // of the epochs before the current one
+  // The mean of the weights, the batch-norm statistics recomputed for it, and the trained
+  // statistics.
   struct Mean {
     WeightAverage weights;
     std::vector<at::Tensor> renewed = {}, trained = {};
   };
   std::optional<Mean> mean_;
-  double base_rate_ = 0;  // of the first step of first_epoch_ by the schedule; 0: not yet
+  double base_rate_ = 0;  // the scheduled rate of the first step of first_epoch_; 0: not known yet
 };
 
-// Makes running statistics of all batch norms anew while `run` makes forward passes: the mean over
-// all batches of all ranks, as PyTorch's update_bn. Called by all ranks; blocks.
+// Recomputes the running statistics of all batch norms while `run` makes forward passes: the mean
+// over all batches of all ranks, as PyTorch's update_bn. Called by all ranks; blocks.
 void renew_batch_norm(torch::nn::Module& module, const comm::Group& group,
                       const std::function<void()>& run);
 

@@ -19,7 +19,7 @@ at::Device device_of(Task& task) {
   return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
 }
 
-// Reads gradients, and reads and writes parameters and states.
+// A step reads gradients, and reads and writes parameters and states.
 double bytes_of_step(const Optimization& optimization) {
   size_t bytes = 0;
   for (const auto& parameter : optimization.parameters()) bytes += 3 * parameter.tensor.nbytes();

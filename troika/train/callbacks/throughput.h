@@ -1,4 +1,4 @@
-// How fast a run is, and what share of its processors' peak that is: Lightning's ThroughputMonitor.
+// Measures the speed of a run and its share of the devices' peak: Lightning's ThroughputMonitor.
 #pragma once
 
 #include <optional>
@@ -9,15 +9,17 @@
 
 namespace troika::train {
 
-// Logs with every row of steps, of the time since the row before that was spent in passes:
-// `throughput/batches_per_second` (global ones), `/tokens_per_second` where targets are sequences,
-// `/flops_per_second` and `/mfu`. FLOPs are those of the products of a forward and backward pass,
-// counted in the run's first pass and added up over ranks; what is recomputed does not count (model
-// FLOPs utilisation: Chowdhery et al. 2022, arXiv 2204.02311, appendix B). The peak of a process is
-// throughput.available_flops, or peak_of() its device, which all ranks measure at the same time
-// before training where it is not published. They measure the bandwidth of memory, too, and the
-// run's summary gets the Roofline. Not for strategy dp, whose threads are not watched: no FLOPs and
-// no roofline then.
+// Logs with every row of steps, relative to the time spent in micro-batches since the previous row:
+// `throughput/batches_per_second` (global micro-batches), `/tokens_per_second` if targets are
+// sequences, `/flops_per_second` and `/mfu`. FLOPs are those of matrix products and convolutions in
+// a forward and backward pass, counted in the run's first micro-batch and summed over ranks,
+// without recomputation (model FLOPs utilization: Chowdhery et al. 2022, arXiv 2204.02311, appendix
+// B).
+//
+// The peak of a process is throughput.available_flops or peak_of() its device; an unpublished peak
+// is measured before training, on all ranks at the same time. Memory bandwidth is measured too, and
+// the run's summary gets the Roofline. Strategy dp has no FLOPs and no roofline, because its
+// threads are not observed.
 class Throughput : public Callback {
  public:
   explicit Throughput(const ThroughputOptions& options) : options_(options) {}
@@ -31,20 +33,20 @@ class Throughput : public Callback {
   void on_exception(FitContext& context, const std::exception& problem) override;
 
  private:
-  // Called by all ranks after the first pass.
+  // Called by all ranks after the first micro-batch.
   void sum_up_work(FitContext& context, const data::Batch& batch);
 
   const ThroughputOptions options_;
-  double peak_ = 0;       // FLOPs a second, of this rank
-  double bandwidth_ = 0;  // bytes a second
+  double peak_ = 0;       // this rank's FLOPs per second
+  double bandwidth_ = 0;  // bytes per second
   std::optional<compat::FlopCounter> counter_;
-  // Totals of a pass over all ranks; 0 where there are no sequences or FLOPs.
+  // Totals of a micro-batch over all ranks; 0 without FLOPs or sequences.
   bool is_counted_ = false;
   double flops_ = 0;
   double tokens_ = 0;
   double all_peaks_ = 0;
-  int64_t passes_ = 0;  // done since the latest row
-  double since_ = 0;    // seconds in passes at the latest row
+  int64_t passes_ = 0;  // micro-batches since the latest row
+  double since_ = 0;    // train_seconds at the latest row
 };
 
 }  // namespace troika::train

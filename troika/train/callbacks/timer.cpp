@@ -17,7 +17,7 @@ void Timer::look(FitContext& context, bool may_stop) {
   if (may_stop && now_ > duration_) context.ask_to_stop("trainer.max_time is over");
 }
 
-// So that a run whose time was over does not go on for a step.
+// Stops a resumed run whose time is over before it makes a step.
 void Timer::on_fit_start(FitContext& context) {
   look(context, true);
 }

@@ -1,4 +1,4 @@
-// The time a run may take and the time its stages took: Lightning's Timer.
+// Limits and measures the time of a run: Lightning's Timer.
 #pragma once
 
 #include <cmath>
@@ -10,20 +10,22 @@
 
 namespace troika::train {
 
-// Ends the run after the optimizer step, or with interval "epoch" the epoch, in which `duration`
-// (DD:HH:MM:SS, empty: endless) is over, all that was before a resume included.
+// Ends the run after the optimizer step (with interval "epoch": after the epoch) in which
+// `duration` elapses. The format is DD:HH:MM:SS; empty means no limit. Time before a resume counts
+// too.
 class Timer : public Callback {
  public:
-  // Throws Error(usage) for another form of time.
+  // Throws Error(usage) for any other format.
   explicit Timer(const std::string& duration, const TimerOptions& options = {});
 
   std::string name() const override { return "timer"; }
   bool keeps_time() const override { return std::isfinite(duration_); }
 
-  // Seconds of this rank, so far, of all resumes: of passes over batches, and of validations.
+  // This rank's seconds so far in training micro-batches and in validations, including earlier
+  // calls.
   double training_seconds() const { return training_; }
   double validation_seconds() const { return validation_; }
-  // Infinite without a duration; the same on all ranks.
+  // Infinite without a limit; the same on all ranks.
   double seconds_left() const { return duration_ - now_; }
 
   void on_fit_start(FitContext& context) override;
@@ -42,7 +44,7 @@ class Timer : public Callback {
 
   const TimerOptions options_;
   const double duration_;  // seconds
-  double now_ = 0;         // the run's time, as ranks agree on it
+  double now_ = 0;         // the run's time, as the ranks agree on it
   double training_ = 0;
   double validation_ = 0;
   Stopwatch validating_;

@@ -71,8 +71,8 @@ void WeightAverage::take_loaded(const checkpoint::CheckpointReader& saved) {
                 {.what = "cannot go on averaging weights",
                  .got = "a checkpoint without an average of " + name});
   };
-  // A model that was saved without averages of buffers has their latest values: the averages begin
-  // with them.
+  // If the checkpoint has no averages of buffers, the averages start with the buffers' latest
+  // values.
   for (auto& entry : buffers_) entry.average.copy_(saved.read(key(entry.name)));
   for (auto& entry : weights_) {
     auto box = entry.box.value_or(layout::Box::whole({}, entry.average.sizes().vec()));
@@ -160,8 +160,7 @@ void WeightAverage::put_into(checkpoint::RankState& state) const {
   for (auto& entry : state.model) model[entry.first] = &entry;
   for (const auto* entries : {&weights_, &buffers_}) {
     for (const auto& entry : *entries) {
-      // The average may be in the module, of which the weights are a part where they have no
-      // masters.
+      // If the average is in the module and there are no masters, the weights are in `replaced`.
       const bool is_hidden =
           entry.replaced.defined() && entry.source.data_ptr() == entry.in_module.data_ptr();
       state.rest.emplace_back(kRawPrefix + entry.name, is_hidden ? entry.replaced : entry.source,

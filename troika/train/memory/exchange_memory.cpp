@@ -123,7 +123,7 @@ ExchangeMemory::Start ExchangeMemory::start_without_values(double made) const {
   return result;
 }
 
-// As parallel::make_same(), Reducer and ParameterShards go about it, one after another.
+// Follows parallel::make_same(), Reducer and ParameterShards in turn.
 ExchangeMemory::Start ExchangeMemory::start() const {
   const int64_t whole = trained_bytes_ + other_bytes_;
   const int64_t pack = shape_.ranks > 1 ? std::min(whole, parallel::kPackBytes) : 0;
@@ -161,7 +161,7 @@ void ExchangeMemory::begin_pass() {
   summed_bytes_ = shape_.accumulates && keeps_sums ? trained_bytes_ : 0;
 }
 
-// As Reducer::open().
+// Follows Reducer::open().
 void ExchangeMemory::open(Bucket& bucket) {
   if (bucket.open) return;
   const auto count = [&] {
@@ -181,7 +181,7 @@ void ExchangeMemory::gradient(size_t parameter) {
   while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) ++launched_;
 }
 
-// As BlockParameters::enter().
+// Follows BlockParameters::enter().
 void ExchangeMemory::block(size_t index, int64_t next) {
   if (shape_.stage < 3) return;
   for (auto& bucket : buckets_) bucket.whole = false;

@@ -26,7 +26,8 @@ namespace troika::train {
 
 namespace {
 
-// `held` bytes of what is predicted are taken already, in each of the ranks on this machine.
+// Throws or warns if the prediction does not fit. Each rank on this machine already holds `held` of
+// the predicted bytes.
 void require_fits(MemoryPredictor& predictor, const TrainOptions& options,
                   const MemoryPrediction& prediction, int local_ranks, double held) {
   const auto left = memory::available();
@@ -56,11 +57,11 @@ int ranks_on_this_machine(const comm::Group& group) {
   return static_cast<int>(std::count(nodes.begin(), nodes.end(), own));
 }
 
-// Why a run of this task cannot be predicted; empty: it can, as far as this knows.
+// Why a run of this task cannot be predicted; empty if nothing known prevents it.
 std::string why_not_ahead(const TrainOptions& options, const data::Dataset& dataset,
                           const comm::Group& group, Task* task) {
   if (!Placement::of(options, group).device.is_cpu()) return "on GPUs";
-  // fit() refuses a batch that the data do not fill, whatever memory it would take.
+  // fit() refuses a batch larger than the data anyway.
   const int replicas = resolve_plan(options, cluster_of(group)).mesh.replicas(0);
   if (global_batch(options, replicas) > dataset.size()) {
     return "for a batch larger than the data";
@@ -68,7 +69,7 @@ std::string why_not_ahead(const TrainOptions& options, const data::Dataset& data
   if (!task) return {};
   if (options.trainer.memory_check == "off") return "with trainer.memory_check=off";
   if (typeid(*task) != typeid(Task)) return "for a task of a class of its own";
-  // Threads of this process would count each other's tensors.
+  // Ranks that are threads of this process would count each other's tensors.
   if (group.size() > 1 && group.backend() == "local") return "for ranks that are threads";
   for (const auto& [name, tensor] : nn::named_state(task->module())) {
     if (!tensor.is_cpu()) return "for tensors that are not on the CPU";
@@ -90,7 +91,7 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
     return {.why_not = std::move(reason)};
   }
   compat::count_tensor_memory();
-  // The run gives them again.
+  // The run will repeat these warnings.
   const compat::WarningGuard no_warnings([](const std::string&, const std::string&) {});
   std::optional<MemoryPredictor> predictor;
   std::optional<MemoryPrediction> prediction;
@@ -102,9 +103,9 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
     }
     prediction = predictor->predict(choice);
   } catch (const std::exception& problem) {
-    // As where a limit on addresses (ulimit -v) leaves none for tensors without memory, and where a
-    // task's steps do not take zeros. What is wrong with the options or the task itself ends the
-    // run when it comes to it.
+    // Happens, for example, if a limit on address space (ulimit -v) leaves no addresses for tensors
+    // without memory, or if a task's steps fail on zeros. Real errors in the options or the task
+    // end the run later.
     const auto* ours = dynamic_cast<const Error*>(&problem);
     if (!task && !(ours && ours->kind() == ErrorKind::failure)) throw;
     if (!task) log::warn("memory is not predicted: {}", problem.what());

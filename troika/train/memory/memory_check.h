@@ -1,4 +1,4 @@
-// Predicts a run's memory before it begins, and checks whether the machine has as much.
+// Predicts a run's memory before it begins, and checks that the machine has enough.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,20 @@ namespace troika::train {
 class Task;
 
 struct MemoryOutlook {
-  int64_t tensor_bytes = 0;  // the peak of a rank's tensors in training; 0: not predicted
-  std::string why_not = {};  // why it is not predicted; empty: it is, or this rank does not know
+  int64_t tensor_bytes = 0;  // the peak of a rank's tensors in training steps; 0: not predicted
+  std::string why_not = {};  // why it is not predicted; empty if it is, or if this rank does not
+                             // know
 };
 
-// Predicts before the run's own tensors are made. With trainer.memory_check, throws Error(usage)
-// where the tensors of the ranks on this machine are predicted to take more than there is, and
-// warns where their processes are. Changes the state of the random generator.
+// Predicts the memory of a run before its tensors are allocated. With trainer.memory_check, throws
+// Error(usage) if the tensors of this machine's ranks are predicted to exceed the available memory,
+// and warns if the whole processes are. Changes the state of the random generator.
 //
-// Without a task, for the model of the zoo that the options name, on rank 0. With one, whose module
-// is made already, for that; called by all ranks, as its steps may communicate. Predicted is what a
-// Task does with a module, a forward and a loss: steps that a class of the program overrides may do
-// more than compute, and are not called for this. Nothing is called with trainer.memory_check=off.
+// Without a task, predicts on rank 0 for the zoo model that the options name. With a task, whose
+// module exists already, predicts for that task; all ranks must call, because its steps may
+// communicate. Predicts only plain tasks (class Task with a module, a forward and a loss): steps
+// overridden by a program may have side effects, so they are not run. Runs no step with
+// trainer.memory_check=off.
 MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& dataset,
                               const comm::Group& group, Task* task = nullptr);
 

@@ -28,7 +28,7 @@ class Watch {
                       static_cast<double>(memory::live() - before_)});
     memory::restart_peak();
   }
-  // A gradient is given up, before the next part begins.
+  // Records the gradient's event, and frees the gradient before the next part begins.
   void take(size_t index, at::Tensor& parameter) {
     note({PassEvent::Kind::gradient, index});
     parameter.mutable_grad().reset();
@@ -41,10 +41,10 @@ class Watch {
   std::vector<PassPart> parts_;
 };
 
-// As parallel::BlockParameters has them run, whose moments these are.
+// Observes blocks at the moments at which parallel::BlockParameters gathers their parameters.
 class WatchedBlocks : public nn::BlockWrapper {
  public:
-  // Outlives the graphs of passes.
+  // Must outlive the graphs of the passes.
   WatchedBlocks(const nn::Model& model, Watch& watch)
       : order_(model.blocks().size()), watch_(watch) {}
 

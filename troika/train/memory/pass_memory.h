@@ -1,4 +1,4 @@
-// The memory that a forward and backward pass takes, moment by moment, found by making small ones.
+// Measures the memory of a forward and backward pass over time, with small batches.
 #pragma once
 
 #include <cstddef>
@@ -15,42 +15,43 @@ namespace troika::train {
 struct PassEvent {
   enum class Kind {
     forward_done,
-    gradient,  // of trained parameter `index`, numbered as nn::trained_parameters() lists them
-    block,     // the model's block `index` is about to run, forward or backward
+    gradient,  // the gradient of trained parameter `index`, in the order of
+               // nn::trained_parameters()
+    block,     // block `index` of the model is about to run, forward or backward
     end,
   };
   Kind kind = Kind::end;
   size_t index = 0;
-  int64_t next = -1;  // of `block`: the one that comes after it; -1: none
+  int64_t next = -1;  // for `block`: the block that follows it; -1: none
 
   bool operator==(const PassEvent&) const = default;
 };
 
-// Bytes of a part of a pass, over what was there before the pass. Gradients of parameters count
-// until their event, and not after.
+// The bytes of a part of a pass beyond those before the pass. A parameter's gradient counts until
+// its event only.
 struct PassPart {
   PassEvent until;
-  double peak = 0;  // the most in this part
-  double live = 0;  // at its end
+  double peak = 0;  // the maximum within this part
+  double live = 0;  // at the end of this part
 };
 
-// The course of a pass for any size of batch, of which each number is an affine function, and the
-// most that a batch of a validation takes.
+// The memory of a pass for any batch size, by affine interpolation between two measured sizes, and
+// the peak of a validation batch.
 class PassMemory {
  public:
-  // From passes of the task on `smaller` and on `larger` batches, which may be equal. Needs
-  // compat::count_tensor_memory(), and a thread that no other disturbs. The task's module is in the
-  // precision's type and is not spared: batch norms take the statistics of the batches. Where it is
+  // Runs passes of the task on `smaller` and on `larger` batches, which may have the same size.
+  // Needs compat::count_tensor_memory(), and no other thread that makes tensors. The task's module
+  // must have the precision's type. The passes update its batch-norm statistics. If the module is
   // an nn::Model, its blocks are events too.
   PassMemory(Task& task, const nn::Precision& precision, const data::Batch& smaller,
              const data::Batch& larger);
 
   std::vector<PassPart> parts(int64_t batch) const;
-  // Bytes at the most in validation_step(), over what was there before.
+  // The peak bytes in validation_step(), beyond those before it.
   double validation(int64_t batch) const;
 
  private:
-  // How far the batch is on the way from the smaller to the larger.
+  // Position of `batch` between the smaller (0) and the larger (1) measured size.
   double way(int64_t batch) const;
 
   int64_t smaller_;

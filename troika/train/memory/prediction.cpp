@@ -21,16 +21,16 @@ namespace troika::train {
 
 namespace {
 
-// From 2 on, oneDNN makes convolutions as it does of larger batches.
+// From 2 samples on, oneDNN computes convolutions in the same way as for larger batches.
 constexpr int64_t kSmallerBatch = 2;
 constexpr int64_t kLargerBatch = 4;
 
-// Measured as what processes have in memory beyond their libraries and their tensors' peak
-// (docs/precision-and-memory.md). Threads, buffers of the BLAS and of the back end, code that is
-// paged in:
+// Measured as the memory of processes beyond their libraries and their tensors' peak
+// (docs/precision-and-memory.md). This constant covers threads, buffers of the BLAS and the back
+// end, and code that is paged in.
 constexpr double kRunBytes = 32.0 * (1 << 20);
-// malloc() keeps tensors that were given back in its heap, in which holes are left: of the bytes
-// that come and go in a step. Blocks of 32 MiB and more never are in the heap (M_MMAP_THRESHOLD of
+// malloc() keeps freed tensors in its heap, which fragments. This is the fraction kept of the bytes
+// that come and go in a step. Blocks of 32 MiB or more are never in the heap (M_MMAP_THRESHOLD of
 // mallopt(3)).
 constexpr double kKeptShare = 0.5;
 constexpr size_t kLeastOutsideHeap = 32U << 20;
@@ -132,7 +132,7 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   if (plan.threads > 0 || !plan.keeps_replicas_equal()) return "strategy " + choice.strategy;
   const auto& codec = plan.compression.codec;
   if (stage == 0 && codec != "none") return "ddp.hook " + codec;
-  // Small tensors stay in memory, so what is there does not grow evenly with the batch.
+  // Small tensors stay in memory, so the memory is not affine in the batch size.
   if (!plan.offload_activations.empty()) return "offload.activations";
   if (!model_ && stage == 3) return "zero3 of a module without blocks";
   if (!task_->has_blocks() && choice.recompute != "none") {
@@ -166,7 +166,7 @@ int64_t MemoryPredictor::batch_of(const MemoryChoice& choice) const {
   return (global_batch(options_, choice.ranks) + choice.ranks - 1) / choice.ranks;
 }
 
-// By a whole batch, as training does: of smaller ones, plans are others.
+// Plans for a whole batch, as training does: smaller batches would get different plans.
 layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
                                                const nn::Precision& precision) const {
   const auto budget = layout::recompute_budget(choice.recompute);
@@ -192,9 +192,10 @@ layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
 }
 
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
-  // A single sample, which batch norms refuse, is not tried unless it is what the options give.
+  // Does not measure a batch of one sample, which batch norms refuse, unless the options ask for
+  // it.
   const int64_t larger = choice.batch > 0 ? kLargerBatch : std::min(kLargerBatch, batch_of(choice));
-  // Plans of other policies are the same for all batches.
+  // Plans of policies without a budget are the same for all batches.
   const bool has_budget = layout::recompute_budget(choice.recompute).has_value();
   const std::tuple key(choice.precision, choice.recompute, has_budget ? batch_of(choice) : larger);
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
@@ -281,9 +282,9 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
     if (now.sum() > result.step.sum()) result.step = now;
   };
   exchange.begin_pass();
-  // A gradient that is copied is there twice for a moment, in the part before its event and at
-  // that. One that stays counts from its event on, also in the part after it, which begins with it;
-  // but after the last there is nothing more.
+  // A gradient that is copied exists twice for a moment: in the part before its event, and at the
+  // event. A gradient that stays counts from its event on, including the next part; the last part
+  // has no next part.
   for (const auto& part : parts) {
     const bool is_end = part.until.kind == PassEvent::Kind::end;
     if (!exchange.is_alone() || !is_end) consider(part.peak);
@@ -292,18 +293,18 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   }
   result.between_steps =
       steady.optimizer + steady.batches + static_cast<double>(exchange.between_passes().sum());
-  // Its loader stands beside that of the training.
+  // The validation's loader exists beside the training's loader.
   result.validation = steady.optimizer + 2 * steady.batches +
                       static_cast<double>(exchange.validation().sum()) +
                       pass_of(choice).validation(batch_of(choice));
   if (options_.ema.enabled) {
-    // The weights that the average replaces.
+    // Weights replaced by the average stay in memory during a validation.
     result.validation += static_cast<double>(exchange.stepped()) *
                          static_cast<double>(at::elementSize(precision.parameters));
   }
   result.overhead = kRunBytes + kKeptShare * (result.step.activations + result.step.workspace +
                                               passing_gradients());
-  // The model is made in float32, and then cast tensor by tensor; the optimizer comes last.
+  // The model is made in float32, then cast tensor by tensor; the optimizer is made last.
   const bool comes_in_parts =
       plan.exchange.zero_stage == 3 && !is_made_whole_ && options_.weights.path.empty();
   const double made = comes_in_parts ? 0 : 4.0 * static_cast<double>(nn::parameter_count(module_));

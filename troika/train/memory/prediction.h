@@ -1,4 +1,4 @@
-// How much memory a training run will take, before it runs.
+// Predicts the memory of a training run before it starts.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +21,20 @@ struct MemoryChoice {
   std::string precision;
   std::string recompute;
   int ranks = 1;
-  int64_t batch = 0;  // samples on each rank; 0: as many as the options give
+  int64_t batch = 0;  // samples on each rank; 0: from the options
 
   bool operator==(const MemoryChoice&) const = default;
 };
 
-// Bytes of tensors on one rank, as base/memory.h counts them, at the moment of a step at which they
-// are most.
+// The tensor bytes of one rank, as base/memory.h counts them, at the peak of a step.
 struct MemoryParts {
   double parameters = 0;   // and buffers
-  double gradients = 0;    // their means
-  double optimizer = 0;    // states, float32 masters with their gradients, averages of weights
-  double activations = 0;  // what the forward pass leaves for the backward pass
-  double buckets = 0;      // gradients and parameters on their way between ranks
-  double workspace = 0;    // of the operators at work; what is recomputed
-  double batches = 0;      // the one in use and those loaded ahead
+  double gradients = 0;    // averaged
+  double optimizer = 0;    // states, float32 masters and their gradients, averages of weights
+  double activations = 0;  // saved by the forward pass for the backward pass
+  double buckets = 0;      // gradients and parameters in communication
+  double workspace = 0;    // temporary tensors of operators, and recomputed activations
+  double batches = 0;      // the current batch and prefetched ones
 
   double sum() const;
 };
@@ -43,53 +42,55 @@ struct MemoryParts {
 struct MemoryPrediction {
   MemoryChoice choice = {};
   MemoryParts step = {};
-  // The most between steps: where zero3 has all parameters, and where buckets are made anew.
+  // The peak between steps: zero3 has all parameters whole, and buckets may be rebuilt.
   double between_steps = 0;
-  // The most before the first step: the model as it was made, and what it is replaced by.
+  // The peak before the first step: the model as constructed, and its replacement.
   double start = 0;
-  // The most in a validation.
+  // The peak in a validation.
   double validation = 0;
 
-  // Memory of the process beside its tensors and the libraries that it starts with.
+  // The memory of the process beyond its tensors and the libraries loaded at its start.
   double overhead = 0;
 
-  // The most that tensors take, without validations.
+  // The peak of tensor bytes without validations.
   double training_peak() const;
-  // The most that tensors take, with validations.
+  // The peak of tensor bytes with validations.
   double peak() const;
-  // peak() and the overhead; without the libraries.
+  // peak() plus overhead; without the libraries.
   double process() const { return peak() + overhead; }
 };
 
-// Predicts for the model and the batches of one configuration, on its optimizer. Activations are
-// measured, by passes on small batches; all else follows from shapes. Needs
-// compat::count_tensor_memory(), and that no other thread makes tensors meanwhile. What the
-// constructors take must outlive this object. Batches are of the data set's first sample.
+// Predicts for one configuration's model and batches, with its optimizer. Measures activations in
+// passes over small batches; derives all other parts from shapes. Needs
+// compat::count_tensor_memory(), and no other thread that makes tensors at the same time. The
+// constructors' arguments must outlive this object. All samples of the batches are the data set's
+// first sample.
 class MemoryPredictor {
  public:
-  // For the model that options.model describes, as large as the data set's samples.
+  // Predicts for the model in options.model, with sizes from the data set's samples.
   MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset);
-  // For the task of a program: its steps run on tensors without memory in the place of its module's
-  // parameters, buffers and gradients, which it has back when this object ends. Numbers that steps
-  // read from tensors are zeros.
+  // Predicts for a program's task. Until this object is destroyed, the parameters, buffers and
+  // gradients of its module are replaced by tensors without memory. Steps that read numbers from
+  // tensors get zeros.
   MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset, Task& task);
   ~MemoryPredictor();
   MemoryPredictor(const MemoryPredictor&) = delete;
   MemoryPredictor& operator=(const MemoryPredictor&) = delete;
 
-  // Predicts for the options on so many ranks.
+  // The choice that the options make on `ranks` ranks.
   MemoryChoice configured(int ranks) const;
-  // Why this cannot be predicted; empty: it can.
+  // Why a choice cannot be predicted; empty if it can.
   std::string why_not(const MemoryChoice& choice) const;
-  // Throws Error(usage) where it cannot. Changes the state of the random generator.
+  // Throws Error(usage) if the choice cannot be predicted. Changes the state of the random
+  // generator.
   MemoryPrediction predict(const MemoryChoice& choice);
   // Samples on each rank.
   int64_t batch_of(const MemoryChoice& choice) const;
-  // What the choice means, with all ranks on one host.
+  // The plan of a choice, with all ranks on one host.
   layout::Plan plan(const MemoryChoice& choice) const;
 
  private:
-  // A tensor of a program's module as it was before.
+  // A tensor of a program's module and its original data.
   struct Spared {
     at::Tensor tensor;
     at::Tensor data;
@@ -99,7 +100,7 @@ class MemoryPredictor {
   layout::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
   double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
-  // Bytes of gradients that the backward pass allocates and a bucket or the step frees.
+  // The bytes of gradients that the backward pass allocates and that a bucket or the step frees.
   double passing_gradients() const;
   double average_bytes(const nn::Precision& precision, int64_t elements) const;
 
@@ -107,28 +108,28 @@ class MemoryPredictor {
   const data::Dataset& dataset_;
   std::shared_ptr<Task> task_;
   torch::nn::Module& module_;
-  const bool is_made_whole_;  // before a strategy may share it out
-  const nn::Model* model_;    // the module, if it has blocks
+  const bool is_made_whole_;  // whole before a strategy may shard it
+  const nn::Model* model_;    // the module, if it has blocks; otherwise null
   std::vector<Spared> spared_;
-  // By precision, recompute, and the batch as far as passes depend on it.
+  // Keyed by precision, recompute and, as far as passes depend on it, batch.
   std::map<std::tuple<std::string, std::string, int64_t>, PassMemory> passes_;
 };
 
-// Every choice of {32, bf16-mixed, bf16-true} x {none, selective, sqrt, full} x {ddp, zero1,
-// zero2, zero3} x `ranks`, and of what is configured, that can be had; by ranks, precision,
-// recomputation and strategy. Throws Error(usage) where what is configured is predicted for none of
-// `ranks`.
+// Predicts every possible choice of {32, bf16-mixed, bf16-true} x {none, selective, sqrt, full} x
+// {ddp, zero1, zero2, zero3} x `ranks`, extended by the configured values. The result is ordered by
+// ranks, precision, recomputation and strategy. Throws Error(usage) if the configured choice cannot
+// be predicted for any of `ranks`.
 std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
                                               const std::vector<int>& ranks);
 
-// The prediction for a rank that is expected to be fastest among those of `like`'s number of ranks
-// whose processes take no more than so many bytes beside their libraries: one of its precision if
-// there is any, then with the least recomputation, then with the least shared out. Null where none
-// does. `predictions` are in the order of predict_choices().
+// Returns the prediction expected to be fastest among those with `like`'s number of ranks whose
+// processes need at most `bytes` bytes beyond their libraries. Prefers `like`'s precision, then the
+// least recomputation, then the least sharding. Null if none fits. `predictions` must be in the
+// order of predict_choices().
 const MemoryPrediction* fastest_within(const std::vector<MemoryPrediction>& predictions,
                                        double bytes, const MemoryChoice& like);
 
-// The options that make a choice, without its batch: "--trainer.precision=32
+// Returns the options of a choice, without its batch: "--trainer.precision=32
 // --trainer.recompute=full ...".
 std::string options_of(const MemoryChoice& choice);
 

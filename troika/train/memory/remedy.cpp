@@ -13,10 +13,11 @@ namespace troika::train {
 
 namespace {
 
-// The most machines, for each of those that there are, that a remedy may ask for.
+// The maximum factor by which a remedy multiplies the number of machines.
 constexpr int kMostMachines = 1024;
 
-// The most samples on each rank, fewer than are configured, with which the choice fits; 0: none.
+// The largest number of samples per rank, below the configured one, with which the choice fits; 0:
+// none.
 int64_t largest_batch(MemoryPredictor& predictor, MemoryChoice choice, double bytes) {
   int64_t too_large = predictor.batch_of(choice);
   const auto fits = [&](int64_t batch) {
@@ -25,7 +26,7 @@ int64_t largest_batch(MemoryPredictor& predictor, MemoryChoice choice, double by
   };
   int64_t found = 0;
   while (too_large - found > 1) {
-    // One is tried first: where it does not fit, none does.
+    // A batch of one sample is tried first: if it does not fit, no batch does.
     const int64_t batch = found == 0 ? 1 : found + (too_large - found) / 2;
     (fits(batch) ? found : too_large) = batch;
   }
@@ -37,8 +38,8 @@ std::string batch_option(const TrainOptions& options, int64_t batch, int ranks) 
   return fmt::format("--data.global_batch_size={}", batch * ranks);
 }
 
-// The one of `choices` that takes least on other ranks with one sample each. Looks at those that
-// recompute as much as they can.
+// Returns the choice with the least memory on `ranks` ranks with one sample each. Considers only
+// choices with full recomputation if there are any.
 MemoryPrediction least_on(int ranks, MemoryPredictor& predictor,
                           const std::vector<MemoryPrediction>& choices) {
   const bool recomputes =
@@ -56,7 +57,7 @@ MemoryPrediction least_on(int ranks, MemoryPredictor& predictor,
   return least.value();
 }
 
-// The parts of a run that take more than `bytes` by themselves, each with what it is of.
+// The parts of a run that exceed `bytes` by themselves, as text.
 std::string parts_beyond(const MemoryPredictor& predictor, const MemoryPrediction& prediction,
                          double bytes) {
   std::vector<std::string> parts;

@@ -1,4 +1,4 @@
-// Finds what would make a run fit into memory, by predicting it.
+// Finds changes by which a run fits into memory, using predictions.
 #pragma once
 
 #include <string>
@@ -8,13 +8,14 @@
 
 namespace troika::train {
 
-// Says what makes a run fit into so many bytes of each rank's process beside its libraries, where
-// what is configured does not: the fastest choice of precision, recomputation and strategy, and the
-// largest batch, on as many ranks; else both together; else more machines with as many ranks each.
-// Where nothing does, says so, and which parts do not fit with the choice that takes least.
+// Returns text that says how the run fits into `bytes` bytes of each rank's process beyond its
+// libraries. Suggests, on the same number of ranks, the fastest fitting choice of precision,
+// recomputation and strategy, and the largest fitting batch; if neither exists, both together;
+// otherwise more machines with the same number of ranks each. If nothing helps, says so and names
+// the parts that do not fit in the choice with the least memory.
 //
-// `options` are the predictor's. `configured` is the choice that does not fit, `choices` are those
-// of predict_choices(), its own number of ranks among theirs.
+// `options` are the predictor's. `configured` is the choice that does not fit. `choices` are those
+// of predict_choices(), and include `configured`'s number of ranks.
 std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
                    const MemoryChoice& configured, const std::vector<MemoryPrediction>& choices,
                    double bytes);

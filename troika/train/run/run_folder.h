@@ -14,9 +14,8 @@ class RunFolder {
  public:
   // Chooses the folder of the run, creates it and locks it:
   // - run.folder/run.name, if it has no results of a run;
-  // - the same folder, if the run resumes there (trainer.ckpt_path is "last", "best" or a
-  // checkpoint
-  //   of that run in any place) or with run.overwrite;
+  // - the same folder with run.overwrite, or if the run resumes there: trainer.ckpt_path is "last",
+  //   "best" or a checkpoint of that run, even one in another folder;
   // - otherwise run.folder/run.name-N with a new N >= 2, which is logged.
   // With `goes_on_when_started_again`, a process that Slurm, torchrun or `troika launch` has
   // restarted takes the earlier folder of its job, and resumes from the last checkpoint there if

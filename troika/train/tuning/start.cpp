@@ -89,7 +89,7 @@ std::string choice_of_checkpoint(const RunStart& run, std::string (*of)(const Tr
       const auto found = checkpoint::find_checkpoint(run.folder / "checkpoints", path);
       if (!found.empty()) saved = of(read_checkpoint_options(found));
     } catch (const Error&) {
-      // fit() tells what is wrong with it
+      // fit() reports the error later
     }
   }
   return run.group.broadcast_text(saved, 0, "choice of the checkpoint");

@@ -1,4 +1,4 @@
-// Parts of the choices that a run makes at its start.
+// Helpers for the choices that a run makes at its start.
 #pragma once
 
 #include <filesystem>
@@ -13,42 +13,46 @@
 
 namespace troika::train {
 
-// A run at its start; the members must outlive it. All functions are called by all ranks.
+// A run at its start. The members must outlive it. All ranks call the functions below.
 struct RunStart {
   const TrainOptions& options;
   const data::Dataset& dataset;
   const comm::Group& group;
-  const std::filesystem::path folder;  // the run's
+  const std::filesystem::path folder;  // of the run
 };
 
-// A choice between ways of which the first is the rule, and the fastest of them.
+// A choice between several ways; the first way is the default rule.
 struct StartChoice {
-  std::string subject;             // as rank 0 says it: "memory format"
-  std::string option;              // that overrides it: "trainer.memory_format"
-  std::string what;                // the question in the file, with all that the answer depends on
-  std::vector<std::string> names;  // of the ways
+  std::string subject;             // in rank 0's log message, for example "memory format"
+  std::string option;              // the option that overrides the choice, for example
+                                   // "trainer.memory_format"
+  std::string what;                // the key in the tuning file; contains everything that the
+                                   // answer depends on
+  std::vector<std::string> names;  // names of the ways
   std::function<std::vector<double>()> time;  // see fastest()
 };
 
-// Ranks among which samples are shared out.
+// The number of ranks among which samples are divided.
 int replicas_of(const RunStart& run);
-// Samples that a rank has in a forward pass.
+// The number of samples of a rank in a forward pass.
 int64_t batch_of(const RunStart& run);
-// Whether the run takes kPassesWorthTiming forward passes or more; one that the clock ends does.
+// Whether the run makes at least kPassesWorthTiming forward passes; true for runs limited only by
+// time.
 bool is_worth_timing(const RunStart& run);
 
-// Says on rank 0 what is taken, unless the run says nothing about itself.
+// Logs the choice on rank 0, unless the run's messages are disabled.
 void say(const RunStart& run, const StartChoice& choice, const std::string& taken,
          const std::string& why);
 
-// Whether nothing is to be timed, with trainer.deterministic or without trainer.benchmark; says so,
-// with the rule.
+// Whether timing is disabled, by trainer.deterministic or without trainer.benchmark. If so, logs
+// the default.
 bool takes_rule(const RunStart& run, const StartChoice& choice);
 
-// The fastest() of the user's file, or as timed now; says which and why.
+// Returns the fastest() way, from the user's file or timed now, and logs it with the reason.
 std::string timed(const RunStart& run, const StartChoice& choice, double margin);
 
-// Applies `of` to the options of the checkpoint that the run goes on from; empty without one.
+// Applies `of` to the options of the checkpoint that the run resumes from; empty without a
+// checkpoint.
 std::string choice_of_checkpoint(const RunStart& run, std::string (*of)(const TrainOptions&));
 
 }  // namespace troika::train

@@ -22,7 +22,7 @@ namespace {
 
 const std::string kAutomatic = nn::attention_name(nn::Attention::automatic);
 
-// Ways that change bits, or what else a user may wonder about, are to be clearly faster.
+// Ways that change bits or may surprise users must be clearly faster.
 constexpr double kMargin = 0.03;
 
 nn::AttentionShape shape_of(const RunStart& run, at::ScalarType type) {
@@ -35,14 +35,14 @@ nn::AttentionShape shape_of(const RunStart& run, at::ScalarType type) {
           .type = type};
 }
 
-// ZeRO cuts weights by their dimensions.
+// ZeRO shards weights by their dimensions.
 bool keeps_weights_contiguous(const RunStart& run) {
   return resolve_plan(run.options, cluster_of(run.group)).exchange.method ==
          layout::ExchangeMethod::zero;
 }
 
-// The order of numbers in memory that the run takes: that of the checkpoint, "auto" where nothing
-// is timed, or the fastest.
+// Chooses the memory order of tensors: the checkpoint's, "auto" if nothing is timed, or the
+// fastest.
 std::string tuned_order(const RunStart& run, const StartChoice& choice,
                         std::string (*of)(const TrainOptions&)) {
   const auto saved = choice_of_checkpoint(run, of);
@@ -54,7 +54,7 @@ std::string tuned_order(const RunStart& run, const StartChoice& choice,
   return timed(run, choice, kMargin);
 }
 
-// One block of a GPT is as all others.
+// Times one block of a GPT, because all its blocks are alike.
 nn::ModelOptions model_to_time(const RunStart& run) {
   auto model = run.options.model;
   if (model.name != "gpt") return model;
@@ -72,9 +72,8 @@ std::string describe(const nn::ModelOptions& model, int64_t batch, at::ScalarTyp
   return fmt::format("{}, {}, {}", model.name, sizes, c10::toString(type));
 }
 
-// Medians of steps that wait for the slowest rank: a thread that the system moves makes some of
-// its passes slow, and has the fastest ones of one that it leaves alone. Ranks change their ways
-// together.
+// Returns medians of rounds that wait for the slowest rank. The minimum would mislead: a thread
+// that the system moves is slow only in some passes. Ranks change ways together.
 std::vector<double> time_bindings(const comm::Group& group, const std::function<double()>& pass,
                                   const std::vector<Processors>& ways) {
   constexpr double kSeconds = 1, kSecondsOfATurn = 0.05;

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// Throws nlohmann's exceptions for anything that to_json() does not give.
+// Throws nlohmann's exceptions for JSON that to_json() does not produce.
 TuningEntry to_entry(const Json& json) {
   TuningEntry entry{.question = {.what = json.at("what").get<std::string>(),
                                  .cpu = json.at("cpu").get<std::string>(),
@@ -41,7 +41,7 @@ Json to_json(const TuningEntry& entry) {
 }
 
 TuningFile TuningFile::of_user() {
-  // The specification has relative paths ignored.
+  // The XDG specification requires relative paths to be ignored.
   for (const auto& [variable, below] : {std::pair("XDG_CACHE_HOME", ""), {"HOME", ".cache"}}) {
     const char* folder = std::getenv(variable);
     if (folder && *folder == '/') {

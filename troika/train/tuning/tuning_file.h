@@ -1,4 +1,4 @@
-// The file that keeps results of timing on this machine for later runs.
+// The file that keeps timing results of this machine for later runs.
 #pragma once
 
 #include <filesystem>
@@ -9,12 +9,12 @@
 
 namespace troika::train {
 
-// One thing that can be done in several ways, in one setting.
+// A choice between several ways in one setting.
 struct TuningQuestion {
   std::string what;      // "attention of 48 heads, 256 x 64, BFloat16"
   std::string cpu;       // troika::cpu_model()
   std::string libtorch;  // compat::torch_version()
-  int threads = 1;       // of each process
+  int threads = 1;       // per process
 
   bool operator==(const TuningQuestion&) const = default;
 };
@@ -24,30 +24,31 @@ struct TuningEntry {
   std::string choice;
   struct Way {
     std::string name;
-    double seconds = 0;  // added up over the ranks that timed it
+    double seconds = 0;  // summed over the ranks that timed it
   };
   std::vector<Way> ways;
 };
 
-// As the file has it, and `troika doctor --tuning --json`.
+// As in the file and in `troika doctor --tuning --json`.
 nlohmann::ordered_json to_json(const TuningEntry& entry);
 
-// A small JSON file. Any number of processes may use it at once: it is replaced as a whole, so that
-// of two that add at the same instant one may lose its entry, which is then timed again.
+// A small JSON file that any number of processes may use at once. Each write replaces the whole
+// file, so of two entries added at the same instant one may be lost, and is then timed again.
 class TuningFile {
  public:
-  // Without a path, nothing is read or kept.
+  // With an empty path, nothing is read or stored.
   explicit TuningFile(std::filesystem::path path) : path_(std::move(path)) {}
-  // XDG_CACHE_HOME/troika/tuning.json, where that variable is missing in ~/.cache.
+  // XDG_CACHE_HOME/troika/tuning.json, or ~/.cache/troika/tuning.json without that variable.
   static TuningFile of_user();
 
   const std::filesystem::path& path() const { return path_; }
-  // In the order in which they were added. Empty where there is no file, and, with a warning, where
-  // it is none that add() wrote.
+  // Returns the entries in the order in which they were added. Empty without a file. If the file
+  // was not written by add(), logs a warning and returns an empty list.
   std::vector<TuningEntry> read() const;
-  // Empty where there is none.
+  // Empty if the file has no answer.
   std::string choice(const TuningQuestion& question) const;
-  // Replaces the entry of the same question. Where it cannot be written, a warning says so.
+  // Adds an entry, or replaces that of the same question. Logs a warning if the file cannot be
+  // written.
   void add(const TuningEntry& entry) const;
 
  private:
