@@ -1,5 +1,5 @@
-// The weights of a run on disk, under PyTorch's parameter names. They are for using a model;
-// resume.h has what a run goes on from.
+// The weights of a run on disk, under PyTorch's parameter names, for using a model. See resume.h
+// for the state from which a run resumes.
 #pragma once
 
 #include <cstdint>
@@ -17,49 +17,51 @@ class Module;
 
 namespace troika::checkpoint {
 
-// Where the run stood, and how it was laid out.
+// The progress and the layout of a run when it saved a checkpoint.
 struct CheckpointInfo {
-  int64_t epoch = 0;  // complete ones
+  int64_t epoch = 0;  // completed epochs
   int64_t step = 0;
-  std::string plan = {};  // layout::Plan::text(); empty: no other axis than that of data
+  std::string plan = {};  // layout::Plan::text(); empty: a data axis only
 };
 
-// The state of one rank that its further course depends on. What ranks have parts of has boxes: all
-// ranks' hold each element once, or the same more than once.
+// The state of one rank from which training continues. Entries of sharded tensors have boxes; the
+// boxes of all ranks must cover each element, and overlapping boxes must hold the same values.
 struct RankState {
   NamedTensors model;  // under the module's own names
-  NamedTensors rest;   // optimizer, loops, random numbers...: names as optimizer.fc.weight.exp_avg
+  NamedTensors rest;   // optimizer, loops, random states...: names such as
+                       // optimizer.fc.weight.exp_avg
 };
 
-// Leaves what a checkpoint of weights alone holds.
+// Removes everything that a weights-only checkpoint does not hold.
 void keep_weights(RankState& state);
 
-// The module's parameters and buffers, which the tensors share memory with. Those of `others`, with
-// their boxes, stand in place of those of their names: masters, of which parameters are roundings,
-// or parts of them.
+// Returns the module's parameters and buffers; the tensors share memory with it. An entry of
+// `others`, with its box, replaces the module's entry of the same name: for example a float32
+// master, or a shard.
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others = {});
 
-// Writes the file whole or not at all. `description` becomes part of its metadata, as the options
-// that the model was trained with (train/checkpoint_options.h).
+// Writes the file whole or not at all. `description` becomes part of its metadata, for example the
+// options that the model was trained with (train/options/checkpoint_options.h).
 FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& model,
                         const Metadata& description, const CheckpointInfo& info,
                         Publish publish = Publish::at_once);
 
-// In the following, `path` is any of what find_checkpoint() takes; "last" and "best" are those of
-// the run of the default options, runs/run.
+// In the following functions, `path` may be any handle that find_checkpoint() accepts. "last" and
+// "best" refer to the run of the default options, runs/run.
 
-// The folder of the run: `path` itself, where that is one (it may have no checkpoint yet), else
-// that of the run which wrote the checkpoint into its `checkpoints`. Throws Error(usage).
+// Returns the folder of a run: `path` itself if it is one (with or without checkpoints), otherwise
+// the folder of the run that wrote the checkpoint `path` into its `checkpoints`. Throws
+// Error(usage) if there is none.
 std::filesystem::path find_run(const std::filesystem::path& path);
 
-// Weights under PyTorch's names: of a checkpoint, put together from the files of all ranks and
-// checked; or those of any other safetensors file.
+// Loads weights under PyTorch's names: from a checkpoint, assembled from the files of all ranks and
+// verified by checksums, or from any other safetensors file.
 NamedTensors load_weights(const std::filesystem::path& path);
 
-// The metadata of a checkpoint's weights, or of any other safetensors file.
+// Reads the metadata of a checkpoint's weights or of any other safetensors file.
 Metadata read_checkpoint_metadata(const std::filesystem::path& path);
 
-// Copies load_weights() into the module; names and shapes must be the same.
+// Copies load_weights() into the module; names and shapes must match.
 void load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module);
 
 }  // namespace troika::checkpoint

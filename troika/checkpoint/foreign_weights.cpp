@@ -32,7 +32,7 @@ void strip_prefix(NamedTensors& tensors, std::string_view prefix) {
   for (auto& [name, tensor] : tensors) name.erase(0, prefix.size());
 }
 
-// GPT2Model is the `transformer` of GPT2LMHeadModel.
+// GPT2Model is the submodule `transformer` of GPT2LMHeadModel.
 void add_transformer(NamedTensors& tensors, const ByName& model) {
   for (auto& [name, tensor] : tensors) {
     const std::string whole = std::string(kTransformer) + name;
@@ -61,7 +61,7 @@ bool is_conv1d(std::string_view name) {
          name.ends_with(".c_fc.weight");
 }
 
-// By the layers that are not square.
+// Decides by the layers that are not square.
 bool is_transposed(const ByName& tensors, const ByName& model) {
   return std::any_of(model.begin(), model.end(), [&](const auto& item) {
     const auto& [name, own] = item;
@@ -71,7 +71,8 @@ bool is_transposed(const ByName& tensors, const ByName& model) {
   });
 }
 
-// Leaves in both what has the same name and shape; `left` are the other names of `model`.
+// Keeps, in both lists, only tensors with the same name and shape in both. `left` lists the other
+// names of `model`.
 void keep_common(NamedTensors& model, NamedTensors& given, std::string& left) {
   const auto missing_in = [](const ByName& others) {
     return [&others](const auto& item) {

@@ -1,4 +1,4 @@
-// Weights that other programs saved, under the names they use.
+// Loads weights that other programs saved, under the names that those programs use.
 #pragma once
 
 #include <filesystem>
@@ -12,22 +12,24 @@ class Module;
 
 namespace troika::checkpoint {
 
-// The tensors of a file as those of a model, whose own are `model`. Understood are
+// Renames the tensors of a file to those of a model, `model`. Handles
 //   - names with or without `transformer.` (Hugging Face's GPT2LMHeadModel and GPT2Model), and
-//     behind `module.` (PyTorch's DistributedDataParallel);
-//   - GPT-2's masks `attn.bias` and `attn.masked_bias`, which are left out, and `lm_head.weight`,
-//     which must be the token embedding's bits;
-//   - layers of GPT-2 stored [out, in] (nanoGPT), which are transposed;
-//   - torchvision's Inception with its auxiliary classifier, which is left out;
-//   - batch norm without `num_batches_tracked` (before PyTorch 0.4.1), which keeps the model's.
-// Other names stay as they are: load_into() says what does not fit. Throws Error(usage) for an
-// output that is not tied; `origin` says in messages where the tensors come from.
+//     names that begin with `module.` (PyTorch's DistributedDataParallel);
+//   - GPT-2's masks `attn.bias` and `attn.masked_bias`, which are dropped, and `lm_head.weight`,
+//     which must equal the token embedding bit for bit;
+//   - layers of GPT-2 stored as [out, in] (nanoGPT), which are transposed;
+//   - torchvision's Inception, whose auxiliary classifier is dropped;
+//   - batch norms without `num_batches_tracked` (before PyTorch 0.4.1), which keep the model's.
+// Other names stay unchanged; load_into() reports names that do not match. Throws Error(usage) if
+// the output layer is not tied to the embedding. `origin` names the source of the tensors in
+// messages.
 NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& model,
                            std::string_view origin);
 
-// Gives the module, for a new run, load_weights(path) under any of these names. Unless `strict`,
-// tensors that the file does not have, or in another shape, keep their values, and it is logged
-// which. Throws Error(usage) naming what does not fit, or where nothing does.
+// Loads load_weights(path), under any of these names, into the module of a new run. Unless
+// `strict`, tensors that are missing in the file or have another shape keep their values, and are
+// logged. Throws Error(usage) naming the tensors that do not match (with `strict`), or if none
+// match.
 void take_weights(torch::nn::Module& module, const std::filesystem::path& path, bool strict);
 
 }  // namespace troika::checkpoint

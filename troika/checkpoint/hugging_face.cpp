@@ -25,7 +25,7 @@ const char* dtype_of(const NamedTensors& weights) {
   }
 }
 
-// Keys of transformers' GPT2Config. Texts of bytes have no tokens that begin or end them.
+// Keys of transformers' GPT2Config. Byte-level text has no begin and end tokens.
 nlohmann::ordered_json config_of(const nn::ModelOptions& model, const char* dtype) {
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},

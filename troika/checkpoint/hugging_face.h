@@ -1,4 +1,4 @@
-// Models in the form that Hugging Face's transformers load.
+// Exports models in the format of Hugging Face's transformers.
 #pragma once
 
 #include <filesystem>
@@ -8,11 +8,11 @@
 
 namespace troika::checkpoint {
 
-// Writes `folder`/config.json and `folder`/model.safetensors, which
-// transformers.GPT2LMHeadModel.from_pretrained(folder) reads. The output layer is tied to
-// `transformer.wte.weight`, so it is not in the file. `options` tell the model, its heads and its
-// dropout; the other sizes are the tensors'. Throws Error(usage) for another model than gpt, and
-// for tensors that are not a gpt's.
+// Writes `folder`/config.json and `folder`/model.safetensors for
+// transformers.GPT2LMHeadModel.from_pretrained(folder). The output layer is tied to
+// `transformer.wte.weight` and therefore not in the file. The model's name, heads and dropout are
+// taken from `options`, all other sizes from the tensors. Throws Error(usage) for models other than
+// gpt, and for tensors that do not belong to a gpt.
 void save_hugging_face(const std::filesystem::path& folder, const NamedTensors& weights,
                        const nn::ModelOptions& options);
 

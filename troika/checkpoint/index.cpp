@@ -18,18 +18,18 @@ namespace troika::checkpoint {
 
 namespace {
 
-// Who reads a checkpoint goes through its ranks one by one.
+// Limits the number of ranks, because readers of a checkpoint loop over its ranks.
 constexpr int kMostRanks = 1 << 20;
 
-// Members keep the order in which they are added; adding one by its name looks for it first.
+// Members keep the order of insertion; inserting by name searches linearly.
 using Ordered = nlohmann::ordered_json;
 using nlohmann::json;
 
-// The last format with one checksum for a whole range, and the last with ranges of whole tensors.
+// The last format with a single checksum per range, and the last with flat ranges of whole tensors.
 constexpr int kOneChecksum = 3;
 constexpr int kFlatRanges = 4;
 constexpr const char* kChecksum = "crc32c";
-// An index nests four deep.
+// A valid index nests four levels deep.
 constexpr int kMaxIndexNesting = 8;
 
 Ordered box_json(const SavedBox& saved) {
@@ -89,7 +89,8 @@ layout::Box box_of(const std::string& name, const std::vector<int64_t>& shape, c
   return box;
 }
 
-// Boxes of a tensor that is there already become those of one.
+// Adds a rank's files and tensors. Boxes of a tensor that is already in the index are appended to
+// it.
 void add_json(CheckpointIndex& index, const json& share) {
   for (const auto& [name, entry] : share.at("files").items()) {
     index.files[name] = {entry.at("bytes").get<int64_t>(), entry.at("header").get<uint32_t>()};
@@ -116,14 +117,14 @@ void add_json(CheckpointIndex& index, const json& share) {
   }
 }
 
-// The text of an index, which ends with the checksum of what it says before, written without
-// blanks.
+// The text of an index. It ends with a checksum of the preceding content, which is computed without
+// white space.
 std::string sealed(Ordered index) {
   index[kChecksum] = crc32c(index.dump());
   return index.dump(1) + "\n";
 }
 
-// The JSON text without blanks between its words; nothing where it nests too deeply.
+// Removes white space outside strings from JSON text; empty if the text nests too deeply.
 std::optional<std::string> without_blanks(std::string_view text) {
   std::string result;
   result.reserve(text.size());
@@ -143,7 +144,7 @@ std::optional<std::string> without_blanks(std::string_view text) {
   return result;
 }
 
-// Whether the text ends with its own checksum, as sealed() has it. In one pass over the text.
+// Whether the text ends with its own checksum, as written by sealed(). Reads the text once.
 bool is_sealed(std::string_view text) {
   const std::string before = fmt::format(",\n \"{}\": ", kChecksum);
   const size_t end = text.rfind(before);
@@ -154,13 +155,13 @@ bool is_sealed(std::string_view text) {
   return text.substr(end) == fmt::format("{}{}\n}}\n", before, crc32c(*content));
 }
 
-// Whether the name is one of the folder itself.
+// Whether the name is that of a file directly in the folder.
 bool is_plain(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
 }
 
-// A file that the index names and that may lie elsewhere; or nothing.
+// Returns a file name in the index that may refer to a place outside the folder, if any.
 std::optional<std::string> foreign_file(const CheckpointIndex& index) {
   for (const auto& [name, file] : index.files) {
     if (!is_plain(name)) return name;
@@ -173,7 +174,7 @@ std::optional<std::string> foreign_file(const CheckpointIndex& index) {
   return std::nullopt;
 }
 
-// Whether a tensor of this shape has bytes, and twice as many elements, that 64 bits count.
+// Whether the bytes and twice the elements of a tensor of this shape can be counted in 64 bits.
 bool is_countable(const std::vector<int64_t>& shape) {
   int64_t elements = 1;
   for (const int64_t size : shape) {
@@ -182,7 +183,7 @@ bool is_countable(const std::vector<int64_t>& shape) {
   return elements <= std::numeric_limits<int64_t>::max() / 8;
 }
 
-// As Box::text() of any numbers.
+// Box::text() for a box with any numbers, also invalid ones.
 std::string bad_box(const SavedBox& saved) {
   const auto& box = saved.box;
   auto text = fmt::format("a box of `{}` from [{}] of size [{}]", box.name,
@@ -191,7 +192,7 @@ std::string bad_box(const SavedBox& saved) {
   return text + " in " + saved.file;
 }
 
-// Says what is wrong with the boxes of a tensor; empty if nothing is.
+// Returns an error in the boxes of a tensor; empty if they are valid.
 std::string fault_of(const std::string& name, const SavedTensor& tensor) {
   if (!is_countable(tensor.shape)) {
     return fmt::format("`{}` of shape [{}]", name, fmt::join(tensor.shape, ", "));

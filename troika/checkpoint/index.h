@@ -1,4 +1,5 @@
-// index.json of a checkpoint: who wrote it, what its files are, and where in them the tensors lie.
+// The index.json of a checkpoint: its ranks, its files, and the positions of its tensors in the
+// files.
 #pragma once
 
 #include <filesystem>
@@ -12,26 +13,27 @@
 
 namespace troika::checkpoint {
 
-// Where the elements of a box are: one after another in its row-major order.
+// The position of a box: its elements are stored one after another in the box's row-major order.
 struct SavedBox {
   std::string file;              // in the checkpoint's folder
-  std::string key;               // of the tensor in the file
+  std::string key;               // the tensor's name in the file
   layout::Box box;               // with the name of its SavedTensor
-  std::vector<uint32_t> crc32c;  // of every CheckpointIndex::chunk_bytes of its bytes
+  std::vector<uint32_t> crc32c;  // checksums of each CheckpointIndex::chunk_bytes of the box's
+                                 // bytes
 };
 
 struct SavedTensor {
-  std::string dtype;  // as safetensors name it
+  std::string dtype;  // safetensors' name of the type
   std::vector<int64_t> shape;
-  std::vector<SavedBox> boxes;  // each element in one of them
+  std::vector<SavedBox> boxes;  // together cover each element exactly once
 };
 
 struct SavedFile {
   int64_t bytes = 0;
-  uint32_t header = 0;  // CRC-32C
+  uint32_t header = 0;  // CRC-32C of the header
 };
 
-// The format that is written, and the oldest of those that a run goes on from.
+// The format that is written, and the oldest format from which a run can resume.
 inline constexpr int64_t kCheckpointFormat = 5;
 inline constexpr int64_t kOldestToResume = 4;
 
@@ -41,31 +43,31 @@ struct CheckpointIndex {
   CheckpointInfo info;
   int64_t chunk_bytes = kChunkBytes;
   std::map<std::string, SavedFile> files;      // by name in the checkpoint's folder
-  std::map<std::string, SavedTensor> tensors;  // by name among all of the checkpoint's
+  std::map<std::string, SavedTensor> tensors;  // by name in the checkpoint
 };
 
 constexpr const char* kIndexFile = "index.json";
 constexpr const char* kWeightsFile = "model.safetensors";
 std::string rank_file(int rank);
 
-// Tensors are `model.` and the module's own name for it, or what the run gave them; of those in
-// which rank N differs from rank 0, its own are named so.
+// A tensor of the model is named `model.` plus its name in the module; the run names all others. If
+// rank N's tensor differs from rank 0's tensor of the same name, it is stored under own_name(N,
+// name).
 constexpr const char* kModelPrefix = "model.";
 std::string own_name(int rank, const std::string& name);
 bool is_own_name(const std::string& name);
 
-// The files and tensors that one rank has written, for rank 0, which adds them to the index.
+// Serializes the files and tensors of one rank for rank 0, and adds them to rank 0's index.
 std::string to_text(const CheckpointIndex& share);
 void add_share(CheckpointIndex& index, const std::string& text);
 
-// The file carries a checksum of itself. Throws Error(failure) naming the tensor and the file where
-// elements lie in no box, or in two.
+// Writes the index with a checksum of itself. Throws Error(failure), naming the tensor and the
+// file, if an element is in no box or in two.
 void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index);
 
-// Reads formats 5; 4, which had flat ranges of whole tensors and no plan; and 3, which had one
-// checksum for a range. Throws Error(usage) naming the file, and the tensor, where the index is
-// damaged, of another format, names a file outside the checkpoint's folder, or has elements in no
-// box or in two.
+// Reads formats 5, 4 (flat ranges of whole tensors, no plan) and 3 (one checksum per range). Throws
+// Error(usage), naming the file and the tensor, if the index is damaged, has another format, names
+// a file outside the checkpoint's folder, or has an element in no box or in two.
 CheckpointIndex read_index(const std::filesystem::path& checkpoint);
 
 Error damaged_checkpoint(const std::filesystem::path& checkpoint, std::string got,

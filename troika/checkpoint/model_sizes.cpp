@@ -18,7 +18,7 @@ void fill(int64_t& size, int64_t found) {
   if (size == kFromFile) size = found;
 }
 
-// The tensor of this name, whatever stands before it; undefined if there is none.
+// Returns the tensor with this name after any prefix; undefined if there is none.
 at::Tensor tensor_of(const NamedTensors& tensors, std::string_view name) {
   for (const auto& [full, tensor] : tensors) {
     if (full == name || full.ends_with(fmt::format(".{}", name))) return tensor;
@@ -26,7 +26,7 @@ at::Tensor tensor_of(const NamedTensors& tensors, std::string_view name) {
   return {};
 }
 
-// How many numbers from 0 on follow `list` in names, as in "transformer.h.11.ln_1.weight".
+// Counts the numbers from 0 on that follow `list` in names such as "transformer.h.11.ln_1.weight".
 int64_t count_of(const NamedTensors& tensors, const std::string& list) {
   int64_t count = 0;
   while (tensor_of(tensors, fmt::format("{}.{}.weight", list, count)).defined() ||
@@ -88,7 +88,7 @@ void take_gpt(nn::ModelOptions& options, const NamedTensors& tensors,
   if (options.heads == kFromFile) options.heads = configured_heads(file);
 }
 
-// An image of so many numbers, of three colours or one.
+// Sets the size of a square image with `numbers` values, of three channels or one.
 void take_image(nn::ModelOptions& options, int64_t numbers) {
   for (const int64_t channels : {3, 1}) {
     const auto side = static_cast<int64_t>(
@@ -117,7 +117,8 @@ void take_sizes(nn::ModelOptions& options, const NamedTensors& tensors,
                 const std::filesystem::path& file) {
   if (options.name == "gpt") take_gpt(options, tensors, file);
   if (options.name == "mlp") take_mlp(options, tensors);
-  // Sizes still unknown belong to other models, or the file lacks them and does not fit.
+  // Sizes that are still unknown belong to other models, or the file does not fit and loading it
+  // fails.
   const nn::ModelOptions defaults;
   for (const auto size :
        {&nn::ModelOptions::hidden_layers, &nn::ModelOptions::hidden_width,

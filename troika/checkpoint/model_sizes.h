@@ -1,4 +1,4 @@
-// The sizes of a model, from the tensors of a file of its weights.
+// Infers the sizes of a model from the tensors in its weights file.
 #pragma once
 
 #include <filesystem>
@@ -8,14 +8,15 @@
 
 namespace troika::checkpoint {
 
-// In ModelOptions: a size that the file is to tell.
+// In ModelOptions: marks a size that is to be read from the file.
 constexpr int64_t kFromFile = -1;
 
-// Fills in what names and shapes of the tensors tell of the model `options.name`, under any of the
-// names that adapt_foreign() takes: layers, widths, classes, tokens, positions and channels. Of
-// hidden_layers, hidden_width, layers and width only those that are kFromFile; so with heads, which
-// no tensor tells: those are n_head of Hugging Face's config.json beside `file`. Throws
-// Error(usage) where there is none, or where it describes a GPT-2 that the model cannot be.
+// Fills in the sizes of the model `options.name` (layers, widths, classes, tokens, positions,
+// channels) from the names and shapes of the tensors, under any of the names that adapt_foreign()
+// accepts. hidden_layers, hidden_width, layers, width and heads are set only if they are kFromFile.
+// No tensor has the number of heads, so it is read from n_head in Hugging Face's config.json beside
+// `file`. Throws Error(usage) if that is missing, or if it describes a GPT-2 variant that the model
+// does not support.
 void take_sizes(nn::ModelOptions& options, const NamedTensors& tensors,
                 const std::filesystem::path& file);
 

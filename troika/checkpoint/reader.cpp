@@ -93,7 +93,7 @@ at::Tensor CheckpointReader::read(const layout::Box& box) const {
 void CheckpointReader::read(const layout::Box& box, const SavedTensor& tensor,
                             const SavedBox& saved, const at::Tensor& into) const {
   layout::Box wanted = box;
-  wanted.name = saved.box.name;  // which may be a rank's own
+  wanted.name = saved.box.name;  // may be a rank's own name
   const layout::Runs runs(saved.box, wanted);
   if (layout::Runs(runs).next() == std::nullopt) return;
   const auto& from = file(saved.file);
@@ -146,7 +146,7 @@ const SafetensorsFile& CheckpointReader::file(const std::string& name) const {
     throw damaged_checkpoint(checkpoint_, "no " + name,
                              fmt::format("one of {} bytes", expected.bytes));
   }
-  // A link may lead to another file of the folder only.
+  // A link may point only to another file in the same folder.
   path = std::filesystem::canonical(path);
   if (path.parent_path() != std::filesystem::canonical(checkpoint_)) {
     throw damaged_checkpoint(checkpoint_, fmt::format("{}, which leads to {}", name, path.string()),

@@ -1,4 +1,4 @@
-// A checkpoint, from which every rank takes the parts of tensors that it needs.
+// Reads a checkpoint; each rank reads only the parts of tensors that it needs.
 #pragma once
 
 #include <filesystem>
@@ -14,13 +14,13 @@
 
 namespace troika::checkpoint {
 
-// The tensors of one rank. Only files that hold some of the requested ones are opened, and only
-// the chunks concerned are read, each against its checksum. All throw Error(usage) naming the file,
-// and the tensor, where something is not as it was written. Not for use by several threads.
+// Reads the tensors of one rank. Opens only files that hold requested tensors, reads only the
+// chunks concerned, and verifies the checksum of each. All functions throw Error(usage), naming the
+// file and the tensor, if anything differs from what was written. Not thread-safe.
 class CheckpointReader {
  public:
-  // Reads as rank `rank` of the ranks that wrote it, or as rank 0 where they were fewer.
-  // Reads the index alone.
+  // Reads as rank `rank` of the ranks that wrote the checkpoint, or as rank 0 if there were fewer.
+  // The constructor reads only the index.
   CheckpointReader(std::filesystem::path checkpoint, int rank);
   ~CheckpointReader();
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -28,22 +28,22 @@ class CheckpointReader {
   const std::filesystem::path& path() const { return checkpoint_; }
   int rank() const { return rank_; }
   int64_t format() const { return index_->format; }
-  int ranks() const { return index_->ranks; }  // that wrote it
-  // Of these ranks, as the plan in the index has it; without a plan they are the data axis.
+  int ranks() const { return index_->ranks; }  // the number that wrote it
+  // The mesh of these ranks, from the plan in the index; without a plan, a data axis.
   layout::Mesh mesh() const;
-  // The same checkpoint for another rank.
+  // Returns a reader of the same checkpoint for another rank.
   CheckpointReader of(int rank) const;
 
-  // All that begin with this, in the order of the alphabet.
+  // All names that begin with `prefix`, in alphabetical order.
   std::vector<std::string> names(std::string_view prefix) const;
   bool has(const std::string& name) const { return find(name) != nullptr; }
   const std::vector<int64_t>& shape(const std::string& name) const { return at(name).shape; }
 
   at::Tensor read(const std::string& name) const;
-  // The elements of a box of the tensor of the box's name, whatever boxes it was written in: in the
-  // shape box.size or, with a flat range, [count].
+  // Reads the elements of a box of the tensor named box.name, independently of the boxes in which
+  // it was saved. The result has shape box.size or, with a flat range, [count].
   at::Tensor read(const layout::Box& box) const;
-  // All that begin with this, under their names without it.
+  // Reads all tensors whose names begin with `prefix`; the result's names lack the prefix.
   NamedTensors read_all(const std::string& prefix) const;
 
  private:

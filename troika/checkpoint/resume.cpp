@@ -21,9 +21,9 @@ namespace troika::checkpoint {
 namespace {
 
 constexpr const char* kUnfinished = ".unfinished-";
-// A link to what is being published.
+// A link to the checkpoint that is being published.
 constexpr const char* kPublishing = ".publishing";
-// A link to what was the last checkpoint when a course began.
+// A link to the last checkpoint from before the current run began.
 constexpr const char* kBefore = ".before";
 
 // Turns exceptions of the standard library's file functions into Error.
@@ -50,7 +50,7 @@ bool is_checkpoint_name(const std::filesystem::path& name) {
   return ::fnmatch("epoch=*-step=*", name.c_str(), FNM_PATHNAME) == 0;
 }
 
-// The checkpoint in `folder` that `copy` is one of, by the checksums in its index; else empty.
+// Finds the checkpoint in `folder` of which `copy` is a copy, by its index; empty if there is none.
 std::filesystem::path original_of(const std::filesystem::path& folder,
                                   const std::filesystem::path& copy) {
   const auto index = read_file(copy / kIndexFile);
@@ -64,20 +64,20 @@ std::filesystem::path original_of(const std::filesystem::path& folder,
   return {};
 }
 
-// Where a copy of the folder that followed links has made the link `name` a folder.
+// Turns `name` into a link again if a copy of the folder that followed links has made it a folder.
 void link_again(const std::filesystem::path& folder, const std::string& name) {
   const auto copy = folder / name;
   if (std::filesystem::is_symlink(copy) || !std::filesystem::exists(copy / kIndexFile)) return;
   auto target = original_of(folder, copy);
   const bool has_original = !target.empty();
   if (!has_original) target = free_name(folder, read_index(copy).info);
-  // A kill from here on leaves what the next start makes `last` of.
+  // If the process is killed from here on, the next start repairs `last` from this link.
   if (name == "last") move_link(folder / kPublishing, target);
   std::filesystem::rename(copy, folder / (has_original ? kUnfinished + name : target.string()));
   move_link(copy, target);
 }
 
-// rename() replaces a link in one step; symlink() cannot. The folder is not synced.
+// Unlike symlink(), rename() replaces a link atomically. Does not sync the folder.
 void set_link(const std::filesystem::path& link, const std::filesystem::path& target) {
   const std::filesystem::path temporary = fmt::format("{}.tmp-{}", link.string(), ::getpid());
   std::filesystem::remove(temporary);
@@ -115,8 +115,8 @@ FileDigest write_share(const std::filesystem::path& unfinished, const ShareFile&
              : save_safetensors(path, tensors, {}, Publish::with_folder);
 }
 
-// Writes the files beside each other: one is hashed and copied while another waits for the disk.
-// Returns what this rank says of them.
+// Writes the files in parallel, so one is hashed and copied while another waits for the disk.
+// Returns this rank's entries of the index.
 CheckpointIndex write_files(const std::filesystem::path& unfinished,
                             const std::vector<ShareFile>& files, const Metadata& description,
                             const CheckpointInfo& info) {
@@ -130,7 +130,7 @@ CheckpointIndex write_files(const std::filesystem::path& unfinished,
   return own;
 }
 
-// The chunks' checksums of each, computed by a thread of their own.
+// Computes the checksums of each replica's chunks in a thread of its own.
 std::future<std::vector<std::vector<uint32_t>>> checksums_of(
     const std::vector<SharePart>& replicas) {
   return std::async(replicas.empty() ? std::launch::deferred : std::launch::async, [&replicas] {
@@ -140,9 +140,9 @@ std::future<std::vector<std::vector<uint32_t>>> checksums_of(
   });
 }
 
-// Each rank its share. Tensors that several ranks have are compared beside writing one of them, by
-// checksums. Returns nothing, and leaves no files, where they differ: `compared` then has their
-// places, for another attempt.
+// Writes each rank's share. A tensor that several ranks hold is written by one rank, and meanwhile
+// compared on the others by checksums. If any differ, removes the files, adds the differing places
+// to `compared` for another attempt, and returns nothing.
 std::optional<CheckpointIndex> write_shares(const comm::Group& group,
                                             const std::filesystem::path& unfinished,
                                             const RankState& state, const Metadata& description,
@@ -162,7 +162,7 @@ std::optional<CheckpointIndex> write_shares(const comm::Group& group,
   return std::nullopt;
 }
 
-// The shares of all ranks, and of rank 0 the index when it has seen all of them.
+// Writes the shares of all ranks; rank 0 then writes the index of all shares.
 void write_folder(const comm::Group& group, const std::filesystem::path& unfinished,
                   const RankState& state, const Metadata& description, const CheckpointInfo& info) {
   const bool is_main = group.rank() == 0;
@@ -202,7 +202,7 @@ std::filesystem::path save(const comm::Group& group, const std::filesystem::path
   return folder / name;
 }
 
-// Whether a checkpoint may be written there: to a new path, or over a checkpoint.
+// Whether a checkpoint may be written there: the path is free, or is a checkpoint.
 bool is_free(const std::filesystem::path& path) {
   return path.has_filename() &&
          (!std::filesystem::exists(std::filesystem::symlink_status(path)) ||
@@ -213,8 +213,8 @@ void replace(const std::filesystem::path& unfinished, const std::filesystem::pat
   if (!std::filesystem::exists(path)) {
     std::filesystem::rename(unfinished, path);
   } else {
-    // Where the file system cannot exchange them, a kill between the two renames leaves both
-    // checkpoints, and the former one under the name of what is unfinished.
+    // If the file system cannot exchange the folders and the process is killed between the two
+    // renames, both checkpoints still exist under temporary names.
     const auto former = unfinished.string() + "-former";
     if (::renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
       std::filesystem::rename(path, former);
@@ -280,7 +280,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
   std::error_code none;
   if (handle == "last" || handle == "best") {
     const auto link = folder / handle;
-    // A copy of the folder may have made the link a folder.
+    // A copy of the folder may have turned the link into a folder.
     if (!std::filesystem::is_symlink(link, none)) {
       return std::filesystem::exists(link, none) ? link : std::filesystem::path();
     }
@@ -288,7 +288,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
     return target.is_absolute() ? target : folder / target;
   }
   const std::filesystem::path path(handle);
-  // The link `last`, say, will point to another one, which must not be taken for this.
+  // Resolves links such as `last` now, because they may point to another checkpoint later.
   const auto found = std::filesystem::canonical(path, none);
   if (!none) {
     if (std::filesystem::exists(found / kIndexFile)) return found;

@@ -1,5 +1,5 @@
-// Checkpoints that a run goes on from, on any number of ranks: a folder each, in which every rank
-// writes its own share. docs/trainer.md has the format.
+// Checkpoints from which a run resumes on any number of ranks. Each is a folder in which every rank
+// writes its own share. docs/trainer.md describes the format.
 #pragma once
 
 #include <filesystem>
@@ -10,57 +10,61 @@
 
 namespace troika::checkpoint {
 
-// Writes `folder`/epoch=E-step=S (with -v1, -v2... where that is taken), then moves the links
-// `folder`/last and `folder`/last.safetensors (its weights) to it. A kill at any instant leaves the
-// former `last` or the new one. What several ranks have is written by one of them, so that all
-// write about as many bytes; but rank 0 writes the whole tensors of its model, into one file.
-// Called by all ranks, which must share the folder; blocks. Returns the new folder's path.
+// Writes `folder`/epoch=E-step=S (with -v1, -v2... if the name is taken), then moves the links
+// `folder`/last and `folder`/last.safetensors (its weights) to it. If the process is killed at any
+// instant, `last` is either the old checkpoint or the new one. A tensor that several ranks hold is
+// written by one of them, so that all ranks write about the same number of bytes; only the whole
+// tensors of rank 0's model are always written by rank 0, into one file. Called by all ranks, which
+// must share the file system; blocks. Returns the new folder's path.
 std::filesystem::path save_checkpoint(const comm::Group& group, const std::filesystem::path& folder,
                                       const RankState& state, const Metadata& description,
                                       const CheckpointInfo& info);
 
-// The absolute path that write_checkpoint() writes to: rank 0's `path`. Called by all ranks;
-// blocks. Throws Error(usage) on all ranks if something else than a checkpoint is there.
+// Returns the absolute path to which write_checkpoint() writes: rank 0's `path`. Called by all
+// ranks; blocks. Throws Error(usage) on all ranks if `path` exists and is no checkpoint.
 std::filesystem::path checkpoint_path(const comm::Group& group, const std::filesystem::path& path);
 
-// Writes the same to the folder `path` itself and moves no links. A checkpoint that is there
-// already is replaced, in one step where the file system can do that. Called by all ranks; blocks.
-// Returns checkpoint_path().
+// Writes a checkpoint as the folder `path` itself and moves no links. Replaces an existing
+// checkpoint there, atomically if the file system supports it. Called by all ranks; blocks. Returns
+// checkpoint_path().
 std::filesystem::path write_checkpoint(const comm::Group& group, const std::filesystem::path& path,
                                        const RankState& state, const Metadata& description,
                                        const CheckpointInfo& info);
 
-// The checkpoint that a user's words mean, wherever a checkpoint or weights are asked for:
-// - "last" or "best": that of the run whose checkpoints are in `folder`; empty before there is one;
-// - the folder of a run, or `checkpoints` in it: its last one; RUN/last and RUN/best;
+// Finds the checkpoint or weights that a user's handle refers to:
+// - "last" or "best": that of the run whose checkpoints are in `folder`; empty if there is none
+// yet;
+// - the folder of a run, or `checkpoints` in it: its last checkpoint; also RUN/last and RUN/best;
 // - the folder of a checkpoint, or the model.safetensors in it;
-// - any other file, which is taken for one of weights.
-// Links are followed. Returns a checkpoint's folder, or the file; nothing for an empty `handle`.
-// Throws Error(usage) for anything else.
+// - any other file, which is assumed to hold weights.
+// Follows links. Returns a checkpoint's folder or a file; empty for an empty `handle`. Throws
+// Error(usage) for anything else.
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
                                       const std::string& handle);
 
-// Whether `path` is `folder` or something in it, links followed.
+// Whether `path` is `folder` or inside it, after following links.
 bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder);
 
-// Whether `folder`/last is of the course that begin_course() began, so of what a run that is
-// started again goes on from. Another run of that name may have left one before.
+// begin_course() marks the start of a new run in `folder`. has_last_of_course() returns whether
+// `folder`/last was written since then. If so, a restarted run resumes from it; if not, it belongs
+// to an earlier run of the same name.
 bool has_last_of_course(const std::filesystem::path& folder);
 void begin_course(const std::filesystem::path& folder);
 
-// Removes a folder that save_checkpoint() wrote; a kill meanwhile leaves what settle_unfinished()
-// removes.
+// Removes a folder written by save_checkpoint(). If the process is killed meanwhile,
+// settle_unfinished() removes the rest.
 void remove_checkpoint(const std::filesystem::path& checkpoint);
 
-// Makes `link` a symbolic link to `target`, in one step where there is a link already.
+// Makes `link` a symbolic link to `target`; replaces an existing link atomically.
 void move_link(const std::filesystem::path& link, const std::filesystem::path& target);
 
-// Removes what killed runs left half-written, moves `last` to what they had published already, and
-// makes `last` and `best` links again where a copy of the folder has made them folders.
+// Cleans up after killed runs and copies of the folder: removes half-written checkpoints, moves
+// `last` to a checkpoint that was already published, and turns `last` and `best` into links again
+// if copying has made them folders.
 void settle_unfinished(const std::filesystem::path& folder);
 
-// The checkpoint that the link `folder`/`name` points to, if save_checkpoint() may have written it;
-// else empty.
+// Returns the checkpoint that the link `folder`/`name` points to, if its name is one of
+// save_checkpoint(); otherwise empty.
 std::filesystem::path linked_checkpoint(const std::filesystem::path& folder,
                                         const std::string& name);
 

@@ -24,9 +24,11 @@ static_assert(std::endian::native == std::endian::little,
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
-// Fits into a processor's second-level cache beside its copy: bytes are hashed there.
+// A piece and its copy fit together into a processor's second-level cache, where the piece is
+// hashed.
 constexpr int64_t kPieceBytes = 256 << 10;
-// The disk begins to write when it has been given so much; it works best on large requests.
+// After this number of written bytes, writing to the disk is started; disks work best on large
+// requests.
 constexpr int64_t kSyncBytes = 32 << 20;
 
 Error refusal(const std::filesystem::path& path, const std::string& what, std::string got,
@@ -49,7 +51,7 @@ void check_can_save(const std::filesystem::path& path, const std::string& name,
   }
 }
 
-// The positions of the entries in the order their data is laid out.
+// Returns the indices of the tensors in the order in which their data is stored.
 std::vector<size_t> data_order(const NamedTensors& tensors) {
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -63,7 +65,7 @@ std::string little_endian(uint64_t value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// Calls `body` with the bounds of [begin, end) cut at multiples of `size`.
+// Splits [begin, end) at multiples of `size` and calls `body` with the bounds of each part.
 template <typename Body>
 void in_pieces(int64_t begin, int64_t end, int64_t size, const Body& body) {
   while (begin < end) {
@@ -73,8 +75,8 @@ void in_pieces(int64_t begin, int64_t end, int64_t size, const Body& body) {
   }
 }
 
-// Returns the CRC-32C of each chunk of the tensor's bytes. Gives `use` every piece of them while
-// hashing has it in the cache.
+// Returns the CRC-32C of each chunk of the tensor's bytes. Passes each piece to `use` while it is
+// still in the cache from hashing.
 template <typename Use>
 std::vector<uint32_t> hash_chunks(const at::Tensor& tensor, const Use& use) {
   const at::Tensor host = tensor.detach().to(at::kCPU).resolve_neg().contiguous();
@@ -96,7 +98,7 @@ std::span<char> span_of(const at::Tensor& tensor) {
   return {static_cast<char*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// A bool of any other byte than 0 and 1 is undefined behaviour to read.
+// Reading a bool whose byte is neither 0 nor 1 is undefined behaviour.
 void check_bools(const std::filesystem::path& path, const TensorEntry& tensor,
                  std::span<const char> bytes) {
   if (tensor.dtype != at::kBool) return;
@@ -108,7 +110,7 @@ void check_bools(const std::filesystem::path& path, const TensorEntry& tensor,
   }
 }
 
-// Runs counted in bytes.
+// Runs in units of bytes.
 class ByteRuns {
  public:
   ByteRuns(layout::Runs& runs, int64_t element_bytes) : runs_(runs), element_bytes_(element_bytes) {
@@ -234,7 +236,7 @@ void SafetensorsFile::read(const TensorEntry& tensor, layout::Runs runs, const a
   const auto result = span_of(into);
   const int64_t bytes = tensor.end - tensor.begin;
   std::vector<char> buffer;
-  // Reads [begin, end) of the tensor's bytes, and gives the result what it wants of them.
+  // Reads [begin, end) of the tensor's bytes, and copies the wanted parts into the result.
   const auto read_piece = [&](int64_t begin, int64_t end, uint32_t crc) {
     const auto size = static_cast<size_t>(end - begin);
     const bool is_in_run = wanted.left() && wanted->from <= begin && end <= wanted->end();

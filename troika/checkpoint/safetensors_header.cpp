@@ -27,11 +27,12 @@ constexpr std::array kDtypes{DtypeRow{"F64", at::kDouble}, DtypeRow{"F32", at::k
                              DtypeRow{"U8", at::kByte},    DtypeRow{"BOOL", at::kBool}};
 
 constexpr std::string_view kMetadata = "__metadata__";
-// LibTorch's operators take no tensor of more dimensions.
+// LibTorch's operators accept no tensors with more dimensions.
 constexpr size_t kMaxDimensions = 64;
-// A header nests three deep; far deeper ones would exhaust the stack when printed or freed.
+// A valid header nests three levels deep; much deeper JSON would exhaust the stack when printed or
+// freed.
 constexpr size_t kMaxNesting = 8;
-// A tensor's entry has 4 and one for each dimension.
+// The entry of a tensor has 4 values plus one for each dimension.
 constexpr int kMaxValues = 256;
 
 [[noreturn]] void refuse(const std::string& file, const std::string& what, std::string got = {},
@@ -42,14 +43,14 @@ constexpr int kMaxValues = 256;
                .expected = std::move(expected)});
 }
 
-// A JSON value for a message, cut to a readable length.
+// The JSON value as text for a message, truncated to a readable length.
 std::string shown(const json& value) {
   std::string text = value.dump(-1, ' ', true);
   if (text.size() > 80) text = text.substr(0, 80) + "...";
   return text;
 }
 
-// The field as a list of non-negative 64-bit integers.
+// Returns the field as a list of non-negative 64-bit integers.
 std::vector<int64_t> parse_list(const json& entry, const char* field, const std::string& name,
                                 const std::string& file) {
   const json& list = entry.contains(field) ? entry.at(field) : json();
@@ -63,7 +64,7 @@ std::vector<int64_t> parse_list(const json& entry, const char* field, const std:
   return list.get<std::vector<int64_t>>();
 }
 
-// Bytes of a dense tensor, or nothing where they or its strides would overflow 64 bits.
+// Returns the bytes of a dense tensor; empty if they or its strides would overflow 64 bits.
 std::optional<int64_t> bytes_of(const std::vector<int64_t>& shape, at::ScalarType dtype) {
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (const int64_t size : shape) {
@@ -106,8 +107,8 @@ TensorEntry parse_entry(const std::string& name, const json& entry, int64_t data
   return {name, row->dtype, std::move(shape), offsets[0], offsets[1]};
 }
 
-// Takes the header as it is parsed, so that time and memory are proportional to what it holds: the
-// parser's own trees with a callback look at all members again after each.
+// Parses the header incrementally, so time and memory are proportional to its size: with a
+// callback, nlohmann's parser revisits all previous members after each.
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
   HeaderReader(int64_t data_bytes, const std::string& file)
@@ -173,7 +174,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   // The object whose members are being read.
   enum class Where { start, header, metadata };
 
-  // Puts a value into the innermost open list or object of the value that is being read.
+  // Adds a value to the innermost open list or object of the value that is being read.
   json* add(json value) {
     if (++values_ > kMaxValues) {
       const auto where = name_.empty() ? "header" : fmt::format("entry of `{}`", name_);
@@ -203,7 +204,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
     return true;
   }
 
-  // `value_` is whole.
+  // Called when `value_` is complete.
   void finish() {
     if (where_ == Where::start) refuse(file_, "bad header", shown(value_), "a JSON object");
     if (where_ == Where::metadata) {
@@ -224,9 +225,9 @@ class HeaderReader : public nlohmann::json_sax<json> {
   SafetensorsHeader header_;
   Where where_ = Where::start;
   std::unordered_set<std::string> names_, metadata_names_;
-  std::string name_;         // of the tensor, or the metadata, that is being read
-  json value_;               // its value, as far as it was read
-  std::vector<json*> open_;  // the lists and objects in it that have not ended, inwards
+  std::string name_;         // of the tensor or metadata entry that is being read
+  json value_;               // its value, as far as it has been read
+  std::vector<json*> open_;  // the open lists and objects in it, outermost first
   std::string key_;          // of the next value in the innermost object
   int values_ = 0;           // in value_
 };

@@ -1,4 +1,4 @@
-// The JSON header of a safetensors file, apart from the tensors it describes.
+// The JSON header of a safetensors file, without the tensors that it describes.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -13,7 +13,7 @@
 
 namespace troika::checkpoint {
 
-// One tensor; its bytes are [begin, end) of what follows the header.
+// One tensor; its bytes are [begin, end) of the data after the header.
 struct TensorEntry {
   std::string name;
   at::ScalarType dtype;
@@ -27,22 +27,22 @@ struct SafetensorsHeader {
   Metadata metadata;
 };
 
-// The format's own limit, which keeps a flipped length from asking for memory.
+// The format's own limit. It prevents a corrupt length from allocating too much memory.
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
-// Limits tensors plus metadata. A header takes memory for its text and at most 1 KiB for
-// each name, which has at most 64 dimensions.
+// The limit of tensors plus metadata entries. Parsing a header takes memory for its text and at
+// most 1 KiB for each name; a tensor has at most 64 dimensions.
 constexpr size_t kMaxNames = size_t{1} << 20;
 
-// The format's name of a dtype ("BF16"), or nothing where it has none.
+// The format's name of a dtype ("BF16"); empty if the format lacks it.
 std::optional<std::string_view> dtype_name(at::ScalarType dtype);
 std::optional<at::ScalarType> dtype_named(std::string_view name);
 
-// Padded with spaces to a multiple of 8 bytes. `file` is for messages.
+// Returns the header padded with spaces to a multiple of 8 bytes. `file` is used in messages.
 std::string write_header(const SafetensorsHeader& header, const std::string& file);
 
-// Throws Error for anything but a complete header whose entries cover `data_bytes` exactly, without
-// gap or overlap, and for a name or a field that is there twice. Takes time in proportion to the
-// header's length.
+// Throws Error unless the JSON is a complete header whose entries cover `data_bytes` exactly,
+// without gaps or overlaps. Also throws for duplicate names and fields. Takes time proportional to
+// the header's length.
 SafetensorsHeader parse_header(std::string_view json, int64_t data_bytes, const std::string& file);
 
 }  // namespace troika::checkpoint

@@ -48,13 +48,13 @@ uint64_t content_of(const at::Tensor& tensor) {
   return fingerprint({static_cast<const char*>(host.data_ptr()), host.nbytes()});
 }
 
-// Every so many rows of a large tensor.
+// Takes evenly spaced rows of a large tensor.
 at::Tensor sample_of(const at::Tensor& tensor) {
   const int64_t every = static_cast<int64_t>(tensor.nbytes()) / kSampleBytes;
   return tensor.dim() > 0 && every > 1 ? tensor.slice(0, 0, tensor.size(0), every) : tensor;
 }
 
-// Of a tensor of which this rank has several boxes, each needs a name of its own in the file.
+// If this rank has several boxes of a tensor, gives each its own name in the file.
 void name_boxes_apart(std::vector<Candidate>& list) {
   std::map<std::string, int> boxes;
   for (const auto& candidate : list) ++boxes[candidate.part.key];
@@ -89,7 +89,7 @@ std::vector<Candidate> candidates(const RankState& state, bool is_main) {
   return result;
 }
 
-// Every rank's list.
+// Returns the lists of all ranks.
 template <typename T>
 std::vector<std::vector<T>> gather_lists(const comm::Group& group, const std::vector<T>& own) {
   const std::string text(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(T));
@@ -101,7 +101,7 @@ std::vector<std::vector<T>> gather_lists(const comm::Group& group, const std::ve
   return result;
 }
 
-// Gives each item its hash. Only what several ranks have at the same place is read for it.
+// Sets each item's hash. Reads the content only of items that several ranks have at the same place.
 void hash_items(const comm::Group& group, std::vector<Candidate>& own,
                 const std::set<PlaceHash>& compared) {
   std::vector<PlaceHash> places;
@@ -120,7 +120,8 @@ void hash_items(const comm::Group& group, std::vector<Candidate>& own,
   }
 }
 
-// Who writes what several ranks may have: the same on all ranks, by hash.
+// Maps the hash of each item that several ranks may hold to the rank that writes it; the same on
+// all ranks.
 std::map<uint64_t, int> writers(const std::vector<std::vector<Item>>& items) {
   struct Shared {
     Item item;
@@ -144,7 +145,8 @@ std::map<uint64_t, int> writers(const std::vector<std::vector<Item>>& items) {
       }
     }
   }
-  // The largest first leaves the least difference (Graham 1969), after what has no choice.
+  // Items without a choice come first. Then assigning the largest item first gives the best balance
+  // (Graham 1969).
   std::stable_sort(shared.begin(), shared.end(), [](const Shared& a, const Shared& b) {
     const bool a_is_fixed = a.item.kind == Kind::weights;
     const bool b_is_fixed = b.item.kind == Kind::weights;
@@ -161,7 +163,8 @@ std::map<uint64_t, int> writers(const std::vector<std::vector<Item>>& items) {
   return result;
 }
 
-// Keeps what this rank is to write; what is its alone gets a name of its own. Returns the rest.
+// Keeps in `own` the parts that this rank writes, and names those that only it has with own_name().
+// Returns the rest.
 std::vector<SharePart> keep_share(const comm::Group& group, std::vector<Candidate>& own,
                                   const std::set<PlaceHash>& compared) {
   hash_items(group, own, compared);

@@ -1,4 +1,4 @@
-// Which rank writes what of a checkpoint.
+// Divides a checkpoint among the ranks that write it.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace troika::checkpoint {
 
-// A tensor, or a part of one, in a file.
+// A tensor or a part of one in a file.
 struct SharePart {
-  std::string key;    // in the file
-  at::Tensor tensor;  // the elements of `box`, in its order
+  std::string key;    // its name in the file
+  at::Tensor tensor;  // the elements of `box`, in row-major order
   layout::Box box;    // with the name of the whole tensor in the checkpoint
 };
 
@@ -29,28 +29,28 @@ struct ShareFile {
 using PlaceHash = uint64_t;
 
 struct Share {
-  // Written by this rank: one of its own, and on rank 0 before it that of the whole tensors of its
-  // model.
+  // The files that this rank writes: its own file and, on rank 0 before it, the file of the whole
+  // tensors of its model.
   std::vector<ShareFile> files;
-  // Taken to be what another rank writes.
+  // Parts that are presumably equal to parts that another rank writes.
   std::vector<SharePart> replicas;
 };
 
-// Tensors that several ranks have go to the one of them with least to write. Tensors of two ranks
-// at the same place are taken for the same if samples of at most 128 KiB of their content are, by a
-// hash of 64 bits; those at the places `compared` if their whole content is. Called by all ranks;
+// Assigns each tensor that several ranks hold to the one of them with the least to write. Tensors
+// of two ranks at the same place count as equal if 64-bit hashes of a sample of their rows are
+// equal; at the places in `compared`, the hash covers the whole content. Called by all ranks;
 // blocks.
 Share share_of(const comm::Group& group, const RankState& state,
                const std::set<PlaceHash>& compared = {});
 
-// The places, of all ranks, at which a rank's replica is not what was written: its checksums, one
-// list for each replica, are not those of the index. Called by all ranks, with the shares of all of
-// them in the index; blocks.
+// Returns the places, over all ranks, where a replica differs from the written tensor: its
+// checksums (`checksums` has one list for each replica) differ from those in the index, which must
+// hold the shares of all ranks. Called by all ranks; blocks.
 std::set<PlaceHash> differing_places(const comm::Group& group, const CheckpointIndex& index,
                                      const std::vector<SharePart>& replicas,
                                      const std::vector<std::vector<uint32_t>>& checksums);
 
-// Adds the file, as it was written, to what this rank says of its files.
+// Adds a written file to this rank's part of the index.
 void add_written(CheckpointIndex& index, const ShareFile& file, const FileDigest& digest);
 
 }  // namespace troika::checkpoint

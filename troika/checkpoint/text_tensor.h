@@ -1,4 +1,4 @@
-// Texts as tensors of a checkpoint.
+// Stores text as tensors in a checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace troika::checkpoint {
 
-// The bytes of the text: uint8 [length].
+// The bytes of the text as uint8 [length].
 at::Tensor text_tensor(const std::string& text);
 std::string text_of(const at::Tensor& bytes);
 

@@ -9,8 +9,8 @@ namespace troika::checkpoint {
 
 namespace {
 
-// Into the memory of the copy before, where that fits: new memory costs several times the copying,
-// for its pages.
+// Reuses the memory of the previous copy if it fits: page faults of new memory cost several times
+// the copying.
 void copy_into(NamedTensors& copy, const NamedTensors& tensors) {
   copy.resize(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {

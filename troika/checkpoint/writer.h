@@ -1,4 +1,4 @@
-// Checkpoints that are written beside training.
+// Writes checkpoints while training continues.
 #pragma once
 
 #include <filesystem>
@@ -10,31 +10,32 @@
 
 namespace troika::checkpoint {
 
-// One at a time: a copy of the state is taken at once, and a thread of this object's writes it
-// while the ranks train on. Its collectives are those of a group of its own, so that they do not
-// come between training's. Not thread-safe; the destructor blocks until the thread has ended.
+// Writes one checkpoint at a time: copies the state at once, and writes the copy in a thread while
+// the ranks continue training. Uses a group of its own, so its collectives do not mix with those of
+// training. Not thread-safe; the destructor blocks until the thread has ended.
 class CheckpointWriter {
  public:
   // Called by all ranks; blocks.
   explicit CheckpointWriter(const comm::Group& group);
 
-  // save_checkpoint() of a copy of the state. Called by all ranks, when none is being written.
-  // The copy's memory is kept for the next one.
+  // Starts save_checkpoint() with a copy of the state. Called by all ranks, when no checkpoint is
+  // being written. The copy's memory is reused by the next call.
   void start(const std::filesystem::path& folder, const RankState& state,
              const Metadata& description, const CheckpointInfo& info);
 
-  // From start() until finish().
+  // True from start() until finish().
   bool is_writing() const { return writing_.valid(); }
-  // Whether finish() would return, or throw, at once.
+  // Whether finish() would return or throw immediately.
   bool is_done() const;
-  // Blocks until the checkpoint is published, and returns its folder; throws what
-  // save_checkpoint() did.
+  // Blocks until the checkpoint is published, and returns its folder. Throws the errors of
+  // save_checkpoint().
   std::filesystem::path finish() { return writing_.get(); }
 
  private:
   const comm::Group group_;
   RankState copy_;
-  std::future<std::filesystem::path> writing_;  // destroyed first: its thread uses the others
+  std::future<std::filesystem::path> writing_;  // destroyed first, because its thread uses the
+                                                // other members
 };
 
 }  // namespace troika::checkpoint

@@ -9,8 +9,9 @@ namespace troika::metrics {
 
 namespace {
 
-// Twice the number of pairs of which the positive scores higher is an integer, so the result does
-// not depend on the order of samples. `scores` [n] of Double, `positive` [n] of 0 and 1 in Long.
+// Counts pairs in which the positive scores higher, doubled to an integer because ties count half,
+// so the result does not depend on the order of samples. `scores` is Double [n]; `positive` is Long
+// [n] of 0 and 1.
 double area(const at::Tensor& scores, const at::Tensor& positive) {
   const int64_t positives = positive.sum().item<int64_t>();
   const int64_t negatives = positive.numel() - positives;
@@ -20,7 +21,7 @@ double area(const at::Tensor& scores, const at::Tensor& positive) {
       at::unique_consecutive(sorted, /*return_inverse=*/true, /*return_counts=*/true);
   const at::Tensor above =
       at::zeros_like(count).scatter_add(0, place, positive.index_select(0, order));
-  const at::Tensor equal = count - above;  // negatives of the same score
+  const at::Tensor equal = count - above;  // negatives with the same score
   const at::Tensor below = equal.cumsum(0) - equal;
   const int64_t twice = (above * (2 * below + equal)).sum().item<int64_t>();
   return static_cast<double>(twice) /

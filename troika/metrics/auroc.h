@@ -12,25 +12,27 @@ namespace troika::metrics {
 
 struct AurocOptions {
   ClassificationTask task = ClassificationTask::multiclass;
-  int64_t num_classes = 0;           // of multiclass
-  Average average = Average::macro;  // of multiclass: macro, weighted or none, each class by itself
+  int64_t num_classes = 0;           // for multiclass
+  Average average = Average::macro;  // for multiclass: macro, weighted, or none (a value for each
+                                     // class)
   std::optional<int64_t> ignore_index = kIgnored;
 };
 
-// The area under the receiver operating characteristic: the probability that a sample of the class
-// scores higher than one of another class, equal scores counting half (the Mann-Whitney statistic
-// over the number of pairs; Hanley and McNeil 1982). Exact, from the scores of all samples, which
-// are kept and gathered: 8 bytes a sample and class, and 8 for its target.
+// The area under the receiver operating characteristic curve: the probability that a sample of the
+// class scores higher than a sample of another class, with ties counting half (the Mann-Whitney
+// statistic divided by the number of pairs; Hanley and McNeil 1982). Exact: keeps and gathers the
+// scores of all samples, 8 bytes for each sample and class, and 8 bytes for each target.
 //
-// A class that all samples or none are of has no value: NaN, and left out of averages. NaN scores
-// make NaN.
+// A class to which all or no samples belong has the value NaN and is left out of averages. NaN
+// scores make the result NaN.
 class Auroc : public Metric {
  public:
-  // Throws Error for options out of range or without use for the task.
+  // Throws Error for options that are out of range or do not apply to the task.
   explicit Auroc(const AurocOptions& options);
 
-  // Binary: `preds` [...] are any scores that are higher for class 1. Multiclass: [..., classes]
-  // probabilities, comparable between samples; logits are not. `target` [...] are class numbers.
+  // Binary: `preds` [...] are any scores that are higher for class 1. Multiclass: `preds` [...,
+  // classes] are probabilities, comparable between samples, not logits. `target` [...] has class
+  // indices.
   void update(const at::Tensor& preds, const at::Tensor& target) override;
 
  protected:

@@ -9,26 +9,26 @@
 
 namespace troika::metrics {
 
-// The divisor of the counts of a confusion matrix: none, the targets of their row, the
-// predictions of their column, or all samples. Nothing over nothing is 0.
+// The divisor of the counts: none, the number of targets of the row, the number of predictions of
+// the column, or the number of samples. 0 / 0 is 0.
 enum class Normalize { none, target, prediction, all };
 
 struct ConfusionMatrixOptions {
   ClassificationTask task = ClassificationTask::multiclass;
-  int64_t num_classes = 0;  // of multiclass
+  int64_t num_classes = 0;  // for multiclass
   Normalize normalize = Normalize::none;
-  double threshold = 0.5;  // of binary
+  double threshold = 0.5;  // for binary
   std::optional<int64_t> ignore_index = kIgnored;
 };
 
-// [classes, classes]: row i, column j counts the samples of class i that were predicted to be of
-// class j. Of Long, of Double when normalised. A binary task has 2 classes.
+// [classes, classes]: row i, column j counts the samples of class i that were predicted as class j.
+// Long, or Double if normalized. A binary task has 2 classes.
 class ConfusionMatrix : public Metric {
  public:
-  // Throws Error for options out of range or without use for the task.
+  // Throws Error for options that are out of range or do not apply to the task.
   explicit ConfusionMatrix(const ConfusionMatrixOptions& options);
 
-  // As StatScores::update.
+  // Takes the arguments of StatScores::update().
   void update(const at::Tensor& preds, const at::Tensor& target) override;
 
  protected:

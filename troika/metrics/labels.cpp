@@ -47,7 +47,7 @@ void require_labels(const at::Tensor& labels, int64_t classes, const std::string
                            ignore_index ? fmt::format(", or {} for ignored", *ignore_index) : ""));
 }
 
-// [samples] or [samples, classes] of flat tensors, ignored samples left out.
+// Flat tensors [samples] or [samples, classes] without ignored samples.
 ScoredSamples counted(const at::Tensor& preds, const at::Tensor& target, int64_t classes,
                       std::optional<int64_t> ignore_index) {
   ScoredSamples samples{preds, target.to(preds.device(), at::kLong)};
@@ -120,7 +120,7 @@ LabelPairs to_labels(const LabelRule& rule, const at::Tensor& preds, const at::T
                   rule.top_k > 1 ? "scores, as top_k is more than 1"
                                  : "scores, or labels in the shape of the targets");
     }
-    // Without a number of classes anything that is not negative is one.
+    // Without a number of classes, any non-negative label is valid.
     const int64_t classes = binary                 ? 2
                             : rule.num_classes > 0 ? rule.num_classes
                                                    : std::numeric_limits<int64_t>::max();

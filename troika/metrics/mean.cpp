@@ -36,7 +36,7 @@ void Mean::update(const at::Tensor& value, const at::Tensor& weight) {
 void Mean::update(const at::Tensor& value, double weight) {
   const torch::NoGradGuard no_grad;
   if (value.is_cpu() && value.numel() == 1) {
-    // The same bits with few calls of LibTorch: every training step does this twice.
+    // Gives the same bits with fewer LibTorch calls: every training step does this twice.
     std::array<double, 2> sum_and_count{value.item<double>() * weight, weight};
     return accumulate(0, at::from_blob(sum_and_count.data(), {2}, at::kDouble));
   }
@@ -52,8 +52,9 @@ Perplexity::Perplexity(int64_t ignore_index) : ignore_index_(ignore_index) {}
 void Perplexity::update(const at::Tensor& preds, const at::Tensor& target) {
   const torch::NoGradGuard no_grad;
   const auto samples = multiclass_samples(preds, target, /*num_classes=*/0, ignore_index_);
-  // In float32 at least: half types have too few digits for sums of exponentials. Summed in
-  // float64: a mean of the batch, rounded, would depend on how samples were put into batches.
+  // Computes in float32 at least, because 16-bit types are too inaccurate for sums of exponentials.
+  // Sums in float64: a rounded mean over the batch would depend on how samples were grouped into
+  // batches.
   const auto type = at::promote_types(samples.preds.scalar_type(), at::kFloat);
   const at::Tensor losses = at::cross_entropy_loss(samples.preds.to(type), samples.target,
                                                    /*weight=*/{}, at::Reduction::None);

@@ -10,7 +10,7 @@ namespace troika::metrics {
 
 namespace {
 
-// The ranks' rows one after another.
+// Concatenates the rows of all ranks.
 at::Tensor gather_rows(const comm::Group& replicas, const at::Tensor& rows,
                        std::string_view label) {
   const auto counts = at::empty({replicas.size()}, at::kLong);
@@ -37,7 +37,7 @@ void Metric::accumulate(size_t index, const at::Tensor& value) {
   const torch::NoGradGuard no_grad;
   const State& state = states_.at(index);
   auto& held = values_[index];
-  // A copy: the caller may write over its batch.
+  // Copies, because the caller may overwrite its batch.
   const at::Tensor added = value.detach().to(state.initial.scalar_type(), /*non_blocking=*/false,
                                              /*copy=*/true);
   if (held.empty() || state.reduction == Reduction::cat) {
@@ -50,20 +50,20 @@ void Metric::accumulate(size_t index, const at::Tensor& value) {
     return;
   }
   const at::Tensor before = held.front().to(added.device());
-  // Never in place: a copy of this metric shares its tensors.
+  // Not in place, because a copy of this metric shares its tensors.
   held.front() = state.reduction == Reduction::sum   ? before + added
                  : state.reduction == Reduction::min ? at::minimum(before, added)
                                                      : at::maximum(before, added);
 }
 
-// On the host, where a rank without samples has its own: it cannot know the device of the others.
+// On the host, because a rank without samples cannot know the device of the other ranks.
 std::vector<at::Tensor> Metric::state() const {
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < states_.size(); ++i) {
     std::vector<at::Tensor> parts;
     for (const auto& value : values_[i]) parts.push_back(value.to(at::kCPU));
     if (parts.empty()) parts.push_back(states_[i].initial);
-    // at::cat copies, so that reducing the result leaves the state alone.
+    // at::cat copies, so reducing the result does not change the state.
     result.push_back(states_[i].reduction == Reduction::cat
                          ? at::cat(parts)
                          : parts.front().clone(at::MemoryFormat::Contiguous));

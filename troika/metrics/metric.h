@@ -1,7 +1,7 @@
-// Metrics over samples that are spread over batches and ranks. What is added up over ranks are
-// states (counts, sums, extremes, lists of samples), never rates: the value is computed once, from
-// the states of all, so it does not depend on how the samples were spread, and a rank without
-// samples is legal. Semantics and names of arguments are those of torchmetrics.
+// Metrics over samples that are spread over batches and ranks. Ranks reduce states (counts, sums,
+// extremes, lists of samples), not values. The value is computed once from the reduced states, so
+// it does not depend on the distribution of samples, and ranks may have no samples. Semantics and
+// argument names follow torchmetrics.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,52 +18,53 @@ class Metric {
  public:
   virtual ~Metric() = default;
 
-  // Adds a batch. What the two tensors are is said by each metric; they may be on any device.
+  // Adds a batch. Each metric defines the two tensors; they may be on any device.
   virtual void update(const at::Tensor& preds, const at::Tensor& target) = 0;
 
   // The value over this rank's batches since the last reset(), on the host.
   at::Tensor compute() const;
-  // The value over all ranks' batches: collective, blocking, the same bits on all ranks. The
-  // states of this rank stay its own, so more batches may follow. `label` names the calls in
+  // The value over all ranks' batches. Collective, blocking, bitwise the same on all ranks. Does
+  // not change this rank's states, so more batches may follow. `label` names the collectives in
   // errors.
   at::Tensor compute(const comm::Group& replicas, std::string_view label) const;
   // The same for metrics whose value is one number.
   double value() const;
   double value(const comm::Group& replicas, std::string_view label) const;
-  // The same; nothing where no rank has added anything.
+  // The same; empty if no rank has added samples.
   std::optional<double> value_if_any(const comm::Group& replicas, std::string_view label) const;
 
-  // Back to no samples.
+  // Resets the states to those without samples.
   void reset();
 
-  // The states of this rank since the last reset(), reduced, on the host: for a checkpoint.
-  // Copies.
+  // Returns a reduced copy of this rank's states since the last reset(), on the host, for a
+  // checkpoint.
   std::vector<at::Tensor> state() const;
-  // Replaces the states of this rank by those that state() gave.
+  // Replaces this rank's states by a result of state().
   void load_state(const std::vector<at::Tensor>& state);
 
  protected:
-  // How states of batches and of ranks become one: element by element, or (cat) rows after rows,
-  // any number on each rank, in the order of ranks.
+  // The reduction of states over batches and ranks: elementwise, or (cat) concatenation of rows in
+  // rank order, with any number of rows on each rank.
   enum class Reduction { sum, min, max, cat };
   struct State {
     Reduction reduction;
-    at::Tensor initial;  // what no samples give, on the host; of cat [0, ...]
+    at::Tensor initial;  // the state without samples, on the host; [0, ...] for cat
   };
 
   explicit Metric(std::vector<State> states);
-  // Reduces `value`, of the shape of state number `index`, into it, in the state's dtype and on the
-  // value's device; does not wait for the device.
+  // Reduces `value` into state number `index`, in the state's dtype and on the value's device.
+  // `value` has the state's shape. Does not wait for the device.
   void accumulate(size_t index, const at::Tensor& value);
-  // The value from reduced states, in the order they were declared, contiguous and on the host.
+  // Computes the value from reduced states, in the order of declaration, contiguous and on the
+  // host.
   virtual at::Tensor compute_from(const std::vector<at::Tensor>& states) const = 0;
 
  private:
-  // The states of all ranks' batches. Collective.
+  // The states over all ranks' batches. Collective.
   std::vector<at::Tensor> reduced(const comm::Group& replicas, std::string_view label) const;
 
   std::vector<State> states_;
-  // Per state what was accumulated: nothing, one tensor, or of cat one per call.
+  // For each state, the accumulated values: none or one tensor; for cat, one for each call.
   std::vector<std::vector<at::Tensor>> values_;
 };
 

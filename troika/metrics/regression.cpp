@@ -51,11 +51,11 @@ void MeanAbsoluteError::update(const at::Tensor& preds, const at::Tensor& target
   add(error.abs().sum(), static_cast<double>(error.numel()));
 }
 
-// The sum of squared differences is not kept as sums of targets and of their squares, whose
-// difference loses all digits when the mean is large. Each update leaves a row: count, mean, and
-// the sums of differences from this mean and of their squares. The mean is rounded, so its
-// differences do not quite sum to 0 (Chan, Golub and LeVeque 1983, eq. 1.7). Least and greatest
-// target tell exactly whether all are equal.
+// Does not keep sums of targets and of squared targets, because their difference loses all digits
+// if the mean is large. Each update instead stores a row: count, mean, sum of differences from this
+// mean, and sum of squared differences. The mean is rounded, so its differences do not sum exactly
+// to 0 (Chan, Golub and LeVeque 1983, eq. 1.7). The minimum and maximum of the targets show exactly
+// whether all are equal.
 R2Score::R2Score()
     : Metric({{Reduction::sum, at::zeros({1}, at::kDouble)},
               {Reduction::cat, at::empty({0, 4}, at::kDouble)},
@@ -88,7 +88,8 @@ at::Tensor R2Score::compute_from(const std::vector<at::Tensor>& states) const {
   if (states[kLeast].item<double>() == states[kGreatest].item<double>()) {
     return at::scalar_tensor(residual == 0 ? 1.0 : 0.0, at::kDouble);
   }
-  // Means as differences from the first, which are small and exact, then from that of all.
+  // First takes the means relative to the first mean (small and exact), then relative to the
+  // overall mean.
   const at::Tensor shifts = column(1) - column(1)[0];
   const at::Tensor from_mean = shifts - (column(2) + counts * shifts).sum() / count;
   const at::Tensor total =

@@ -1,4 +1,4 @@
-// Metrics of numbers that are predicted. Sums are in float64.
+// Metrics of predicted numbers. Sums are in float64.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace troika::metrics {
 
-// Over all elements, in any shape that both tensors have. The mean of squares, or its root.
+// The mean of squared errors over all elements, or its root. Both tensors have the same shape.
 class MeanSquaredError : public RatioMetric {
  public:
   explicit MeanSquaredError(bool squared = true) : squared_(squared) {}
@@ -26,11 +26,11 @@ class MeanAbsoluteError : public RatioMetric {
 };
 
 // 1 - (sum of squared errors) / (sum of squared differences of targets from their mean). NaN for
-// fewer than 2 samples; of targets that are all equal 1 when the predictions are too, else 0.
+// fewer than 2 samples. If all targets are equal, 1 if all predictions equal them, otherwise 0.
 class R2Score : public Metric {
  public:
   R2Score();
-  // Both [samples] or [samples, 1].
+  // Both tensors are [samples] or [samples, 1].
   void update(const at::Tensor& preds, const at::Tensor& target) override;
 
  protected:

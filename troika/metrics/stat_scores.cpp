@@ -9,12 +9,12 @@ namespace troika::metrics {
 
 namespace {
 
-// 0 where the denominator is.
+// Returns 0 where the denominator is 0, because the numerator is then 0 as well.
 at::Tensor safe_divide(const at::Tensor& numerator, const at::Tensor& denominator) {
   return numerator / at::where(denominator.eq(0), at::ones_like(denominator), denominator);
 }
 
-// The columns tp, fp, tn, fn of one class, or of all taken together.
+// The number of columns of the counts: one for all classes together, or one per class.
 int64_t columns_of(const StatScoresOptions& options) {
   return options.average == Average::micro ? 1 : options.num_classes;
 }

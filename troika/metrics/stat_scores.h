@@ -1,4 +1,4 @@
-// Metrics of classification that are ratios of counts of right and wrong predictions.
+// Metrics of classification that are ratios of counts of correct and wrong predictions.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +10,33 @@
 
 namespace troika::metrics {
 
-// Over the classes of a multiclass task. `micro` counts all samples alike; `macro` is the mean over
-// classes that occur as target or prediction; `weighted` weighs classes by their targets; `none`
-// gives one value a class.
+// The average over the classes of a multiclass task. `micro` counts all samples equally. `macro` is
+// the mean over classes that occur as a target or prediction. `weighted` weights classes by their
+// number of targets. `none` returns one value per class.
 enum class Average { micro, macro, weighted, none };
 
 struct StatScoresOptions {
   ClassificationTask task = ClassificationTask::multiclass;
-  int64_t num_classes = 0;           // of multiclass; may be left out with micro
-  Average average = Average::micro;  // of multiclass
-  int64_t top_k = 1;                 // of multiclass
-  double threshold = 0.5;            // of binary
+  int64_t num_classes = 0;           // for multiclass; optional with micro
+  Average average = Average::micro;  // for multiclass
+  int64_t top_k = 1;                 // for multiclass
+  double threshold = 0.5;            // for binary
   std::optional<int64_t> ignore_index = kIgnored;
 };
 
-// True and false positives and negatives, in total or class by class. NaN before the first sample;
-// a class with nothing to divide by has the value 0.
+// Counts true and false positives and negatives, in total or per class. NaN before the first
+// sample; the value of a class whose denominator is 0 is 0.
 class StatScores : public Metric {
  public:
-  // Throws Error for options out of range or without use for the task.
+  // Throws Error for options that are out of range or do not apply to the task.
   explicit StatScores(const StatScoresOptions& options);
 
-  // `preds` are scores: of multiclass [..., classes] (the larger the likelier), of binary [...]
-  // probabilities; or labels in the shape of `target`, which is [...] class numbers.
+  // `preds` are scores: multiclass [..., classes] (higher means likelier), binary [...]
+  // probabilities; or labels in the shape of `target`. `target` is [...] class indices.
   void update(const at::Tensor& preds, const at::Tensor& target) override;
 
  protected:
-  // Float64 of shape [1], or [num_classes] when counted class by class.
+  // Float64 of shape [1], or [num_classes] if counted per class.
   struct Counts {
     at::Tensor tp, fp, tn, fn;
   };
@@ -49,7 +49,7 @@ class StatScores : public Metric {
   Average average_;
 };
 
-// The share of samples that are predicted right; class by class it is the recall.
+// The fraction of samples that are predicted correctly; per class, it is the recall.
 class Accuracy : public StatScores {
  public:
   explicit Accuracy(const StatScoresOptions& options = {}) : StatScores(options) {}

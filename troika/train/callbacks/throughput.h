@@ -11,10 +11,9 @@ namespace troika::train {
 
 // Logs with every row of steps, relative to the time spent in micro-batches since the previous row:
 // `throughput/batches_per_second` (global micro-batches), `/tokens_per_second` if targets are
-// sequences, `/flops_per_second` and `/mfu`. FLOPs are those of matrix products and convolutions in
-// a forward and backward pass, counted in the run's first micro-batch and summed over ranks,
-// without recomputation (model FLOPs utilization: Chowdhery et al. 2022, arXiv 2204.02311, appendix
-// B).
+// sequences, `/flops_per_second` and `/mfu`. FLOPs are those that compat::FlopCounter counts in the
+// forward and backward pass of the run's first micro-batch, summed over ranks, without
+// recomputation (model FLOPs utilization: Chowdhery et al. 2022, arXiv 2204.02311, appendix B).
 //
 // The peak of a process is throughput.available_flops or peak_of() its device; an unpublished peak
 // is measured before training, on all ranks at the same time. Memory bandwidth is measured too, and
