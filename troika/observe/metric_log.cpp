@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kReductions = 4;
 constexpr std::array<const char*, kReductions> kReductionNames = {"mean", "sum", "min", "max"};
 
-// One name's part of a row, of one rank or of all.
+// The value of one name in a row, of one rank or of all ranks.
 struct OwnNumber {
   std::string name;
   LogReduction reduction;
@@ -48,7 +48,7 @@ std::string show_options(const LogOptions& options) {
 }
 
 double reduced(LogReduction reduction, double a, double b) {
-  // A NaN stays, from whichever side.
+  // NaN on either side stays NaN.
   if (std::isnan(a) || std::isnan(b)) return a + b;
   switch (reduction) {
     case LogReduction::min:
@@ -64,13 +64,15 @@ double final_value(const OwnNumber& share) {
   return share.reduction == LogReduction::mean ? share.value / share.weight : share.value;
 }
 
-// The contribution of one rank to an exchange.
+// The data that a rank sends to the other ranks.
 struct Contribution {
-  bool has_logged;  // anything that other ranks log too: it then must have logged all they reduce
+  bool has_logged;  // any number without rank_zero_only; the rank must then have all reduced
+                    // numbers
   std::vector<OwnNumber> shares;
 };
 
-// A line for has_logged, and for each share `name reduction prog_bar value weight` between tabs.
+// A line with has_logged, then for each share a line `name reduction prog_bar value weight`,
+// separated by tabs.
 std::string encode(const Contribution& contribution) {
   std::string text = contribution.has_logged ? "1\n" : "0\n";
   for (const OwnNumber& s : contribution.shares) {
@@ -98,7 +100,7 @@ const OwnNumber* find_share(const std::vector<OwnNumber>& shares, const std::str
   return found == shares.end() ? nullptr : &*found;
 }
 
-// `first` and `other` are of ranks that logged something.
+// `first` and `other` come from ranks that logged something.
 void require_equal_names(const std::vector<OwnNumber>& first, int first_rank,
                          const std::vector<OwnNumber>& other, int other_rank) {
   const auto missing = [](const std::vector<OwnNumber>& from, const std::vector<OwnNumber>& in,
@@ -131,7 +133,7 @@ void require_equal_names(const std::vector<OwnNumber>& first, int first_rank,
   }
 }
 
-// The shares of all ranks, reduced in the order of ranks.
+// Reduces the shares of all ranks, in rank order.
 std::vector<OwnNumber> reduce_over(const comm::Group& replicas, const Contribution& own) {
   const auto texts = replicas.all_gather_text(encode(own), "logged metrics");
   std::vector<OwnNumber> all;
@@ -224,7 +226,7 @@ void MetricLog::log(const std::string& name, const at::Tensor& value, const LogO
   }
   if (value.is_cpu()) return log(name, value.item<double>(), options);
   const torch::NoGradGuard no_grad;
-  // A copy: the caller may write over its tensor.
+  // Copies, because the caller may overwrite its tensor.
   const at::Tensor number = value.detach().reshape({}).to(at::kDouble, /*non_blocking=*/false,
                                                           /*copy=*/true);
   add(name, options, [&](Sum& sum, LogReduction reduction, double factor) {
@@ -280,15 +282,15 @@ LoggedRow MetricLog::end_row(Sum Entry::*sum) {
     const OwnNumber* of_all = find_share(all, share.name);
     add(of_all ? *of_all : share, of_all || replicas_.size() == 1);
   }
-  // Adds the entries that a rank that logged nothing lacks.
+  // Adds the entries that this rank lacks because it logged nothing.
   for (const OwnNumber& share : all) {
     if (!find_share(own, share.name)) add(share, true);
   }
   return row;
 }
 
-// A line for each name: it, its options, then value and weight of both sums, between tabs. Numbers
-// are written so that they are read back to the bit.
+// A line for each name, separated by tabs: name, options, value and weight of both sums. Numbers
+// are written so that they parse to the same bits.
 at::Tensor MetricLog::state() const {
   const std::lock_guard lock(mutex_);
   std::string text;

@@ -1,4 +1,4 @@
-// How long what the trainer calls takes: Lightning's simple profiler.
+// Measures the time of the trainer's actions: Lightning's simple profiler.
 #pragma once
 
 #include <filesystem>
@@ -9,17 +9,18 @@
 
 namespace troika::observe {
 
-// For one thread. Actions may contain others, so their times do not add up.
+// For use by one thread. Actions may contain other actions, so their times do not add up.
 class Profile {
  public:
   void add(const std::string& action, Clock::duration time);
 
-  // Lightning's table, of the seconds since this object was made: the actions by their total time.
+  // Returns Lightning's table of seconds since this object was made, ordered by the total time of
+  // the actions.
   std::string table() const;
-  // Prints it, and writes `folder`/`title`-profile.txt.
+  // Prints the table, and writes it to `folder`/`title`-profile.txt.
   void report(const std::filesystem::path& folder, const std::string& title) const;
 
-  // An action from here to the end of the scope; none where `profile` is null.
+  // Measures an action from here to the end of the scope; does nothing if `profile` is null.
   class [[nodiscard]] Span {
    public:
     Span(Profile* profile, const char* action) : profile_(profile), action_(action) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Clock::duration kRedraw = std::chrono::milliseconds(100);
 constexpr Clock::duration kWindow = std::chrono::seconds(10);
-constexpr double kLossMemory = 0.95;  // of the running mean, per loss given
+constexpr double kLossMemory = 0.95;  // of the running mean, per loss
 constexpr const char* kEraseRest = "\x1b[K";
 
 std::string_view environment(const char* name) {
@@ -37,7 +37,7 @@ int terminal_columns() {
   return columns && *columns > 0 && *columns < 10'000 ? static_cast<int>(*columns) : 80;
 }
 
-// Progress that cannot be shown is no reason to stop, so a failing write is given up.
+// Gives up if a write fails: progress that cannot be shown must not stop the run.
 void write_to_standard_error(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
@@ -139,7 +139,7 @@ void ProgressBar::clear() {
   next_show_ = {};
 }
 
-// In one write and over the old line, erasing only what sticks out of the new one: no flicker.
+// Writes once over the old line and erases only the rest, which avoids flicker.
 void ProgressBar::draw(const ProgressState& shown) const {
   const std::string line = live_line(shown, output_.columns(), output_.color);
   output_.write(fmt::format("\r{}{}", line, kEraseRest));

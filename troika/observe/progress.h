@@ -1,5 +1,5 @@
-// The progress of a loop on standard error: one line redrawn in place on a terminal, a plain line
-// now and then in a file.
+// Shows the progress of a loop on standard error: one line redrawn in place on a terminal, or plain
+// lines from time to time in a file.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace troika::observe {
 
-// Where progress is shown; replaced in tests.
+// The destination of progress; replaced in tests.
 struct ProgressOutput {
   bool live = false;
   bool color = false;
@@ -25,37 +25,37 @@ struct ProgressOutput {
   std::function<void(std::string_view)> write;
   std::function<Clock::time_point()> now = Clock::now;
 
-  // Standard error. Live when it is a terminal other than TERM=dumb; TROIKA_TTY=1 or 0 in the
-  // environment decides instead, for a process whose launcher passes its output on to a terminal.
-  // Colours unless NO_COLOR is set and not empty (no-color.org). The width is the terminal's, else
-  // COLUMNS, else 80.
+  // Standard error. `live` if it is a terminal and TERM is not dumb; TROIKA_TTY=1 or 0 in the
+  // environment overrides this, for a process whose launcher forwards its output to a terminal. In
+  // colour unless NO_COLOR is set and not empty (no-color.org). The width is the terminal's,
+  // otherwise COLUMNS, otherwise 80.
   static ProgressOutput standard_error();
 };
 
-// Not for use by several threads. Rate and ETA are over the last 10 seconds; the loss is a running
-// mean over about the last 20 given (exponential, corrected for its start), and a NaN stays.
+// Not thread-safe. Rate and ETA cover the last 10 seconds. The loss is an exponential running mean
+// over about the last 20 losses, corrected for its start; NaN stays NaN.
 class ProgressBar {
  public:
   explicit ProgressBar(ProgressOutput output = ProgressOutput::standard_error());
-  // Leaves the line as it is, on a line of its own: after an error it shows where that was.
+  // Leaves the line visible, so after an error it shows how far the loop got.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Begins a pass over `total` batches (0: unknown) of which `done` are over, as after a resume;
-  // drawn at once on a terminal.
+  // Starts a loop over `total` batches (0: unknown), of which `done` are already complete, for
+  // example after a resume. Draws at once on a terminal.
   void start(std::string label, int64_t total, int64_t done = 0);
-  // Some more batches are over; `samples` counts those of all ranks. Draws at most 10 times a
+  // Counts more completed batches; `samples` counts those of all ranks. Draws at most 10 times a
   // second.
   void advance(int64_t batches, int64_t samples);
   // Shown from the next line on.
   void add_loss(double loss);
-  // Shown from the next line on, after the loss; a name replaces its earlier value.
+  // Shown from the next line on, after the loss. A new value of a name replaces the earlier value.
   void show_metrics(const std::vector<std::pair<std::string, double>>& metrics);
-  // Ends the pass with a line that stays, with the rate and the time of the whole pass.
+  // Ends the loop with a final line that stays, with the rate and time of the whole loop.
   void finish();
-  // Takes the live line off the terminal, so that something else can be printed; the next advance()
-  // brings it back.
+  // Removes the live line from the terminal, so other output can be printed; the next advance()
+  // redraws it.
   void clear();
 
  private:
@@ -73,7 +73,7 @@ class ProgressBar {
   int64_t total_ = 0;
   Mark first_{};
   Mark latest_{};
-  std::deque<Mark> marks_;  // what was shown in the last seconds, oldest first
+  std::deque<Mark> marks_;  // shown in the last seconds, oldest first
   Clock::time_point next_show_{};
   bool on_screen_ = false;
   double loss_sum_ = 0;

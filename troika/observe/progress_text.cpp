@@ -26,8 +26,8 @@ std::string repeat(const char* cell, int count) {
   return text;
 }
 
-// Half cells double the resolution: ━ is a full cell, ╸ its left half. Without colours the part to
-// come is blank, with colours a dim line.
+// Half cells double the resolution: ━ is a full cell, ╸ its left half. The remaining part is blank
+// without colours, and a dim line with colours.
 std::string bar(double fraction, int cells, bool color) {
   const int halves = static_cast<int>(fraction * 2 * cells);
   const std::string done = repeat("━", halves / 2) + (halves % 2 ? "╸" : "");
@@ -36,11 +36,11 @@ std::string bar(double fraction, int cells, bool color) {
   return kDone + done + kRest + repeat("━", rest) + kReset;
 }
 
-// "63% 158/250" with the width it will have at the end, or "158" where the total is unknown.
+// For example "63% 158/250", padded to its final width, or "158" if the total is unknown.
 std::string counts(const ProgressState& state, bool padded) {
   if (state.total <= 0) return std::to_string(state.done);
   const std::string total = std::to_string(state.total);
-  // Rounded down: 100% means all of it.
+  // Rounds down, so 100% means complete.
   const int percent = static_cast<int>(100 * fraction(state));
   if (!padded) return fmt::format("{}% {}/{}", percent, state.done, total);
   return fmt::format("{:>3}% {:>{}}/{}", percent, state.done, total.size(), total);

@@ -1,4 +1,4 @@
-// Where the time of training steps goes.
+// Measures the phases of training steps.
 #pragma once
 
 #include <array>
@@ -11,19 +11,19 @@
 
 namespace troika::observe {
 
-// The phases of a step, without gaps, in this order. `forward` begins with the batch; what
-// communication the backward pass did not hide is `exposed_communication`, the wait for ranks that
-// are later included; `other` is all that comes after the optimizer.
+// The phases of a step, contiguous and in this order. `forward` begins when the batch is there.
+// `exposed_communication` is communication not hidden by the backward pass, including the wait for
+// slower ranks. `other` is everything after the optimizer.
 enum class Phase { data_wait, forward, backward, exposed_communication, optimizer, other };
 inline constexpr std::array<std::string_view, 6> kPhaseNames{
     "data_wait", "forward", "backward", "exposed_communication", "optimizer", "other"};
-// Their spans in a trace.
+// The phases' span names in a trace.
 inline constexpr std::array<const char*, kPhaseNames.size()> kSpanNames{
     "data wait", "forward", "backward", "finish_backward", "optimizer", "other"};
 
-// Keeps the medians of every phase's times, in memory that does not grow, and tells a trace: the
-// span "step" and its phases on track "compute", "data wait" on track "data"; and a profile. For
-// one thread:
+// Keeps the medians of each phase's times in bounded memory. Also records a trace (the span "step"
+// and its phases on track "compute", "data wait" on track "data") and a profile. For use by one
+// thread:
 //
 //   times.start(); load(batch);
 //   times.begin(step);                       // ends data_wait
@@ -39,15 +39,15 @@ class StepTimes {
   void end(Phase phase);
   void finish();
 
-  // Medians of the phases in order, then of the "step", on every rank of the group; NaN before
-  // the first step. Called by all ranks; blocks.
+  // Returns the medians of the phases in order, then of the "step", for every rank of the group;
+  // NaN before the first step. Called by all ranks; blocks.
   std::vector<PhaseTime> medians(const comm::Group& group) const;
 
  private:
   Trace* trace_;
   Profile* profile_;
   Clock::time_point start_;
-  Clock::time_point latest_;  // end of the phase before
+  Clock::time_point latest_;  // end of the previous phase
   std::array<Median, kPhaseNames.size() + 1> times_;
 };
 

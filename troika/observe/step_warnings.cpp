@@ -28,7 +28,7 @@ void StepWarnings::watch_losses(std::optional<compat::LossWatch>& watch) {
 
 void StepWarnings::take(const std::string& message, const std::string& place) {
   if (!is_main_ || !places_.insert(place).second) return;
-  // The backward pass of a loss that was told of warns, too.
+  // The backward pass of a loss already reported warns, too.
   if (has_broadcast_ && message.find("was resized since it had shape") != std::string::npos) return;
   log::warn("LibTorch: {}", fmt::join(split(trim(message), '\n'), " "));
 }

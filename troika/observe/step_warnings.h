@@ -1,4 +1,4 @@
-// Warnings of LibTorch in the steps of a run.
+// Logs LibTorch's warnings in the steps of a run.
 #pragma once
 
 #include <optional>
@@ -10,14 +10,14 @@
 
 namespace troika::observe {
 
-// While it lives, what LibTorch warns of on this thread is a line of the log, once for each place
-// in LibTorch that warns. Ranks compute alike, so only one says so (`is_main`).
+// During its lifetime, turns LibTorch's warnings on this thread into log lines, once for each place
+// in LibTorch that warns. Ranks compute alike, so only the rank with `is_main` logs.
 class StepWarnings {
  public:
   explicit StepWarnings(bool is_main);
 
-  // The first call sets `watch`, which warns of losses that broadcast their arguments: to live
-  // during a micro-batch. The others do nothing.
+  // The first call sets `watch`, which warns of losses that broadcast their arguments and must live
+  // during a micro-batch. Later calls do nothing.
   void watch_losses(std::optional<compat::LossWatch>& watch);
 
  private:

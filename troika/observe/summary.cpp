@@ -46,7 +46,7 @@ nlohmann::ordered_json json_of(const std::optional<Roofline>& roofline) {
           {"work", work}};
 }
 
-// Earlier versions wrote none.
+// Files of earlier versions lack it.
 std::optional<Roofline> roofline_of(const nlohmann::ordered_json& json) {
   const auto found = json.find("roofline");
   if (found == json.end() || found->is_null()) return std::nullopt;
@@ -61,7 +61,7 @@ std::optional<Roofline> roofline_of(const nlohmann::ordered_json& json) {
   return roofline;
 }
 
-// Bin i of a Median holds values from kLowestBin * kBinGrowth^i on.
+// Bin i of a Median counts values from kLowestBin * kBinGrowth^i on.
 constexpr double kLowestBin = 1e-7, kHighestBin = 1e9, kBinGrowth = 1.01;
 
 size_t bin_of(double value) {
@@ -70,7 +70,7 @@ size_t bin_of(double value) {
                              per_bin);
 }
 
-// As far from the bin's lower bound as from its upper one, relative to them.
+// The value with the same relative distance to both bounds of the bin.
 double middle_of(size_t bin) {
   return kLowestBin * std::pow(kBinGrowth, static_cast<double>(bin)) * 2 * kBinGrowth /
          (1 + kBinGrowth);
@@ -87,7 +87,7 @@ void write_summary(const std::filesystem::path& path, const RunSummary& summary)
   for (const auto& [phase, milliseconds] : summary.phase_milliseconds) {
     phases[phase] = milliseconds;
   }
-  // Dumping a NaN or an infinity gives null by nlohmann's own rule.
+  // nlohmann writes NaN and infinities as null.
   const nlohmann::ordered_json json{
       {"name", summary.name},
       {"status", summary.status},
@@ -114,7 +114,7 @@ void write_summary(const std::filesystem::path& path, const RunSummary& summary)
       {"metrics", summary.metrics},
       {"failure", summary.failure},
   };
-  // Paths and names need not be UTF-8; a summary with a replaced character beats none.
+  // Paths and names may not be UTF-8; a summary with replaced characters is better than none.
   const auto replace = nlohmann::ordered_json::error_handler_t::replace;
   write_file_atomically(path, json.dump(2, ' ', false, replace) + "\n");
 }
@@ -172,7 +172,7 @@ int64_t peak_resident_bytes() {
     if (key == "VmHWM:" && status >> kibibytes) return kibibytes * 1024;
     status.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
-  // Where the kernel shows no VmHWM: as good, but it starts at the peak of the parent process.
+  // If the kernel does not report VmHWM: equivalent, but it starts at the parent process's peak.
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;

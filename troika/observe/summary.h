@@ -1,4 +1,4 @@
-// `summary.json`: what a finished or failed run says about itself, for a person and for a script.
+// `summary.json`: the results of a finished, stopped or failed run, for people and scripts.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace troika::observe {
 
-// Names of metrics of every fit(): the loss of a step, of an epoch, and of a validation whose steps
-// gave any.
+// Metric names of every fit(): the loss of a step, the loss of an epoch, and the loss and accuracy
+// of a validation if its steps add them.
 inline const std::string kTrainLoss = "train/loss";
 inline const std::string kEpochLoss = "train/epoch_loss";
 inline const std::string kValidationLoss = "validation/loss";
@@ -27,81 +27,84 @@ struct PhaseTime {
   std::vector<double> milliseconds;  // the median over all steps, one per rank
 };
 
-// A bound of what the machine can do in a step (Williams, Waterman and Patterson, "Roofline", CACM
-// 52(4), 2009), measured by callback Throughput. Sums over all ranks, but the bound.
+// A bound on the machine's speed in a step (Williams, Waterman and Patterson, "Roofline", CACM
+// 52(4), 2009), measured by the callback Throughput. Values are sums over all ranks, except the
+// bound.
 struct Roofline {
-  double flops_per_second = 0;  // of matrix products
-  double bytes_per_second = 0;  // of memory
+  double flops_per_second = 0;  // peak, of matrix products
+  double bytes_per_second = 0;  // peak memory bandwidth
   struct Work {
-    std::string phase;  // of PhaseTime
-    double flops = 0;   // of products, also those made again
-    double bytes = 0;   // operands and results of products, each once; of the optimizer's step
-    // The least time of them: of each product the longer of computing and of moving its bytes. The
-    // slowest rank's.
+    std::string phase;  // see PhaseTime
+    double flops = 0;   // of products, including recomputed ones
+    double bytes = 0;   // of products: operands and results, each once; of the optimizer: those of
+                        // its step
+    // A lower bound on the time: for each product, the longer of computing and moving its bytes.
+    // The bound of the slowest rank.
     double bound_milliseconds = 0;
   };
-  std::vector<Work> work;  // of one pass, and of the optimizer
+  std::vector<Work> work;  // of one micro-batch, and of the optimizer
 };
 
-// The fields are the keys of the file. A number that is NaN or infinite becomes null: JSON has
-// neither, and a run that measured nothing must not look like one that measured 0.
+// The fields are the keys of the file. NaN and infinities become null: JSON has neither, and a
+// missing measurement must not look like 0.
 struct RunSummary {
   std::string name = {};
   std::string status = {};  // "finished", "stopped" or "failed"
   int64_t world_size = 1;
   int64_t steps = 0;    // optimizer steps
   int64_t samples = 0;  // trained on, over all ranks
-  int64_t epochs = 0;   // complete ones
+  int64_t epochs = 0;   // completed epochs
   double train_loss = std::numeric_limits<double>::quiet_NaN();
   double validation_loss = std::numeric_limits<double>::quiet_NaN();
   double validation_accuracy = std::numeric_limits<double>::quiet_NaN();  // in [0, 1]
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();   // over all ranks
   double median_step_milliseconds = std::numeric_limits<double>::quiet_NaN();
-  std::vector<PhaseTime> phase_milliseconds = {};  // an object of phases; empty: not measured
+  std::vector<PhaseTime> phase_milliseconds = {};  // an object with a key for each phase; empty:
+                                                   // not measured
   std::optional<Roofline> roofline = {};
   double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run
   std::vector<int64_t> peak_resident_bytes = {};              // one per rank
-  // Bytes of tensors while training steps run (base/memory.h), by rank, and what predict_memory()
-  // said of it before; empty and 0: not counted, not predicted.
+  // The peak bytes of tensors in training steps (base/memory.h) by rank, and their prediction by
+  // check_memory_of(). Empty: not counted; 0: not predicted.
   std::vector<int64_t> peak_tensor_bytes = {};
   int64_t predicted_tensor_bytes = 0;
   std::string torch_version = {};
   std::string troika_version = observe::troika_version();
   std::string run_folder = {};
-  std::string checkpoint = {};       // path of the last one; empty: none was written
+  std::string checkpoint = {};       // path of the last checkpoint; empty: none was written
   std::string best_checkpoint = {};  // by checkpoint.monitor; empty: none
-  // The latest of every metric that is the same on all ranks: none that was not computed.
+  // The latest values of all metrics that are the same on all ranks.
   std::map<std::string, double> metrics = {};
-  std::string failure = {};  // of a failed run: what ended it on rank 0
+  std::string failure = {};  // of a failed run: the error on rank 0
 };
 
 // Writes the file whole or not at all.
 void write_summary(const std::filesystem::path& path, const RunSummary& summary);
 
-// Reads what write_summary() wrote. Throws Error(usage) naming the file and what is wrong with it.
+// Reads a file of write_summary(). Throws Error(usage) naming the file and the error in it.
 RunSummary read_summary(const std::filesystem::path& path);
 
-// The most memory this process has had resident so far (VmHWM of proc(5)).
+// The peak resident memory of this process so far (VmHWM of proc(5)).
 int64_t peak_resident_bytes();
 
-// The median of the values added, in bounded memory (40 KiB). The first kExact values are kept, and
-// their median is exact. From then on values are counted in bins whose bounds grow by 1 %, so that
-// the median is within 0.5 % (the sketch of Masson, Rim and Lee, VLDB 2019, arXiv 1908.10693,
-// section 2); values below 1e-7 count as 1e-7 then, those above 1e9 as 1e9.
+// The median of the added values, in bounded memory (40 KiB). Exact for the first kExact values.
+// Beyond them, counts values in bins whose bounds grow by 1 %, so the median is within 0.5 % (the
+// sketch of Masson, Rim and Lee, VLDB 2019, arXiv 1908.10693, section 2). Values are then clamped
+// to [1e-7, 1e9].
 class Median {
  public:
   static constexpr size_t kExact = 1000;
 
-  // Not NaN, which has no place in an order.
+  // `value` must not be NaN.
   void add(double value);
-  // NaN before the first value; the mean of the middle two of an even number.
+  // NaN before the first value; the mean of the middle two for an even number of values.
   double value() const;
 
  private:
-  // The value at this place in the order of all.
+  // The value at this position in sorted order.
   double at(int64_t place) const;
 
-  std::vector<double> values_;  // the first ones; empty once there are bins
+  std::vector<double> values_;  // the first values; empty once bins are in use
   std::vector<int64_t> bins_;
   int64_t count_ = 0;
 };

@@ -37,7 +37,7 @@ std::string header_line(const std::vector<std::string>& columns) {
   return line + "\n";
 }
 
-// The shortest text that reads back as the same number; a NaN without its meaningless sign.
+// The shortest text that parses to the same number; NaN without its meaningless sign.
 std::string cell_text(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
@@ -77,7 +77,7 @@ CsvLogger::CsvLogger(std::filesystem::path path, std::optional<LogPosition> resu
     content += line + "\n";
   }
   replace_content(content);
-  // Metrics logged at the step of the last row join that row.
+  // Metrics logged at the last row's step are added to that row.
   const auto last = lines.empty() ? std::nullopt : parse_csv_row(lines.back(), columns_.size());
   if (!last) return;
   has_row_ = true;
@@ -122,8 +122,8 @@ void CsvLogger::complete_row() const {
   file.sync();
 }
 
-// A kill can cut a write between two pages, and the row may be older than a checkpoint. The row
-// does not become shorter, so whatever was written of it, the same write again completes it.
+// A killed process may have written only a part, and the row may be older than a checkpoint. A row
+// never becomes shorter, so repeating the write restores it from any partial state.
 void CsvLogger::overwrite_row(const std::string& text) {
   write_file_atomically(row_path(), fmt::format("{}\n{}", row_start_, text));
   file_->write_at(row_start_, text);
@@ -131,7 +131,7 @@ void CsvLogger::overwrite_row(const std::string& text) {
 }
 
 void CsvLogger::replace_content(const std::string& content) {
-  // It says where a row is in the file as it was.
+  // The row file holds a position in the old file.
   if (std::filesystem::remove(row_path())) sync_path(path_.parent_path());
   write_file_atomically(path_, content);
   file_ = std::make_unique<File>(path_, O_WRONLY);

@@ -1,4 +1,4 @@
-// `metrics.csv`: a column `step`, then one column per metric in the order they first appeared.
+// `metrics.csv`: a column `step`, then one column per metric in the order of first appearance.
 #pragma once
 
 #include <filesystem>
@@ -13,38 +13,38 @@
 
 namespace troika::observe {
 
-// A line of such a file: one cell a column, empty where the metric was not logged.
+// A line of the file: one cell per column, empty if the metric was not logged.
 struct CsvRow {
   int64_t step = 0;
   std::vector<std::optional<double>> cells;
 };
-// The names of the metrics in a header line; nothing where it does not begin with `step`.
+// Returns the names of the metrics in a header line; empty if it does not begin with `step`.
 std::optional<std::vector<std::string>> parse_csv_header(const std::string& line);
-// Nothing for a line that is not as CsvLogger writes it.
+// Returns empty for a line that CsvLogger would not write.
 std::optional<CsvRow> parse_csv_row(const std::string& line, size_t columns);
 
-// Values logged in succession for one step share a row; a metric not logged at a step is an empty
-// cell. A new metric rewrites the file with one more column, atomically. Anything else takes time
-// in proportion to its row: a row that gets more values is overwritten, and so that a kill
-// meanwhile loses nothing of it, it is first written to the file `.<name>.row` beside this one,
-// from which the logger that goes on completes it.
+// Values logged in succession for the same step share a row. The cell of a metric that was not
+// logged at a step is empty. A new metric makes the logger rewrite the file atomically with another
+// column. All other operations take time proportional to the row's length. A row that gets more
+// values is overwritten in place. It is first written to the file `.<name>.row` beside this one,
+// from which a resumed logger restores the row if the process was killed meanwhile.
 class CsvLogger : public Logger {
  public:
-  // Starts the file anew. With `resumed` its rows of up to there, and damaged lines, stay; a file
-  // without its header is renamed to `<path>.damaged`, with a warning.
+  // Starts a new file. With `resumed`, keeps the rows up to that position, and damaged lines; a
+  // file without a header is renamed to `<path>.damaged`, with a warning.
   explicit CsvLogger(std::filesystem::path path, std::optional<LogPosition> resumed = {});
 
-  // Throws Error for a name that cannot head a column: empty, `step`, or with a comma, quote or
-  // control character.
+  // Throws Error for an invalid column name: empty, `step`, or with a comma, quote or control
+  // character.
   void log(int64_t step, const MetricValues& values) override;
   void flush() override;
 
  private:
   std::filesystem::path row_path() const;
-  // Completes the row that a kill may have cut while it was overwritten.
+  // Restores the row that was being overwritten when the process was killed.
   void complete_row() const;
   void overwrite_row(const std::string& text);
-  // Returns the lines of the file that stay.
+  // Returns the lines of the file that are kept.
   std::vector<std::string> take_over(const LogPosition& position);
   void add_columns(const MetricValues& values);
   std::string row_text() const;
@@ -53,7 +53,7 @@ class CsvLogger : public Logger {
   std::filesystem::path path_;
   std::unique_ptr<File> file_;
   std::vector<std::string> columns_;  // without `step`
-  int64_t row_start_ = 0;             // where the row of `step_` begins in the file
+  int64_t row_start_ = 0;             // position of the row of `step_` in the file
   int64_t end_ = 0;
   bool has_row_ = false;
   int64_t step_ = 0;

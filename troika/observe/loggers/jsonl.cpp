@@ -57,7 +57,7 @@ void JsonlLogger::log(int64_t step, const MetricValues& values) {
     }
     line[name] = json_number(value);
   }
-  // Bytes of a name that are not UTF-8 are replaced.
+  // Bytes that are not UTF-8 in a name are replaced.
   file_.write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 

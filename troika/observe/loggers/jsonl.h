@@ -1,4 +1,4 @@
-// `metrics.jsonl`: one JSON object a line (jsonlines.org) for each call of log().
+// `metrics.jsonl`: one JSON object per line (jsonlines.org) for each call of log().
 #pragma once
 
 #include <filesystem>
@@ -9,14 +9,15 @@
 
 namespace troika::observe {
 
-// {"step": 50, "time": seconds since 1970 in UTC, name: value, ...}. What JSON has no number for is
-// "NaN", "Infinity" or "-Infinity", as in the JSON of Protocol Buffers. Each line is one write.
+// Writes {"step": 50, "time": seconds since 1970 in UTC, name: value, ...}. Non-finite values are
+// "NaN", "Infinity" or "-Infinity", as in the JSON of Protocol Buffers. Each line is written at
+// once.
 class JsonlLogger : public Logger {
  public:
-  // Starts the file anew; with `resumed` its lines of up to there, and damaged ones, stay.
+  // Starts a new file; with `resumed`, keeps the lines up to that position, and damaged lines.
   explicit JsonlLogger(const std::filesystem::path& path, std::optional<LogPosition> resumed = {});
 
-  // Throws Error for a metric called `step` or `time`.
+  // Throws Error for a metric named `step` or `time`.
   void log(int64_t step, const MetricValues& values) override;
   void flush() override;
 

@@ -1,5 +1,5 @@
-// Where the numbers of a run go. One logger is one sink; the trainer holds a list of them, on rank
-// 0 alone.
+// Receives the numbers of a run. A logger is one destination; the trainer has a list of loggers, on
+// rank 0 only.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace troika::observe {
 
-// Metric names (`train/loss`) with their values, in the order to show them.
+// Metric names (such as `train/loss`) and their values, in display order.
 using MetricValues = std::vector<std::pair<std::string, double>>;
 
-// Up to where the log of a run stands when the run goes on from a checkpoint.
+// The position in the logs from which a run resumes.
 struct LogPosition {
   int64_t step = 0;
   int64_t rows = 0;  // calls of log() at `step` before the checkpoint was written
@@ -25,18 +25,19 @@ class Logger {
  public:
   virtual ~Logger() = default;
 
-  // Records the values at this optimizer step. What was logged survives a kill of the process when
-  // this returns. Called from one thread; NaN and infinities are values like others.
+  // Records the values at this optimizer step. When the call returns, the values survive a kill of
+  // the process. Called from one thread. Accepts NaN and infinities.
   virtual void log(int64_t step, const MetricValues& values) = 0;
-  // Waits until all that was logged survives a crash of the machine too.
+  // Waits until all logged values also survive a crash of the machine.
   virtual void flush() = 0;
 };
 
-// The names that options have for the kinds of loggers.
+// The names of the kinds of loggers in options.
 std::vector<std::string> logger_names();
-// Loggers of these kinds (logger_names()) into the folder of a run: metrics.csv, TensorBoard
-// events, metrics.jsonl, metrics.prom. They begin anew; with `resumed`, rows of up to there stay,
-// and so do damaged lines, which a warning names. A kill meanwhile leaves the files as they were.
+// Opens loggers of these kinds (logger_names()) in the folder of a run: metrics.csv, TensorBoard
+// events, metrics.jsonl, metrics.prom. Starts new logs. With `resumed`, keeps rows up to that
+// position, and also damaged lines, which a warning names. If the process is killed meanwhile, the
+// files are unchanged.
 std::vector<std::unique_ptr<Logger>> open_loggers(const std::vector<std::string>& names,
                                                   const std::filesystem::path& folder,
                                                   const std::string& run,

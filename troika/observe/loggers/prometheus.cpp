@@ -12,7 +12,7 @@ namespace troika::observe {
 
 namespace {
 
-// Colons are allowed too, but kept for the rules of the Prometheus server.
+// Colons are allowed too, but are reserved for recording rules.
 std::string gauge_name(const std::string& name) {
   std::string result = "troika_";
   for (const char c : name) {
@@ -23,7 +23,7 @@ std::string gauge_name(const std::string& name) {
   return result;
 }
 
-// The escapes of a label's value; those of a HELP text are the same without the quote.
+// Escapes a label's value; HELP text has the same escapes except for quotes.
 std::string escaped(const std::string& text, bool quotes) {
   std::string result;
   for (const char c : text) {

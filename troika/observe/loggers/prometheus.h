@@ -10,17 +10,17 @@
 
 namespace troika::observe {
 
-// `train/loss` is the gauge `troika_train_loss` with the label run="<name of the run>";
+// `train/loss` becomes the gauge `troika_train_loss` with the label run="<name of the run>";
 // `troika_step` is the step of the last log(). Each log() replaces the file by a rename, so a
-// scrape finds a whole one.
+// scrape always reads a complete file.
 class PrometheusLogger : public Logger {
  public:
   PrometheusLogger(std::filesystem::path path, std::string run);
 
-  // Throws Error for a name that Prometheus could not tell from one logged before (or from `step`),
-  // as only letters, digits and underscores are left of it.
+  // Throws Error for a name whose gauge name equals that of another metric or of `step`: all
+  // characters except letters, digits and underscores are replaced.
   void log(int64_t step, const MetricValues& values) override;
-  // Nothing: log() has waited already.
+  // Does nothing, because log() has already waited.
   void flush() override {}
 
  private:
@@ -32,7 +32,7 @@ class PrometheusLogger : public Logger {
 
   std::filesystem::path path_;
   std::string run_;
-  std::map<std::string, Gauge> gauges_;  // by name in the file
+  std::map<std::string, Gauge> gauges_;  // by gauge name
 };
 
 }  // namespace troika::observe

@@ -1,4 +1,4 @@
-// The lines of a log that stay when its run goes on.
+// Selects the lines of a log that a resumed run keeps.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace troika::observe {
 
-// The lines of `text`, the content of `file` from line number `first` on, that were logged before
-// `position`. `step_of` gives the step of a line, or nothing for a damaged one. Damaged lines stay:
-// a warning names file and line. Only a damaged last line without its end goes, because a kill
-// during a write leaves such a line, and a checkpoint is written after the log is on the disk.
+// Returns the lines of `text` that were logged before `position`. `text` is the content of `file`
+// from line number `first` on. `step_of` returns the step of a line, or empty for a damaged line.
+// Damaged lines are kept, with a warning that names file and line. Only a damaged and unterminated
+// last line is dropped: a process killed while writing leaves it, and checkpoints are written only
+// after the log is on disk.
 std::vector<std::string> resumed_lines(
     const std::string& text, const std::filesystem::path& file, int64_t first,
     const LogPosition& position,

@@ -58,7 +58,7 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
-// The first free name, should a run start twice in one second.
+// Returns the first free name, in case a run starts twice within a second.
 std::filesystem::path free_path(const std::filesystem::path& folder, double time) {
   const auto first =
       folder / fmt::format("events.out.tfevents.{}.{}", static_cast<int64_t>(time), host_name());
@@ -77,7 +77,8 @@ TensorBoardLogger::TensorBoardLogger(const std::filesystem::path& folder,
   file_ = std::make_unique<File>(free_path(folder, time), O_WRONLY | O_CREAT | O_EXCL);
   write_record(event(time, 0, length_delimited(kEventFileVersion, "brain.Event:2")));
   if (!resumed) return;
-  const int64_t dropped = resumed->step + (resumed->rows > 0 ? 1 : 0);  // from there on
+  const int64_t dropped = resumed->step + (resumed->rows > 0 ? 1 : 0);  // rows from this step on
+                                                                        // are dropped
   const std::string start{kSessionStatus, kSessionStart};
   write_record(event(time, dropped, length_delimited(kEventSessionLog, start)));
 }

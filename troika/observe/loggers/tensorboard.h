@@ -1,7 +1,7 @@
-// An event file for TensorBoard: `events.out.tfevents.<time>.<host>` of scalar summaries.
+// An event file for TensorBoard with scalar summaries: `events.out.tfevents.<time>.<host>`.
 //
-// A TFRecord file (u64 length, masked CRC-32C of it, bytes, masked CRC-32C of them) of Event
-// messages of tensorflow/core/util/event.proto, of which only the fields needed are encoded.
+// A TFRecord file (u64 length, its masked CRC-32C, bytes, their masked CRC-32C) of Event messages
+// of tensorflow/core/util/event.proto. Only the fields in use are encoded.
 #pragma once
 
 #include <filesystem>
@@ -15,14 +15,14 @@ namespace troika::observe {
 
 class TensorBoardLogger : public Logger {
  public:
-  // Makes a new file in `folder`, which is created when missing. TensorBoard shows all files of a
-  // folder as one run. With `resumed` the file begins with a SessionLog of status START, at which
-  // TensorBoard drops the later rows of the files before it. Where a row had been logged at the
-  // step of the checkpoint, a later row of that step stays beside its repetition.
+  // Makes a new file in `folder`, and the folder if it is missing. TensorBoard shows all files of a
+  // folder as one run. With `resumed`, the file begins with a SessionLog of status START, at which
+  // TensorBoard drops the later rows of earlier files. If a row was logged at the checkpoint's step
+  // before the checkpoint, later rows of that step appear twice.
   explicit TensorBoardLogger(const std::filesystem::path& folder,
                              std::optional<LogPosition> resumed = {});
 
-  // The format keeps 32 bits of each value.
+  // The format stores values with 32 bits.
   void log(int64_t step, const MetricValues& values) override;
   void flush() override;
 

@@ -14,7 +14,7 @@ namespace troika::observe::report {
 
 namespace {
 
-// The texts of ticks that are `step` apart and at most `largest` from 0.
+// Formats ticks that are `step` apart and at most `largest` in absolute value.
 class TickText {
  public:
   TickText(double step, double largest) : step_(step) {
@@ -73,7 +73,7 @@ std::string grid(const Chart& chart) {
 
 std::string y_texts(const std::vector<Tick>& ticks) {
   std::string html = "<div class=\"y-ticks\">";
-  // Out of sight, they make the column as wide as the widest of them.
+  // Hidden copies make the column as wide as the widest text.
   for (const Tick& tick : ticks) html += "<i>" + escape(tick.text) + "</i>";
   for (const Tick& tick : ticks) {
     html += fmt::format("<span style=\"top:{:.2f}%\">{}</span>", 100 * (1 - tick.at),
@@ -100,7 +100,7 @@ void Range::include(double value) {
 Scale scale_with_margin(const Range& values) {
   const double extent = values.high - values.low;
   const double largest = std::max(std::abs(values.low), std::abs(values.high));
-  // Values that differ by rounding alone are equal.
+  // Values that differ only by rounding count as equal.
   const double margin = extent > 1e-9 * largest ? extent / 20 : largest == 0 ? 1 : largest / 2;
   const double low = values.low - margin;
   return {{values.low >= 0 ? std::max(low, 0.0) : low, values.high + margin}};

@@ -1,5 +1,5 @@
-// A drawing with axes, as HTML and SVG: marks are stretched to the width of the page, texts are
-// not, so that a chart can be read on a phone as on a wide screen.
+// A drawing with axes, as HTML and SVG. Marks are scaled to the page's width but text is not, so a
+// chart is readable on a phone and on a wide screen.
 #pragma once
 
 #include <limits>
@@ -16,31 +16,31 @@ struct Range {
   bool empty() const { return low > high; }
 };
 
-// Where values of a range lie along an axis: 0 at its start, 1 at its end.
+// Maps values of a range to positions along an axis, from 0 to 1.
 struct Scale {
   Range range;
 
   double operator()(double value) const { return (value - range.low) / (range.high - range.low); }
 };
 
-// A scale with a margin of 5 % on both sides. It does not go below 0 for values that do not, and
-// equal values lie in its middle.
+// A scale with a margin of 5 % on both sides. It does not extend below 0 if no value does. Equal
+// values are in its middle.
 Scale scale_with_margin(const Range& values);
 
 struct Tick {
-  double at;  // 0 .. 1 along the axis
+  double at;  // position along the axis, 0 .. 1
   std::string text;
 };
 
-// About `count` round numbers of the scale's range, each a multiple of `unit` if that is positive
-// (Heckbert, "Nice Numbers for Graph Labels", Graphics Gems 1990). Texts have as many digits as
-// tell neighbours apart; from 10,000 on they have a suffix k, M, G or T.
+// Returns about `count` round numbers in the scale's range, multiples of `unit` if that is positive
+// (Heckbert, "Nice Numbers for Graph Labels", Graphics Gems 1990). Texts have the digits needed to
+// tell neighbours apart, and a suffix k, M, G or T from 10,000 on.
 std::vector<Tick> ticks(const Scale& scale, double count, double unit = 0);
 
-// Side of the square that marks are drawn in; y grows downwards.
+// The side of the square in which marks are drawn; y grows downwards.
 inline constexpr double kSide = 1000;
 
-// A name in a legend, with its place in kColours.
+// A name in a legend, with its index in kColours.
 struct LegendEntry {
   std::string name;
   size_t colour;
@@ -49,7 +49,7 @@ struct LegendEntry {
 struct Chart {
   std::string title;
   std::string x_label;
-  std::string y_label;  // empty: the ticks' texts say it all
+  std::string y_label;  // empty if the ticks' texts suffice
   std::vector<Tick> x_ticks;
   std::vector<Tick> y_ticks;
   bool has_y_grid = true;
@@ -58,7 +58,7 @@ struct Chart {
   std::vector<LegendEntry> legend;
 };
 
-// A <figure>.
+// Returns a <figure>.
 std::string draw(const Chart& chart);
 
 }  // namespace troika::observe::report

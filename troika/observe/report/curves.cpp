@@ -15,9 +15,9 @@ namespace troika::observe::report {
 
 namespace {
 
-// More rows than this are thinned out: the whole table is metrics.csv.
+// Tables with more rows are thinned out; the whole table is in metrics.csv.
 constexpr size_t kRows = 200;
-// Metrics of one prefix, from which on they are a family that is folded away.
+// Metrics with a common prefix form a folded family from this number on.
 constexpr int64_t kFamily = 6;
 
 struct Known {
@@ -25,7 +25,8 @@ struct Known {
   const char* title;
   const char* unit;
 };
-// In the order of the page. Other metrics of a stage come after the first two, the rest last.
+// In the page's order. Other metrics of a stage come after the first two; all remaining metrics
+// come last.
 constexpr std::array<Known, 8> kKnown{
     {{"loss", "Loss", "loss"},
      {"accuracy", "Accuracy", "share of samples"},
@@ -35,7 +36,7 @@ constexpr std::array<Known, 8> kKnown{
      {"throughput/tokens_per_second", "Tokens", "tokens/s"},
      {"throughput/flops_per_second", "Floating-point operations", "FLOP/s"},
      {"throughput/mfu", "Model FLOPs utilization (MFU)", "share of the peak"}}};
-constexpr size_t kOfStages = 2;  // their place among the known
+constexpr size_t kOfStages = 2;  // the position of other metrics of stages in kKnown
 
 bool take_prefix(std::string& name, std::string_view prefix) {
   if (!name.starts_with(prefix) || name.size() == prefix.size()) return false;
@@ -44,7 +45,7 @@ bool take_prefix(std::string& name, std::string_view prefix) {
 }
 
 struct Key {
-  std::string name;  // what metrics of one chart have in common
+  std::string name;  // the common part of the names in a chart
   bool is_of_stage;
 };
 
@@ -61,7 +62,7 @@ Key key_of(std::string name) {
   return {name, is_of_stage};
 }
 
-// "gradient_norm" of "gradient_norm/layer1.weight"; empty for what has no prefix.
+// Returns "gradient_norm" for "gradient_norm/layer1.weight"; empty without a prefix.
 std::string prefix_of(const std::string& key) {
   const auto slash = key.find('/');
   return slash == std::string::npos ? "" : key.substr(0, slash);
@@ -95,7 +96,7 @@ std::string numbers_of(const Series& series) {
   return table(series.name + thinned, {"step", series.name}, cells);
 }
 
-// Splits a group into charts where no two curves have the same colour.
+// Splits a group into charts in which no two curves have the same colour.
 std::vector<CurveGroup> readable(const CurveGroup& group) {
   std::vector<CurveGroup> result;
   for (size_t i = 0; i < group.series.size(); ++i) {
@@ -108,7 +109,7 @@ std::vector<CurveGroup> readable(const CurveGroup& group) {
 }  // namespace
 
 std::vector<CurveGroup> curve_groups(const std::vector<Series>& metrics) {
-  std::vector<Key> keys;  // in the order in which they were logged
+  std::vector<Key> keys;  // in logging order
   std::map<std::string, CurveGroup> groups;
   std::map<std::string, int64_t> families;
   for (const Series& series : metrics) {
@@ -140,7 +141,7 @@ std::string curves(const std::vector<Series>& metrics) {
   std::string open;
   std::map<std::string, std::string> families;
   std::map<std::string, int> counts;
-  Range steps;  // the same for all, so that charts can be compared
+  Range steps;  // the same for all charts, so they can be compared
   for (const Series& series : metrics) {
     for (const Point& point : series.points) steps.include(point.x);
   }

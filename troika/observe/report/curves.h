@@ -1,4 +1,4 @@
-// The curves of what a run logged: which metrics share a chart, and where on the page it is.
+// The charts of a run's logged metrics: grouping and order.
 #pragma once
 
 #include <string>
@@ -8,19 +8,20 @@
 
 namespace troika::observe::report {
 
-// Metrics that share a chart, as "train/loss", "train/epoch_loss" and "validation/loss".
+// Metrics that share a chart, such as "train/loss", "train/epoch_loss" and "validation/loss".
 struct CurveGroup {
   std::string title;
-  std::string unit;  // what the y axis is labelled with
+  std::string unit;  // the label of the y axis
   std::vector<Series> series;
-  std::string family;  // not empty: one of many of a family, such as "gradient_norm"
+  std::string family;  // empty, or the family of many charts to which this one belongs, such as
+                       // "gradient_norm"
 };
 
-// Every metric that has a point, in one group; but not `epoch`, which loggers add by themselves.
-// Groups of well-known metrics come first, those of large families last.
+// Puts each metric that has a point into one group, except `epoch`, which loggers add themselves.
+// Groups of well-known metrics come first; those of large families come last.
 std::vector<CurveGroup> curve_groups(const std::vector<Series>& metrics);
 
-// The charts as HTML, with their numbers below them; families are folded away.
+// Returns the charts as HTML, with tables of their numbers. Families are folded.
 std::string curves(const std::vector<Series>& metrics);
 
 }  // namespace troika::observe::report

@@ -9,7 +9,7 @@ namespace troika::observe::report {
 
 namespace {
 
-// So many columns of numbers fit into the width of a phone.
+// The number of numeric columns that fit into the width of a phone.
 constexpr size_t kNarrowColumns = 3;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Parts of the page, as HTML. All texts that they take are escaped.
+// Builds parts of the page as HTML. Escapes all text arguments.
 #pragma once
 
 #include <string>
@@ -9,24 +9,24 @@ namespace troika::observe::report {
 
 using Cells = std::vector<std::string>;
 
-// `text` as it stands in HTML, also within an attribute's quotes.
+// Escapes `text` for HTML, including attribute values in quotes.
 std::string escape(const std::string& text);
 
-// Four digits, or all before the point of longer numbers up to 1e9; a dash for what is not finite.
+// Formats four digits, or all integer digits of numbers up to 1e9; a dash for non-finite values.
 std::string number(double value);
-// `share` is part of 1.
+// Formats a fraction as a percentage; `share` is 1 for 100 %.
 std::string percent(double share);
 
-// With spaces in place of underscores.
+// Replaces underscores by spaces.
 std::string spaced(std::string_view name);
 
 std::string paragraph(const std::string& text);
 // `content` is HTML.
 std::string section(const std::string& title, const std::string& content);
-// A table of numbers. The first cell of a row is its heading. In a narrow window the cells of a row
-// of many stand below each other, each beside the name of its column.
+// A table of numbers. The first cell of a row is its heading. In a narrow window, the cells of a
+// row with many columns are stacked, each beside its column's name.
 std::string table(const std::string& caption, const Cells& header, const std::vector<Cells>& rows);
-// `content`, HTML, which is shown on a click.
+// A section that opens on a click. `content` is HTML.
 std::string folded(const std::string& title, const std::string& content);
 
 }  // namespace troika::observe::report

@@ -19,10 +19,10 @@ namespace troika::observe::report {
 
 namespace {
 
-// Ranks whose lanes are drawn.
+// The number of ranks that are drawn.
 constexpr size_t kLanes = 8;
 
-// Leaves out facts that were not measured.
+// Omits facts that were not measured.
 std::string facts(const RunRecord& run) {
   if (!run.summary) {
     return paragraph(
@@ -223,7 +223,7 @@ std::string options_of(const RunRecord& run, const ChangedOptions& changed_optio
   return section(title, html + "</dl>\n<p>All options are in <code>config.toml</code>.</p>\n");
 }
 
-// A run that is shorter than the interval of its log has the means of epochs alone.
+// A run that is shorter than its logging interval has only the means of epochs.
 std::string why_no_steps(const RunRecord& run) {
   const auto logged = [&](const Series& s) { return s.name == "train/loss" && !s.points.empty(); };
   if (!run.summary || run.summary->steps == 0 || std::ranges::any_of(run.metrics, logged))

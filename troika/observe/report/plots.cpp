@@ -15,7 +15,7 @@ namespace troika::observe::report {
 
 namespace {
 
-constexpr double kTicks = 5;  // about so many on an axis, which fit into the width of a phone
+constexpr double kTicks = 5;  // approximate number on an axis; fits into the width of a phone
 constexpr size_t kDots = 60;
 constexpr size_t kDrawn = 1000;
 
@@ -34,14 +34,14 @@ std::string box(double x, double y, double width, double height, size_t colour,
       colour % kColours.size(), x, y, width, height, escape(tip));
 }
 
-// In the order of parts.
+// In the order of the parts.
 std::vector<LegendEntry> legend_of(const std::vector<std::string>& parts) {
   std::vector<LegendEntry> entries;
   for (const auto& part : parts) entries.push_back({part, entries.size() % kColours.size()});
   return entries;
 }
 
-// The colours of training's steps, its epochs, validation and test; then of names without a stage.
+// Colours of training steps, training epochs, validation and test, and of names without a stage.
 size_t usual_colour(const std::string& name) {
   if (name.starts_with("validation/")) return 2;
   if (name.starts_with("test/")) return 3;
@@ -50,7 +50,7 @@ size_t usual_colour(const std::string& name) {
   return of_epochs ? 5 : 4;
 }
 
-// No two alike, of at most as many series as there are colours.
+// All different if there are at most as many series as colours.
 std::vector<size_t> colours_of(const std::vector<Series>& series) {
   std::array<bool, kColours.size()> taken{};
   std::vector<size_t> result;
@@ -64,8 +64,8 @@ std::vector<size_t> colours_of(const std::vector<Series>& series) {
   return result;
 }
 
-// The first, the least, the greatest and the last of each run of neighbours, so that peaks stay;
-// and of points that are not finite, one between those that are.
+// Keeps the first, minimum, maximum and last point of each run of neighbours, so peaks remain, and
+// one of each sequence of non-finite points.
 std::vector<Point> thinned(const std::vector<Point>& points) {
   if (points.size() <= kDrawn) return points;
   const size_t neighbours = (4 * points.size() + kDrawn - 1) / kDrawn;
@@ -104,7 +104,7 @@ std::string line_of(const std::vector<Point>& points, const Scale& x, const Scal
   return path;
 }
 
-// Where a span of the trainer is drawn: its phase, or nothing for what lies around or in phases.
+// The phase of a trainer's span; empty for spans around or within phases.
 std::optional<size_t> phase_of(const Span& span) {
   for (size_t p = 0; p < kSpanNames.size(); ++p) {
     if (span.name == kSpanNames[p]) return p;
@@ -118,7 +118,7 @@ std::vector<std::string> phase_names() {
   return names;
 }
 
-// A row of `rows` in its part of the height, by name.
+// The names of the rows, each at the middle of its row's part of the height.
 std::vector<Tick> row_ticks(const std::vector<std::string>& rows) {
   std::vector<Tick> result;
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -173,7 +173,7 @@ std::string line_plot(const std::string& title, const std::string& unit, const R
 std::string bar_plot(const std::string& title, const std::string& unit,
                      const std::vector<std::string>& rows, const std::vector<std::string>& parts,
                      const std::vector<std::vector<double>>& values) {
-  constexpr double kBar = 28, kGap = 0.14;  // CSS pixels, and the gap's share of them
+  constexpr double kBar = 28, kGap = 0.14;  // CSS pixels, and the gap as a fraction of a row
   double longest = 0;
   for (size_t r = 0; r < rows.size(); ++r) {
     double sum = 0;

@@ -1,4 +1,4 @@
-// The plots of the page. Colours come from its style sheet: classes c0, c1, ... of kColours.
+// The plots of the page. Colours come from the style sheet: classes c0, c1, ... of kColours.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace troika::observe::report {
 
-// Lines over `steps`, the range of the x axis. Points that are not finite break their line. Up to
-// 60 points of a series are marked by dots; of more than 1000, least and greatest ones stand for
-// their neighbours. A line without dots is paler where there are others. A series has the colour of
-// its stage, in every chart of every run, unless another of the chart has it.
+// A line plot over `steps`, the range of the x axis. Non-finite points interrupt a line. Series of
+// up to 60 points have dots; in series of more than 1000 points, minima and maxima represent their
+// neighbours. A line without dots is paler if the chart has other lines. A series has its stage's
+// colour in all charts of all runs, unless another series of the chart has taken it.
 std::string line_plot(const std::string& title, const std::string& unit, const Range& steps,
                       const std::vector<Series>& series);
 
-// One bar a row, of parts one after another: values[part][row], in `unit`.
+// A bar for each row, with its parts one after another: values[part][row], in `unit`.
 std::string bar_plot(const std::string& title, const std::string& unit,
                      const std::vector<std::string>& rows, const std::vector<std::string>& parts,
                      const std::vector<std::vector<double>>& values);
 
-// Draws one step of the ranks: the phases, and below them the buckets.
+// Draws one step of the ranks: the phases, with the buckets below them.
 std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks);
 
 }  // namespace troika::observe::report

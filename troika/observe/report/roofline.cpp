@@ -21,10 +21,10 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// A phase of all ranks. Times in milliseconds.
+// A phase over all ranks. Times are in milliseconds.
 struct PhaseWork {
   std::string name;
-  double time = 0;  // the mean of the ranks
+  double time = 0;  // the mean over the ranks
   double flops = 0;
   double bytes = 0;
   double bound = 0;
@@ -33,7 +33,7 @@ struct PhaseWork {
   double bytes_per_second() const { return bytes / (time / 1e3); }
 };
 
-// The last is the whole step.
+// The last entry is the whole step.
 std::vector<PhaseWork> phases_of(const RunSummary& summary) {
   std::vector<PhaseWork> phases;
   PhaseWork all{.name = "step"};
@@ -87,7 +87,7 @@ std::vector<Tick> decades(const Scale& scale) {
   return result;
 }
 
-// Both axes are logarithmic: FLOPs for each byte, and GFLOP/s.
+// Both axes are logarithmic: FLOPs per byte, and GFLOP/s.
 std::string plot(const std::vector<PhaseWork>& phases, const Roofline& roof) {
   const double ridge = roof.flops_per_second / roof.bytes_per_second;
   Range intensities, rates;
@@ -100,7 +100,7 @@ std::string plot(const std::vector<PhaseWork>& phases, const Roofline& roof) {
     intensities.include(std::log10(phase.flops / phase.bytes));
     rates.include(std::log10(phase.flops_per_second() / 1e9));
   }
-  // A decade more on each side shows both parts of the roof.
+  // An additional decade on each side shows both parts of the roof.
   const Scale x{{std::floor(intensities.low - 0.5), std::ceil(intensities.high + 0.5)}};
   const Scale y{{std::floor(rates.low - 0.5), std::ceil(rates.high)}};
   const auto place = [&](double intensity, double rate) {
@@ -108,7 +108,7 @@ std::string plot(const std::vector<PhaseWork>& phases, const Roofline& roof) {
     return fmt::format("{:.1f} {:.1f}", kSide * x(std::log10(intensity)),
                        kSide * (1 - y(std::log10(std::max(rate / 1e9, low)))));
   };
-  // Where the slope comes into the drawing, at its left side or from below.
+  // The point where the slope enters the drawing, at its left or lower edge.
   const double left =
       std::max(std::pow(10, x.range.low), std::pow(10, y.range.low) * 1e9 / roof.bytes_per_second);
   std::string marks =

@@ -1,4 +1,4 @@
-// What the machine could do in the time of a step, and what the run did.
+// Compares a step of the run with the bounds of the machine.
 #pragma once
 
 #include <string>
@@ -7,9 +7,8 @@
 
 namespace troika::observe::report {
 
-// The section of the page, as HTML: each phase's share of the step with its floating-point
-// operations and bytes, against the Roofline of the run's summary; what communication was exposed,
-// and which rank is the slowest.
+// The page's section as HTML: each phase's share of the step with its FLOPs and bytes against the
+// Roofline of the run's summary, the exposed communication, and the slowest rank.
 std::string roofline(const RunRecord& run);
 
 }  // namespace troika::observe::report

@@ -50,7 +50,7 @@ RunRecord read_run(const std::filesystem::path& folder) {
                 .metrics = {},
                 .summary = {},
                 .trace = {}};
-  // A path as "runs/run/" has no file name.
+  // A path such as "runs/run/" has no file name.
   if (run.name.empty()) {
     run.name = std::filesystem::absolute(folder).lexically_normal().parent_path().filename();
   }

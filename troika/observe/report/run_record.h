@@ -1,4 +1,4 @@
-// Reads back the files that a run left in its folder.
+// Reads the files in a run's folder.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ struct Point {
   double y;
 };
 
-// One column of metrics.csv over steps: the rows that have a number in it, which may be NaN or
+// A column of metrics.csv over steps: the rows with a number in the column, which may be NaN or
 // infinite.
 struct Series {
   std::string name;
@@ -24,20 +24,20 @@ struct Series {
 };
 
 struct RunRecord {
-  std::string name;    // of its folder
+  std::string name;    // the folder's name
   std::string config;  // the text of config.toml
   std::vector<Series> metrics;
-  std::optional<RunSummary> summary;  // none: the run was killed, or is still going on
-  std::optional<TraceRecord> trace;   // none: it ran without --trace
+  std::optional<RunSummary> summary;  // empty: the run was killed or is still running
+  std::optional<TraceRecord> trace;   // empty: the run had no --trace
 };
 
-// Throws Error(usage) for a folder that is not a run's, and naming file and place of what is
-// damaged; but damaged rows of metrics.csv are left out, as parse_metrics() does.
+// Throws Error(usage) for a folder without a run, and for damaged files, naming file and position;
+// damaged rows of metrics.csv are skipped as in parse_metrics().
 RunRecord read_run(const std::filesystem::path& folder);
 
-// The columns of a text as CsvLogger writes it; `name` is for messages. A damaged row is left out
-// with a warning that names its line, a last line without its end silently: a kill cut it. Throws
-// Error(usage) where the first line has no names of columns.
+// Returns the columns of text written by CsvLogger; `name` is used in messages. Skips a damaged row
+// with a warning that names its line, and silently skips an incomplete last line, which a killed
+// process leaves. Throws Error(usage) if the first line has no column names.
 std::vector<Series> parse_metrics(const std::string& text, const std::string& name);
 
 }  // namespace troika::observe::report

@@ -1,4 +1,4 @@
-// Which ranks the others wait for.
+// Finds the ranks for which the others wait.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +9,30 @@
 
 namespace troika::observe::report {
 
-// A rank is a straggler when its own time a step is this much above the median of all ranks'.
+// A rank is a straggler if its own time per step exceeds the median of all ranks by this fraction.
 inline constexpr double kStragglerShare = 0.10;
 
-// Ranks that average gradients all take the time of the slowest, so a whole step does not tell who
-// that is. A rank's own time does: all phases but exposed_communication, in which it waits.
+// Ranks that average gradients all take the time of the slowest, so the duration of a whole step
+// does not show which rank is slow. A rank's own time does: the sum of all phases except
+// exposed_communication, in which the rank waits.
 struct Straggler {
   int rank = 0;
   double own_milliseconds = 0;
-  double excess = 0;  // over the median, as a share of it
-  std::string phase;  // the one in which it lies furthest above the median of all ranks
+  double excess = 0;  // over the median, as a fraction of it
+  std::string phase;  // the phase with the greatest excess over the median of all ranks
   double phase_excess_milliseconds = 0;
 };
 
-// Each rank's own time in milliseconds, from RunSummary::phase_milliseconds.
+// Returns each rank's own time in milliseconds, from RunSummary::phase_milliseconds.
 std::vector<double> own_times(const std::vector<PhaseTime>& phases);
 
-// Whether the medians of so many steps say anything of a rank: those of a few steps, or of a
-// moment, are those of what else the machine did.
+// Whether the medians of this number of steps and seconds are meaningful for a rank. Medians of
+// fewer steps, or of a short time, mainly show other load of the machine.
 bool tells_of_stragglers(int64_t steps, double seconds);
 inline constexpr int64_t kStragglerSteps = 20;
 inline constexpr double kStragglerSeconds = 5;
 
-// The slowest first.
+// Returns stragglers, slowest first.
 std::vector<Straggler> find_stragglers(const std::vector<PhaseTime>& phases);
 
 }  // namespace troika::observe::report

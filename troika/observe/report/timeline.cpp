@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Names come in events of their own, which may stand behind those that need them.
+// Names have events of their own, which may come after the events that refer to them.
 struct Names {
   std::map<size_t, std::string> ranks;
   std::map<std::pair<size_t, int>, std::string> tracks;
@@ -88,7 +88,9 @@ Overlap overlap(const RankTimeline& rank) {
   for (const auto& [step, passes] : backward) {
     for (const Span& bucket : buckets[step]) {
       result.communication += bucket.end - bucket.start;
-      if (bucket.track != "communication") continue;  // the backward pass stood still
+      if (bucket.track != "communication")
+        continue;  // buckets on other tracks block the backward
+                   // pass
       for (const Span& pass : passes) {
         result.hidden +=
             std::max(0.0, std::min(bucket.end, pass.end) - std::max(bucket.start, pass.start));

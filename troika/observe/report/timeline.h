@@ -1,4 +1,4 @@
-// A trace file of a training run, read back, and what it says of a run's steps.
+// Reads the trace file of a training run and summarizes its steps.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace troika::observe::report {
 
-// Times in microseconds.
+// Times are in microseconds.
 struct Span {
   std::string track;
   std::string name;
@@ -19,28 +19,29 @@ struct Span {
 };
 
 struct RankTimeline {
-  std::string name;  // "rank 0 on host"
+  std::string name;  // for example "rank 0 on host"
   std::vector<Span> spans;
 };
 
 struct TraceRecord {
   std::vector<RankTimeline> ranks;
-  std::vector<double> clock_errors;  // microseconds; one per rank
+  std::vector<double> clock_errors;  // microseconds; one for each rank
 };
 
-// Throws Error(usage) naming the file and what is wrong with it.
+// Throws Error(usage) naming the file and the error in it.
 TraceRecord read_trace(const std::filesystem::path& path);
 
-// Milliseconds that one rank's buckets took a step, and the part of them in which its backward pass
-// went on; means over all steps but the first, in which buckets have another order, if there are
-// others.
+// The milliseconds per step that one rank's buckets took, and the part of them hidden behind the
+// backward pass. Means over all steps except the first, in which buckets have another order (the
+// first counts if it is the only step).
 struct Overlap {
   double communication = 0;
   double hidden = 0;
 };
 Overlap overlap(const RankTimeline& rank);
 
-// The step of median length on rank 0, without the first if there are others; -1 if there is none.
+// Returns the step of median length on rank 0, ignoring the first step if there are others; -1 if
+// there are no steps.
 int64_t typical_step(const TraceRecord& trace);
 
 }  // namespace troika::observe::report
