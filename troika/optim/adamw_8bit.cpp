@@ -8,12 +8,12 @@ namespace troika::optim {
 namespace {
 
 constexpr const char* kLargest = "_largest";
-// Below this a tensor's states are too few to save memory on, and often too important.
+// Smaller tensors have too few states to save memory on, and often important ones.
 constexpr int64_t kLeastElements = 4096;
 static_assert(kAtOnce % kernels::kBlock == 0);
 
-// One moment of all parameters. Blocks do not cross tensors, so that a tensor's codes mean the same
-// in any company.
+// One moment of all parameters. Blocks do not cross tensors, so that a tensor's codes do not depend
+// on its neighbours.
 struct Moment {
   Moment(const std::string& state_name, const FlatParameters& parameters, int64_t blocks,
          int64_t whole_elements)

@@ -1,4 +1,4 @@
-// Steps over tensors of a device, by LibTorch's operators on lists of tensors.
+// Optimizer steps on a device's tensors, by LibTorch's operators on lists of tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,15 +9,15 @@
 
 namespace troika::optim {
 
-// Parameters that are stepped alike, their gradients, and the states of Span::first and
-// Span::second where the method has them; all on one device, gradients and states in the
-// parameters' shapes and orders of dimensions.
+// Parameters with the same hyperparameters and step count, their gradients, and their states
+// Span::first and Span::second if the method has them. All tensors are on one device; gradients and
+// states have the parameters' shapes and strides.
 struct DeviceTensors {
   std::vector<at::Tensor> parameters, gradients, first, second;
 };
 
-// Do what the kernels of these methods do (kernels.h), but for the last bits. All is queued on the
-// device's current stream; the host waits for nothing. Gradients are left as they are.
+// Do the same as the kernels of these methods (kernels.h), up to rounding. Everything is queued on
+// the device's current stream; the host does not block. Gradients are not modified.
 void step_on_device(const DeviceTensors& tensors, const kernels::Sgd& how);
 void step_on_device(const DeviceTensors& tensors, const kernels::Adam& how);
 void step_on_device(const DeviceTensors& tensors, const kernels::Adagrad& how);

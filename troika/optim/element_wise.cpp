@@ -1,4 +1,4 @@
-// Methods that treat every element for itself, whichever tensor it is of.
+// Methods that treat every element separately, independent of its tensor.
 #include <cmath>
 #include <map>
 #include <utility>
@@ -20,13 +20,13 @@ class ElementWise : public FlatOptimizer {
                       options.offload),
         options_(options) {}
 
-  // Called before a step with its parts. All parameters of a part decay alike, and have made as
-  // many steps as parameter Piece::index.
+  // Called before a step with its parts. All parameters of a part have the same weight decay and
+  // the same step count as parameter Piece::index.
   virtual void prepare(const std::vector<Piece>& parts) { static_cast<void>(parts); }
-  // Several threads call it at once. `part` is the number of it in those of prepare(), `index` its
+  // Called by several threads at once. `part` is its number in the parts of prepare(), `index` its
   // Piece::index.
   virtual void update_span(const kernels::Span& span, size_t part, size_t index) = 0;
-  // A step of tensors of a device. All decay alike, and have made as many steps as parameter
+  // Steps tensors on a device. All have the same weight decay and the same step count as parameter
   // `index`.
   virtual void update_tensors(const DeviceTensors& tensors, size_t index) = 0;
 
@@ -88,7 +88,7 @@ class Adam final : public ElementWise {
         decoupled_(decoupled) {}
 
  private:
-  // Powers of the betas take longer than a small part itself, and most parts have the same ones.
+  // Computing powers of the betas takes longer than a small part itself, and most parts share them.
   void prepare(const std::vector<Piece>& parts) override {
     factors_.clear();
     double last_decay = 0;
@@ -114,7 +114,7 @@ class Adam final : public ElementWise {
   }
 
   const bool decoupled_;
-  std::vector<kernels::Adam> factors_;  // of each part of a step
+  std::vector<kernels::Adam> factors_;  // for each part of a step
 };
 
 class Adagrad final : public ElementWise {

@@ -19,7 +19,7 @@ std::string shape_of(const at::Tensor& tensor) {
   return (at::isFloatingType(tensor.scalar_type()) ? "[" : "integers [") + text + "]";
 }
 
-// The part of the state of a whole parameter that belongs to this part of the parameter.
+// Returns the box of the state that belongs to this part of a parameter.
 layout::Box box_of_state(const layout::Box& part, bool is_scalar, int64_t block) {
   if (is_scalar) return layout::Box::range({}, {}, {0, part.count() > 0});
   if (block == 1) return part;
@@ -98,7 +98,7 @@ void FlatOptimizer::zero_grad() {
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters_.list()) {
     const at::Tensor gradient = parameter.tensor.grad();
-    // As an alias: one that a graph was made of (create_graph) must not be written to in place.
+    // Through an alias: a gradient with a graph (create_graph) must not be modified in place.
     if (gradient.defined()) gradient.detach().zero_();
   }
 }

@@ -1,4 +1,4 @@
-// The base of all optimizers: parameters, states, the rate, and how they are saved.
+// The base of all optimizers: parameters, states, learning rate, and saving.
 #pragma once
 
 #include <filesystem>
@@ -18,11 +18,11 @@ namespace troika::optim {
 
 using NamedTensors = state::StateDict;
 
-// Steps over the gradients that its parameters have at that moment; a parameter without one is left
-// out, and its count of steps does not move, as in PyTorch. One pass over the memory of parameters,
-// gradients and states, shared among LibTorch's threads; the bits do not depend on their number nor
-// on the processor. On another device than the CPU, states lie there, and a step is queued on its
-// current stream. Not for use by several threads at a time.
+// Steps parameters by their current gradients. A parameter without a gradient is skipped and its
+// step count does not increase, as in PyTorch. A step passes once over the memory of parameters,
+// gradients and states, on all of LibTorch's threads; the bits depend neither on the number of
+// threads nor on the processor. For parameters on another device than the CPU, states are on that
+// device, and a step is queued on its current stream. Not thread-safe.
 class FlatOptimizer {
  public:
   virtual ~FlatOptimizer() = default;
@@ -30,7 +30,7 @@ class FlatOptimizer {
   FlatOptimizer& operator=(const FlatOptimizer&) = delete;
 
   void step();
-  // Fills the gradients with zeros where they lie; undefined ones stay so.
+  // Fills the gradients with zeros in place; undefined ones stay undefined.
   void zero_grad();
 
   double learning_rate() const { return rate_; }
@@ -38,58 +38,58 @@ class FlatOptimizer {
 
   const FlatParameters& parameters() const { return parameters_; }
 
-  // For parameters that are pieces of larger ones, of which other ranks step the rest: what makes
-  // sums over this rank's pieces, float64 [parameters, n], those over all ranks'. Methods whose
-  // rates follow norms of whole parameters call it inside step(), once, on every rank. Without it
-  // parameters are whole.
+  // For sharded parameters: replaces sums over this rank's pieces, float64 [parameters, n], by the
+  // sums over all ranks' pieces. Methods whose rates depend on norms of whole parameters call it
+  // inside step(), once, on every rank. Not set: parameters are whole.
   using CompleteSums = std::function<void(const at::Tensor& sums)>;
   void complete_sums_by(CompleteSums complete) { complete_ = std::move(complete); }
 
-  // All states as `<parameter>.<state>` under PyTorch's names (exp_avg, exp_avg_sq,
+  // Returns all states as `<parameter>.<state>` under PyTorch's names (exp_avg, exp_avg_sq,
   // momentum_buffer, sum, step), in the shapes of their parameters. They share memory with the
-  // optimizer. They are zero before the first step. Of parameters that are parts of larger ones,
-  // entries have boxes: the same part of the whole parameter's state, in blocks where each number
-  // is of several elements. A state of no dimension (a count of steps) is that of the whole
-  // parameter, and its box is empty on a rank that has no element of it.
+  // optimizer and are zero before the first step. If parameters are pieces of larger ones, each
+  // entry has a box: the corresponding part of the whole parameter's state, counted in blocks if
+  // one number of the state covers several elements. A state without dimensions (a step count)
+  // belongs to the whole parameter; its box is empty on a rank that owns no element of the
+  // parameter.
   NamedTensors state() const;
-  // How many elements of a parameter, one after another, each number of this `<state>` is of.
+  // Returns the number of consecutive elements of a parameter that one number of `<state>` covers.
   virtual int64_t elements_each(std::string_view /*state*/) const { return 1; }
-  // Copies tensors of the same names and shapes in. Throws Error(usage), naming what is missing,
-  // unexpected or of another shape or kind of number, and changes nothing then.
+  // Copies in tensors of the same names and shapes. Throws Error(usage), naming a tensor that is
+  // missing, unexpected or of another shape or type, and then changes nothing.
   void load_state(const NamedTensors& state);
 
  protected:
-  // `flat_states` are names of states of one number per element. `counts` is for methods that need
-  // to know how many steps a parameter has made. Flat states are in memory, or in files in the
-  // folder `offload` if there is one: no more of them than threads work on is in memory then.
+  // `flat_states` are the names of states with one number per element. `counts` is for methods that
+  // use a parameter's step count. Flat states are in memory or, if `offload` is not empty, in files
+  // in that folder; then only the parts that threads work on are in memory.
   FlatOptimizer(FlatParameters parameters, double rate, std::vector<std::string> flat_states,
                 bool counts, const std::filesystem::path& offload = {});
 
-  // Makes the step for these pieces, one per parameter that has a gradient.
+  // Steps these pieces, one per parameter that has a gradient.
   virtual void update(const std::vector<Piece>& pieces) = 0;
-  // The same for parameters that are not on the CPU, with the gradient of each piece: memory that
-  // pieces point to is not the host's. Throws Error(usage) by default.
+  // The same for parameters on another device than the CPU, with the gradient of each piece: the
+  // pieces' pointers are device memory. Throws Error(usage) by default.
   virtual void update_on_device(const std::vector<Piece>& pieces,
                                 const std::vector<at::Tensor>& gradients);
-  // States beyond the flat ones of one parameter, by the state's own name.
+  // Returns a parameter's states besides the flat ones, by state name.
   virtual NamedTensors more_state(size_t /*index*/) const { return {}; }
 
   kernels::Type kernel_type() const;
-  // Steps the parameter has made, this one included.
+  // Returns the parameter's step count, including the current step.
   int64_t steps(size_t index) const { return steps_.data_ptr<int64_t>()[index]; }
   double weight_decay_of(size_t index, double weight_decay) const {
     return parameters_.list()[index].decay ? weight_decay : 0.0;
   }
-  // The pieces numbered `chosen` with their flat states.
+  // Returns the tensors of the pieces numbered `chosen`, with their flat states.
   DeviceTensors device_tensors(const std::vector<Piece>& pieces,
                                const std::vector<at::Tensor>& gradients,
                                const std::vector<size_t>& chosen) const;
-  // A piece with its flat states, the first as Span::first.
+  // Returns a piece with its flat states; the first one is Span::first.
   kernels::Span span(const Piece& piece) const;
   void complete_sums(const at::Tensor& sums) const {
     if (complete_) complete_(sums);
   }
-  // Calls `work(i)` for each of the pieces, on LibTorch's threads.
+  // Calls `work(i)` for each piece, on LibTorch's threads.
   void share(const std::vector<Piece>& pieces, const std::function<void(size_t)>& work) const;
 
  private:
@@ -99,7 +99,7 @@ class FlatOptimizer {
   FlatParameters parameters_;
   double rate_;
   CompleteSums complete_;
-  // The offloaded memory of each flat state; none where states are not offloaded.
+  // The offloaded memory of each flat state; empty without offload.
   std::vector<std::shared_ptr<const MappedFile>> files_;
   NamedTensors flat_;
   bool counts_;

@@ -102,7 +102,7 @@ FlatParameters::Gradients FlatParameters::gradients() const {
   result.pieces.reserve(list_.size());
   for (size_t i = 0; i < list_.size(); ++i) {
     const auto& tensor = list_[i].tensor;
-    // Without Tensor::grad()'s look at whether this is a leaf.
+    // Avoids Tensor::grad(), which also checks whether the tensor is a leaf.
     const at::Tensor& own = tensor.unsafeGetTensorImpl()->grad();
     if (!own.defined() || tensor.numel() == 0) continue;
     require_matching(list_[i], own, device_);

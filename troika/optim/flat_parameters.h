@@ -1,5 +1,4 @@
-// Parameters as an optimizer walks over them: spans of memory, laid out one after the other for the
-// states that belong to them.
+// The parameters of an optimizer as spans of memory, with consecutive offsets into flat states.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,71 +14,70 @@
 namespace troika::optim {
 
 struct Parameter {
-  std::string name;  // "layer1.0.conv1.weight": what its states are saved under
+  std::string name;  // "layer1.0.conv1.weight"; its states are saved under this name
   at::Tensor tensor;
-  // Whether weight decay, and in LARS and LAMB the rate of its own, count for it. Recipes for large
-  // batches leave biases and the weights of normalisations out.
+  // Whether weight decay applies and, in LARS and LAMB, a rate of its own. Recipes for large
+  // batches exclude biases and the weights of normalisations.
   bool decay = true;
-  // Which part of the parameter `tensor` is; none: all of it.
+  // The part of the parameter that `tensor` covers; none: all of it.
   std::optional<layout::Box> box = {};
 };
 
-// `count` consecutive elements of one parameter or, joined, of several.
+// `count` consecutive elements of one parameter or, after join(), of several.
 struct Piece {
-  size_t index = 0;  // of the parameter, of the first where several are joined
+  size_t index = 0;  // of the parameter; after join(), of the first one
   char* parameter = nullptr;
   const char* gradient = nullptr;
-  int64_t offset = 0;  // where the states of its first element lie in a flat state
+  int64_t offset = 0;  // of the first element's state in a flat state
   int64_t count = 0;
 };
 
-// The elements of a flat tensor from `offset` on, in the shape of `like` and in its order of
-// dimensions, if it fills the memory it spans. Shares memory with `flat`.
+// Returns the elements of a flat tensor from `offset` on, in the shape of `like` and, if `like` is
+// dense, with its strides. Shares memory with `flat`.
 at::Tensor part_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like);
 
-// A fixed list of tensors of one type, float32 or float64, on one device. Each must fill the memory
-// it spans, in whatever order of dimensions (channels-last is fine): its elements are visited as
-// they lie.
+// A fixed list of tensors of one type, float32 or float64, on one device. Each must be dense, with
+// any order of dimensions (channels-last is fine); elements are visited in memory order.
 class FlatParameters {
  public:
-  // Throws Error(usage), naming the parameter, for a name or memory that occurs twice, another type
-  // or device, and gaps in memory.
+  // Throws Error(usage), naming the parameter, for a name or memory that occurs twice, a different
+  // type or device, and a tensor that is not dense.
   explicit FlatParameters(std::vector<Parameter> parameters);
 
   const std::vector<Parameter>& list() const { return list_; }
-  int64_t size() const { return offsets_.back(); }  // elements of all
+  int64_t size() const { return offsets_.back(); }  // elements of all parameters
   int64_t offset(size_t index) const { return offsets_[index]; }
   at::ScalarType type() const { return type_; }
   c10::Device device() const { return device_; }
   size_t element_bytes() const { return c10::elementSize(type_); }
 
-  // The part of a flat tensor of size() elements that belongs to a parameter, in its shape and
-  // order of dimensions. It shares memory with `flat`.
+  // Returns a parameter's part of a flat tensor of size() elements, in its shape and with its
+  // strides. Shares memory with `flat`.
   at::Tensor view(const at::Tensor& flat, size_t index) const;
 
   struct Gradients {
     std::vector<Piece> pieces;          // one per parameter that has a gradient, in order
-    std::vector<at::Tensor> reordered;  // keeps copies alive that `pieces` point to
-    std::vector<at::Tensor> on_device;  // one a piece, where the parameters are not on the CPU
+    std::vector<at::Tensor> reordered;  // copies that `pieces` point to
+    std::vector<at::Tensor> on_device;  // one per piece, if parameters are not on the CPU
   };
-  // The gradients as they lie now; one in another order of dimensions than its parameter is copied.
+  // Returns the current gradients; a gradient with other strides than its parameter is copied.
   // Throws Error(usage) for a gradient of another type, shape or layout.
   Gradients gradients() const;
 
  private:
   std::vector<Parameter> list_;
-  std::vector<int64_t> offsets_ = {0};  // of each, and the end
+  std::vector<int64_t> offsets_ = {0};  // of each parameter, and the end
   at::ScalarType type_ = at::ScalarType::Float;
   c10::Device device_ = c10::DeviceType::CPU;
 };
 
-// Joins neighbours whose parameters, gradients and states follow each other in memory, where
-// `alike(one, other)` of their indices holds.
+// Joins neighbours whose parameters, gradients and states are adjacent in memory, if `alike(one,
+// other)` is true for their indices.
 std::vector<Piece> join(const std::vector<Piece>& pieces, size_t element_bytes,
                         const std::function<bool(size_t, size_t)>& alike);
 
-// Cuts into pieces of at most kAtOnce elements, a multiple of every block size in use: what threads
-// share among each other, and what sums are made of, whatever the number of threads.
+// Cuts pieces into pieces of at most kAtOnce elements, a multiple of every block size in use. These
+// are the units of work for threads and of sums, for any number of threads.
 constexpr int64_t kAtOnce = 32768;
 std::vector<Piece> cut(std::vector<Piece> pieces, size_t element_bytes);
 

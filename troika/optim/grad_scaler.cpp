@@ -35,8 +35,8 @@ void require_sensible(const GradScalerOptions& options) {
           static_cast<double>(options.growth_interval), "an integer >= 1");
 }
 
-// Multiplies `count` numbers, and returns whether one was infinite or NaN before: all bits of its
-// exponent are set.
+// Multiplies `count` numbers, and returns whether one of them was infinite or NaN before (all bits
+// of its exponent are set).
 template <typename Number, typename Bits>
 bool scale_span(Number* numbers, int64_t count, Number factor, Bits exponent) {
   Bits most = 0;
@@ -47,7 +47,7 @@ bool scale_span(Number* numbers, int64_t count, Number factor, Bits exponent) {
   return most == exponent;
 }
 
-// The same for a gradient in host memory, in one pass over it.
+// The same for a gradient in host memory, in one pass over the memory.
 bool scale_checked(const at::Tensor& gradient, float factor) {
   const auto type = gradient.scalar_type();
   if (!gradient.is_non_overlapping_and_dense() || (type != at::kFloat && type != at::kDouble)) {
@@ -67,12 +67,12 @@ bool scale_checked(const at::Tensor& gradient, float factor) {
       scale(static_cast<float*>(gradient.data_ptr()), uint32_t{0xff} << 23);
     }
   });
-  // As writing in place does, for graphs that hold the gradient.
+  // Marks the in-place write, for graphs that saved the gradient.
   gradient.unsafeGetTensorImpl()->bump_version();
   return overflowed;
 }
 
-// The same for gradients on a device, which the host waits for once.
+// The same for gradients on a device; the host waits for the device once.
 bool scale_checked(const std::vector<at::Tensor>& gradients, float factor) {
   const auto options = gradients.front().options().dtype(at::kFloat).requires_grad(false);
   at::Tensor overflowed = at::zeros({1}, options);
@@ -158,7 +158,7 @@ void GradScaler::update() {
   const bool overflowed = std::any_of(progress_.begin(), progress_.end(),
                                       [](const auto& entry) { return entry.second.overflowed; });
   progress_.clear();
-  // As at::_amp_update_scale_ computes: products in float64, the scale itself in float32.
+  // Computes as at::_amp_update_scale_: products in float64, the scale in float32.
   if (overflowed) {
     scale_ = static_cast<float>(scale_ * options_.backoff_factor);
     growth_tracker_ = 0;

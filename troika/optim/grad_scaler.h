@@ -1,4 +1,4 @@
-// Loss scaling for gradients in float16, of which those under 6e-8 would be lost.
+// Loss scaling for float16 gradients, which cannot represent values below 6e-8.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +13,14 @@ namespace troika::optim {
 
 struct GradScalerOptions {
   double initial_scale = 65536;
-  double growth_factor = 2;  // of the scale, after growth_interval steps without overflow
+  double growth_factor = 2;  // applied after growth_interval steps without overflow
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
-  // If not, losses and gradients stay as they are, and no step is skipped.
+  // If false, losses and gradients are unchanged, and no step is skipped.
   bool enabled = true;
 };
 
-// PyTorch's torch.cuda.amp.GradScaler, number for number (Micikevicius et al. 2018, arXiv
+// PyTorch's torch.cuda.amp.GradScaler, with the same results (Micikevicius et al. 2018, arXiv
 // 1710.03740, section 3.2):
 //
 //   scaler.scale(loss).backward();
@@ -28,36 +28,37 @@ struct GradScalerOptions {
 //   scaler.step(optimizer);     // not where a gradient has overflowed
 //   scaler.update();
 //
-// With accumulation, scale each loss and do the rest once. With several optimizers, step each and
-// update once: one overflow skips the optimizer it is of alone, and lowers the scale of all.
+// With gradient accumulation, scale each loss and do the rest once. With several optimizers, step
+// each and update once: an overflow skips only its own optimizer, and lowers the common scale.
 class GradScaler {
  public:
-  // Whether a gradient overflowed on any rank, of whether one did here. To be given where ranks
-  // hold different gradients (sharded ones); after an all-reduce, all see an overflow anyhow.
+  // Returns whether a gradient overflowed on any rank. Required if ranks hold different gradients
+  // (sharded ones); after an all-reduce, all ranks see the same overflow.
   using Agree = std::function<bool(bool found_here)>;
 
-  // Throws Error(usage) for factors that would not grow or back off, and an interval under 1.
+  // Throws Error(usage) for factors that do not grow or back off, and for an interval under 1.
   explicit GradScaler(const GradScalerOptions& options = {}, Agree agree = {});
 
-  // The loss times the scale; float16 becomes float32, as in PyTorch.
+  // Returns the loss times the scale; float16 becomes float32, as in PyTorch.
   at::Tensor scale(const at::Tensor& loss) const;
-  // Divides the optimizer's gradients by the scale, in place. At most once a step, and before
-  // step(): Error(usage) otherwise.
+  // Divides the optimizer's gradients by the scale, in place. Throws Error(usage) if called twice
+  // in a step or after step().
   void unscale(FlatOptimizer& optimizer);
-  // Unscales unless that is done, then steps unless a gradient is infinite or NaN: parameters and
-  // states stay to the bit then. Whether it stepped; a schedule should not move on if not. Throws
-  // Error(usage) when called twice before update(), or without any gradient.
+  // Unscales unless unscale() was called; then steps, unless a gradient is infinite or NaN: then
+  // parameters and states stay bitwise unchanged. Returns whether it stepped; a schedule should not
+  // advance otherwise. Throws Error(usage) when called twice before update(), or without any
+  // gradient.
   bool step(FlatOptimizer& optimizer);
-  // The scale for the next step. Throws Error(usage) unless an optimizer was unscaled since the
-  // last update().
+  // Computes the scale for the next step. Throws Error(usage) unless an optimizer was unscaled
+  // since the last update().
   void update();
 
   float scale() const { return scale_; }
 
-  // PyTorch's state_dict: scale, growth_factor, backoff_factor, growth_interval, _growth_tracker,
-  // as float64 scalars; empty when not enabled.
+  // Returns PyTorch's state_dict: scale, growth_factor, backoff_factor, growth_interval,
+  // _growth_tracker, as float64 scalars; empty if not enabled.
   NamedTensors state() const;
-  // Throws Error(usage) for other names, and changes nothing then.
+  // Throws Error(usage) for other names, and then changes nothing.
   void load_state(const NamedTensors& state);
 
  private:

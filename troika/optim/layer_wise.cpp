@@ -1,4 +1,4 @@
-// Methods in which every tensor has a rate of its own, from norms over the tensor.
+// Methods in which every tensor has its own rate, computed from norms over the tensor.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -18,9 +18,10 @@ class LayerWise : public FlatOptimizer {
                       options.offload),
         options_(options) {}
 
-  // Updates what comes before the norms; sums of squares of the parameter and what it is held to.
+  // Updates the states that the norms need. Returns sums of squares of the parameter and of the
+  // gradient (LARS) or direction (LAMB).
   virtual kernels::Squares prepare(const kernels::Span& span, size_t index) = 0;
-  // The factor on the rate, from both norms (> 0).
+  // Returns the factor on the rate, from both norms (> 0).
   virtual double ratio(double parameter, double other) const = 0;
   virtual void apply(const kernels::Span& span, size_t index, double rate) = 0;
 
@@ -46,7 +47,8 @@ class LayerWise : public FlatOptimizer {
     });
   }
 
-  // From sums of squares. A tensor of zeros, or without a way to go, has the plain rate.
+  // Computes the rate from sums of squares. A tensor of zeros, or with a zero direction, has the
+  // plain rate.
   double rate_of(size_t index, double parameter, double other) const {
     const bool adapts = parameters().list()[index].decay && parameter > 0 && other > 0;
     if (!adapts) return learning_rate();

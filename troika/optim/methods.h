@@ -1,4 +1,4 @@
-// The methods behind make_optimizer().
+// The implementations behind make_optimizer().
 #pragma once
 
 #include <memory>
@@ -21,7 +21,8 @@ std::unique_ptr<FlatOptimizer> make_lamb(FlatParameters parameters,
 std::unique_ptr<FlatOptimizer> make_adamw_8bit(FlatParameters parameters,
                                                const OptimizerOptions& options);
 
-// One step of Adam at step `steps` (from 1); decoupled is AdamW's weight decay.
+// Returns the factors of Adam's step number `steps` (from 1); `decoupled` selects AdamW's weight
+// decay.
 kernels::Adam adam_factors(const OptimizerOptions& options, double rate, double weight_decay,
                            int64_t steps, bool decoupled);
 

@@ -1,4 +1,4 @@
-// The options of a run for its optimizer and its learning rate.
+// Options of a run for its optimizer and its learning rate.
 #pragma once
 
 #include "troika/base/config.h"
@@ -7,8 +7,8 @@
 
 namespace troika::optim {
 
-// Each binds the options to their keys, which are in section [optim] but for add_offload():
-// `offload.optimizer`. They must outlive the table.
+// Binds the options to their keys: those in section [optim], and `offload.optimizer` for
+// add_offload(). The options must outlive the table.
 void add_options(config::Table& table, OptimizerOptions& options);
 void add_options(config::Table& table, ScheduleOptions& options);
 void add_offload(config::Table& table, OptimizerOptions& options);

@@ -12,7 +12,7 @@ namespace troika::optim {
 ReduceOnPlateau::ReduceOnPlateau(const ScheduleOptions& options) : options_(options) {}
 
 void ReduceOnPlateau::judge(double value) {
-  // For a negative best, too, progress is what lies below it.
+  // Also for a negative best value, lower is better.
   const double border = best_ - options_.threshold * std::abs(best_);
   if (std::isinf(best_) ? value < best_ : value < border) {
     best_ = value;

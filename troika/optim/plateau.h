@@ -1,4 +1,4 @@
-// A learning rate that falls when training no longer helps.
+// A learning rate that drops when a metric stops improving.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,18 +10,18 @@
 
 namespace troika::optim {
 
-// Multiplies the rate by gamma once a value that should fall (a validation loss) has not been lower
-// than its best by `threshold` of it for more than `patience` judgements in a row; down to
-// final_factor. PyTorch's ReduceLROnPlateau with mode `min` and a relative threshold. Given the
-// same values, all ranks come to the same factor.
+// Multiplies the factor by gamma, down to final_factor, once a value that should fall (a validation
+// loss) has not improved on its best by the relative `threshold` for more than `patience`
+// evaluations in a row. PyTorch's ReduceLROnPlateau with mode `min` and a relative threshold. With
+// the same values, all ranks get the same factor.
 class ReduceOnPlateau {
  public:
   explicit ReduceOnPlateau(const ScheduleOptions& options);
 
-  void judge(double value);  // NaN is never progress
+  void judge(double value);  // NaN is never an improvement
   double factor() const { return factor_; }
 
-  // [3], float64: best value, judgements without progress, factor.
+  // [3], float64: best value, evaluations without improvement, factor.
   at::Tensor state() const;
   void load_state(const at::Tensor& state);
 

@@ -11,7 +11,7 @@ namespace troika::optim {
 
 namespace {
 
-// Half a cosine from `from` at progress 0 to `to` at 1.
+// Returns half a cosine from `from` at progress 0 to `to` at progress 1.
 double cosine(double from, double to, double progress) {
   const double half = 0.5 * (1.0 + std::cos(std::numbers::pi * std::clamp(progress, 0.0, 1.0)));
   return to + (from - to) * half;
@@ -65,7 +65,7 @@ double one_cycle(const ScheduleOptions& options, double step, double steps) {
   return cosine(1.0, options.final_factor, (step - top) / std::max(1.0, steps - 1 - top));
 }
 
-// Without warm-up and scaling.
+// Returns the factor without warm-up and scaling.
 double course(const ScheduleOptions& options, int64_t step, const RunLength& run) {
   const auto now = static_cast<double>(step), steps = static_cast<double>(run.steps);
   const auto rising = static_cast<double>(options.warmup_steps);

@@ -1,4 +1,4 @@
-// The 8-bit codes of kernels.h: moments from codes and back. Included where kernels are compiled.
+// Encoding and decoding of the 8-bit moments of kernels.h. Included where kernels are compiled.
 #pragma once
 
 #include "troika/optim/kernels/kernels.h"
@@ -7,12 +7,12 @@ namespace troika::optim::kernels {
 
 namespace {
 
-// Floats as positions on the grid of 8 levels an octave: their upper 12 bits, with 20 below.
+// Positions on the grid of 8 levels per octave: the upper 12 bits of a float; 20 bits are below.
 constexpr int kShift = 20;
 constexpr int kBelow = (1 << kShift) - 1;
 constexpr int kInfinity = 0x7f800000;
 constexpr int kMagnitude = 0x7fffffff;
-constexpr int kTopSecond = 255, kTopFirst = 127;  // codes of the block's largest
+constexpr int kTopSecond = 255, kTopFirst = 127;  // codes of the block's largest level
 
 float float_of(int bits) {
   return __builtin_bit_cast(float, bits);
@@ -21,8 +21,8 @@ int bits_of(float x) {
   return __builtin_bit_cast(int, x);
 }
 
-// Where in (0, 1), times 2^32, each element of a block begins its sequence of random numbers. The
-// golden ratio leads from step to step.
+// The start of each element's random sequence, as a fraction of 2^32. Each step advances the
+// sequence by the golden ratio.
 constexpr unsigned kGoldenRatio = 0x9e3779b9u;
 struct Phases {
   constexpr Phases() {
@@ -31,7 +31,7 @@ struct Phases {
       second[i] = mixed(2 * i + 2);
     }
   }
-  // The finaliser of MurmurHash3.
+  // MurmurHash3's finaliser.
   static constexpr unsigned mixed(unsigned x) {
     x = (x ^ (x >> 16)) * 0x85ebca6bu;
     x = (x ^ (x >> 13)) * 0xc2b2ae35u;
@@ -41,7 +41,7 @@ struct Phases {
 };
 constexpr Phases kPhases;
 
-// Whether a block's level is one that moments can be decoded with.
+// Whether moments can be decoded with this level of a block.
 bool is_level(float largest) {
   return largest >= 0 && bits_of(largest) < kInfinity;
 }
@@ -67,12 +67,12 @@ void decode_second(const unsigned char* codes, float largest, size_t count, T* x
   }
 }
 
-constexpr short kTopPosition = (kInfinity >> kShift) - 1;  // of the largest finite level
+constexpr short kTopPosition = (kInfinity >> kShift) - 1;  // position of the largest finite level
 
-// The magnitudes of a block as positions on the grid. They take 12 bits: loops over them hold twice
-// as many in a register as loops over floats.
+// The magnitudes of a block as positions on the grid. Positions take 12 bits, so a vector register
+// holds twice as many of them as floats.
 struct Positions {
-  // `phases` and `step` make the random numbers.
+  // `phases` and `step` determine the random numbers.
   template <typename T>
   Positions(const T* x, size_t count, const unsigned* phases, unsigned step) {
     short most = 0, least = kTopPosition;
@@ -92,13 +92,13 @@ struct Positions {
     bottom = least;
   }
 
-  short rounded[kBlock];  // up or down at random, with the mean kept
-  short above[kBlock];    // up: 0 for a magnitude of 0 only
-  short top;              // the greatest of `above`
-  short bottom;           // the least of `above` but 0, at most kTopPosition
+  short rounded[kBlock];  // up or down at random, unbiased
+  short above[kBlock];    // rounded up: 0 only for a magnitude of 0
+  short top;              // the maximum of `above`
+  short bottom;           // the minimum of the nonzero `above`, at most kTopPosition
 };
 
-// Whether the block has an infinite number, or one that is not a number.
+// Whether the block has an infinite number or a NaN.
 template <typename T>
 bool is_beyond(const T* x, size_t count) {
   int most = 0;
@@ -109,8 +109,8 @@ bool is_beyond(const T* x, size_t count) {
   return most >= kInfinity;
 }
 
-// Sets `is_kept` to -1 or 0 at random: a magnitude below `level` is kept, and becomes `level`, with
-// the probability that keeps the mean.
+// Sets `is_kept` to -1 or 0 at random. A magnitude below `level` is kept, and then becomes `level`,
+// with a probability that makes the rounding unbiased.
 template <typename T>
 void draw_small(const T* x, size_t count, unsigned step, float level, short* is_kept) {
 #pragma GCC ivdep
@@ -129,7 +129,7 @@ void encode_first(const T* x, size_t count, unsigned step, unsigned char* codes,
   const bool is_bad = positions.top > kTopPosition && is_beyond(x, count);
   const short top = positions.top < kTopPosition ? positions.top : kTopPosition;
   *largest = is_bad ? __builtin_nanf("") : float_of(top << kShift);
-  // Codes are positions less `below`; `least` is the position of the least level that has one.
+  // Codes are positions minus `below`; `least` is the position of the lowest level with a code.
   const short below = top - kTopFirst, least = below > 0 ? below + 1 : 1;
   short is_kept[kBlock] = {};
   if (positions.bottom <= least) draw_small(x, count, step, float_of(least << kShift), is_kept);
@@ -146,7 +146,7 @@ void encode_first(const T* x, size_t count, unsigned step, unsigned char* codes,
 template <typename T>
 void encode_second(const T* x, size_t count, unsigned step, unsigned char* codes, float* largest) {
   const Positions positions(x, count, kPhases.second, step);
-  // Infinity is position kTopPosition + 1, and what is not a number is beyond it.
+  // Infinity has the position kTopPosition + 1, and NaNs have larger ones.
   const bool is_number = positions.top <= kTopPosition + 1;
   const int top = positions.top < kTopPosition ? positions.top : kTopPosition;
   *largest = is_number ? float_of(top << kShift) : __builtin_nanf("");

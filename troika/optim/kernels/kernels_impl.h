@@ -106,7 +106,7 @@ void adagrad_of(const Span& span, const Adagrad& how) {
   }
 }
 
-// Adds squares up in a fixed number of lanes, so that the sum is that of every vector width.
+// Sums squares in a fixed number of lanes, so that the sum is the same for every vector width.
 template <typename T>
 class SquareSum {
  public:
