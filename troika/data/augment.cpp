@@ -32,8 +32,8 @@ Normalisation::Normalisation(const std::vector<double>& mean,
 void write_image(const ImageShape& shape, const Placement& placement,
                  const Normalisation& normalisation, const uint8_t* pixels, float* output) {
   const auto [channels, height, width] = shape;
-  // Columns [first, last) of the crop lie inside the image. Mirroring only turns the writing
-  // around, so reading stays contiguous and each loop is one the compiler can vectorise.
+  // Columns [first, last) of the crop lie inside the image. Mirroring only reverses the writes, so
+  // reads stay contiguous and the compiler can vectorise each loop.
   const int64_t first = std::clamp<int64_t>(-placement.dx, 0, width);
   const int64_t last = std::clamp<int64_t>(width - placement.dx, first, width);
   const int64_t inside = last - first;

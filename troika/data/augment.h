@@ -1,4 +1,5 @@
-// From stored bytes to a network's input in one pass: random crop, mirror and normalisation fused.
+// Conversion of stored bytes to a network's input in one pass: random crop, mirror and
+// normalisation.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 
 namespace troika::data {
 
-// Bytes of one image are [channels, height, width].
+// An image's bytes are [channels, height, width].
 struct ImageShape {
   int64_t channels = 0;
   int64_t height = 0;
@@ -17,15 +18,16 @@ struct ImageShape {
   bool operator==(const ImageShape&) const = default;
 };
 
-// Augmentation of a training image: pad by `crop_padding` black pixels on each side and crop
-// back to size at random, and mirror left to right half of the time (the augmentation of He et al.
+// Augmentation of a training image: pads by `crop_padding` black pixels on each side, crops back to
+// size at random, and mirrors left to right with probability 1/2 (the augmentation of He et al.
 // 2015, section 4.2, for CIFAR).
 struct Augmentation {
   int64_t crop_padding = 0;
   bool mirror = false;
 };
 
-// One draw of it: output pixel (y, x) shows input pixel (y + dy, x + dx), then mirrored.
+// A random draw of an augmentation: output pixel (y, x) shows input pixel (y + dy, x + dx); then
+// the image is mirrored.
 struct Placement {
   int64_t dy = 0;
   int64_t dx = 0;
@@ -36,15 +38,15 @@ Placement draw_placement(const Augmentation& augmentation, uint64_t seed);
 
 // Per channel: output = byte * scale + offset.
 struct Normalisation {
-  // From mean and standard deviation of pixels in 0 .. 1, a pair for each channel.
+  // `mean` and `deviation` are those of pixels in 0 .. 1, one value per channel.
   Normalisation(const std::vector<double>& mean, const std::vector<double>& deviation);
 
   std::vector<float> scale;
   std::vector<float> offset;
 };
 
-// Writes shape.bytes() floats to `output`. Pixels from outside the image are black before
-// normalisation, as in torchvision's RandomCrop.
+// Writes shape.bytes() floats to `output`. Pixels outside the image are black before normalisation,
+// as in torchvision's RandomCrop.
 void write_image(const ImageShape& shape, const Placement& placement,
                  const Normalisation& normalisation, const uint8_t* pixels, float* output);
 

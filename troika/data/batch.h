@@ -1,4 +1,4 @@
-// The samples that a step takes.
+// A batch of samples.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,34 +12,35 @@
 
 namespace troika::data {
 
-// Tensors of the same samples, on the CPU as a data set gives them. Each may be undefined.
+// Tensors of the same samples, on the CPU when a data set returns them. Each may be undefined.
 // Images: inputs float32 [n, channels, height, width], normalised; targets int64 [n].
 // Text: inputs int64 [n, context]; targets int64 [n, context], each the byte after its input.
 struct Batch {
   at::Tensor inputs;
   at::Tensor targets;
-  // Any others by name: a second input, a mask, weights of samples. Usually stacked along dim 0
-  // like the two above; only strategy dp, which cuts batches along dim 0, requires that.
+  // Other tensors by name: a second input, a mask, weights of samples. Usually stacked along dim 0
+  // like inputs and targets; only strategy dp, which splits batches along dim 0, requires that.
   std::map<std::string, at::Tensor, std::less<>> named = {};
-  // The numbers of the samples in their data set, in the order of rows; empty where they are not
-  // told. A Loader tells them. Masks of dropout follow from them (nn/dropout.h).
+  // The indices of the samples in their data set, in the order of rows; empty if unknown. A Loader
+  // sets them. Masks of dropout depend on them (nn/dropout.h).
   std::vector<int64_t> samples = {};
 
-  // Number of samples: rows of the targets, else of the inputs, else of the first named tensor that
-  // is defined; 0 where nothing is.
+  // Returns the number of samples: the rows of the targets, or else of the inputs, or else of the
+  // first defined named tensor; 0 if no tensor is defined.
   int64_t size() const;
 
-  // The tensor of this name, which may also be "inputs" or "targets". Throws Error(usage), with the
-  // names there are, unless there is one that is defined.
+  // Returns the tensor of this name, which may also be "inputs" or "targets". Throws Error(usage),
+  // listing the defined names, if it is not defined.
   const at::Tensor& operator[](std::string_view name) const;
 
-  // All that are defined with their names: inputs, targets, and the named ones by name.
+  // Returns all defined tensors with their names: inputs, targets, and the named ones in order of
+  // names.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 };
 
-// Cuts every tensor into `parts` along dim 0, as at::Tensor::tensor_split does: where n is no
-// multiple of `parts`, the first shares have one sample more, and shares may be empty. Throws
-// Error(usage) naming a tensor that has not as many rows as the batch has samples.
+// Splits every tensor into `parts` along dim 0, as at::Tensor::tensor_split does: if n is not a
+// multiple of `parts`, the first parts have one sample more, and parts may be empty. Throws
+// Error(usage) naming a tensor whose number of rows is not the number of samples.
 std::vector<Batch> split(const Batch& batch, int64_t parts);
 
 }  // namespace troika::data

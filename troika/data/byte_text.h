@@ -1,4 +1,4 @@
-// Text for language models: every byte is a token, so any file will do and no vocabulary is needed.
+// Text for language models: every byte is a token, so any file works without a vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 namespace troika::data {
 
 struct ByteTextOptions {
-  int64_t context = 128;             // bytes a sample predicts; >= 1
-  double validation_fraction = 0.1;  // the last part of the text; 0 <= fraction < 1
-  int64_t limit = 0;                 // at most this many windows, the first ones; 0: all
-  bool shift_each_epoch = true;      // of the training split, see below
+  int64_t context = 128;             // bytes that a sample predicts; >= 1
+  double validation_fraction = 0.1;  // taken from the end of the text; 0 <= fraction < 1
+  int64_t limit = 0;                 // maximum number of windows, the first ones; 0: all
+  bool shift_each_epoch = true;      // training split only, see below
 };
 
 // Sample i predicts bytes i * context + 1 .. (i + 1) * context of its split from the bytes before
-// each: windows lie end to end and an epoch is one pass over the text. So that windows do not break
-// at the same places for ever, all of them start later by a number of bytes below `context`, drawn
-// from the augmentation seed. That leaves up to two windows of the training text out of an epoch,
-// and of the validation text only what does not fill a window.
+// them. Windows are adjacent, and an epoch is one pass over the text. With shift_each_epoch all
+// windows start later by a number of bytes below `context`, drawn from the augmentation seed, so
+// that window boundaries differ between epochs. So an epoch leaves out up to two windows of the
+// training text; validation leaves out only the bytes that do not fill a window.
 class ByteText final : public Dataset {
  public:
-  // The files one after the other. They are mapped, not read into memory, and must not become
-  // shorter meanwhile. Throws Error(usage) for a file it cannot map, an option out of range and a
+  // Concatenates the files. They are mapped, not read into memory, and must not become shorter
+  // meanwhile. Throws Error(usage) for a file that cannot be mapped, an option out of range and a
   // text too short for one window.
   ByteText(const std::vector<std::filesystem::path>& files, Split split,
            const ByteTextOptions& options);
@@ -37,12 +37,12 @@ class ByteText final : public Dataset {
   std::vector<int64_t> input_shape() const override { return {context_}; }
 
  private:
-  // Copies `count` bytes of all files' text from `offset` on.
+  // Copies `count` bytes of the concatenated text from `offset` on.
   void copy(int64_t offset, int64_t count, uint8_t* into) const;
 
   std::vector<FileView> files_;
-  std::vector<int64_t> ends_;  // of each file in the text of all
-  int64_t first_ = 0;          // byte of this split in the text of all
+  std::vector<int64_t> ends_;  // of each file in the concatenated text
+  int64_t first_ = 0;          // first byte of this split in the concatenated text
   int64_t context_;
   bool shift_;
   int64_t windows_ = 0;

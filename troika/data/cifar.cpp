@@ -13,7 +13,7 @@ namespace {
 constexpr ImageShape kShape{.channels = 3, .height = 32, .width = 32};
 constexpr int kTrainingFiles = 5;
 
-// How a record is laid out: the label wanted is the last of the label bytes in both sets.
+// Layout of a record. In both data sets, the label used is the last of the label bytes.
 struct Layout {
   int64_t label_bytes;
   int64_t classes;

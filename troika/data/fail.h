@@ -1,4 +1,4 @@
-// The error of a data set that cannot be read or made as asked.
+// Errors of data sets that cannot be read or made.
 #pragma once
 
 #include <string>

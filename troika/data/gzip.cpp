@@ -23,7 +23,7 @@ class Inflater {
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
 
-  // Appends all that can be decompressed; Z_STREAM_END when that is everything.
+  // Appends all that can be decompressed. Returns Z_STREAM_END if the stream was complete.
   int run(std::string* output) {
     std::string block(1 << 18, '\0');
     int status = Z_OK;

@@ -1,4 +1,4 @@
-// Whole files, compressed by gzip or not.
+// Reading of whole files that may be compressed by gzip.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,8 @@
 
 namespace troika::data {
 
-// The content, decompressed when the file starts as a gzip file does. Throws Error(usage) naming
-// the file when it cannot be read or its compressed data is truncated or corrupt.
+// Returns the content, decompressed if the file starts like a gzip file. Throws Error(usage) naming
+// the file if it cannot be read or its compressed data is truncated or corrupt.
 std::string read_maybe_gzip(const std::filesystem::path& path);
 
 }  // namespace troika::data

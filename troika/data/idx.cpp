@@ -13,10 +13,11 @@ namespace troika::data {
 
 namespace {
 
-// The third byte of the magic number is the type (8: unsigned byte), the fourth counts the sizes.
+// The third byte of the magic number is the type (8: unsigned byte), the fourth is the number of
+// sizes.
 constexpr uint32_t kImagesMagic = 0x00000803;
 constexpr uint32_t kLabelsMagic = 0x00000801;
-// Keeps the product of the sizes of a corrupt header within 64 bits.
+// Limits the product of the sizes in a corrupt header to 64 bits.
 constexpr int64_t kLargestSide = 1 << 14;
 
 struct IdxFile {

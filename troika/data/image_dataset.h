@@ -1,4 +1,4 @@
-// Labelled images held in memory as bytes, whatever they were read from.
+// Labelled images held in memory as bytes.
 #pragma once
 
 #include "troika/data/augment.h"

@@ -11,7 +11,8 @@ namespace troika::data {
 
 namespace {
 
-// In hand-overs. So many that data which is read from a disk now and then stays with the workers.
+// In units of hand_over. Large enough that a data set with occasional disk reads stays with the
+// workers.
 constexpr double kEnough = 64;
 
 }  // namespace
@@ -68,7 +69,8 @@ Loader::Outcome Loader::load(size_t batch) const {
 void Loader::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (true) {
-    // While loads are quick, what is next is the caller's, who would else meet a worker at each.
+    // While loads are quick, the caller loads the next batch; otherwise it would wait for a worker
+    // for each batch.
     room_.wait(lock, stop, [&] {
       return started_ == batches_.size() || (!is_quick() && started_ < taken_ + slots_.size());
     });

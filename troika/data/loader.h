@@ -1,4 +1,4 @@
-// Batches loaded ahead by worker threads, handed out in order.
+// Batches loaded ahead by worker threads, returned in order.
 #pragma once
 
 #include <condition_variable>
@@ -14,17 +14,17 @@
 namespace troika::data {
 
 struct LoaderOptions {
-  int workers = 1;   // threads; 0: next() itself loads. Results do not depend on it.
-  int prefetch = 4;  // batches that may be loaded or loading ahead of next(); >= 1
-  // How long next() waits for a worker, where data may be on a file system that hangs.
+  int workers = 1;   // threads; 0: next() loads. Results do not depend on it.
+  int prefetch = 4;  // batches loaded or being loaded ahead of next(); >= 1
+  // How long next() waits for a worker; data may be on a file system that hangs.
   Milliseconds patience = std::chrono::minutes(5);
-  // Waking a worker takes about this long. While the latest loads took less on the whole, workers
-  // begin none, and next() itself loads, without `patience` then.
+  // The approximate time to wake a worker. While recent loads took less than this on average,
+  // workers start no loads; next() loads by itself, without the limit `patience`.
   std::chrono::nanoseconds hand_over = std::chrono::microseconds(20);
 };
 
-// One pass over a list of batches. next() is for one thread. The destructor may run at any moment;
-// it waits for the batches being loaded at that moment and for nothing else.
+// Iterates once over a list of batches. next() must be called from one thread. The destructor may
+// run at any time; it waits only for the batches being loaded at that time.
 class Loader {
  public:
   // `dataset` must outlive the loader.
@@ -33,12 +33,12 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next batch, or nothing after the last. What Dataset::load threw for this batch is thrown
-  // here, after which the batch counts as handed out; Error(timeout) when patience ran out, after
-  // which the same batch may be waited for again.
+  // Returns the next batch, or nothing after the last. Rethrows the error of Dataset::load for this
+  // batch; the batch then counts as returned. Throws Error(timeout) if `patience` ran out; the next
+  // call waits for the same batch again.
   std::optional<Batch> next();
 
-  // Batches in all, handed out or not.
+  // Returns the total number of batches, returned or not.
   int64_t size() const { return static_cast<int64_t>(batches_.size()); }
 
  private:
@@ -56,13 +56,13 @@ class Loader {
   const LoaderOptions options_;
 
   std::mutex mutex_;
-  std::condition_variable_any room_;   // there is room to load another batch, or stop
+  std::condition_variable_any room_;   // another batch may be loaded, or the loader stops
   std::condition_variable_any ready_;  // a batch has been loaded
   size_t started_ = 0;                 // batches whose load has begun
-  size_t taken_ = 0;                   // batches handed out
-  double saved_ = 0;                   // hand-overs, if next() had loaded all of late
+  size_t taken_ = 0;                   // batches returned
+  double saved_ = 0;                   // hand-overs recently saved by loading in next()
   std::vector<Outcome> slots_;         // batch i waits in slot i modulo prefetch
-  // Last, so that they are joined before anything they use is gone.
+  // Last, so that they are joined before the members that they use are destroyed.
   std::vector<std::jthread> workers_;
 };
 

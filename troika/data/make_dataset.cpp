@@ -67,7 +67,7 @@ std::unique_ptr<Dataset> make_text(const Request& want) {
                       .shift_each_epoch = want.augment});
 }
 
-// Where a data set comes from, so that a path given to one that would not look at it is refused.
+// The kind of input of a data set: options for another kind are refused.
 enum class Source { generated, folder, files };
 
 struct Row {

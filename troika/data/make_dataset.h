@@ -12,24 +12,24 @@ struct DataOptions {
   std::string name = "shapes";          // one of dataset_names()
   std::string path = {};                // folder of cifar10, cifar100 and idx
   std::vector<std::string> files = {};  // of text, in order
-  // At most this many samples, the first ones; 0: all there are (shapes: 10 000 and 2 000).
+  // At most this many samples, the first ones; 0: all (for shapes: 10 000 and 2 000).
   int64_t train_samples = 0;
   int64_t validation_samples = 0;
   uint64_t seed = 0;                 // of shapes
-  int64_t context = 128;             // of text: bytes a sample predicts
-  double validation_fraction = 0.1;  // of text: how much of its end is held out
-  bool augment = true;               // let the training split be augmented
+  int64_t context = 128;             // of text: bytes that a sample predicts
+  double validation_fraction = 0.1;  // of text: the share held out at its end
+  bool augment = true;               // whether the training split may be augmented
 };
 
-// "shapes", "cifar10", "cifar100", "idx" and "text".
+// Returns "shapes", "cifar10", "cifar100", "idx" and "text".
 const std::vector<std::string>& dataset_names();
 
-// Reads or renders the whole split into memory. The validation split ignores augmentation seeds, as
-// the training split does with `augment` off. Throws Error(usage) for an unknown name, naming the
-// nearest, for an option out of range, and for files that are missing or wrong.
+// Reads or renders the whole split into memory. The validation split ignores augmentation seeds,
+// and so does the training split without `augment`. Throws Error(usage) for an unknown name, naming
+// the nearest known one, for an option out of range, and for files that are missing or wrong.
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split);
 
-// The size of what make_dataset() gives, for which `shapes` renders nothing. Throws as that does.
+// Returns the size of make_dataset()'s result, without rendering `shapes`. Throws the same errors.
 int64_t count_samples(const DataOptions& options, Split split);
 
 }  // namespace troika::data

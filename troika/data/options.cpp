@@ -9,7 +9,7 @@ using config::between;
 using config::count_from;
 using config::one_of_or_none;
 
-// The options that make_dataset() reads beside the name.
+// Adds the options that make_dataset() reads besides the name.
 void add_dataset(config::Table& table, DataOptions& options) {
   table.add("data.path", &options.path, "folder of the files of cifar10, cifar100 and idx");
   table.add("data.files", &options.files, "text: the files to read, one after another");

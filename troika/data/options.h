@@ -1,4 +1,4 @@
-// The options of a run for its data.
+// Options of a run for its data.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct RunDataOptions : DataOptions {
   int64_t prefetch = 4;
 };
 
-// Binds the options to their keys; without a name, those of its batches alone. They must outlive
-// the table.
+// Binds the options to their keys; if the name is empty, only the options of batches. They must
+// outlive the table.
 void add_options(config::Table& table, RunDataOptions& options);
 
 }  // namespace troika::data

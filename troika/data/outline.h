@@ -1,4 +1,4 @@
-// Filled outlines drawn with soft edges: as much of vector graphics as the generated images need.
+// Filled, anti-aliased outlines, for generated images.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ struct Point {
   double y = 0;
 };
 
-// Closed contours; a point is inside when a ray from it crosses them an odd number of times, so a
+// Closed contours. A point is inside if a ray from it crosses them an odd number of times, so a
 // contour within a contour is a hole.
 using Outline = std::vector<std::vector<Point>>;
 
-// A rotation, a scaling along each axis before it and a shift after it.
+// A scaling along each axis, then a rotation, then a shift.
 struct Placing {
   double angle = 0;  // radians
   double scale_x = 1;
@@ -25,8 +25,9 @@ struct Placing {
 
 Outline place(const Outline& outline, const Placing& placing);
 
-// How much of each pixel of a side x side picture the outline covers, 0 .. 1: exact along x, from
-// four lines a pixel along y. `coverage` holds side * side values, all of which are written.
+// Computes the share of each pixel of a side x side picture that the outline covers, 0 .. 1: exact
+// along x, from four lines per pixel along y. `coverage` holds side * side values, all of which are
+// written.
 void cover(const Outline& outline, int side, float* coverage);
 
 }  // namespace troika::data

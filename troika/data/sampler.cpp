@@ -72,7 +72,7 @@ SamplerState Sampler::after(const SamplerState& state, int64_t steps) const {
 }
 
 uint64_t Sampler::augmentation_seed(int64_t epoch) const {
-  // The third word keeps it apart from the seed of the order.
+  // The third word makes it different from the seed of the order.
   return mix(options_.seed, static_cast<uint64_t>(epoch), 1);
 }
 

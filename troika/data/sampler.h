@@ -1,7 +1,7 @@
-// Which samples a rank loads: in training, and in exact evaluation.
+// The samples that a rank loads, in training and in exact evaluation.
 //
-// Pure functions of their arguments: the position in an epoch belongs to the training loop, which
-// counts what it has trained on, so that batches loaded ahead can neither be lost nor repeated.
+// Pure functions of their arguments. The training loop holds the position in an epoch and counts
+// the samples it has trained on, so batches loaded ahead are neither lost nor repeated.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace troika::data {
 
-// One rank among those that share the samples; 0 <= rank < count.
+// One rank of those that share the samples; 0 <= rank < count.
 struct RankOf {
   int rank = 0;
   int count = 1;
@@ -17,8 +17,8 @@ struct RankOf {
 
 using IndexBatch = std::vector<int64_t>;
 
-// Where training stands: `position` samples of epoch `epoch` are consumed, by all ranks together.
-// It says nothing of ranks or batch size, so training resumes from it with any of both.
+// The progress of training: all ranks together have consumed `position` samples of epoch `epoch`.
+// It does not depend on ranks or batch size, so training can resume with other values of both.
 struct SamplerState {
   int64_t epoch = 0;
   int64_t position = 0;
@@ -26,44 +26,44 @@ struct SamplerState {
   bool operator==(const SamplerState&) const = default;
 };
 
-// Training order. The samples of an epoch are permutation(size, mix(seed, epoch)), cut into global
-// batches from the position on; what does not fill a global batch at the end of the epoch is left
-// out. Each rank takes its contiguous share of each global batch, so that the batches of all ranks,
-// concatenated in rank order, are the batch one process alone would take.
+// Training order. The samples of an epoch are permutation(size, mix(seed, epoch)), split into
+// global batches from the position on; samples that do not fill a global batch at the end of the
+// epoch are left out. Each rank takes its contiguous share of each global batch: the batches of all
+// ranks, concatenated in rank order, equal the batch of a single process.
 class Sampler {
  public:
   struct Options {
     int64_t size = 0;          // of the data set
-    int64_t global_batch = 0;  // samples a step, over all ranks
+    int64_t global_batch = 0;  // samples per step, over all ranks
     uint64_t seed = 0;
     RankOf ranks = {};
   };
-  // Throws Error(usage) when the global batch is larger than the data set, smaller than the number
-  // of ranks or not divisible by it.
+  // Throws Error(usage) if the global batch is larger than the data set, smaller than the number of
+  // ranks or not divisible by it.
   explicit Sampler(const Options& options);
 
-  // Global batches left in the epoch of `state`.
+  // Returns the number of global batches left in the epoch of `state`.
   int64_t steps_left(const SamplerState& state) const;
 
-  // This rank's indices for each of them, in order. Throws Error(usage) for a position outside the
-  // epoch, as in a state saved with another data set.
+  // Returns this rank's indices for each of them, in order. Throws Error(usage) for a position
+  // outside the epoch, e.g. from a state saved with another data set.
   std::vector<IndexBatch> batches(const SamplerState& state) const;
 
-  // The state `steps` <= steps_left(state) steps later. Where no whole global batch is left it is
-  // the beginning of the next epoch, also for steps = 0: how to settle a state saved with a smaller
-  // batch.
+  // Returns the state after `steps` <= steps_left(state) more steps. If then no whole global batch
+  // is left, returns the beginning of the next epoch. Call it with steps = 0 for a state saved with
+  // a smaller batch.
   SamplerState after(const SamplerState& state, int64_t steps = 1) const;
 
-  // For Dataset::load: another seed each epoch, the same on all ranks.
+  // Returns the seed for Dataset::load: different for each epoch, the same on all ranks.
   uint64_t augmentation_seed(int64_t epoch) const;
 
  private:
   Options options_;
 };
 
-// The batches of at most `batch` samples that this rank evaluates: its contiguous share of
-// 0 .. size - 1, without padding or repetition. The shares of all ranks together are every sample
-// once and differ by at most one sample; they may differ by one batch, and be empty.
+// Returns the batches of at most `batch` samples that this rank evaluates: its contiguous share of
+// 0 .. size - 1, without padding or repetition. All ranks together cover every sample once. Shares
+// differ by at most one sample, so they may differ by one batch, and may be empty.
 std::vector<IndexBatch> evaluation_batches(int64_t size, int64_t batch, const RankOf& ranks);
 
 }  // namespace troika::data

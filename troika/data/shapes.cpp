@@ -41,7 +41,7 @@ std::vector<Point> star(int tips, double outer, double inner) {
   return out;
 }
 
-// A disc of radius 1 less a disc of radius 0.8 around (0.5, 0), which meet where x = 0.61.
+// A disc of radius 1 minus a disc of radius 0.8 around (0.5, 0); the circles meet at x = 0.61.
 std::vector<Point> crescent() {
   constexpr double kOffset = 0.5;
   constexpr double kBite = 0.8;
@@ -55,8 +55,8 @@ std::vector<Point> crescent() {
   return contour;
 }
 
-// The classes in order, each about as large as a disc of radius 1, and each its own mirror image
-// along x: mirroring an image must not make a picture that the set never shows.
+// The classes in order, each about as large as a disc of radius 1. Each is symmetric along x, so
+// that mirrored images look like images of the set.
 const std::vector<Outline>& objects() {
   constexpr double kArm = 0.32;
   static const std::vector<Outline> all{
@@ -88,14 +88,14 @@ const std::vector<Outline>& objects() {
 
 using Colour = std::array<float, 3>;  // 0 .. 255
 
-// Each channel uniform in 0 .. brightest.
+// Draws each channel uniformly in 0 .. brightest.
 Colour draw_colour(Random& random, double brightest) {
   Colour colour{};
   for (float& channel : colour) channel = static_cast<float>(random.uniform(0, brightest));
   return colour;
 }
 
-// One whose mean over the channels is at least `least` brighter than that of `other`.
+// Draws a colour whose mean over the channels is at least `least` above that of `other`.
 Colour draw_brighter(Random& random, const Colour& other, float least) {
   const auto mean = [](const Colour& c) { return (c[0] + c[1] + c[2]) / 3; };
   while (true) {
@@ -104,8 +104,8 @@ Colour draw_brighter(Random& random, const Colour& other, float least) {
   }
 }
 
-// Draws in one fixed order: no two draws may be arguments of one call, which compilers evaluate in
-// either order.
+// Draws in a fixed order: two draws must not be arguments of one call, since compilers evaluate
+// arguments in either order.
 class Painter {
  public:
   Painter(uint64_t seed, uint8_t* pixels) : random_(seed), pixels_(pixels) {}
@@ -132,13 +132,13 @@ class Painter {
   static constexpr double kLargest = 12;
   static constexpr double kStretch = 1.12;
   static constexpr double kTurn = kPi / 4;
-  static constexpr double kBackground = 150;  // its brightest
+  static constexpr double kBackground = 150;  // maximum brightness
   static constexpr double kShading = 40;
   static constexpr uint64_t kMostStrokes = 2;
   static constexpr float kContrast = 60;
   static constexpr float kNoise = 10;  // standard deviation
 
-  // The background, a little brighter towards one side.
+  // Paints the background, a little brighter towards one side.
   void shade(const Colour& colour) {
     const double angle = random_.uniform(0, 2 * kPi);
     const double strength = random_.uniform(0, kShading) / kSide;
@@ -153,7 +153,7 @@ class Painter {
     }
   }
 
-  // A thin bar of any colour behind the object, across the picture.
+  // Paints a thin bar of any colour behind the object, across the picture.
   void stroke() {
     const double thickness = random_.uniform(0.5, 1.0);
     const Outline placed =
@@ -173,9 +173,9 @@ class Painter {
     }
   }
 
-  // Noise from sums of four random bytes: near enough to normal, and cheap.
+  // Adds noise from sums of four random bytes: close enough to normal, and cheap.
   void finish() {
-    constexpr float kDeviation = 147.8F;  // of such a sum: sqrt(4 (256^2 - 1) / 12)
+    constexpr float kDeviation = 147.8F;  // of the sum of 4 bytes: sqrt(4 (256^2 - 1) / 12)
     constexpr float kMean = 4 * 127.5F;
     uint8_t* out = pixels_;
     for (const auto& channel : picture_) {
