@@ -1,4 +1,4 @@
-// Numbers as bytes, little-endian, and bytes as libsodium takes them.
+// Integers as little-endian bytes, and pointer casts for libsodium.
 #pragma once
 
 #include <cstddef>

@@ -40,7 +40,7 @@ Waker::Waker() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 
 void Waker::wake() const {
   const uint64_t one = 1;
-  // Can fail only with the counter full, and then it is awake.
+  // Fails only if the counter is full; then the event is already set.
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
 }
 

@@ -1,4 +1,4 @@
-// Owned file descriptors, all closed on exec.
+// Owned file descriptors. The functions here open them with close-on-exec.
 #pragma once
 
 #include <poll.h>
@@ -32,7 +32,7 @@ struct Pipe {
 };
 Pipe make_pipe();
 
-// A counter that wakes a poll() from another thread.
+// An eventfd that lets one thread wake another thread's poll().
 class Waker {
  public:
   Waker();
@@ -46,16 +46,18 @@ class Waker {
 
 void set_nonblocking(int fd);
 
-// poll() on one descriptor until an event or the deadline; false when the deadline came first.
+// Waits with poll() until one of `events` or the deadline. Returns false on the deadline. Throws
+// Error(net, failure) if poll() fails.
 bool wait_for(int fd, short events, Deadline deadline);
 
-// Raises this process's limit on open files to `wanted`, or as far as it may; what it is then.
+// Raises this process's limit on open files to `wanted`, or as far as permitted. Returns the
+// resulting limit; 0 if unknown.
 int64_t allow_descriptors(int64_t wanted);
 
-// "connection refused": the system's words for an errno, to stand inside a sentence.
+// Returns the system's message for an errno in lower case, e.g. "connection refused".
 std::string system_reason(int error);
 
-// Throws Error(room, failure): `cannot <action>; got <the system's reason>`.
+// Throws Error(room, failure): `cannot <action>; got <system_reason(error)>`.
 [[noreturn]] void fail_system(const std::string& room, const std::string& action, int error);
 
 }  // namespace troika::net

@@ -18,7 +18,7 @@ namespace {
 
 using Kind = DialFailure::Kind;
 
-// The beginning of what another program said.
+// Returns the first bytes that another program sent, as printable text.
 std::string shown(std::string_view bytes) {
   std::string text;
   for (const char c : bytes.substr(0, 24)) text += c >= ' ' && c <= '~' ? c : '?';
@@ -29,7 +29,8 @@ DialFailure failed(DialFailure::Kind kind, const std::string& detail = {}) {
   return {kind, detail};
 }
 
-// Reads exactly one record, because frames may follow it; why not, or nothing.
+// Reads exactly one record, because frames may follow it. Returns the failure, or nullopt on
+// success.
 std::optional<DialFailure> receive_record(int socket, std::string& record, Deadline deadline) {
   size_t wanted = 4;
   while (record.size() < wanted) {
@@ -52,13 +53,13 @@ std::optional<DialFailure> receive_record(int socket, std::string& record, Deadl
   return std::nullopt;
 }
 
-// The reply of the other end, or why there is none.
+// Returns the other end's reply, or why there is none.
 std::variant<HelloReply, DialFailure> say_hello(int socket, Session& session, const Hello& hello,
                                                 Deadline deadline) {
   const std::string sealed = session.sealer.seal(encode(hello));
   std::string_view unsent = sealed;
   std::string record, text, reason;
-  // A new socket has room for it.
+  // The send buffer of a new socket has room for it.
   if (!send_some(socket, unsent, reason)) return failed(Kind::unreachable, reason);
   if (!unsent.empty()) return failed(Kind::silent);
   if (auto problem = receive_record(socket, record, deadline)) return *problem;
@@ -94,7 +95,7 @@ std::variant<SessionKeys, DialFailure> greet(int socket, const Secret& secret,
   std::string_view unsent = handshake.first_message();
   std::string answer, reason;
   while (true) {
-    // A server that ends the connection may have said something before.
+    // Even if sending fails, the server may have sent an answer before it closed the connection.
     std::string unsent_reason;
     const bool sends = send_some(socket, unsent, unsent_reason);
     const short events = static_cast<short>(sends && !unsent.empty() ? POLLIN | POLLOUT : POLLIN);
@@ -102,7 +103,7 @@ std::variant<SessionKeys, DialFailure> greet(int socket, const Secret& secret,
     const bool open = receive(socket, answer, reason);
     if (!may_begin(answer, kServerMagic)) return failed(Kind::foreign, shown(answer));
     if (answer.size() >= kHandshakeSize) {
-      // The server says no more before it has heard us.
+      // The server sends nothing more until it gets our hello, so the answer has exactly this size.
       if (auto keys = handshake.finish(answer)) return *keys;
       return failed(Kind::wrong);
     }

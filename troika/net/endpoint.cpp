@@ -15,14 +15,14 @@ Duration left(Deadline deadline) {
   return std::max(Duration(0), deadline.at() - Clock::now());
 }
 
-// Runs the operation that `start` starts with a completion, to its end.
+// Starts an operation with `start(completion)` and blocks until it has completed.
 template <typename Start>
 size_t complete(Endpoint& endpoint, const std::string& what, const Start& start,
                 Deadline deadline) {
   std::optional<Result> result;
   const Ticket ticket = start([&result](const Result& given) { result = given; });
   if (!endpoint.run_until([&result] { return result.has_value(); }, left(deadline))) {
-    // May find it done meanwhile; the completion has run in either case.
+    // The operation may have completed meanwhile. In either case the completion has run.
     endpoint.cancel(ticket, Outcome::timeout);
   }
   switch (result->outcome) {

@@ -72,7 +72,7 @@ void FrameCipher::seal(std::string_view payload, char* sealed, std::span<char, k
 
 void FrameCipher::sign(std::string_view payload, std::span<char, kFrameTag> tag) {
   const Nonce nonce = next_nonce();
-  unsigned char text = 0;  // of no bytes
+  unsigned char text = 0;  // an empty text
   ::crypto_aead_chacha20poly1305_ietf_encrypt_detached(&text, raw(tag.data()), nullptr, &text, 0,
                                                        raw(payload.data()), payload.size(), nullptr,
                                                        nonce.data(), key_.data());
@@ -95,7 +95,7 @@ void FrameCipher::open(std::span<char> payload, std::span<const char, kFrameTag>
 
 void FrameCipher::verify(std::string_view payload, std::span<const char, kFrameTag> tag) {
   const Nonce nonce = next_nonce();
-  unsigned char text = 0;  // of no bytes
+  unsigned char text = 0;  // an empty text
   require_authentic(::crypto_aead_chacha20poly1305_ietf_decrypt_detached(
       &text, nullptr, &text, 0, raw(tag.data()), raw(payload.data()), payload.size(), nonce.data(),
       key_.data()));

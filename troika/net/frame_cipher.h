@@ -1,4 +1,4 @@
-// Protection of frames under the keys of a session (ChaCha20-Poly1305, RFC 8439).
+// Encryption and authentication of frames with session keys (ChaCha20-Poly1305, RFC 8439).
 #pragma once
 
 #include <array>
@@ -12,36 +12,37 @@
 
 namespace troika::net {
 
-// How frames are protected. The handshake before them is the same for all.
+// How frames are protected against an attacker on the network path. The handshake is the same for
+// all.
 enum class Protection : uint8_t {
-  none,           // who is on the path can read and change frames; others can do neither
-  authenticated,  // who is on the path can read payloads, and change nothing
-  encrypted,      // who is on the path can read and change nothing
+  none,  // an attacker on the path can read and change frames; other attackers can do neither
+  authenticated,  // an attacker on the path can read payloads but change nothing
+  encrypted,      // an attacker on the path can neither read nor change anything
 };
 std::string_view name(Protection protection);
-// Throws Error(net, usage) for another name.
+// Throws Error(net, usage) for an unknown name.
 Protection protection_from(std::string_view name);
 
-// An authenticator of a head or a payload.
+// The size of an authentication tag; heads and payloads have one each.
 inline constexpr size_t kFrameTag = 16;
-// The size of a protected head.
+// The size of an encrypted head with its tag.
 inline constexpr size_t kSealedHead = kFrameHead + kFrameTag;
 
-// One direction of one connection. Heads are encrypted. A payload is encrypted, or stays as it is
-// and is the additional data of an empty text. A counter of heads and payloads is the nonce, so
-// that none can be dropped, repeated, reordered or changed. For a single thread.
+// Protects one direction of one connection. Encrypts heads. Encrypts payloads or authenticates them
+// as additional data. The nonce counts heads and payloads, so that dropping, repeating, reordering
+// or changing one is detected. Not thread-safe.
 class FrameCipher {
  public:
   explicit FrameCipher(const Secret& key) : key_(key) {}
 
   void seal_head(std::span<const char, kFrameHead> head, std::span<char, kSealedHead> sealed);
-  // Encrypts into `sealed`, which has room for the payload, and makes its tag.
+  // Encrypts the payload into `sealed`, which must have room for it, and writes its tag.
   void seal(std::string_view payload, char* sealed, std::span<char, kFrameTag> tag);
-  // The tag of a payload that is not encrypted.
+  // Writes the tag of an unencrypted payload.
   void sign(std::string_view payload, std::span<char, kFrameTag> tag);
 
-  // The same in the other direction; throw Error(net, failure) for what the other end did not send
-  // now.
+  // The inverse functions. They throw Error(net, failure) unless the bytes are what the other end
+  // sent at this position.
   void open_head(std::span<const char, kSealedHead> sealed, std::span<char, kFrameHead> head);
   // Decrypts in place.
   void open(std::span<char> payload, std::span<const char, kFrameTag> tag);

@@ -14,8 +14,8 @@ namespace troika::net {
 namespace {
 
 constexpr size_t kBuffer = size_t{64} << 10;
-// While a long payload is on its way, no more than this goes to the buffer behind it, because it
-// must be copied from there.
+// While a long payload is read, at most this many bytes behind it are read into the buffer, because
+// they would have to be copied out of it.
 constexpr size_t kBehindPayload = 512;
 constexpr size_t kMostAtOnce = size_t{1} << 20;
 
@@ -28,7 +28,7 @@ FrameReader::FrameReader(const Secret& key, Protection protection)
 
 bool FrameReader::read(int socket, FrameSink& sink, std::string& reason) {
   for (size_t total = 0; total < kMostAtOnce;) {
-    // A head and a tag always fit behind what is left of others.
+    // Moves the rest to the front, so that a head and a tag always fit.
     if (start_ > 0) {
       std::memmove(buffer_.get(), buffer_.get() + start_, buffered());
       end_ -= std::exchange(start_, 0);
@@ -80,7 +80,8 @@ void FrameReader::parse(FrameSink& sink) {
   }
 }
 
-// Whether a head was there; its frame may be whole with it.
+// Parses the next head. Returns false if it is incomplete. A frame without payload is complete
+// afterwards.
 bool FrameReader::take_head(FrameSink& sink) {
   const bool is_sealed = protection_ != Protection::none;
   const size_t size = is_sealed ? kSealedHead : kFrameHead;
@@ -101,7 +102,7 @@ bool FrameReader::take_head(FrameSink& sink) {
   return true;
 }
 
-// They may be there already.
+// Adds bytes to the payload. They are not copied if they were read in place.
 void FrameReader::take_payload(const char* bytes, size_t size) {
   if (bytes != payload_ && size > 0) std::memcpy(payload_, bytes, size);
   payload_ += size;
@@ -134,7 +135,7 @@ void FrameReader::forget(std::span<const char> memory) {
   const size_t taken = head_.length - missing_;
   char* const begin = state_ == State::tag ? payload_ : payload_ - taken;
   if (begin < memory.data() || begin >= memory.data() + memory.size()) return;
-  // The tag is over what came before, too.
+  // Keeps the bytes read so far, since the tag covers them.
   std::copy_n(begin, taken, nowhere());
   payload_ = nowhere_.data() + (payload_ - begin);
 }

@@ -1,5 +1,5 @@
-// Frames that come out of one socket: small ones through a buffer, payloads straight to where they
-// belong.
+// Reads frames from one socket: small ones through a buffer, payloads directly into their
+// destination.
 #pragma once
 
 #include <cstddef>
@@ -12,26 +12,26 @@
 
 namespace troika::net {
 
-// Who takes the frames. What it throws ends the connection.
+// Receives the frames. An exception from it ends the connection.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // Where the payload belongs, a span of head.length bytes that stays until end() or forget();
-  // null: nowhere.
+  // Returns the destination of the payload: head.length bytes that stay valid until end() or
+  // forget(). Null: the payload is dropped.
   virtual char* begin(const FrameHead& head) = 0;
-  // The frame is whole.
+  // The frame is complete.
   virtual void end(const FrameHead& head) = 0;
 };
 
-// For a single thread.
+// Not thread-safe.
 class FrameReader {
  public:
   FrameReader(const Secret& key, Protection protection);
 
-  // Reads what is there without waiting, at most about 1 MiB. False when the connection has ended;
-  // `reason` says how. Throws Error(net, failure) for what the other end did not send.
+  // Reads available bytes without waiting, at most about 1 MiB. Returns false when the connection
+  // has ended; `reason` says why. Throws Error(net, failure) for invalid frames.
   bool read(int socket, FrameSink& sink, std::string& reason);
-  // Writes nothing more to this memory: what belongs there goes nowhere.
+  // Stops writing to `memory`: a payload that is being read into it is dropped.
   void forget(std::span<const char> memory);
 
  private:
@@ -49,9 +49,9 @@ class FrameReader {
   State state_ = State::head;
   FrameHead head_;
   char* payload_ = nullptr;
-  size_t missing_ = 0;                    // bytes of the payload
-  const std::unique_ptr<char[]> buffer_;  // pages that nothing is read to cost no memory
-  size_t start_ = 0, end_ = 0;            // what is in the buffer
+  size_t missing_ = 0;                    // bytes of the payload still to be read
+  const std::unique_ptr<char[]> buffer_;  // uninitialized, so that unused pages take no memory
+  size_t start_ = 0, end_ = 0;            // the unparsed bytes in buffer_
   std::vector<char> nowhere_;
 };
 

@@ -15,7 +15,7 @@ namespace troika::net {
 namespace {
 
 constexpr size_t kMostFrames = 64;
-// A frame may be added while there are fewer bytes.
+// A frame may be added while the payloads have fewer bytes than this.
 constexpr size_t kEnoughPayload = kMaxFramePayload;
 
 }  // namespace
@@ -46,7 +46,7 @@ void FrameWriter::add_head(const FrameHead& head) {
   add_part(heads_.data() + start, heads_.size() - start);
 }
 
-// A copy of the payload in one piece.
+// Copies the payload into one contiguous piece.
 char* FrameWriter::gather(const OutFrame& frame) {
   scratch_.reserve(kEnoughPayload + kMaxFramePayload);
   const size_t start = scratch_.size();

@@ -1,4 +1,4 @@
-// Frames on their way into one socket: several in one system call, payloads from where they lie.
+// Writes frames to one socket: several per system call, payloads directly from the caller's memory.
 #pragma once
 
 #include <sys/uio.h>
@@ -12,20 +12,20 @@
 
 namespace troika::net {
 
-// For a single thread.
+// Not thread-safe.
 class FrameWriter {
  public:
   FrameWriter(const Secret& key, Protection protection);
 
-  // Frames are added until it is full, then flushed until it is empty. Payloads must stay until
-  // then.
+  // Adds a frame. Call add() until is_full(), then flush() until is_empty(). Payloads must stay
+  // valid until then.
   void add(OutFrame frame);
   bool is_full() const;
   bool is_empty() const { return frames_.empty(); }
-  // Sends what the socket takes without waiting. When all is out, moves the frames to `written`.
-  // False when the connection has ended; `reason` says how.
+  // Sends what the socket accepts without waiting. Once everything is sent, moves the frames to
+  // `written`. Returns false when the connection has ended; `reason` says why.
   bool flush(int socket, std::vector<OutFrame>& written, std::string& reason);
-  // Keeps nothing of the payloads.
+  // Drops all frames. The payloads are not accessed any more.
   void clear();
 
  private:
@@ -39,9 +39,9 @@ class FrameWriter {
   std::vector<OutFrame> frames_;
   std::vector<iovec> parts_;
   size_t next_part_ = 0;
-  size_t payload_ = 0;         // bytes in frames_
-  std::vector<char> heads_;    // and tags; never moved
-  std::vector<char> scratch_;  // payloads that are encrypted or put together; never moved
+  size_t payload_ = 0;         // total payload bytes of frames_
+  std::vector<char> heads_;    // also the tags; never reallocated
+  std::vector<char> scratch_;  // encrypted or gathered payloads; never reallocated
 };
 
 }  // namespace troika::net

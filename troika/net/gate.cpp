@@ -88,7 +88,7 @@ void Gate::accept_from(int listener) {
       if (error == EAGAIN || error == EWOULDBLOCK) return;
       const bool is_short =
           error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-      if (!is_short) continue;  // concerns the one connection alone, accept(2)
+      if (!is_short) continue;  // the error concerns a single connection; see accept(2)
       if (count_strangers() > 0) {
         keep_strangers(0);
         continue;
@@ -105,7 +105,8 @@ void Gate::accept_from(int listener) {
     const auto place = newcomers_.insert(
         newcomers_.end(), Newcomer{std::move(socket), Deadline::after(limits_.proof_time)});
     poller_.add(fd, [this, place](uint32_t) { read(place); });
-    // The first message of a client of ours is mostly there: then it is no stranger any more.
+    // A Troika client's first message has usually arrived already. Reading it now keeps the
+    // connection from counting as unauthenticated.
     read(place);
     keep_strangers(limits_.strangers);
   }
@@ -151,7 +152,7 @@ void Gate::read(Place place) {
 bool Gate::take_first_message(Newcomer& newcomer) {
   if (!may_begin(newcomer.bytes, kClientMagic)) return false;
   if (newcomer.bytes.size() < kHandshakeSize) return true;
-  // Refuses a message with more bytes behind it: a peer says hello only once it has our answer.
+  // Refuses a message followed by more bytes: a client sends its hello only after our answer.
   const auto answer = handshake_.answer(newcomer.bytes);
   if (!answer) {
     ++unwelcome_.unproven;
@@ -159,7 +160,7 @@ bool Gate::take_first_message(Newcomer& newcomer) {
   }
   std::string_view unsent = answer->message;
   std::string reason;
-  // A new socket has room for it.
+  // The send buffer of a new socket has room for it.
   if (!send_some(newcomer.socket.get(), unsent, reason) || !unsent.empty()) return false;
   newcomer.keys = answer->keys;
   newcomer.session.emplace(answer->keys);

@@ -1,8 +1,7 @@
-// The listeners of an endpoint, and the connections that have yet to prove that they belong to the
-// run.
+// The listening sockets of an endpoint and its new, unauthenticated connections.
 //
-// Strangers get no byte. They hold few descriptors, for seconds, and no more memory than a
-// handshake and a hello need.
+// Until a connection has proved that it holds the secret, it is sent no byte. Unauthenticated
+// connections take few descriptors, for seconds, and only the memory of a handshake and a hello.
 #pragma once
 
 #include <functional>
@@ -18,29 +17,29 @@
 namespace troika::net {
 
 struct GateLimits {
-  // Who has not sent a right first message: the oldest goes when one more comes.
+  // Connections without a valid first message. Above this number the oldest is closed.
   size_t strangers = 64;
   Milliseconds proof_time{2000};
-  // Who has, and has not said hello: no more connections are accepted before one has.
+  // Connections with a valid first message but no hello yet. At this number no more are accepted.
   size_t newcomers = 256;
   Milliseconds hello_time{20'000};
 };
 
-// Who was not let in, since the beginning.
+// Rejected connections since the start.
 struct Unwelcome {
-  int unproven = 0;            // connections that spoke as an endpoint does, without the secret
-  std::string accept_problem;  // why some could not be accepted, the last time; "": all could
+  int unproven = 0;            // followed the protocol, but did not hold the secret
+  std::string accept_problem;  // the last reason why accept() failed; empty if it never did
 };
 
-// A connection that has proved itself and said hello, and waits for the reply.
+// A connection that has proved that it holds the secret and sent its hello. It awaits the reply.
 struct Arrival {
   Descriptor socket;  // nonblocking
-  SessionKeys keys;   // of the frames
-  Session session;    // of the reply
+  SessionKeys keys;   // for the frames
+  Session session;    // for the reply
   Hello hello;
 };
 
-// For a single thread at a time. The poller must outlive it.
+// Only one thread at a time may use it. `poller` must outlive it.
 class Gate {
  public:
   Gate(Poller& poller, const Secret& secret, const std::string& endpoint,
@@ -49,21 +48,21 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // While `has_room` says no, connections wait in the system's queue.
+  // While `has_room` returns false, connections wait in the kernel's backlog.
   void accept_while(std::function<bool()> has_room);
   const Unwelcome& unwelcome() const { return unwelcome_; }
-  // When expire() is to be called; nothing: not before something happens.
+  // When expire() must be called next; none if only an event can change something.
   std::optional<Deadline> deadline() const;
   void expire();
-  // Accepts nobody any more, and ends who has not said hello.
+  // Stops accepting and closes the connections that have not sent a hello.
   void close();
 
  private:
   struct Newcomer {
     Descriptor socket;
     Deadline until;
-    std::string bytes = {};                // of the first message
-    std::optional<SessionKeys> keys = {};  // after it
+    std::string bytes = {};                // received part of the first message
+    std::optional<SessionKeys> keys = {};  // set after the first message
     std::optional<Session> session = {};
   };
   using Place = std::list<Newcomer>::iterator;
@@ -74,7 +73,7 @@ class Gate {
   void accept_from(int listener);
   void keep_strangers(size_t most);
   void read(Place place);
-  // Whether the connection goes on.
+  // Returns false if the connection must be closed.
   bool take_first_message(Newcomer& newcomer);
   std::optional<Hello> take_hello(Newcomer& newcomer, const std::string& bytes, bool& goes_on);
   void drop(Place place);
@@ -88,7 +87,7 @@ class Gate {
   std::function<bool()> has_room_;
   Unwelcome unwelcome_;
   bool listens_ = false;
-  std::optional<Deadline> rests_;  // after there was no descriptor left
+  std::optional<Deadline> rests_;  // pause after running out of descriptors
 };
 
 }  // namespace troika::net

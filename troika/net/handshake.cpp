@@ -18,7 +18,7 @@ const unsigned char* raw(std::string_view bytes) {
   return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
-// The public half of a key pair whose secret half is these bytes (X25519).
+// Returns the X25519 public key for the private key `ephemeral`.
 std::string public_half(const Secret& ephemeral) {
   std::string half(kKeySize, '\0');
   ::crypto_scalarmult_base(reinterpret_cast<unsigned char*>(half.data()), ephemeral.data());
@@ -33,7 +33,7 @@ std::string tag(const Secret& key, std::string_view direction, std::string_view 
   return result;
 }
 
-// Whether `message` begins with the magic and ends with the tag of all before it.
+// Whether `message` begins with the magic and ends with the correct tag over `before` and its body.
 bool proves(std::string_view message, std::string_view magic, const Secret& key,
             std::string_view direction, std::string_view before) {
   if (message.size() != kHandshakeSize || !message.starts_with(magic)) return false;
@@ -46,7 +46,7 @@ std::string_view public_key(std::string_view message) {
   return message.substr(kServerMagic.size(), kKeySize);
 }
 
-// A key of the exchange alone would not depend on the secret.
+// Binds the exchanged key to the secret and to both messages.
 Secret session_key(const Bytes& exchanged, const Secret& key, std::string_view first,
                    std::string_view answer) {
   const std::string transcript = std::string(first) + std::string(answer);
@@ -56,14 +56,14 @@ Secret session_key(const Bytes& exchanged, const Secret& key, std::string_view f
   return result;
 }
 
-// `exchange` is crypto_kx's function for one end.
+// `exchange` is the crypto_kx function of this end.
 template <typename Exchange>
 std::optional<SessionKeys> session_keys(const Exchange& exchange, const Secret& ephemeral,
                                         std::string_view other, const Secret& key,
                                         std::string_view first, std::string_view answer) {
   Bytes receive{}, send{};
   const std::string own = public_half(ephemeral);
-  // Refuses keys of small order, whose result does not depend on ours.
+  // Refuses keys of small order: their result does not depend on our key.
   if (exchange(receive.data(), send.data(), raw(own), ephemeral.data(), raw(other)) != 0) {
     return std::nullopt;
   }

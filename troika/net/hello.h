@@ -1,4 +1,5 @@
-// The first records (record.h) of a connection between endpoints: who connects, and whether it may.
+// The first records (record.h) of a connection between endpoints: the client's name and parameters,
+// and the server's verdict.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +12,26 @@
 
 namespace troika::net {
 
-// Data sockets of a connection, at most; one more carries all else.
+// The maximum number of data sockets of a connection. With several, an additional socket carries
+// all other frames.
 inline constexpr int kMostStreams = 16;
 inline constexpr size_t kMostName = 255;  // bytes
 
 struct Hello {
-  std::string name;      // of the endpoint that connects
-  uint64_t attempt = 0;  // random; the same for all sockets that are to be one connection
+  std::string name;      // of the connecting endpoint
+  uint64_t attempt = 0;  // random; the same for all sockets of one connection
   Protection protection{};
-  int socket = 0;   // which of the connection's
-  int sockets = 1;  // of the connection
+  int socket = 0;   // index of this socket
+  int sockets = 1;  // number of sockets of the connection
 };
 std::string encode(const Hello& hello);
-// Nothing for bytes that no endpoint sends.
+// Returns nullopt for invalid bytes.
 std::optional<Hello> decode_hello(std::string_view bytes);
 
 enum class Verdict : uint8_t {
   welcome,  // frames follow
-  busy,     // there is another connection under that name, or about to be: try again later
-  refused,  // for the reason given; no use to try again
+  busy,     // another connection under that name exists or is being made: retry later
+  refused,  // for the given reason; retrying cannot help
 };
 struct HelloReply {
   Verdict verdict{};
@@ -38,9 +40,9 @@ struct HelloReply {
 std::string encode(const HelloReply& reply);
 std::optional<HelloReply> decode_reply(std::string_view bytes);
 
-// The name that a listener has in the handshake (handshake.h).
+// Returns the listener's name for the handshake (handshake.h).
 std::string listener_name(const std::string& endpoint);
-// Derives the keys of a session's frames from those of its handshake.
+// Derives the keys for frames from the keys of the handshake.
 SessionKeys frame_keys(const SessionKeys& keys);
 
 }  // namespace troika::net

@@ -44,7 +44,7 @@ bool is_link_local(const std::string& address) {
   return address.find('%') != std::string::npos;
 }
 
-// "" where there is no way to it.
+// Returns this machine's source address for packets to `to`; "" without a route.
 std::string source_address(const std::string& to) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
@@ -52,7 +52,7 @@ std::string source_address(const std::string& to) {
   if (::getaddrinfo(to.c_str(), "9", &hints, &raw) != 0) return {};
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
   for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
-    // Connecting a datagram socket sends nothing.
+    // Connecting a UDP socket sends no packet.
     const Descriptor socket(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!socket || ::connect(socket.get(), entry->ai_addr, entry->ai_addrlen) != 0) continue;
     sockaddr_storage here{};

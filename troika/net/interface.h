@@ -6,19 +6,19 @@
 
 namespace troika::net {
 
-// The numeric address that a listener binds to for `choice`, the name of an interface ("eth0") or a
-// numeric address of this machine; of an interface's addresses the first IPv4 one, else the first
-// IPv6 one that other machines can reach. Throws Error(net, usage) naming `source`, where the
-// choice comes from, and the interfaces there are.
+// Returns the numeric address to listen on. `choice` is the name of an interface ("eth0") or a
+// numeric address of this machine. For an interface, returns its first IPv4 address, otherwise its
+// first IPv6 address that is not link-local. Throws Error(net, usage) that names `source`, the
+// origin of `choice`, and the available interfaces.
 std::string interface_address(const std::string& choice, const std::string& source);
 
-// Numeric addresses at which other machines may reach this one: first the one from which it sends
-// to `toward`, a name or a numeric address, then those of its other interfaces that are up. Without
-// loopback and link-local addresses. May block on a name server.
+// Returns numeric addresses at which other machines may reach this one. The first is the source
+// address for packets to `toward`, a name or a numeric address; then follow those of the other
+// interfaces that are up. Excludes loopback and link-local addresses. May block on a name server.
 std::vector<std::string> own_addresses(const std::string& toward);
 
-// The same text for processes that reach each other on the loopback interface, and for no others:
-// the boot and the network namespace. "" where the system does not tell.
+// Returns an identifier of this loopback interface (boot id and network namespace). Two processes
+// have the same identifier exactly if they can reach each other over loopback. Empty if unknown.
 std::string loopback_id();
 
 }  // namespace troika::net

@@ -48,7 +48,7 @@ void Mailbox::consumed(size_t cost) {
   reply_({.kind = FrameKind::credit, .size = std::exchange(owed_, 0)});
 }
 
-// Keeps what nobody takes yet.
+// Stores what nobody consumes yet.
 void Mailbox::keep(Arrived arrived) {
   arrived_[arrived.head.channel].push_back(std::move(arrived));
   if (held_ <= kHoldFrom || std::exchange(has_told_hold_, true)) return;
@@ -112,7 +112,7 @@ bool Mailbox::deliver(Arrived& arrived) {
   if (!entry) return false;
   if (arrived.head.kind == FrameKind::message) {
     consumed(arrived.cost);
-    // The handler may be replaced by itself.
+    // A copy, because the handler may replace itself.
     const Handler handler = entry->handler;
     if (arrived.text.size() <= entry->most) handler(peer_, std::move(arrived.text));
     return true;
@@ -151,7 +151,7 @@ void Mailbox::announce(const FrameHead& head) {
   charge(cost);
   if (incoming_.contains(head.id)) fail_frame("a message twice");
   Arrived arrived{head, {}, cost};
-  // Messages that came earlier are delivered first.
+  // Earlier messages of the channel must be delivered first.
   if (arrived_.contains(head.channel) || !deliver(arrived)) keep(std::move(arrived));
 }
 
@@ -240,7 +240,7 @@ std::optional<std::span<char>> Mailbox::cancel(Ticket ticket, Outcome why) {
   }
   for (auto& [id, incoming] : incoming_) {
     if (incoming.is_posted && incoming.posted.ticket == ticket) {
-      // Its data still come, and go nowhere.
+      // Its remaining data frames still arrive, and are dropped.
       return end_with(std::exchange(incoming.posted, {}));
     }
   }

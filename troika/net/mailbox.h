@@ -1,4 +1,4 @@
-// Messages that one peer sends, and the receives and handlers that take them. It has no sockets.
+// Matches messages from one peer with receives and handlers. Does not use sockets.
 #pragma once
 
 #include <cstddef>
@@ -21,41 +21,42 @@ struct Posted {
   Completion completion = {};
 };
 
-// The handlers of an endpoint.
+// An endpoint's handler for one channel; accepts messages of at most `most` bytes.
 struct HandlerEntry {
   size_t most = 0;
   Handler handler;
 };
 using Handlers = std::unordered_map<Channel, HandlerEntry>;
 
-// Callbacks may call back into it. For a single thread.
+// Callbacks may call its functions. Not thread-safe.
 class Mailbox {
  public:
   // `reply` sends a control frame to the peer. `handlers` must outlive the mailbox.
   Mailbox(std::string peer, const Handlers& handlers, std::function<void(const FrameHead&)> reply);
 
-  // A receive; `is_connected`: whether more can come.
+  // Posts a receive. `is_connected`: whether more messages can arrive.
   void post(Channel channel, Posted posted, bool is_connected);
-  // Ends a receive with the outcome; gives the buffer that nothing may be written to any more, or
-  // nothing where it does not know the ticket.
+  // Ends a receive with the outcome. Returns its buffer, which must not be written to any more, or
+  // nullopt if the ticket is unknown.
   std::optional<std::span<char>> cancel(Ticket ticket, Outcome why);
-  // Whether no message is here that nobody has taken.
+  // Whether no unconsumed message is stored.
   bool is_empty() const { return arrived_.empty(); }
   bool has_message(Channel channel) const { return arrived_.contains(channel); }
-  // Serves what has arrived for a channel that has a handler now.
+  // Passes the stored messages of a channel to its new handler.
   void serve(Channel channel);
-  // The connection has ended: completes all receives. Messages that are here can still be received.
+  // The connection has ended: completes all receives. Messages that have arrived completely can
+  // still be received.
   void fail(const std::string& reason);
 
-  // Frames of the peer, which throw Error(net, failure) for what no peer sends. begin() says where
-  // a payload of head.length bytes belongs; null: nowhere. end() follows when it is there. At most
-  // one frame of kind `message` is between the two.
+  // Frames from the peer. Invalid frames throw Error(net, failure). begin() returns the destination
+  // for a payload of head.length bytes, or null to drop it. end() follows when the payload is
+  // complete. At most one frame of kind `message` may be between the two at a time.
   char* begin(const FrameHead& head);
   void end(const FrameHead& head);
   void announce(const FrameHead& head);
 
  private:
-  // A message or an announcement that nobody takes yet.
+  // A message or an announcement that nobody has consumed yet.
   struct Arrived {
     FrameHead head;
     std::string text = {};
@@ -64,8 +65,8 @@ class Mailbox {
   // An announced message that was granted.
   struct Incoming {
     Posted posted = {};
-    std::string text = {};         // for a handler
-    size_t size = 0, missing = 0;  // bytes
+    std::string text = {};         // destination if a handler takes it
+    size_t size = 0, missing = 0;  // in bytes
     bool is_posted = false;
   };
 
@@ -73,10 +74,10 @@ class Mailbox {
   char* begin_data(const FrameHead& head);
   void end_message(const FrameHead& head);
   void end_data(const FrameHead& head);
-  // Gives it to the receive or the handler that wants it; false where there is none.
+  // Passes it to a posted receive or a handler. Returns false if there is none that can take it.
   bool deliver(Arrived& arrived);
   void fill(Posted posted, const Arrived& arrived);
-  // Grants the message, or refuses it where the receive has no room.
+  // Grants the message, or refuses it if the receive's buffer is too small.
   void accept(Posted posted, const FrameHead& head);
   std::optional<Posted> take_posted(Channel channel);
   const HandlerEntry* handler_of(Channel channel) const;
@@ -90,13 +91,13 @@ class Mailbox {
   std::unordered_map<Channel, std::deque<Posted>> posted_;
   std::unordered_map<Channel, std::deque<Arrived>> arrived_;
   std::unordered_map<uint64_t, Incoming> incoming_;  // by id
-  std::optional<Posted> direct_;                     // which the payload of a message is read into
-  std::string text_;                                 // or this
-  bool is_dropped_ = false;                          // or nothing
-  bool fills_text_ = false;     // an announced message for a handler is on its way: one at a time
-  size_t held_ = 0;             // credit that is not consumed
-  size_t owed_ = 0;             // credit that was consumed and not given back
-  bool has_told_hold_ = false;  // since credit was last given back
+  std::optional<Posted> direct_;  // the receive that the current `message` frame is read into,
+  std::string text_;              // or else its text,
+  bool is_dropped_ = false;       // or neither: the payload is dropped
+  bool fills_text_ = false;  // an announced message for a handler is being received; one at a time
+  size_t held_ = 0;          // credit that is not yet consumed
+  size_t owed_ = 0;          // credit that is consumed but not yet returned
+  bool has_told_hold_ = false;  // since credit was last returned
 };
 
 }  // namespace troika::net

@@ -70,7 +70,7 @@ void PeerLink::end(const std::string& reason) {
   if (!pair_) return;
   const bool was_up = std::exchange(is_up_, false);
   pair_.reset();
-  // Who is inside a socket's function holds it.
+  // Callers inside a function of a socket still hold a shared_ptr to it.
   for (const auto& socket : std::exchange(sockets_, {})) {
     if (!socket) continue;
     poller_.remove(socket->fd.get());
@@ -103,7 +103,8 @@ void PeerLink::say_bye() {
   for (const auto& socket : sockets_) ::shutdown(socket->fd.get(), SHUT_WR);
 }
 
-// With several sockets the first has all that is not data, which so need not wait for data.
+// With several sockets, the first carries everything but data, so that other frames do not wait for
+// data.
 Carries PeerLink::carries(size_t index) const {
   if (sockets_.size() == 1) return Carries::all;
   return index == 0 ? Carries::all_but_data : Carries::data;
@@ -147,7 +148,7 @@ bool PeerLink::is_present(size_t index, const std::shared_ptr<Socket>& socket) c
 void PeerLink::ready(size_t index, uint32_t events) {
   const auto socket = sockets_[index];
   if (events & ~static_cast<uint32_t>(EPOLLOUT)) read(index);
-  // It may have been ended, and even connected again.
+  // A callback may have ended the connection, and even made a new one.
   if (!is_present(index, socket) || (events & EPOLLOUT) == 0) return;
   socket->takes = true;
   pump();
@@ -162,7 +163,7 @@ void PeerLink::read(size_t index) {
     socket->has_ended = true;
     poller_.remove(socket->fd.get());
     const bool all = std::ranges::all_of(sockets_, [](const auto& s) { return s && s->has_ended; });
-    // Who leaves ends its sockets one after the other.
+    // A peer that leaves closes its sockets one after another. Wait for all of them.
     if (left_ && !all) return;
     drain_others(index);
   } catch (const Error& broken) {
@@ -171,7 +172,7 @@ void PeerLink::read(size_t index) {
   if (is_present(index, socket)) end(reason);
 }
 
-// Bytes that arrived over the other sockets came before the end of this one.
+// Delivers bytes that arrived on the other sockets before the end of this one.
 void PeerLink::drain_others(size_t index) {
   const auto sockets = sockets_;
   for (size_t i = 0; i < sockets.size(); ++i) {
@@ -186,7 +187,7 @@ void PeerLink::drain_others(size_t index) {
 
 void PeerLink::pump() {
   pumps_again_ = true;
-  // A completion that sends is served by the loop that called it.
+  // When called from a completion, the loop that runs the completion also sends the new message.
   if (!is_up_ || is_pumping_) return;
   is_pumping_ = true;
   while (is_up_ && std::exchange(pumps_again_, false)) {
@@ -207,7 +208,7 @@ void PeerLink::pump(size_t index) {
     }
     if (socket->writer.is_empty()) break;
     std::string reason;
-    // The reading side tells why a connection ended, after what came before.
+    // The end is not handled here: read() delivers what arrived before it and reports the reason.
     if (!socket->writer.flush(socket->fd.get(), written, reason)) return socket->writer.clear();
     socket->takes = socket->writer.is_empty();
     for (const OutFrame& frame : std::exchange(written, {})) queue_.wrote(frame);

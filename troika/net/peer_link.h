@@ -1,4 +1,5 @@
-// One peer of a TcpEndpoint: the sockets of the pair, what waits to be sent and what has come.
+// A TcpEndpoint's state for one peer: the sockets of the connection, the outgoing and the incoming
+// messages.
 #pragma once
 
 #include <cstdint>
@@ -24,47 +25,48 @@ struct PairId {
   bool operator==(const PairId&) const = default;
 };
 
-// A peer whose connection has ended can be connected again. Callbacks may call back into it. For a
-// single thread at a time.
+// Can be connected again after its connection has ended. Callbacks may call its functions. Only one
+// thread at a time may use it.
 class PeerLink : private FrameSink {
  public:
-  // The references must outlive it. `changed` is told when the connection is complete, and when it
-  // has ended.
+  // The references must outlive this object. Calls `changed` when the connection is complete and
+  // when it has ended.
   PeerLink(std::string peer, Poller& poller, const Handlers& handlers,
            std::function<void(const PeerChange&)> changed);
   ~PeerLink() override;
 
-  // Whether all sockets of the pair are there.
+  // Whether all sockets of the connection are present.
   bool is_up() const { return is_up_; }
   bool takes_messages() const { return is_up_ && !parts_; }
-  // Whether any are.
+  // Whether at least one socket is present.
   bool has_begun() const { return pair_.has_value(); }
-  // Whether nothing would be lost with it.
+  // Whether the link can be deleted without losing messages.
   bool is_over() const { return !pair_ && mailbox_.is_empty(); }
-  // Whether there is no socket yet, or the connection is this pair's and lacks this one.
+  // Whether this socket may be adopted: there is no socket yet, or the connection is `pair` and
+  // lacks socket `index`.
   bool misses(const PairId& pair, int index) const;
-  // Whether there are sockets, and of that pair.
+  // Whether the current connection is `pair`.
   bool is_of(const PairId& pair) const { return pair_ == pair; }
-  // Takes a socket that is missing.
+  // Adds a missing socket.
   void adopt(const PairId& pair, int index, Descriptor socket, const SessionKeys& keys,
              Protection protection);
 
   void send(std::shared_ptr<Outgoing> message);
   void post(Channel channel, Posted posted) { mailbox_.post(channel, std::move(posted), is_up_); }
-  // Whether the ticket was one of this peer's.
+  // Returns false if the ticket does not belong to this peer.
   bool cancel(Ticket ticket, Outcome why);
-  // Whether a message of the channel is here that nobody has taken.
+  // Whether an unconsumed message of the channel is stored.
   bool has_message(Channel channel) const { return mailbox_.has_message(channel); }
   void serve(Channel channel) { mailbox_.serve(channel); }
 
-  // Ends the connection: completes all operations as lost. `reason` says how, without the peer.
+  // Ends the connection and completes all operations as lost. `reason` must not name the peer.
   void end(const std::string& reason);
-  // Takes no more messages; says bye when all are sent, and ends when the peer has ended its side.
-  // The connection that this is about.
+  // Accepts no more messages. Sends `bye` once all are sent; the connection ends when the peer has
+  // closed its side. Returns the connection's id.
   PairId part();
-  // Whether nothing is left to be sent.
+  // Whether nothing is left to send.
   bool is_silent() const;
-  // Tells the peer that the end is intended, and that nothing follows.
+  // Tells the peer that the connection is closed on purpose and that nothing follows.
   void say_bye();
 
  private:
@@ -77,9 +79,9 @@ class PeerLink : private FrameSink {
     Descriptor fd;
     FrameReader reader;
     FrameWriter writer;
-    bool takes = true;        // bytes, as far as is known
-    bool is_watched = false;  // by the poller, for when it takes bytes again
-    bool has_ended = false;   // after the peer has said bye
+    bool takes = true;        // accepts bytes, as far as known
+    bool is_watched = false;  // the poller reports when it accepts bytes again
+    bool has_ended = false;   // the peer has closed this socket
   };
 
   char* begin(const FrameHead& head) override;
@@ -98,13 +100,13 @@ class PeerLink : private FrameSink {
   SendQueue queue_;
   Mailbox mailbox_;
   std::optional<PairId> pair_;
-  std::vector<std::shared_ptr<Socket>> sockets_;  // by index; null: not there yet
+  std::vector<std::shared_ptr<Socket>> sockets_;  // by index; null: not present
   bool is_up_ = false;
   bool is_pumping_ = false;
   bool pumps_again_ = false;
-  bool left_ = false;      // the peer has said bye
-  bool parts_ = false;     // bye is to be said
-  bool said_bye_ = false;  // of this connection
+  bool left_ = false;      // the peer has sent `bye`
+  bool parts_ = false;     // part() was called: `bye` follows the last message
+  bool said_bye_ = false;  // on this connection
 };
 
 }  // namespace troika::net

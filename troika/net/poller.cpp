@@ -42,7 +42,7 @@ void Poller::dispatch(std::span<const epoll_event> events) const {
   for (const epoll_event& event : events) {
     const auto found = ready_.find(event.data.fd);
     if (found == ready_.end()) continue;
-    // It may remove itself.
+    // A copy, because the function may remove itself.
     const auto ready = found->second;
     (*ready)(event.events);
   }

@@ -1,4 +1,4 @@
-// Descriptors that a thread waits for, and what is to be done when they are ready.
+// Waits on descriptors and calls a function for each that is ready.
 #pragma once
 
 #include <sys/epoll.h>
@@ -15,24 +15,26 @@
 
 namespace troika::net {
 
-// wait() may run beside the other functions; these want one caller at a time.
+// wait() may run concurrently with the other functions. Those must be called by one thread at a
+// time.
 class Poller {
  public:
-  // Gets the events of epoll_wait(2).
+  // Called with the events of epoll_wait(2).
   using Ready = std::function<void(uint32_t events)>;
   using Events = std::array<epoll_event, 64>;
 
   Poller();
 
-  // Waits until the descriptor can be read, or has ended. remove() it before it is closed.
+  // Watches until `fd` is readable or closed. Call remove() before closing `fd`.
   void add(int fd, Ready ready);
-  // Whether to wait until it can be written, too.
+  // Whether to watch for writability, too.
   void set_writes(int fd, bool writes);
   void remove(int fd);
 
-  // Blocks until some are ready, or as long as told; negative: without end. The ready ones.
+  // Blocks until a descriptor is ready or `at_most` has passed (negative: no limit). Returns the
+  // ready ones; none after a signal.
   std::span<const epoll_event> wait(Events& events, Duration at_most) const;
-  // Calls what belongs to each of them, unless it was removed meanwhile.
+  // Calls the function of each ready descriptor, unless it was removed meanwhile.
   void dispatch(std::span<const epoll_event> events) const;
 
  private:

@@ -8,12 +8,12 @@ namespace troika::net {
 
 namespace {
 
-// Who has just waited will mostly wait again soon: until then the thread stays away, because two
-// threads that take turns cost more than a message.
+// A thread that has left run_until() usually returns soon. The reactor's own thread stays inactive
+// for this time, because handing over between two threads costs more than a message.
 constexpr Milliseconds kHoldOff{1};
 constexpr std::chrono::hours kLongestWait{1};
-// Who waits in run_until() asks again and again for so long before it sleeps. To be woken takes
-// longer than a message does.
+// run_until() polls for this long before it sleeps, because waking a thread takes longer than a
+// message.
 constexpr std::chrono::microseconds kPolling{50};
 
 }  // namespace
@@ -51,7 +51,7 @@ void Reactor::kick() {
 void Reactor::add_timer(Ticket ticket, Duration delay, std::function<void()> timer) {
   const auto place =
       timers_.emplace(Deadline::after(delay).at(), std::pair(ticket, std::move(timer)));
-  // Whoever waits has to wait for less.
+  // The driving thread must now wait for a shorter time.
   if (place == timers_.begin() && driver_ != std::this_thread::get_id()) waker_.wake();
 }
 
@@ -103,7 +103,7 @@ bool Reactor::run_until(const std::function<bool()>& is_over, Duration at_most) 
   Lock lock(mutex_);
   if (is_over()) return true;
   ++waiters_;
-  // Our own thread gives way.
+  // Wakes the reactor's own thread, so that this thread can drive instead.
   if (driver_ == thread_.get_id()) waker_.wake();
   bool over = false;
   while (!(over = is_over()) && Clock::now() < until) {
@@ -135,8 +135,8 @@ void Reactor::serve() {
     lock.unlock();
     std::this_thread::sleep_for(kHoldOff);
     lock.lock();
-    // Being woken at its end would cost a short wait more than the wait; a long one does not feel
-    // it.
+    // Parks only if the same wait is still running: after a short wait, waking this thread would
+    // cost more than the wait itself.
     if (!others_wait || ended_waits_ != ended) continue;
     is_parked_ = true;
     unparked_.wait(lock, [this] { return stops_ || waiters_ == 0; });

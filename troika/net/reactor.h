@@ -1,5 +1,5 @@
-// Who waits for descriptors and calls what they are ready for: threads that wait in run_until(),
-// one of them at a time, and a thread of its own while there are none.
+// The event loop of an endpoint. Threads in run_until() drive it, one at a time. While there are
+// none, the reactor's own thread does.
 #pragma once
 
 #include <condition_variable>
@@ -19,8 +19,7 @@ namespace troika::net {
 
 class Reactor {
  public:
-  // Something else that waits for a time: when, and what is called then, and whenever else it was
-  // woken.
+  // Other timed work: `run` is called at the time of `deadline`, and after each wakeup of the loop.
   struct Chore {
     std::function<std::optional<Deadline>()> deadline;
     std::function<void()> run;
@@ -31,8 +30,8 @@ class Reactor {
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
 
-  // Held while anything of the endpoint is used; callbacks run under it, and may take it again.
-  // Its end tells who waits that something may have changed.
+  // Locks the endpoint's state. Callbacks run while the lock is held, and may lock it again. The
+  // destructor wakes threads in run_until(), since the state may have changed.
   class Hold {
    public:
     explicit Hold(Reactor& reactor) : reactor_(reactor), lock_(reactor.mutex_) {}
@@ -45,16 +44,16 @@ class Reactor {
     const std::lock_guard<std::recursive_mutex> lock_;
   };
 
-  // Under a Hold.
+  // The next three functions require a Hold.
   Poller& poller() { return poller_; }
   void add_timer(Ticket ticket, Duration delay, std::function<void()> timer);
   bool cancel_timer(Ticket ticket);
 
-  // As Endpoint::run_until.
+  // See Endpoint::run_until.
   bool run_until(const std::function<bool()>& is_over, Duration at_most);
-  // Begins to call what is ready. `chore` must stay until stop().
+  // Starts the event loop. `chore` must stay valid until stop().
   void start(Chore chore);
-  // Nothing is called after it.
+  // Ends the event loop. No function is called afterwards.
   void stop();
 
  private:
@@ -68,18 +67,18 @@ class Reactor {
   void run_timers();
   Duration time_to_wait(Clock::time_point until) const;
 
-  std::recursive_mutex mutex_;  // guards all below
+  std::recursive_mutex mutex_;  // guards all members below
   std::condition_variable_any changed_;
   Poller poller_;
   const Waker waker_;
   std::multimap<Clock::time_point, std::pair<Ticket, std::function<void()>>> timers_;
   Chore chore_;
-  int waiters_ = 0;           // threads in run_until()
-  uint64_t ended_waits_ = 0;  // how often the last of them left
-  Clock::time_point waited_;  // when it did so last
-  bool is_parked_ = false;    // thread_ sleeps until it does
+  int waiters_ = 0;           // number of threads in run_until()
+  uint64_t ended_waits_ = 0;  // how often `waiters_` dropped to 0
+  Clock::time_point waited_;  // when it last dropped to 0
+  bool is_parked_ = false;    // thread_ sleeps until it drops to 0
   std::condition_variable_any unparked_;
-  std::thread::id driver_;  // who waits in the poller, or calls what is ready
+  std::thread::id driver_;  // the thread that is in the poller or runs callbacks
   bool stops_ = false;
   std::thread thread_;
 };

@@ -1,10 +1,10 @@
-// Records: pieces of a stream of bytes, each encrypted and authenticated under the keys of a
-// session (ChaCha20-Poly1305, RFC 8439).
+// Records: pieces of a byte stream, each encrypted and authenticated with session keys
+// (ChaCha20-Poly1305, RFC 8439).
 //
-// A record is u32 little-endian length of the rest, ciphertext, tag. The length is authenticated
-// with it, and a counter of records is the nonce: none can be dropped, repeated, reordered or
-// changed. The end of the stream is not authenticated: who can forge TCP segments can end a
-// connection, which the rooms above take for a loss.
+// A record is a little-endian u32 with the length of the rest, the ciphertext and the tag. The
+// length is authenticated too. The nonce counts records, so that dropping, repeating, reordering or
+// changing one is detected. The end of the stream is not authenticated: an attacker who can forge
+// TCP segments can end a connection, which higher layers treat as a lost connection.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace troika::net {
 
-// Longer streams become several records.
+// Longer texts become several records.
 inline constexpr size_t kMaxRecordText = size_t{64} << 10;
 inline constexpr size_t kRecordOverhead = 4 + 16;
 
@@ -27,7 +27,7 @@ struct SessionKeys {
 class Sealer {
  public:
   explicit Sealer(const Secret& key) : key_(key) {}
-  // The records of these bytes, to be sent in this order.
+  // Returns the records for these bytes. They must be sent in this order.
   std::string seal(std::string_view bytes);
 
  private:
@@ -38,11 +38,11 @@ class Sealer {
 class Opener {
  public:
   explicit Opener(const Secret& key) : key_(key) {}
-  // Appends what is in the records that are whole with these bytes to `text`, and keeps the rest,
-  // at most one record. Throws Error(net, failure) for a record that the other end did not send
-  // now, and from then on.
+  // Appends the content of all records that `bytes` completes to `text`. Keeps the rest, at most
+  // one record, for the next call. Throws Error(net, failure) for a record that the other end did
+  // not send at this position, and on every later call.
   void open(std::string_view bytes, std::string& text);
-  // Whether any record was opened.
+  // Whether at least one record was opened.
   bool has_opened() const { return count_ > 0; }
 
  private:

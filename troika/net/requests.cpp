@@ -10,7 +10,7 @@ namespace troika::net {
 
 namespace {
 
-constexpr size_t kNumber = 8;  // bytes before a question and its answer
+constexpr size_t kNumber = 8;  // bytes of the number that precedes each question and its answer
 
 std::shared_ptr<const std::string> with_number(uint64_t number, std::string_view text) {
   auto message = std::make_shared<std::string>(kNumber, '\0');
@@ -21,7 +21,7 @@ std::shared_ptr<const std::string> with_number(uint64_t number, std::string_view
 
 }  // namespace
 
-// The questions without an answer. Lives as long as timers and sends that know it.
+// The open questions. Timers and sends share it, and may outlive the Requests.
 struct Requests::Open {
   struct Question {
     std::string peer;
@@ -29,7 +29,7 @@ struct Requests::Open {
     Answered answered;
   };
 
-  // Takes the question out; an empty Answered where it has its result.
+  // Removes and returns a question; `answered` is empty if the question already has its result.
   Question take(uint64_t number) {
     const std::lock_guard lock(mutex);
     auto node = questions.extract(number);
@@ -87,7 +87,7 @@ void Requests::take_answer(const std::string& peer, std::string message) {
   {
     const std::lock_guard lock(open_->mutex);
     const auto found = open_->questions.find(number);
-    // Late, repeated, or of another peer than was asked.
+    // A late or repeated answer, or one from another peer than was asked.
     if (found == open_->questions.end() || found->second.peer != peer) return;
   }
   const auto question = open_->take(number);
@@ -116,7 +116,7 @@ void Requests::ask(const std::string& peer, std::string_view question, Duration 
   {
     const std::lock_guard lock(open_->mutex);
     const auto found = open_->questions.find(number);
-    if (found == open_->questions.end()) return;  // its time was over at once
+    if (found == open_->questions.end()) return;  // it has already timed out
     found->second.timer = timer;
   }
   send_owned(endpoint_, peer, channel_, with_number(number, question), priority,

@@ -1,4 +1,4 @@
-// Questions with answers, over messages of any endpoint.
+// Requests with answers, over the messages of any endpoint.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,30 @@
 
 namespace troika::net {
 
-// Sends the answer to one question. It may be called later and by any thread; nothing happens when
-// the peer is no longer connected. Only the first call counts. The endpoint must outlive it.
+// Sends the answer to one question. May be called later and by any thread. Does nothing if the peer
+// is no longer connected; only the first call has an effect. The endpoint must outlive it.
 using Answer = std::function<void(std::string answer)>;
-// Runs under the rules for callbacks of Endpoint. Where messages are repeated on their way, which
-// TcpEndpoint does not, it sees a question more than once.
+// Runs under Endpoint's rules for callbacks. A transport that repeats messages (TcpEndpoint does
+// not) may deliver a question more than once.
 using Answerer = std::function<void(const std::string& peer, std::string question, Answer answer)>;
-// `answer` is empty unless the result is `done`.
+// `answer` is empty unless the outcome is `done`.
 using Answered = std::function<void(const Result& result, std::string answer)>;
 
-// Both ends have one of these for the same channel; it takes that channel and the next. The
-// endpoint must outlive it. Its functions may be called by any thread.
+// Both ends need a Requests with the same channel; it uses that channel and the next one. The
+// endpoint must outlive it. Any thread may call its functions.
 class Requests {
  public:
-  // Questions and answers are of at most `most` bytes: longer ones are lost to their deadline.
+  // `most`: the maximum size of questions and answers in bytes. A longer one is not delivered, and
+  // its question ends with `timeout`, or with `too_long` for a question of more than 64 KiB.
   Requests(Endpoint& endpoint, Channel channel, size_t most);
-  // Questions that are open get no result.
+  // Open questions get no result.
   ~Requests();
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;
 
   void answer_with(Answerer answerer);
-  // Asks; `answered` runs once, under the rules for callbacks: `done`, `timeout` when no answer
-  // has come within that time, `lost` when the peer could not be reached.
+  // Asks a question. `answered` runs once, under the rules for callbacks, with the outcome `done`;
+  // `timeout` if no answer came within `within`; or `lost` if the peer could not be reached.
   void ask(const std::string& peer, std::string_view question, Duration within, Answered answered,
            Priority priority = Priority::normal);
 

@@ -51,7 +51,7 @@ std::string show_mode(mode_t mode) {
   return fmt::format("mode {:04o}", mode & 07777);
 }
 
-// A file that anybody else can read or replace holds no secret.
+// Reads the secret from an open file. Throws if another user may read or replace the file.
 Secret read_private(const Descriptor& file, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_system("net", "read " + path.string(), errno);
@@ -89,11 +89,11 @@ void check_folder(const std::filesystem::path& folder) {
   }
 }
 
-// A whole file under its final name or none: a link to what is complete. Nothing happens when
-// another process was the first.
+// Writes a temporary file and links it to `path`, so that `path` is either complete or absent. Does
+// nothing if another process created `path` first.
 void make_key(const std::filesystem::path& path) {
   std::string draft = path.string() + ".XXXXXX";
-  const Descriptor file(::mkostemp(draft.data(), O_CLOEXEC));  // of mode 0600
+  const Descriptor file(::mkostemp(draft.data(), O_CLOEXEC));  // creates it with mode 0600
   if (!file) fail_path("make", path, errno);
   const std::string text = Secret::random().to_hex() + "\n";
   const bool written =
@@ -148,7 +148,7 @@ std::string Secret::to_hex() const {
 
 Secret Secret::derive(std::string_view purpose, std::string_view context) const {
   Secret derived;
-  // The length keeps ("ab", "c") and ("a", "bc") apart.
+  // The length distinguishes ("ab", "c") from ("a", "bc").
   const std::string message = fmt::format("troika {} {}{}", purpose.size(), purpose, context);
   ::crypto_generichash(derived.bytes_.data(), kSize,
                        reinterpret_cast<const unsigned char*>(message.data()), message.size(),

@@ -1,4 +1,4 @@
-// The secret of a run: who holds it takes part in the run, and nobody else.
+// The secret of a run. A process that holds it can join the run; no other process can.
 #pragma once
 
 #include <array>
@@ -9,27 +9,28 @@
 
 namespace troika::net {
 
-// 32 bytes that never show in errors or logs, and are wiped from memory at their end.
+// 32 secret bytes. They never appear in errors or logs, and are wiped from memory on destruction.
 class Secret {
  public:
   static constexpr size_t kSize = 32;
 
-  // From the system's generator of random numbers.
+  // From the system's random number generator.
   static Secret random();
-  // From 64 hexadecimal digits; white space after them is ignored. Throws Error(net, usage) that
-  // names `source`, for example a variable, and shows nothing of the text.
+  // Parses 64 hexadecimal digits; ignores trailing white space. Throws Error(net, usage) that names
+  // `source`, for example a variable, and shows nothing of the text.
   static Secret parse(std::string_view text, const std::string& source);
 
   Secret(const Secret&) = default;
   Secret& operator=(const Secret&) = default;
   ~Secret();
 
-  // For the environment of a process that is to share it.
+  // To pass the secret to another process through its environment.
   std::string to_hex() const;
-  // Another secret that tells nothing of this one: keyed BLAKE2b of both texts (RFC 7693).
+  // Derives another secret, from which this one cannot be computed: keyed BLAKE2b (RFC 7693) over
+  // `purpose` and `context`.
   Secret derive(std::string_view purpose, std::string_view context) const;
   const unsigned char* data() const { return bytes_.data(); }
-  // In a time that does not depend on the bytes.
+  // Constant-time comparison.
   friend bool operator==(const Secret& a, const Secret& b);
 
  private:
@@ -38,17 +39,19 @@ class Secret {
   std::array<unsigned char, kSize> bytes_{};
 };
 
-// The secret in a file. Throws Error(net, usage) that names the file unless it is a regular file of
-// this user or of root which nobody else may read or write.
+// Reads the secret from a file. Throws Error(net, usage) that names the file unless it is a regular
+// file that belongs to this user or root and that no other user may access. Throws Error(net,
+// failure) if it cannot be read.
 Secret read_secret_file(const std::filesystem::path& path);
 
-// The secret of this user that all runs can be derived from where no launcher hands one down: the
-// file `run-key` of mode 0600 in `folder` of mode 0700, made at the first use; processes that begin
-// at the same time get the same one. Throws Error(net, usage) that names the folder or the file
-// when it belongs to another user or others may use it, Error(net, failure) when it cannot be made.
+// Returns this user's secret, from which secrets of runs are derived when the launcher provides
+// none. It is stored in the file `run-key` (mode 0600) in `folder` (mode 0700), created at the
+// first use. Processes that start at the same time get the same secret. Throws Error(net, usage)
+// that names the folder or the file if it belongs to another user or other users may access it;
+// Error(net, failure) if it cannot be created.
 Secret user_secret(const std::filesystem::path& folder);
 
-// This user's: $XDG_CONFIG_HOME/troika, else ~/.config/troika.
+// Returns $XDG_CONFIG_HOME/troika, or else ~/.config/troika.
 std::filesystem::path user_folder();
 
 }  // namespace troika::net

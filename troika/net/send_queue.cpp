@@ -20,7 +20,7 @@ std::optional<OutFrame> SendQueue::next(Carries carries) {
   }
   bool has_credit = true;
   for (size_t i = 0; i < kPriorities; ++i) {
-    // A message that waits for credit is not overtaken by a smaller and less urgent one.
+    // While a message waits for credit, smaller messages of lower priority must not overtake it.
     if (takes_messages && has_credit && !fresh_[i].empty()) {
       if (auto frame = next_message(i)) return frame;
       has_credit = false;

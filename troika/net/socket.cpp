@@ -27,7 +27,7 @@ struct Place {
   int family() const { return address.ss_family; }
 };
 
-// All addresses of this machine in a family.
+// The wildcard address of a family.
 Place any_address(int family, int port) {
   Place place;
   place.address.ss_family = static_cast<sa_family_t>(family);
@@ -57,7 +57,7 @@ Descriptor bind_listener(const Place& place, int& error) {
   error = errno;
   if (!socket) return socket;
   if (place.family() == AF_INET6) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  // Without it the port of a run that just ended stays taken for a minute.
+  // Otherwise the port of a run that has just ended stays in use for a minute.
   set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&place.address), place.size) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
@@ -67,7 +67,8 @@ Descriptor bind_listener(const Place& place, int& error) {
   return socket;
 }
 
-// Connecting to a free port of this very machine can meet itself (TCP simultaneous open).
+// Connecting to a free port of the own machine can connect a socket to itself (TCP simultaneous
+// open).
 bool connected_to_itself(int socket) {
   sockaddr_storage here{}, there{};
   socklen_t here_size = sizeof(here), there_size = sizeof(there);
@@ -88,7 +89,7 @@ bool leads_to_loopback(int socket) {
          (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
 }
 
-// Zero or an errno.
+// Returns 0 or an errno.
 int connect_one(const Descriptor& socket, const addrinfo& address, Deadline deadline) {
   if (!socket) return errno;
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
@@ -111,7 +112,7 @@ bool is_loopback(const std::string& address) {
 Descriptor listen_at(const std::string& address, int port, int& error) {
   if (address.empty()) {
     Descriptor listener = bind_listener(any_address(AF_INET6, port), error);
-    // Machines without IPv6.
+    // On machines without IPv6, falls back to IPv4.
     const bool no_ipv6 = error == EAFNOSUPPORT || error == EADDRNOTAVAIL;
     return listener || !no_ipv6 ? std::move(listener)
                                 : bind_listener(any_address(AF_INET, port), error);
@@ -139,7 +140,7 @@ int port_of(const Descriptor& listener) {
 Attempt try_connect(const std::string& address, int port, Deadline deadline) {
   Attempt attempt;
   int code = 0;
-  // The server of a loopback name listens on IPv4, whatever the name resolves to first.
+  // Servers on loopback listen on IPv4, even if "localhost" resolves to IPv6 first.
   const auto list = resolve(address == "localhost" ? "127.0.0.1" : address, port, 0, code);
   if (!list) {
     attempt.problem = code == EAI_SYSTEM ? system_reason(errno) : ::gai_strerror(code);
@@ -147,7 +148,7 @@ Attempt try_connect(const std::string& address, int port, Deadline deadline) {
   }
   int left = 0;
   for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) ++left;
-  // One address that does not answer leaves time for the others.
+  // Divides the time, so that one unresponsive address leaves time for the others.
   for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next, --left) {
     attempt.socket = Descriptor(
         ::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, entry->ai_protocol));
@@ -176,7 +177,7 @@ bool receive(int socket, std::string& bytes, std::string& reason) {
     const ssize_t got = ::recv(socket, chunk.data(), chunk.size(), 0);
     if (got > 0) {
       bytes.append(chunk.data(), static_cast<size_t>(got));
-      // A full chunk may have more behind it; the caller's poll() comes back for that.
+      // After a full chunk there may be more bytes; the caller's poll() reports those.
       return true;
     }
     if (got < 0 && errno == EINTR) continue;

@@ -12,38 +12,40 @@ namespace troika::net {
 // "localhost", 127.x.y.z or ::1.
 bool is_loopback(const std::string& address);
 
-// A nonblocking listener at this numeric address of this machine, at all of them when it is empty.
-// Port 0 takes any. Else an invalid descriptor, and `error` is the errno.
+// Returns a nonblocking listening socket at this numeric address of this machine; all addresses if
+// empty. Port 0 selects a free port. On failure returns an invalid descriptor and sets `error` to
+// the errno.
 Descriptor listen_at(const std::string& address, int port, int& error);
 int port_of(const Descriptor& listener);
 
-// One attempt to connect to any of the name's addresses; else why the last of them failed. A name
-// server can block longer than the deadline.
+// Tries each address of the name once. On failure `problem` says why the last one failed. Name
+// resolution may block beyond the deadline.
 struct Attempt {
   Descriptor socket;  // nonblocking
   std::string problem;
 };
 Attempt try_connect(const std::string& address, int port, Deadline deadline);
 
-// Bytes that the kernel holds of a tuned socket and cannot send yet, about: on a slow link, more
-// would delay what is written later, such as the grants of messages that go the other way.
+// Limits the unsent bytes that the kernel buffers for a tuned socket (TCP_NOTSENT_LOWAT). On a slow
+// link, a larger value would delay later frames, such as grants for messages in the other
+// direction.
 inline constexpr int kMostUnsent = 128 << 10;
 
-// Bytes to send that the kernel holds for a peer on this machine, about half of what it counts with
-// its own headers. With the megabytes of automatic buffers, a message's pages leave the cache
-// before the peer copies them (docs/benchmarks.md).
+// The send buffer for a loopback connection in bytes (SO_SNDBUF; the kernel doubles it for its own
+// headers). With automatic buffers of several megabytes, a message's pages leave the cache before
+// the peer copies them (docs/benchmarks.md).
 inline constexpr int kLoopbackBuffer = 128 << 10;
 
-// Small messages at once, little in front of them, and the death of a machine noticed within half a
-// minute.
+// Sets socket options: sends small messages at once, limits unsent bytes, and detects a dead
+// machine within half a minute.
 void tune(int socket);
 
-// Appends what is there to read without waiting. False when the connection has ended; `reason` says
-// how.
+// Appends the available bytes without waiting. Returns false when the connection has ended;
+// `reason` says why.
 bool receive(int socket, std::string& bytes, std::string& reason);
 
-// Sends what the socket takes without waiting and removes it from `bytes`. False when the
-// connection has ended; `reason` says how.
+// Sends what the socket accepts without waiting and removes it from `bytes`. Returns false when the
+// connection has ended; `reason` says why.
 bool send_some(int socket, std::string_view& bytes, std::string& reason);
 
 std::string host_name();

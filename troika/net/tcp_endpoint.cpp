@@ -15,7 +15,7 @@ namespace troika::net {
 namespace {
 
 constexpr Milliseconds kLeaveTime{1000};
-// Between attempts to connect.
+// The pause between attempts to connect.
 constexpr Milliseconds kFirstRest{10};
 constexpr Milliseconds kLongestRest{200};
 
@@ -82,7 +82,7 @@ PeerLink& TcpEndpoint::link_to(const std::string& peer) {
   if (!link) {
     link = std::make_unique<PeerLink>(peer, reactor_.poller(), handlers_,
                                       [this](const PeerChange& change) {
-                                        // It may be replaced by itself.
+                                        // A copy, because the listener may replace itself.
                                         if (const auto listener = listener_) listener(change);
                                       });
   }
@@ -102,7 +102,8 @@ HelloReply TcpEndpoint::judge(const Hello& hello) {
   if (!find(hello.name) && links_.size() >= options_.most_peers) {
     return {Verdict::refused, fmt::format("{} has {} peers already", name(), links_.size())};
   }
-  // Where two connect to each other at the same time, the connection of the lesser name stands.
+  // When two endpoints connect to each other at the same time, the connection made by the one with
+  // the lesser name is kept.
   if (dialing_.contains(hello.name) && name() < hello.name) return {Verdict::busy};
   const PeerLink& link = link_to(hello.name);
   return {link.misses({hello.attempt, hello.sockets}, hello.socket) ? Verdict::welcome
@@ -115,7 +116,7 @@ void TcpEndpoint::admit(Arrival arrival) {
   const std::string record = arrival.session.sealer.seal(encode(reply));
   std::string_view unsent = record;
   std::string reason;
-  // A new socket has room for it; else the end of the connection is the answer.
+  // The send buffer of a new socket has room for it. If not, closing the connection is the answer.
   const bool is_sent = send_some(arrival.socket.get(), unsent, reason) && unsent.empty();
   if (!is_sent || reply.verdict != Verdict::welcome) return;
   link_to(hello.name)
@@ -144,11 +145,11 @@ void TcpEndpoint::connect(const std::string& peer, const std::vector<Address>& a
           try_connect(peer, addresses[i], options_.secret, {Deadline::after(share)});
       if (!failure) return;
       if (failure->kind == DialFailure::Kind::busy) break;
-      // An attempt that our own deadline ended tells less than the one before.
+      // A failure due to our own deadline says less than the previous failure.
       if (deadline.passed() && !problems[i].empty()) continue;
       problems[i] = fmt::format("{}: {}", show(addresses[i]), describe(*failure));
     }
-    // For a listener that is not there yet, or the peer's own connection.
+    // Waits for a listener that does not exist yet, or for the peer's own connection.
     if (run_until(is_up, std::min<Duration>(rest, deadline.left()))) return;
     if (!deadline.passed()) continue;
     std::erase(problems, "");
@@ -317,7 +318,7 @@ void TcpEndpoint::leave() {
     const Reactor::Hold hold(reactor_);
     for (const auto& [peer, link] : links_) link->say_bye();
   }
-  // A socket that is closed with something unread could destroy what it has sent.
+  // Closing a socket with unread bytes resets the connection, which may discard bytes sent before.
   until_all([](const PeerLink& link) { return !link.has_begun(); });
 }
 

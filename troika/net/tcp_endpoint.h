@@ -1,8 +1,9 @@
-// An Endpoint over TCP sockets whose both ends have proved that they hold the run's secret.
+// An Endpoint over TCP sockets. Both ends of each connection have proved that they hold the run's
+// secret.
 //
-// A thread that waits in run_until() moves all messages on, of whatever thread; while none does, a
-// thread of the endpoint does. So a round trip costs no change of threads, and messages move beside
-// computation; they may rest for up to 2 ms after a thread has stopped waiting.
+// A thread in run_until() moves the messages of all threads; while there is none, the endpoint's
+// own thread does. A round trip thus needs no thread switch, and messages move during computation.
+// They may pause for up to 2 ms after a thread has left run_until().
 #pragma once
 
 #include <functional>
@@ -24,52 +25,52 @@
 namespace troika::net {
 
 struct TcpOptions {
-  std::string name;  // of 1 to 255 bytes, unlike that of any other endpoint of the run
-  Secret secret;     // who holds it may connect as any name
-  // Protects what follows the handshake; a peer with another one is refused.
+  std::string name;  // 1 to 255 bytes; unique in the run
+  Secret secret;     // its holders may connect under any name
+  // Protects the frames after the handshake. Peers with another protection are refused.
   Protection protection = Protection::encrypted;
-  // Data sockets of a connection that this endpoint makes, 1 to kMostStreams. With more than one, a
-  // socket more carries what is not a long message's data.
+  // Number of data sockets of a connection that this endpoint makes, 1 to kMostStreams. With more
+  // than one, an additional socket carries everything but the data of long messages.
   int streams = 1;
-  // Numeric addresses of this machine, IPv4 or IPv6 (interface_address() finds an interface's);
-  // "": all of them; none: it only connects to others. Port 0 takes any.
+  // Numeric IPv4 or IPv6 addresses of this machine (interface_address() finds an interface's). ""
+  // is all addresses; port 0 is any free port. With an empty list the endpoint only connects to
+  // others.
   std::vector<Address> listen = {{"", 0}};
-  // More of them are refused. Each costs descriptors, and at most kCreditWindow bytes for messages
-  // that nobody takes, one message for a handler, and about 1 MiB a socket.
+  // More peers are refused. Each peer takes descriptors, at most kCreditWindow bytes for unconsumed
+  // messages, one message for a handler, and about 1 MiB per socket.
   size_t most_peers = 4096;
   GateLimits limits = {};
 };
 
-// A peer's end is told within milliseconds when its process ends or closes; within 26 s when its
-// machine or the network vanishes (see tune()); not while its process is only stopped, which the
-// deadlines of who waits are for.
+// Reports the loss of a peer within milliseconds if its process ends or closes the connection, and
+// within 26 s if its machine or the network fails (see tune()). A peer whose process is only
+// stopped is not reported: use deadlines.
 class TcpEndpoint : public Endpoint {
  public:
-  // `listeners` are open already, beside those of the options. Throws Error(net, usage) for options
-  // that make no sense or a port that is taken.
+  // `listeners` are sockets that already listen, in addition to `options.listen`. Throws Error(net,
+  // usage) for invalid options or a port in use.
   explicit TcpEndpoint(TcpOptions options, std::vector<Descriptor> listeners = {});
-  // Sends what waits, at most for a second, and tells the peers that it leaves. Callbacks may run
-  // until it returns.
+  // Sends pending messages for at most a second and tells the peers that it leaves. Callbacks may
+  // run until the destructor returns.
   ~TcpEndpoint() override;
 
-  // Where it listens, with its ports, in the order of the options; without `listeners`.
+  // The addresses of `options.listen` with their actual ports, in order. Without `listeners`.
   const std::vector<Address>& addresses() const { return addresses_; }
 
-  // Blocks until the two are connected, by this connection or the peer's own. At once where they
-  // are. Tries the addresses in turn, again and again, until one answers. Throws Error(net):
-  // `timeout` past the deadline, telling why the last attempt at each address failed; `usage` when
-  // the peer refused. Not for callbacks.
+  // Blocks until both are connected, by this call or by the peer. Returns at once if they already
+  // are. Tries the addresses in turn, repeatedly. Throws Error(net): `timeout` on the deadline,
+  // with the last failure at each address; `usage` if the peer refused. Callbacks must not call it.
   void connect(const std::string& peer, const std::vector<Address>& addresses, Deadline deadline);
-  // The same in one attempt at one address, proving `secret` instead of the endpoint's own; how it
-  // failed, where it did. Throws Error(net, usage) when the peer refused.
+  // Makes a single attempt at one address, with `secret` instead of the endpoint's own. Returns the
+  // failure, or nullopt on success. Throws Error(net, usage) if the peer refused.
   std::optional<DialFailure> try_connect(const std::string& peer, const Address& address,
                                          const Secret& secret, const DialPatience& patience);
 
-  // Whether a message of the channel is here for which no receive was posted. Only for callbacks,
-  // as what run_until() asks.
+  // Whether an unconsumed message of the channel has arrived. Only for callbacks and the predicate
+  // of run_until().
   bool has_message(const std::string& peer, Channel channel);
 
-  // While `has_room` says no, nobody is accepted. It runs under the rules for callbacks.
+  // Accepts no connections while `has_room` returns false. It runs under the rules for callbacks.
   void accept_while(std::function<bool()> has_room);
   void stop_listening();
   Unwelcome unwelcome();
