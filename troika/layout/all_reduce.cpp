@@ -15,8 +15,8 @@ namespace {
 struct Levels {
   int ranks;
   int nodes;
-  int fullest;   // ranks of the fullest node
-  int emptiest;  // ranks of the emptiest
+  int fullest;   // ranks of the node with most ranks
+  int emptiest;  // ranks of the node with fewest ranks
 };
 
 Levels levels_of(std::span<const int> nodes) {
@@ -30,15 +30,16 @@ int log2_up(int n) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(n - 1)));
 }
 
-// A ring among n, over one kind of link.
+// Returns the time of a ring of n ranks, over one kind of link.
 double ring_seconds(const Link& link, double reduce_per_byte, int n, double bytes) {
   if (n == 1) return 0;
   const double part = bytes / n;
   return 2 * (n - 1) * link.seconds(part) + (n - 1) * part * reduce_per_byte;
 }
 
-// An algorithm other than hierarchical among n ranks without regard to nodes. `link` is that of two
-// ranks, and `shared` the same when ranks of a node use it at once.
+// Returns the time of an algorithm other than hierarchical among n ranks, independent of nodes.
+// `link` connects two ranks; `shared` is this link when all ranks of a node use it at the same
+// time.
 double flat_seconds(Algorithm algorithm, const Link& link, const Link& shared,
                     double reduce_per_byte, int n, double bytes) {
   if (n == 1) return 0;
@@ -56,7 +57,7 @@ double flat_seconds(Algorithm algorithm, const Link& link, const Link& shared,
       return fold ? all + 2 * shared.seconds(bytes) : all;
     }
     case Algorithm::double_tree: {
-      // Down follows up, and interior members reduce twice.
+      // The broadcast follows the reduction, and interior ranks reduce twice.
       const double segments = std::ceil(bytes / 2 / static_cast<double>(kSegmentBytes));
       return 2 * (rounds + segments) * link.latency + 2 * bytes * shared.seconds_per_byte() +
              bytes * reduce_per_byte;
@@ -66,8 +67,8 @@ double flat_seconds(Algorithm algorithm, const Link& link, const Link& shared,
   }
 }
 
-// The phase of `hierarchical` between nodes: one member of the emptiest node for each
-// block, over a link that all of them share.
+// Returns the time of the phase of `hierarchical` between nodes. Blocks are as many as the ranks of
+// the smallest node; their rings share one link.
 double between_seconds(Algorithm algorithm, const Links& links, const Levels& levels,
                        double bytes) {
   const Link wire{links.between.latency, links.between.bandwidth / levels.emptiest};
@@ -89,8 +90,8 @@ double predict(Algorithm algorithm, const Links& links, std::span<const int> nod
     return ring_seconds(links.inside, links.reduce_per_byte, levels.fullest, size) +
            between_seconds(choose_between(links, nodes, bytes), links, levels, size);
   }
-  // Without regard to nodes the slowest link sets the pace of every step, and ranks of one node
-  // share it.
+  // Algorithms that ignore nodes run at the speed of the slowest link in every step, and the ranks
+  // of a node share it.
   Link pace = links.inside;
   if (levels.nodes > 1) pace = links.between;
   Link shared = pace;

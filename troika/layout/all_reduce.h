@@ -1,5 +1,5 @@
-// How an all-reduce is carried out, and how long that takes: what ranks choose by, and what is
-// predicted of ranks that are not there.
+// The algorithms of all-reduce and a model of their time, by which ranks choose an algorithm and
+// simulations predict it.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace troika::layout {
 
-// `automatic` takes the one with the least predicted time.
+// `automatic` selects the algorithm with the least predicted time.
 enum class Algorithm : int32_t {
   automatic,
   ring,
@@ -20,28 +20,29 @@ enum class Algorithm : int32_t {
   hierarchical,
 };
 
-// Messages of double_tree are at most this large: so that a message's overhead does not show, and
-// one is reduced in cache while the next arrives.
+// The maximum size of messages of double_tree: large enough that a message's overhead is
+// negligible, small enough that one message is reduced in cache while the next arrives.
 inline constexpr size_t kSegmentBytes = size_t{1} << 20;
 
 // The cost of messages between the ranks of a group.
 struct Links {
-  Link inside = {};            // a node
-  Link between = {};           // nodes
-  double reduce_per_byte = 0;  // seconds that a rank needs to reduce a byte
+  Link inside = {};            // within a node
+  Link between = {};           // between nodes
+  double reduce_per_byte = 0;  // seconds per byte that a rank reduces
 
   bool operator==(const Links&) const = default;
 };
 
-// Predicted seconds of one all-reduce among ranks on these nodes (by rank), after the alpha-beta-
-// gamma model (Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; as NCCL's tuner does).
+// Returns the predicted seconds of one all-reduce; `nodes` is the node of each rank. Uses the
+// alpha-beta-gamma model (Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005), as NCCL's tuner
+// does.
 double predict(Algorithm algorithm, const Links& links, std::span<const int> nodes, size_t bytes);
 
-// The algorithm of least predicted time.
+// Returns the algorithm with the least predicted time.
 Algorithm choose(const Links& links, std::span<const int> nodes, size_t bytes);
 
-// The algorithm of least predicted time for the phase of `hierarchical` between nodes. `bytes` are
-// those of the whole all-reduce.
+// Returns the algorithm with the least predicted time for the phase of `hierarchical` between
+// nodes. `bytes` is the size of the whole all-reduce.
 Algorithm choose_between(const Links& links, std::span<const int> nodes, size_t bytes);
 
 }  // namespace troika::layout

@@ -33,7 +33,7 @@ Range parse_range(std::string_view text, std::string_view whole) {
   return {*begin, *end};
 }
 
-// Cuts off `text` what stands in these brackets at its end, and returns that.
+// Removes a suffix in these brackets from `text`, and returns its content.
 std::optional<std::string_view> cut_off(std::string_view& text, char open, char close) {
   if (!text.ends_with(close)) return std::nullopt;
   const size_t begin = text.rfind(open);
@@ -48,7 +48,7 @@ std::vector<std::string> items(std::string_view list) {
 }
 
 // Appends boxes without a flat range for the elements `range` of a slice in row-major order, from
-// dimension `dim` on: a part of the first row, whole rows, and a part of the last.
+// dimension `dim` on: a part of the first row, whole rows, and a part of the last row.
 void unflatten(Box slice, Range range, size_t dim, std::vector<Box>& result) {
   if (range.begin >= range.end) return;
   if (dim == slice.size.size()) {  // one element
@@ -158,7 +158,7 @@ void Box::verify() const {
            fmt::format("{}, those of the shape", shape.size()));
   }
   for (size_t d = 0; d < shape.size(); ++d) {
-    // Compared without a sum, which might overflow.
+    // Written as a difference, since a sum could overflow.
     if (offset[d] < 0 || size[d] < 0 || offset[d] > shape[d] - size[d]) {
       refuse(fmt::format("box of {}, dim {}", name, d),
              fmt::format("offset {} and size {}", offset[d], size[d]),

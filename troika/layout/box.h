@@ -1,4 +1,4 @@
-// Boxes: parts of named tensors.
+// Boxes: descriptions of parts of named tensors.
 #pragma once
 
 #include <cstddef>
@@ -21,50 +21,50 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// The elements offset[d] <= index[d] < offset[d] + size[d] of a tensor of this shape and, with
-// `flat`, of these the range in row-major order, as ZeRO cuts tensors. Text form:
-// `weight(8,6)[0:4,2:6]`, with `{0:10}` behind it for a flat range.
+// The elements offset[d] <= index[d] < offset[d] + size[d] of a tensor of this shape. With `flat`,
+// only this range of these elements in row-major order, as ZeRO shards tensors. Text form:
+// `weight(8,6)[0:4,2:6]`, followed by `{0:10}` for a flat range.
 struct Box {
   std::string name;
   Dims shape, offset, size;
   std::optional<Range> flat = {};
 
   static Box whole(std::string name, Dims shape);
-  // The elements `range` of the whole tensor in row-major order.
+  // Returns a box for the elements `range` of the whole tensor in row-major order.
   static Box range(std::string name, Dims shape, Range range);
-  // Throws Error(usage) for a text of another form, and what verify() does.
+  // Throws Error(usage) for a text that is not in this form, and the errors of verify().
   static Box parse(std::string_view text);
   std::string text() const;
 
-  // Elements in it.
+  // Returns the number of elements in the box.
   int64_t count() const;
-  // Throws Error(usage) unless offset and size have the dims of the shape, and lie within it, and
-  // `flat` within the box.
+  // Throws Error(usage) unless offset and size have as many dimensions as the shape and lie within
+  // it, and `flat` lies within the box.
   void verify() const;
 
   bool operator==(const Box&) const = default;
 };
 
-// The elements that both have, as boxes that share none, ascending in the tensor's row-major order;
-// none where the names or shapes differ. It is one box where neither has a flat range, and where
-// both are of the same slice.
+// Returns the common elements of both boxes, as disjoint boxes in the tensor's row-major order;
+// empty if names or shapes differ. The result is one box at most if neither box has a flat range,
+// and if both have the same offset and size.
 std::vector<Box> intersection(const Box& one, const Box& other);
 
 // The reason why boxes do not hold each element of their tensor exactly once.
 struct CoverFault {
-  // Places in the list of two boxes that share elements.
+  // The indices in the list of two boxes that share elements.
   std::optional<std::pair<size_t, size_t>> shared = {};
-  // Where no two boxes share any: elements that none holds.
+  // If no two boxes share elements: the number of elements in none of the boxes.
   int64_t left_out = 0;
 };
 
-// Nothing where the boxes, which are of one tensor and passed verify(), hold each of its elements
-// once. The time for n boxes is that of sorting them where they are flat ranges of one slice or cut
-// one dimension, and at most proportional to n^2.
+// Returns nothing if the boxes hold each element of their tensor exactly once. They must describe
+// one tensor and have passed verify(). For n boxes takes the time of sorting if they are flat
+// ranges of one slice or split one dimension, and O(n^2) at most.
 std::optional<CoverFault> cover_fault(const std::vector<Box>& boxes);
 
-// Throws Error(usage) where verify() does, for boxes of several tensors, and for a cover_fault():
-// names two boxes that share elements, or says how many elements none holds.
+// Throws the errors of verify(), and Error(usage) for boxes of several tensors and for a
+// cover_fault(): names two boxes that share elements, or reports how many elements are in no box.
 void require_exact_cover(const std::vector<Box>& boxes);
 
 }  // namespace troika::layout

@@ -1,4 +1,4 @@
-// Whether boxes hold each element of their tensor once.
+// Checks whether boxes hold each element of their tensor exactly once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace troika::layout {
 
 namespace {
 
-// Places in a list of boxes, [begin, end) of the sorted ones: those of one slice.
+// Boxes of one slice: the range [begin, end) in the list of sorted indices.
 struct SameSlice {
   size_t begin = 0;
   size_t end = 0;
@@ -26,7 +26,8 @@ Shared pair_of(size_t one, size_t other) {
   return std::pair(std::min(one, other), std::max(one, other));
 }
 
-// Places of boxes that are not empty, so that boxes of one slice follow each other by their ranges.
+// Returns the indices of non-empty boxes, sorted so that boxes of one slice are adjacent, in the
+// order of their ranges.
 std::vector<size_t> sorted_places(const std::vector<Box>& boxes) {
   std::vector<size_t> places;
   for (size_t i = 0; i < boxes.size(); ++i) {
@@ -55,7 +56,7 @@ bool have_common_elements(const Box& one, const Box& other) {
   return true;
 }
 
-// The dimension along which slices begin at the most places: few slices reach across one place.
+// Returns the dimension with the most different slice offsets: few slices span one position there.
 size_t most_cut_dim(const std::vector<Box>& boxes, const std::vector<size_t>& places,
                     const std::vector<SameSlice>& slices) {
   size_t result = 0, most = 0;
@@ -90,7 +91,7 @@ class Cover {
   const Box& box(size_t i) const { return boxes_[places_[i]]; }
   int64_t begin(size_t i) const { return box(i).flat ? box(i).flat->begin : 0; }
 
-  // A sweep along one dimension over the slices that reach across each place.
+  // Sweeps along one dimension and compares the slices that span each position.
   Shared shared_between_slices() const {
     const size_t dim = most_cut_dim(boxes_, places_, slices_);
     auto order = slices_;

@@ -42,7 +42,7 @@ int64_t item_offset(int64_t end, int64_t count, int64_t piece_multiple) {
 }
 
 int64_t padded_count(int64_t end, int64_t ranks, int64_t piece_multiple) {
-  // A bucket of fewer elements has no item of as many.
+  // A bucket of fewer elements has no item of at least piece_multiple elements.
   const int64_t multiple = end < piece_multiple ? 1 : piece_multiple;
   return round_up(end, ranks * std::lcm(kBlockMultiple, multiple));
 }

@@ -28,7 +28,7 @@ std::string show(const toml::node& node) {
   return out.str();
 }
 
-// A table of the file, and its path there.
+// A table of the file, with its path in the file.
 class Section {
  public:
   Section(const toml::node& node, std::string_view file, std::string path)
@@ -49,13 +49,13 @@ class Section {
   bool has(const std::string& key) const { return table_->contains(key); }
   Section section(const std::string& key) const { return {*table_->get(key), file_, path_of(key)}; }
 
-  // A number of at least `least`, or what stands where the key is missing.
+  // Returns a number that must be at least `least`, or `otherwise` if the key is missing.
   template <typename T>
   T number(const std::string& key, T least, T otherwise) const {
     const auto* node = table_->get(key);
     if (!node) return otherwise;
     auto value = node->value_exact<T>();
-    // TOML takes 1 for an integer.
+    // TOML parses 1 as an integer.
     const auto integer = node->value_exact<int64_t>();
     if (!value && integer) value = static_cast<T>(*integer);
     if (value && *value >= least) return *value;

@@ -1,4 +1,4 @@
-// Hosts, devices and links as data.
+// A description of hosts, devices and links.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +8,30 @@
 
 namespace troika::layout {
 
-// One direction between two devices. A bandwidth of 0 is not known.
+// One direction of a link between two devices. A bandwidth of 0 means unknown.
 struct Link {
   double latency = 0;    // seconds
-  double bandwidth = 0;  // bytes a second
+  double bandwidth = 0;  // bytes per second
 
-  // Of a message; the latency where the bandwidth is not known.
+  // Returns the time of a message; only the latency if the bandwidth is unknown.
   double seconds(double bytes) const { return latency + bytes * seconds_per_byte(); }
-  // 0 where the bandwidth is not known.
+  // 0 if the bandwidth is unknown.
   double seconds_per_byte() const { return bandwidth > 0 ? 1 / bandwidth : 0; }
 
   bool operator==(const Link&) const = default;
 };
 
-// How near two devices are: inside a group of devices of a host (NVLink, a socket), inside a host,
-// or on two hosts.
+// The closest level that two devices share: a group of devices of a host (NVLink, a socket), a
+// host, or only the network.
 enum class Level { group, host, network };
 
-// Alike devices of one host, each of which computes for a rank; the ranks are consecutive.
+// Identical devices of one host with consecutive ranks, one rank per device.
 struct Devices {
-  int host = 0;  // an index of Cluster::hosts
+  int host = 0;  // an index into Cluster::hosts
   int count = 1;
-  int group = 0;             // of devices inside the host
-  int64_t memory_bytes = 0;  // of each; 0: not known
-  double flops = 0;          // floating-point operations a second of each; 0: not known
+  int group = 0;             // number of the device group within the host
+  int64_t memory_bytes = 0;  // of each device; 0: unknown
+  double flops = 0;          // floating-point operations per second of each device; 0: unknown
 
   bool operator==(const Devices&) const = default;
 };
@@ -49,22 +49,22 @@ struct Devices {
 //   memory_bytes = 42949672960
 //   flops = 19500000000000
 struct Cluster {
-  std::vector<std::string> hosts = {};  // names that differ
+  std::vector<std::string> hosts = {};  // different names
   std::vector<Devices> devices = {};    // in the order of ranks
   Link group = {}, host = {}, network = {};
 
-  // `count` devices on each of `hosts` hosts, of which nothing else is known.
+  // Returns `count` devices on each of `hosts` hosts, with everything else unknown.
   static Cluster uniform(int hosts, int count);
-  // Reads the text form; `name` is the file's, for errors. Throws Error(usage) with the line for
-  // what is no TOML, an unknown key (naming the nearest), a missing host, a value of another type,
-  // and a number below its least; and where there is no device.
+  // Reads the text form; `name` is the file's name, for errors. Throws Error(usage) with the line
+  // for invalid TOML, an unknown key (naming the nearest known one), a missing host, a value of the
+  // wrong type, and a number below its minimum; also if there is no device.
   static Cluster parse(std::string_view toml, std::string_view name);
   std::string text() const;
 
   int ranks() const;
-  // The devices that this rank's is one of.
+  // Returns the entry of `devices` that contains this rank.
   const Devices& devices_of(int rank) const;
-  // These describe the devices of two ranks.
+  // Return the level and the link between the devices of two ranks.
   Level level_between(int one, int other) const;
   const Link& link_between(int one, int other) const;
 

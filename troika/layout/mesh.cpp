@@ -41,7 +41,7 @@ int parse_size(std::string_view text, std::string_view word) {
               "an integer >= 1, or -1 for the rest of the world");
 }
 
-// One number for each stage, as in "2-1-1".
+// Parses one number per stage, as in "2-1-1".
 std::vector<int> parse_replicas(std::string_view text, std::string_view words) {
   std::vector<int> result;
   for (const auto& word : split(words, '-')) result.push_back(parse_size(text, word));
@@ -103,7 +103,7 @@ Mesh Mesh::parse(std::string_view text, int world) {
     const int replicas =
         checked(text, std::reduce(mesh.replicas_.begin(), mesh.replicas_.end(), int64_t{0}));
     others = checked(text, others * replicas);
-    // Equal numbers have one form.
+    // If all numbers are equal, the mesh has a plain data axis.
     if (std::ranges::count(mesh.replicas_, mesh.replicas_.front()) == stages) {
       mesh.sizes_[static_cast<size_t>(Axis::data)] = mesh.replicas_.front();
       mesh.replicas_.clear();
@@ -164,7 +164,7 @@ Coordinates Mesh::coordinates(int rank) const {
   TROIKA_CHECK(rank >= 0 && rank < ranks(), fmt::format("rank {} of {}", rank, ranks()));
   Coordinates at;
   int stage = 0;
-  // Where stages differ, the pipeline is the outermost axis: its ranks are counted stage by stage.
+  // If stages differ, the pipeline axis is outermost: ranks are numbered stage by stage.
   if (has_uneven_stages()) {
     for (; rank >= ranks_of_stage(stage); ++stage) rank -= ranks_of_stage(stage);
     at[Axis::pipeline] = stage;

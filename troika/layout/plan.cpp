@@ -43,7 +43,7 @@ ExchangeMethod method_from(std::string_view text) {
   TROIKA_CHECK(false, "a method that the table let through");
 }
 
-// A plan as its text has it: with texts where a table cannot bind the member.
+// A plan as in its text form, with strings for members that a table cannot bind.
 struct Written {
   Plan plan;
   std::string mesh;
@@ -186,7 +186,7 @@ std::string memory_text(const Plan& plan) {
   return text;
 }
 
-// Throws Error(usage) where the schedule cannot have it.
+// Throws Error(usage) if the schedule does not support the shape.
 PipelineShape shape_of(const Plan& plan) {
   return require_domain(schedule_row(plan.schedule),
                         {.ranks = plan.mesh.size(Axis::pipeline),
@@ -288,7 +288,7 @@ std::string explain(const Plan& plan) {
                               plan.micro_batches == 1   ? ""
                               : plan.sums_micro_batches ? ", summed"
                                                         : ", averaged"));
-  // Longer ones say nothing more.
+  // Longer schedules are not shown, since they explain nothing more.
   constexpr int64_t kShownPasses = 8;
   if (plan.mesh.size(Axis::pipeline) * plan.micro_batches <= kShownPasses) {
     const auto text = schedule_of(plan).text();

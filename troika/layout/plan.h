@@ -1,5 +1,5 @@
-// How a run trains its model on many devices, as plain data with a text form. What is learned, for
-// how long and on which data is no part of it.
+// A plan: how a run distributes its training over devices, as plain data with a text form. It does
+// not include the model, the data or the length of the run.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,7 @@
 
 namespace troika::layout {
 
-// How gradients that are too large for a message are compressed: ddp.hook and its options
-// (docs/data-parallelism.md).
+// Compression of gradients: ddp.hook and its options (docs/data-parallelism.md).
 struct Compression {
   std::string codec = "none";
   bool error_feedback = true;
@@ -25,32 +24,33 @@ struct Compression {
   bool operator==(const Compression&) const = default;
 };
 
-// How replicas along the data axis stay the same model.
+// The method by which replicas along the data axis are kept equal.
 enum class ExchangeMethod {
-  all_reduce,  // every step averages gradients; each rank holds all parameters and states
-  zero,        // as all_reduce, with states, gradients and parameters shared out among ranks
-  local_steps  // ranks step by themselves, and their parameters are averaged now and then
+  all_reduce,  // averages gradients every step; each rank holds all parameters and states
+  zero,        // as all_reduce, with states, gradients and parameters sharded
+  local_steps  // ranks step independently; parameters are averaged from time to time
 };
 
 struct GradientExchange {
   ExchangeMethod method = ExchangeMethod::all_reduce;
   int64_t bucket_bytes = int64_t{25} << 20;
-  int64_t first_bucket_bytes = int64_t{1} << 20;  // of the bucket that is averaged first
+  int64_t first_bucket_bytes = int64_t{1} << 20;  // for the bucket that is averaged first
   bool find_unused_parameters = false;
   bool static_graph = false;
   bool broadcast_buffers = true;
 
-  // ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5) shares out 1: optimizer states;
-  // 2: gradients, too; 3: parameters, too. Other methods have 0.
+  // ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5). 1: shards optimizer states; 2:
+  // gradients too; 3: parameters too. 0 for other methods.
   int64_t zero_stage = 0;
-  // Consecutive ranks of the data axis that share one model out; 0: all of them.
+  // The number of consecutive ranks of the data axis that share one copy of the model; 0: all of
+  // them.
   int64_t zero_group = 0;
 
-  // local_steps has steps between averages, and steps that average gradients first.
+  // For local_steps: steps between averages, and first steps that average gradients.
   int64_t period = 1;
   int64_t warmup_steps = 0;
-  // The averages are gradients of an outer SGD with Nesterov momentum (DiLoCo, Douillard et al.
-  // 2023, arXiv 2311.08105).
+  // Averages are gradients of an outer SGD with Nesterov momentum (DiLoCo, Douillard et al. 2023,
+  // arXiv 2311.08105).
   bool outer_step = false;
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
@@ -58,63 +58,64 @@ struct GradientExchange {
   bool operator==(const GradientExchange&) const = default;
 };
 
-// Names of schedules that are not in schedule_table(): each micro-batch forward and backward in
-// turns on a rank with the whole model, and one that the plan has itself.
+// Names of schedules that are not in schedule_table(): alternating forward and backward passes on a
+// rank with the whole model, and a schedule given in the plan itself.
 inline constexpr const char* kOneStageSchedule = "one_stage";
 inline constexpr const char* kCustomSchedule = "custom";
 
 struct Plan {
-  // The strategy that it was made of, for messages.
+  // The strategy that the plan was made from, for messages.
   std::string strategy = "plan";
-  // One process for each rank.
+  // One process per rank.
   Mesh mesh = {};
-  // Threads of each process that train a replica each; 0: the process trains one itself.
+  // Threads of each process that each train a replica; 0: the process trains one replica itself.
   int64_t threads = 0;
-  // Where the model is cut into stages, by names of blocks; empty: one stage.
+  // The blocks at which the model is split into stages, by name; empty: one stage.
   std::string cut = {};
-  // The order of forward and backward passes: one of schedule_table(), kOneStageSchedule or
+  // The schedule of forward and backward passes: one of schedule_table(), kOneStageSchedule or
   // kCustomSchedule; see schedule_of().
   std::string schedule = kOneStageSchedule;
-  int64_t chunks = 0;         // stages on each rank; 0: as many as the schedule wants
-  std::string actions = {};   // of kCustomSchedule: the text of a Schedule, or of its passes
-  int64_t micro_batches = 1;  // of an optimizer step on each replica
-  // A step's gradient is the sum over its micro-batches, or their mean.
+  int64_t chunks = 0;         // stages per rank; 0: the schedule's default
+  std::string actions = {};   // for kCustomSchedule: the text of a Schedule, or of its passes
+  int64_t micro_batches = 1;  // per optimizer step and replica
+  // Whether a step's gradient is the sum over its micro-batches; otherwise it is the mean.
   bool sums_micro_batches = false;
   GradientExchange exchange = {};
   Compression compression = {};
-  std::string precision = "32";    // as trainer.precision
-  std::string recompute = "none";  // as trainer.recompute
+  std::string precision = "32";    // trainer.precision
+  std::string recompute = "none";  // trainer.recompute
   std::string offload_activations = {};
   std::string offload_optimizer = {};
 
-  // Reads the text form, in TOML with a section for each part; keys that are missing have the
-  // defaults above. `name` is the file's, for errors; `world` is the number of ranks, if it is
-  // known, for an axis of size -1. Throws Error(usage) with the line for what is no TOML, an
-  // unknown key (naming the nearest), a wrong type or a value out of its range, and for a mesh that
-  // Mesh::parse() refuses.
+  // Reads the text form, TOML with a section for each part; missing keys have the defaults above.
+  // `name` is the file's name, for errors; `world` is the number of ranks, for an axis of size -1,
+  // or 0 if unknown. Throws Error(usage) with the line for invalid TOML, an unknown key (naming the
+  // nearest known one), a wrong type or a value out of range, and for a mesh that Mesh::parse()
+  // refuses.
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
-  // Every key with a comment on its meaning.
+  // Returns all keys, each with a comment.
   std::string text() const;
-  // Throws Error(usage) for parts that contradict each other: ZeRO's stage and group, and threads,
-  // with methods and meshes that cannot have them.
+  // Throws Error(usage) for contradictions: ZeRO's stage and group, and threads, with methods and
+  // meshes that do not support them.
   void verify() const;
 
-  // After a step all ranks have the same parameters, bit by bit.
+  // Whether all ranks have bitwise the same parameters after each step.
   bool keeps_replicas_equal() const { return exchange.method != ExchangeMethod::local_steps; }
-  // Every rank has all parameters and all states of the optimizer.
+  // Whether every rank has all parameters and all states of the optimizer.
   bool holds_all_states() const { return exchange.method == ExchangeMethod::all_reduce; }
-  // Ranks that share one model out; 1 without ZeRO.
+  // Returns the number of ranks that share one copy of the model; 1 without ZeRO.
   int64_t sharing_ranks() const;
 
   bool operator==(const Plan&) const = default;
 };
 
-// The actions of each rank of the pipeline axis, by the schedule's name; with ZeRO stage 3, a
-// gather before the first pass of each stage. Throws Error(usage) for a schedule that cannot run on
-// so many ranks and micro-batches, and for custom actions that Schedule::verify() refuses.
+// Returns the actions of each rank of the pipeline axis, by the schedule's name; with ZeRO stage 3,
+// including a gather before the first pass of each stage. Throws Error(usage) for a schedule that
+// does not support these numbers of ranks and micro-batches, and for custom actions that
+// Schedule::verify() refuses.
 Schedule schedule_of(const Plan& plan);
 
-// Says what a plan means, a line for each part. Throws what verify() does.
+// Describes a plan, one line per part. Throws the errors of verify().
 std::string explain(const Plan& plan);
 
 }  // namespace troika::layout

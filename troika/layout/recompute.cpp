@@ -35,7 +35,7 @@ RecomputePlan square_root(size_t blocks) {
 }
 
 // Theorem 1 with memory in slots: cost(s, t, m) is the least time to run blocks s to t forward and
-// backward in m slots, beside the input of s.
+// backward in m slots, without the input of s.
 class Table {
  public:
   Table(const std::vector<BlockCost>& blocks, int64_t slot_bytes)
@@ -51,7 +51,7 @@ class Table {
 
   double cost(size_t s, size_t t, int64_t m) const { return m < 0 ? kNever : best_[at(s, t, m)]; }
 
-  // Cost of blocks s to t.
+  // Returns the plan with the cost cost(s, t, m).
   RecomputePlan plan(size_t s, size_t t, int64_t m) const {
     const size_t next = jump_[at(s, t, m)];
     RecomputePlan result;
@@ -83,7 +83,7 @@ class Table {
       best = blocks_[s].forward + blocks_[s].backward;
       if (s < t) best += cost(s + 1, t, m - saved(s));
     }
-    // Forward as far as `next` without keeping anything but its input.
+    // Runs forward up to `next` and keeps only the input of `next`.
     double forward = 0;
     for (size_t next = s + 1; next <= t; ++next) {
       forward += blocks_[next - 1].forward;
@@ -101,7 +101,7 @@ class Table {
   const int64_t slot_bytes_;
   const size_t length_;
   std::vector<double> best_;
-  std::vector<size_t> jump_;  // the next block after a recomputed segment; 0: block s is kept
+  std::vector<size_t> jump_;  // the block after a recomputed segment; 0: block s is kept
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Chooses the blocks of a model that are recomputed in the backward pass: by a policy, or the
-// fastest choice that fits into a given memory.
+// Chooses the blocks of a model that are recomputed in the backward pass: by a policy, or by the
+// fastest plan within a memory budget.
 #pragma once
 
 #include <cstddef>
@@ -10,53 +10,53 @@
 
 namespace troika::layout {
 
-// Blocks [begin, end), of which only the input of the first is kept.
+// Blocks [begin, end); only the input of the first one is kept.
 struct RecomputedSegment {
   size_t begin = 0;
   size_t end = 0;
-  // Parts of these blocks that are recomputed once more inside them.
+  // Parts of these blocks that are recomputed a second time within this segment.
   std::vector<RecomputedSegment> inside = {};
-  bool keep_products = false;  // as nn::CheckpointOptions
+  bool keep_products = false;  // see nn::CheckpointOptions
 
   bool operator==(const RecomputedSegment&) const = default;
 };
 
-// In ascending order. Blocks in none keep what they save.
+// In ascending order. Blocks outside all segments keep what they save.
 using RecomputePlan = std::vector<RecomputedSegment>;
 
-// By policy:
+// Returns the plan of a policy:
 //   "none";
 //   "full": each block by itself;
-//   "selective": likewise, but for what its products come to (keep_products);
-//   "every_K": each K-th block by itself, from the first on, as in "every_2";
-//   "sqrt": about sqrt(blocks) segments of equal length but for the last, which is kept: the
-//     activations of 2 sqrt(blocks) blocks at a time, and one more forward pass at most (Chen et
-//     al. 2016, arXiv 1604.06174, section 4.1).
-// Throws Error(usage) for others; see recompute_budget() for "budget:BYTES".
+//   "selective": the same, but results of matrix products are kept (keep_products);
+//   "every_K": each K-th block by itself, starting with the first, as in "every_2";
+//   "sqrt": about sqrt(blocks) segments of equal length, except the last, which is kept: stores the
+//     activations of 2 sqrt(blocks) blocks at a time, and costs at most one more forward pass (Chen
+//     et al. 2016, arXiv 1604.06174, section 4.1).
+// Throws Error(usage) for any other policy; see recompute_budget() for "budget:BYTES".
 RecomputePlan recompute_plan(const std::string& policy, size_t blocks);
 
-// Costs of one block of a chain. Times in any one unit.
+// Costs of one block of a chain. Times are in any common unit.
 struct BlockCost {
   double forward = 0;
   double backward = 0;
-  int64_t output_bytes = 0;  // of its output, and of the gradient with respect to that
+  int64_t output_bytes = 0;  // of its output, and of the gradient of its output
   int64_t saved_bytes = 0;   // of all it keeps for its backward pass, its output included
 };
 
-// The bytes of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy. Throws
-// Error(usage) where BYTES is no number of bytes >= 1.
+// Returns the bytes of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy.
+// Throws Error(usage) if BYTES is not a number of bytes >= 1.
 std::optional<int64_t> recompute_budget(const std::string& policy);
 
 struct BudgetedPlan {
   RecomputePlan plan;
-  double time = 0;  // of forward and backward pass, recomputation included
+  double time = 0;  // forward and backward pass, including recomputation
 };
 
-// Activations and gradients of activations under the plan take at most `budget_bytes` at any time,
-// beside the input of the first block and what the blocks need while they compute. The least time
-// of all plans, found by dynamic programming over memory in 500 slots, into which sizes are rounded
-// up (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, arXiv 1911.13214, theorem 1).
-// Throws Error(usage) where no plan fits.
+// Returns the fastest plan in which activations and their gradients take at most `budget_bytes` at
+// any time, without the input of the first block and the temporary memory of running blocks. Found
+// by dynamic programming over memory in 500 slots, with sizes rounded up to slots (Beaumont,
+// Eyraud-Dubois, Herrmann, Joly and Shilova 2019, arXiv 1911.13214, theorem 1). Throws Error(usage)
+// if no plan fits.
 BudgetedPlan plan_for_budget(const std::vector<BlockCost>& blocks, int64_t budget_bytes);
 
 }  // namespace troika::layout

@@ -1,4 +1,4 @@
-// How this room refuses what it is given.
+// Errors of this room.
 #pragma once
 
 #include <string>

@@ -8,14 +8,14 @@ namespace troika::layout {
 
 namespace {
 
-// Row-major strides of the box's slice.
+// Returns the row-major strides of the box's slice.
 Dims strides_of(const Box& box) {
   Dims strides(box.size.size(), 1);
   for (size_t d = strides.size(); d-- > 1;) strides[d - 1] = strides[d] * box.size[d];
   return strides;
 }
 
-// The place in the box of the first element of `part`, which lies in it.
+// Returns the offset in the box of the first element of `part`, which lies in the box.
 int64_t place_in(const Box& box, const Dims& strides, const Box& part) {
   int64_t place = box.flat ? -box.flat->begin : 0;
   for (size_t d = 0; d < strides.size(); ++d) {
@@ -39,7 +39,7 @@ Runs::Part Runs::part_of(const Box& part, const Box& from, const Box& to) {
               .run = {.from = place_in(from, from_strides, part),
                       .to = place_in(to, to_strides, part),
                       .count = 1}};
-  if (part.flat) {  // of the slice of both
+  if (part.flat) {  // then `from` and `to` have the same slice
     result.run.from += part.flat->begin;
     result.run.to += part.flat->begin;
     result.run.count = part.count();

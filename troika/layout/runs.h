@@ -1,4 +1,4 @@
-// Where the elements that two boxes share lie in memory of each.
+// The memory locations, in each of two boxes, of the elements that they share.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace troika::layout {
 
-// `count` elements that follow each other in both boxes. Places are counted in elements from the
-// box's first one, where a box's elements lie in row-major order: of its slice or, with a flat
-// range, those of that range.
+// `count` elements that are consecutive in both boxes, at offset `from` in one and `to` in the
+// other. Offsets are counted in elements from the start of the box's memory, which holds its slice
+// or its flat range in row-major order.
 struct Run {
   int64_t from = 0;
   int64_t to = 0;
@@ -20,14 +20,14 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-// The runs of all elements that `from` and `to` share, ascending by Run::from. Runs are made one by
-// one: a column of a tensor of a billion rows takes no memory.
+// Enumerates the runs of all elements that `from` and `to` share, ascending by Run::from. Runs are
+// computed one by one: even a column of a tensor with a billion rows takes no memory.
 class Runs {
  public:
   // Boxes of different names or shapes share nothing.
   Runs(const Box& from, const Box& to);
 
-  // Nothing after the last one.
+  // Returns the next run; nothing after the last one.
   std::optional<Run> next();
 
  private:
@@ -37,7 +37,7 @@ class Runs {
     int64_t to_stride = 0;
     int64_t at = 0;
   };
-  // Runs of one length: the first, and the dims along which it is repeated, outermost first.
+  // Runs of one length: the first one, and the dimensions along which it repeats, outermost first.
   struct Part {
     std::vector<Dim> dims;
     Run run;
@@ -45,7 +45,7 @@ class Runs {
 
   static Part part_of(const Box& part, const Box& from, const Box& to);
 
-  std::vector<Part> parts_;  // those to come, the next one last
+  std::vector<Part> parts_;  // remaining ones, the next one last
 };
 
 }  // namespace troika::layout

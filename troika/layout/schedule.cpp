@@ -35,7 +35,7 @@ constexpr std::array<KindName, 11> kKinds{{{"F", "forward"},
                                            {"REDUCE", "gradients reduced"},
                                            {"STEP", "optimizer step"}}};
 
-// How PyTorch marks a forward pass beside a backward pass.
+// PyTorch's mark for a forward pass that overlaps a backward pass.
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
 const KindName& name_of(Kind kind) {
@@ -50,7 +50,7 @@ bool is_send(Kind kind) {
   return kind == Kind::send_activation || kind == Kind::send_gradient;
 }
 
-// From a stage to the one after it, as activations go, or to the one before it.
+// Whether the message goes from a stage to a later one (as activations), not to an earlier one.
 bool goes_up(Kind kind) {
   return kind == Kind::send_activation || kind == Kind::receive_gradient;
 }
@@ -67,7 +67,7 @@ std::optional<int> parse_number(std::string_view text) {
   return static_cast<int>(*number);
 }
 
-// Reads the stage behind > or < of a message that skips stages. Nothing where it is wrong.
+// Reads the stage after > or < in a message that skips stages. Returns nothing if it is invalid.
 std::optional<Action> with_peer(Action action, char mark, std::string_view peer) {
   const auto stage = parse_number(peer);
   if (!is_message(action.kind) || !stage) return std::nullopt;
@@ -104,7 +104,7 @@ bool is_overlap(const std::vector<Action>& group) {
   return group.size() == 2 && group[0].kind == Kind::forward && group[1].kind == Kind::backward;
 }
 
-// Reads one action, or several in parentheses. Nothing where the word is wrong.
+// Reads one action, or several in parentheses. Returns nothing if the word is invalid.
 std::vector<Action> parse_word(std::string_view word) {
   std::vector<Action> group;
   if (!word.starts_with('(')) {
@@ -203,7 +203,7 @@ Schedule Schedule::parse(std::string_view text, std::string_view name) {
 std::string Schedule::text() const {
   std::string text;
   for (const auto& actions : ranks) {
-    bool is_inside = false;  // of parentheses
+    bool is_inside = false;  // inside parentheses
     for (size_t i = 0; i < actions.size(); ++i) {
       const auto& action = actions[i];
       if (i > 0) text += is_inside ? ';' : ' ';

@@ -15,14 +15,14 @@ namespace troika::layout {
 
 namespace {
 
-// A pass, or both ends of a message, at its time.
+// A pass, or both ends of a message, with its time.
 struct Event {
   double time = 0;
   bool is_pass = false;
   size_t rank = 0;  // of the pass, or of the sender
   Action action;    // the pass, or the send
 
-  // Messages that are there go before passes that begin.
+  // Messages that have arrived come before passes that begin at the same time.
   bool operator<(const Event& other) const {
     return std::tie(time, is_pass, rank) < std::tie(other.time, other.is_pass, other.rank);
   }
@@ -91,7 +91,8 @@ class Completion {
     }
   }
 
-  // Reductions of stages whose backward passes are done, behind the messages that these send.
+  // Adds the reductions of stages whose backward passes are done, after the messages of these
+  // passes.
   void add_due(size_t rank) {
     for (const int stage : due_[rank]) whole_.ranks[rank].push_back({ActionKind::reduce, stage});
     due_[rank].clear();
@@ -100,7 +101,7 @@ class Completion {
   void add_pass(const Event& event) {
     auto& actions = whole_.ranks[event.rank];
     const auto stage = static_cast<size_t>(event.action.stage);
-    // Passes that begin together stay together.
+    // Nothing may be inserted between passes that start together.
     if (actions.empty() || !actions.back().joined) add_due(event.rank);
     if (gathers_ && !is_gathered_[stage]) {
       is_gathered_[stage] = true;
@@ -124,8 +125,8 @@ class Completion {
   Schedule whole_;
 };
 
-// Forward passes of each rank by their turns. Each stage's turn is later than that of the stage
-// before on the same micro-batch, so these orders cannot stand still.
+// Returns the forward passes of each rank, sorted by turn. A stage's turn on a micro-batch must be
+// later than the previous stage's, so that these orders cannot deadlock.
 template <typename Turn>
 Schedule forwards_by_turn(const Inventory& inventory, int ranks, int micro_batches,
                           const Turn& turn) {
@@ -178,8 +179,8 @@ Schedule evaluation_schedule(const Schedule& training, int micro_batches,
   for (int r = 0; r < ranks; ++r) {
     chunks = std::max<int64_t>(chunks, std::ranges::count(inventory.rank_of, r));
   }
-  // The one has stages of a rank in turn where they lie in a V, the other one where they lie in a
-  // loop.
+  // `one` alternates between a rank's stages, which is better if stages lie in a V; `other` is
+  // better if they lie in a loop.
   auto one = forwards_by_turn(inventory, ranks, micro_batches,
                               [&](int s, int m) { return s + chunks * m; });
   auto other = forwards_by_turn(inventory, ranks, micro_batches, [&](int s, int m) {

@@ -11,7 +11,7 @@ namespace {
 // Sending stage, receiving stage and kind of the send.
 using EdgeKey = std::tuple<int, int, ActionKind>;
 
-// The kind of message that a pass takes from other ranks.
+// Returns the kind of message that a pass takes from other ranks.
 ActionKind taken_by(ActionKind pass) {
   return pass == ActionKind::forward ? ActionKind::receive_activation
                                      : ActionKind::receive_gradient;
@@ -26,7 +26,7 @@ std::vector<MessageEdge> message_edges(const Schedule& schedule) {
   };
   std::map<EdgeKey, Waiting> edges;
   for (const auto& actions : schedule.ranks) {
-    // Edges whose message waits for the passes of a kind of a stage on a micro-batch.
+    // The edges whose received messages wait for a pass: stage, kind of message, micro-batch.
     std::map<std::tuple<int, ActionKind, int>, std::vector<EdgeKey>> arrived;
     for (const auto& action : actions) {
       if (action.kind == ActionKind::receive_activation ||

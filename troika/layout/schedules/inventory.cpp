@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kPassKinds = 4;
 
-// How often each stage runs each micro-batch, by kind of pass.
+// Counts how often each stage runs each micro-batch, by kind of pass.
 class PassCounts {
  public:
   PassCounts(const Schedule& schedule, const Inventory& inventory) : inventory_(inventory) {
@@ -83,7 +83,7 @@ Inventory::Inventory(const Schedule& schedule) {
     }
   }
   if (forwards == 0) refuse("a schedule", "no forward pass", "one of each stage and micro-batch");
-  // Before anything is allocated by these numbers.
+  // Checked before these numbers determine the size of an allocation.
   const auto wanted = static_cast<size_t>(stages) * static_cast<size_t>(micro_batches);
   if (forwards != wanted) {
     refuse("forward passes of a schedule", std::to_string(forwards),

@@ -1,4 +1,4 @@
-// What a schedule has: its stages, ranks and micro-batches, proved complete.
+// The stages, ranks and micro-batches of a schedule, checked for completeness.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@ namespace troika::layout {
 struct Inventory {
   // Throws Error(usage), naming rank and action, unless each stage from 0 to the last is on one
   // rank and runs each micro-batch from 0 to the last forward once, and either every stage runs
-  // each backward once (B, or I and W) or none does. Messages are not looked at. Takes time and
-  // memory linear in the actions.
+  // each backward once (B, or I and W) or none does. Does not check messages. Takes time and memory
+  // linear in the number of actions.
   explicit Inventory(const Schedule& schedule);
 
   size_t at(int stage, int micro_batch) const {
@@ -23,7 +23,7 @@ struct Inventory {
   int stages = 0;
   int micro_batches = 0;
   bool trains = false;       // has backward passes
-  std::vector<int> rank_of;  // of stages
+  std::vector<int> rank_of;  // by stage
 };
 
 }  // namespace troika::layout

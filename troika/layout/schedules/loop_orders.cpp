@@ -1,4 +1,4 @@
-// Schedules whose backward pass is one pass.
+// Schedules whose backward pass is not split.
 #include <algorithm>
 
 #include "troika/layout/schedules/orders.h"
@@ -42,7 +42,7 @@ Schedule one_forward_one_backward_order(const PipelineShape& shape) {
 
 Schedule interleaved_order(const PipelineShape& shape) {
   const int p = shape.ranks, v = shape.chunks, passes = shape.micro_batches * v;
-  // Micro-batches go through a rank's chunks p at a time.
+  // Groups of p micro-batches run through all chunks of a rank.
   const auto chunk = [&](int pass) { return pass / p % v; };
   const auto micro_batch = [&](int pass) { return pass / (p * v) * p + pass % p; };
   Schedule order;

@@ -1,4 +1,4 @@
-// The passes of each rank in the published schedules, without messages: see schedule_table().
+// The passes of each rank in published schedules, without messages; see schedule_table().
 #pragma once
 
 #include <array>
@@ -11,15 +11,15 @@ namespace troika::layout {
 
 // Sizes of a pipeline.
 struct PipelineShape {
-  int ranks = 1;          // of the pipeline axis
-  int micro_batches = 1;  // of an optimizer step
-  int chunks = 0;         // stages on each rank; 0: as many as the schedule wants
-  int blocks = 0;         // of the model, which stages are made of; 0: not known
+  int ranks = 1;          // size of the pipeline axis
+  int micro_batches = 1;  // per optimizer step
+  int chunks = 0;         // stages per rank; 0: the schedule's default
+  int blocks = 0;         // blocks of the model, which form the stages; 0: unknown
 
   int stages() const { return ranks * chunks; }
 };
 
-// One after another: each micro-batch goes forward and backward before the next one begins.
+// One at a time: each micro-batch runs forward and backward before the next one begins.
 Schedule naive_order(const PipelineShape& shape);
 // All forward passes, then all backward passes in reverse: Huang et al. 2019, arXiv 1811.06965,
 // section 2.3.
@@ -34,7 +34,7 @@ Schedule breadth_first_order(const PipelineShape& shape);
 Schedule zb_h1_order(const PipelineShape& shape);
 Schedule zb_h2_order(const PipelineShape& shape);
 
-// Rank r of those below has stages r (its chunk 0) and 2 ranks - 1 - r (its chunk 1).
+// In the following schedules, rank r has stages r (chunk 0) and 2 ranks - 1 - r (chunk 1).
 
 // Qi et al. 2024, arXiv 2401.10241, section 6; v-half and v-min: arXiv 2405.15362.
 Schedule zb_v_order(const PipelineShape& shape);
@@ -43,8 +43,8 @@ Schedule v_min_order(const PipelineShape& shape);
 // DeepSeek-AI 2025, github.com/deepseek-ai/DualPipe.
 Schedule dualpipe_v_order(const PipelineShape& shape);
 
-// Writes the passes of one rank with two chunks of a V, numbering micro-batches by itself. Passes
-// on micro-batches that are no more are left out.
+// Records the passes of one rank with two chunks of a V, and numbers the micro-batches. Passes
+// beyond the last micro-batch are omitted.
 class VOrder {
  public:
   VOrder(const PipelineShape& shape, int rank);
@@ -52,12 +52,13 @@ class VOrder {
   void forward(int chunk);
   void backward(int chunk);
   void backward_input(int chunk);
-  // The forward pass of `chunk` beside the backward pass of the other one.
+  // Adds a forward pass of `chunk` that starts together with a backward pass of the other chunk.
   void forward_beside_backward(int chunk);
-  // The oldest weight part of the chunk, or of both, that is pending; nothing where there is none.
+  // Adds the oldest pending weight part of the chunk, or of both chunks; nothing if none is
+  // pending.
   void backward_weight(int chunk);
   void backward_weight();
-  // All pending ones of the chunk.
+  // Adds all pending weight parts of the chunk.
   void rest_of_backward_weight(int chunk);
 
   bool has_forwards() const;
@@ -66,8 +67,8 @@ class VOrder {
  private:
   struct Chunk {
     int stage = 0;
-    int forwards = 0;   // begun
-    int backwards = 0;  // begun, whole ones or input parts
+    int forwards = 0;   // started
+    int backwards = 0;  // started, whole passes or input parts
   };
   struct Weight {
     int chunk = 0;

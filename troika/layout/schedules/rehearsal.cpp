@@ -62,7 +62,7 @@ void Rehearsal::require_groups(size_t rank) const {
   }
 }
 
-// Marks the message in done_, which finds those that are there twice.
+// Marks the message in done_, to detect repeated ones.
 void Rehearsal::require_message(const Action& action, size_t rank) {
   const int peer = peer_stage(action);
   const bool is_forward =
@@ -104,7 +104,7 @@ void Rehearsal::require_steps(size_t rank) const {
   }
 }
 
-// The place in done_ of a pass or a message.
+// Returns the index in done_ of a pass or a message.
 size_t Rehearsal::index(const Action& action) const {
   const auto kind = static_cast<size_t>(action.kind);
   size_t row = kind * static_cast<size_t>(inventory_.stages) + static_cast<size_t>(action.stage);
@@ -210,7 +210,8 @@ bool Rehearsal::is_at(size_t rank, const Action& wanted) const {
   return false;
 }
 
-// Ends the messages that both ranks are at. Whether the rank's group has ended.
+// Completes the messages that both ranks have reached. Returns whether the rank's group has
+// completed.
 bool Rehearsal::exchange(size_t rank) {
   bool all = true;
   for (size_t i = next_[rank]; i < group_end(rank); ++i) {

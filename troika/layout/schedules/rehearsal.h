@@ -1,4 +1,4 @@
-// Runs a schedule on paper, for Schedule::verify().
+// Symbolic execution of a schedule, for Schedule::verify().
 #pragma once
 
 #include <array>
@@ -14,19 +14,19 @@
 
 namespace troika::layout {
 
-// A rank is at one action, or at a batch of messages. A message ends when both ranks are at it and
-// its sender has what it sends.
+// Each rank is at one action or at one batch of messages. A message completes when both ranks have
+// reached it and the sender has computed its content.
 class Rehearsal {
  public:
-  // Throws Error(usage) for what Inventory refuses, for messages that no two ranks could exchange,
-  // and for gathers, reductions and steps that are missing, repeated or in the wrong place.
+  // Throws the errors of Inventory, and Error(usage) for messages without a matching partner, and
+  // for gathers, reductions and steps that are missing, repeated or in the wrong place.
   explicit Rehearsal(const Schedule& schedule);
 
-  // Throws Error(usage) where ranks wait for each other for ever.
+  // Throws Error(usage) if ranks deadlock.
   void run();
 
  private:
-  // Two stages with messages that skip those between them, by their activations.
+  // Sending and receiving stage of activations that skip the stages between.
   using Skip = std::pair<int, int>;
 
   void require_groups(size_t rank) const;
@@ -35,12 +35,12 @@ class Rehearsal {
   size_t index(const Action& action) const;
   bool is_done(ActionKind kind, int stage, int micro_batch) const;
   bool is_done(const Action& action) const { return done_[index(action)] != 0; }
-  // What must end before the action can begin and has not; nothing once all has.
+  // Returns a dependency of the action that has not completed; nothing if the action can begin.
   std::optional<Action> needs(const Action& action) const;
   std::optional<Action> forward_needs(const Action& action) const;
   std::optional<Action> backward_needs(const Action& action) const;
   std::optional<Action> all_backward_needs(int stage) const;
-  // Whether a message of the batch or the action that a rank is at is `action`.
+  // Whether `action` is the rank's current action or one of its current batch.
   bool is_at(size_t rank, const Action& action) const;
   size_t group_end(size_t rank) const;
   bool exchange(size_t rank);
@@ -49,10 +49,10 @@ class Rehearsal {
 
   const std::vector<std::vector<Action>>& ranks_;
   const Inventory inventory_;
-  std::vector<size_t> next_;     // by rank: the first action of the group that it is at
+  std::vector<size_t> next_;     // by rank: the first action of its current group
   std::vector<Skip> skips_;      // ascending
   std::vector<uint8_t> done_;    // by index()
-  std::vector<int> unfinished_;  // by stage: micro-batches whose backward passes have not all ended
+  std::vector<int> unfinished_;  // by stage: micro-batches with unfinished backward passes
   bool has_moved_ = false;       // in the latest round over the ranks
 };
 

@@ -74,7 +74,7 @@ class Replay {
     return inventory_.rank(from) == inventory_.rank(to) ? 0 : times_of(from).message;
   }
 
-  // When all that a pass needs is on its rank; kNotYet as long as that is not known.
+  // Returns the time at which all inputs of a pass are on its rank; kNotYet if unknown.
   double ready(const Action& pass) const {
     const int s = pass.stage, m = pass.micro_batch;
     switch (pass.kind) {
@@ -97,7 +97,7 @@ class Replay {
     return end;
   }
 
-  // What a pass waits for, for the error.
+  // Returns the action that a pass waits for, for the error.
   std::optional<Action> need(size_t rank, size_t begin) const {
     for (size_t i = begin; i < group_end(rank, begin); ++i) {
       const auto& pass = passes_[rank][i];
@@ -138,7 +138,7 @@ class Replay {
   const std::vector<StageTimes>& times_;
   std::vector<std::vector<Action>> passes_;
   std::vector<std::vector<TimedPass>> timed_;
-  // Ends of F, and of B or I; kNotYet: not yet.
+  // The ends of F, and of B or I; kNotYet if unknown.
   std::vector<double> forward_;
   std::vector<double> backward_;
 };

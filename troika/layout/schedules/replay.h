@@ -1,4 +1,4 @@
-// When the passes of a schedule begin and end, and what they keep alive.
+// The times of a schedule's passes, and the activations they keep alive.
 #pragma once
 
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace troika::layout {
 
-// How long the passes of a stage take, in any one unit of time.
+// Durations of a stage's passes, in any common unit.
 struct StageTimes {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  // From the end of a pass until its output is on the rank of the next stage. A delay alone:
-  // neither rank is busy meanwhile. Nothing between stages of one rank.
+  // From the end of a pass until its output is on the next stage's rank. Only a delay: neither rank
+  // is busy. Not applied between stages of one rank.
   double message = 0;
 
   double backward() const { return backward_input + backward_weight; }
@@ -26,16 +26,16 @@ struct TimedPass {
   double end = 0;
 };
 
-// The passes (F, B, I and W) of each rank in their order, each as early as that order and what it
-// needs allow. Passes that begin together end together, after their times' sum. Sends, receives and
-// the other actions take no time, and their places do not count: messages leave when they can.
-// `times` is of every stage, or one for all. Throws Error(usage) for what Inventory refuses, and
-// naming ranks and actions where ranks wait for each other for ever.
+// Returns the passes (F, B, I and W) of each rank in order, each as early as this order and its
+// dependencies allow. Passes that start together end together, after the sum of their durations.
+// Sends, receives and other actions take no time, and their positions are ignored: messages leave
+// as soon as they can. `times` has one entry per stage, or one for all. Throws the errors of
+// Inventory, and Error(usage) naming ranks and actions if ranks deadlock.
 std::vector<std::vector<TimedPass>> replay(const Schedule& schedule,
                                            const std::vector<StageTimes>& times);
 
-// By rank: the most pairs of a stage and a micro-batch whose activations are alive at a time, from
-// the begin of F to the end of B or W.
+// Returns for each rank the maximum number of (stage, micro-batch) pairs whose activations are
+// alive at the same time, from the begin of F to the end of B or W.
 std::vector<int> peak_activations(const Schedule& schedule);
 
 }  // namespace troika::layout

@@ -1,5 +1,5 @@
-// Schedules of one chunk whose backward pass has two parts, in the orders that give the published
-// bubble rates.
+// Schedules of one chunk per rank whose backward pass is split into two parts, in the orders that
+// reach the published bubble rates.
 #include <algorithm>
 
 #include "troika/layout/schedules/orders.h"
@@ -8,14 +8,14 @@ namespace troika::layout {
 
 namespace {
 
-// The passes of one rank with one stage, numbered in turn.
+// The passes of one rank with one stage, numbered in order.
 class SplitOrder {
  public:
   SplitOrder(int rank, int micro_batches) : rank_(rank), micro_batches_(micro_batches) {}
 
   bool has_forwards() const { return forwards_ < micro_batches_; }
   bool has_inputs() const { return inputs_ < micro_batches_; }
-  // Input parts whose weight parts are pending.
+  // Returns the number of input parts whose weight parts are pending.
   int unmatched() const { return inputs_ - weights_; }
 
   void forward() { add(ActionKind::forward, forwards_++); }

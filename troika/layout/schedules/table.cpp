@@ -13,7 +13,7 @@ namespace troika::layout {
 
 namespace {
 
-// Of schedules that take as many chunks as told.
+// For schedules that support any number of chunks.
 constexpr int kAnyChunks = std::numeric_limits<int>::max();
 
 }  // namespace

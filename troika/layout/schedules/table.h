@@ -10,7 +10,7 @@
 
 namespace troika::layout {
 
-// Which stages a rank has.
+// The stages of each rank.
 enum class Placement {
   loop,  // rank r has stages r, r + ranks, r + 2 ranks, ...
   v      // rank r has stages r and 2 ranks - 1 - r
@@ -21,34 +21,33 @@ struct ScheduleRow {
   std::string_view meaning;  // one line
   std::string_view source;
   Placement placement = Placement::loop;
-  // Stages on each rank: those it has when it is not told, and the most that it takes.
+  // Stages per rank: the default and the maximum.
   int chunks = 1;
   int most_chunks = 1;
   bool splits_backward = false;
-  // What the number of micro-batches must be for so many ranks; empty: any from 1 on.
+  // The condition on the number of micro-batches for a number of ranks; empty: any from 1 on.
   std::string_view domain = {};
-  bool (*takes)(const PipelineShape& shape) = nullptr;  // by the domain
+  bool (*takes)(const PipelineShape& shape) = nullptr;  // checks the domain
   Schedule (*order)(const PipelineShape& shape) = nullptr;
 };
 
-// The most ranks of a pipeline, and the most passes (stages times micro-batches) that schedules are
-// made for.
+// The maximum number of pipeline ranks, and of passes (stages times micro-batches) in a schedule.
 inline constexpr int kMostPipelineRanks = 4096;
 inline constexpr int64_t kMostPipelinePasses = 1'000'000;
 
 const std::vector<ScheduleRow>& schedule_table();
 std::vector<std::string> schedule_names();
 
-// Throws Error(usage), naming the nearest, for a name that the table lacks.
+// Throws Error(usage), naming the nearest known name, for an unknown one.
 const ScheduleRow& schedule_row(std::string_view name);
 
-// The shape with the row's number of chunks where it has none. Throws Error(usage) with the numbers
-// for a shape outside of the schedule's domain, with another number of chunks, or with more stages
-// than blocks.
+// Returns the shape, with the row's default for a missing number of chunks. Throws Error(usage)
+// with the numbers for a shape outside of the schedule's domain, with another number of chunks, or
+// with more stages than blocks.
 PipelineShape require_domain(const ScheduleRow& row, PipelineShape shape);
 
-// A whole schedule: the row's order of passes, completed. Throws as schedule_row() and
-// require_domain() do.
+// Returns a whole schedule: the row's order of passes, completed. Throws the errors of
+// schedule_row() and require_domain().
 Schedule make_schedule(std::string_view name, const PipelineShape& shape);
 
 }  // namespace troika::layout

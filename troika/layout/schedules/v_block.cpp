@@ -11,11 +11,11 @@ namespace troika::layout {
 
 namespace {
 
-// Of a slot: nothing, a VPass of a micro-batch, or the k-th weight part of its rank.
+// The content of a slot: nothing, a VPass of a micro-batch, or the rank's k-th weight part.
 constexpr int kFree = -1;
 constexpr int kWeight = static_cast<int>(kVPasses);
 
-// Of a pass that has no slot.
+// The slot of a pass that has none.
 constexpr int kNowhere = -1;
 
 struct Slot {
@@ -52,7 +52,7 @@ class VRank {
   }
   const std::vector<Slot>& slots() const { return slots_; }
 
-  // Where the k-th backward pass is.
+  // Returns the slot of the k-th backward pass.
   int backward_place(int k) const {
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (is_backward(slots_[i].type) && k-- == 0) return static_cast<int>(i);
@@ -66,7 +66,7 @@ class VRank {
     }
   }
 
-  // Each free slot takes a weight part where one is pending; the rest goes to the end.
+  // Puts a weight part into each free slot while one is pending; the rest goes to the end.
   void insert_weights() {
     int pending = 0, k = 0;
     for (size_t i = 0; i < slots_.size(); ++i) {
@@ -84,7 +84,8 @@ class VRank {
     return peak;
   }
 
-  // The most activations, where free slots count as weight parts while some are pending.
+  // Returns the maximum number of activations if free slots hold weight parts while some are
+  // pending.
   int peak_with_free_weights() const {
     int alive = 0, peak = 0, pending = 0;
     for (const auto& slot : slots_) {
@@ -98,8 +99,9 @@ class VRank {
     return peak;
   }
 
-  // Moves what is at `from` to the first free slot from `earliest` on with which the rank keeps to
-  // the cap; leaves it where none is before `from`. `lacks_weights`: they are not in their slots.
+  // Moves the pass at `from` to the first free slot from `earliest` on where the rank's activations
+  // stay within the cap. Leaves the pass if there is no free slot before `from`. `lacks_weights`:
+  // weight parts have no slots yet.
   void move_earlier(int from, int earliest, int cap, bool lacks_weights) {
     const Slot moved = slots_[static_cast<size_t>(from)];
     if (!lacks_weights && is_forward(moved.type)) earliest = std::max(earliest, room(from, cap));
@@ -113,7 +115,7 @@ class VRank {
     }
   }
 
-  // Takes all passes out, and returns them in their order.
+  // Removes and returns all passes, in order.
   std::vector<Slot> take_order() {
     std::erase_if(slots_, [](const Slot& slot) { return slot.type == kFree; });
     for (auto& places : places_) std::ranges::fill(places, kNowhere);
@@ -121,7 +123,7 @@ class VRank {
     return std::exchange(slots_, {});
   }
 
-  // Behind all passes.
+  // Adds a pass after all others.
   void append(Slot slot, int earliest) {
     put(std::max(earliest, static_cast<int>(slots_.size())), slot);
   }
@@ -134,7 +136,7 @@ class VRank {
     places[static_cast<size_t>(slot.number)] = at;
   }
 
-  // The first slot from which on to `from` one more activation keeps to the cap.
+  // Returns the first slot from which one more activation, kept until `from`, stays within the cap.
   int room(int from, int cap) const {
     std::vector<int> alive(static_cast<size_t>(from));
     int now = 0;
@@ -177,7 +179,7 @@ class VRepetition {
     for (auto& rank : ranks_) rank.insert_weights();
   }
 
-  // The place of the same pass on the rank whose stage feeds this one, if that is another rank.
+  // Returns the slot of the same pass on the rank that provides its input, if that is another rank.
   std::optional<int> feeding_place(int rank, int type, int number) const {
     if (type == kWeight) return std::nullopt;
     const auto pass = static_cast<VPass>(type);
@@ -197,9 +199,9 @@ class VRepetition {
     return latest + 1;
   }
 
-  // In order of time, passes of the beginning move, up to the first backward pass of rank 0's chunk
-  // 0, and those of the end, from the first forward pass of the last micro-batch on. With
-  // `is_end_alone` only the latter move, and free slots count as weight parts.
+  // Moves passes earlier, in order of time: those of the beginning, up to the first backward pass
+  // of rank 0's chunk 0, and those of the end, from the first forward pass of the last micro-batch
+  // on. With `is_end_alone`, moves only those of the end, and counts free slots as weight parts.
   void move_earlier(bool is_end_alone) {
     std::vector<std::tuple<int, int, int, int>> visits;  // slot, rank, type, number
     for (int r = 0; r < ranks_count_; ++r) {
@@ -221,7 +223,7 @@ class VRepetition {
     }
   }
 
-  // All passes in their orders, as early as these and what they need allow.
+  // Schedules all passes as early as their order and their dependencies allow.
   void squeeze() {
     std::vector<std::vector<Slot>> orders;
     for (auto& rank : ranks_) orders.push_back(rank.take_order());
@@ -240,7 +242,7 @@ class VRepetition {
     }
   }
 
-  // Weight parts of chunk 1 go before those of chunk 0.
+  // Returns the actions of a rank. Weight parts of chunk 1 come before those of chunk 0.
   std::vector<Action> actions(int rank) const {
     const std::array stages{rank, 2 * ranks_count_ - 1 - rank};
     std::array<std::vector<int>, 2> pending;  // micro-batches by chunk

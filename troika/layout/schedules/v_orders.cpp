@@ -1,4 +1,4 @@
-// Schedules with two chunks a rank in a V, written as phases.
+// Schedules with two chunks per rank in a V, written as phases.
 #include <algorithm>
 #include <utility>
 
@@ -58,7 +58,8 @@ bool VOrder::has_forwards() const {
 
 Schedule zb_v_order(const PipelineShape& shape) {
   const int p = shape.ranks;
-  // Orders of fewer micro-batches are those of 2p - 1 with the rest left out.
+  // With fewer than 2p - 1 micro-batches, the order is that of 2p - 1 with the excess passes
+  // omitted.
   auto enough = shape;
   enough.micro_batches = std::max(2 * p - 1, shape.micro_batches);
   Schedule order;
@@ -116,7 +117,7 @@ Schedule dualpipe_v_order(const PipelineShape& shape) {
       rank.forward(1);
     }
     for (int i = 0; i < m - 2 * p + r + 1; ++i) {
-      // On the last rank these two would be in each other's way at first.
+      // On the last rank these two passes could not overlap at first.
       if (i == 0 && r == p - 1) {
         rank.forward(0);
         rank.backward(1);
@@ -129,8 +130,8 @@ Schedule dualpipe_v_order(const PipelineShape& shape) {
       rank.backward(1);
       rank.forward_beside_backward(1);
     }
-    // From the middle on, backward passes are input parts: after that iteration's first backward
-    // pass on even ranks, before it on odd ones.
+    // From the middle on, backward passes are split. The split begins after the middle iteration's
+    // first backward pass on even ranks, and before it on odd ranks.
     const auto backward = [&](int chunk, bool is_split) {
       is_split ? rank.backward_input(chunk) : rank.backward(chunk);
     };

@@ -1,4 +1,4 @@
-// How a schedule is refused whose ranks wait for each other for ever.
+// The error for schedules whose ranks deadlock.
 #pragma once
 
 #include <fmt/format.h>
