@@ -32,7 +32,7 @@ std::vector<StageTimes> times_of_each(const std::vector<StageTimes>& times, int 
   return {static_cast<size_t>(ranks), times.front()};
 }
 
-// The best of the orders that it is shown.
+// Keeps the best of the orders given to it.
 class Choice {
  public:
   Choice(const std::vector<StageTimes>& times, double limit, const MemoryModel& memory)
@@ -49,7 +49,7 @@ class Choice {
     best_ = std::move(order);
   }
 
-  // The order, and with weight parts in its waits.
+  // Considers the order, and variants with weight parts in its waits.
   void consider_filled(const Schedule& order) {
     consider(order);
     const auto times = stage_times(order, times_);
@@ -64,7 +64,7 @@ class Choice {
   double least_memory() const { return least_memory_; }
 
  private:
-  // The first differences beyond rounding decide.
+  // Compares lexicographically, with a tolerance for rounding.
   static bool is_less(const std::pair<double, double>& one,
                       const std::pair<double, double>& other) {
     const double margin = kTie * other.first;
@@ -80,7 +80,7 @@ class Choice {
   double least_memory_ = kNoLimit;
 };
 
-// The row's shape with the number of stages on each rank that is asked for; nothing outside of its
+// Returns the row's shape with the requested number of stages per rank; nothing outside of its
 // domain.
 std::optional<PipelineShape> shape_for(const ScheduleRow& row, const PipelineShape& shape) {
   const bool takes_any = row.most_chunks > row.chunks;
@@ -111,7 +111,7 @@ void search(Choice& choice, const PipelineShape& shape, const std::vector<StageT
   }
 }
 
-// Fewer blocks of longer schedules, so that each search takes a few seconds at most.
+// Returns fewer blocks for longer schedules, so that a search takes a few seconds at most.
 std::vector<layout::VBlock> blocks_for(const PipelineShape& shape, double limit,
                                        const MemoryModel& memory) {
   constexpr int kPasses = 60'000, kLeast = 12, kMost = 100;
@@ -147,7 +147,7 @@ Schedule automatic_schedule(const PipelineShape& shape, const std::vector<StageT
     }
   }
   if (!choice.best()) {
-    if (choice.least_memory() == kNoLimit) layout::make_schedule("1f1b", shape);  // says why
+    if (choice.least_memory() == kNoLimit) layout::make_schedule("1f1b", shape);  // throws
     throw Error("plan", ErrorKind::usage,
                 {.what = fmt::format("automatic schedule on {} ranks", shape.ranks),
                  .got = fmt::format("a memory limit of {:g} activations of a stage", limit),

@@ -13,7 +13,7 @@ using layout::VBlock;
 
 namespace {
 
-// Places modulo the period of the passes after the first one, on rank 0.
+// Slots modulo the period, on rank 0, of the passes after the first one.
 struct Residues {
   int forward_1 = 0;
   int backward_1 = 0;
@@ -25,11 +25,12 @@ int at_or_after(int earliest, int residue) {
   return past == 0 ? earliest : earliest + kVPeriod - past;
 }
 
-// `steps` are the slots from each rank to the next one of passes that go down the ranks; passes
-// that go up take one. Nothing where two passes of a rank fall on one slot of the period.
+// `steps` are the slots between each rank and the next one for passes that go down the ranks;
+// passes that go up take one slot. Returns nothing if two passes of a rank have the same slot
+// modulo the period.
 std::optional<VBlock> block_of(const std::vector<int>& steps, const Residues& residues) {
   const int ranks = static_cast<int>(steps.size()) + 1;
-  int down = 0;  // from rank 0 to the last
+  int down = 0;  // from rank 0 to the last rank
   for (const int step : steps) down += step;
   const int forward_1 = at_or_after(down + ranks, residues.forward_1);
   const int backward_1 = at_or_after(forward_1 + 1, residues.backward_1);
@@ -49,8 +50,8 @@ std::optional<VBlock> block_of(const std::vector<int>& steps, const Residues& re
   return block;
 }
 
-// The most activations of a stage that a rank keeps where micro-batches follow each other, with
-// each weight part in the next slot that the four passes leave.
+// Returns the maximum activations of a stage that a rank keeps in the steady state, with each
+// weight part in the next slot that the four passes leave free.
 double steady_memory(const std::array<int, kVPasses>& slots, const MemoryModel& memory) {
   std::array<bool, kVPeriod> taken{};
   for (const int slot : slots) taken[static_cast<size_t>(slot % kVPeriod)] = true;
@@ -62,7 +63,7 @@ double steady_memory(const std::array<int, kVPasses>& slots, const MemoryModel& 
   };
   const auto& [forward_0, forward_1, backward_1, backward_0] = slots;
   const int weight_1 = weight_after(backward_1), weight_0 = weight_after(backward_0);
-  // How many micro-batches are between their two passes in a slot.
+  // Returns the number of micro-batches that are between these two passes in a slot.
   const auto between = [](int begin, int end, int slot) {
     const auto begun = [&](int first) {
       const int past = slot - first;
@@ -99,7 +100,7 @@ std::vector<VBlock> blocks_within(int ranks, double limit, const MemoryModel& me
     }
   };
   const auto count = static_cast<size_t>(ranks - 1);
-  constexpr size_t kMostChanges = 64;  // so that long pipelines take no longer
+  constexpr size_t kMostChanges = 64;  // bounds the time for long pipelines
   const size_t stride = 1 + count / kMostChanges;
   for (int step = 1; step < kVPeriod; ++step) {
     try_steps(std::vector<int>(count, step));

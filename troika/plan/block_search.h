@@ -1,4 +1,4 @@
-// Building blocks of schedules in a V, by the memory that they take.
+// Search for building blocks of V schedules by their memory.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,11 @@
 
 namespace troika::plan {
 
-// Blocks of arXiv 2405.15362 whose ranks keep at most `limit` activations of a stage in the middle
-// of a step, if all passes take one slot: each place of a rank's four passes modulo the period, and
-// from rank to rank the same distance for passes that go down the ranks, with at most one change to
-// a smaller one. Those that keep most come first, at most `most` of them.
+// Returns the blocks of arXiv 2405.15362 whose ranks keep at most `limit` activations of a stage in
+// the steady state, if every pass takes one slot. Tries all positions of a rank's four passes
+// modulo the period. Between ranks, passes that go down the ranks have a constant distance, or one
+// that changes once to a smaller one. Returns at most `most` blocks, those that keep most
+// activations first.
 std::vector<layout::VBlock> blocks_within(int ranks, double limit, const MemoryModel& memory,
                                           size_t most);
 

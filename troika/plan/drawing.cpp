@@ -17,7 +17,7 @@ using layout::TimedPass;
 
 namespace {
 
-// A pass, or two that begin together, of one rank.
+// One pass of a rank, or two that start together.
 struct Interval {
   double begin = 0;
   double end = 0;
@@ -35,7 +35,7 @@ std::vector<Interval> intervals_of(const std::vector<TimedPass>& passes) {
   return intervals;
 }
 
-// Stages of a rank, ascending: its chunks.
+// Returns the stages of a rank, ascending; their indices are chunks.
 std::vector<int> stages_of(const std::vector<TimedPass>& passes) {
   std::set<int> stages;
   for (const auto& pass : passes) stages.insert(pass.action.stage);
@@ -76,8 +76,8 @@ std::string title_of_rank(size_t rank, size_t ranks) {
   return fmt::format("{:>{}} |", rank, digits);
 }
 
-// Columns for each unit of time with which every interval has room for its label and a blank; 0
-// where none has a length.
+// Returns the columns per unit of time with which every interval has room for its label and a
+// blank; 0 if all intervals are empty.
 double columns_for_labels(const Simulation& simulation) {
   double columns = 0;
   for (const auto& passes : simulation.ranks) {
@@ -102,7 +102,7 @@ std::string row_text(const std::vector<TimedPass>& passes, double columns, size_
     const auto text = label(interval, stages, has_numbers);
     for (size_t i = begin; i < end; ++i) {
       if (has_numbers) {
-        // Rounding may take the blank, and then a pass begins at the next letter.
+        // Rounding may remove the blank; then a pass begins at the next letter.
         row[i] = i - begin < text.size() ? text[i - begin] : i + 1 == end ? ' ' : '-';
       } else {
         row[i] = text[(i - begin) % text.size()];
@@ -113,7 +113,7 @@ std::string row_text(const std::vector<TimedPass>& passes, double columns, size_
 }
 
 struct Color {
-  const char* light;  // of even chunks
+  const char* light;  // even chunks
   const char* dark;
 };
 
@@ -180,8 +180,8 @@ std::string draw_svg(const Simulation& simulation, const std::string& title) {
       if (pass.end > pass.begin) shortest = std::min(shortest, pass.end - pass.begin);
     }
   }
-  // The shortest pass has room for a number of two digits, as long as the picture keeps a size that
-  // viewers take.
+  // The shortest pass has room for a two-digit number, unless the picture became too large for
+  // viewers.
   const double scale = end > 0 ? std::min(20 / shortest, kMostWidth / end) : 1;
   const auto rows = static_cast<double>(simulation.ranks.size());
   const double width = kLeft + end * scale + 10, height = kTop + rows * (kRow + kGap) + 10;

@@ -31,7 +31,7 @@ class GreedySearch {
   explicit GreedySearch(const SearchedPipeline& pipeline)
       : pipeline_(pipeline), ranks_(static_cast<size_t>(pipeline.ranks)) {}
 
-  // Does passes in the order of their begins.
+  // Runs passes in the order of their begin times.
   bool run() {
     const int all = 3 * pipeline_.ranks * pipeline_.micro_batches;
     for (int done = 0; done < all; ++done) {
@@ -88,7 +88,7 @@ class GreedySearch {
     return next.input_ends[static_cast<size_t>(m)] + pipeline_.times[r + 1].message;
   }
 
-  // What the rank does next, if no other rank does anything before.
+  // Returns the rank's next action, assuming that no other rank acts before.
   Choice choose(size_t r) const {
     const auto& rank = ranks_[r];
     const double forward = forward_ready(r), input = input_ready(r);

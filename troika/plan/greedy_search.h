@@ -1,4 +1,4 @@
-// Orders in which every rank does what it can at once.
+// Greedy orders: every rank runs whatever it can without waiting.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace troika::plan {
 
-// The passes of each rank if it takes, whenever it is free, the input part of a backward pass that
-// is there, else a forward pass for which it has memory, else a weight part. For limits that keep
-// micro-batches back. Nothing where even one micro-batch is above the limit.
+// Returns the order of passes if each free rank runs the first possible of these: the input part of
+// a backward pass whose input is there, a forward pass for which it has memory, a weight part. For
+// limits that delay micro-batches. Returns nothing if a single micro-batch exceeds the limit.
 std::optional<layout::Schedule> greedy_passes(const SearchedPipeline& pipeline);
 
 }  // namespace troika::plan

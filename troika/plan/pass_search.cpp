@@ -13,9 +13,9 @@ namespace {
 
 constexpr double kRounding = 1e-9;
 
-// What one rank has done so far.
+// The state of one rank so far.
 struct SearchedRank {
-  double clock = 0;  // when its last pass ends
+  double clock = 0;  // end of its last pass
   double idle = 0;   // between its passes
   int forwards = 0;
   int inputs = 0;
@@ -27,8 +27,8 @@ struct SearchedRank {
   int pending() const { return inputs - weights; }
 };
 
-// Rounds of at most one forward pass and one input part on each rank, with weight parts in the
-// waits between them.
+// Rounds of at most one forward pass and one input part per rank, with weight parts in the waits
+// between them.
 class PassSearch {
  public:
   PassSearch(const SearchedPipeline& pipeline, const SearchSwitches& switches)
@@ -64,8 +64,8 @@ class PassSearch {
     return rank.forwards - rank.weights - rank.pending() * pipeline_.memory.input_part_frees;
   }
 
-  // Weight parts that must go before a forward pass; -1 where those that are pending free too
-  // little.
+  // Returns the number of weight parts that must run before a forward pass; -1 if the pending ones
+  // free too little memory.
   int needed_weights(size_t j) const {
     const double each = 1 - pipeline_.memory.input_part_frees;
     double now = memory(j);
@@ -89,7 +89,7 @@ class PassSearch {
     add(j, ActionKind::backward_weight, ranks_[j].weights++, 0, times(j).backward_weight);
   }
 
-  // Weight parts before a pass whose input comes at `ready`.
+  // Runs weight parts before a pass whose input arrives at `ready`.
   void fill(size_t j, double ready) {
     auto& rank = ranks_[j];
     const double length = times(j).backward_weight;
@@ -118,7 +118,7 @@ class PassSearch {
     return true;
   }
 
-  // The next input part of every rank, from the last rank on.
+  // Runs the next input part of every rank, from the last rank to the first.
   bool inputs() {
     for (size_t j = ranks_.size(); j-- > 0;) {
       auto& rank = ranks_[j];
@@ -136,14 +136,15 @@ class PassSearch {
     return true;
   }
 
-  // Forward passes of the first micro-batch, then as many more as the time until the first gradient
-  // and the memory allow, fewer on each rank than on the one before, then that gradient.
+  // Runs the forward pass of the first micro-batch, then more forward passes within memory and the
+  // time until the first gradient, fewer on each rank than on the previous one, then the backward
+  // pass of that gradient.
   bool warm_up() {
     for (size_t j = 0; j < ranks_.size(); ++j) {
       if (!forward(j)) return false;
     }
     std::vector<int> more(ranks_.size(), 0);
-    double gradient = ranks_.back().clock;  // when it is on the rank
+    double gradient = ranks_.back().clock;  // its arrival on the rank
     for (size_t j = ranks_.size(); j-- > 0;) {
       double clock = ranks_[j].clock;
       const auto fits = [&] {
@@ -167,7 +168,8 @@ class PassSearch {
     return inputs();
   }
 
-  // Whether each rank takes a forward pass in this round: a rank only if the next one does.
+  // Returns whether each rank runs a forward pass in this round. A rank skips if the next rank
+  // skips.
   std::vector<bool> wanted_forwards() const {
     std::vector<bool> wanted(ranks_.size(), false);
     for (size_t j = ranks_.size(); j-- > 0;) {
@@ -184,7 +186,7 @@ class PassSearch {
     const int needed = needed_weights(j);
     if (needed < 0) return ahead >= 1;
     if (!switches_.may_skip_forward || ahead < 2) return false;
-    // When the next rank's gradient is here, if that rank takes both passes.
+    // The arrival of the next rank's gradient if that rank runs both passes.
     const double gradient =
         next.clock + times(j + 1).forward + times(j + 1).backward_input + times(j + 1).message;
     if (rank.clock >= gradient) return true;
@@ -195,7 +197,7 @@ class PassSearch {
   const SearchedPipeline& pipeline_;
   const SearchSwitches switches_;
   std::vector<SearchedRank> ranks_;
-  double worst_idle_ = 0;  // of any rank
+  double worst_idle_ = 0;  // maximum over ranks
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Simulated schedules in the format of traces of runs.
+// Export of simulated schedules as traces.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace troika::plan {
 
-// A trace file (troika/base/trace.h) with a lane for each rank and a span for each pass, which is
-// named as in the text of schedules. `unit` is the simulation's unit of time in seconds.
+// Returns a trace file (troika/base/trace.h) with a lane per rank and a span per pass, named as in
+// the text form of schedules. `unit` is the simulation's unit of time in seconds.
 std::string trace_of(const Simulation& simulation, double unit);
 
 }  // namespace troika::plan

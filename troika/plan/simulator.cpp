@@ -16,7 +16,7 @@ using layout::TimedPass;
 
 namespace {
 
-// Passes that begin together are one interval.
+// Passes that start together count as one interval.
 double busy_time(const std::vector<TimedPass>& passes) {
   double busy = 0;
   for (size_t i = 0; i < passes.size(); ++i) {
@@ -72,7 +72,7 @@ std::vector<double> peak_memory(const Schedule& schedule, const MemoryModel& mod
   const Inventory inventory(schedule);
   std::vector<double> peaks;
   for (const auto& actions : schedule.ranks) {
-    // Counted in whole actions, so that sums have no rounding errors that grow.
+    // Counted as integers, so that rounding errors do not accumulate.
     int whole = 0, inputs = 0;
     double peak = 0;
     for (const auto& action : actions) {

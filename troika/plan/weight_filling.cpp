@@ -28,7 +28,7 @@ struct FilledRank {
   int forwards = 0;  // done
   int inputs = 0;
   size_t weights = 0;
-  std::vector<Action> pending;  // all weight parts that came up, of which `weights` are done
+  std::vector<Action> pending;  // weight parts so far; the first `weights` are done
   std::vector<Action> filled;
   bool is_blocked = false;
 
@@ -77,7 +77,7 @@ class Filling {
  private:
   const StageTimes& times_of(int stage) const { return times_[static_cast<size_t>(stage)]; }
 
-  // The rank that decides next: the first to be free of those that know what they wait for.
+  // Returns the rank that decides next: the first free rank whose next input time is known.
   FilledRank* earliest() {
     FilledRank* first = nullptr;
     for (auto& rank : ranks_) {
@@ -91,7 +91,7 @@ class Filling {
     return inventory_.rank(from) == inventory_.rank(to) ? 0 : times_of(from).message;
   }
 
-  // When a pass has its input; kUnknown where the pass that makes it has no place yet.
+  // Returns when a pass has its input; kUnknown if the producing pass is not placed yet.
   double ready(const Action& pass) const {
     const int s = pass.stage, m = pass.micro_batch;
     if (pass.kind == ActionKind::forward) {
@@ -141,7 +141,8 @@ class Filling {
     return ready - rank.clock > worst_idle_ - rank.idle + kTolerance;
   }
 
-  // Does the rank's next pass, or weight parts in front of it. False where memory does not suffice.
+  // Runs the rank's next pass, or a weight part before it. Returns false if memory does not
+  // suffice.
   bool advance(FilledRank& rank) {
     const auto action = rank.order[rank.next];
     if (action.kind == ActionKind::forward && !has_room(rank)) {
@@ -172,7 +173,7 @@ class Filling {
   const MemoryModel memory_;
   const Overrun overrun_;
   std::vector<FilledRank> ranks_;
-  double worst_idle_ = 0;  // of any rank
+  double worst_idle_ = 0;  // maximum over ranks
   // Ends of forward passes and of input parts.
   std::vector<double> forward_;
   std::vector<double> input_;

@@ -1,4 +1,4 @@
-// Puts weight parts of backward passes into the waits of a schedule.
+// Moves weight parts of backward passes into the waits of a schedule.
 #pragma once
 
 #include <optional>
@@ -8,18 +8,17 @@
 
 namespace troika::plan {
 
-// When a weight part may end later than the wait that it is put into.
+// When a weight part may end later than the wait in which it starts.
 enum class Overrun {
   never,
-  balanced,  // where the rank would otherwise idle more than the one that idles
-             // most
+  balanced,  // if the rank would otherwise become the most idle one
   always
 };
 
-// The passes of `schedule` with backward passes split, forward passes and input parts in their
-// order, and weight parts (oldest first) where ranks wait by these times, by stage, or where memory
-// is needed: at most `limit` activations of a rank's share of the model. Nothing where the order
-// does not go with that limit.
+// Returns the passes of `schedule` with split backward passes. Forward passes and input parts keep
+// their order; weight parts (oldest first) run where ranks wait by these times (by stage), or where
+// memory is needed. Each rank keeps at most `limit` activations of its share of the model. Returns
+// nothing if the order is impossible within the limit.
 std::optional<layout::Schedule> fill_weights(const layout::Schedule& schedule,
                                              const std::vector<layout::StageTimes>& times,
                                              double limit, const MemoryModel& memory,
