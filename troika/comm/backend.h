@@ -1,5 +1,6 @@
-// The table of back ends that connect processes. Each is one folder with why_unavailable() and
-// make(); where it cannot be built, CMake picks an empty twin that says so.
+// The table of back ends that connect processes. Each back end is one folder with why_unavailable()
+// and make(). Where a back end cannot be built, CMake compiles a stub whose why_unavailable() gives
+// the reason.
 #pragma once
 
 #include <memory>
@@ -16,48 +17,48 @@
 
 namespace troika::comm {
 
-// The ranks of a world that have found each other, before they are connected for data.
+// The ranks of a world after rendezvous, before the data connections are made.
 struct Meeting {
   cluster::Environment environment;
   std::shared_ptr<cluster::Rendezvous> rendezvous;
   std::shared_ptr<Lifeline> lifeline;
-  std::vector<int> nodes;  // of each rank, from 0 in order of first appearance
-  // How tcp protects messages.
+  std::vector<int> nodes;  // node of each rank, numbered from 0 by first appearance
+  // How back end tcp protects messages.
   net::Protection protection = net::Protection::none;
-  int streams = 1;  // of tcp, as GroupOptions says
-  // Whether ranks of one node reach each other another way.
+  int streams = 1;  // connections of back end tcp for each peer; see GroupOptions::streams
+  // Whether this back end serves only peers on other nodes, because ranks of one node use another.
   bool only_between_nodes = false;
 
   Station station(std::string backend) const;
 };
 
-// Where the ranks of a world gather, and the secret by which they prove that they belong to it.
+// Where the ranks of a world rendezvous, and the secret that proves membership.
 struct MeetingPlace {
   cluster::Environment environment;
   cluster::RunSecret secret;
 };
 
-// Gathers the ranks and finds out which share a node. Blocks until all are there. Throws what
-// Rendezvous::join throws.
+// Runs the rendezvous and finds out which ranks share a node. Blocks until all ranks are there.
+// Throws what Rendezvous::join throws.
 Meeting meet(const MeetingPlace& place, Deadline deadline);
 
 struct Backend {
   std::string_view name;
-  // Empty when the back end works in this build and on this machine; else the reason and what to do
-  // about it.
+  // Returns an empty string when the back end works in this build and on this machine; otherwise
+  // the reason and how to fix it.
   std::string (*why_unavailable)();
-  // Connects all ranks; called by all of them. Blocks until they are connected or the deadline
-  // passes. Throws the same kind of Error on every rank.
+  // Connects all ranks. Collective. Blocks until they are connected or the deadline passes. Throws
+  // the same kind of Error on every rank.
   std::shared_ptr<GroupImpl> (*make)(const Meeting& meeting, Deadline deadline);
 };
 
 std::span<const Backend> backends();
 
-// The row of that name; throws Error(usage) for an unknown or unavailable one.
+// Returns the back end with this name. Throws Error(usage) if it is unknown or unavailable.
 const Backend& backend(std::string_view name);
 
-// The protection of that name (GroupOptions) for messages of a back end. Throws Error(usage) for an
-// unknown one, and for one that the back end cannot give.
+// Converts GroupOptions::protection for this back end. Throws Error(usage) if the name is unknown
+// or the back end does not support it.
 net::Protection protection_for(std::string_view backend, const std::string& name);
 
 namespace shm {
@@ -78,10 +79,10 @@ std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
 namespace mpi {
 std::string why_unavailable();
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
-// For the ranks of MPI_COMM_WORLD: rank 0 chooses the place, and makes a secret unless its
-// environment gives it one, in which case every rank takes its own. Called by all of them.
-// Initialises MPI where the program has not. Throws Error(usage) when MPI does not see the
-// environment's ranks.
+// Returns the meeting place for the ranks of MPI_COMM_WORLD. Rank 0 chooses the place. Rank 0 also
+// makes a secret, unless its environment holds one; then every rank uses the secret of its own
+// environment. Collective. Initialises MPI if the program has not. Throws Error(usage) when the
+// ranks of MPI differ from those of the environment.
 MeetingPlace place_to_meet(cluster::Environment environment, Deadline deadline);
 }  // namespace mpi
 

@@ -1,4 +1,4 @@
-// One collective as plain data: what a rank is about to do, before anything has moved.
+// One collective as plain data: describes what a rank is about to do before any data moves.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,14 +31,14 @@ std::string_view name(Operation operation);
 using layout::Algorithm;
 // "auto", "ring", ...
 std::string_view name(Algorithm algorithm);
-// Throws Error(usage) that names the nearest one.
+// Throws Error(usage) that suggests the nearest name if `name` is unknown.
 Algorithm algorithm_from(std::string_view name);
 
-// The facts that ranks must agree on before a collective moves data, and the names that errors
-// need. Sent as it lies in memory.
+// The fingerprint of a call: the facts that ranks must agree on before a collective moves data, and
+// the names for error messages. Sent as raw memory.
 struct Print {
   int64_t sequence = 0;
-  int64_t count = 0;      // elements that all ranks must agree on; -1 where they may differ
+  int64_t count = 0;      // elements, equal on all ranks; -1 where they may differ
   uint64_t splits = 0;    // hash of the sizes of an uneven collective
   int32_t operation = 0;  // Operation
   int32_t type = -1;      // c10::ScalarType; -1: no data
@@ -54,7 +54,8 @@ struct Print {
   std::string describe() const;
 };
 
-// The buffers are packed: contiguous, of `type`, on the host unless the back end takes others.
+// A collective and its buffers. The buffers are packed: contiguous, of `type`, and on the host
+// unless the back end accepts other devices.
 struct Call {
   Print print;
   Operation operation = Operation::barrier;
@@ -63,13 +64,13 @@ struct Call {
   int divisor = 1;  // of the complete result; the number of ranks for an average
   int root = -1;
   Algorithm algorithm = Algorithm::automatic;
-  // all_reduce, reduce and broadcast work in place, on `output`. Ranks that have no input or no
-  // output in a rooted operation leave that one undefined.
+  // all_reduce, reduce and broadcast work in place, on `output`. In a rooted operation, a rank
+  // without an input or an output leaves that tensor undefined.
   at::Tensor input;
   at::Tensor output;
   // Elements for each rank: blocks of the input (reduce_scatter, scatter, all_to_all) and of the
-  // output (all_gather, gather, all_to_all). Always one number a rank where the operation has
-  // blocks.
+  // output (all_gather, gather, all_to_all). Where the operation has blocks, the list has one
+  // number per rank.
   std::vector<int64_t> input_counts;
   std::vector<int64_t> output_counts;
 };

@@ -1,5 +1,5 @@
-// The messages of one collective. Each carries the call it belongs to and its length, and is
-// refused by a receiver that is in another call.
+// The messages of one collective. Each message carries the fingerprint of its call and its length.
+// A receiver that is in another call refuses the message.
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,23 @@
 
 namespace troika::comm {
 
-// Precedes the payload of every message. Sent as it lies in memory.
+// The header before the payload of every message. Sent as raw memory.
 struct Frame {
   Print print;         // the sender's call
   uint64_t bytes = 0;  // of the payload
   uint64_t group = 0;  // Station::id
 };
 
-// The receive of a payload that is a message of its own is posted once its length is known to be
-// right, because a transport may end the process when a message is longer than its receive. It is
-// known from the first frame of a stream on: a sender that made the same call sends what the
-// receiver expects.
+// Sends and receives the messages of one call. One thread may use a channel. Transfers must not
+// outlive the channel.
 //
-// For one call, by one thread. Transfers must not outlive the channel.
+// A payload that is a message of its own is received only after its length has been verified,
+// because a transport may end the process when a message is longer than its receive. The first
+// frame of a stream is enough: a sender that made the same call sends the lengths that the receiver
+// expects.
 class Channel {
  public:
-  // Sends and receives for the call of `print`. Both must outlive the channel.
+  // Both arguments must outlive the channel.
   Channel(GroupImpl& impl, const Print& print) : impl_(impl), print_(print) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -42,17 +43,17 @@ class Channel {
   class Arrival;
 
   // Messages of one (sender, receiver, lane) arrive in the order they were sent. The buffer must
-  // stay until the transfer's wait() has returned.
+  // stay valid until the transfer's wait() has returned.
   std::unique_ptr<Transfer> send(int peer, uint32_t lane, const void* data, size_t bytes);
   std::unique_ptr<Arrival> receive(int peer, uint32_t lane, void* data, size_t bytes);
 
  private:
-  // The messages that arrive from one peer on one lane.
+  // The messages from one peer on one lane.
   struct Stream {
     int peer = 0;
     uint32_t lane = 0;
     bool verified = false;                  // the peer is in this call
-    std::vector<Arrival*> unverified = {};  // in the order of starting
+    std::vector<Arrival*> unverified = {};  // in the order they were started
   };
 
   GroupImpl& impl_;
@@ -63,10 +64,10 @@ class Channel {
 class Channel::Arrival : public Transfer {
  public:
   ~Arrival() override;
-  // Blocks until the frame has come. Throws Error(usage) naming both calls when the sender made
-  // another one, and when it sends another length.
+  // Blocks until the frame has arrived. Throws Error(usage) that names both calls when the sender
+  // made another call or sends another length.
   void verify(Deadline deadline);
-  // verify(), then blocks until the payload has come.
+  // Calls verify(), then blocks until the payload has arrived.
   void wait(Deadline deadline) override;
 
  private:

@@ -1,5 +1,5 @@
-// The state that the handles of a group share: the order of its calls, the thread that carries out
-// those that run beside the caller, and the first failure.
+// The state that the handles of a group share: the order of calls, the thread that runs
+// asynchronous calls, and the first failure.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -24,7 +24,7 @@ namespace troika::comm {
 
 struct Work::State {
   virtual ~State() = default;
-  // The rest of a message's work. Called once, by the first thread that waits, where `has_rest`.
+  // Completes a message. Called once, by the first thread that waits, if `has_rest`.
   virtual void run_rest(Deadline) {}
 
   std::mutex mutex;
@@ -32,15 +32,16 @@ struct Work::State {
   bool done = false;
   std::exception_ptr failure;
   bool has_rest = false;
-  std::optional<Times> times = {};  // of a collective that has ended
-  // Marks the end of a collective on its device, which follows the host's end. Set once done.
+  std::optional<Times> times = {};  // of a finished collective
+  // Marks the end of a collective on its device, which comes after the end on the host. Set when
+  // `done`.
   std::optional<c10::Event> on_device = {};
 
   void finish(std::exception_ptr with, std::optional<Times> when = {},
               std::optional<c10::Event> end_on_device = {});
 };
 
-// Work whose rest is `body`, which goes once it has run.
+// Work that runs `body` when it is first waited for, and then destroys `body`.
 template <typename Body>
 std::shared_ptr<Work::State> make_rest(Body body) {
   struct Rest : Work::State {
@@ -54,15 +55,15 @@ std::shared_ptr<Work::State> make_rest(Body body) {
   return std::make_shared<Rest>(std::move(body));
 }
 
-// A call with the caller's tensors, which are packed when its turn comes.
+// A call with the caller's tensors. They are packed when the call starts.
 struct Job {
   Call call;
   at::Tensor input;
   at::Tensor output;
-  // Whether the operation reads what is in `output`, and whether its result belongs there.
+  // Whether the operation reads `output`, and whether it writes its result there.
   bool reads_output = false;
   bool writes_output = true;
-  // Marks the work that the caller's stream had queued when the call was made; none for tensors of
+  // Marks the work that the caller's stream had queued when the call was made. Empty for tensors on
   // the host.
   std::optional<c10::Event> ready = {};
 };
@@ -74,11 +75,11 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  // Carries the job out on this thread once those before it are done; or, for `async`, queues it
-  // for the group's thread. Nothing is returned for what is done.
+  // With `async`, queues the job for the group's thread. Otherwise runs it on this thread after all
+  // earlier jobs, and returns null.
   std::shared_ptr<Work::State> submit(Job&& job, bool async);
-  // The print of a message before its tensor is known; peer kAnyRank is any. Throws Error(usage)
-  // for a peer that is not there and a tag that is too large.
+  // Returns the fingerprint of a message before its tensor is known; peer kAnyRank means any rank.
+  // Throws Error(usage) if the peer does not exist or the tag is too large.
   MessagePrint make_print(Direction direction, int peer, int tag, int largest_tag,
                           std::string_view label, const std::source_location& site) const;
   static MessagePrint make_print_for_any(Direction direction, int tag, int largest_tag,
@@ -95,28 +96,28 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   const GroupOptions& options() const { return options_; }
   MessageCollectives& collectives() { return collectives_; }
   Deadline deadline() const { return Deadline::after(options_.timeout); }
-  // Runs what speaks to other ranks outside of collectives; a failure is the group's.
+  // Runs `body`, which communicates outside of collectives. If it throws, the group fails.
   void guarded(c10::function_ref<void()> body);
   Recorder& recorder() const { return *recorder_; }
-  // Runs `body`, which waits for message `id` of the log; its failure is the group's and names the
-  // other end.
+  // Runs `body`, which waits for message `id` of the log. If it throws, the group fails, and the
+  // error describes the state of the message's other end.
   void await_message(int64_t id, const MessagePrint& print, Deadline until,
                      c10::function_ref<void(Deadline)> body);
 
-  // One end of an edge.
+  // One end of an edge (edge.h).
   struct Edge {
     explicit Edge(MessagePrint print) : print(std::move(print)) {}
     virtual ~Edge() = default;
-    // Waits for all that was sent.
+    // Waits until everything sent has been received.
     virtual void finish(Deadline) {}
 
     const MessagePrint print;  // without a tensor
   };
-  // Keeps it as long as the group. Throws Error(usage) where there is this end already.
+  // Keeps the end as long as the group. Throws Error(usage) if this end exists already.
   void keep_edge(std::shared_ptr<Edge> edge);
 
  private:
-  struct Message;  // under way
+  struct Message;  // in flight
   struct Queued {
     Job job;
     std::shared_ptr<Work::State> state;
@@ -126,25 +127,25 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   void run_queue();
   void run(Job& job);
   std::optional<c10::Event> run_beside(Job& job);
-  // Whether the message is on its way for good.
+  // Returns true if the message was sent completely; false if nothing was sent.
   bool send_at_once(MessagePrint& print, int peer, const at::Tensor& data);
   std::shared_ptr<Message> begin_message(MessagePrint print, int peer, at::Tensor data);
-  // Waits for the head and the payload of a message that arrives, and checks the head.
+  // Waits for the head and the payload of an incoming message, and checks the head.
   void take(Message& message, Deadline deadline);
-  // Before the group goes, also for messages for which nobody waits.
+  // Runs before the group is destroyed. Also waits for messages whose Work was dropped.
   void wait_for_sent();
-  // Messages live as long as their transfers, also when their Work was dropped.
+  // Messages live as long as their transfers, even if their Work was dropped.
   void keep(const std::shared_ptr<Message>& message);
   void release(const std::shared_ptr<Message>& message);
   void carry_out(Call& call, Deadline deadline);
-  // For the last questions about who is missing, within the second after a time-out; the rest is
-  // for telling the others.
+  // Time to ask who is missing after a timeout. The rest of the second is for notifying the other
+  // ranks.
   static constexpr Milliseconds kAskTime{500};
-  // The error of a call or a message, `what`, that was waited for so long. After a time-out `who`
-  // is called: who is missing, in words.
+  // Returns the error for `what`, a call or a message that was waited for during `waited`. After a
+  // timeout, `who` is called to say in words who is missing.
   Error explained(const Error& error, const std::string& what, Milliseconds waited,
                   const std::function<std::string(Deadline)>& who) const;
-  void refuse_if_failed() const;  // call with mutex_ held, or where has_failed_
+  void refuse_if_failed() const;  // call with mutex_ held, or if has_failed_
   void refuse_other_thread() const;
   void refuse_unusable() const;  // both
   void fail(const std::exception_ptr& failure);
@@ -158,14 +159,14 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   std::condition_variable changed_;
   std::deque<Queued> queue_;
   int64_t next_sequence_ = 0;
-  bool busy_ = false;  // some thread is carrying out a call
+  bool busy_ = false;  // a thread is running a call
   bool closing_ = false;
   std::vector<std::shared_ptr<Message>> messages_;
   std::vector<std::shared_ptr<Edge>> edges_;
   std::atomic<int> next_of_any_ = 0;      // the rank whose turn it is in receive_any()
   std::optional<Error> cause_;            // the first failure
-  std::atomic<bool> has_failed_ = false;  // there is a cause_, which then stays
-  std::thread thread_;                    // started with the first asynchronous call
+  std::atomic<bool> has_failed_ = false;  // cause_ is set, and does not change any more
+  std::thread thread_;                    // started by the first asynchronous call
 };
 
 }  // namespace troika::comm

@@ -1,4 +1,4 @@
-// One-way streams of tensors between two ranks of a group, whose shapes the receiver need not know.
+// One-way streams of tensors between two ranks of a group. The receiver need not know the shapes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,23 +11,26 @@
 
 namespace troika::comm {
 
-// The end of an edge that sends; Group::edge_to() makes it. Copies are handles to the same end, and
-// hold the group. An end, and the Work of its tensors, are for one thread at a time.
+// The sending end of an edge, made by Group::edge_to(). Copies are handles to the same end and keep
+// the group alive. One thread at a time may use an end and the Work of its tensors.
 class SendingEdge {
  public:
-  // Sends the tensor, of any shape of at most 64 dimensions and any dtype. Shape and dtype travel
-  // with the first tensor and with each one that differs from the one before. Blocks while `depth`
-  // tensors have not been received (back end tcp bounds small ones by bytes instead), at most for
-  // the group's time-out: then Error(timeout) names the first of them and says what the receiver
-  // does instead. The tensor must not be changed until the Work is done: at once where it is small
-  // or the back end copies it, else when the receiver's end has taken it in. That needs no call of
-  // receive() there for a tensor of the same shape and dtype as the one before, for which a receive
-  // is posted; for another it may, so two ranks that send each other such tensors call receive()
-  // before they wait. A tensor on a GPU is copied to the host first.
+  // Sends a tensor of any dtype and of any shape with at most 64 dimensions. Shape and dtype are
+  // sent with the first tensor, and again whenever they change. Blocks while `depth` tensors have
+  // not been received (back end tcp bounds small tensors by bytes instead). After the group's
+  // timeout, throws Error(timeout) that names the first of these tensors and says what the receiver
+  // is doing.
+  //
+  // The tensor must not change until the Work is done. The Work is done at once if the tensor is
+  // small or the back end copies it; otherwise when the receiver has taken the tensor in. A tensor
+  // of the same shape and dtype as the one before needs no receive() for this, because its receive
+  // is posted already. Other tensors may need one, so two ranks that send each other tensors of
+  // changing shapes must call receive() before they wait. A tensor on a GPU is copied to the host
+  // first.
   Work send(const at::Tensor& tensor, Group::Site site = Group::Site::current()) const;
 
-  // Bytes of the tensors that have not been received, which this end or its back end keeps: at most
-  // `depth` tensors.
+  // Bytes of sent tensors that have not been received and that this end or its back end keeps: at
+  // most `depth` tensors.
   int64_t kept_bytes() const;
 
   struct State;
@@ -38,22 +41,22 @@ class SendingEdge {
   std::shared_ptr<State> state_;  // the group's
 };
 
-// The end of an edge that receives; Group::edge_from() makes it. As SendingEdge for the rest.
-// Receives of the next `depth` tensors are always posted, in buffers that are used again.
+// The receiving end of an edge, made by Group::edge_from(). The notes on SendingEdge hold here too.
+// Receives of the next `depth` tensors are always posted, into reused buffers.
 class ReceivingEdge {
  public:
-  // Blocks until the next tensor is here, and returns it, on the host. Its memory goes back to the
-  // edge with the last reference to it, which may outlive edge and group. Errors as those of
-  // Group::receive(), at the group's time-out.
+  // Blocks until the next tensor is here, and returns it on the host. Its memory returns to the
+  // edge with the last reference to the tensor, which may outlive the edge and the group. Throws
+  // the errors of Group::receive(), after the group's timeout.
   at::Tensor receive(Group::Site site = Group::Site::current()) const;
-  // The same, copied into `tensor`, on any device. Throws Error(usage) when shape or dtype differ.
+  // Copies the next tensor into `tensor`, on any device. Throws Error(usage) when shape or dtype
+  // differ.
   void receive_into(const at::Tensor& tensor, Group::Site site = Group::Site::current()) const;
 
-  // Bytes of all buffers of this edge that exist: for what is to come, for what was received and
-  // is still referenced, and free ones.
+  // Bytes of all buffers of this edge: posted, received and still referenced, and free.
   int64_t buffer_bytes() const;
-  // The most that buffer_bytes() can be with tensors of `bytes` bytes, of which at most
-  // `referenced` are kept at a time.
+  // Upper bound of buffer_bytes() for tensors of `bytes` bytes, of which at most `referenced` are
+  // kept at a time.
   static int64_t most_buffer_bytes(int64_t bytes, int depth, int referenced);
 
   struct State;

@@ -1,4 +1,4 @@
-// The parts of an edge's ends that stand for themselves.
+// Independent parts of the two ends of an edge.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@
 
 namespace troika::comm {
 
-// Shape and dtype of a tensor, which its header on the wire holds.
+// Shape and dtype of a tensor: the content of its header on the wire.
 struct TensorKind {
   c10::ScalarType type = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;
@@ -44,10 +44,10 @@ struct TensorKind {
   bool operator==(const TensorKind&) const = default;
 };
 
-// The buffers of one receiving end. Those that are lent may be given back by any thread.
+// The buffers of one receiving end. Any thread may give back a buffer that was taken.
 class BufferPool {
  public:
-  // Keeps at most so many that nobody uses.
+  // Keeps at most `most` free buffers.
   explicit BufferPool(size_t most) : most_(most) {}
 
   at::Tensor take(size_t bytes) {
@@ -85,9 +85,9 @@ class BufferPool {
  private:
   const size_t most_;
   mutable std::mutex mutex_;
-  int64_t bytes_ = 0;             // of a buffer
-  std::vector<at::Tensor> free_;  // of that size
-  int64_t held_ = 0;              // lent and free
+  int64_t bytes_ = 0;             // of one buffer
+  std::vector<at::Tensor> free_;  // each of bytes_ bytes
+  int64_t held_ = 0;              // bytes of taken and free buffers
 };
 
 }  // namespace troika::comm

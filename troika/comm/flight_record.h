@@ -1,4 +1,4 @@
-// A flight record as a report reads it.
+// A flight record, parsed for a report.
 #pragma once
 
 #include <compare>
@@ -11,7 +11,7 @@
 
 namespace troika::comm {
 
-// One rank's record of one group as Recorder::to_json wrote it; times are seconds of that host's
+// One rank's record of one group, as Recorder::to_json wrote it. Times are seconds of that host's
 // system clock.
 struct FlightRecord {
   struct Call {
@@ -20,20 +20,20 @@ struct FlightRecord {
     std::string operation, type, label, site, state;
     std::optional<double> started, ended;
 
-    // The part of a call that must be alike on all ranks, as far as it is recorded.
+    // The recorded part of a call that must be equal on all ranks.
     auto print() const { return std::tie(operation, type, count); }
     // "all_reduce #5 'loss' (trainer.cpp:37)"
     std::string describe() const {
       return operation + " #" + std::to_string(sequence) +
              (label.empty() ? "" : " '" + label + "'") + (site.empty() ? "" : " (" + site + ")");
     }
-    // The same " of Float x 8".
+    // The same followed by " of Float x 8".
     std::string describe_with_data() const {
       if (type.empty()) return describe();
       return describe() + " of " + type + (count < 0 ? "" : " x " + std::to_string(count));
     }
   };
-  // A message that was waited for.
+  // A message that a rank waited for.
   struct Message {
     int64_t number = 0;
     int64_t count = 0;
@@ -47,37 +47,37 @@ struct FlightRecord {
     // "receive #3 from rank 1, tag 0 'activations' (stage.cpp:37) of Float x 8"
     std::string describe() const;
   };
-  // Another rank's account of itself when this one asked.
+  // The state of another rank as it answered this rank's question.
   struct Answer {
     int64_t sequence = -1;
     bool finished = true;
     bool left = false;
     std::string call;
 
-    auto operator<=>(const Answer&) const = default;  // later ones are greater
+    auto operator<=>(const Answer&) const = default;  // a later state is greater
   };
 
   std::string file, group, backend, cause, host;
   int rank = 0;
   int size = 0;
-  std::vector<int> world_ranks;     // of each rank; empty in records that do not say
+  std::vector<int> world_ranks;     // of each rank; empty if the record lacks them
   std::vector<std::string> places;  // of each rank: "data 0, tensor 1"; empty without a mesh
-  double now = 0;                   // when it was written
+  double now = 0;                   // when the record was written
   std::vector<std::optional<Answer>> standings;
   std::map<int64_t, Call> calls;  // by sequence
-  std::vector<Message> waits;     // the messages that did not come, in the order they began
+  std::vector<Message> waits;     // messages that did not arrive, in the order they began
 
-  // The latest call that was started; null when there is none.
+  // The latest started call; null if there is none.
   const Call* last() const;
-  // The number of the first call that is not finished.
+  // The sequence number of the first call that is not finished.
   int64_t next() const;
-  // The earliest end of a failed call or message, or, with a cause but none of them, when it was
-  // written.
+  // The earliest end of a failed call or message. If there is a cause but no failed call or
+  // message, the time when the record was written.
   std::optional<double> failed_at() const;
 };
 
-// Reads what Recorder::to_json wrote; `file` is its name. Throws nlohmann::json::exception where it
-// is none, and std::out_of_range where it contradicts itself.
+// Parses what Recorder::to_json wrote; `file` is its name. Throws nlohmann::json::exception if the
+// text is not a record, std::out_of_range if the record contradicts itself.
 FlightRecord parse_flight_record(const std::string& file, const std::string& text);
 
 }  // namespace troika::comm

@@ -1,4 +1,4 @@
-// Says from the flight records of a failed job which rank was where.
+// Reports from the flight records of a failed job what each rank was doing.
 #pragma once
 
 #include <filesystem>
@@ -6,19 +6,19 @@
 
 namespace troika::comm {
 
-// Reads every *.json in `folder`, aligns the calls of the ranks by their numbers, and reports on
-// the group that failed first:
-// - a paragraph, one sentence a line: the first call that not all ranks finished, who was in it and
-//   for how long, who never came and what was seen of them last, who called something else or came
-//   much later than the others, who waited for a message, and the first cause in time;
+// Reads every *.json in `folder` and aligns the calls of the ranks by their sequence numbers. The
+// report has, for the group that failed first:
+// - a paragraph with one sentence per line: the first call that not all ranks finished, who was in
+//   it and for how long, who never arrived and what was last seen of them, who called something
+//   else or arrived much later than the others, who waited for a message, and the earliest cause;
 // - a table of all ranks, with the seconds from the last call's start (unfinished or failed) or end
 //   (finished) until the rank wrote its record;
 // - a line for each other group, and for each file that could not be used.
-// A rank without a record counts with what it last told the others. Times on different hosts are as
-// comparable as the hosts' clocks.
+// For a rank without a record, its last answer to another rank is used. Times on different hosts
+// are only as comparable as the hosts' clocks.
 //
-// Throws Error(usage) when there is no such folder, when no file in it is a flight record, and when
-// the records cannot be of one run.
+// Throws Error(usage) if the folder does not exist, no file in it is a flight record, or the
+// records cannot belong to one run.
 std::string flight_report(const std::filesystem::path& folder);
 
 }  // namespace troika::comm

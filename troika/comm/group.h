@@ -22,24 +22,25 @@ namespace troika::comm {
 class SendingEdge;
 class ReceivingEdge;
 
-// A collective under way. Copies share it; dropping it does not cancel anything.
+// A collective or message in flight. Copies are handles to the same operation; destroying them does
+// not cancel it.
 class Work {
  public:
-  // Blocks until the collective has finished on this rank and its tensors may be used: those of a
-  // device by what is queued afterwards on this thread's current stream, for which the collective
-  // may still go on when this returns. Throws what it failed with: Error `timeout` or `peer`, or
-  // `usage` when ranks made different calls. Returns or throws at the latest when this call and
-  // each one queued before it has had the group's time-out; after the first failure the rest fail
-  // at once.
+  // Blocks until the operation has finished on this rank and its tensors may be used. A collective
+  // on device tensors may still be running on the device then; work queued afterwards on this
+  // thread's current stream is ordered after the collective. Throws the error of the operation:
+  // Error `timeout` or `peer`, or `usage` when ranks made different calls. Returns or throws at the
+  // latest when this call and each call queued before it have had the group's timeout. After the
+  // first failure, all remaining calls fail at once.
   void wait() const;
-  // The same, but throws Error(timeout) when that is not so by the deadline. A collective goes on
-  // meanwhile, and wait() may be called again; a message between two ranks has then failed, and the
-  // group with it.
+  // The same, but throws Error(timeout) if the operation has not finished by the deadline. A
+  // collective then continues, and wait() may be called again. A message between two ranks then
+  // fails, and the group fails with it.
   void wait(Deadline deadline) const;
   bool done() const;
 
-  // When this rank carried the collective out, the wait for other ranks included; nothing unless it
-  // is done and a thread of the group did it beside the caller.
+  // The time in which this rank ran the collective, including the wait for other ranks. Empty
+  // unless the collective is done and the group's thread ran it asynchronously.
   struct Times {
     Clock::time_point start;
     Clock::time_point end;
@@ -52,41 +53,43 @@ class Work {
   friend class Group;
   friend class SendingEdge;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  std::shared_ptr<State> state_;  // none: was done when the call returned
+  std::shared_ptr<State> state_;  // null: the operation was done when the call returned
 };
 
 struct GroupOptions {
-  // How long one collective may take once its turn has come on this rank.
+  // The longest time that one collective may take after it has started on this rank.
   Milliseconds timeout = std::chrono::minutes(5);
-  // How long one may take before a warning names the ranks that have not come; zero for never.
+  // The time after which a collective that still runs causes a warning that names the missing
+  // ranks; zero disables the warning.
   Milliseconds stall_warning = std::chrono::seconds(30);
-  // For every all-reduce that names none itself.
+  // For every all-reduce whose CallOptions choose none.
   Algorithm algorithm = Algorithm::automatic;
-  // Where every rank writes its flight record when the group fails, as <group>-rank<r>.json; empty
-  // for nowhere.
+  // The folder in which every rank writes its flight record when the group fails, as
+  // <group>-rank<r>.json. Empty writes nothing.
   std::filesystem::path flight_record = {};
-  // How a world's messages between processes are protected on their way, the same on all ranks:
-  // "none", "authenticated" or "encrypted". Only back end tcp protects them, others refuse; shared
-  // memory needs none. Whatever it is, only who holds the run's secret can connect to tcp.
+  // How messages between the processes of a world are protected in transit, the same on all ranks:
+  // "none", "authenticated" or "encrypted". Only back end tcp protects messages. Shared memory
+  // needs no protection; the other back ends throw. With any value, a process needs the run's
+  // secret to connect to tcp.
   std::string protection = "none";
-  // Connections over which back end tcp sends long messages of a pair of ranks, 1 to
-  // net::kMostStreams. More than one is for links that a single connection does not fill.
+  // Connections that back end tcp uses for long messages between two ranks, 1 to net::kMostStreams.
+  // More than one helps where a single connection does not fill the link.
   int streams = 1;
 };
 
 // How one collective is called.
 struct CallOptions {
-  // Names the call in errors and records, beside the place in the source.
+  // Names the call in errors and records, in addition to the source location.
   std::string_view label = {};
-  // Returns at once, and a thread of the group does the work while the caller computes; its tensors
-  // must not be touched until wait() has returned. Else the collective is done when the call
-  // returns, without a change of threads.
+  // With true, the call returns at once, and the group's thread does the work while the caller
+  // computes; the tensors must not be touched until wait() has returned. With false, the collective
+  // is done when the call returns, and runs on the calling thread.
   bool async_op = false;
-  // All-reduce only: overrides the group's.
+  // All-reduce only: overrides the group's algorithm.
   Algorithm algorithm = Algorithm::automatic;
 };
 
-// A message of a batch.
+// One message of Group::batch().
 struct PointToPoint {
   Direction direction = Direction::send;
   at::Tensor tensor;  // sent, or received into
@@ -95,49 +98,50 @@ struct PointToPoint {
 };
 
 struct EdgeOptions {
-  // How many tensors may be under way, 1 to 65535: a sender blocks before it sends more, and a
-  // receiver has so many receives posted. The same at both ends, or Error(usage) at the receiver.
+  // Tensors in flight, 1 to 65535: the sender blocks before it sends more, and the receiver keeps
+  // as many receives posted. Must be the same at both ends; otherwise the receiver throws
+  // Error(usage).
   int depth = 2;
-  // For errors and records; 47 bytes of it count.
+  // Names the edge in errors and records; only the first 47 bytes are used.
   std::string_view label = {};
 };
 
 struct NewGroupOptions {
-  // A failure of the group ends this group alone, not its world: an error of one of its calls, a
-  // rank that does not come in time, ranks that call different things, an exception that unwinds
-  // past its last handle. Its members are told, each of their calls in it throws, and its messages
-  // under way are dropped. The same on all members. A rank of it that is lost as a process still
-  // ends the world. Groups made of this one fail alone, too, apart from it. Back ends local, shm
-  // and tcp; others throw Error(usage). Each group that has failed keeps one of the 511 numbers of
-  // its members, and the memory that it used for messages, as long as the world lives. On shm,
-  // collectives of such a group do not reduce in place.
+  // With true, a failure of the group ends this group only, not its world. Failures are an error of
+  // one of its calls, a rank that does not come in time, ranks that make different calls, and an
+  // exception that unwinds past the group's last handle. The members are notified, each of their
+  // calls in the group throws, and its messages in flight are dropped. Must be the same on all
+  // members. A member whose process dies still ends the world. Groups made from this one also fail
+  // alone, independently of it. Back ends local, shm and tcp only; others throw Error(usage). Each
+  // failed group occupies one of the 511 numbers of its members, and its message memory, as long as
+  // the world lives. On shm, collectives of a group that fails alone do not reduce in place.
   bool fails_alone = false;
 };
 
-// Messages and bytes of data that this rank has sent for collectives so far, without those needed
-// to agree. Back ends that work in shared memory send nothing.
+// Messages and bytes of data that this rank has sent for collectives so far, excluding the messages
+// by which ranks agree on a call. Back ends that use shared memory send none.
 struct Counters {
   uint64_t messages = 0;
   uint64_t bytes = 0;
-  // The part of them to ranks of other nodes.
+  // The part of them that went to ranks of other nodes.
   uint64_t messages_between_nodes = 0;
   uint64_t bytes_between_nodes = 0;
 };
 
-// The collectives of one set of ranks. Every rank must make the same calls in the same order; each
-// message carries its call's number, operation, type and size, and ranks that disagree get an
-// Error(usage) that says who called what: a rank whose part was done before the difference was
-// found gets it at its next call. Calls run one after another in the order they were made.
+// The collectives of one set of ranks. Every rank must make the same calls in the same order. Each
+// message carries the number, operation, type and size of its call. Ranks that disagree get an
+// Error(usage) that says which rank called what; a rank that finished its part before the
+// difference was found gets the error at its next call. Calls run one after another in the order
+// they were made.
 //
-// A rank that does not come is named by an Error(timeout) on every other rank within a second of
-// the group's time-out. Errors are sticky: after the first one every further call throws with that
-// cause. Copies are handles to the same group. The last handle to go leaves in peace, or, while an
-// exception is unwinding the stack, tells the other ranks that this one is gone.
+// If a rank does not come, every other rank gets an Error(timeout) that names it, within a second
+// of the group's timeout. Errors are sticky: after the first error, every further call throws with
+// that cause. Copies are handles to the same group. Destroying the last handle leaves the group
+// normally, or, while an exception unwinds the stack, tells the other ranks that this rank failed.
 //
-// Tensors may be of any dtype that can be reduced or moved, non-contiguous (they are packed and
-// unpacked) and empty. Half-precision sums are computed in float32. All ranks get bit-identical
-// results. Functions may be called from several threads, as long as the order is the same on all
-// ranks.
+// Tensors may be empty, non-contiguous (they are packed and unpacked), and of any dtype that can be
+// reduced or moved. Half-precision sums are computed in float32. All ranks get bit-identical
+// results. Several threads may call functions, as long as the order is the same on all ranks.
 class Group {
  public:
   explicit Group(std::shared_ptr<GroupImpl> impl, const GroupOptions& options = {});
@@ -145,117 +149,123 @@ class Group {
   int rank() const;
   int size() const;
   std::string_view backend() const;
-  // The number of each rank's node: ranks with equal numbers share memory.
+  // The node of each rank: ranks with equal numbers share memory.
   const std::vector<int>& nodes() const;
   const GroupOptions& options() const;
   Counters counters() const;
 
   using Site = std::source_location;
 
-  // tensor = op over the ranks' tensors.
+  // Reduces the ranks' tensors with `op`; every rank gets the result in `tensor`.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
                   const CallOptions& how = {}, Site site = Site::current()) const;
-  // The same on root only; the others' tensors stay as they are.
+  // The same on the root only; the tensors of other ranks stay unchanged.
   Work reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::sum,
               const CallOptions& how = {}, Site site = Site::current()) const;
-  // tensor = root's tensor.
+  // Copies the root's tensor to every rank.
   Work broadcast(const at::Tensor& tensor, int root = 0, const CallOptions& how = {},
                  Site site = Site::current()) const;
 
-  // The ranks' inputs are reduced, and each rank gets its block: `input` is cut along its first
-  // dimension into one block a rank, of equal length or of splits[r] rows, which must be the same
-  // list on all ranks. output has rank's block's number of elements, and input's dtype; it may be
-  // that block of input.
+  // Reduces the ranks' inputs; each rank gets its block. `input` is split along its first dimension
+  // into one block per rank, of equal length or of splits[r] rows; all ranks must pass the same
+  // list. `output` has as many elements as this rank's block, and the dtype of `input`. `output`
+  // may be that block of `input`.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                       ReduceOp op = ReduceOp::sum, const std::vector<int64_t>& splits = {},
                       const CallOptions& how = {}, Site site = Site::current()) const;
-  // output = the ranks' inputs one after another, of equal size or of splits[r] rows of output's
-  // first dimension, the same list on all ranks. input may be its own part of output.
+  // Concatenates the ranks' inputs into `output`. The inputs have equal sizes or splits[r] rows of
+  // the first dimension of `output`; all ranks must pass the same list. `input` may be this rank's
+  // block of `output`.
   Work all_gather(const at::Tensor& output, const at::Tensor& input,
                   const std::vector<int64_t>& splits = {}, const CallOptions& how = {},
                   Site site = Site::current()) const;
-  // On root: output = the ranks' inputs one after another. Elsewhere output may be undefined.
+  // On the root: concatenates the ranks' inputs into `output`. On other ranks `output` may be
+  // undefined.
   Work gather(const at::Tensor& output, const at::Tensor& input, int root = 0,
               const CallOptions& how = {}, Site site = Site::current()) const;
-  // output = this rank's of root's input's blocks. Elsewhere than on root input may be undefined.
+  // Copies this rank's block of the root's input to `output`. On other ranks than the root `input`
+  // may be undefined.
   Work scatter(const at::Tensor& output, const at::Tensor& input, int root = 0,
                const CallOptions& how = {}, Site site = Site::current()) const;
-  // Rank r's s-th block of input becomes rank s's r-th block of output. Blocks are of equal length,
-  // or of input_splits[r] and output_splits[r] rows.
+  // Block s of rank r's input becomes block r of rank s's output. Blocks have equal lengths, or
+  // input_splits[r] and output_splits[r] rows.
   Work all_to_all(const at::Tensor& output, const at::Tensor& input,
                   const std::vector<int64_t>& output_splits = {},
                   const std::vector<int64_t>& input_splits = {}, const CallOptions& how = {},
                   Site site = Site::current()) const;
-  // Blocks until every rank has come.
+  // Blocks until every rank has called it.
   void barrier(const CallOptions& how = {}, Site site = Site::current()) const;
 
-  // Messages between two ranks, matched by tag (0 to 8190) in the order of sending, whatever
-  // collectives run meanwhile. They start at once; what arrives is checked and unpacked inside
-  // wait(). Sizes and types that differ are an Error(usage) at the receiver. A message whose other
-  // end does not come is named by an Error(timeout) at the group's time-out, counted from wait()
-  // on, with what that rank does instead. `label` is for errors and records; 47 bytes of it count.
+  // Messages between two ranks, matched by tag (0 to 8190) in the order of sending, independently
+  // of collectives. They start at once; a received message is checked and unpacked inside wait().
+  // If size or type differ, the receiver throws Error(usage). If the other end does not come,
+  // Error(timeout) says what that rank is doing instead; the group's timeout counts from the start
+  // of wait(). `label` names the message in errors and records; only its first 47 bytes are used.
   Work send(const at::Tensor& tensor, int peer, int tag = 0, std::string_view label = {},
             Site site = Site::current()) const;
   Work receive(const at::Tensor& tensor, int peer, int tag = 0, std::string_view label = {},
                Site site = Site::current()) const;
 
-  // Blocks until a message with this tag is here from any rank, takes it in as receive() does, and
-  // returns its rank. Ranks that have all sent take turns, over mpi as MPI sees fit. Not for two
-  // threads with one tag. Back ends local, shm, tcp and mpi; others throw Error(usage).
+  // Blocks until a message with this tag has arrived from any rank, receives it as receive() does,
+  // and returns its rank. Among ranks that have all sent, the choice is round-robin; with mpi, MPI
+  // chooses. Two threads must not use the same tag. Back ends local, shm, tcp and mpi; others throw
+  // Error(usage).
   int receive_any(const at::Tensor& tensor, int tag = 0, std::string_view label = {},
                   Site site = Site::current()) const;
-  // Starts all of these messages, receives first, as torch.distributed.batch_isend_irecv. The Work
-  // is done when all are. Ranks whose batches match cannot wait for each other in a circle,
-  // whatever the order in each batch and whether a back end copies what is sent or waits for its
-  // receiver.
+  // Starts all messages, receives first, as torch.distributed.batch_isend_irecv does. The Work is
+  // done when all messages are. Matching batches never deadlock, in any order of their messages,
+  // and with back ends that buffer sends as well as back ends that wait for the receiver.
   Work batch(const std::vector<PointToPoint>& messages, std::string_view label = {},
              Site site = Site::current()) const;
 
-  // One end of an edge (edge.h): a stream of tensors to, or from, another rank, which makes the
-  // other end with the same tag (0 to 8190; edges and messages do not meet). Does not block or
-  // communicate. Throws Error(usage) where this end exists already: it lives as long as the group.
+  // Makes one end of an edge (edge.h): a stream of tensors to, or from, another rank, which makes
+  // the other end with the same tag (0 to 8190). Edges and messages have separate tags. Does not
+  // block or communicate. Throws Error(usage) if this end exists already: an end lives as long as
+  // the group.
   SendingEdge edge_to(int peer, int tag = 0, const EdgeOptions& options = {}) const;
   ReceivingEdge edge_from(int peer, int tag = 0, const EdgeOptions& options = {}) const;
 
-  // Blocking, for strings of any length, e.g. what a rank has to say about itself.
+  // For strings of any length. Blocking.
   std::vector<std::string> all_gather_text(const std::string& text, std::string_view label = {},
                                            Site site = Site::current()) const;
   std::string broadcast_text(const std::string& text, int root = 0, std::string_view label = {},
                              Site site = Site::current()) const;
 
-  // Called by every rank: ranks that give the same color make a group of their own, ordered by key,
-  // then by rank. A negative color takes no part and gets nothing. The groups stay independent in
-  // their calls, but a failure of one fails all that were split from the same world. Not to be
-  // called by two threads at once. A rank can be in at most 511 groups at a time besides the world,
-  // over MPI libraries with few tags in fewer; beyond, all members get Error(usage).
+  // Collective. Ranks that pass the same color form a new group, ordered by key, then by rank. A
+  // rank with a negative color gets nothing. Calls of the new groups are independent, but a failure
+  // of one group fails all groups of the same world. Two threads must not call this at once. A rank
+  // can be in at most 511 groups at a time besides the world, fewer with MPI libraries that have
+  // few tags; beyond this limit, all members throw Error(usage).
   std::optional<Group> split(int color, int key = 0, Site site = Site::current()) const;
 
-  // The same for the ranks of a list, which alone call it; no other rank has to come. Each gives
-  // the same list of different ranks of this group, and becomes the rank in the new one at whose
-  // place it stands. Ranks that are together in several lists make these groups in the same order.
-  // Blocks until all members have called, at most for the time-out: Error(timeout) names one that
-  // has not. Error(usage) for a list without this rank, or for lists that differ. As
-  // torch.distributed's new_group with use_local_synchronization.
+  // Makes a group of the listed ranks; only these ranks call it. All of them pass the same list of
+  // different ranks of this group. Position in the list becomes the rank in the new group. Ranks
+  // that share several lists must make these groups in the same order. Blocks until all members
+  // have called, at most for the timeout: Error(timeout) names a member that has not. Throws
+  // Error(usage) for a list without this rank, or for lists that differ. Like torch.distributed's
+  // new_group with use_local_synchronization.
   Group new_group(const std::vector<int>& ranks, const NewGroupOptions& options = {},
                   Site site = Site::current()) const;
 
-  // The measured costs of messages, by which Algorithm::automatic chooses: float64 [5] of latency
-  // and bandwidth inside a node, the same between nodes, and seconds to reduce a byte (layout::
-  // Links). The same on all ranks, for assume_links(). Measured at the first call that needs it, or
-  // here. A run that is to give the same bits again must choose alike, so this belongs into its
-  // checkpoint. Collective, blocking, with no call under way; as is assume_links(). Groups of all
-  // ranks that are split off later take it over.
+  // Returns the measured message costs from which Algorithm::automatic chooses, for assume_links():
+  // float64 [5] with latency and bandwidth inside a node, the same between nodes, and seconds to
+  // reduce a byte (layout::Links). The same on all ranks. Measured at the first call that needs the
+  // costs, or here. A run that must reproduce the same bits must choose the same algorithms, so
+  // store this tensor in its checkpoint. Collective and blocking; no other call may be in flight.
+  // Groups of all ranks that are split off later inherit the costs.
   at::Tensor links(Site site = Site::current()) const;
-  // Throws Error(usage) for another shape or type.
+  // Uses `links` instead of measured costs. Collective; no other call may be in flight. Throws
+  // Error(usage) for another shape or type.
   void assume_links(const at::Tensor& links) const;
 
-  // From now on errors, warnings and flight records of the world and of all groups split from it
-  // name ranks by their coordinates too, where the mesh has several axes. `mesh` is the world's.
-  // Does not block or communicate; MeshGroups calls it.
+  // Names ranks by their mesh coordinates too, from now on, in errors, warnings and flight records
+  // of the world and of all groups split from it. Has no effect for a mesh of one axis. `mesh` is
+  // the world's. Does not block or communicate. MeshGroups calls it.
   void place_ranks(const layout::Mesh& mesh) const;
 
-  // An uninitialised tensor on the host from which this group communicates fastest: on ranks that
-  // share memory, collectives on it copy nothing. It may outlive the group.
+  // Returns an uninitialised tensor on the host in the memory from which this group communicates
+  // fastest: on ranks that share memory, collectives on it copy nothing. The tensor may outlive the
+  // group.
   at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type) const;
 
  private:
@@ -266,7 +276,7 @@ class Group {
   template <typename State>
   std::shared_ptr<State> make_edge(Direction direction, int peer, int tag,
                                    const EdgeOptions& options) const;
-  // The group of these ranks of this one, which agree on both numbers.
+  // The new group of these ranks of this group. All members pass the same `id` and `tag_space`.
   Group make_part(const std::vector<int>& members, int64_t id, uint32_t tag_space,
                   const NewGroupOptions& options) const;
   std::shared_ptr<Core> core_;

@@ -1,4 +1,4 @@
-// One group for each axis of a mesh.
+// One communicator group for each axis of a mesh.
 #pragma once
 
 #include <optional>
@@ -10,27 +10,30 @@
 
 namespace troika::comm {
 
-// The groups of this rank in a mesh: that of the world, and along each axis that of the ranks whose
-// coordinates differ from its own on this axis alone. Copies are handles to the same groups.
+// The groups of this rank in a mesh: the world, and for each axis the ranks whose coordinates
+// differ from this rank's on that axis only. Copies are handles to the same groups.
 class MeshGroups {
  public:
-  // Splits `world` for each axis that neither has one rank nor spans the world: collective, blocks.
-  // Throws Error(usage) on all ranks unless the mesh has as many ranks as the world.
+  // Splits `world` for each axis, except an axis of one rank and an axis that spans the world.
+  // Collective, blocking. Throws Error(usage) on all ranks unless the mesh has as many ranks as the
+  // world.
   MeshGroups(Group world, layout::Mesh mesh);
 
   const layout::Mesh& mesh() const { return mesh_; }
   const Group& world() const { return world_; }
-  // A group of this rank alone for an axis of one rank, or that the mesh lacks. Throws Error(usage)
-  // for the pipeline axis of a mesh whose stages have different numbers of replicas.
+  // Returns the group along an axis: a group of this rank alone if the axis has one rank or is not
+  // in the mesh. Throws Error(usage) for the pipeline axis of a mesh whose stages have different
+  // numbers of replicas.
   const Group& along(layout::Axis axis) const;
   const Group& data() const { return along(layout::Axis::data); }
 
-  // Group::links() of the world and of each axis that has a group of its own: float64 [1 + axes,
-  // 5], 0 for the others. Collective, blocking, with no call under way; as is assume_links().
+  // Returns Group::links() of the world and of each axis that has a group of its own: float64 [1 +
+  // axes, 5], 0 for the other axes. Collective, blocking; no other call may be in flight. The same
+  // holds for assume_links().
   at::Tensor links() const;
   void assume_links(const at::Tensor& links) const;
 
-  // "rank 5 = pipeline 1, data 0, tensor 1"; "rank 5" in a mesh of one axis.
+  // Returns "rank 5 = pipeline 1, data 0, tensor 1"; "rank 5" in a mesh of one axis.
   std::string describe(int rank) const;
 
  private:

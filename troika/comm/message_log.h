@@ -1,4 +1,4 @@
-// The latest messages of one group on one rank: for flight records, warnings and errors.
+// The latest messages of one group on one rank, for flight records, warnings and errors.
 #pragma once
 
 #include <array>
@@ -21,21 +21,22 @@ std::string_view name(Direction direction);
 
 inline constexpr int kAnyRank = -1;
 
-// One message, as the rank names it that sends or receives it.
+// The fingerprint of a message, from the view of the rank that sends or receives it.
 struct MessagePrint {
   Direction direction = Direction::send;
-  int peer = 0;  // the world's rank of the other one, or kAnyRank
+  int peer = 0;  // world rank of the other end, or kAnyRank
   int tag = 0;
-  bool on_edge = false;  // whether the tag is an edge's
+  bool on_edge = false;  // whether the tag belongs to an edge
   // Counts messages in this direction between these two ranks with this tag, from 0. Sender and
-  // receiver number a message alike.
+  // receiver give a message the same number.
   int64_t number = 0;
-  int32_t type = -1;  // c10::ScalarType; -1 where it is not known, as the count
+  int32_t type = -1;  // c10::ScalarType; -1 if dtype and count are unknown
   int64_t count = 0;
   std::source_location site = {};
   std::array<char, 48> label = {};
 
-  // "receive #3 from rank 1, tag 0 'activations' (stage.cpp:37) of Float x 8", or edge 0
+  // "receive #3 from rank 1, tag 0 'activations' (stage.cpp:37) of Float x 8"; an edge has "edge 0"
+  // instead of "tag 0".
   std::string describe() const;
   // "stage.cpp:37"
   std::string describe_site() const;
@@ -45,13 +46,13 @@ struct MessagePrint {
 
 enum class MessageState : uint8_t { begun, waiting, finished, failed };
 
-// Keeps the last kCapacity messages, and those that a thread waits for. All functions may be called
-// from any thread.
+// Keeps the last kCapacity messages, and all messages that a thread waits for. All functions may be
+// called from any thread.
 class MessageLog {
  public:
   static constexpr size_t kCapacity = 256;
 
-  // One that is kept, with the instants of its changes.
+  // A recorded message, with the times of its state changes.
   struct Entry {
     int64_t id = -1;
     MessagePrint print;
@@ -59,27 +60,29 @@ class MessageLog {
     Clock::time_point begun, awaited, ended;
   };
 
-  // The message has started. Sets the print's number and returns an id for the calls below.
+  // Records that a message has started. Sets the fingerprint's number and returns an id for the
+  // calls below.
   int64_t begun(MessagePrint& print);
-  // One that was sent at once: it has begun and ended. Sets the print's number.
+  // Records a message that was sent at once: it begins and ends here. Sets the fingerprint's
+  // number.
   void passed(MessagePrint& print);
-  // A thread waits for it since `now`.
+  // Records that a thread waits for the message since `now`.
   void awaited(int64_t id, const MessagePrint& print, Clock::time_point now);
   void ended(int64_t id, bool well);
 
-  // How many messages in the print's direction have begun with its peer and tag.
+  // Returns how many messages have begun in the fingerprint's direction, with its peer and tag.
   int64_t count(const MessagePrint& print) const;
-  // The one that has been waited for the longest. A message that failed counts: the group fails
-  // with it, and other ranks may still ask what this one waited for.
+  // Returns the message that has been waited for the longest. A failed message counts: the group
+  // fails with it, and other ranks may still ask what this rank waited for.
   std::optional<MessagePrint> waiting() const;
   // A message that a rank has waited for.
   struct Stalled {
     MessagePrint print;
     Milliseconds since{0};
   };
-  // The messages that have been waited for this long, each returned once.
+  // Returns the messages that have been waited for at least this long, each message once.
   std::vector<Stalled> stalled(Milliseconds at_least);
-  // In the order in which they began.
+  // Returns the kept messages in the order in which they began.
   std::vector<Entry> entries() const;
 
  private:

@@ -1,4 +1,4 @@
-// The options of a run for the communication of its ranks.
+// The options of a run for communication between its ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace troika::comm {
 
-// Section [comm].
+// The section [comm] of a configuration.
 struct CommOptions {
   std::string backend = "auto";
   std::string protection = "none";
@@ -21,7 +21,7 @@ struct CommOptions {
   double first_bucket_megabytes = 1;
 };
 
-// Binds the options to their keys. They must outlive the table.
+// Binds the options to their keys in `table`. `options` must outlive the table.
 void add_options(config::Table& table, CommOptions& options);
 
 }  // namespace troika::comm

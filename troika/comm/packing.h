@@ -1,4 +1,5 @@
-// Tensors as back ends take them: contiguous, and in memory that they reach.
+// Converts tensors to and from the form that back ends accept: contiguous, on a device they can
+// access.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,13 +8,14 @@
 
 namespace troika::comm {
 
-// Booleans travel and are reduced as bytes.
+// Views booleans as bytes, for transfer and reduction.
 inline at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool ? tensor.view(at::kByte) : tensor;
 }
 
-// A contiguous tensor with the same content where `device` says, or the tensor itself where it is
-// that already. `filled` is whether the content counts: the host may read it when this returns.
+// Returns the tensor itself if it is contiguous and on `device`; otherwise a contiguous tensor
+// there of the same shape. With `filled`, the content is copied too, and the host may read a host
+// tensor when this returns.
 inline at::Tensor packed(const at::Tensor& tensor, c10::Device device, bool filled) {
   if (!tensor.defined()) return {};
   if (tensor.device() == device && tensor.is_contiguous()) return as_bytes(tensor);
@@ -25,7 +27,8 @@ inline at::Tensor packed(const at::Tensor& tensor, c10::Device device, bool fill
   return as_bytes(result);
 }
 
-// A copy from the host to a device is queued on its current stream.
+// Copies a result back to the caller's tensor. A copy from the host to a device is queued on its
+// current stream.
 inline void unpack(const at::Tensor& from, const at::Tensor& into) {
   if (from.data_ptr() == into.data_ptr()) return;
   into.detach().copy_(into.scalar_type() == at::kBool ? from.view(at::kBool) : from,

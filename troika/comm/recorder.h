@@ -1,4 +1,5 @@
-// The flight recorder: the last calls of one group on one rank, in memory until somebody asks.
+// The flight recorder: keeps the last calls of one group on one rank in memory until they are
+// requested.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,22 @@
 
 namespace troika::comm {
 
-// A rank's account of itself: its latest call, and whether that is still going on.
+// A rank's state in one group: its latest call, and whether that call is still running.
 struct Standing {
   int64_t sequence = -1;  // -1: nothing was called yet
   bool finished = true;
-  bool left = false;  // the rank has parted from this group in peace
+  bool left = false;  // the rank has left this group normally
   std::string call;   // Print::describe() of that call
 
-  // "last: barrier #3, which ended", or in which it still waits; "it has called nothing yet".
+  // Returns "last: barrier #3, which ended", "last: barrier #3, in which it still waits", or "it
+  // has called nothing yet".
   std::string describe_last() const;
 
   std::string to_text() const;
   static std::optional<Standing> from_text(const std::string& text);
 };
 
-// By rank of a group; nothing for one that did not answer.
+// By rank of a group; empty for a rank that did not answer.
 using Standings = std::vector<std::optional<Standing>>;
 
 struct Progress {
@@ -46,34 +48,34 @@ class Recorder {
  public:
   static constexpr size_t kCapacity = 256;
 
-  // Calls are numbered from 0 without gaps. A call that need not wait for others is queued with
-  // `at_once`, and then started() is not called for it.
+  // Calls are numbered from 0 without gaps. A call that need not wait for other calls is queued
+  // with `at_once`; started() is then not called for it.
   void queued(const Print& print, int64_t bytes, bool at_once);
   void started(const Print& print);
   void ended(int64_t sequence, bool well);
 
-  // Messages are no calls: they are numbered for themselves.
+  // Messages are not calls, and are numbered separately.
   MessageLog& messages() { return messages_; }
   const MessageLog& messages() const { return messages_; }
 
-  // These are of the latest call that was started.
+  // Both describe the latest started call.
   Standing standing() const;
   Progress progress() const;
 
-  // Whose record it is.
+  // Identifies the group and the rank of a record.
   struct Owner {
     std::string group;
     int rank = 0;                          // of the group
     std::vector<int> world_ranks = {0};    // of each rank
-    std::vector<std::string> places = {};  // of each rank: Lifeline::place(); none without a mesh
+    std::vector<std::string> places = {};  // of each rank: Lifeline::place(); empty without a mesh
     std::string backend;
   };
-  // Everything as a JSON text: {"group", "rank", "size", "world_ranks", "places", "backend",
-  // "cause", "host", "pid", "now", "standings": [a standing, or null, for each rank], "calls":
-  // [{"sequence", "operation", "type", "count", "bytes", "label", "site", "state", "queued",
-  // "started", "ended"}, ...], "messages": [{"direction", "peer", "tag", "edge", "number", "type",
-  // "count", "label", "site", "state", "begun", "awaited", "ended"}, ...]}, times in seconds of the
-  // system clock.
+  // Returns the whole record as a JSON text: {"group", "rank", "size", "world_ranks", "places",
+  // "backend", "cause", "host", "pid", "now", "standings": [a standing, or null, for each rank],
+  // "calls": [{"sequence", "operation", "type", "count", "bytes", "label", "site", "state",
+  // "queued", "started", "ended"}, ...], "messages": [{"direction", "peer", "tag", "edge",
+  // "number", "type", "count", "label", "site", "state", "begun", "awaited", "ended"}, ...]}. Times
+  // are in seconds of the system clock.
   std::string to_json(const Owner& owner, const std::string& cause,
                       const Standings& standings) const;
 
@@ -86,17 +88,17 @@ class Recorder {
     CallState state = CallState::queued;
     Clock::time_point queued, started, ended;
   };
-  // Call these with mutex_ held. find() gives nothing when the entry has been overwritten.
+  // Call these with mutex_ held. find() returns null when the entry has been overwritten.
   Entry* find(int64_t sequence);
   void start(const Print& print, Clock::time_point now);
 
   MessageLog messages_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // a ring: sequence s is at s % kCapacity
-  int64_t latest_ = -1;         // queued
-  int64_t current_ = -1;        // started
+  int64_t latest_ = -1;         // sequence number of the latest queued call
+  int64_t current_ = -1;        // sequence number of the latest started call
   Clock::time_point current_start_;
-  Print current_print_;  // its entry may be overwritten by calls queued behind it
+  Print current_print_;  // kept here because calls queued later may overwrite its entry
   bool running_ = false;
   bool current_well_ = false;  // ended without an error
   uint64_t inside_ = 0;        // the thread that started the current call

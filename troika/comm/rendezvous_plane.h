@@ -1,4 +1,4 @@
-// The control plane of ranks that are processes: rank 0's rendezvous.
+// The control plane of ranks that are processes, over rank 0's rendezvous.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Ranks on several nodes: messages inside a node go one way, those between nodes another.
+// Groups over several nodes: messages inside a node use one back end, messages between nodes
+// another.
 #pragma once
 
 #include <memory>
@@ -7,9 +8,10 @@
 
 namespace troika::comm {
 
-// `near` holds the ranks of this node, in their order, and its shortcut() must know the calls of
-// GroupImpl::run_within_node; nobody else may make calls on it. `far` holds all ranks, and names
-// the nodes. A part that lies inside one node is a part of `near`.
+// Combines two groups. `near` holds the ranks of this node, in their order; its shortcut() must
+// support the calls of GroupImpl::run_within_node, and nobody else may make calls on it. `far`
+// holds all ranks, and supplies the node numbers. A part that is inside one node becomes a part of
+// `near`.
 std::shared_ptr<GroupImpl> make_routed(std::shared_ptr<GroupImpl> near,
                                        std::shared_ptr<GroupImpl> far);
 

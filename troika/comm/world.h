@@ -1,4 +1,4 @@
-// The group of all ranks, from whatever started this process.
+// The group of all ranks of a job, however this process was started.
 #pragma once
 
 #include <string>
@@ -9,27 +9,28 @@
 namespace troika::comm {
 
 struct WorldOptions {
-  // "shm", "tcp", "gloo", "mpi", or "auto": shared memory between ranks of one node; between nodes
-  // mpi when an MPI launcher started this process and MPI is built in, else tcp; and nccl for
-  // tensors on CUDA devices where it is built in.
+  // "shm", "tcp", "gloo", "mpi" or "auto". With "auto", ranks of one node use shared memory. Ranks
+  // of different nodes use mpi if an MPI launcher started this process and MPI is built in,
+  // otherwise tcp. Tensors on CUDA devices use nccl if it is built in.
   std::string backend = "auto";
-  // How long to wait for all ranks to arrive.
+  // The longest time to wait for all ranks to arrive.
   Milliseconds join_timeout = std::chrono::seconds(60);
-  // Where flight_record is empty, a failing group writes into TROIKA_FLIGHT_RECORD, which
-  // `troika launch` hands down; where that is not set, into a fresh folder of mode 0700 in the
-  // system's folder for temporary files, which has the same name on all ranks and is in the log.
+  // If flight_record is empty, a failing group writes into TROIKA_FLIGHT_RECORD, which `troika
+  // launch` sets. If that is not set either, it writes into a new folder of mode 0700 in the
+  // system's temporary folder; the name is the same on all ranks and is logged.
   GroupOptions group = {};
 };
 
-// Finds out which rank of how many this process is (srun, mpirun, torchrun or `troika launch`,
-// or alone; see cluster::discover) and connects to the others. Blocks until all have arrived.
-// Throws Error(usage) for an environment that does not add up, Error(timeout) naming the ranks that
-// did not come.
+// Finds this process's rank and the world size (from srun, mpirun, torchrun or `troika launch`, or
+// a single process; see cluster::discover) and connects to the other ranks. Blocks until all have
+// arrived. Throws Error(usage) for a contradictory environment, Error(timeout) that names the ranks
+// that did not arrive.
 Group world(const WorldOptions& options = {});
 Group world(const cluster::Environment& environment, const WorldOptions& options);
 
-// The back end that "auto" stands for here if the ranks of a node can share memory, as it can be
-// told before they have met: "local" when the process is alone, "shm", "shm+tcp" or "shm+mpi".
+// Returns the back end that "auto" selects here, assuming that the ranks of a node can share
+// memory: "local" for a single process, otherwise "shm", "shm+tcp" or "shm+mpi". Works before
+// rendezvous.
 std::string choose_backend(const cluster::Environment& environment);
 
 }  // namespace troika::comm

@@ -1,5 +1,5 @@
-// The collectives besides all-reduce, over messages. They block until done and accept any number
-// of members and sizes.
+// The collectives other than all-reduce, over messages. They block until done and accept any number
+// of members and any sizes.
 #pragma once
 
 #include <vector>
@@ -11,17 +11,17 @@ namespace troika::comm {
 // Binomial tree from member `root`: ceil(log2 n) rounds.
 void tree_broadcast(const Party& party, Span whole, int root);
 
-// Binomial tree to `root`, whose `whole` becomes the result; the others' are used up.
+// Binomial tree to `root`, whose `whole` becomes the result; `whole` of the others is overwritten.
 void tree_reduce(const Party& party, Span whole, int root, const Elements& elements);
 
-// One block a member, of any sizes. After it this member's own block is the result, and the others
-// are used up. ring_reduce_scatter(), or, for Elements::wants_all_terms(), every block goes
-// straight to its owner, which reduces all of them at once: one rounding, bytes and messages of the
-// ring.
+// Blocks of any sizes, one per member. This member's own block becomes the result; the other blocks
+// are overwritten. Calls ring_reduce_scatter(), except if Elements::wants_all_terms(): then every
+// block is sent straight to its owner, which reduces all terms at once with one rounding. Bytes and
+// messages are those of the ring.
 void flat_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                          const Elements& elements);
 
-// Straight to and from the root; `blocks` counts on the root only.
+// Sends straight to and from the root; `blocks` is used on the root only.
 void linear_gather(const Party& party, Span own, const std::vector<Span>& blocks, int root);
 void linear_scatter(const Party& party, Span own, const std::vector<Span>& blocks, int root);
 

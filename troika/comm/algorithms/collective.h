@@ -1,4 +1,4 @@
-// One whole call over messages: which algorithm carries out which operation.
+// Carries out a whole call over messages: selects the algorithm for each operation.
 #pragma once
 
 #include <optional>
@@ -9,17 +9,18 @@
 
 namespace troika::comm {
 
-// Carries out calls of one group, for which no back end had a faster way. Buffers are on the host.
+// Carries out the calls of one group for which the back end has no faster way. Buffers are on the
+// host.
 class MessageCollectives {
  public:
-  // For the group of `station`, as this rank sees it.
+  // `station` is that of the group, as this rank sees it.
   explicit MessageCollectives(const Station& station) : nodes_(station.nodes, station.rank) {}
 
-  // Carries out the call of `channel`, after GroupImpl::agree(). Blocks. Throws what messages
-  // throw, and Error(usage) on every rank where the splits of an all_to_all do not fit together.
+  // Carries out the call of `channel`, after GroupImpl::agree(). Blocks. Throws the errors of
+  // messages, and Error(usage) on every rank if the splits of an all_to_all do not match.
   void run(Channel& channel, const Call& call, Deadline deadline);
 
-  // The same on all ranks.
+  // Uses `links` instead of measured costs; must be the same on all ranks.
   void assume(const std::optional<Links>& links) { links_ = links; }
   const std::optional<Links>& known_links() const { return links_; }
 
@@ -31,7 +32,7 @@ class MessageCollectives {
   void all_gather(const Party& party, const Call& call);
   void broadcast(const Party& party, const Call& call);
   void barrier(const Party& party);
-  // Measured now, by all ranks, unless they were before or are assumed.
+  // Returns the costs, which all ranks measure now unless they are already measured or assumed.
   const Links& links(const Party& party);
   void check_splits(const Party& party, const Call& call);
 

@@ -1,7 +1,7 @@
-// Collectives of all ranks of a group by levels: inside the nodes (see InsideNode), and between
-// them over messages. They block until done and accept any ranks on any nodes. With M nodes and S
-// bytes in all, each node sends the bytes given below to other nodes, if nodes have equally many
-// members. Results of the half-precision types are rounded once a level.
+// Collectives in two levels: inside the nodes (see InsideNode), and between nodes over messages.
+// They block until done and accept any placement of ranks on nodes. With M nodes and S bytes in
+// total, the byte counts below are what each node sends to other nodes, if all nodes have the same
+// number of members. Half-precision results are rounded once per level.
 #pragma once
 
 #include <vector>
@@ -11,29 +11,30 @@
 
 namespace troika::comm {
 
-// Reduce-scatter inside, an all-reduce of each block between members of different nodes, all-gather
-// inside: 2(M-1)/M S bytes if `between` is the ring. `between` is ring, recursive_doubling or
-// rabenseifner. As many members of a node take part between nodes as the smallest node has.
+// Reduce-scatter inside nodes, all-reduce of each block between members of different nodes,
+// all-gather inside nodes: 2(M-1)/M S bytes if `between` is the ring. `between` is ring,
+// recursive_doubling or rabenseifner. On each node, as many members communicate with other nodes as
+// the smallest node has.
 void hierarchical_all_reduce(const Party& everyone, const Nodes& nodes, Span whole,
                              const Elements& elements, Algorithm between);
 
-// One block a member, of any sizes. Each node adds up its terms of every block and sends them to
-// the block's owner: (M-1)/M S bytes. `own` becomes this member's block. `blocks` is left as it is.
+// Blocks of any sizes, one per member. Each node sums its terms of every block and sends the sum to
+// the block's owner: (M-1)/M S bytes. `own` becomes this member's block. `blocks` is not changed.
 void hierarchical_reduce_scatter(const Party& everyone, const Nodes& nodes,
                                  const std::vector<Span>& blocks, Span own,
                                  const Elements& elements);
 
-// One block a member, of any sizes; this member's own is filled before. Each block is sent once to
-// every other node: (M-1)/M S bytes.
+// Blocks of any sizes, one per member; the caller has filled this member's own block. Each block is
+// sent once to every other node: (M-1)/M S bytes.
 void hierarchical_all_gather(const Party& everyone, const Nodes& nodes,
                              const std::vector<Span>& blocks);
 
-// From member `root` in a binomial tree to one member of each node, then inside: (M-1) S bytes in
-// all.
+// Binomial tree from member `root` to one member of each node, then broadcast inside nodes: (M-1) S
+// bytes in total.
 void hierarchical_broadcast(const Party& everyone, const Nodes& nodes, Span whole, int root);
 
-// Inside, between one member of each node, inside. Returns false, and does nothing, where ranks of
-// a node would have to send messages.
+// Barrier inside nodes, then between one member of each node, then inside nodes again. Returns
+// false and does nothing if a barrier inside a node would need messages.
 bool hierarchical_barrier(const Party& everyone, const Nodes& nodes);
 
 }  // namespace troika::comm

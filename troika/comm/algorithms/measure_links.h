@@ -8,9 +8,9 @@ namespace troika::comm {
 
 using layout::Links;
 
-// Times messages between neighbours of a node and between nodes, all ranks at once, and returns the
-// same numbers on every rank: the slowest rank's. Where collectives inside a node need no messages,
-// `inside` is the link over which a ring would take as long. Blocks; a few round trips and two
+// Times messages between neighbours inside a node and between nodes, on all ranks at once, and
+// returns the slowest rank's times on every rank. If collectives inside a node need no messages,
+// `inside` is the link with which a ring would take as long. Blocks for a few round trips and two
 // messages of 256 KiB.
 Links measure_links(const Party& everyone);
 

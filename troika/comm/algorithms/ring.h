@@ -1,5 +1,5 @@
-// Collectives over a ring, in which every member sends to the next one (Patarasuk and Yuan, JPDC
-// 69(2), 2009). A segment is sent on as soon as it has come, so that a link carries data from the
+// Collectives over a ring, in which every member sends to the next member (Patarasuk and Yuan, JPDC
+// 69(2), 2009). A segment is forwarded as soon as it has arrived, so that a link is busy from the
 // first step to the last.
 #pragma once
 
@@ -9,17 +9,16 @@
 
 namespace troika::comm {
 
-// One block a member, of any sizes. After reduce-scatter, in n-1 steps, this member's own block is
-// the result, and the others are used up. Partial sums are made: not for
-// Elements::wants_all_terms().
+// Blocks of any sizes, one per member. After n-1 steps this member's own block is the result, and
+// the other blocks are overwritten. Makes partial sums: not for Elements::wants_all_terms().
 void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                          const Elements& elements);
 
-// One block a member, of any sizes; this member's own block is filled. n-1 steps.
+// Blocks of any sizes, one per member; the caller has filled this member's own block. n-1 steps.
 void ring_all_gather(const Party& party, const std::vector<Span>& blocks);
 
-// ring_reduce_scatter() and ring_all_gather() in one go: results are sent on while others are still
-// being reduced. Blocks as there.
+// ring_reduce_scatter() and ring_all_gather() combined: results are forwarded while other blocks
+// are still being reduced. `blocks` is as in these functions.
 void ring_reduce_and_gather(const Party& party, const std::vector<Span>& blocks,
                             const Elements& elements);
 

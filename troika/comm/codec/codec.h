@@ -1,4 +1,4 @@
-// The seam of gradient compression: how the mean of a bucket over the ranks is made with fewer
+// The interface of gradient compression: computes the mean of a bucket over the ranks with fewer
 // bytes on the wire.
 #pragma once
 
@@ -15,9 +15,9 @@
 
 namespace troika::comm {
 
-// A bucket of gradients: `flat` is one-dimensional, contiguous, of a floating type and without a
-// graph; `parts` are aliases of it, one after another without gaps, in the parameters' shapes and
-// in the order of dimensions in which those lie in memory.
+// A bucket of gradients. `flat` is one-dimensional, contiguous, of a floating type and without a
+// graph. `parts` are views of `flat`, one after another without gaps, with the shapes and memory
+// layouts of the parameters.
 struct GradientBucket {
   int64_t index = 0;
   at::Tensor flat;
@@ -25,30 +25,30 @@ struct GradientBucket {
 };
 
 // Every rank of a group owns one codec and calls it for the same buckets in the same order. With
-// error feedback, what compression leaves out is kept per bucket on each rank and added to its next
-// gradient, so that over any number of steps
-//   sum over ranks of what was given = ranks * sum of what was applied + sum over ranks of memories
-// up to rounding of the type of computation: float64 for float64 buckets, else float32. One thread
+// error feedback, each rank keeps the compression error of each bucket and adds it to the bucket's
+// next gradient, so that over any number of steps
+//   sum over ranks of inputs = ranks * sum of results + sum over ranks of kept errors
+// up to rounding of the computation type: float64 for float64 buckets, else float32. For one thread
 // at a time.
 class Codec {
  public:
   virtual ~Codec() = default;
   virtual std::string_view name() const = 0;
 
-  // bucket.flat = the mean of the ranks' buckets, up to what this codec loses; the same bits on all
-  // ranks. Where a rank gave NaN or infinity the result is not finite either, and neither errors
-  // nor factors change: a caller that skips such a step goes on undisturbed. Blocks. Throws what
-  // the group's collectives throw, and Error(usage) for a bucket that what was kept of it does not
-  // fit.
+  // Sets bucket.flat to the mean of the ranks' buckets, up to the loss of this codec; all ranks get
+  // the same bits. If a rank's bucket has NaN or infinity, the result is not finite either, and
+  // neither the kept errors nor the factors change, so a caller may skip such a step. Collective,
+  // blocking. Throws what the group's collectives throw, and Error(usage) if the bucket does not
+  // match the kept state.
   virtual void average(const Group& group, const GradientBucket& bucket) = 0;
 
   // Everything the next step depends on, under stable names ("bucket0.error", "bucket0.step",
-  // "bucket0.part3.q"): to be saved and loaded with a checkpoint of this rank. Not to be written
-  // to; later steps leave the tensors as they are.
+  // "bucket0.part3.q"), for a checkpoint of this rank. The caller must not write to the tensors;
+  // later steps do not change them.
   virtual state::StateDict state() const { return {}; }
-  // Replaces everything kept by copies of these tensors; the next average() has then the bits it
-  // would have had in the codec that was saved. Throws Error(usage) naming a tensor that does not
-  // belong, with nothing changed.
+  // Replaces the state by copies of these tensors. The next average() then gives the same bits as
+  // in the codec that was saved. Throws Error(usage) that names a tensor that does not belong, and
+  // changes nothing.
   virtual void load_state(const state::StateDict& state);
 };
 
@@ -59,14 +59,14 @@ struct CodecOptions {
   double density = 0.01;       // topk: the fraction of elements sent
   int64_t block = 256;         // int8: elements that share a scale
   bool error_feedback = true;  // powersgd, topk, int8
-  bool warm_start = true;      // powersgd: reuse Q of the step before
-  // powersgd: steps averaged without compression first; at least 2 with error feedback or warm
+  bool warm_start = true;      // powersgd: reuse Q of the previous step
+  // powersgd: initial steps averaged without compression; at least 2 with error feedback or warm
   // start
   int64_t start_step = 10;
-  uint64_t seed = 0;  // powersgd: of the first Q, the same on all ranks
+  uint64_t seed = 0;  // powersgd: for the initial Q, the same on all ranks
 };
 
-// Throws Error(usage) for an unknown name, with the nearest, and for values out of range.
+// Throws Error(usage) for an unknown name, suggesting the nearest, and for values out of range.
 std::unique_ptr<Codec> make_codec(const CodecOptions& options);
 
 }  // namespace troika::comm

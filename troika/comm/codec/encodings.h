@@ -1,4 +1,4 @@
-// The encodings that make_encoding() chooses from, which codecs of the same names send.
+// The encodings that make_encoding() chooses from; the codecs of the same names send them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class CopyEncoding : public Encoding {
 };
 
 // Elements rounded to Half or BFloat16. Finite values beyond the range of Half become the nearest
-// finite one; an infinity stays one.
+// finite value; an infinity stays infinite.
 class CastEncoding : public Encoding {
  public:
   explicit CastEncoding(c10::ScalarType type) : type_(type) {}
@@ -29,7 +29,7 @@ class CastEncoding : public Encoding {
               const at::Tensor& left_out) const override;
   void decode(const at::Tensor& bytes, c10::ScalarType type,
               const at::Tensor& values) const override;
-  // The bytes as elements of the encoding's type, which can be added up.
+  // Views the bytes as elements of the encoding's type, which can be summed.
   at::Tensor elements(const at::Tensor& bytes) const;
 
  private:
@@ -37,7 +37,7 @@ class CastEncoding : public Encoding {
 };
 
 // The max(1, density * n) elements of largest magnitude: their values in the tensor's type, then
-// their indices in 4 bytes each (8 in tensors that need them).
+// their indices in 4 bytes each (8 for tensors that need them).
 class TopKEncoding : public Encoding {
  public:
   explicit TopKEncoding(double density) : density_(density) {}
@@ -47,7 +47,7 @@ class TopKEncoding : public Encoding {
               const at::Tensor& left_out) const override;
   void decode(const at::Tensor& bytes, c10::ScalarType type,
               const at::Tensor& values) const override;
-  // Adds what decode() would give to `sum`.
+  // Adds the result of decode() to `sum`.
   void add_decoded(const at::Tensor& bytes, c10::ScalarType type, const at::Tensor& sum) const;
 
  private:
@@ -55,8 +55,8 @@ class TopKEncoding : public Encoding {
   const double density_;
 };
 
-// 8-bit integers with one scale a block, absmax / 127: rows of `block` integers and their scale,
-// float64 for Double and else float32.
+// 8-bit integers with one scale, absmax / 127, per block. A row is `block` integers and their
+// scale; the scale is float64 for Double, otherwise float32.
 class Int8Encoding : public Encoding {
  public:
   explicit Int8Encoding(int64_t block) : block_(block) {}
@@ -69,7 +69,7 @@ class Int8Encoding : public Encoding {
               const at::Tensor& left_out) const override;
   void decode(const at::Tensor& bytes, c10::ScalarType type,
               const at::Tensor& values) const override;
-  // The same for `values` in the type of the scales. Returns whether all of them are finite.
+  // Decodes into `values` of the scales' type. Returns whether all values are finite.
   bool decode_all(const at::Tensor& bytes, const at::Tensor& values) const;
 
  private:
