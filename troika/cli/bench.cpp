@@ -49,8 +49,8 @@ void add_words(CLI::App& command, bench::Words& words) {
                    "measure what no all-reduce in shared memory can beat, too");
 }
 
-// The ranks of another launcher would each start a benchmark, all at the same time. Of Slurm's
-// variables one cannot tell: a batch script that starts this once has them, too.
+// Under another launcher, each rank would start a benchmark at the same time. Slurm's variables are
+// no evidence, because a batch script that starts one process has them, too.
 void require_no_launcher() {
   const auto environment = cluster::discover();
   if (environment.world_size == 1 || environment.launcher == "slurm") return;
@@ -134,7 +134,7 @@ Entry add_bench(CLI::App& app) {
   net->add_option("--json", given->json_file,
                   "file to write the measurements to, for bench/compare");
 
-  // `collectives` starts its ranks by this; the empty group keeps it out of the help.
+  // Ranks of `collectives` are started with this command; the empty group hides it from the help.
   auto* rank = command->add_subcommand("rank", "one rank of a benchmark")->group("");
   add_words(*rank, given->words);
   rank->add_option("--rows", given->rows_file)->required();

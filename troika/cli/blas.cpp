@@ -21,7 +21,7 @@ constexpr std::array<std::pair<const char*, const char*>, 6> kNames{{{"openblas"
                                                                      {"/blas/", "reference"},
                                                                      {"libblas", "reference"}}};
 
-// Distributions choose the BLAS behind one name by links, so ask the loader what was loaded.
+// Asks the dynamic loader, because distributions use links to choose the BLAS behind one name.
 std::string library_of_sgemm() {
   void* symbol = ::dlsym(RTLD_DEFAULT, "sgemm_");
   Dl_info info{};

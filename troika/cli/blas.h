@@ -1,4 +1,4 @@
-// Which BLAS library LibTorch's matrix products end up in, and how fast it is.
+// Finds the BLAS library that LibTorch's matrix products use, and its speed.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace troika::cli {
 struct Blas {
   std::string name;     // "OpenBLAS", "MKL", "reference", "unknown", ...
   std::string library;  // path of the shared library
-  double gflops = 0;    // of a float32 product of 512 x 512 matrices on one thread
+  double gflops = 0;    // in a float32 product of 512 x 512 matrices on one thread
 };
 
 Blas find_blas();

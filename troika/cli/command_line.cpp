@@ -18,7 +18,7 @@ bool is(const CLI::ParseError& problem) {
   return dynamic_cast<const E*>(&problem) != nullptr;
 }
 
-// The command whose words CLI11 was reading when it failed.
+// The innermost command that CLI11 was parsing when it failed.
 const CLI::App& innermost(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   return parsed.empty() ? app : innermost(*parsed.back());
@@ -29,7 +29,7 @@ std::string path_of(const CLI::App& command) {
   return parent ? path_of(*parent) + " " + command.get_name() : command.get_name();
 }
 
-// The command of the program that this is or is in.
+// The top-level command of the program that is or contains `command`.
 const CLI::App& outer(const CLI::App& command) {
   const auto* parent = command.get_parent();
   return parent && parent->get_parent() ? outer(*parent) : command;
@@ -43,7 +43,7 @@ std::string see_help(const CLI::App& command) {
   return fmt::format("`{} --help` shows what it takes", path_of(command));
 }
 
-// "1 required INT missing" and the like have CLI11's names of types.
+// CLI11's names of types in messages such as "1 required INT missing".
 std::string type_text(const std::string& type) {
   if (type.starts_with("INT")) return "an integer";
   if (type.starts_with("UINT")) return "an integer >= 0";
@@ -51,14 +51,15 @@ std::string type_text(const std::string& type) {
   return "a value";
 }
 
-// CLI11's words of a check, as "Value 0 not in range 1 to 1000000" and "zsh not in {bash}".
+// Returns the expectation in a message of a CLI11 check, such as "Value 0 not in range 1 to
+// 1000000" or "zsh not in {bash}".
 std::string expected_by(const std::string& message) {
   constexpr std::string_view kNotIn = " not in ";
   const size_t at = message.find(kNotIn);
   if (at == std::string::npos) return {};
   const auto range = message.substr(at + kNotIn.size());
   if (range.starts_with("range ")) return "from " + range.substr(6);
-  const auto names = split(range.substr(1, range.size() - 2), ',');  // in braces
+  const auto names = split(range.substr(1, range.size() - 2), ',');  // within braces
   return fmt::format("one of {}", fmt::join(names, ", "));
 }
 

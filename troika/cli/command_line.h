@@ -1,4 +1,4 @@
-// Turns errors of the command line into the form that all errors of this program have.
+// Converts errors of the command line into Troika's errors.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ class ParseError;
 
 namespace troika::cli {
 
-// Throws Error(usage) for what CLI11 says of the command line of `app`.
+// Throws CLI11's error about the command line of `app` as Error(usage).
 [[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& problem);
 
-// Throws Error(usage), naming the nearest of the command's options and of `more`, for a word that
-// looks like an option of this command and is none: `--name` or `--name=value` without a section.
-// `known`: the option that is meant by it, where that is known.
+// Throws Error(usage) for a word that looks like an option of this command but is none: `--name` or
+// `--name=value` without a section. The error names `known`, the intended option, or if that is
+// empty the nearest of the command's options and of `more`.
 void require_option(const CLI::App& command, const std::string& word,
                     const std::vector<std::string>& more = {}, const std::string& known = "");
 

@@ -1,4 +1,4 @@
-// The subcommands of the program `troika`. Each adds itself to the command line; what it returns is
+// The subcommands of the program `troika`. Each adds itself to the command line. A Command returns
 // the process's exit code.
 #pragma once
 
@@ -17,25 +17,27 @@ namespace troika::cli {
 
 using Command = std::function<int()>;
 
-// The help of arguments that find_checkpoint() takes.
+// The help text of arguments that find_checkpoint() accepts.
 inline constexpr const char* kCheckpointHelp =
     "the folder of a run (its last checkpoint), RUN/best, the folder of a checkpoint, or a file of "
     "weights";
 
-// Each declares its options on `app`'s new subcommand and gives back what runs when it is chosen.
+// The result of an add function, which declares the options on a new subcommand of `app`: the
+// subcommand, and the function to run if it is chosen.
 struct Entry {
   CLI::App* app;
   Command run;
 };
 
-// The words after the first `--` of the command line, which `app` does not get to parse; nothing
-// without one.
+// The words after the first `--` of the command line, which CLI11 does not parse; empty optional if
+// there is no `--`.
 using AfterDashes = std::optional<std::vector<std::string>>;
 
-// An option's seconds; throws Error(usage) naming it for a number that is no sensible time.
+// Converts an option's seconds; throws Error(usage), naming the option, for a number that is not a
+// valid time.
 Milliseconds to_timeout(const std::string& what, double seconds);
 
-// The versions of Troika and LibTorch, as `--version` prints them.
+// The versions of Troika and LibTorch, as printed by `--version`.
 std::string versions();
 
 Entry add_train(CLI::App& app);

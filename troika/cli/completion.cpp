@@ -1,4 +1,5 @@
-// `troika completion`: the commands and options of this program, for a shell that completes them.
+// `troika completion`: scripts with which a shell completes the commands and options of this
+// program.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
@@ -15,8 +16,8 @@ namespace troika::cli {
 
 namespace {
 
-// Both scripts complete the command, its options, keys of the configuration and the values of those
-// that have only some; a key takes no blank after it, as its value follows. Bash cuts words at `=`.
+// Both scripts complete commands, options, configuration keys, and the values of keys with a fixed
+// set. No space is added after a key, because its value follows. Bash splits words at `=`.
 constexpr const char* kBash = R"(
 _troika() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} key=
@@ -46,7 +47,7 @@ _troika() {{
 complete -o default -F _troika troika
 )";
 
-// `words` and CURRENT are the line that zsh completes, counted from 1.
+// `words` and CURRENT hold the line that zsh completes, counted from 1.
 constexpr const char* kZsh = R"(#compdef troika
 _troika() {{
   local before=$words[CURRENT-1] key= choices=
@@ -85,7 +86,7 @@ std::string words_of(const CLI::App& app) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-// The branches of a `case`: that of an inner command comes before that of the one it is in.
+// Adds the branches of a `case`. An inner command's branch comes before that of its parent.
 void add_branches(const CLI::App& app, const std::string& path, std::string& out) {
   for (const auto* command : app.get_subcommands(nullptr)) {
     add_branches(*command, path + command->get_name() + " ", out);

@@ -16,10 +16,11 @@ void set_arguments(config::Table& table, const std::vector<std::string>& argumen
   for (const auto& argument : arguments) table.set_argument(argument);
 }
 
-// The configuration of the run that a checkpoint's handle is of; empty: it is none.
+// Returns the config.toml of the run to which a checkpoint's handle belongs; empty if there is
+// none.
 std::filesystem::path config_of_run(std::filesystem::path handle) {
   std::error_code none;
-  if (!handle.has_filename()) handle = handle.parent_path();  // of `runs/NAME/`
+  if (!handle.has_filename()) handle = handle.parent_path();  // drops the slash of `runs/NAME/`
   for (; !handle.empty() && handle != handle.root_path(); handle = handle.parent_path()) {
     auto config = handle / "config.toml";
     const bool is_run = std::filesystem::exists(handle / "checkpoints", none);
@@ -28,13 +29,13 @@ std::filesystem::path config_of_run(std::filesystem::path handle) {
   return {};
 }
 
-// A run's folder or a checkpoint is no CONFIG, but its run has one.
+// Throws if `file` is a run's folder or a checkpoint; the error names the run's CONFIG.
 void require_file(const std::filesystem::path& file) {
   std::error_code none;
   const bool is_folder = std::filesystem::is_directory(file, none);
   if (std::filesystem::is_regular_file(file, none) && file.extension() != ".safetensors") return;
   const auto config = config_of_run(file);
-  if (!is_folder && config.empty()) return;  // load() says what is wrong
+  if (!is_folder && config.empty()) return;  // load() reports the error
   throw Error("config", ErrorKind::usage,
               {.what = is_folder ? "CONFIG is a folder" : "CONFIG is a checkpoint",
                .got = file.string(),
@@ -50,8 +51,8 @@ void require_file(const std::filesystem::path& file) {
 
 void read_configuration(config::Table& table, const std::string& file,
                         const std::vector<std::string>& arguments) {
-  // Before CONFIG too: of `--name value`, without a section, the value would be looked for as
-  // CONFIG.
+  // Also applied before CONFIG is read: in `--name value` without a section, the value looks like
+  // CONFIG, and this reports the option instead.
   set_arguments(table, arguments);
   if (file.empty()) return;
   require_file(file);

@@ -1,4 +1,4 @@
-// Arguments that all subcommands with a training configuration share.
+// The arguments of all subcommands that take a training configuration.
 #pragma once
 
 #include <string>
@@ -11,20 +11,21 @@
 
 namespace troika::cli {
 
-// CONFIG, unless `file` is empty, and over it the arguments `--section.name=value`.
+// Reads CONFIG, unless `file` is empty, and then the overriding arguments `--section.name=value`.
 void read_configuration(config::Table& table, const std::string& file,
                         const std::vector<std::string>& arguments);
 
-// Whether CONFIG is a checkpoint (see kCheckpointHelp) and not a file in TOML, by its form.
+// Whether CONFIG has the form of a checkpoint (see kCheckpointHelp) and not of a TOML file.
 bool names_checkpoint(const std::string& config);
 
-// The options that the checkpoint was trained with, and over them the arguments; its weights are
-// those of trainer.ckpt_path. `table` is that of `options`.
+// Reads the options that the checkpoint was trained with, and then the overriding arguments. Sets
+// trainer.ckpt_path to the checkpoint. `table` must be the table of `options`.
 void read_checkpoint_configuration(config::Table& table, train::TrainOptions& options,
                                    const std::string& checkpoint,
                                    const std::vector<std::string>& arguments);
 
-// The model takes what the data set gives. Throws Error(usage) where it cannot.
+// Sets the model's sizes to those of the data set's samples. Throws Error(usage) if the model
+// cannot take them.
 nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset);
 
 }  // namespace troika::cli

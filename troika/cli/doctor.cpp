@@ -139,7 +139,7 @@ int run(bool as_json) {
   return 0;
 }
 
-// What was timed on this machine, in the file that runs look into.
+// Prints the timing results of this machine from the file that runs use.
 int tell_tuning(bool as_json) {
   const auto file = train::TuningFile::of_user();
   const auto entries = file.read();
@@ -173,7 +173,8 @@ bool has_flight_records(const std::filesystem::path& folder) {
   return false;
 }
 
-// The folders in which a run's ranks, or those of a launch that logs into `folder`, leave them.
+// The folders in which the ranks of a run, or of a launch that logs into `folder`, leave flight
+// records.
 std::vector<std::string> flight_record_folders(const std::filesystem::path& folder) {
   auto normal = folder.lexically_normal();
   if (!normal.has_filename()) normal = normal.parent_path();
@@ -182,7 +183,7 @@ std::vector<std::string> flight_record_folders(const std::filesystem::path& fold
           (normal.parent_path() / "flight-records" / normal.filename()).string()};
 }
 
-// The latest of them that holds some.
+// Returns the latest of these folders that has flight records.
 std::optional<std::filesystem::path> find_flight_records(const std::filesystem::path& folder) {
   std::optional<std::filesystem::path> latest;
   for (const auto& place : flight_record_folders(folder)) {

@@ -1,4 +1,4 @@
-// `troika plan --draw`: pictures of schedules of pipelines.
+// `troika plan --draw`: draws pipeline schedules.
 #pragma once
 
 #include <string>
@@ -14,18 +14,18 @@ class App;
 namespace troika::cli {
 
 struct DrawArguments {
-  // NAME P M, or a file; empty: the plan that the other arguments mean.
+  // NAME P M, or a file; empty: the plan of the other arguments.
   std::vector<std::string> what;
   PipelineArguments pipeline;
   std::string svg;
   int width = 160;
 };
 
-// --draw, and the options that need it.
+// Adds --draw and the options that depend on it.
 void add_draw_options(CLI::App& command, DrawArguments& arguments);
 
-// Prints the picture, and writes it as SVG where that is asked for. Each throws Error(usage) for
-// arguments that are no schedule; the second one for options that a plan leaves without a meaning.
+// Print the drawing, and write it as SVG if asked to. Throw Error(usage) for arguments that
+// describe no schedule. With `plan`, also throws for options that contradict the plan.
 int draw_schedule(const DrawArguments& arguments);
 int draw_schedule(const DrawArguments& arguments, const layout::Plan& plan);
 

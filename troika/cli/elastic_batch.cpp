@@ -11,10 +11,10 @@ namespace troika::cli {
 
 namespace {
 
-// Beyond it no batch is a multiple of all numbers of ranks.
+// Larger common multiples are treated as not existing.
 constexpr int64_t kLargestBatch = 1'000'000'000;
 
-// The least batch that divides among the ranks of `min` to `max` machines; 0: too large to be one.
+// The smallest batch divisible among the ranks of `min` to `max` machines; 0 if it is too large.
 int64_t common_batch(int64_t min, int64_t max, int64_t ranks_each) {
   int64_t batch = 1;
   for (int64_t machines = min; machines <= max; ++machines) {

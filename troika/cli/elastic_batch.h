@@ -1,4 +1,4 @@
-// Checks of the options of a training whose machines may come and go.
+// Checks the options of a training run with a changing number of machines.
 #pragma once
 
 #include "troika/cluster/environment.h"
@@ -6,9 +6,9 @@
 
 namespace troika::cli {
 
-// Under `troika launch --nnodes MIN:MAX` (its TROIKA_NNODES) the global batch must be the same
-// whatever the number of ranks, and divide among them, or the run would change its course or end
-// when a machine is lost. Throws Error(train, usage) saying which batch would do.
+// Under `troika launch --nnodes MIN:MAX` (TROIKA_NNODES), the global batch must be the same for
+// each number of ranks, and divisible by each. Otherwise the loss of a machine would change the
+// run's course or end it. Throws Error(train, usage) with a suitable batch.
 void require_elastic_batch(const train::TrainOptions& options,
                            const cluster::Environment& environment,
                            const cluster::Variables& variables = cluster::process_variable);

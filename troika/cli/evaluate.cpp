@@ -20,7 +20,7 @@ namespace troika::cli {
 
 namespace {
 
-// Works with the trainer, the task and the samples that were held out.
+// Uses the trainer, the task and the held-out samples.
 using Work = std::function<void(train::Trainer&, train::Task&, const data::Dataset&,
                                 const std::string& ckpt, const comm::Group&)>;
 
@@ -32,7 +32,7 @@ WorkHere work_here(const std::string& name, const Work& work) {
     options.model = fit_model(options.model, *dataset);
     torch::manual_seed(static_cast<uint64_t>(options.run.seed));
     const auto task = train::make_task(options);
-    options.trainer.enable_model_summary = false;  // standard output has what came of it
+    options.trainer.enable_model_summary = false;  // results go to standard output instead
     train::Trainer trainer(options, group);
     work(trainer, *task, *dataset, ckpt_to_judge(options), group);
     return 0;
@@ -43,7 +43,7 @@ void print(const comm::Group& group, const observe::MetricValues& metrics) {
   if (group.rank() != 0) return;
   const bool is_read = ::isatty(STDOUT_FILENO) != 0;
   for (const auto& [name, number] : metrics) {
-    const double value = std::isnan(number) ? NAN : number;  // a NaN may have a sign
+    const double value = std::isnan(number) ? NAN : number;  // without the sign that a NaN may have
     is_read ? fmt::print("{} {:.6g}\n", name, value) : fmt::print("{} {}\n", name, value);
   }
 }

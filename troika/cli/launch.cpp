@@ -27,12 +27,13 @@ struct Arguments {
   double join_seconds = 600;
 };
 
-// The words that CLI11 left over, from the first that is no option of ours, and those after `--`.
+// The words that CLI11 left over, from the first that is not an option of launch, and those after
+// `--`.
 std::vector<std::string> program(const CLI::App& command, const AfterDashes& rest) {
   auto words = command.remaining();
   if (!words.empty()) require_option(command, words.front());
   if (rest) {
-    // The first `--` only ends our options; one after the program's name is the program's.
+    // The first `--` ends launch's options; a `--` after the program's name belongs to the program.
     if (!words.empty()) words.emplace_back("--");
     words.insert(words.end(), rest->begin(), rest->end());
   }
@@ -45,7 +46,7 @@ std::vector<std::string> program(const CLI::App& command, const AfterDashes& res
   return words;
 }
 
-// "3" or "1:3"; without a colon both are the same.
+// "3" or "1:3"; without a colon, both are equal.
 struct NodeRange {
   int min, max;
 };

@@ -20,7 +20,8 @@
 
 namespace {
 
-// CLI11 ends a subcommand at `--`; what follows is for the program to run.
+// Cuts off the words after `--`, at which CLI11 would end a subcommand; they belong to the program
+// to run.
 troika::cli::AfterDashes cut_after_dashes(int& argc, char** argv) {
   const std::string_view subcommand = argc < 2 ? "" : argv[1];
   if (subcommand != "launch" && subcommand != "slurm") return std::nullopt;
@@ -31,7 +32,7 @@ troika::cli::AfterDashes cut_after_dashes(int& argc, char** argv) {
   return std::vector<std::string>(dashes + 1, end);
 }
 
-// Whether the command line begins with --check, which is taken out.
+// Returns whether the command line begins with --check, and removes it.
 bool cut_check(int& argc, char** argv) {
   if (argc < 2 || argv[1] != std::string_view("--check")) return false;
   std::copy(argv + 2, argv + argc, argv + 1);
@@ -39,7 +40,7 @@ bool cut_check(int& argc, char** argv) {
   return true;
 }
 
-// `--section.name value` becomes `--section.name=value`: CLI11 does not know these options, and
+// Joins `--section.name value` into `--section.name=value`: CLI11 does not know these options and
 // would take the value for CONFIG.
 std::vector<std::string> with_values_joined(int argc, char** argv) {
   std::vector<std::string> words;
@@ -58,7 +59,7 @@ std::vector<std::string> with_values_joined(int argc, char** argv) {
   return words;
 }
 
-// Looks at the commands of commands too, as of `troika slurm submit`.
+// Also checks commands within commands, such as `troika slurm submit`.
 void require_known_command(const std::vector<std::string>& words, CLI::App* app) {
   for (const auto& word : words) {
     std::vector<std::string> names;
@@ -75,7 +76,7 @@ void require_known_command(const std::vector<std::string>& words, CLI::App* app)
   }
 }
 
-// Options without a section are the command's own, or a key without its section.
+// An option without a section is an option of the command, or a key that lacks its section.
 void require_known_options(const CLI::App& command) {
   troika::train::TrainOptions options;
   const auto table = troika::train::make_table(options);
@@ -108,7 +109,7 @@ int run(int argc, char** argv) {
       troika::cli::add_plan(app),         troika::cli::add_simulate(app),
       troika::cli::add_slurm(app, rest),  troika::cli::add_version(app),
       troika::cli::add_completion(app)};
-  // The words after PROGRAM belong to it, so none of them is changed.
+  // The words after PROGRAM belong to it, so they must not change.
   const bool starts_program =
       argc > 1 && (argv[1] == std::string_view("launch") || argv[1] == std::string_view("slurm"));
   auto words = starts_program ? std::vector<std::string>(argv + 1, argv + argc)
@@ -117,12 +118,12 @@ int run(int argc, char** argv) {
   const bool is_configured = !words.empty() && !words[0].starts_with('-') &&
                              troika::cli::takes_configuration(*app.get_subcommand(words[0]));
   if (check_only && is_configured) words.insert(words.begin() + 1, "--print-config");
-  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  std::reverse(words.begin(), words.end());  // CLI11 expects them in reverse
   try {
     app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) troika::cli::refuse(app, error);
-    return app.exit(error);  // asked for help
+    return app.exit(error);  // help was asked for
   }
   if (check_only && !is_configured) return 0;
   for (const auto& entry : entries) {
@@ -141,8 +142,8 @@ int exit_code_of(int argc, char** argv) try {
 
 }  // namespace
 
-// A return from main() would let LibTorch take back its operators one by one, which is a sixth of
-// the time that a short command takes.
+// Avoids returning from main(): LibTorch would unregister its operators one by one, which takes a
+// sixth of a short command's time.
 int main(int argc, char** argv) {
   const int code = exit_code_of(argc, argv);
   std::cout.flush();

@@ -34,7 +34,7 @@ using train::MemoryPrediction;
 struct MemoryArguments {
   std::string file;
   std::vector<int> ranks;
-  int64_t budget = 0;  // bytes; 0: none stated
+  int64_t budget = 0;  // bytes; 0: not given
   bool json = false;
   bool all = false;
 };
@@ -50,10 +50,10 @@ constexpr Part kParts[]{
     {"buckets", &MemoryParts::buckets},       {"workspace", &MemoryParts::workspace},
     {"batches", &MemoryParts::batches}};
 
-// The bytes that each of so many ranks may take.
+// The bytes available to each rank, for one number of ranks.
 struct Budget {
-  int64_t bytes = 0;  // with its process; 0: not known
-  // The part of Report::resident_before that other ranks' budgets hold: pages of libraries are in
+  int64_t bytes = 0;  // for the whole process; 0: unknown
+  // The part of Report::resident_before that other ranks' budgets cover: pages of libraries are in
   // memory once for all ranks of a machine. 0 unless the budget is a share of the machine's memory.
   int64_t shared = 0;
   std::string text = {};
@@ -62,7 +62,7 @@ struct Budget {
 struct Report {
   std::vector<MemoryPrediction> predictions = {};
   MemoryChoice configured = {};
-  int64_t resident_before = 0;         // of this process, before tensors: its libraries
+  int64_t resident_before = 0;         // of this process before tensors: its libraries
   std::map<int, Budget> budgets = {};  // by number of ranks
 
   double beside_libraries(int ranks) const {
@@ -75,7 +75,7 @@ struct Report {
   bool fits(const MemoryPrediction& prediction) const {
     return prediction.process() <= beside_libraries(prediction.choice.ranks);
   }
-  // Whether none of the choices fits into what is known of their budgets.
+  // Whether no choice fits into its budget; choices with unknown budgets count as fitting.
   bool fits_nowhere() const {
     return std::ranges::none_of(
         predictions, [this](const auto& one) { return !knows_budget(one) || fits(one); });
@@ -93,8 +93,8 @@ struct Report {
   }
 };
 
-// Columns as wide as their longest cell: the first `texts` to the left, the others, which are
-// numbers, to the right.
+// Prints columns as wide as their longest cell: the first `texts` left-aligned, the others
+// (numbers) right-aligned.
 void print_columns(const std::vector<std::vector<std::string>>& rows, size_t texts) {
   std::vector<size_t> widths(rows.front().size());
   for (const auto& row : rows) {
@@ -131,7 +131,7 @@ void print_parts(const MemoryPrediction& prediction) {
   print_columns({names, bytes}, 1);
 }
 
-// Predicts for the advice.
+// Makes the predictions needed for advice.
 struct Advisor {
   train::MemoryPredictor& predictor;
   const train::TrainOptions& options;
@@ -155,7 +155,8 @@ void print_advice(const Report& report, const Advisor& advisor, const MemoryPred
                            report.predictions, report.beside_libraries(ranks)));
 }
 
-// For each number of ranks what is configured, the fastest that fits and the least; or all.
+// Prints, for each number of ranks, the configured choice, the fastest one that fits, and the one
+// with the least memory; or all choices.
 void print_table(const Report& report, const Advisor& advisor, const std::vector<int>& ranks,
                  bool all) {
   fmt::print(
@@ -214,7 +215,7 @@ void print_json(const Report& report) {
   std::cout << all.dump(2) << '\n';
 }
 
-// The stated one, or an equal share of what is left on this machine.
+// Returns the given budget, or an equal share of the memory available on this machine.
 Budget budget_of(int ranks, int64_t stated) {
   if (stated > 0) {
     return {.bytes = stated, .text = human_bytes(static_cast<double>(stated))};
@@ -232,7 +233,7 @@ Budget budget_of(int ranks, int64_t stated) {
   return budget;
 }
 
-// `troika train` refuses the batch that the data do not fill, whatever memory it would take.
+// Warns where `troika train` would refuse the batch as larger than the data, regardless of memory.
 void warn_of_batches(const train::TrainOptions& options, const std::vector<int>& ranks,
                      int64_t samples) {
   for (const int count : ranks) {
@@ -252,7 +253,7 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
   options = train::with_plan(std::move(options));
   check_memory(options);
   const auto data = options.data;
-  // One sample says what the model takes.
+  // One sample is enough to show the model's input sizes.
   options.data.train_samples = 1;
   const auto dataset = data::make_dataset(options.data, data::Split::train);
   options.model = fit_model(options.model, *dataset);

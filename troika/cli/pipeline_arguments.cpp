@@ -34,7 +34,7 @@ bool is_known(const std::string& name) {
   return name == plan::kAutomaticSchedule || std::ranges::find(names, name) != names.end();
 }
 
-// The shape of a schedule that is known by name.
+// The shape of a schedule that has a name.
 layout::PipelineShape shape_asked(const PipelineArguments& arguments) {
   if (arguments.stages == 0) refuse_argument("--stages", "none", "the stages of the pipeline");
   if (arguments.micro_batches == 0) {
@@ -56,7 +56,7 @@ layout::Schedule schedule_of_file(const std::string& file) {
   return layout::read_schedule(read_file(file), file);
 }
 
-// What the arguments say of a schedule that has it all already must be true of it.
+// Throws unless the shape in the arguments, as far as given, is that of the schedule.
 void require_told(const PipelineArguments& arguments, const PipelineSchedule& made) {
   const auto require = [&](const char* option, int told, int found) {
     if (told == 0 || told == found) return;

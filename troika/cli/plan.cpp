@@ -22,13 +22,13 @@ struct PlanArguments {
   std::string file;
   std::string plan;
   std::string cluster;
-  int64_t ranks = 0;  // 0: not told
-  int64_t nodes = 0;  // 0: not told
+  int64_t ranks = 0;  // 0: not given
+  int64_t nodes = 0;  // 0: not given
   bool draws = false;
   DrawArguments draw;
 };
 
-// The processes that the configuration or the plan asks for.
+// The number of processes that the configuration or the plan asks for.
 int64_t configured_ranks(const train::TrainOptions& options, int64_t nodes) {
   if (!options.trainer.plan.empty()) {
     return layout::Plan::parse(options.trainer.plan, "trainer.plan").mesh.ranks();
@@ -97,7 +97,7 @@ Entry add_plan(CLI::App& app) {
   command->footer("Any option of CONFIG may follow as --section.name=value.");
   return {command, [command, arguments] {
             arguments->draws = command->count("--draw") > 0;
-            std::erase(arguments->draw.what, "");  // --draw alone
+            std::erase(arguments->draw.what, "");  // from --draw without a value
             return run_plan(*arguments, command->remaining());
           }};
 }

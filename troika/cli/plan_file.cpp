@@ -20,7 +20,7 @@ void take_plan(train::TrainOptions& options, const std::string& file,
                  .hint = "edit " + file + ", or leave --plan out"});
   }
   options.trainer.plan = read_file(file);
-  layout::Plan::parse(options.trainer.plan, file);  // its errors name the file and the line
+  layout::Plan::parse(options.trainer.plan, file);  // errors name the file and the line
   options = train::with_plan(options);
 }
 

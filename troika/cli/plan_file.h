@@ -1,4 +1,4 @@
-// A plan from a file, for the commands that take one.
+// Reads a plan from a file, for the commands that take one.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace troika::cli {
 
-// Puts the plan of the file into the options: trainer.plan, and what the plan has in its place
-// (train::with_plan()). Throws Error(usage) for a file that is no plan, and where `overrides`, the
-// arguments --section.name=value that have been read, set what the plan decides.
+// Puts the plan of the file into the options: sets trainer.plan and the options that the plan
+// decides (train::with_plan()). Throws Error(usage) if the file is not a plan, or if `overrides`,
+// the --section.name=value arguments already applied, set an option that the plan decides.
 void take_plan(train::TrainOptions& options, const std::string& file,
                const std::vector<std::string>& overrides);
 

@@ -22,7 +22,8 @@ struct SampleArguments {
   int64_t seed = 0;
 };
 
-// The most likely byte at temperature 0, else one drawn from softmax(logits / temperature).
+// Returns the most likely byte at temperature 0, otherwise one drawn from softmax(logits /
+// temperature).
 int64_t choose(const at::Tensor& logits, double temperature) {
   if (temperature == 0) return logits.argmax().item<int64_t>();
   return at::multinomial((logits / temperature).softmax(-1), 1).item<int64_t>();
@@ -36,7 +37,7 @@ int print_sample(const SampleArguments& arguments) {
                  .got = options.model.name.empty() ? "a module of a program" : options.model.name,
                  .expected = "gpt"});
   }
-  // Text is bytes, and as many are seen as in training.
+  // Text is bytes, and the context length is that of training.
   nn::ModelOptions shape = options.model;
   shape.context = options.data.context;
   const auto model = nn::make_model(shape);

@@ -27,14 +27,14 @@ namespace troika::cli {
 
 namespace {
 
-// Training's own names stay free of what is tried on its results.
+// Files of other subcommands get a prefix, so that they do not replace those of training.
 std::filesystem::path file_of(const train::TrainOptions& options, const std::string& name,
                               const std::string& file) {
   return train::run_folder(options) / (name == "train" ? file : name + "-" + file);
 }
 
-// Starts this program once per device on the resolved configuration, which unlike CONFIG can be
-// read many times and does not change meanwhile, and watches over the processes.
+// Starts this program once per device and supervises the processes. Passes them the resolved
+// configuration, which, unlike CONFIG, can be read many times and cannot change meanwhile.
 int launch_self(train::TrainOptions& options, const config::Table& table, const std::string& name,
                 const std::vector<std::string>& more, std::optional<double> shutdown_seconds) {
   std::optional<train::RunFolder> claimed;
@@ -51,7 +51,7 @@ int launch_self(train::TrainOptions& options, const config::Table& table, const 
                     std::filesystem::absolute(config).string()};
   launch.command.insert(launch.command.end(), more.begin(), more.end());
   launch.log_dir = file_of(options, name, "logs");
-  // A step has to end, and its checkpoint to be written.
+  // A step has to end and its checkpoint has to be written within this time.
   launch.shutdown_timeout = to_timeout("shutdown timeout", shutdown_seconds.value_or(30));
   return cluster::launch(launch);
 }
@@ -66,7 +66,7 @@ void set_threads(const train::TrainOptions& options, const cluster::Environment&
   at::set_num_threads(static_cast<int>(threads));
 }
 
-// A launcher of ours already keeps this process's output in the run's folder.
+// Whether one of Troika's launchers already keeps this process's output in the run's folder.
 bool output_is_kept(const std::filesystem::path& folder) {
   const char* error_file = std::getenv("TROIKA_ERROR_FILE");
   std::error_code none;
@@ -126,7 +126,7 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
     return 0;
   }
   const auto environment = cluster::discover();
-  // Before logs of the command make a folder in the run's.
+  // Comes before the logs of this command create a folder within the run's folder.
   if (judges && environment.rank == 0) {
     train::checkpoint_to_judge(arguments.mode, train::run_folder(options), ckpt_to_judge(options));
   }

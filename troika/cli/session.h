@@ -1,5 +1,5 @@
-// Shared by the subcommands that train, test and predict: the configuration, the processes that
-// work by it, and their group.
+// Shared by the subcommands that train, test and predict: the configuration, the processes, and
+// their group.
 #pragma once
 
 #include <functional>
@@ -20,39 +20,40 @@ namespace troika::cli {
 
 struct ConfigArguments {
   std::string file;
-  // For another mode than fit, CONFIG may be a checkpoint, too, and there must be one.
+  // In modes other than fit, CONFIG is required, and may also be a checkpoint.
   train::RunMode mode = train::RunMode::fit;
   bool print_config = false;
   bool describe_config = false;
   std::optional<double> shutdown_seconds;  // of processes that this one starts
 };
-// CONFIG, --print-config, --describe-config, --shutdown-timeout, and any --section.name=value.
+// Adds CONFIG, --print-config, --describe-config and --shutdown-timeout, and allows
+// --section.name=value.
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
-// Whether these are among the command's arguments.
+// Whether the command has these arguments.
 bool takes_configuration(const CLI::App& command);
 
-// The work of one process; the result is its exit code.
+// The work of one process; returns its exit code.
 using WorkHere = std::function<int(train::TrainOptions, const cluster::Environment&)>;
 
-// Runs the subcommand `name`: prints the configuration if that is all that was asked for; starts
-// this program once per trainer.devices, with `more` arguments, if no launcher has started this
-// process yet; else does the work here. `change`, if there is one, changes the options that were
-// read.
+// Runs the subcommand `name`. Prints the configuration if only that was asked for. Otherwise, if no
+// launcher has started this process and trainer.devices > 1 counts processes, starts this program
+// once for each device, with the `more` arguments. Otherwise calls `work` here. `change`, if not
+// empty, modifies the options after they were read.
 int run_configured(const std::string& name, const ConfigArguments& arguments,
                    const std::vector<std::string>& overrides, const WorkHere& work,
                    const std::vector<std::string>& more = {},
                    const std::function<void(train::TrainOptions&)>& change = {});
 
-// trainer.ckpt_path as validate, test and predict take it: `last` unless it is set.
+// The value of trainer.ckpt_path for validate, test and predict; "last" if it is not set.
 std::string ckpt_to_judge(const train::TrainOptions& options);
 
-// Counts the memory of tensors from here on, and refuses what there is no memory for unless
+// Counts the bytes of tensors from now on. Refuses allocations beyond the available memory unless
 // trainer.memory_check is off.
 void check_memory(const train::TrainOptions& options);
 
-// Sets the threads of this process and connects it to the others, which blocks.
+// Sets the number of threads of this process and connects it to the other processes; blocks.
 comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment);
-// From now on, writes the log of this process for the subcommand `name` to the run's folder, too.
+// Copies the log of this process into the run's folder from now on, for the subcommand `name`.
 void open_log(const std::string& name, const train::TrainOptions& options,
               const cluster::Environment& environment, const comm::Group& group);
 

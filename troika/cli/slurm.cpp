@@ -28,7 +28,7 @@ struct SlurmArguments {
   bool force = false;
 };
 
-// A name is one of the tables that are installed with the program.
+// Returns the file of a site. A name without .toml is one of the tables installed with the program.
 std::filesystem::path site_file(const std::string& site) {
   if (site.ends_with(".toml")) return site;
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path() / TROIKA_SITES;
@@ -41,7 +41,8 @@ std::filesystem::path site_file(const std::string& site) {
                                        folder.lexically_normal().string())});
 }
 
-// Slurm says nothing about an output it cannot open: the job ends at once, without a trace.
+// Slurm reports nothing about an output file that it cannot open: the job ends at once, without a
+// trace.
 void check_output_folder(const cluster::slurm::Job& job) {
   const auto folder = std::filesystem::path(job.output).parent_path();
   if (folder.empty() || folder.string().find('%') != std::string::npos) return;
@@ -63,7 +64,7 @@ void check_count(const char* option, int64_t wanted, int got, const char* of_wha
                                    wanted)});
 }
 
-// Training refuses other numbers than those of its ranks once the job has started.
+// Otherwise training would refuse a different number of ranks after the job has started.
 void check_ranks(const cluster::slurm::Job& job, const std::string& configuration) {
   toml::table table;
   try {
@@ -102,7 +103,7 @@ std::string make(SlurmArguments& arguments, const AfterDashes& rest) {
   return script;
 }
 
-// A script may have been changed by hand since it was written.
+// The script may have been edited by hand since it was written.
 void write_script(const SlurmArguments& arguments, const std::string& script) {
   const auto& file = arguments.file;
   if (!arguments.force && std::filesystem::exists(file) && read_file(file) != script) {

@@ -34,7 +34,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   options.model = fit_model(options.model, *training);
   options.model = train::tuned_model(options, *training, group, train::run_folder(options));
   const auto memory = train::check_memory_of(options, *training, group);
-  // No rank makes tensors that rank 0 refuses.
+  // No rank may allocate tensors before rank 0 has accepted them.
   group.barrier({.label = "memory check"});
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
   const auto task = train::make_task_to_fit(options);

@@ -1,5 +1,5 @@
-// `troika export` and `troika import`: weights as one safetensors file that other programs read,
-// and back.
+// `troika export` and `troika import`: convert weights to a single safetensors file for other
+// programs, and back.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -32,7 +32,7 @@ void report(const Files& files, const checkpoint::NamedTensors& tensors) {
   fmt::print("{}: {} tensors, {} numbers\n", files.to, tensors.size(), numbers);
 }
 
-// With `hf`, the folder to write a model for Hugging Face's transformers to.
+// `hf` is the folder for a model in the format of Hugging Face's transformers; may be empty.
 int export_weights(Files files, const std::string& hf) {
   if (files.to.empty() == hf.empty()) {
     throw Error("export", ErrorKind::usage,
@@ -49,7 +49,7 @@ int export_weights(Files files, const std::string& hf) {
     return 0;
   }
   checkpoint::require_replaceable(files.to);
-  // Without this key, Hugging Face's transformers refuse a file.
+  // Hugging Face's transformers reject a file without this key.
   checkpoint::save_safetensors(files.to, tensors, {{"format", "pt"}});
   report(files, tensors);
   return 0;

@@ -6,7 +6,8 @@ namespace troika::cli::bench {
 
 namespace {
 
-// As wide as a cache line and AVX-512; compilers make narrower operations of it for others.
+// As wide as a cache line and AVX-512; for other targets, compilers split it into narrower
+// operations.
 typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
 constexpr int64_t kWidth = sizeof(Vector) / sizeof(float);
 
@@ -62,7 +63,7 @@ void sum_baseline(float* const* buffers, int ranks, int64_t begin, int64_t end) 
 
 using Kernel = void (*)(float* const*, int, int64_t, int64_t);
 
-// Not target_clones, whose resolvers run before a sanitizer is ready.
+// Does not use target_clones, whose resolvers run before a sanitizer is initialized.
 Kernel best_kernel() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) return sum_avx512;

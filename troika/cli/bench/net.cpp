@@ -26,10 +26,10 @@ namespace {
 constexpr int kDeaths = 5;
 constexpr int kBurst = 10'000;
 constexpr int kLeastIterations = 10;
-// A variant runs for so long before the next one has its turn.
+// A variant runs for this time before the next one has its turn.
 constexpr double kTurnSeconds = 0.02;
 
-// Tells the other process what to do.
+// Tells the other process which operation to perform.
 struct Order {
   int variant = 0;
   NetOperation operation{};
@@ -37,7 +37,7 @@ struct Order {
   int iterations = 0;
 };
 
-// The second process, which ends with this object and with this process.
+// The second process. It is killed with this object, and ends with this process.
 class Other {
  public:
   explicit Other(const std::function<void(int control)>& run) {
@@ -147,7 +147,7 @@ class Measurement {
       }
     }
     if (std::ranges::count(plan_.operations, NetOperation::death) > 0) {
-      // The processes that are killed are forked from one with a single thread.
+      // Processes to be killed are forked while this process has only one thread.
       sides_.clear();
       other_.reset();
       for (const NetVariant& variant : plan_.variants) {
@@ -203,7 +203,7 @@ class Measurement {
         Samples samples;
         take_turn(order, first ? samples : all[i]);
         if (first) {
-          // It warms up, and tells how many make a turn.
+          // The first turn warms up, and determines the number of iterations of later turns.
           turns[i] = std::clamp(static_cast<int>(kTurnSeconds / samples.total), 1, 1000);
         }
         is_over &= all[i].total >= plan_.min_seconds && all[i].seconds.size() >= kLeastIterations;
@@ -212,7 +212,7 @@ class Measurement {
     std::vector<NetRow> rows;
     for (size_t i = 0; i < plan_.variants.size(); ++i) {
       if (!can(plan_.variants[i], order.operation)) continue;
-      // An iteration of `messages` is many of them.
+      // An iteration of `messages` sends many messages.
       const double each = order.operation == NetOperation::messages ? kBurst : 1;
       rows.push_back(to_row(plan_.variants[i], order, std::move(all[i]), each));
       NetRow& row = rows.back();
@@ -279,7 +279,7 @@ class Measurement {
   const net::Secret secret_;
   const size_t most_bytes_;
   NetMemory memory_{most_bytes_};
-  std::optional<Other> other_;  // before the sides, which part from it
+  std::optional<Other> other_;  // declared before the sides, which are destroyed first
   std::vector<std::unique_ptr<NetSide>> sides_;
 };
 

@@ -1,4 +1,4 @@
-// `troika bench net`: what messages of the room `net` cost between two processes, beside plain
+// `troika bench net`: the cost of messages of room `net` between two processes, compared with plain
 // sockets.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace troika::cli::bench {
 
-// As typed. Lists are separated by commas.
+// The arguments as typed. Lists are comma-separated.
 struct NetWords {
   std::string operations = "round_trip,exchange,messages,death";
   std::string sizes = "4K,64K,1M,16M,64M";
@@ -20,20 +20,20 @@ struct NetWords {
 };
 
 enum class NetOperation : uint8_t {
-  round_trip,  // a message there and one back
-  exchange,    // a message each way at the same time
-  messages,    // messages of 64 bytes, one way
-  death,       // from a SIGKILL of one process to the news at the other
+  round_trip,  // a message and a reply
+  exchange,    // a message in each direction at the same time
+  messages,    // messages of 64 bytes in one direction
+  death,       // from the SIGKILL of one process until the other learns of it
 };
 
 struct NetPlan {
   std::vector<NetOperation> operations;
-  std::vector<int64_t> sizes;  // bytes, of round_trip and exchange
+  std::vector<int64_t> sizes;  // in bytes, for round_trip and exchange
   std::vector<NetVariant> variants;
   double min_seconds = 0;  // of each measurement
 };
 
-// Throws Error(bench, usage) for words that mean nothing.
+// Throws Error(bench, usage) for invalid arguments.
 NetPlan make_net_plan(const NetWords& words);
 
 struct NetRow {
@@ -42,18 +42,20 @@ struct NetRow {
   int64_t bytes = 0;  // of a message
   int64_t iterations = 0;
   double min_microseconds = 0, p50_microseconds = 0, p99_microseconds = 0;
-  double low_microseconds = 0, high_microseconds = 0;  // the bounds of the median (Spread)
-  double cpu_microseconds = 0;                         // of one of the processes, an iteration
-  double bandwidth = 0;   // at p50, each way, in 1e9 bytes a second; 0 for death
-  double times_bare = 0;  // p50 over that of bare sockets of the same number; 0 without those
+  double low_microseconds = 0, high_microseconds = 0;  // the confidence bounds of the median
+                                                       // (Spread)
+  double cpu_microseconds = 0;                         // CPU time of one process per iteration
+  double bandwidth = 0;   // at p50, in each direction, in 1e9 bytes per second; 0 for death
+  double times_bare = 0;  // p50 divided by that of the same number of plain sockets; 0 if not
+                          // measured
 };
 
-// Starts a second process, and measures the variants in turns. Blocks. For a process with one
-// thread.
+// Starts a second process, and measures the variants in turns. Blocks. The calling process must
+// have only one thread.
 std::vector<NetRow> measure_net(const NetPlan& plan);
 
 std::string to_table(const std::vector<NetRow>& rows);
-// For files that are kept: a BenchmarkRecord whose details are the fields of the rows.
+// Returns a BenchmarkRecord for a file, whose details are the fields of the rows.
 std::string to_record(const std::vector<NetRow>& rows);
 
 }  // namespace troika::cli::bench

@@ -23,7 +23,7 @@ constexpr const char* kLocal = "127.0.0.1";
   throw Error("bench", ErrorKind::failure, {.what = what, .got = net::system_reason(errno)});
 }
 
-// Plain sockets of the same number.
+// The same number of plain sockets.
 class BareSide : public NetSide {
  public:
   BareSide(int streams, bool listens, int control, NetMemory& memory) : memory_(memory) {
@@ -76,7 +76,7 @@ class BareSide : public NetSide {
   }
 
  private:
-  // A long message goes over all of the sockets.
+  // A long message is spread over all sockets.
   void send_all(size_t bytes) { move(bytes, 0); }
   void receive_all(size_t bytes) { move(0, bytes); }
 
@@ -120,7 +120,7 @@ class BareSide : public NetSide {
   std::vector<net::Descriptor> sockets_;
 };
 
-// Messages and requests of the room `net`.
+// Messages and requests of room `net`.
 class EndpointSide : public NetSide {
  public:
   EndpointSide(const NetVariant& variant, bool listens, int control, const net::Secret& secret,

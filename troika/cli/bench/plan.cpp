@@ -20,7 +20,7 @@ namespace {
 
 using comm::Operation;
 
-// More would be a slip, and is more than the launcher starts.
+// A larger number is probably a mistake, and exceeds the launcher's limit.
 constexpr int64_t kMaxRanks = 4096;
 constexpr std::array kOperations{Operation::all_reduce, Operation::reduce_scatter,
                                  Operation::all_gather, Operation::broadcast};

@@ -1,4 +1,4 @@
-// The plan of `troika bench collectives`: the words of the command line and what they mean.
+// The plan of `troika bench collectives`: the command-line arguments and their meaning.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -12,10 +12,10 @@
 
 namespace troika::cli::bench {
 
-// As typed. Lists are separated by commas.
+// The arguments as typed. Lists are comma-separated.
 struct Words {
   std::string operation = "all_reduce";
-  std::string backends = {};  // empty: those of shm, tcp, gloo and mpi that this build has
+  std::string backends = {};  // empty: those of shm, tcp, gloo and mpi in this build
   std::string algorithms = "auto";
   std::string ranks = "2,4";
   std::string sizes = "4K,64K,1M,16M,64M";
@@ -26,10 +26,10 @@ struct Words {
   bool zero_copy_limit = false;
 };
 
-// Arguments that mean the same.
+// Returns equivalent command-line arguments.
 std::vector<std::string> arguments(const Words& words);
 
-// Where the tensors of a call lie: in memory of Group::allocate(), or of at::empty().
+// The memory of a call's tensors: Group::allocate() (shared) or at::empty() (ordinary).
 enum class Buffers { shared, ordinary };
 std::string_view name(Buffers buffers);
 
@@ -40,22 +40,22 @@ struct Plan {
   std::vector<int> ranks;
   std::vector<int64_t> sizes;  // bytes
   c10::ScalarType type = c10::ScalarType::Float;
-  std::string dtype;  // its name
+  std::string dtype;  // the name of `type`
   std::vector<Buffers> buffers;
   std::vector<std::string> against;  // names of peers (peers/peer.h)
   double min_seconds = 0;            // of each measurement
   bool zero_copy_limit = false;
 };
 
-// Throws Error(usage) for names and numbers that mean nothing, back ends and peers that this build
-// lacks, and what does not go together.
+// Throws Error(usage) for invalid names and numbers, for back ends and peers that this build lacks,
+// and for contradictory arguments.
 Plan make_plan(const Words& words);
 
 // Whether the ranks must be processes of an MPI job.
 bool needs_mpi(const Plan& plan);
 
-// The elements of the whole tensor of a call (reduce_scatter: of the input, all_gather: of the
-// output): what fits into `bytes`, in equal blocks where the operation has a block for each rank.
+// The number of elements of a call's whole tensor (the input of reduce_scatter, the output of
+// all_gather) that fit into `bytes`, in equal blocks if the operation has a block for each rank.
 int64_t elements(const Plan& plan, int64_t bytes, int ranks);
 
 }  // namespace troika::cli::bench

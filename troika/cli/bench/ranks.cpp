@@ -17,17 +17,17 @@ namespace troika::cli::bench {
 
 namespace {
 
-// A machine grows busier and quieter; in every round each variant has its turn, so all see the
-// same of it.
+// The load of a machine varies. Each round measures every variant, so all variants see the same
+// load.
 constexpr int kRounds = 5;
 constexpr int64_t kMinCalls = 2;  // in a round
 constexpr int64_t kMaxCalls = 20'000;
 constexpr double kWarmUpShare = 0.1;  // of the time of the measurement
 
-// Calls the variant for as long as rank 0 finds right, and adds the seconds that each call took on
-// this rank from the moment that all had come. All ranks call it equally often.
+// Calls the variant until rank 0 decides to stop, and appends the seconds of each call on this rank
+// from the moment when all ranks had arrived. All ranks make the same number of calls.
 void run_round(const Variant& variant, Setup& setup, double budget, std::vector<double>& seconds) {
-  variant.call();  // not timed: the caches are as another variant left them
+  variant.call();  // not timed: brings this variant's data into the caches
   const Stopwatch round;
   for (int64_t calls = 0;; ++calls) {
     const bool more = calls < kMinCalls || (calls < kMaxCalls && round.seconds() < budget);
@@ -43,11 +43,11 @@ void verify(const Variant& variant, const Plan& plan, Setup& setup) {
   fill(variant, plan, rank);
   variant.call();
   check(variant, plan, rank, setup.control().size());
-  // Sums of sums would leave the range of the type.
+  // Repeated sums would leave the range of the type.
   if (plan.operation == comm::Operation::all_reduce) variant.output.zero_();
 }
 
-// Each call's time on the rank where it took longest.
+// Returns the time of each call on its slowest rank.
 std::vector<double> longest(std::vector<double> seconds, const comm::Group& control) {
   const at::Tensor all =
       at::from_blob(seconds.data(), {static_cast<int64_t>(seconds.size())}, at::kDouble);
@@ -79,7 +79,7 @@ std::vector<Row> measure(const Plan& plan, Setup& setup, int64_t bytes) {
 }  // namespace
 
 void measure_as_rank(const Plan& plan, const std::filesystem::path& rows_file) {
-  // LibTorch's threads would go on spinning on the cores of other ranks.
+  // LibTorch's threads would keep spinning on the cores of other ranks.
   at::set_num_threads(1);
   const auto environment = cluster::discover();
   Setup setup(plan, environment);

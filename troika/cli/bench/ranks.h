@@ -1,4 +1,4 @@
-// One rank of the benchmark: measures all variants of the plan, interleaved.
+// One rank of the benchmark: measures all variants of the plan in turns.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace troika::cli::bench {
 
-// Called on every rank that the launcher started. Rank 0 prints each row once it is measured, and
-// writes all rows of this number of ranks (report.h, to_text) to the file.
+// Called on every rank that the launcher started. Rank 0 prints each row when it is measured, and
+// writes all rows of this number of ranks to the file (see to_text() in report.h).
 void measure_as_rank(const Plan& plan, const std::filesystem::path& rows_file);
 
 }  // namespace troika::cli::bench

@@ -28,9 +28,9 @@ namespace {
 constexpr std::array kTitles{"operation", "back end", "algorithm", "buffers",
                              "ranks",     "size",     "calls",     "min [us]",
                              "p50 [us]",  "p99 [us]", "alg GB/s",  "bus GB/s"};
-constexpr size_t kWords = 4;  // the first columns, which are not numbers
+constexpr size_t kWords = 4;  // the leading text columns
 using Line = std::array<std::string, kTitles.size()>;
-// The longest names there are; numbers of more digits only push a line out of its column.
+// The lengths of the longest names; longer numbers only shift their own line.
 constexpr std::array<int, kTitles.size()> kWidths{14, 19, 18, 8, 5, 10, 7, 12, 12, 12, 8, 8};
 
 Line cells(const Row& row) {
@@ -60,7 +60,7 @@ std::string aligned(const Line& line) {
   return text + '\n';
 }
 
-// "shm (auto, shared): 3.1 x gloo (c10d), 0.8 x limit".
+// For example "shm (auto, shared): 3.1 x gloo (c10d), 0.8 x limit".
 std::string ratio(const Row& row, const std::vector<const Row*>& references) {
   std::vector<std::string> parts;
   for (const Row* reference : references) {

@@ -31,7 +31,7 @@ constexpr auto kBarrierTime = std::chrono::minutes(1);
 void* map(const net::Descriptor& file, size_t bytes) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) fail(fmt::format("map {} bytes of shared memory", bytes));
-  // Where the system has no huge pages for shared memory this changes nothing.
+  // Has no effect if the system lacks huge pages for shared memory.
   ::madvise(memory, bytes, MADV_HUGEPAGE);
   return memory;
 }
@@ -49,7 +49,8 @@ void pause() {
 SharedMemory::SharedMemory(const comm::Group& group, size_t bytes)
     : bytes_(bytes), parts_(static_cast<size_t>(group.size()), nullptr) {
   try {
-    // A name in /dev/shm would outlive a killed process, and that folder is often small.
+    // Not a file in /dev/shm, because it would outlive a killed process and that file system is
+    // often small.
     const net::Descriptor own(::memfd_create("troika-bench", MFD_CLOEXEC));
     if (!own || ::ftruncate(own.get(), static_cast<off_t>(bytes)) != 0) {
       fail(fmt::format("make {} bytes of shared memory", bytes));
@@ -65,7 +66,7 @@ SharedMemory::SharedMemory(const comm::Group& group, size_t bytes)
       if (!file) fail(fmt::format("open the memory of rank {}", rank));
       parts_[rank] = map(file, bytes);
     }
-    group.barrier();  // the others open `own` by its number
+    group.barrier();  // the other ranks open `own` by its number
   } catch (...) {
     unmap();
     throw;
@@ -85,14 +86,15 @@ void SharedMemory::unmap() {
 SpinBarrier::SpinBarrier(const comm::Group& group)
     : rank_(group.rank()),
       size_(group.size()),
-      // With a core for each rank giving it up only costs time; else whom we wait for needs it.
+      // With a core for each rank, yielding only costs time. With fewer cores, the awaited rank
+      // needs this one.
       polls_before_yield_(
           group.size() <= static_cast<int>(std::thread::hardware_concurrency()) ? 1024 : 1),
       memory_(group, sizeof(Place)) {
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
 }
 
-// A new mapping is zeroes, which is what counters start from.
+// A new mapping is all zeroes, the initial value of the counters.
 SpinBarrier::Place& SpinBarrier::place(int rank) const {
   return *std::launder(static_cast<Place*>(memory_.part(rank)));
 }
@@ -111,7 +113,7 @@ bool SpinBarrier::wait(bool decision) {
 void SpinBarrier::wait_for(int rank) const {
   const auto& counter = place(rank).round;
   std::optional<Deadline> deadline;
-  // A rank may be one round ahead, and the counters wrap round.
+  // A rank may be one round ahead, and the counters wrap around.
   for (uint64_t polls = 1;
        static_cast<int32_t>(counter.load(std::memory_order_acquire) - round_) < 0; ++polls) {
     pause();

@@ -1,4 +1,4 @@
-// Memory that all ranks of one machine see, and a barrier in it: independent of what is measured.
+// Memory shared by all ranks of a machine, with a barrier, independent of the code under test.
 #pragma once
 
 #include <atomic>
@@ -10,11 +10,11 @@
 
 namespace troika::cli::bench {
 
-// A part of memory per rank, each mapped by all ranks, page-aligned and zero at first. The ranks
+// One part of memory for each rank, mapped by all ranks, page-aligned and initially zero. The ranks
 // must be processes of one user on one machine.
 class SharedMemory {
  public:
-  // Called by all ranks of the group with the same `bytes`, the size of each part.
+  // Called by all ranks of the group with the same `bytes`, the size of one part.
   SharedMemory(const comm::Group& group, size_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
@@ -29,25 +29,26 @@ class SharedMemory {
   std::vector<void*> parts_;
 };
 
-// Ranks leave within the time that a cache line takes from core to core, so what is timed after it
-// begins together.
+// A barrier that all ranks leave within about one cache-line transfer between cores, so that timed
+// calls start together.
 class SpinBarrier {
  public:
   explicit SpinBarrier(const comm::Group& group);
 
-  // Blocks until all ranks have come, and returns what rank 0 gave. Throws Error(timeout) when one
-  // has not come within a minute.
+  // Blocks until all ranks have arrived, and returns rank 0's `decision`. Throws Error(timeout) if
+  // a rank does not arrive within a minute.
   bool wait(bool decision = true);
 
  private:
-  // In the part of each rank, in one cache line.
+  // In the part of each rank; fits in one cache line.
   struct Place {
-    std::atomic<uint32_t> round;  // how often the rank has come
-    // Rank 0's, for even and odd rounds: it may be one round ahead of who still reads.
+    std::atomic<uint32_t> round;  // number of the rank's arrivals
+    // Rank 0's decisions, for even and odd rounds: rank 0 may be one round ahead of ranks still
+    // reading.
     std::atomic<bool> decisions[2];
   };
   Place& place(int rank) const;
-  // Until `rank` has come to the present round.
+  // Blocks until `rank` has arrived in the current round.
   void wait_for(int rank) const;
 
   const int rank_, size_;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kNotExecutable = 127;
 
-// The mpirun of the MPI that Troika was built with, where it still is.
+// Returns the mpirun of the MPI with which Troika was built, or that in PATH if it is gone.
 std::string find_mpirun() {
 #ifdef TROIKA_MPIEXEC
   std::error_code none;
@@ -32,8 +32,9 @@ std::string find_mpirun() {
   return "mpirun";
 }
 
-// Variables instead of options: those of one MPI are no errors to another. OMPI_* are Open MPI's up
-// to version 4, PRTE_* those from 5 on. What the user has set stays.
+// Uses environment variables, because each MPI ignores those of others but rejects their options.
+// OMPI_* belong to Open MPI up to version 4, PRTE_* to version 5 and later. Does not override the
+// user's variables.
 void prepare_environment(int ranks) {
   const auto offer = [](const char* name, const std::string& value) {
     ::setenv(name, value.c_str(), 0);
@@ -47,11 +48,12 @@ void prepare_environment(int ranks) {
     offer("OMPI_MCA_rmaps_base_oversubscribe", "1");
     offer("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
   }
-  // As under the launcher: threads of a back end may run on any core, not on their rank's alone.
+  // As under Troika's launcher, threads of a back end may run on any core, not only on their
+  // rank's.
   offer("OMPI_MCA_hwloc_base_binding_policy", "none");
   offer("PRTE_MCA_hwloc_default_binding_policy", "none");
   offer("OMP_NUM_THREADS", std::to_string(std::max(1, cores / ranks)));
-  // Where the groups that MPI does not connect meet, whatever this process was started by.
+  // The address at which groups without MPI meet, independent of this process's own launcher.
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   ::setenv("MASTER_PORT", std::to_string(cluster::free_port()).c_str(), 1);
   ::unsetenv("RANK");
@@ -79,7 +81,7 @@ int run_mpirun(const std::vector<std::string>& command, int ranks) {
   const pid_t child = ::fork();
   if (child < 0) net::fail_system("bench", "start mpirun", errno);
   if (child == 0) {
-    // It ends its ranks, and they do not outlive this process.
+    // mpirun ends its ranks, so they do not outlive this process.
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() == parent) ::execvp(argv[0], argv.data());
     ::_exit(kNotExecutable);

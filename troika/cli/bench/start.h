@@ -1,4 +1,4 @@
-// Starts the processes that measure.
+// Starts the benchmark's processes.
 #pragma once
 
 #include <string>
@@ -6,9 +6,10 @@
 
 namespace troika::cli::bench {
 
-// Runs the command once per rank on this machine until all have ended, and returns the exit code: 0
-// when all succeeded. They are processes of an MPI job if `by_mpi`, else what `troika launch`
-// starts. Their outputs are this process's. Throws Error(usage) where there is no mpirun.
+// Runs the command once for each rank on this machine, blocks until all processes have ended, and
+// returns the exit code: 0 if all succeeded. With `by_mpi`, mpirun starts the processes, otherwise
+// Troika's launcher. They inherit this process's output streams. Throws Error(usage) if there is no
+// mpirun.
 int start_ranks(const std::vector<std::string>& command, int ranks, bool by_mpi);
 
 }  // namespace troika::cli::bench

@@ -22,7 +22,7 @@ using comm::Operation;
 std::vector<comm::Group> make_worlds(const Plan& plan, cluster::Environment environment) {
   std::vector<comm::Group> groups;
   for (const std::string& backend : plan.backends) {
-    // The port of a world is taken as long as that one lives.
+    // The first world keeps its port, so each further group needs another.
     if (!groups.empty()) {
       const comm::Group& first = groups.front();
       const auto port = parse_int(first.broadcast_text(
@@ -45,7 +45,7 @@ struct Tensors {
   at::Tensor input, output;
 };
 
-// `make` gives a tensor of that many elements.
+// `make` returns a tensor with the given number of elements.
 template <typename Make>
 Tensors make_tensors(const Plan& plan, int64_t count, int ranks, Make&& make) {
   switch (plan.operation) {
@@ -167,16 +167,15 @@ class Maker {
   std::vector<Variant> variants_;
 };
 
-// scale * (i mod 13) + shift for i = first, ..., rounded once to the type. The period is odd, so a
-// block in a wrong place shows, and sums of such values over a few hundred ranks are exact in
-// float32.
+// scale * (i mod 13) + shift for i = first, ..., rounded once to the type. The odd period reveals
+// misplaced blocks, and sums of these values over a few hundred ranks are exact in float32.
 at::Tensor pattern(int64_t first, int64_t count, double scale, double shift, c10::ScalarType type) {
   constexpr int64_t kPeriod = 13;
   const at::Tensor period = (at::arange(kPeriod, at::kDouble) * scale + shift).to(type);
   return period.repeat({count / kPeriod + 2}).narrow(0, first % kPeriod, count);
 }
 
-// The tensor that `rank` brings.
+// The input tensor of `rank`.
 at::Tensor contribution(int rank, int64_t count, c10::ScalarType type) {
   return pattern(0, count, 1, rank + 1, type);
 }
@@ -212,7 +211,7 @@ std::vector<Variant> make_variants(const Plan& plan, Setup& setup, int64_t bytes
 }
 
 void fill(const Variant& variant, const Plan& plan, int rank) {
-  // The result of an earlier call must not pass for this one's.
+  // Clears the output, so that the result of an earlier call is not mistaken for this one's.
   variant.output.zero_();
   const bool in_place = !variant.input.defined();
   if (in_place && plan.operation == Operation::broadcast && rank != 0) return;

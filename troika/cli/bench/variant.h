@@ -1,4 +1,4 @@
-// The ways of doing one collective that are measured against each other.
+// The implementations of one collective that are compared with each other.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,17 +17,17 @@
 
 namespace troika::cli::bench {
 
-// All that ranks share from the first measurement to the last: a group for each back end of the
-// plan, the peers, and the barrier from which calls start.
+// The objects that ranks share during all measurements: a group for each back end of the plan, the
+// peers, and the barrier at which calls start.
 class Setup {
  public:
-  // Called by all ranks; blocks until they have met in every group.
+  // Called by all ranks; blocks until they have joined every group.
   Setup(const Plan& plan, const cluster::Environment& environment);
 
   const std::vector<comm::Group>& groups() const { return groups_; }
-  // Where the ranks agree on what to measure.
+  // The group in which the ranks agree on what to measure.
   const comm::Group& control() const { return groups_.front(); }
-  // The peers of plan.against, in its order.
+  // Peer number `i` of plan.against.
   Peer& peer(size_t i) const { return *peers_[i]; }
   SpinBarrier& barrier() { return barrier_; }
 
@@ -37,21 +37,22 @@ class Setup {
   SpinBarrier barrier_;
 };
 
-// Variants of the same buffers share them.
+// An implementation with its buffers. Variants with the same kind of buffers share them.
 struct Variant {
   Row row;           // without its times
-  at::Tensor input;  // undefined where the operation works in place
+  at::Tensor input;  // undefined for in-place operations
   at::Tensor output;
-  std::function<void()> call;  // by all ranks; blocks until it is done on this one
+  std::function<void()> call;  // called by all ranks; blocks until it is done on this rank
 };
 
-// All variants of the plan at this size, called by all ranks. They must not outlive the setup.
+// Makes all variants of the plan for this size. Called by all ranks. `setup` must outlive the
+// variants.
 std::vector<Variant> make_variants(const Plan& plan, Setup& setup, int64_t bytes);
 
-// Gives the input, or what is changed in place, values that tell ranks and places apart.
+// Fills the input, or the in-place tensor, with values that differ between ranks and positions.
 void fill(const Variant& variant, const Plan& plan, int rank);
 
-// Throws Error(failure) when the output is not exactly what one call makes of what fill() gave.
+// Throws Error(failure) unless the output is exactly the result of one call on fill()'s values.
 void check(const Variant& variant, const Plan& plan, int rank, int ranks);
 
 }  // namespace troika::cli::bench

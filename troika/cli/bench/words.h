@@ -1,4 +1,4 @@
-// Words of the command line that several benchmarks take.
+// Parses arguments that several benchmarks share.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace troika::cli::bench {
 
-// Throws the Error(bench, usage).
+// Throw Error(bench, usage).
 [[noreturn]] void refuse(const std::string& what, const std::string& got,
                          const std::string& expected, const std::string& hint = "");
 [[noreturn]] void refuse_name(const std::string& what, const std::string& got,
                               const std::vector<std::string>& known);
 
-// "4K" and the like: a number of bytes from 1 to 4 GiB. Throws Error(bench, usage) for others.
+// Parses "4K" and similar: a number of bytes from 1 to 4 GiB. Throws Error(bench, usage) otherwise.
 int64_t bytes_from(const std::string& word);
-// Throws Error(bench, usage) unless it is a time for a measurement.
+// Throws Error(bench, usage) unless `min_time` is a valid time of a measurement.
 double seconds_from(double min_time);
 
-// The values of a list that is separated by commas.
+// Converts each element of a comma-separated list.
 template <typename From>
 auto each(const std::string& list, From&& from) {
   std::vector<decltype(from(list))> values;

@@ -12,7 +12,7 @@ namespace troika::cli::bench::gloo {
 
 namespace {
 
-// All ranks are on this machine, whose name may resolve to an address that no peer can reach.
+// All ranks are on this machine, whose host name may resolve to an unreachable address.
 constexpr const char* kLoopback = "127.0.0.1";
 
 class GlooPeer : public Peer {

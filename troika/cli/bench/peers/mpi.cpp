@@ -18,7 +18,7 @@ class MpiPeer : public Peer {
     int initialised = 0;
     MPI_Initialized(&initialised);
     if (!initialised) {
-      // No more than a plain MPI program asks for: higher levels make MPI take locks.
+      // The level of a plain MPI program: higher levels make MPI take locks.
       int provided = 0;
       MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
       finalises_ = true;
@@ -33,14 +33,15 @@ class MpiPeer : public Peer {
                    .hint = "is the mpirun in PATH the one of the MPI that Troika was built with?"});
     }
   }
-  // MPI_Finalize would wait for ranks that no longer come; without it mpirun ends the job.
+  // After an error, MPI_Finalize would wait for ranks that never call it; without it, mpirun ends
+  // the job.
   ~MpiPeer() override {
     if (finalises_ && std::uncaught_exceptions() == 0) MPI_Finalize();
   }
   MpiPeer(const MpiPeer&) = delete;
   MpiPeer& operator=(const MpiPeer&) = delete;
 
-  // "Open MPI v4.1.4" of a text that goes on with who built it.
+  // Returns "Open MPI v4.1.4" from text that continues with build details.
   std::string version() const override {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;

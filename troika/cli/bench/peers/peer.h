@@ -1,5 +1,5 @@
-// The peers that Troika's all-reduce is measured against: other libraries' own, one source each,
-// with an empty twin where it cannot be built.
+// Other libraries' all-reduces with which Troika's is compared. Each has a source file of its own,
+// and an empty replacement for builds without the library.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ class Peer {
  public:
   virtual ~Peer() = default;
 
-  // The library, where it is not LibTorch; else empty.
+  // The library's name and version if it is outside LibTorch; otherwise empty.
   virtual std::string version() const = 0;
   // Sums a contiguous float32 tensor over all ranks, in place; blocks.
   virtual void all_reduce(at::Tensor& tensor) = 0;
@@ -25,13 +25,13 @@ class Peer {
 struct PeerRow {
   std::string_view name;
   std::string_view label;  // in the table
-  // Empty when the peer works in this build; else the reason.
+  // Returns the reason why the peer does not work in this build; empty if it works.
   std::string (*why_unavailable)();
-  // Called by all ranks of `control`, the group through which they agree, which are the peer's.
+  // Called by all ranks of `control`, a group for coordination; they become the peer's ranks.
   std::unique_ptr<Peer> (*make)(const comm::Group& control);
 };
 
-// The row of that name; throws Error(usage) for an unknown or unavailable one.
+// Returns the row with that name; throws Error(usage) for an unknown or unavailable peer.
 const PeerRow& peer(std::string_view name);
 
 namespace gloo {
