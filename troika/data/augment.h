@@ -36,7 +36,7 @@ struct Placement {
 
 Placement draw_placement(const Augmentation& augmentation, uint64_t seed);
 
-// Per channel: output = byte * scale + offset.
+// For each channel: output = byte * scale + offset.
 struct Normalisation {
   // `mean` and `deviation` are those of pixels in 0 .. 1, one value per channel.
   Normalisation(const std::vector<double>& mean, const std::vector<double>& deviation);

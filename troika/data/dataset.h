@@ -19,7 +19,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  // Number of samples.
+  // Returns the number of samples.
   virtual int64_t size() const = 0;
 
   // Loads the samples of these indices, 0 <= index < size(), in the given order; throws CheckError

@@ -67,8 +67,8 @@ double flat_seconds(Algorithm algorithm, const Link& link, const Link& shared,
   }
 }
 
-// Returns the time of the phase of `hierarchical` between nodes. Blocks are as many as the ranks of
-// the smallest node; their rings share one link.
+// Returns the time of the phase of `hierarchical` between nodes. There is one block per rank of
+// the smallest node; their all-reduces share one link.
 double between_seconds(Algorithm algorithm, const Links& links, const Levels& levels,
                        double bytes) {
   const Link wire{links.between.latency, links.between.bandwidth / levels.emptiest};

@@ -46,8 +46,8 @@ struct Box {
 };
 
 // Returns the common elements of both boxes, as disjoint boxes in the tensor's row-major order;
-// empty if names or shapes differ. The result is one box at most if neither box has a flat range,
-// and if both have the same offset and size.
+// empty if names or shapes differ. Returns at most one box if neither has a flat range, or if both
+// have the same offset and size.
 std::vector<Box> intersection(const Box& one, const Box& other);
 
 // The reason why boxes do not hold each element of their tensor exactly once.

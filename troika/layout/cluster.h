@@ -44,8 +44,8 @@ struct Devices {
 //
 //   [[devices]]            # in the order of ranks
 //   host = "node-1"
-//   count = 4              # 1 unless told
-//   group = 0              # 0 unless told
+//   count = 4              # default: 1
+//   group = 0              # default: 0
 //   memory_bytes = 42949672960
 //   flops = 19500000000000
 struct Cluster {

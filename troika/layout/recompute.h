@@ -39,7 +39,7 @@ RecomputePlan recompute_plan(const std::string& policy, size_t blocks);
 struct BlockCost {
   double forward = 0;
   double backward = 0;
-  int64_t output_bytes = 0;  // of its output, and of the gradient of its output
+  int64_t output_bytes = 0;  // of its output; the gradient of the output is as large
   int64_t saved_bytes = 0;   // of all it keeps for its backward pass, its output included
 };
 

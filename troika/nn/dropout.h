@@ -1,4 +1,4 @@
-// Dropout (Srivastava et al., JMLR 15, 2014) whose masks follow from keys.
+// Dropout (Srivastava et al., JMLR 15, 2014) whose masks are functions of keys (keyed_draws.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

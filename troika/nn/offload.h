@@ -59,7 +59,7 @@ class ActivationOffload : public compat::SavedTensorHooks {
 
 // Copies tensors that operators save on a GPU to page-locked host memory, and back when needed,
 // with the same bits (PyTorch's torch.autograd.graph.save_on_cpu). Copies are ordered on the
-// computing stream. The exceptions are those of ActivationOffload, except that CPU tensors stay.
+// computing stream. Tensors on the CPU stay, as do parameters, small tensors and tensors with gaps.
 // Can be used from any thread.
 class HostOffload : public compat::SavedTensorHooks {
  public:

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "troika/base/error.h"
-#include "troika/compat/autograd.h"  // of Slot
+#include "troika/compat/autograd.h"  // completes Slot
 #include "troika/compat/torch.h"
 
 namespace troika::parallel {

@@ -52,7 +52,7 @@ struct DataParallelOptions {
   // times (recomputed activations) and parameters that are never used.
   bool static_graph = false;
   Divisor divisor = Divisor::weights;
-  // Compresses gradients before they are averaged; runs beside the backward pass, on a thread and a
+  // Compresses gradients before they are averaged; overlaps the backward pass, on a thread and a
   // group of its own.
   comm::CodecOptions codec = {};
   // A function of the user's that replaces the codec.

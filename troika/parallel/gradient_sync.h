@@ -1,4 +1,4 @@
-// When gradients are averaged over ranks, and with which weights.
+// The averaging of gradients over ranks, and its weights.
 #pragma once
 
 namespace troika::parallel {
@@ -20,7 +20,7 @@ class GradientSync {
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
 
-  // Starts a step of ranks that run out of data at different times, or whose batches differ in
+  // Starts a step. For ranks that run out of data at different times, or whose batches differ in
   // size. Called by all ranks before each step, or never:
   //
   //   while (exchange.begin_step(samples = load(batch))) {

@@ -1,4 +1,4 @@
-// A thread that averages buckets beside the backward pass, one bucket after another.
+// A thread that averages buckets during the backward pass, one bucket after another.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -22,7 +22,7 @@ using BucketHook = std::function<void(const comm::Group&, const comm::GradientBu
 
 class HookThread {
  public:
-  // `group` is for the hook alone, since collectives of other threads would mix with its own.
+  // Only the hook may use `group`, since collectives of other threads would mix with its own.
   // `trace`, if any, records a span per bucket.
   HookThread(comm::Group group, BucketHook hook, Trace* trace = nullptr);
   // Waits for the bucket in progress and drops the queued ones.

@@ -33,7 +33,7 @@ struct LocalStepsOptions {
 // optimizer is AdamW.
 optim::OptimizerOptions diloco_outer(double lr = 0.7, double momentum = 0.9);
 
-// After the warm-up, step() steps the optimizer with this rank's gradient alone. Ranks average
+// After the warm-up, step() steps the optimizer with only this rank's gradient. Ranks average
 // after each `period` steps and in agree(), which ends a round early. After an average all ranks
 // hold the same bits. Parameters that require a gradient are averaged as LocalStepsOptions::outer
 // says. Buffers of floating types become their mean over the ranks too, since the averaged model

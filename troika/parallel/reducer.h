@@ -71,7 +71,7 @@ class Reducer {
   void check_unchanged(const state::StateDict& parameters) const;
   // Returns flat tensors that together hold all gradients, after finish(). Keeps::all only.
   std::vector<at::Tensor> gradients() const;
-  // The names of parameters in the order in which buckets hold them.
+  // Returns the names of the parameters in the order of buckets.
   std::vector<std::string> order() const;
   // False until the end of the first step if the order depends on the arrival of gradients.
   bool order_is_final() const { return rebuilt_; }

@@ -27,9 +27,9 @@ struct ShardedOptions {
   // The number of consecutive ranks that form a sharding group; each group holds the whole model.
   // Must divide the number of ranks. 0: all ranks.
   int group_size = 0;
-  // optim::piece_multiple() of the optimizer.
+  // The result of optim::piece_multiple() for the optimizer.
   int64_t piece_multiple = 1;
-  // Stage 3: a block with fewer elements is not sharded in memory, since small messages cost as
+  // Stage 3: a block with fewer elements keeps its parameters in full, since small messages cost as
   // much as larger ones.
   int64_t keep_elements = 10'000;
   // codec, hook and bucket_order must not be set.
@@ -46,11 +46,12 @@ struct ShardedOptions {
 //   loss.backward(); sharded.finish_backward(); sharded.step(*optimizer);
 //
 // Parameters lie in buckets, and rank r owns block r of each bucket. Gradients are averaged into
-// the owner's block only (a reduce-scatter, beside the backward pass), the optimizer steps the
-// pieces of parameters that this rank owns, and step() all-gathers the updated parameters. Together
-// that moves as many bytes as DataParallel's all-reduce. With psi parameters in float32, d ranks,
-// and Adam's two states, a rank holds 8 psi + 8 psi / d bytes in stage 1 and 4 psi + 12 psi / d in
-// stage 2 (section 3), besides buckets that are being averaged; stage 2 has at most two of these.
+// the owner's block only (a reduce-scatter that overlaps the backward pass), the optimizer steps
+// the pieces of parameters that this rank owns, and step() all-gathers the updated parameters.
+// Together that moves as many bytes as DataParallel's all-reduce. With psi parameters in float32, d
+// ranks, and Adam's two states, a rank holds 8 psi + 8 psi / d bytes in stage 1 and 4 psi + 12 psi
+// / d in stage 2 (section 3), besides buckets that are being averaged; stage 2 has at most two of
+// these.
 //
 // After finish_backward() the module's parameters have no .grad; the pieces hold the mean. So a
 // step always starts without gradients, and a parameter without gradient on all ranks is not

@@ -1,4 +1,4 @@
-// Greedy orders: every rank runs whatever it can without waiting.
+// Greedy orders: every rank runs a pass as soon as it can.
 #pragma once
 
 #include <optional>

@@ -35,7 +35,7 @@ class Rehearsal {
   size_t index(const Action& action) const;
   bool is_done(ActionKind kind, int stage, int micro_batch) const;
   bool is_done(const Action& action) const { return done_[index(action)] != 0; }
-  // Returns a dependency of the action that has not completed; nothing if the action can begin.
+  // Returns an unfinished dependency of the action; nothing if the action can begin.
   std::optional<Action> needs(const Action& action) const;
   std::optional<Action> forward_needs(const Action& action) const;
   std::optional<Action> backward_needs(const Action& action) const;

@@ -12,7 +12,7 @@
 namespace troika::nn {
 
 struct CheckpointOptions {
-  std::string name = "a function";  // in messages
+  std::string name = "a function";  // for error messages
   // Tensors the function writes to, such as batch-norm statistics; a recomputation restores them.
   std::vector<at::Tensor> buffers = {};
   // Keeps results of mm, addmm and convolutions, and recomputes everything else: selective
