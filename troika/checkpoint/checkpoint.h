@@ -28,8 +28,7 @@ struct CheckpointInfo {
 // boxes of all ranks must cover each element, and overlapping boxes must hold the same values.
 struct RankState {
   NamedTensors model;  // under the module's own names
-  NamedTensors rest;   // optimizer, loops, random states...: names such as
-                       // optimizer.fc.weight.exp_avg
+  NamedTensors rest;   // all other state, under names such as optimizer.fc.weight.exp_avg
 };
 
 // Removes everything that a weights-only checkpoint does not hold.

@@ -18,8 +18,7 @@ struct SavedBox {
   std::string file;              // in the checkpoint's folder
   std::string key;               // the tensor's name in the file
   layout::Box box;               // with the name of its SavedTensor
-  std::vector<uint32_t> crc32c;  // checksums of each CheckpointIndex::chunk_bytes of the box's
-                                 // bytes
+  std::vector<uint32_t> crc32c;  // of each CheckpointIndex::chunk_bytes of the box's bytes
 };
 
 struct SavedTensor {

@@ -32,8 +32,7 @@ std::filesystem::path write_checkpoint(const comm::Group& group, const std::file
                                        const CheckpointInfo& info);
 
 // Finds the checkpoint or weights that a user's handle refers to:
-// - "last" or "best": that of the run whose checkpoints are in `folder`; empty if there is none
-// yet;
+// - "last" or "best" of the run whose checkpoints are in `folder`; empty if there is none yet;
 // - the folder of a run, or `checkpoints` in it: its last checkpoint; also RUN/last and RUN/best;
 // - the folder of a checkpoint, or the model.safetensors in it;
 // - any other file, which is assumed to hold weights.

@@ -35,8 +35,7 @@ inline constexpr int64_t kChunkBytes = 4 << 20;
 struct FileDigest {
   int64_t bytes = 0;
   uint32_t header = 0;                         // CRC-32C of all bytes before the tensors
-  std::vector<std::vector<uint32_t>> tensors;  // CRC-32C of each tensor's chunks, in the given
-                                               // order
+  std::vector<std::vector<uint32_t>> tensors;  // CRC-32C of each tensor's chunks
 };
 
 // Returns the CRC-32C of each chunk of the tensor's bytes, as they are stored in a file. The tensor

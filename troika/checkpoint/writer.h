@@ -34,8 +34,7 @@ class CheckpointWriter {
  private:
   const comm::Group group_;
   RankState copy_;
-  std::future<std::filesystem::path> writing_;  // destroyed first, because its thread uses the
-                                                // other members
+  std::future<std::filesystem::path> writing_;  // destroyed first: its thread uses the rest
 };
 
 }  // namespace troika::checkpoint

@@ -13,8 +13,7 @@ namespace troika::metrics {
 struct AurocOptions {
   ClassificationTask task = ClassificationTask::multiclass;
   int64_t num_classes = 0;           // for multiclass
-  Average average = Average::macro;  // for multiclass: macro, weighted, or none (a value for each
-                                     // class)
+  Average average = Average::macro;  // for multiclass: macro, weighted, or none (for each class)
   std::optional<int64_t> ignore_index = kIgnored;
 };
 

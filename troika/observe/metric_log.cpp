@@ -66,8 +66,7 @@ double final_value(const OwnNumber& share) {
 
 // The data that a rank sends to the other ranks.
 struct Contribution {
-  bool has_logged;  // any number without rank_zero_only; the rank must then have all reduced
-                    // numbers
+  bool has_logged;  // something without rank_zero_only was logged, so names must match
   std::vector<OwnNumber> shares;
 };
 

@@ -36,8 +36,7 @@ struct Roofline {
   struct Work {
     std::string phase;  // see PhaseTime
     double flops = 0;   // of products, including recomputed ones
-    double bytes = 0;   // of products: operands and results, each once; of the optimizer: those of
-                        // its step
+    double bytes = 0;   // of products: operands and results, each once; or of an optimizer step
     // A lower bound on the time: for each product, the longer of computing and moving its bytes.
     // The bound of the slowest rank.
     double bound_milliseconds = 0;
@@ -59,8 +58,7 @@ struct RunSummary {
   double validation_accuracy = std::numeric_limits<double>::quiet_NaN();  // in [0, 1]
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();   // over all ranks
   double median_step_milliseconds = std::numeric_limits<double>::quiet_NaN();
-  std::vector<PhaseTime> phase_milliseconds = {};  // an object with a key for each phase; empty:
-                                                   // not measured
+  std::vector<PhaseTime> phase_milliseconds = {};  // a JSON object; empty: not measured
   std::optional<Roofline> roofline = {};
   double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run
   std::vector<int64_t> peak_resident_bytes = {};              // one per rank

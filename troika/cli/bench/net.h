@@ -42,12 +42,10 @@ struct NetRow {
   int64_t bytes = 0;  // of a message
   int64_t iterations = 0;
   double min_microseconds = 0, p50_microseconds = 0, p99_microseconds = 0;
-  double low_microseconds = 0, high_microseconds = 0;  // the confidence bounds of the median
-                                                       // (Spread)
+  double low_microseconds = 0, high_microseconds = 0;  // confidence bounds of the median (Spread)
   double cpu_microseconds = 0;                         // CPU time of one process per iteration
   double bandwidth = 0;   // at p50, in each direction, in 1e9 bytes per second; 0 for death
-  double times_bare = 0;  // p50 divided by that of the same number of plain sockets; 0 if not
-                          // measured
+  double times_bare = 0;  // p50 / (p50 of the same number of plain sockets); 0 if not measured
 };
 
 // Starts a second process, and measures the variants in turns. Blocks. The calling process must

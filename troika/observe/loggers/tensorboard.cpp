@@ -77,8 +77,7 @@ TensorBoardLogger::TensorBoardLogger(const std::filesystem::path& folder,
   file_ = std::make_unique<File>(free_path(folder, time), O_WRONLY | O_CREAT | O_EXCL);
   write_record(event(time, 0, length_delimited(kEventFileVersion, "brain.Event:2")));
   if (!resumed) return;
-  const int64_t dropped = resumed->step + (resumed->rows > 0 ? 1 : 0);  // rows from this step on
-                                                                        // are dropped
+  const int64_t dropped = resumed->step + (resumed->rows > 0 ? 1 : 0);  // drops from here on
   const std::string start{kSessionStatus, kSessionStart};
   write_record(event(time, dropped, length_delimited(kEventSessionLog, start)));
 }

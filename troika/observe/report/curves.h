@@ -13,8 +13,7 @@ struct CurveGroup {
   std::string title;
   std::string unit;  // the label of the y axis
   std::vector<Series> series;
-  std::string family;  // empty, or the family of many charts to which this one belongs, such as
-                       // "gradient_norm"
+  std::string family;  // a name such as "gradient_norm" if this chart is one of a family
 };
 
 // Puts each metric that has a point into one group, except `epoch`, which loggers add themselves.

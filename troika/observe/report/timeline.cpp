@@ -88,9 +88,7 @@ Overlap overlap(const RankTimeline& rank) {
   for (const auto& [step, passes] : backward) {
     for (const Span& bucket : buckets[step]) {
       result.communication += bucket.end - bucket.start;
-      if (bucket.track != "communication")
-        continue;  // buckets on other tracks block the backward
-                   // pass
+      if (bucket.track != "communication") continue;  // other tracks block the backward pass
       for (const Span& pass : passes) {
         result.hidden +=
             std::max(0.0, std::min(bucket.end, pass.end) - std::max(bucket.start, pass.start));

@@ -32,8 +32,7 @@ class EndedRun {
   TrainOptions options_;
   checkpoint::RankState state_;
   checkpoint::CheckpointInfo info_;
-  std::vector<std::vector<uint32_t>> checksums_;  // checksums of the chunks of each tensor of the
-                                                  // model
+  std::vector<std::vector<uint32_t>> checksums_;  // of the chunks of each tensor of the model
 };
 
 }  // namespace troika::train

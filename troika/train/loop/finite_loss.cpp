@@ -36,8 +36,7 @@ void refuse_loss(const StepLoss& loss, const data::Batch& batch, const FitContex
       "train", ErrorKind::failure,
       {.what = fmt::format("the training loss of step {} on {} is no number", loss.step,
                            context.groups.describe(context.group.rank())),
-       .got = std::isnan(loss.loss) ? "nan" : fmt::format("{}", loss.loss),  // without the sign
-                                                                             // that a NaN may have
+       .got = std::isnan(loss.loss) ? "nan" : fmt::format("{}", loss.loss),  // without a sign
        .expected = "a finite one",
        .hint = fmt::format("the batch is in {}; a lower optim.lr, a warm-up or "
                            "trainer.gradient_clip_val may help; "

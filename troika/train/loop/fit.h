@@ -179,8 +179,7 @@ class Fit {
   const data::Dataset& training_;
   const data::Dataset& validation_;
   const data::RankOf ranks_;  // the ranks that share the samples
-  const int64_t parameters_;  // elements of the whole model's parameters, and how many of them are
-                              // trainable
+  const int64_t parameters_;  // elements in the whole model, and the trainable ones among them
   const int64_t trainable_;
   const int64_t batch_;  // samples of a micro-batch over all ranks
   const data::Sampler sampler_;

@@ -25,8 +25,7 @@ struct ExchangeShape {
 // Bytes held by one rank.
 struct HeldBytes {
   int64_t parameters = 0;  // and the module's buffers
-  int64_t gradients = 0;   // averaged ones; also whole accumulated gradients of earlier
-                           // micro-batches
+  int64_t gradients = 0;   // averaged ones; also whole ones of earlier micro-batches
   int64_t buckets = 0;     // gradients to be averaged, and gathered parameters
 
   int64_t sum() const { return parameters + gradients + buckets; }

@@ -14,8 +14,7 @@ class Task;
 
 struct MemoryOutlook {
   int64_t tensor_bytes = 0;  // the peak of a rank's tensors in training steps; 0: not predicted
-  std::string why_not = {};  // why it is not predicted; empty if it is, or if this rank does not
-                             // know
+  std::string why_not = {};  // why it is not predicted; empty if it is, or if unknown here
 };
 
 // Predicts the memory of a run before its tensors are allocated. With trainer.memory_check, throws

@@ -15,8 +15,7 @@ namespace troika::train {
 struct PassEvent {
   enum class Kind {
     forward_done,
-    gradient,  // the gradient of trained parameter `index`, in the order of
-               // nn::trained_parameters()
+    gradient,  // of trained parameter `index`, as nn::trained_parameters() counts them
     block,     // block `index` of the model is about to run, forward or backward
     end,
   };

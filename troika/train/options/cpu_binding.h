@@ -26,8 +26,7 @@ struct CoreShare {
   Processors processors;  // for this rank alone; empty if there is nothing to divide
   std::string problem;    // why processors cannot be divided; empty if they can
   bool divides = false;   // whether any rank gets a share
-  size_t processes = 1;   // the number of ranks that divide this rank's processors, including this
-                          // rank
+  size_t processes = 1;   // the number of ranks that share these processors, with this rank
 };
 
 // Computes the share of ranks[rank]. Ranks of a node with the same allowed processors divide them

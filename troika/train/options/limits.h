@@ -27,8 +27,7 @@ int64_t evaluated_batches(const TrainOptions& options, RunMode mode, int64_t sam
 struct Limits {
   int64_t passes;              // micro-batches of an epoch
   int64_t validation_batches;  // global batches of one validation
-  int64_t validation_every;    // micro-batches between validations; if equal to `passes`, only at
-                               // an epoch's end
+  int64_t validation_every;    // micro-batches; `passes` means at the end of each epoch only
   int64_t sanity_batches;      // global batches validated before training
 };
 

@@ -59,8 +59,7 @@ void zero(Plan& plan, const TrainOptions& options, const Cluster&) {
 // must have the same number.
 int ranks_of_host(const Cluster& cluster) {
   if (cluster.devices.empty()) return 1;
-  std::vector<std::pair<int, int>> hosts;  // each host with the number of ranks in each consecutive
-                                           // run
+  std::vector<std::pair<int, int>> hosts;  // host and number of ranks of each stretch of ranks
   for (const auto& devices : cluster.devices) {
     if (hosts.empty() || hosts.back().first != devices.host) hosts.emplace_back(devices.host, 0);
     hosts.back().second += devices.count;

@@ -55,8 +55,7 @@ class GroupedOptimizer : public optim::FlatOptimizer {
   optim::NamedTensors more_state(size_t index) const override { return states_[index]; }
 
   std::vector<Member> members_;
-  std::vector<optim::NamedTensors> states_;  // of each parameter; they share memory with the
-                                             // members' states
+  std::vector<optim::NamedTensors> states_;  // of each parameter; share the members' memory
 };
 
 }  // namespace
@@ -70,8 +69,7 @@ std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& reci
   if (recipe.make) return recipe.make(std::move(parameters));
   if (recipe.groups.empty()) return optim::make_optimizer(std::move(parameters), recipe.optimizer);
   const auto& groups = recipe.groups;
-  std::vector<std::vector<optim::Parameter>> members(groups.size() + 1);  // the last: parameters
-                                                                          // without a group
+  std::vector<std::vector<optim::Parameter>> members(groups.size() + 1);  // last: without group
   for (const auto& parameter : parameters) {
     const auto group = std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& one) {
       return one.contains(parameter.name);

@@ -29,8 +29,7 @@ class Outputs {
 
  private:
   const std::vector<std::string>* names_ = nullptr;  // null for a single output
-  at::Tensor one_;                                   // the single output, held without a list, as
-                                                     // in most steps
+  at::Tensor one_;                                   // the single output; avoids a list
   std::string_view name_of_one_ = "outputs";
   nn::Tensors several_;
 };

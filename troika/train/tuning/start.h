@@ -24,10 +24,8 @@ struct RunStart {
 // A choice between several ways; the first way is the default rule.
 struct StartChoice {
   std::string subject;             // in rank 0's log message, for example "memory format"
-  std::string option;              // the option that overrides the choice, for example
-                                   // "trainer.memory_format"
-  std::string what;                // the key in the tuning file; contains everything that the
-                                   // answer depends on
+  std::string option;              // overrides the choice, for example "trainer.memory_format"
+  std::string what;                // key in the tuning file, with all that the answer depends on
   std::vector<std::string> names;  // names of the ways
   std::function<std::vector<double>()> time;  // see fastest()
 };
