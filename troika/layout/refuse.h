@@ -1,4 +1,4 @@
-// Errors of this room.
+// The errors of troika::layout.
 #pragma once
 
 #include <string>

@@ -32,8 +32,9 @@ at::MemoryFormat parse_memory_format(const std::string& name, const Precision& p
 void lay_out(torch::nn::Module& module, at::MemoryFormat format);
 
 // Returns the seconds of a forward and a backward pass of a new model of images for each of
-// `formats`: the minimum of several runs, interleaved, with this thread's number of threads. Runs
-// as many as fit into two seconds, at least two per format. Restores the random generator.
+// `formats`: the minimum of several runs, interleaved, with this thread's number of threads. Starts
+// new runs for two seconds, but two per format at least and six at most. Restores the random
+// generator.
 std::vector<double> time_memory_formats(const ModelOptions& options, int64_t batch,
                                         const Precision& precision,
                                         const std::vector<at::MemoryFormat>& formats);
