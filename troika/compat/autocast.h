@@ -1,4 +1,4 @@
-// Autocast: LibTorch's own choice of a number type for each operator, in one thread.
+// Autocast of one thread: LibTorch chooses the dtype for each operator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,20 +9,20 @@ namespace troika::compat {
 
 struct AutocastState {
   bool enabled = false;
-  at::ScalarType type = at::ScalarType::BFloat16;  // of matrix products; no matter if not enabled
+  at::ScalarType type = at::ScalarType::BFloat16;  // of matrix products; meaningless if not enabled
 
   bool operator==(const AutocastState&) const = default;
 };
 
-// This thread's state for tensors of a device, CPU or CUDA.
+// Returns this thread's state for tensors on CPU or CUDA.
 AutocastState autocast_state(c10::DeviceType device);
 
-// The type in which autocast has a product of this tensor computed; its own where autocast is off,
-// or leaves it alone, as it does float64.
+// Returns the dtype in which autocast computes a matrix product of this tensor: the tensor's own if
+// autocast is off or does not cast it, as for float64.
 at::ScalarType compute_type(const at::Tensor& tensor);
 
-// Sets the state of this thread while it lives, then puts back the one before, whatever ends its
-// scope. Guards nest; the casts of weights that autocast keeps are dropped when the outermost ends.
+// Sets this thread's state, and restores the previous state at the end of its scope. Guards nest;
+// autocast's cached casts of weights are dropped when the outermost guard ends.
 class [[nodiscard]] AutocastGuard {
  public:
   AutocastGuard(c10::DeviceType device, const AutocastState& state);

@@ -1,5 +1,5 @@
-// c10d as this project uses it: a store and Gloo's process group, whose names and bases moved
-// between LibTorch 1.13 and 2.x. Include only where Gloo is built in.
+// The parts of c10d that this project uses: a store and Gloo's process group, whose names and base
+// classes changed between LibTorch 1.13 and 2.x. Include only if Gloo is built in.
 #pragma once
 
 #include <torch/version.h>

@@ -1,8 +1,8 @@
-// c10d's NCCL as this project uses it. Include only where NCCL is built in: this header needs those
-// of CUDA and NCCL, and not those of Gloo, which a LibTorch with CUDA comes without.
+// The parts of c10d's NCCL that this project uses. Include only if NCCL is built in: this header
+// needs the headers of CUDA and NCCL. It does not need Gloo's, which a LibTorch with CUDA lacks.
 //
-// CMake finds out whether NCCL is there by compiling this file, so that a LibTorch that lacks what
-// is named here counts as one without.
+// CMake detects NCCL by compiling this file, so a LibTorch that lacks a name used here counts as
+// one without NCCL.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -17,9 +17,9 @@ namespace troika::compat {
 using NcclProcessGroup = c10d::ProcessGroupNCCL;
 using NcclWork = c10::intrusive_ptr<c10d::Work>;
 
-// Time and failures are the caller's to handle. Without this, threads of c10d end the process when
-// a call fails or takes long. c10d is told by environment variables alone, and reads them whenever
-// it makes a process group; what the user has set stays.
+// The caller handles timeouts and failures. Without these settings, threads of c10d end the process
+// when a call fails or takes long. c10d is configured only by environment variables, which it reads
+// whenever it makes a process group. Values that the user has set are kept.
 inline void keep_process_on_nccl_failure() {
   for (const auto* names :
        {&c10d::TORCH_NCCL_ASYNC_ERROR_HANDLING, &c10d::TORCH_NCCL_RETHROW_CUDA_ERRORS,
@@ -28,7 +28,8 @@ inline void keep_process_on_nccl_failure() {
   }
 }
 
-// Its own time-out is too long to ever pass. Does not wait for the other ranks.
+// Makes a process group whose own timeout is too long to ever expire. Does not wait for the other
+// ranks.
 inline c10::intrusive_ptr<NcclProcessGroup> make_nccl_group(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
   auto options = NcclProcessGroup::Options::create();
@@ -36,12 +37,12 @@ inline c10::intrusive_ptr<NcclProcessGroup> make_nccl_group(
   return c10::make_intrusive<NcclProcessGroup>(store, rank, size, std::move(options));
 }
 
-// Ends what is under way on the device, and makes the group useless. May block.
+// Ends the work in flight on the device, and makes the group unusable. May block.
 inline void abort(NcclProcessGroup& group) {
   group.abort();
 }
 
-// Ends the group in peace, once its work is done; called by all ranks. May block.
+// Shuts the group down after its work is done. Collective. May block.
 inline void close(NcclProcessGroup& group) {
   group.shutdown();
 }

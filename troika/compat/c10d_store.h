@@ -1,4 +1,4 @@
-// c10d's store, through which its process groups find each other.
+// c10d's store, through which its process groups rendezvous.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -8,7 +8,7 @@
 
 namespace troika::compat {
 
-// A store served by the process that passes `is_server`, on `port` (0: any free one).
+// Makes a store that the process with `is_server` serves, on `port` (0: any free port).
 inline c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, int port,
                                                      bool is_server,
                                                      std::chrono::milliseconds timeout) {
@@ -17,7 +17,7 @@ inline c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, in
   options.isServer = is_server;
   options.waitWorkers = false;
   options.timeout = timeout;
-  // The default of LibTorch 2.4 and later, though many are built without it.
+  // libuv is the default of LibTorch 2.4 and later, but many builds lack it.
   const auto without_libuv = [](auto& of) {
     if constexpr (requires { of.useLibUV; }) of.useLibUV = false;
   };

@@ -1,5 +1,5 @@
-// Modules that are made without memory, and get their values tensor by tensor when somebody has a
-// place for each (deferred initialisation: torchdistX's deferred_init).
+// Modules that are made without memory, and get their values tensor by tensor later (deferred
+// initialisation, like torchdistX's deferred_init).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ namespace troika::compat {
 //   });
 //
 // materialize() gives the bits that the recorded functions would have given: it runs the same
-// operators, with the same draws of the same generators, in the same order. Not for use by several
-// threads.
+// operators, with the same random draws from the same generators, in the same order. Not
+// thread-safe.
 class DeferredInit {
  public:
   DeferredInit();
@@ -26,30 +26,30 @@ class DeferredInit {
   DeferredInit(const DeferredInit&) = delete;
   DeferredInit& operator=(const DeferredInit&) = delete;
 
-  // Calls the function. Operators that write values are recorded in place of being carried out, and
-  // tensors that it makes on the CPU have no memory, but those of less than 128 KiB. May be called
-  // again, for what is done with these tensors next, as a cast.
+  // Calls `body`. Operators that write values are recorded instead of run. Tensors that `body`
+  // makes on the CPU have no memory, except those of less than 128 KiB. May be called again for
+  // further operations on these tensors, e.g. a cast.
   void record(const std::function<void()>& body);
-  // False once a recorded function has read values, which were not there: what it made is of no
-  // use.
+  // Returns false after a recorded function has read values, which did not exist: its tensors are
+  // then unusable.
   bool is_complete() const;
 
-  // The memory of a tensor; views of it have the same.
+  // Identifies the memory of a tensor; views of one tensor have the same key.
   using Key = const void*;
   static Key key(const at::Tensor& tensor);
-  // Whether materialize() will have values for it.
+  // Whether materialize() will give values for this tensor.
   bool has(const at::Tensor& tensor) const;
 
-  // The state of the CPU's generator from which the values are drawn: that at the first record(),
-  // unless another was set.
+  // The state of the CPU's generator from which the values are drawn: the state at the first
+  // record(), unless set_generator() was called.
   const at::Tensor& generator() const;
   void set_generator(at::Tensor state);
 
-  // Makes the values, one tensor after another. `take` is called once for each tensor that has(),
-  // when its values are final; `values` are its elements as they lie in memory, of one dimension.
-  // Returns whether that memory can be given up: else the tensor keeps it. At any time there is
-  // memory for the tensor that is being made, and for what that is made of. The generator of the
-  // thread ends in the state it had before. Can be called once.
+  // Makes the values, one tensor after another. Calls `take` once for each tensor that has(), when
+  // its values are final; `values` is a one-dimensional view of its elements in memory order.
+  // `take` returns true if that memory may be released; otherwise the tensor keeps it. At any time
+  // only the tensor being made, and the tensors it is computed from, have memory. The thread's
+  // generator is left in the state it had before. Call once.
   using Take = std::function<bool(Key tensor, const at::Tensor& values)>;
   void materialize(const Take& take);
 

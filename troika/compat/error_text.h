@@ -1,4 +1,4 @@
-// Errors of LibTorch, and their messages without the stack frames that it appends.
+// Errors of LibTorch, and their messages without the appended stack frames.
 #pragma once
 
 #include <exception>
@@ -6,11 +6,11 @@
 
 namespace troika::compat {
 
-// what(), but of an error of LibTorch only its message. The stack of C++ frames that LibTorch adds
-// stays where the environment has TORCH_SHOW_CPP_STACKTRACES=1, as in PyTorch.
+// Returns what(). For an error of LibTorch, removes the stack of C++ frames, unless the environment
+// has TORCH_SHOW_CPP_STACKTRACES=1, as in PyTorch.
 std::string error_text(const std::exception& problem);
 
-// Whether LibTorch threw it: a c10::Error, or what view() and reshape() throw in its place.
+// Whether LibTorch threw the error: a c10::Error, or what view() and reshape() throw instead.
 bool is_torch_error(const std::exception& problem);
 
 }  // namespace troika::compat

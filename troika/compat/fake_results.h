@@ -1,4 +1,4 @@
-// The results' shapes of operators that LibTorch has no rule for on the device `meta`.
+// Shapes of results for operators that LibTorch has no rule for on device `meta`.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -8,7 +8,7 @@
 namespace troika::compat {
 
 bool has_rule(const std::string& operator_name);
-// One entry for each result; `arguments` are those of the operator's schema.
+// Returns one entry per result; `arguments` are those of the operator's schema.
 torch::jit::Stack results_by_rule(const std::string& operator_name,
                                   const torch::jit::Stack& arguments);
 

@@ -1,34 +1,35 @@
-// Tensors without memory (PyTorch's FakeTensorMode, with the CPU's own kernels where no rule says
-// what they give): a model of any size runs forward and backward as far as its memory goes.
+// Tensors without memory (like PyTorch's FakeTensorMode, but operators without a shape rule run the
+// CPU's own kernels). A model of any size can run forward and backward to measure its memory.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
 namespace troika::compat {
 
-// Told of every operator under a FakeTensorGuard, in the order of their calls.
+// Notified of every operator under a FakeTensorGuard, in call order.
 class FakeObserver {
  public:
   virtual ~FakeObserver() = default;
-  // It was not carried out: its arguments are as they were.
+  // The operator was skipped: its arguments are unchanged.
   virtual void left_out(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) = 0;
-  // It runs on what is there, or its results are tensors without memory.
+  // The operator runs on the existing values, or its results are tensors without memory.
   virtual void ran(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) = 0;
 };
 
-// While it lives, tensors that this thread makes on the CPU have addresses of their own, and memory
-// only where something writes to it: reading gives zeros. Operators are not carried out where the
-// shapes of their results follow from LibTorch's rules for the device `meta` or from a rule of
-// ours; their results are tensors without memory, and operators in place leave theirs as it is. Any
-// other operator runs on what is there. Allocations are those of a real run, and count in
-// base/memory.h; scratch that kernels take beside their results counts for operators that run.
+// While this guard exists, tensors that this thread makes on the CPU have their own addresses, but
+// use memory only where something writes to them; reading gives zeros. An operator is not run if
+// LibTorch's rules for device `meta`, or a rule of this project, give the shapes of its results.
+// Its results are then tensors without memory, and in-place operators leave their tensor unchanged.
+// Any other operator runs on the existing values. Allocations are those of a real run, and are
+// counted in base/memory.h. Scratch memory of kernels is counted only for operators that run.
 //
-// Tensors may outlive the guard; writing to one then takes memory for all of it. Guards nest, and
-// belong to one thread.
+// Tensors may outlive the guard; writing to one then uses memory for all of it. Guards nest. A
+// guard applies to one thread.
 class [[nodiscard]] FakeTensorGuard {
  public:
   FakeTensorGuard() : FakeTensorGuard(nullptr) {}
-  // With an observer, which must outlive it, tensors do not count. It must be the outermost guard.
+  // With an observer, which must outlive the guard, tensors are not counted. The guard must be the
+  // outermost.
   explicit FakeTensorGuard(FakeObserver* observer);
   ~FakeTensorGuard();
   FakeTensorGuard(const FakeTensorGuard&) = delete;

@@ -1,5 +1,5 @@
-// How many floating-point operations the matrix products, convolutions and fused attention of a
-// training step are: what PyTorch's FlopCounterMode counts, by observing the dispatcher.
+// Counts the floating-point operations of a training step's matrix products, convolutions and fused
+// attention, like PyTorch's FlopCounterMode, by observing the dispatcher.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -10,13 +10,13 @@
 
 namespace troika::compat {
 
-// While it lives, products of this thread count, and those of its backward passes on whatever
-// thread autograd runs them: 2 m n k for [m, k] x [k, n] in mm, addmm, bmm and baddbmm; for a
-// convolution 2 for each weight and each place it is put at; as much for each gradient that is
-// asked of it. Fused attention (scaled_dot_product_attention's kernels) counts as its products
-// would: 2 forward, 4 backward, and the one that the backward kernel makes again as recomputed. One
-// at a time in a thread. Counters and pauses of a thread end in the reverse order of their
-// beginning.
+// While this object exists, products of this thread are counted, and those of its backward passes
+// on any autograd thread. mm, addmm, bmm and baddbmm count 2 m n k for [m, k] x [k, n]. A
+// convolution counts 2 for each weight at each position, and as much for each gradient requested
+// from it. Fused attention (scaled_dot_product_attention's kernels) counts like its products: 2
+// forward and 4 backward; the product that the backward kernel recomputes counts as recomputed. One
+// counter at a time per thread. Counters and pauses of a thread must end in the reverse order of
+// their start.
 class [[nodiscard]] FlopCounter {
  public:
   FlopCounter();
@@ -24,7 +24,8 @@ class [[nodiscard]] FlopCounter {
   FlopCounter(const FlopCounter&) = delete;
   FlopCounter& operator=(const FlopCounter&) = delete;
 
-  // While it lives, nothing of this thread counts: for trials that are no part of the step.
+  // While this object exists, nothing of this thread is counted: for trials that are not part of
+  // the step.
   class [[nodiscard]] Pause {
    public:
     Pause();
@@ -35,18 +36,18 @@ class [[nodiscard]] FlopCounter {
     const c10::DebugInfoGuard guard_;
   };
 
-  // One product, or one operator that makes several. `bytes` are those of its operands and results,
-  // each once, which is the least that memory must move.
+  // One product, or one operator that makes several. `bytes` counts its operands and results once
+  // each: the minimum memory traffic.
   struct Work {
     int64_t flops = 0;
     int64_t bytes = 0;
-    bool is_backward = false;  // by a backward pass
+    bool is_backward = false;  // made by a backward pass
   };
-  // All of them, also those made again.
+  // All of them, including recomputed ones.
   std::vector<Work> works() const;
 
   int64_t flops() const;
-  // The part that backward passes made again of forward passes, which flops() leaves out.
+  // The forward-pass operations that backward passes recomputed; flops() excludes them.
   int64_t recomputed() const;
 
  private:
@@ -55,8 +56,7 @@ class [[nodiscard]] FlopCounter {
   struct Observer;
 
   const std::shared_ptr<Counts> counts_;
-  // Autograd hands what a thread's guards set to the threads of its backward pass, as it does with
-  // callbacks.
+  // Autograd passes this thread-local state, and callbacks, to the threads of its backward pass.
   const c10::DebugInfoGuard guard_;
   uint64_t handle_;
 };

@@ -1,4 +1,4 @@
-// Facts about a GPU that LibTorch's common headers do not tell.
+// Facts about a GPU that LibTorch's common headers do not provide.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,8 +7,8 @@
 
 namespace troika::compat {
 
-// The name that its driver gives a CUDA device, as "NVIDIA H100 80GB HBM3"; empty for other devices
-// and where LibTorch has no CUDA.
+// Returns the driver's name of a CUDA device, e.g. "NVIDIA H100 80GB HBM3"; empty for other devices
+// and if LibTorch has no CUDA.
 std::string gpu_name(c10::Device device);
 
 }  // namespace troika::compat

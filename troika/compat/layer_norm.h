@@ -5,7 +5,7 @@
 
 namespace troika::compat {
 
-// Whether LibTorch's layer norm takes about as long in 16 bits as in float32 on CPUs.
+// Whether LibTorch's layer norm on CPUs is about as fast in 16 bits as in float32.
 constexpr bool has_fast_layer_norm_in_16_bits() {
   return TROIKA_TORCH_VERSION >= 200;
 }

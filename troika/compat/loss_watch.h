@@ -1,5 +1,5 @@
-// Losses that broadcast one argument against the other, as a target without the output's last
-// dimension: PyTorch warns of them in Python, LibTorch computes them.
+// Detects losses that broadcast one argument to the shape of the other, e.g. a target without the
+// output's last dimension. PyTorch warns of this in Python; LibTorch does not.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -11,9 +11,9 @@
 
 namespace troika::compat {
 
-// While it lives, `take` is called at each of mse_loss, l1_loss, smooth_l1_loss, huber_loss and
-// binary_cross_entropy_with_logits on this thread whose arguments have different shapes. It slows
-// all operators of the thread: for a single step.
+// While this object exists, calls `take` for each mse_loss, l1_loss, smooth_l1_loss, huber_loss and
+// binary_cross_entropy_with_logits on this thread whose arguments have different shapes. Slows all
+// operators of the thread, so use it for a single step.
 class [[nodiscard]] LossWatch {
  public:
   using Take =

@@ -1,5 +1,5 @@
-// The parameters, buffers and submodules of LibTorch's modules, where they hold them: Module's own
-// lists copy every name.
+// Visits the parameters, buffers and submodules of LibTorch's modules in place; Module's own lists
+// copy every name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,14 @@ class Module;
 namespace troika::compat {
 
 struct ModuleMember {
-  const torch::nn::Module& module;  // that it is registered in, under some name
-  const at::Tensor& tensor;         // shared with it; undefined for a layer without bias
+  const torch::nn::Module& module;  // the module in which it is registered
+  const at::Tensor& tensor;  // shares memory with the module's; undefined e.g. for the bias of a
+                             // layer without one
   bool is_buffer;
 };
 
-// Calls `visit` with every parameter, then every buffer of the module, and does the same for its
-// children in turn: a tied one once for each name. Takes no memory.
+// Calls `visit` with every parameter, then every buffer of the module, then does the same for its
+// children in turn. A tied member is visited once for each name. Allocates no memory.
 void for_each_member(const torch::nn::Module& module,
                      const std::function<void(const ModuleMember&)>& visit);
 

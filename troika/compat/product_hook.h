@@ -1,5 +1,5 @@
-// The work of matrix products and convolutions, through a hand of ours: below autograd, which
-// records them as ever, and below autocast, which has chosen their types.
+// Intercepts matrix products and convolutions: below autograd, which records them as usual, and
+// below autocast, which has already chosen their dtypes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,13 @@ namespace troika::compat {
 class ProductHook {
  public:
   virtual ~ProductHook() = default;
-  // Called for each mm, addmm and convolution; gives its result, which `work` makes. Another
-  // tensor in its place must have no place in a graph: an alias() of it.
+  // Called for each mm, addmm and convolution; returns its result, which `work` computes. A
+  // different tensor returned instead must not be part of a graph; use its alias().
   virtual at::Tensor call(const std::function<at::Tensor()>& work) = 0;
 };
 
-// While it lives, products of this thread go through `hook`, which must outlive it, also those of
-// backward passes. Guards nest: the innermost is asked.
+// While this guard exists, products of this thread go through `hook`, which must outlive it,
+// including those of backward passes. Guards nest: only the innermost hook is called.
 class [[nodiscard]] ProductGuard {
  public:
   explicit ProductGuard(ProductHook& hook);
@@ -26,8 +26,8 @@ class [[nodiscard]] ProductGuard {
   ProductGuard& operator=(const ProductGuard&) = delete;
 };
 
-// The same memory under a tensor of its own, outside of any graph. `_version()` of the two is one
-// and counts what was done in place to either.
+// Returns a new tensor over the same memory, outside of any graph. The two share `_version()`,
+// which counts in-place changes to either.
 at::Tensor alias(const at::Tensor& tensor);
 
 }  // namespace troika::compat

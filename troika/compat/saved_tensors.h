@@ -1,5 +1,5 @@
-// Hooks on the tensors that operators keep for their backward passes. LibTorch gives such hooks to
-// Python alone, but asks its autograd engine for them.
+// Hooks on the tensors that operators save for their backward passes. LibTorch offers these hooks
+// only to Python, but its autograd engine calls them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +12,15 @@ namespace troika::compat {
 class SavedTensorHooks {
  public:
   virtual ~SavedTensorHooks() = default;
-  // Called as an operator saves `tensor`; gives what brings its values back, which is called each
-  // time they are needed, on the thread that needs them, and destroyed with the graph.
+  // Called when an operator saves `tensor`. Returns a function that restores its values; the
+  // function is called each time they are needed, on the thread that needs them, and is destroyed
+  // with the graph.
   virtual std::function<at::Tensor()> pack(const at::Tensor& tensor) = 0;
 };
 
-// While it lives, what this thread saves goes through `hooks`, which must outlive it. Guards nest:
-// the innermost is asked. The first of a process should come when no backward pass is under way.
+// While this guard exists, tensors that this thread saves go through `hooks`, which must outlive
+// it. Guards nest: only the innermost hooks are called. Make the first guard of a process when no
+// backward pass is running.
 class [[nodiscard]] SavedTensorGuard {
  public:
   explicit SavedTensorGuard(SavedTensorHooks& hooks);
@@ -27,12 +29,12 @@ class [[nodiscard]] SavedTensorGuard {
   SavedTensorGuard& operator=(const SavedTensorGuard&) = delete;
 };
 
-// A tensor saved as an operator saves it: through the hooks in force.
+// Saves a tensor as an operator does: through the active hooks.
 class SavedTensor {
  public:
   explicit SavedTensor(const at::Tensor& tensor);
   ~SavedTensor();
-  // With its place in the graph.
+  // Returns the tensor with its place in the graph.
   at::Tensor unpack() const;
 
  private:
@@ -40,11 +42,11 @@ class SavedTensor {
   std::unique_ptr<Saved> saved_;
 };
 
-// Whether pack() may throw for this tensor. Not where a torch::autograd::Function saves its own
-// output: the two keep each other alive until all is saved.
+// Whether pack() may throw for this tensor. It may not if a torch::autograd::Function saves its own
+// output: the function and its output keep each other alive until everything is saved.
 bool may_throw_at(const at::Tensor& tensor);
 
-// Whether this LibTorch honours such hooks: tried out once.
+// Whether this LibTorch supports the hooks; tested once.
 bool saved_tensor_hooks_work();
 
 }  // namespace troika::compat

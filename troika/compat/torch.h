@@ -1,7 +1,8 @@
-// The one place that knows how LibTorch versions differ (1.13 to 2.x). Nothing else in the project
-// tests a LibTorch version or names a c10d or autograd internal that moved between them.
+// The only place that knows the differences between LibTorch versions (1.13 to 2.x). Nothing else
+// in the project tests a LibTorch version or names a c10d or autograd internal that changed between
+// them.
 //
-// Gate on MAJOR and MINOR alone: Debian's 1.13.1 reports itself as 1.13.0.
+// Test only MAJOR and MINOR: Debian's 1.13.1 reports itself as 1.13.0.
 #pragma once
 
 #include <torch/torch.h>
@@ -15,19 +16,19 @@
 
 namespace troika::compat {
 
-// LibTorch this was compiled against, e.g. "1.13.0".
+// The LibTorch version this was compiled against, e.g. "1.13.0".
 inline std::string torch_version() {
   return std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + "." +
          std::to_string(TORCH_VERSION_PATCH);
 }
 
-// Whether this LibTorch has a fused kernel for attention.
+// Whether this LibTorch has a fused attention kernel.
 constexpr bool has_fused_attention() {
   return TROIKA_TORCH_VERSION >= 200;
 }
 
-// softmax(q k^T / sqrt(size)) v, where a position sees itself and those before it. Tensors are
-// [batch, heads, length, size]; `dropout` applies to the softmax. Needs has_fused_attention().
+// Returns softmax(q k^T / sqrt(size)) v with a causal mask. Tensors are [batch, heads, length,
+// size]; `dropout` applies to the softmax. Requires has_fused_attention().
 inline at::Tensor fused_causal_attention(const at::Tensor& q, const at::Tensor& k,
                                          const at::Tensor& v, double dropout) {
 #if TROIKA_TORCH_VERSION >= 200

@@ -1,4 +1,4 @@
-// Warnings of LibTorch, which it would print to standard error each time that it gives them.
+// Redirects warnings of LibTorch, which otherwise go to standard error.
 #pragma once
 
 #include <functional>
@@ -7,9 +7,9 @@
 
 namespace troika::compat {
 
-// While it lives, warnings that LibTorch gives on this thread go to `take` instead, and those of
-// backward passes that this thread calls. `place` is the line of LibTorch's source that warns, the
-// same each time. Guards nest: the innermost takes.
+// While this guard exists, warnings that LibTorch issues on this thread, and in backward passes
+// that this thread starts, go to `take` instead. `place` is the line of LibTorch's source that
+// warns, the same each time. Guards nest: only the innermost `take` is called.
 class [[nodiscard]] WarningGuard {
  public:
   using Take = std::function<void(const std::string& message, const std::string& place)>;

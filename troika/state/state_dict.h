@@ -1,5 +1,5 @@
-// Named tensors, and which part of a whole each is: what modules, optimizers, exchanges of
-// gradients and checkpoints give each other.
+// Named tensors, and which shard of a larger tensor each is: the format in which modules,
+// optimizers, gradient exchanges and checkpoints exchange state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +14,11 @@
 
 namespace troika::state {
 
-// A tensor under its name. With a box, of that name, it is a part of one tensor that all ranks have
-// between them, and may be padded: it holds more than the box, behind the elements of a flat range,
-// or else beyond the box's size in any dimension. Without a box it is whole, and ranks may have
-// other values under the same name. Binds to [name, tensor].
+// A named tensor. With a box, it is a shard of one tensor that is distributed over all ranks; the
+// box has the same name. A shard may be padded: it has extra elements behind the elements of a flat
+// range, or beyond the box's size in any dimension. Without a box, the tensor is complete, and
+// other ranks may have different values under the same name. Supports structured bindings to [name,
+// tensor].
 struct Entry : std::pair<std::string, at::Tensor> {
   using Pair = std::pair<std::string, at::Tensor>;
   using Pair::Pair;
@@ -27,14 +28,16 @@ struct Entry : std::pair<std::string, at::Tensor> {
   std::optional<layout::Box> box;
 };
 
-// In any order. Tensors share memory with what they are the state of, unless it says otherwise.
+// Entries in any order. Tensors share memory with the object whose state they are, unless that
+// object says otherwise.
 using StateDict = std::vector<Entry>;
 
-// Appends the entries of `more` under names with `prefix` before them.
+// Appends the entries of `more`, with `prefix` before their names.
 void append(StateDict& to, const std::string& prefix, const StateDict& more);
 
-// The elements of the entry's box, without padding: in the shape of the box or, with a flat range,
-// [count]. The whole tensor without a box. Shares memory with the entry where it can.
+// Returns the elements of the entry's box, without padding: in the shape of the box or, with a flat
+// range, [count]. Without a box, returns the whole tensor. Shares memory with the entry if
+// possible.
 at::Tensor stored_part(const Entry& entry);
 
 }  // namespace troika::state

@@ -1,5 +1,5 @@
-// Included by one source per instruction set, which defines TROIKA_TO_LEVELS and
-// TROIKA_FROM_LEVELS, the functions' names.
+// Included by one source file per instruction set, which defines the function names
+// TROIKA_TO_LEVELS and TROIKA_FROM_LEVELS.
 #include "troika/comm/kernels/levels.h"
 
 namespace troika::comm::kernels {
@@ -32,7 +32,7 @@ auto magnitude_bits(T value) {
 
 template <typename T>
 void block_to_levels(T* values, size_t count, char* row, size_t block) {
-  // As whole numbers, magnitudes have the same order, with infinity and then NaN above all.
+  // Compared as integers, magnitudes keep their order; infinity and then NaN are the largest.
   typename Parts<T>::Bits most = 0;
   for (size_t i = 0; i < count; ++i) {
     const auto bits = magnitude_bits(values[i]);
@@ -46,7 +46,7 @@ void block_to_levels(T* values, size_t count, char* row, size_t block) {
     level = level > kMost ? kMost : level;
     level = level < -kMost ? -kMost : level;
     level = level == level ? level : 0;  // 0 / 0 in a block of zeros
-    // To the nearest whole number, ties to even: sums of this size have no fractions.
+    // Rounds to the nearest integer, ties to even: a sum of this magnitude has no fraction bits.
     level = (level + Parts<T>::kRounder) - Parts<T>::kRounder;
     levels[i] = static_cast<signed char>(static_cast<int>(level));
     values[i] -= level * scale;

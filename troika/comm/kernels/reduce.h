@@ -1,5 +1,5 @@
-// The inner loops of reduce(), compiled once per instruction set. These files include nothing that
-// could leave an inline function compiled for one processor to be linked into code for all.
+// The inner loops of reduce(), compiled once per instruction set. These files include no headers:
+// an inline function compiled for one processor could be linked into code for all.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ using Reduce = void(void* const* into, size_t into_count, const void* const* ter
                     size_t term_count, size_t count, Type type, Op op, int divisor);
 
 Reduce reduce_baseline;
-// Where TROIKA_X86_KERNELS is defined.
+// Only if TROIKA_X86_KERNELS is defined.
 Reduce reduce_avx2;
 Reduce reduce_avx512;
 

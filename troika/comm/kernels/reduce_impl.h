@@ -1,11 +1,11 @@
-// Included by one source per instruction set, which defines TROIKA_REDUCE, the function's name.
+// Included by one source file per instruction set, which defines the function name TROIKA_REDUCE.
 #include "troika/comm/kernels/reduce.h"
 
 namespace troika::comm::kernels {
 
 namespace {
 
-// Elements reduced at a time where there are many terms: their sums stay in the first cache.
+// Elements reduced at a time if there are more than two terms: their sums stay in the L1 cache.
 constexpr size_t kBlock = 1024;
 
 struct Half {
@@ -33,7 +33,7 @@ void store(T& place, T value) {
 void store(Half& place, float value) {
   place.value = static_cast<_Float16>(value);
 }
-// To the nearest, ties to even.
+// Rounds to the nearest, ties to even.
 void store(BFloat16& place, float value) {
   const auto bits = __builtin_bit_cast(unsigned, value);
   const unsigned rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -44,7 +44,7 @@ void store(BFloat16& place, float value) {
 template <typename T>
 using Value = decltype(load(T()));
 
-// Holds the exact sum of as many integers as there can be terms.
+// Holds the exact sum of the integers of any number of terms.
 __extension__ typedef __int128 Int128;
 template <typename T>
 struct Wide {
@@ -76,7 +76,7 @@ bool is_nan(double value) {
   return value != value;
 }
 
-// A NaN wins, as in LibTorch.
+// Returns NaN if either is NaN, as in LibTorch.
 struct Min {
   template <typename T>
   T operator()(T a, T b) const {
@@ -109,7 +109,7 @@ struct Job {
   const T* term(size_t k) const { return static_cast<const T*>(terms[k]); }
   T* result(size_t j) const { return static_cast<T*>(into[j]); }
 
-  // Two terms are the common case, and one pass over memory then is all there is to do.
+  // Two terms are the common case; one pass over memory suffices.
   template <bool divided, bool twice>
   void two_terms() const {
     const T* a = term(0);

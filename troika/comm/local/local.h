@@ -1,5 +1,5 @@
-// Back end `local`: ranks are threads of one process. The test bed of everything distributed: any
-// number of ranks costs nothing, and a debugger sees them all.
+// Back end `local`: ranks are threads of one process. Used to test distributed code: any number of
+// ranks is cheap, and a debugger sees all of them.
 #pragma once
 
 #include <functional>
@@ -10,18 +10,18 @@
 
 namespace troika::comm::local {
 
-// The group implementations of `size` ranks that share this process, in rank order. `nodes`, if
-// given, is what they take for the nodes they are on.
+// Makes the group implementations of `size` ranks in this process, in rank order. `nodes`, if
+// given, is the simulated node of each rank.
 std::vector<std::shared_ptr<GroupImpl>> make(int size, const std::vector<int>& nodes = {});
 
-// A group of one rank.
+// Returns a group of one rank.
 Group alone(const GroupOptions& options = {});
 
-// Runs `body` once per rank, each on a thread of its own with its own group, and waits for all.
-// If ranks throw, rethrows the error of one that failed by itself rather than of one that only
-// noticed a peer's failure.
+// Runs `body` once per rank, each on its own thread with its own group, and waits for all. If ranks
+// throw, rethrows the error of a rank that failed by itself rather than of one that only noticed a
+// peer's failure.
 void run(int size, const std::function<void(Group)>& body, const GroupOptions& options = {});
-// The same for ranks that were made before, of any back end.
+// The same for existing ranks of any back end.
 void run_ranks(std::vector<std::shared_ptr<GroupImpl>> impls,
                const std::function<void(Group)>& body, const GroupOptions& options = {});
 

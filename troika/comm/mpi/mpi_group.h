@@ -9,18 +9,19 @@
 
 namespace troika::comm::mpi {
 
-// Set when a rank gives up: MPI_Finalize would then wait for ranks that no longer come. A process
-// that ends without it makes mpirun end the job, which is what is wanted.
+// Set when this rank fails: MPI_Finalize would then wait for ranks that do not come. A process that
+// ends without MPI_Finalize makes mpirun end the job, which is intended.
 extern std::atomic<bool> gave_up;
 
-// Throws Error(peer) for what MPI reports as a failure.
+// Throws Error(peer) if `code` is an MPI error.
 void check(int code, int peer);
 
-// Polls until a request that was started outside of a group is done. Throws Error(timeout) past the
-// deadline, and the cause of a lifeline that is cut.
+// Polls until a request that was started outside of a group is done. Throws Error(timeout) after
+// the deadline, and the cause of a lifeline that is cut.
 void finish(MPI_Request request, Deadline deadline, const Lifeline* lifeline);
 
-// The ranks of `comm`, on a duplicate of it. Called by all of them; blocks until they are there.
+// Makes the group of the ranks of `comm`, on a duplicate of it. Collective; blocks until all ranks
+// have called.
 std::shared_ptr<GroupImpl> make_group(Station station, std::shared_ptr<Lifeline> lifeline,
                                       MPI_Comm comm, Deadline deadline);
 

@@ -1,4 +1,4 @@
-// Progress of messages beside computation.
+// Progress of messages during computation.
 #pragma once
 
 #include <atomic>
@@ -11,23 +11,24 @@
 
 namespace troika::comm::mpi {
 
-// A thread that moves messages while the program's threads compute, for a transport that moves them
-// only while it is called. It looks every 50 us for a while after something has begun, then less
-// and less often, down to every millisecond; and sleeps where nothing is under way. While another
-// thread waits for a message, and so moves all of them, this one does nothing.
+// A thread that progresses messages while the program's threads compute, for a transport that
+// progresses only inside its calls. It polls every 50 us after a message has begun, then less and
+// less often, down to once per millisecond. It sleeps while no message is in flight. It does
+// nothing while another thread waits for a message, because that thread progresses all of them.
 class Progress {
  public:
-  // `is_busy` says whether anything is under way; `drive` moves it, and returns whether something
-  // has come. Neither may throw; both must stay callable until the destructor has returned.
+  // `is_busy` says whether any message is in flight; `drive` progresses messages, and returns
+  // whether one has arrived. Neither may throw; both must stay callable until the destructor has
+  // returned.
   Progress(std::function<bool()> is_busy, std::function<bool()> drive);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Something has begun. Cheap; from any thread.
+  // Reports that a message has begun. Cheap; may be called from any thread.
   void begun();
 
-  // Held by a thread that moves all messages itself.
+  // Held by a thread that progresses all messages itself.
   class Relief {
    public:
     explicit Relief(Progress* progress) : progress_(progress) {
@@ -49,7 +50,8 @@ class Progress {
   const std::function<bool()> is_busy_;
   const std::function<bool()> drive_;
   std::atomic<int> relieved_ = 0;
-  std::atomic<Clock::time_point> latest_ = Clock::time_point();  // when something began or came
+  std::atomic<Clock::time_point> latest_ = Clock::time_point();  // when a message last began or
+                                                                 // arrived
   std::atomic<bool> sleeps_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,4 +1,4 @@
-// Calls that may block for good: whoever waits for one can stop waiting.
+// Calls that may block forever; a thread that waits for one can stop waiting.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 
 namespace troika::comm::nccl {
 
-// Runs calls in order on a thread of its own. One that is still busy at the end is left behind,
-// with what its call holds.
+// Runs calls in order on a separate thread. If a call is still running at destruction, the thread
+// is detached together with everything the call holds.
 class Errands {
  public:
   Errands() : thread_([box = box_] { box->run(); }) {}
@@ -59,7 +59,7 @@ class Errands {
 
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<std::packaged_task<void()>> tasks;  // one that is empty is the last
+    std::deque<std::packaged_task<void()>> tasks;  // an empty task ends the thread
   };
 
   const std::shared_ptr<Box> box_ = std::make_shared<Box>();

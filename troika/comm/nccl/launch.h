@@ -1,4 +1,4 @@
-// Which collectives NCCL can carry out, and how it is asked to.
+// The collectives that NCCL can carry out, and how they are launched.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,15 +10,16 @@
 
 namespace troika::comm::nccl {
 
-// Decided by what ranks agree on, so that all decide alike. Data that is only moved may be of any
-// type.
+// Whether NCCL can carry the call out. Depends only on facts that ranks agree on, so that all ranks
+// decide alike. Operations that only move data accept any dtype.
 bool knows(const Call& call);
 
-// Queues work on the device, ordered after what the current stream has queued. Keeps the tensors.
+// Queues the call on the device, ordered after the work on the current stream. Keeps the tensors
+// alive.
 using Launch = std::function<compat::NcclWork(compat::NcclProcessGroup&)>;
 Launch launch_of(const Call& call);
 
-// tensor /= divisor, rounded as reduce() does it. Queued on the current stream.
+// tensor /= divisor, rounded as in reduce(). Queued on the current stream.
 void divide(const at::Tensor& tensor, int divisor);
 
 }  // namespace troika::comm::nccl

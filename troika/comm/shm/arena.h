@@ -1,4 +1,4 @@
-// The shared memory that one process owns, and its view of the others'.
+// The shared memory that one process owns, and its mappings of the other processes' memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,9 @@
 
 namespace troika::comm::shm {
 
-// A directory in shared memory tells where each rank's segments are; they are opened when first
-// used and stay mapped until the arena goes. All functions may be called from any thread.
+// Allocates shared memory of this rank and maps that of the other ranks. A directory in shared
+// memory lists each rank's segments; they are opened at first use and stay mapped until the arena
+// is destroyed. All functions may be called from any thread.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static constexpr size_t kMaxSegments = 4096;
@@ -28,25 +29,27 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Arena(Segment directory, int rank, int size, const std::shared_ptr<Lifeline>& lifeline);
   ~Arena();
 
-  // Memory of so many bytes, zeroed or used before, until it is given back. It is aligned to its
-  // size rounded up to a power of two, or to a page where that is less. Throws Error(failure) when
-  // there is no more.
+  // Allocates `bytes` bytes until give_back(); they are zeroed or hold old data. The memory is
+  // aligned to its size rounded up to a power of two, or to a page if that is less. Throws
+  // Error(failure) when the memory is exhausted.
   struct Piece {
     char* data = nullptr;
     Ref ref = 0;
     size_t bytes = 0;
   };
   Piece take(size_t bytes);
-  // Memory that is given back is used again. Its pages go back to the system while more than
-  // kKeptBytes, and more than is taken, are free. Once the world is lost nothing is used again,
-  // since a rank that was stopped may still write to it.
+  // Frees memory for reuse. Its pages are returned to the system while the free bytes exceed both
+  // kKeptBytes and the allocated bytes. After the world is lost nothing is reused, because a rank
+  // that was stopped may still write to it.
   void give_back(const Piece& piece);
-  // Owns its piece, and keeps the arena.
+  // Returns a tensor that owns its piece and keeps the arena alive.
   at::Tensor tensor(int64_t count, c10::ScalarType type);
 
-  // Where others find this memory; 0 if it is not wholly inside one of this rank's segments.
+  // Returns where other ranks find this memory; 0 if it is not wholly inside one of this rank's
+  // segments.
   Ref locate(const void* data, size_t bytes) const;
-  // Where a rank's memory is here. Throws Error(peer) when it cannot be opened.
+  // Returns the address of a rank's memory in this process. Throws Error(peer) when it cannot be
+  // opened.
   char* at(int rank, Ref ref);
 
  private:
@@ -61,7 +64,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   mutable std::mutex mutex_;
   std::vector<Segment> own_;
   BuddyAllocator free_;
-  std::vector<std::vector<std::unique_ptr<Segment>>> others_;  // by rank and number
+  std::vector<std::vector<std::unique_ptr<Segment>>> others_;  // by rank and segment number
 };
 
 }  // namespace troika::comm::shm

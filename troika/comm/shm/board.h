@@ -1,5 +1,5 @@
-// Where the ranks of a group on one machine tell each other how far they are: a segment of shared
-// memory with one cell per rank, and the waiting on it.
+// The shared-memory segment in which the ranks of a group on one machine publish their progress,
+// with one cell per rank, and the functions that wait for it.
 #pragma once
 
 #include <atomic>
@@ -19,16 +19,16 @@
 
 namespace troika::comm::shm {
 
-// Calls of at most so many bytes a rank travel inside their slot.
+// Calls of at most this many bytes per rank are sent inside their slot.
 inline constexpr size_t kSlotBytes = size_t{8} << 10;
 
-// One call of one rank. Two take turns: a rank comes to the call after next only when all have come
-// to the next, so nobody reads a slot that is being written.
+// One call of one rank. Calls alternate between two slots: a rank starts the call after the next
+// only when all ranks have started the next, so nobody reads a slot that is being written.
 struct Slot {
-  // In one cache line with the facts of the call, so that a rank that waits for this number has
-  // them with it.
+  // In one cache line with the fields that identify the call: a rank that waits for this number
+  // gets them with it.
   alignas(64) std::atomic<uint64_t> published;  // Board::publish()
-  Ref location = 0;                             // of its buffer, if that is in shared memory
+  Ref location = 0;                             // of the call's buffer, if that is in shared memory
   Print print;
   alignas(64) char data[kSlotBytes];
 };
@@ -36,11 +36,11 @@ static_assert(offsetof(Slot, print) + offsetof(Print, label) <= 64);
 
 class Board {
  public:
-  // A board for the `size` ranks of the group with that tag space, seen by `rank`. The memory
-  // starts zeroed.
+  // Makes the board, as seen by `rank`, for the `size` ranks of the group with that tag space. The
+  // segment must be zeroed.
   Board(Segment segment, int rank, int size, uint32_t tag_space,
         std::shared_ptr<Presence> presence);
-  // Says what is waited for, in an error.
+  // Describes what is waited for, for an error.
   using Awaited = std::function<std::string()>;
 
   static size_t bytes_for(int size);
@@ -49,32 +49,35 @@ class Board {
   int size() const { return size_; }
 
   Slot& slot(int rank, int64_t sequence) const;
-  // This rank's slot of call `sequence` is written. Others get two bits with the notice.
+  // Announces that this rank's slot of call `sequence` is written. `notice` is two bits for the
+  // other ranks.
   void publish(int64_t sequence, unsigned notice = 0);
   bool has_published(int rank, int64_t sequence) const;
-  // The bits of a rank that has published.
+  // Returns the notice of a rank that has published.
   unsigned notice(int rank, int64_t sequence) const;
 
-  // Returns when every rank has called it as often as this one.
+  // Returns when every rank has called barrier() as often as this rank.
   void barrier(Deadline deadline);
 
-  // This rank will not touch the others' memory for call `sequence` any more.
+  // Announces that this rank will not access the other ranks' memory for call `sequence` any more.
   void finish(int64_t sequence);
   bool has_finished(int rank, int64_t sequence) const;
 
-  // Messages from one rank to another; see Mailbox.
+  // Messages from one rank to another; see Mailbox. `newest_block` is the newest block that is
+  // still in the list.
   struct Lane {
     alignas(64) std::atomic<Ref> newest_block;  // that is not taken off the list yet
     Cells cells;
   };
   Lane& lane(int from, int to) const;
 
-  // This rank will send no more.
+  // Announces that this rank will send nothing more.
   void leave();
   bool has_left(int rank) const;
 
-  // Blocks until `done`, which is tried again and again, and after every ring for this rank. Throws
-  // the loss of a rank (Presence::require_all()), and Error(timeout) saying `what` is missing.
+  // Blocks until `done` returns true; it is polled, and called again after every ring() for this
+  // rank. Throws the loss of a rank (Presence::require_all()), and Error(timeout) that says what is
+  // missing.
   template <typename Done>
   void await(Done&& done, Deadline deadline, const Awaited& what) {
     for (int spins = 0; spins < spins_; ++spins) {
@@ -83,24 +86,26 @@ class Board {
     }
     sleep_until(std::ref(done), deadline, what);
   }
-  // Between two tries of a thread that does not sleep.
+  // Pauses between two polls of a thread that does not sleep.
   void pause(int tries) const;
-  // Whether await() sleeps between the tries after so many.
+  // Whether await() sleeps after this many polls.
   bool sleeps_after(int tries) const { return tries >= spins_; }
-  // Has `drive` called while await() sleeps; it returns whether it wants to be called again soon.
-  // Called before the first await() of another thread.
+  // Calls `drive` while await() sleeps; `drive` returns whether it must be called again soon. Call
+  // before the first await() of another thread.
   void drive_while_waiting(std::function<bool()> drive) { drive_ = std::move(drive); }
   const std::function<bool()>& drive() const { return drive_; }
 
-  // Wakes whoever sleeps in await() on that rank. Call after the change it waits for, which must be
-  // a sequentially consistent store, as must be the load in its `done`.
+  // Wakes the threads that sleep in await() on that rank. Call after the change they wait for. The
+  // change must be a sequentially consistent store, and the load in `done` must be sequentially
+  // consistent too.
   void ring(int rank) const;
   void ring_others() const;
 
  private:
   struct Cell;
   Cell& cell(int rank) const;
-  static constexpr int kNoticeBits = 2;  // the lowest of Slot::published; then sequence + 1
+  static constexpr int kNoticeBits = 2;  // the lowest bits of Slot::published; the others are
+                                         // sequence + 1
   void sleep_until(const std::function<bool()>& done, Deadline deadline, const Awaited& what);
   void choose_spins();
 

@@ -1,4 +1,4 @@
-// Messages as they lie in shared memory: in a ring of cells, or in blocks.
+// The layout of messages in shared memory: in a ring of cells, or in blocks.
 #pragma once
 
 #include <atomic>
@@ -9,39 +9,40 @@
 
 namespace troika::comm::shm {
 
-// Precedes the bytes of a message in shared memory, in a cell or in a block of its sender's arena.
+// The header before the bytes of a message in shared memory, in a cell or in a block of its
+// sender's arena.
 struct alignas(16) Envelope {
-  // Of a cell: see Cells. Of a block: 1 once the message was received.
+  // For a cell: see Cells. For a block: 1 after the message was received.
   std::atomic<uint64_t> stamp;
   uint64_t number;  // among all messages from its sender to its receiver
-  Ref older;        // of a block: the next one in the list
+  Ref older;        // for a block: the next block in the list
   uint64_t bytes;
   uint32_t tag;
   bool is_cell;
-  bool wants_receipt;  // whether the sender may wait until it is received
+  bool wants_receipt;  // whether the sender may wait until the message is received
 
-  // Of a cell.
+  // For a cell: the bytes of the message.
   char* data() { return reinterpret_cast<char*>(this + 1); }
 };
 static_assert(sizeof(Envelope) == 48);
 
-// A message in a block of its sender's arena. Its bytes go through a window behind this head, which
-// is used again and again while the receiver keeps up, so both sides copy at the same time. Where
-// it does not, the sender leaves it the rest in another block.
+// A message in a block of its sender's arena. The bytes are streamed through a window behind this
+// header; while the receiver keeps up, the window is reused, so both sides copy at the same time.
+// If the receiver does not keep up, the sender leaves the remaining bytes in another block.
 struct Block {
   Envelope envelope;
   uint64_t window;                            // bytes
-  alignas(64) std::atomic<uint64_t> filled;   // bytes that the sender has put into the window
-  alignas(64) std::atomic<uint64_t> drained;  // bytes that the receiver has taken out of it
-  alignas(64) std::atomic<Ref> rest;          // all bytes that never go through it; 0: none yet
+  alignas(64) std::atomic<uint64_t> filled;   // bytes that the sender has written to the window
+  alignas(64) std::atomic<uint64_t> drained;  // bytes that the receiver has read from the window
+  alignas(64) std::atomic<Ref> rest;  // the bytes that are not sent through the window; 0: none yet
 
   char* at(uint64_t byte) { return reinterpret_cast<char*>(this + 1) + byte % window; }
 };
 
-// Message n of the ring lies in cell n % kCount. The sender writes the message and then stamps the
-// cell sent(n). The receiver stamps it taken(n) when it has the bytes. So each side reads and
-// writes the cell's own cache lines alone, and neither asks the other how far it is. A cell that is
-// not taken stops the ring: the sender then has to send in another way. The memory starts zeroed.
+// Message n of the ring is in cell n % kCount. The sender writes the message, then stamps the cell
+// sent(n). The receiver stamps it taken(n) after reading the bytes. So each side accesses only the
+// cell's own cache lines, and neither reads the other's position. A cell that is not taken blocks
+// the ring; the sender must then send in another way. The memory must be zeroed at first.
 class Cells {
  public:
   static constexpr uint64_t kCount = 8;

@@ -1,4 +1,5 @@
-// Messages between the ranks of a board: cells on the board, and blocks of the sender's memory.
+// Messages between the ranks of a board, in cells on the board and in blocks of the sender's
+// memory.
 #pragma once
 
 #include <atomic>
@@ -19,26 +20,27 @@
 
 namespace troika::comm::shm {
 
-// For each ordered pair of ranks there is a ring of cells for small messages, and a list, in front
-// of which the sender puts a block with a message that no cell takes, and which the receiver takes
-// as a whole. Messages of a pair are numbered, so the receiver finds their order. Cells and the
-// list's head lie on the board, so that neither touches the memory of a block that was received,
-// which may be used for something else. A send copies and is done; a receive copies out. So neither
-// waits for the other to make progress, and nothing is bounded but memory. Memory of received
-// messages is used for the next ones: it is bounded by what is under way at a time. All functions
-// may be called from any thread.
+// Sends and receives messages. Each ordered pair of ranks has a ring of cells for small messages,
+// and a list of blocks for the messages that no cell takes: the sender pushes a block at the front,
+// the receiver takes the whole list. Messages of a pair are numbered, which gives the receiver
+// their order. Cells and the head of the list are on the board, so neither rank touches a received
+// block, whose memory may be in use for something else.
+//
+// A send copies and is done, and a receive copies out, so neither waits for the other's progress;
+// only memory limits the messages in flight. The memory of received messages is reused. All
+// functions may be called from any thread.
 class Mailbox {
  public:
   // Member m of the board is rank arena_ranks[m] of the arena.
   Mailbox(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena, std::vector<int> arena_ranks);
 
-  // Tells this rank, the sender, when a message was received.
+  // Tells the sender when a message was received.
   struct Receipt {
     const Envelope* cell = nullptr;
-    uint64_t stamp = 0;                                     // of the cell, until then
-    std::shared_ptr<std::atomic<bool>> received = nullptr;  // of a message in a block
+    uint64_t stamp = 0;  // of the cell, until the message is received
+    std::shared_ptr<std::atomic<bool>> received = nullptr;  // for a message in a block
   };
-  // A message that is the two parts one behind the other.
+  // One message: `head` followed by `payload`.
   struct Letter {
     uint32_t tag = 0;
     std::string_view head = {}, payload = {};
@@ -47,15 +49,15 @@ class Mailbox {
     size_t bytes() const { return head.size() + payload.size(); }
   };
   Receipt send(int peer, const Letter& letter);
-  // Whether that message to `peer`, which was sent with a wish for a receipt, has been received.
+  // Whether the message to `peer` with this receipt has been received.
   bool is_received(int peer, const Receipt& receipt);
-  // Blocks until it has been received; for `who` and `has_left` see await().
+  // Blocks until the message has been received. For `who` and `has_left` see await().
   void await_received(int peer, const Receipt& receipt, Deadline deadline,
                       const std::function<std::string()>& who,
                       const std::function<bool()>& has_left);
 
   struct Stream;
-  // The message that a receive is for.
+  // Identifies the message that a receive is waiting for.
   struct Expected {
     int peer = 0;
     uint32_t tag = 0;
@@ -63,53 +65,54 @@ class Mailbox {
     uint64_t number = 0;  // in its stream
   };
   Expected expect(int peer, uint32_t tag);
-  // Takes that back, if it is the latest of its tag.
+  // Cancels an expect() if it is the latest of its tag.
   void forget(const Expected& expected);
-  // Blocks until a message with this tag is there that nobody expects; gives its sender, the first
-  // from `first` on. Nothing when `hopeless` says so.
+  // Blocks until a message with this tag has arrived that no receive expects. Returns its sender,
+  // the first such rank from `first` on. Returns nothing when `hopeless` returns true.
   std::optional<int> await_any(uint32_t tag, int first, Deadline deadline,
                                const std::function<bool()>& hopeless);
-  // Blocks until the message is there. `who` says the peer for errors, and `has_left` whether it
-  // will send no more.
+  // Blocks until the message has arrived. `who` names the peer for errors; `has_left` says whether
+  // the peer will send nothing more.
   Envelope& await(const Expected& expected, Deadline deadline,
                   const std::function<std::string()>& who, const std::function<bool()>& has_left);
-  // Copies the bytes of a message in a block out of it.
+  // Copies the bytes out of a message in a block.
   void copy_out(int peer, Envelope& message, char* into, Deadline deadline,
                 const std::function<std::string()>& who);
-  // The message was received.
+  // Marks the message as received.
   void take(int peer, Envelope& message);
-  // Whether all that was sent has been received.
+  // Whether all sent messages have been received.
   bool all_received();
-  // Gives the memory back to the arena; only then will it be used for something else.
+  // Gives the memory back to the arena. Until then it is used for messages only.
   void release();
 
  private:
-  // To one peer.
+  // The state of sends to one peer.
   struct Outgoing {
     std::mutex mutex;
     uint64_t next_number = 0;
     uint64_t next_cell = 0;
     struct UnderWay {
       Arena::Piece block, rest;
-      std::shared_ptr<std::atomic<bool>> received;  // if somebody wants to know
+      std::shared_ptr<std::atomic<bool>> received;  // if the sender asked for a receipt
     };
     std::vector<UnderWay> under_way;  // in any order
     size_t next_looked_at = 0;
   };
-  // From one peer.
+  // The state of receives from one peer.
   struct Incoming;
 
   Receipt send_block(int peer, Outgoing& outgoing, const Letter& letter);
-  // Copies through the window what the receiver takes; returns how many bytes.
+  // Sends bytes through the window as far as the receiver keeps up. Returns how many bytes were
+  // sent.
   size_t stream(int peer, Block& block, std::string_view bytes);
   bool await_room(const Block& block, uint64_t filled, size_t bytes) const;
-  // A block of so many bytes; call with the mutex held.
+  // Returns a block of `bytes` bytes; call with the mutex held.
   Arena::Piece new_block(Outgoing& outgoing, size_t bytes);
-  // Makes blocks that were received free again; call with the mutex held.
+  // Frees the blocks that were received; call with the mutex held.
   void reclaim(Outgoing& outgoing);
-  // The same of all peers but that one.
+  // The same for all other peers.
   void reclaim_others(const Outgoing& outgoing);
-  // Keeps a block for the next message, unless it is large or enough are kept.
+  // Keeps a block for reuse. Returns false if it is too large or enough blocks are kept.
   bool keep(const Arena::Piece& block);
   bool has_news(int peer, const Incoming& incoming) const;
   Envelope* next_message(int peer, Incoming& incoming);
@@ -125,8 +128,8 @@ class Mailbox {
   size_t kept_bytes_ = 0;
 };
 
-// The messages of one tag from one peer: how many were expected, how many have arrived, and those
-// not yet received, by number.
+// The messages of one tag from one peer: how many were expected, how many have arrived, and the
+// messages not yet received, by number.
 struct Mailbox::Stream {
   uint64_t expected = 0;
   uint64_t arrived = 0;
@@ -137,9 +140,9 @@ struct Mailbox::Incoming {
   std::mutex mutex;
   uint64_t next_number = 0;
   std::atomic<uint64_t> next_cell = 0;
-  std::deque<Envelope*> listed;  // taken off the list, whose turn has not come
+  std::deque<Envelope*> listed;  // taken off the list, but later than the next message in order
   std::map<uint32_t, Stream> streams;
-  std::atomic<uint64_t> kept = 0;  // how often a message was put into a stream
+  std::atomic<uint64_t> kept = 0;  // counts the messages that were put into a stream
 };
 
 }  // namespace troika::comm::shm

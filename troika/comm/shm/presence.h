@@ -1,4 +1,4 @@
-// Tells which ranks of this machine still run.
+// Detects which ranks of this machine are still running.
 #pragma once
 
 #include <condition_variable>
@@ -14,30 +14,33 @@
 
 namespace troika::comm::shm {
 
-// Each rank holds a robust mutex in shared memory (pthread_mutexattr_setrobust). The kernel marks
-// it as soon as the process is killed. The connections of the process close only when its memory is
-// free again, which takes tens of milliseconds.
+// Detects the death of a rank's process. Each rank holds a robust mutex in shared memory
+// (pthread_mutexattr_setrobust), which the kernel marks as soon as the process is killed. The
+// connections of the process close only after its memory has been freed, tens of milliseconds
+// later.
 //
-// The mutex belongs to a thread, and a program may end the thread that made its group. So a thread
-// of this object holds it and sleeps. All functions may be called from any thread.
+// A mutex belongs to a thread, and a program may end the thread that made its group. Therefore a
+// separate thread of this object holds the mutex and sleeps. All functions may be called from any
+// thread.
 class Presence {
  public:
   static size_t bytes_for(int size);
 
-  // This rank is present from here on. `segment` is zeroed, of bytes_for() the number of
-  // `world_ranks`, and shared by them; this one stands at index `rank`.
+  // Marks this rank as present. `segment` is zeroed, has bytes_for(world_ranks.size()) bytes, and
+  // is shared by `world_ranks`; this rank is at index `rank`.
   Presence(Segment segment, int rank, std::vector<int> world_ranks,
            std::shared_ptr<Lifeline> lifeline);
   ~Presence();
   Presence(const Presence&) = delete;
   Presence& operator=(const Presence&) = delete;
 
-  // The others do not take the end of this process for a death any more. Happens by itself when the
-  // lifeline is cut, as the others then hear the cause from there.
+  // After this call the other ranks do not treat the end of this process as a death. Called
+  // automatically when the lifeline is cut, because the others then get the cause from the
+  // lifeline.
   void part();
 
-  // Throws what Lifeline::require_live() throws for a group with that tag space. A rank whose
-  // process has ended before it parted is a loss. Does not block.
+  // Throws what Lifeline::require_live() throws for a group with that tag space. Also throws if the
+  // process of a rank ended before it called part(). Does not block.
   void require_all(uint32_t tag_space) const;
 
  private:

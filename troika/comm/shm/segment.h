@@ -1,4 +1,4 @@
-// A piece of memory that processes of one machine share.
+// A segment of memory that the processes of one machine share.
 #pragma once
 
 #include <sys/types.h>
@@ -8,14 +8,16 @@
 
 namespace troika::comm::shm {
 
-// Anonymous memory (memfd_create): it has no name that a crash could leave behind, is not bounded
-// by the size of /dev/shm, and goes with the last process that maps it. Others open it through its
-// owner's /proc/<pid>/fd, which takes the same user and the same PID namespace.
+// Anonymous shared memory (memfd_create). It has no name that could remain after a crash, is not
+// limited by the size of /dev/shm, and is freed with the last process that maps it. Other processes
+// open it through its owner's /proc/<pid>/fd, which requires the same user and the same PID
+// namespace.
 class Segment {
  public:
-  // Zeroed. Throws Error(failure) with the system's reason.
+  // Creates a zeroed segment. Throws Error(failure) with the system's reason.
   static Segment create(size_t bytes);
-  // Another process's segment. Throws Error(usage) when it cannot be opened or has another size.
+  // Opens another process's segment. Throws Error(usage) when it cannot be opened or has another
+  // size.
   static Segment open(pid_t pid, int fd, size_t bytes);
 
   Segment(Segment&& other) noexcept;
@@ -24,7 +26,7 @@ class Segment {
 
   char* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  // The creator's descriptor, which must stay open while others may come.
+  // The creator's file descriptor. It must stay open while other processes may open the segment.
   int fd() const { return fd_; }
 
  private:

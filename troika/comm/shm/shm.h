@@ -1,4 +1,4 @@
-// Back end `shm`: ranks of one machine, through shared memory.
+// Back end `shm`: ranks of one machine, over shared memory.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace troika::comm::shm {
 
-// The group of the meeting's ranks that are on this rank's node, called by all ranks of the world;
-// or nothing, on every rank, when some node's ranks cannot reach each other's memory.
+// Returns the group of the meeting's ranks on this rank's node; null, on every rank, when the ranks
+// of some node cannot access each other's memory. Collective over the world.
 std::shared_ptr<GroupImpl> make_if_possible(const Meeting& meeting, Deadline deadline);
 
 }  // namespace troika::comm::shm

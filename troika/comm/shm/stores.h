@@ -1,4 +1,4 @@
-// How a rank writes what other ranks are to read.
+// How a rank writes data that other ranks will read.
 #pragma once
 
 #include <array>
@@ -11,27 +11,28 @@
 
 namespace troika::comm::shm {
 
-// Copies. `streams`: around the caches (non-temporal stores, where the processor has them), and the
-// bytes are in memory before what is stored after the call.
+// Copies memory. With `streams`, the copy bypasses the caches (non-temporal stores, if the
+// processor has them), and the bytes are in memory before any store after the call.
 void give(char* into, const char* from, size_t bytes, bool streams);
 
-// Which way of giving is faster for one kind of call. Between processors that share a cache it is
-// to leave the bytes there, by a factor of two; between others it is to stream them, by up to
-// eight. Nobody says where ranks run, and they may move. So of every period of calls the first are
-// timed, some by the way that was faster so far and some by the other one.
+// Measures which kind of store is faster for one kind of call. Between processors that share a
+// cache, normal stores are faster, by up to two times; between others, streaming stores, by up to
+// eight times. Where ranks run is not known, and they may move. So the first calls of every period
+// are timed, some with the kind that was faster so far, some with the other kind.
 class StoreTrial {
  public:
-  // Whether the next call, or the one after `later` more, is to stream, and whether to be timed.
+  // Whether the next call, or the call `later` calls after it, streams; is_timed() says whether the
+  // next call is timed.
   bool streams(int later = 0) const;
   bool is_timed() const { return call_ >= kUntimed && call_ < kUntimed + 2 * kTried; }
-  // A call was made this way. `cost` counts if it was to be timed.
+  // Reports that a call was made this way. `cost` counts only if the call was timed.
   void add(bool streamed, double cost);
 
  private:
-  // The first calls touch memory that was never used before, which takes longer than either way.
+  // The first calls touch memory that was never used before, which is slower than either kind.
   static constexpr int kUntimed = 2;
   static constexpr int kTried = 3;
-  // Periods double up to the last, as that memory is not yet in anybody's cache, either.
+  // Periods double up to the last, because that memory is in no cache at first either.
   static constexpr int kFirstPeriod = 32;
   static constexpr int kLastPeriod = 512;
   static constexpr double kClearly = 0.9;
@@ -43,28 +44,29 @@ class StoreTrial {
   std::array<double, 2> least_{kNever, kNever};  // without and with streaming
 };
 
-// Rank 0's trials, and what each rank knows of them. For each call: start(); then, with the slot
-// written as small_streams() says, notice() goes to the others; take() of rank 0's; finish().
+// Chooses the kind of store from rank 0's trials, which the other ranks follow. For each call:
+// start(); write the slot as small_streams() says; send notice() to the others; take() rank 0's
+// notice; finish().
 class StoreChoice {
  public:
   explicit StoreChoice(bool decides) : decides_(decides) {}
 
-  // `bytes`: 0 where there is nothing to choose. Small calls travel in slots.
+  // `bytes` is 0 if there is nothing to choose. Small calls are sent in slots.
   void start(int operation, size_t bytes, bool is_small);
   unsigned notice() const;
   void take(unsigned notice);
   void finish();
 
-  // Whether this call's slot is to be streamed: known before the call.
+  // Whether this call's slot is streamed: known before the call.
   bool small_streams() const { return small_now_; }
-  // Whether this call's staging is; from take() on.
+  // Whether this call's staging is streamed; valid after take().
   bool streams() const { return streams_; }
 
  private:
   const bool decides_;
   StoreTrial small_;
-  std::map<std::pair<int, int>, StoreTrial> staged_;  // by operation and magnitude of the size
-  StoreTrial* trial_ = nullptr;                       // of the call under way; null: none
+  std::map<std::pair<int, int>, StoreTrial> staged_;  // by operation and log2 of the size
+  StoreTrial* trial_ = nullptr;                       // of the current call; may be null
   bool is_small_ = false;
   size_t bytes_ = 0;
   Stopwatch watch_;
