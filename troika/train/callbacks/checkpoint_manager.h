@@ -29,7 +29,7 @@ class CheckpointManager {
   struct State {
     std::vector<Kept> best;           // best first
     std::vector<std::string> others;  // written by this run, not among the best
-    std::vector<std::string> chosen;  // by a user to resume from
+    std::vector<std::string> chosen;  // that a user chose to resume from
   };
 
   CheckpointManager(int64_t save_top_k, Monitor monitor)
@@ -76,7 +76,7 @@ class CheckpointManager {
   std::vector<Kept> best_;  // best first
   std::vector<std::string> others_;
   std::string latest_;
-  std::set<std::string> chosen_;  // by a user to resume from; never removed
+  std::set<std::string> chosen_;  // that a user chose to resume from; never removed
   std::optional<double> proposed_;
   std::optional<std::vector<Kept>> being_written_;  // the value of best_ once it is written
 };

@@ -14,8 +14,8 @@ namespace troika::train {
 // (float32 masters if there are any). Logs `gradient_norm`, `gradient_min`, `gradient_max` and
 // `gradient_mean` over all parameters and, for example as `gradient_norm/fc.weight`, of each
 // parameter or block; the same as `weight_*`. The norm is the 2-norm, computed in float64. With
-// ZeRO, ranks add up the statistics of their shards. For the gradients of local steps, the logged
-// norm is the mean over ranks. Parameters without a gradient are left out.
+// ZeRO, the numbers cover the shards of all ranks. With local steps, each logged number is the mean
+// of the ranks' numbers. Parameters without a gradient are left out.
 class StatisticsMonitor : public Callback {
  public:
   explicit StatisticsMonitor(const StatisticsOptions& options);

@@ -116,7 +116,7 @@ struct EngineSetup {
 };
 
 // Makes the engine of a plan. Called by all ranks; blocks. Throws Error(usage) for combinations of
-// plan, task and device that cannot work.
+// plan, task and device that are not supported.
 std::unique_ptr<Engine> make_engine(const EngineSetup& setup);
 
 }  // namespace troika::train

@@ -19,7 +19,7 @@ struct MemoryOutlook {
 
 // Predicts the memory of a run before its tensors are allocated. With trainer.memory_check, throws
 // Error(usage) if the tensors of this machine's ranks are predicted to exceed the available memory,
-// and warns if the whole processes are. Changes the state of the random generator.
+// and warns if only their whole processes are. Changes the state of the random generator.
 //
 // Without a task, predicts on rank 0 for the zoo model that the options name. With a task, whose
 // module exists already, predicts for that task; all ranks must call, because its steps may

@@ -32,7 +32,7 @@ struct FitContext {
   const comm::Group& group;  // all ranks
   // groups.data() has the ranks that share the samples.
   const comm::MeshGroups& groups;
-  std::filesystem::path folder;  // the run's
+  std::filesystem::path folder;  // of the run
   Task& task;
   // The progress of the run; outside of fit(), that of a new run. Its `metrics` are the latest
   // values that are the same on all ranks, so ranks may base common decisions on them.
