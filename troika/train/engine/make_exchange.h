@@ -17,9 +17,9 @@ namespace troika::train {
 
 // Makes the plan's exchange for the task's module. `options` give the optimizer's name, which a
 // plan lacks. Records gradient transfers in `trace` unless it is null. `values`: see
-// parallel::ShardedOptions, for ZeRO stage 3 only. Throws Error(usage) if the task's replicas are
-// not as many as the plan's threads, and for a precision that the exchange does not support. Called
-// by all ranks; blocks.
+// parallel::ShardedOptions, for ZeRO stage 3 only. Throws Error(usage) if the numbers of the task's
+// replicas and the plan's threads differ, and for a precision that the exchange does not support.
+// Called by all ranks; blocks.
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const TrainOptions& options, Task& task,
                                                   const comm::Group& group, Trace* trace,

@@ -20,8 +20,8 @@ std::string id_of_logged_run(const std::filesystem::path& folder);
 // Does nothing on ranks other than 0.
 class RunOutputs {
  public:
-  // Writes logs into `folder`. With `resumed`, keeps rows up to that position. Otherwise starts the
-  // logs anew and stores the run's `id` in the file `run.id` beside them.
+  // Writes logs into `folder`. With `resumed`, keeps rows up to that position. Otherwise starts new
+  // logs and stores the run's `id` in the file `run.id` beside them.
   RunOutputs(bool is_main, const std::filesystem::path& folder, const TrainOptions& options,
              const std::string& id, std::optional<observe::LogPosition> resumed);
 
