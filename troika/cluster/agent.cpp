@@ -14,9 +14,9 @@ namespace troika::cluster {
 
 namespace {
 
-// To a machine that is not up yet.
+// The time to connect; the machine may not be up yet.
 constexpr Milliseconds kJoinAttemptTime{1000};
-// The host answers as soon as it has read.
+// The host answers as soon as it has read the message.
 constexpr Milliseconds kAgentGreetingTime{5000};
 
 std::string show_seconds(Milliseconds span) {
@@ -59,7 +59,7 @@ Agent::Agent(const LaunchOptions& options, const RunSecret& secret)
     const bool is_chosen = name == kInterfaceVariable && !options.interface.empty();
     return is_chosen ? std::optional(options.interface) : process_variable(name);
   });
-  // Another launch on this machine may host, or another program have the port.
+  // Another launch on this machine may host already, or another program may use the port.
   if (!here.socket) return;
   endpoint_.address = here.address;
   hello_.hosts = true;
@@ -113,7 +113,7 @@ bool Agent::connect() {
   throw not_authenticated("the launch at " + place(), *failure, secret_);
 }
 
-// False while there is time for another attempt.
+// Returns false while there is time for another attempt; throws Error(cluster, timeout) afterwards.
 bool Agent::wait_for_host(const std::string& problem) const {
   if (!deadline_.passed()) return false;
   throw Error("cluster", ErrorKind::timeout,

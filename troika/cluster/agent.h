@@ -1,5 +1,5 @@
-// A launch of an elastic run as one of several: its connection to the one that hosts them, and the
-// server, if that is this one.
+// One launch of an elastic run: its connection to the hosting launch, and the server if this launch
+// hosts.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace troika::cluster {
 
-// Nothing here waits but connect(), for seconds; poll() on fd() tells when to call exchange(). For
-// a single thread.
+// Only connect() blocks, for seconds. Call exchange() when poll() reports fd() as readable. Not
+// thread-safe.
 class Agent {
  public:
   struct Stop {
@@ -27,24 +27,24 @@ class Agent {
     std::string why;
   };
 
-  // Hosts the others where the endpoint is this machine and no other launch on it does. Throws
-  // Error(cluster, usage) for an endpoint that is none.
+  // Hosts the run if the endpoint is on this machine and no other launch here hosts already. Throws
+  // Error(cluster, usage) for an invalid endpoint.
   Agent(const LaunchOptions& options, const RunSecret& secret);
 
-  // One attempt to reach the host; false: to be repeated after a moment. Throws Error: (cluster,
-  // timeout) when the join timeout has passed, (cluster, usage) for a host that does not hold the
-  // secret.
+  // Makes one attempt to reach the host. Returns false if the caller should retry after a moment.
+  // Throws Error(cluster, timeout) after the join timeout and Error(cluster, usage) if the host
+  // does not hold the secret.
   bool connect();
   bool is_connected() const { return is_connected_; }
   int fd() const { return inbox_.news.fd(); }
-  // Takes what has come.
+  // Processes the messages that have arrived.
   void exchange();
 
-  // Each returns what has come once; a new round voids a stop of the one before.
+  // Both return a message only once. A new round discards a pending stop of the previous round.
   std::optional<LaunchPlace> take_round();
   std::optional<Stop> take_stop();
   const std::optional<Over>& over() const { return over_; }
-  // The host is lost or has refused this launch.
+  // Set if the host was lost or has refused this launch.
   const std::optional<Error>& problem() const { return problem_; }
 
   void failing() { send({Message::failing}); }
@@ -73,14 +73,14 @@ class Agent {
   std::optional<Over> over_;
   std::optional<Error> problem_;
 
-  // The endpoint's callbacks leave this for exchange().
+  // Filled by the endpoint's callbacks, read by exchange().
   struct Inbox {
-    net::Waker news;  // wakes whoever polls
+    net::Waker news;  // wakes the thread in poll()
     std::string frames = {};
-    std::optional<std::string> end = {};  // how the connection has ended
+    std::optional<std::string> end = {};  // why the connection has ended
   };
   Inbox inbox_;
-  net::TcpEndpoint line_;  // whose callbacks run until it is gone
+  net::TcpEndpoint line_;  // last member: its callbacks run until it is destroyed
 };
 
 }  // namespace troika::cluster

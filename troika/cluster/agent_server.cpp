@@ -11,8 +11,8 @@ namespace troika::cluster {
 
 namespace {
 
-// A launch that was told to stop may also wait for the kernel; and a machine that has lost its
-// power is noticed after half a minute (net::tune() in socket.h), better than by this.
+// Slack for the kernel to end processes. Longer than the half minute after which net::tune()
+// (socket.h) detects a machine without power, since that gives the better error.
 constexpr Milliseconds kStopSlack{40'000};
 
 RoundRules rules_of(const LaunchOptions& options) {
@@ -75,7 +75,7 @@ void RoundService::greet(Peer& from, const Frame& frame) {
                           .got = "another version of Troika",
                           .expected = "a launch"}});
   }
-  // Rounds may have something to say to it.
+  // Assigned first, because Rounds may send to it.
   from.rank = agents_++;
   if (const auto why = rounds_.admit(from.rank, *hello)) refuse(from, *why);
 }

@@ -1,5 +1,5 @@
-// The hosting launch's end of its connections to all launches of an elastic run, its own too: it
-// applies Rounds.
+// The hosting launch's side of the connections to all launches of an elastic run, including itself.
+// Rounds makes the decisions.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace troika::cluster {
 
-// A peer's `rank` is the agent's number here.
+// Uses a peer's `rank` as the agent's number.
 class RoundService : public Service {
  public:
-  // Rank 0 of each round gets `address`. `unwelcome` is asked for a note to the error of launches
-  // that waited in vain.
+  // `address` is given to each round as the address of rank 0. `unwelcome` returns a note on
+  // rejected connections for timeout errors.
   RoundService(net::Endpoint& endpoint, const LaunchOptions& options, const AgentHello& host,
                const std::string& address, std::function<std::string()> unwelcome);
 
@@ -36,7 +36,7 @@ class AgentServer {
   // Serves until destroyed.
   AgentServer(Listening here, const RunSecret& secret, const LaunchOptions& options,
               const AgentHello& host, const std::string& address);
-  // Sends what is still to be sent, waiting for launches at most a second.
+  // Sends pending messages, for at most a second.
   ~AgentServer() { endpoint_.stop(service_); }
   AgentServer(const AgentServer&) = delete;
   AgentServer& operator=(const AgentServer&) = delete;

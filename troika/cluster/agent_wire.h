@@ -1,4 +1,4 @@
-// Messages between the launches of an elastic run, as JSON in the frames of wire.h.
+// Messages between the launches of an elastic run: JSON in the frames of wire.h.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace troika::cluster {
 
-// A launch that joins.
+// Sent by a launch that joins.
 struct AgentHello {
   int protocol = kProtocolVersion;
   std::string host = {};
   int64_t pid = 0;
-  bool hosts = false;  // the server is its own
-  // All launches of a run must agree on these, as written on the command line.
+  bool hosts = false;  // this launch runs the server
+  // Options that must be equal on all launches of a run, as written on the command line.
   std::vector<std::pair<std::string, std::string>> options = {};
 };
 std::string to_json(const AgentHello& hello);
@@ -28,13 +28,13 @@ std::optional<AgentHello> agent_hello_from_json(const std::string& text);
 struct RoundEnd {
   enum class Kind : int {
     finished,  // all succeeded
-    saved,     // on request (ExitStatus::saved), or succeeded
-    stopped,   // by their launch
-    bereaved,  // they report the failure of ranks elsewhere
-    failed,    // one did by itself
+    saved,     // some saved on request (ExitStatus::saved), the others succeeded
+    stopped,   // stopped by their launch
+    bereaved,  // failed only because ranks of other launches failed
+    failed,    // a rank failed by itself
   };
   Kind kind = Kind::finished;
-  int code = 0;  // exit code of the launch, were it alone
+  int code = 0;  // the exit code that the launch would have alone
 };
 std::string to_json(const RoundEnd& end);
 std::optional<RoundEnd> round_end_from_json(const std::string& text);

@@ -1,4 +1,4 @@
-// The answers of ranks that were asked.
+// The ranks' answers to a question.
 #pragma once
 
 #include <optional>
@@ -8,10 +8,11 @@
 namespace troika::cluster {
 
 struct Answers {
-  // By rank; nothing for one that was lost, left or is silent.
+  // By rank; none for a rank that was lost, has left or is silent.
   std::vector<std::optional<std::string>> text;
-  // By rank: who is silent where there is no answer. It is that rank itself, or another one that
-  // would have passed the question or the answer on: then nothing is known of that rank.
+  // By rank: the silent rank that explains a missing answer. This is the rank itself, or a rank
+  // that should have forwarded the question or the answer; in that case the state of the rank is
+  // unknown.
   std::vector<int> silent;
 };
 

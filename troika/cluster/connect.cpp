@@ -17,10 +17,10 @@ namespace troika::cluster {
 
 namespace {
 
-// The server ends the gathering at the first deadline of any rank and tells all of them why; this
-// much longer its word may take to arrive.
+// The server ends the gathering at the first deadline of any rank and sends the reason to all
+// ranks. The reason may take this much longer to arrive.
 constexpr Milliseconds kVerdictTime{2000};
-// Rank 0 answers as soon as it has read.
+// Rank 0 answers as soon as it has read the message.
 constexpr Milliseconds kGreetingTime{5000};
 constexpr Milliseconds kFirstPause{5};
 constexpr Milliseconds kLongestPause{500};
@@ -56,7 +56,7 @@ struct Target {
                .hint = "another program may have the port, or rank 0 is stopped"});
 }
 
-// Throws unless another attempt may do better.
+// Throws unless another attempt may succeed.
 void require_hope(const Target& target, const net::DialFailure& failure, const RunSecret& secret,
                   Refusals& refusals) {
   using Kind = net::DialFailure::Kind;
@@ -77,14 +77,14 @@ void require_hope(const Target& target, const net::DialFailure& failure, const R
   throw not_authenticated("rank 0 at " + target.place, failure, secret);
 }
 
-// The reason that fail_unreachable() gives.
+// The reason for fail_unreachable().
 std::string why_unreachable(const net::DialFailure& failure) {
   return failure.kind == net::DialFailure::Kind::refused
              ? fmt::format("a connection that ended without an answer ({})", failure.detail)
              : failure.detail;
 }
 
-// The server's answer to a hello; nothing when a relay's connection ends before.
+// Returns the server's answer to a hello; nullopt if a relay's connection ends before.
 std::optional<Frame> await_word(const Target& target, Line& line, bool is_relay,
                                 Deadline deadline) {
   const auto lost = [](const std::string& reason) {
@@ -120,8 +120,8 @@ std::optional<Frame> await_word(const Target& target, Line& line, bool is_relay,
 }
 
 struct Manner {
-  int relay_port = 0;   // where this rank could relay
-  bool direct = false;  // through no relay
+  int relay_port = 0;   // port of this rank's relay, if it can relay
+  bool direct = false;  // do not use a relay
 };
 
 std::string hello_of(const Environment& environment, const Target& target, Manner manner,
@@ -139,7 +139,7 @@ std::string hello_of(const Environment& environment, const Target& target, Manne
                                .direct = manner.direct})});
 }
 
-// How a rank takes part: its hello, and what the server or a relay says to it.
+// The exchange of a joining rank with the server or a relay: its hello and the answers.
 class Joining {
  public:
   Joining(const Entrance& entrance, Deadline deadline)
@@ -162,7 +162,7 @@ class Joining {
       pause = std::min(pause * 2, kLongestPause);
     }
   }
-  // Nothing when a relay's connection ends before.
+  // Returns nullopt if a relay's connection ends before the answer.
   std::optional<Frame> ask(Line& line, Manner manner, bool is_relay = false) const {
     line.post(hello_of(entrance_.environment, target_, manner, deadline_));
     return await(line, is_relay);
@@ -184,7 +184,7 @@ bool can_relay(const Entrance& entrance) {
          environment.world_size >= entrance.rules.from_world_size;
 }
 
-// Through the relay that the server has named in its `word`, else directly.
+// Joins through the relay that the server named in `word`; directly if the relay is unreachable.
 Joined join_through(const Entrance& entrance, const Joining& joining, std::unique_ptr<Line> line,
                     const Frame& word, Deadline deadline) {
   const int rank = static_cast<int>(parse_int(word.value).value_or(0));
@@ -198,7 +198,7 @@ Joined join_through(const Entrance& entrance, const Joining& joining, std::uniqu
     try {
       joining.reach_server(*line, false);
     } catch (const Error&) {
-      // Rank 0 has ended over it.
+      // Rank 0 has ended the run because the relay was lost.
       throw Error("cluster", ErrorKind::peer,
                   {.what = fmt::format("rank {} was lost before all ranks had arrived", rank),
                    .got = "its connection closed"});

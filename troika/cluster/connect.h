@@ -1,4 +1,4 @@
-// A rank's way into its run: connect, authenticate, say hello, wait until all ranks are there.
+// How a rank joins its run: it connects, authenticates, sends its hello and waits for all ranks.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace troika::cluster {
 
-// Who joins, and where rank 0's server is.
+// The joining rank, and the address of rank 0's server.
 struct Entrance {
   Environment environment;
   RunSecret secret;
@@ -23,17 +23,17 @@ struct Entrance {
 
 struct Joined {
   std::unique_ptr<Line> line;
-  int relay_rank = 0;  // of the relay that it goes through, or this rank's own if it relays; else 0
-  std::string relays;  // who relays for whom: pack_answers() of the relays' ranks
+  int relay_rank = 0;  // the rank of its relay, or its own rank if it relays; 0 without a relay
+  std::string relays;  // which rank relays for which ranks, in pack_answers() format
 };
 
-// Retries until the server is up. Returns once it has welcomed this rank, which it does when all
-// are there; throws its refusal, or Error with what is wrong at its place: within seconds another
-// program, silence or another secret, at the deadline that nobody listens there.
+// Retries until the server is up. Returns once the server has welcomed this rank, after all ranks
+// have arrived. Throws the server's refusal, or an Error with the cause. Another program, no answer
+// or another secret are reported within seconds; an unreachable server is reported on the deadline.
 Joined join_run(const Entrance& entrance, Deadline deadline);
 
-// For a rank whose relay has ended: goes to rank 0's server without one. Who relays for whom.
-// Throws as join_run() does, at the first failure.
+// Reconnects a rank whose relay has ended directly to rank 0's server. Returns which rank relays
+// for which ranks. Throws like join_run(), but on the first failure.
 std::string come_back(const Entrance& entrance, Line& line, Deadline deadline);
 
 }  // namespace troika::cluster

@@ -48,7 +48,7 @@ bool is_this_machine(const std::string& address) {
   for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
     const net::Descriptor socket(
         ::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, entry->ai_protocol));
-    // The kernel binds, to any free port, only addresses that are its own.
+    // bind() succeeds only for this machine's own addresses. Port 0 is always free.
     if (socket && ::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0) return true;
   }
   return false;

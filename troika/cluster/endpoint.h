@@ -1,4 +1,4 @@
-// Where launches of an elastic run meet.
+// The address at which the launches of an elastic run meet.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@ struct Endpoint {
   int port = 0;
 };
 
-// "host", "host:port" or "[IPv6 address]:port"; without a port it is kDefaultPort. Throws
+// Parses "host", "host:port" or "[IPv6 address]:port". The default port is kDefaultPort. Throws
 // Error(cluster, usage).
 Endpoint parse_endpoint(const std::string& text);
 
-// Whether one of the name's addresses belongs to this machine.
+// Whether the name resolves to an address of this machine. May block on a name server.
 bool is_this_machine(const std::string& address);
 
 }  // namespace troika::cluster

@@ -26,8 +26,9 @@ constexpr std::array kInOrder{
     Launcher{has_lsf, read_lsf},
 };
 
-// Slurm, unless an mpirun was started inside its allocation: that one's ranks inherit the variables
-// of the batch script, or of the daemons that srun started for it, which number something else.
+// Reads Slurm's variables, or those of an mpirun that was started inside the allocation. Ranks of
+// such an mpirun inherit Slurm's variables from the batch script or from the daemons that srun
+// started, which are numbered differently.
 Environment read_slurm_or_inner_mpi(const Reader& reader) {
   for (const auto& [is_there, read] : {kInOrder[2], kInOrder[3]}) {
     if (!is_there(reader)) continue;
@@ -47,7 +48,7 @@ Environment find_launcher(const Reader& reader) {
   return {};
 }
 
-// One of RANK and WORLD_SIZE alone is tolerated where it says what the launcher found says: batch
+// RANK or WORLD_SIZE alone is accepted if it agrees with the detected launcher, because batch
 // scripts export WORLD_SIZE.
 void check_half_torchrun(const Reader& reader, const Environment& found) {
   if (found.launcher == "torchrun") return;
@@ -73,7 +74,7 @@ int default_port(const Environment& found) {
     if (const auto job = parse_int(parts[0])) return job_port(*job, *parse_int(parts[1]));
   }
   if (found.launcher == "torchrun" || found.run_id.empty()) return kDefaultPort;
-  // Open MPI's and LSF's job names need not be numbers.
+  // Job names of Open MPI and LSF are not always numbers.
   uint64_t name = 0;
   for (const char c : found.run_id) name = mix(name, static_cast<unsigned char>(c));
   return job_port(static_cast<int64_t>(name >> 1), 0);
@@ -99,7 +100,7 @@ Environment discover(const Variables& variables) {
   found.master_port = default_port(found);
   if (const auto port = reader.number("MASTER_PORT", 1); port && found.world_size > 1) {
     if (*port > 65535) fail_range("MASTER_PORT", *port, "ports", 65536);
-    // With this set, torchrun's agent itself listens at MASTER_PORT.
+    // With this variable set, torchrun's agent itself listens on MASTER_PORT.
     const bool taken = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
     found.master_port = taken ? job_port(*port, 0) : *port;
   }

@@ -16,7 +16,7 @@ bool ExitStatus::saved() const {
 }
 
 std::string signal_name(int signal) {
-  // sigabbrev_np() would do, but is too new for older clusters.
+  // sigabbrev_np() is too new for older clusters.
   static constexpr std::array<std::pair<int, const char*>, 18> kNames{{
       {SIGHUP, "SIGHUP"},
       {SIGINT, "SIGINT"},

@@ -15,7 +15,7 @@ void report_failure(const std::exception& failure) noexcept {
   try {
     const auto file = process_variable("TROIKA_ERROR_FILE");
     if (!file || file->empty()) return;
-    // Further lines, as the stack of a LibTorch error, are for the log.
+    // Only the first line; further lines, e.g. the stack of a LibTorch error, belong in the log.
     const std::string text = failure.what();
     const nlohmann::json note = {{"message", text.substr(0, text.find('\n'))},
                                  {"time_ns", realtime_ns()},

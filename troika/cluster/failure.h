@@ -1,5 +1,5 @@
-// A failing rank tells its launcher why in a small JSON file named by TROIKA_ERROR_FILE, so that
-// the launcher can show the message of the rank that failed first.
+// A failing rank writes its error to the JSON file named by TROIKA_ERROR_FILE. The launcher shows
+// the message of the rank that failed first.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ struct FailureNote {
   int exit_code = 1;
 };
 
-// For the catch in main(): writes {"message" (the first line of what()), "time_ns", "exit_code"} to
-// the file TROIKA_ERROR_FILE, whole or not at all; does nothing where that is not set. A file that
-// cannot be written is only logged: the failure itself must stay the message.
+// Call in the catch of main(). Atomically writes {"message" (the first line of what()), "time_ns",
+// "exit_code"} to the file TROIKA_ERROR_FILE; does nothing if the variable is not set. If the file
+// cannot be written, only logs a warning, so that the original failure remains the error.
 void report_failure(const std::exception& failure) noexcept;
 
-// Nothing where there is no such file or it holds something else.
+// Returns nullopt if the file is missing or invalid.
 std::optional<FailureNote> read_failure(const std::filesystem::path& file);
 
-// CLOCK_REALTIME in nanoseconds: comparable between the processes of a machine.
+// CLOCK_REALTIME in nanoseconds; comparable between processes of one machine.
 int64_t realtime_ns();
 
 }  // namespace troika::cluster

@@ -14,13 +14,14 @@ namespace troika::cluster {
 namespace {
 
 constexpr pid_t kGoHome = 0;
-// More than a launcher has open before it starts ranks.
+// More descriptors than a launcher has open before it starts ranks.
 constexpr int kDescriptors = 4096;
 
-// A process without exec in what may have been many threads: async-signal-safe calls only, and no
-// allocation. Signals stay blocked, so that none meant for the launcher ends it.
+// Runs after fork() without exec, possibly of a multithreaded process: only async-signal-safe calls
+// and no allocation. Signals stay blocked, so that signals for the launcher do not end this
+// process.
 [[noreturn]] void stand_guard(int pipe, pid_t* groups, size_t room) {
-  // The launcher's end of the pipe among them, and connections whose ends others are to see.
+  // Closes the launcher's end of the pipe, and connections whose end the peers must notice.
   for (int fd = STDERR_FILENO + 1; fd < kDescriptors; ++fd) {
     if (fd != pipe) ::close(fd);
   }
@@ -53,7 +54,7 @@ Guardian::Guardian(int max_groups) {
   if (pid_ == 0) stand_guard(pipe.read.get(), groups.data(), groups.size());
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ < 0) net::fail_system("cluster", "start a process", error);
-  ::setpgid(pid_, pid_);  // out of reach of the terminal's Ctrl-C
+  ::setpgid(pid_, pid_);  // not affected by Ctrl-C in the terminal
   pipe_ = std::move(pipe.write);
 }
 
@@ -63,7 +64,8 @@ Guardian::~Guardian() {
 }
 
 void Guardian::watch(pid_t group) const {
-  // Four bytes go into a pipe whole or not at all; a dead guardian is no reason to stop.
+  // A write of four bytes to a pipe is atomic. Errors are ignored: the launch continues without a
+  // guardian.
   [[maybe_unused]] const auto told = ::write(pipe_.get(), &group, sizeof(group));
 }
 

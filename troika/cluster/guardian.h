@@ -1,7 +1,7 @@
-// A tiny process beside the launcher that outlives it: when the launcher is gone without a word
-// (SIGKILL, the out-of-memory killer) it kills the ranks' process groups. The kernel's parent-death
-// signal reaches only the ranks themselves, not what they started. What has left its rank's group
-// (a daemon) it does not see; the living launcher does.
+// A small helper process that outlives the launcher. When the launcher is killed (SIGKILL, the
+// out-of-memory killer), it kills the ranks' process groups. The kernel's parent-death signal would
+// reach only the ranks, not their child processes. Processes that have left a rank's group
+// (daemons) are only killed by a living launcher.
 #pragma once
 
 #include <sys/types.h>
@@ -12,9 +12,9 @@ namespace troika::cluster {
 
 class Guardian {
  public:
-  // For up to `max_groups` groups.
+  // Can watch up to `max_groups` process groups.
   explicit Guardian(int max_groups);
-  // Sends it home; the groups are the caller's affair again.
+  // Ends the helper process without killing the groups.
   ~Guardian();
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;

@@ -12,7 +12,7 @@ namespace troika::cluster {
 
 namespace {
 
-// More hosts than any machine has: a slip such as [1-99999999] must not eat the memory.
+// More hosts than any machine has. Limits the memory for mistakes such as [1-99999999].
 constexpr size_t kMaxHosts = 1'000'000;
 
 bool is_digit(char c) {
@@ -27,7 +27,7 @@ bool is_digit(char c) {
                .hint = "for example n[1-3,07],login"});
 }
 
-// Digits only, short enough for an int64.
+// Accepts only digits, few enough for an int64.
 std::optional<int64_t> parse_digits(std::string_view text) {
   const bool digits = !text.empty() && text.size() <= 18 && std::ranges::all_of(text, is_digit);
   return digits ? parse_int(text) : std::nullopt;
@@ -37,7 +37,7 @@ std::string padded(int64_t number, size_t width) {
   return fmt::format("{:0{}}", number, width);
 }
 
-// The inside of one bracket: "1-3,07" -> {"1", "2", "3", "07"}.
+// Expands the content of one bracket: "1-3,07" -> {"1", "2", "3", "07"}.
 std::vector<std::string> expand_ranges(std::string_view list, std::string_view inside) {
   std::vector<std::string> numbers;
   for (const auto& range : split(inside, ',')) {
@@ -56,7 +56,7 @@ std::vector<std::string> expand_ranges(std::string_view list, std::string_view i
   return numbers;
 }
 
-// One entry of the list, brackets and all.
+// Expands one entry of the list.
 std::vector<std::string> expand_entry(std::string_view list, std::string_view entry) {
   if (entry.empty()) fail(list, "a host name on each side of every comma");
   std::vector<std::string> hosts{""};
@@ -65,7 +65,7 @@ std::vector<std::string> expand_entry(std::string_view list, std::string_view en
     for (auto& host : hosts) host += entry.substr(0, open);
     entry.remove_prefix(open);
     if (entry.empty()) break;
-    const size_t close = entry.find(']');  // there is one: the caller checked the balance
+    const size_t close = entry.find(']');  // exists: the caller has checked the balance
     const auto numbers = expand_ranges(list, entry.substr(1, close - 1));
     if (hosts.size() * numbers.size() > kMaxHosts) {
       fail(list, fmt::format("at most {} hosts", kMaxHosts));
@@ -80,7 +80,7 @@ std::vector<std::string> expand_entry(std::string_view list, std::string_view en
   return hosts;
 }
 
-// A host cut at its last number, for merging with its neighbours.
+// A host name split at its last number.
 struct Parts {
   std::string prefix, digits, suffix;
 };
@@ -98,7 +98,7 @@ struct Range {
   std::string first, last;
 };
 
-// Whether `digits` is what expanding "first-last" further would give next.
+// Whether `digits` is the number after "first-last" in an expanded range.
 bool continues(const Range& range, const std::string& digits) {
   const auto last = parse_digits(range.last);
   return last && padded(*last + 1, range.first.size()) == digits;

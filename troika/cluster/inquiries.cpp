@@ -10,7 +10,8 @@ namespace troika::cluster {
 
 namespace {
 
-// Between two waves of one question, and until answers are passed on though some have yet to come.
+// The time between two waves of one question, and the time after which partial answers are
+// forwarded.
 constexpr Milliseconds kWaveTime{50};
 
 }  // namespace
@@ -39,7 +40,7 @@ void Inquiries::begin(const std::string& question, std::vector<Asker> askers) {
   const uint64_t number = next_wave_++;
   auto& wave =
       waves_.emplace(number, Wave{question, std::move(askers), next_due(), there_}).first->second;
-  // It knows its own answer.
+  // A single asker knows its own answer.
   if (wave.askers.size() == 1) wave.open.erase(wave.askers[0].rank);
   send_({wave.open.begin(), wave.open.end()}, {Message::ask, number, "", question});
 }
@@ -108,7 +109,7 @@ void Inquiries::proceed() {
   for (auto entry = waves_.begin(); entry != waves_.end();) {
     auto& wave = entry->second;
     const bool is_due = wave.due <= now;
-    // An asker gets what has come before its time is over.
+    // An asker gets the answers received so far before its time is over.
     if (is_due || std::ranges::any_of(wave.askers, is_late)) pass_on(wave);
     if (is_due) {
       over.push_back(wave.question);
@@ -123,7 +124,7 @@ void Inquiries::proceed() {
     entry = waves_.erase(entry);
   }
   for (const auto& question : over) begin_waiting(question);
-  // Starts the next wave for ranks that waited for one whose askers have all gone.
+  // Starts the next wave for ranks that waited behind a wave without remaining askers.
   for (const auto& question : ended) {
     if (!is_under_way(question)) begin_waiting(question);
   }

@@ -1,10 +1,10 @@
-// Questions of ranks to all ranks, as rank 0's server passes them on: the rules, without sockets.
+// Questions of ranks to all ranks, forwarded by rank 0's server: the rules, without sockets.
 //
-// When N ranks ask the same question at the same time, as all do whose call has timed out, a relay
-// of each question to each rank and of each answer back would take N x N frames both ways. Here the
-// ranks are asked once for all who ask at that time (a wave), and each asker gets the answers
-// together, equal ones once. Nobody gets an answer that was given before it asked: who comes while
-// a wave is under way waits for the next.
+// When N ranks ask the same question at the same time, as they do after a collective has timed out,
+// forwarding each question to each rank and each answer back would take N x N frames both ways.
+// Instead, the ranks are asked once for all current askers (a wave). Each asker gets the answers
+// together; equal answers are sent once. No asker gets an answer given before it asked: a rank that
+// asks during a wave waits for the next one.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +24,20 @@ namespace troika::cluster {
 class Inquiries {
  public:
   using Send = std::function<void(const std::vector<int>& ranks, const Frame& frame)>;
-  // `now` is the clock of the times below.
+  // `now` returns the time for all times below.
   Inquiries(Send send, std::function<net::Duration()> now)
       : send_(std::move(send)), now_(std::move(now)) {}
 
-  // `name` is the asker's own for it; it waits for `patience`.
+  // `name` identifies the question for its asker, which waits for `patience`.
   void ask(int rank, const std::string& name, const std::string& question, Milliseconds patience);
-  // `wave` is the number that came with the question.
+  // `wave` is the number sent with the question.
   void answer(int rank, uint64_t wave, const std::string& text);
 
   void arrived(int rank) { there_.insert(rank); }
-  // Is asked no more, and asks no more.
+  // The rank is not asked any more, and its own questions end.
   void gone(int rank);
 
-  // When to call proceed(); nothing: never.
+  // When proceed() must be called next; none: not needed.
   std::optional<net::Duration> due() const;
   void proceed();
 
@@ -50,9 +50,9 @@ class Inquiries {
   struct Wave {
     std::string question;
     std::vector<Asker> askers;
-    net::Duration due;   // to pass on what has come, and to begin the next with this question
-    std::set<int> open;  // that have yet to answer
-    std::map<std::string, std::vector<int>> fresh = {};  // answers not passed on yet, of whom
+    net::Duration due;   // when to forward the answers received so far and start the next wave
+    std::set<int> open;  // ranks that have not answered yet
+    std::map<std::string, std::vector<int>> fresh = {};  // ranks by answer; not forwarded yet
   };
 
   net::Duration next_due() const;
@@ -60,7 +60,7 @@ class Inquiries {
   void begin(const std::string& question, std::vector<Asker> askers);
   void begin_waiting(const std::string& question);
   void pass_on(Wave& wave);
-  // Ends it when nothing more can come of it.
+  // Ends the wave if no more answers can come or nobody waits for them.
   void end_if_complete(uint64_t number);
 
   const Send send_;
@@ -71,10 +71,10 @@ class Inquiries {
   uint64_t next_wave_ = 0;
 };
 
-// Answers as they stand in one frame: each with the ranks that gave it.
+// Encodes answers for one frame, each with the ranks that gave it.
 std::string pack_answers(const std::map<std::string, std::vector<int>>& answers);
-// Calls `take` for each rank. Throws Error(cluster, failure) for what pack_answers() did not make
-// of ranks below `world_size`.
+// Calls `take` for each rank. Throws Error(cluster, failure) unless pack_answers() made the text,
+// with ranks below `world_size`.
 void unpack_answers(const std::string& packed, int world_size,
                     const std::function<void(int rank, const std::string& answer)>& take);
 

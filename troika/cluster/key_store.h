@@ -1,4 +1,4 @@
-// The keys of a rendezvous and who waits for them. For a single thread.
+// The keys of a rendezvous and the calls that wait for them. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ class KeyStore {
     uint64_t call;
   };
 
-  // Null when the key is not set.
+  // Returns null if the key is not set.
   const std::string* find(const std::string& key) const;
-  // Returns those that waited for it, who wait no more.
+  // Sets the key. Returns and removes the calls that waited for it.
   std::vector<Waiting> set(const std::string& key, std::string value);
-  // The key's value plus the decimal `delta`, from 0 where it is not set; does not set it.
+  // Returns the key's value (0 if not set) plus the decimal `delta`. Does not set the key.
   std::variant<int64_t, Refusal> sum(const std::string& key, const std::string& delta) const;
 
   void wait(const std::string& key, Waiting who) { waiting_.emplace(key, who); }

@@ -38,7 +38,7 @@ std::string show_end(const RankEnd& end) {
 }
 
 std::string message_of(const RankEnd& end) {
-  // The last line that it wrote has to do with something else.
+  // The last line on standard error is unrelated to a SIGKILL.
   if (!end.note && end.status.signal == SIGKILL) {
     return "none: a process that is killed cannot say why; the kernel does it when memory runs out "
            "(dmesg, or memory.events of the cgroup)";
@@ -49,21 +49,22 @@ std::string message_of(const RankEnd& end) {
   std::string shown;
   for (const char c : text) {
     shown += c;
-    if (c == '\n') shown += "           ";  // below the first line
+    if (c == '\n') shown += "           ";  // aligned with the first line
   }
   return shown;
 }
 
-// Whether the line above the report says what the rank reported. Of a long one the launcher has
-// kept the beginning.
+// Whether the line printed above the report already shows the rank's message. The launcher keeps
+// only the beginning of a long line.
 bool stands_above(const RankEnd& end) {
   if (!end.is_shown || !end.note || !end.last_error_line.starts_with("error: ")) return false;
   return ("error: " + end.note->message).starts_with(end.last_error_line);
 }
 
-// The rank that ended as if all were done while others still needed it. Where all that failed only
-// report the failure of another rank, there must be one; on another machine (`host`) perhaps,
-// unless they name it. Null where there is none.
+// Returns the rank that ended successfully while other ranks still needed it; null if there is
+// none. Applies only if all failed ranks report another rank's failure. With several machines
+// (`host` is not empty) the rank may be on another one, so it must also be named in the failure's
+// message.
 const RankEnd* ended_too_early(const std::vector<RankEnd>& ends, const RankEnd& first_failure,
                                const std::string& host) {
   if (!blames_a_peer(first_failure)) return nullptr;

@@ -13,7 +13,7 @@ namespace troika::cluster {
 
 namespace {
 
-// More than any machine has cores; a slip must not fork without end.
+// More than any machine has cores. Prevents a mistake from forking endlessly.
 constexpr int kMaxProcesses = 4096;
 
 void refuse(const std::string& what, const std::string& got, const std::string& expected,

@@ -13,12 +13,12 @@ namespace troika::cluster {
 
 namespace {
 
-// Rank, size, local rank and local size under one launcher's names.
+// A launcher's names for rank, size, local rank and local size.
 struct Names {
   std::string launcher, rank, size, local_rank, local_size;
 };
 
-// Works out the machine from the two usual placements; -1 of -1 where neither fits.
+// Derives the node for block and cyclic placement; -1 of -1 if neither fits.
 void place_on_nodes(Environment& environment) {
   const int local = environment.local_world_size;
   const int nodes = environment.world_size / local;
@@ -109,8 +109,8 @@ bool has_torchrun(const Reader& reader) {
   return reader.has("RANK") && reader.has("WORLD_SIZE");
 }
 
-// Variables of https://docs.pytorch.org/docs/stable/elastic/run.html; the four RANK, WORLD_SIZE,
-// MASTER_ADDR, MASTER_PORT set by hand are enough on one machine.
+// Variables of https://docs.pytorch.org/docs/stable/elastic/run.html. On one machine, RANK,
+// WORLD_SIZE, MASTER_ADDR and MASTER_PORT, set by hand, are sufficient.
 Environment read_torchrun(const Reader& reader) {
   const auto master = reader.text("MASTER_ADDR").value_or("127.0.0.1");
   const bool loopback = master == "localhost" || master == "::1" || master.starts_with("127.");
@@ -156,7 +156,7 @@ bool has_pmi(const Reader& reader) {
   return reader.has("PMI_RANK") || reader.has("PMI_SIZE");
 }
 
-// Hydra (MPICH, Intel MPI) sets the MPI_LOCAL* pair, Cray's launchers the PMI_LOCAL_* one.
+// Hydra (MPICH, Intel MPI) sets the MPI_LOCAL* pair, Cray's launchers set PMI_LOCAL_*.
 Environment read_pmi(const Reader& reader) {
   const bool cray = reader.has("PMI_LOCAL_RANK") && !reader.has("MPI_LOCALRANKID");
   Environment found =
@@ -171,7 +171,8 @@ bool has_lsf(const Reader& reader) {
          (reader.has("JSM_NAMESPACE_RANK") || reader.has("JSM_NAMESPACE_SIZE"));
 }
 
-// jsrun. The first line of the rank file is the node the batch script runs on, not one of ranks.
+// LSF's jsrun. The first line of the rank file is the node of the batch script, which runs no
+// ranks.
 Environment read_lsf(const Reader& reader) {
   Environment found = read_four(reader, {"lsf", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
                                          "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"});

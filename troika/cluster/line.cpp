@@ -12,7 +12,7 @@ constexpr std::chrono::seconds kPartingTime{1};
 net::TcpOptions options_of(const Line::Options& options, const RunSecret& secret) {
   net::TcpOptions result{
       .name = unique_name(), .secret = role_key(secret, Role::relay), .listen = {}};
-  // Relays and their ranks meet on the loopback interface.
+  // Relays and their ranks connect over the loopback interface.
   if (options.may_relay) result.listen.push_back({"127.0.0.1", 0});
   return result;
 }
@@ -41,7 +41,7 @@ Line::~Line() {
   net::act_on(endpoint_, [this] {
     endpoint_.listen_to_peers({});
     endpoint_.handle(kToRank, 0, {});
-    // One that does not read would be waited for.
+    // Disconnects, because the endpoint's destructor would wait for a peer that does not read.
     endpoint_.disconnect(peer_);
   });
 }
@@ -150,7 +150,7 @@ const std::string* Line::end_of_peer() const {
 
 std::optional<Frame> Line::next(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  // An end is told once, so that waits after it wait.
+  // Reports an end only once, so that later calls wait again.
   const auto has_news = [this] {
     return !frames_.empty() || std::exchange(is_woken_, false) ||
            (end_of_peer() && !std::exchange(has_told_end_, true));

@@ -1,5 +1,5 @@
-// A rank's end of its connection to rank 0's server, straight or through a relay of its machine,
-// and the relay that this rank is, if it is one.
+// A rank's side of its connection to rank 0's server, direct or through a relay on its machine.
+// Also contains the relay, if this rank is one.
 #pragma once
 
 #include <condition_variable>
@@ -19,65 +19,66 @@
 
 namespace troika::cluster {
 
-// post() and wake() may be called by any thread, also by callbacks; all else belongs to the thread
-// that reads.
+// Any thread and any callback may call post() and wake(). The other functions belong to the reading
+// thread.
 class Line {
  public:
   struct Options {
-    std::string server;  // the name of the server's endpoint
+    std::string server;  // the endpoint name of the server
     int world_size = 1;
     bool may_relay = false;
   };
   Line(const Options& options, const RunSecret& secret);
-  // A relay waits for its ranks to end, at most a second; the others come back to rank 0's server.
+  // A relay waits up to a second for its ranks to end; the remaining ones reconnect to rank 0's
+  // server.
   ~Line();
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
-  // One attempt to reach an endpoint of that name, with which this rank talks from then on instead
-  // of another; how it failed, where it did.
+  // Makes one attempt to connect to the endpoint `peer`. On success, `peer` replaces the previous
+  // peer. Returns the failure, or nullopt on success.
   std::optional<net::DialFailure> go_to(const std::string& peer, const net::Address& address,
                                         const net::Secret& secret, Deadline deadline);
-  // Where other ranks reach the relay that this rank may be; 0: it may not.
+  // The port on which other ranks reach this rank's relay; 0 if this rank may not relay.
   int relay_port() const;
   void relay_for_nobody();
 
-  // From now on each frame is first given to `sink`, under the rules for callbacks of
-  // net::Endpoint; next() gives those that it returns false for. Ended by an empty one.
+  // From now on passes each frame first to `sink`, under the rules for callbacks of net::Endpoint.
+  // next() returns only frames for which `sink` returned false. An empty sink ends this.
   using Sink = std::function<bool(const Frame& frame)>;
   void give_to(Sink sink);
 
-  // Never blocks: what the socket does not take now is sent later.
+  // Sends frames. Never blocks: frames that the socket does not accept now are sent later.
   void post(std::string frames);
-  // Ends a wait of next().
+  // Ends a wait in next().
   void wake();
-  // The next frame; nothing when there is none until the deadline or wake(), or the connection has
-  // ended. Blocks.
+  // Blocks until the next frame. Returns nullopt on the deadline, after wake(), or when the
+  // connection has ended.
   std::optional<Frame> next(Deadline deadline);
-  // How the connection has ended; nothing while frames may come.
+  // Why the connection has ended; nullopt while frames may still come.
   std::optional<std::string> ended();
 
  private:
   void take(const std::string& peer, const std::string& message);
   void note(const net::PeerChange& change);
-  // The caller holds mutex_.
+  // The caller must hold mutex_.
   const std::string* end_of_peer() const;
 
   const std::string server_;
 
-  std::mutex mutex_;  // guards these; callbacks hold it only for as long as they change them
+  std::mutex mutex_;  // guards the members below; callbacks hold it only briefly
   std::condition_variable changed_;
-  std::string peer_;                         // that this rank talks with
-  std::deque<Frame> frames_;                 // from it
-  std::map<std::string, std::string> ends_;  // by peer: how its connection has ended
+  std::string peer_;                         // the current peer
+  std::deque<Frame> frames_;                 // from the current peer
+  std::map<std::string, std::string> ends_;  // by peer: why its connection has ended
   bool is_woken_ = false;
   bool has_told_end_ = false;
 
-  // These belong to the endpoint's callbacks.
+  // Only for the endpoint's callbacks.
   Sink sink_;
-  std::unique_ptr<Relay> relay_;  // null: it passes nothing on
+  std::unique_ptr<Relay> relay_;  // null if this rank does not relay
 
-  net::TcpEndpoint endpoint_;  // whose callbacks run until it is gone
+  net::TcpEndpoint endpoint_;  // last member: its callbacks run until it is destroyed
 };
 
 }  // namespace troika::cluster

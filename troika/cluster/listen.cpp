@@ -16,7 +16,7 @@ Listening listen(const std::string& address, int port, const Variables& variable
   listening.address = place_to_bind(address, variables);
   listening.socket = net::listen_at(listening.address, port, error);
   if (listening.socket) listening.port = net::port_of(listening.socket);
-  // This process need not reach itself by the name that the others know it by.
+  // The name that others use for this machine may not be reachable from this process itself.
   if (listening.address.empty()) listening.address = "127.0.0.1";
   return listening;
 }

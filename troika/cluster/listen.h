@@ -1,4 +1,4 @@
-// Where the servers of this room listen.
+// The addresses on which the servers of troika/cluster listen.
 #pragma once
 
 #include <string>
@@ -8,27 +8,27 @@
 
 namespace troika::cluster {
 
-// The interface that servers bind to, by its name or one of its addresses; all when it is not set.
+// Variable with the name or an address of the interface that servers bind to. Not set: all
+// interfaces.
 inline constexpr const char* kInterfaceVariable = "TROIKA_SOCKET_IFNAME";
 
-// The numeric address of this machine to bind to, for those who know rank 0's or the hosting
-// launch's machine as `address`: a loopback address where that is one, else that of
-// kInterfaceVariable's interface if set, else "", all. Throws what net::interface_address() throws.
+// Returns the numeric address to bind to, given that others know this machine as `address`: a
+// loopback address if `address` is one; otherwise that of kInterfaceVariable's interface if set;
+// otherwise "", all addresses. Throws like net::interface_address().
 std::string place_to_bind(const std::string& address,
                           const Variables& variables = process_variable);
 
 struct Listening {
   net::Descriptor socket;  // nonblocking
-  std::string address;     // by which this process reaches it
+  std::string address;     // at which this process reaches the socket
   int port = 0;
 };
 
-// Listens for those who know this machine as `address`: on it alone where it is of the loopback
-// interface, else on kInterfaceVariable's interface if set, else on all. Port 0 takes any. Throws
-// Error(cluster, usage) naming the port when it is taken.
+// Listens on the address that place_to_bind() returns. Port 0 selects a free port. Throws
+// Error(cluster, usage) with the port if it is in use.
 Listening listen_for(const std::string& address, int port,
                      const Variables& variables = process_variable);
-// The same, with an invalid socket in place of that error.
+// Like listen_for(), but returns an invalid socket instead of throwing this error.
 Listening try_listen_for(const std::string& address, int port,
                          const Variables& variables = process_variable);
 

@@ -10,7 +10,7 @@ namespace troika::cluster {
 
 namespace {
 
-// A rank whose relay has ended comes back at once; one that is stopped does not.
+// A rank whose relay has ended reconnects at once, unless its process is stopped.
 constexpr std::chrono::seconds kAbsenceTime{5};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The ranks as rank 0's server reaches them: over connections of their own, or through relays. For
-// a single thread.
+// How rank 0's server reaches the ranks: over their own connections or through relays. Not
+// thread-safe.
 #pragma once
 
 #include <optional>
@@ -15,38 +15,40 @@ class Members {
  public:
   using Peer = Service::Peer;
 
-  // `service` knows the peers that lead to ranks, and must outlive it.
+  // `service` manages the peers that lead to ranks, and must outlive this object.
   Members(Service& service, int world_size)
       : service_(service), members_(static_cast<size_t>(world_size)) {}
 
-  // `way` leads to the rank: it is the rank's own, or a relay's. Also for one that comes back.
+  // Adds a rank, or a rank that reconnects. `way` is the peer that leads to it: the rank itself or
+  // its relay.
   void enter(int rank, Peer& way);
-  // `rank` is one of this world.
+  // `rank` must be below the world size.
   bool is_there(int rank) const { return of(rank).state == State::there; }
   bool goes_through(int rank, const Peer& way) const { return of(rank).way == &way; }
-  // Whether it is there, and a relay leads to it or led.
+  // Whether the rank is present and is, or was, reached through a relay.
   bool can_come_back(int rank) const;
-  // From then on it is there no more, but may still be sent to.
+  // The rank is no longer present, but can still be sent to.
   void leave(int rank);
-  // Its end; whether it was there.
+  // Removes the rank. Returns whether it was present.
   bool remove(int rank);
-  // How many are there beside rank 0.
+  // The number of ranks present, without rank 0.
   int others() const { return others_; }
   std::vector<int> all_there() const;
 
-  // A rank that cannot be reached gets nothing.
+  // Sends frames; a rank that cannot be reached gets nothing.
   void send(int rank, const Frame& frame) const;
   void send(const std::vector<int>& ranks, const std::string& frames) const;
-  // Ends its connection when what was sent has arrived; a relay's own goes on for its ranks.
+  // Ends the rank's connection after pending data has arrived. A relay's own connection stays open
+  // for its other ranks.
   void end(int rank) const;
 
-  // The connection `way` has ended: the ranks that are there and were reached through it. They can
-  // come back until some seconds have passed.
+  // The connection `way` has ended. Returns the present ranks that were reached through it. They
+  // have some seconds to reconnect.
   std::vector<int> cut_off(const Peer& way, net::Duration now);
-  // When the first of those has not come back; nothing: all have.
+  // When the first of these ranks is overdue; none if all have reconnected.
   std::optional<net::Duration> due() const;
   std::vector<int> overdue(net::Duration now) const;
-  // Who relays for whom, as in a welcome.
+  // Returns which rank relays for which ranks, in the format of a welcome.
   std::string relays() const;
 
  private:

@@ -18,7 +18,7 @@ void NewsBoard::subscribe(Message kind, Listener listener) {
 
 std::optional<std::pair<NewsBoard::Listener, NewsBoard::News>> NewsBoard::next() {
   while (!subscriptions_.empty()) {
-    // The one furthest behind.
+    // The subscription with the oldest unread event.
     auto& first = *std::ranges::min_element(subscriptions_, {}, &Subscription::next);
     if (first.next == news_.size()) break;
     const News& news = news_[first.next++];

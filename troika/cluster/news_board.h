@@ -1,4 +1,4 @@
-// News of ranks, and who listens. For one thread at a time.
+// Events (lost ranks, departures) and their listeners. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -22,25 +22,25 @@ class NewsBoard {
     std::string text;
   };
 
-  // Whether it is new.
+  // Returns whether the event is new.
   bool note(const News& news);
-  // Whether any news are of this rank.
+  // Whether there is any event about this rank.
   bool has(int rank) const { return ranks_.contains(rank); }
   bool has_listeners() const { return !subscriptions_.empty(); }
   void subscribe(Message kind, Listener listener);
-  // The next to be told and what, so that all hear everything in the order of what happened;
-  // nothing when all have heard all.
+  // Returns the next listener to call and its event, or nullopt if all listeners are up to date.
+  // Listeners get all events in the order of occurrence.
   std::optional<std::pair<Listener, News>> next();
 
  private:
   struct Subscription {
     Message kind;
     Listener tell;
-    size_t next = 0;  // of news_
+    size_t next = 0;  // index into news_
   };
 
   std::vector<News> news_;
-  std::set<int> ranks_;  // of news_
+  std::set<int> ranks_;  // ranks that occur in news_
   std::vector<Subscription> subscriptions_;
 };
 

@@ -45,7 +45,7 @@ void Outlet::add(std::string_view bytes) {
 }
 
 void Outlet::write_some() {
-  // As much as a pipe takes without blocking once it is writable.
+  // A writable pipe accepts this many bytes without blocking.
   const ssize_t written = ::write(fd_, bytes_.data(), std::min<size_t>(bytes_.size(), PIPE_BUF));
   if (written >= 0) {
     bytes_.erase(0, static_cast<size_t>(written));

@@ -1,4 +1,4 @@
-// The output of ranks: cut into lines for logs, and passed on to the launcher's own outputs.
+// The output of ranks: split into lines for logs, and forwarded to the launcher's own outputs.
 #pragma once
 
 #include <functional>
@@ -7,22 +7,22 @@
 
 namespace troika::cluster {
 
-// A stream of bytes as lines. Of a line that carriage returns draw over (a progress bar), only the
-// last state is kept; very long lines come in pieces.
+// Splits a byte stream into lines. Of a line that is overwritten with carriage returns (a progress
+// bar), keeps only the last state. Very long lines are split.
 class LineCutter {
  public:
-  // Calls `take` with each whole line, its '\n' included.
+  // Calls `take` with each complete line, including its '\n'.
   using Take = std::function<void(std::string_view line)>;
   void feed(std::string_view bytes, const Take& take);
-  // The rest, completed with '\n', when the stream has ended.
+  // Passes on the rest, with '\n' appended, at the end of the stream.
   void finish(const Take& take);
 
  private:
   std::string line_;
-  bool returned_ = false;  // a '\r' came; what follows draws over the line
+  bool returned_ = false;  // after '\r': the next characters overwrite the line
 };
 
-// One of the launcher's own outputs, written without ever waiting for its reader.
+// One of the launcher's own outputs. Never blocks on its reader.
 class Outlet {
  public:
   explicit Outlet(int fd) : fd_(fd) {}
@@ -30,9 +30,9 @@ class Outlet {
   int fd() const { return fd_; }
   void add(std::string_view bytes);
   bool pending() const { return !bytes_.empty(); }
-  // The reader is slow: stop reading from the ranks for a while.
+  // The reader is slow: the caller should stop reading from the ranks.
   bool full() const { return bytes_.size() >= kFull; }
-  // After poll() said POLLOUT (or an error). An output that is gone swallows everything.
+  // Call after poll() reported POLLOUT or an error. After an error, discards all output.
   void write_some();
 
  private:

@@ -16,11 +16,11 @@ namespace troika::cluster {
 
 namespace {
 
-// Below are ports of well-known services; 10000 upwards is where batch systems' users go.
+// Lower ports belong to well-known services; jobs of batch systems usually use ports from 10000.
 constexpr int kLowest = 10000;
 constexpr int kHighest = 65535;
 
-// The i-th port from kLowest to kHighest outside the range, counting round.
+// The i-th port from kLowest to kHighest outside the range; wraps around.
 int port_outside(PortRange ephemeral, uint64_t i) {
   const int below = std::max(0, std::min(ephemeral.low, kHighest + 1) - kLowest);
   const int first_above = std::max(ephemeral.high + 1, kLowest);
@@ -55,14 +55,14 @@ PortRange ephemeral_range() {
 }
 
 int job_port(int64_t job, int64_t step, PortRange ephemeral) {
-  // Counting up instead of hashing: neighbouring jobs never meet, and steps of one job lie far
-  // from the next jobs' ports.
+  // Counts instead of hashing: neighbouring jobs never collide, and the steps of a job are far from
+  // the ports of the next jobs.
   return port_outside(ephemeral, static_cast<uint64_t>(job) + 4099 * static_cast<uint64_t>(step));
 }
 
 int free_port() {
   const PortRange ephemeral = ephemeral_range();
-  // A random start keeps launchers that begin together apart.
+  // A random start avoids collisions of launchers that start together.
   const uint64_t start = Random(std::random_device()())();
   for (uint64_t i = 0; i <= kHighest; ++i) {
     const int port = port_outside(ephemeral, start / 2 + i);

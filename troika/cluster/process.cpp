@@ -44,14 +44,14 @@ struct Prepared {
   };
   ::setpgid(0, 0);
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up();
-  // The parent may have died before the line above.
+  // The parent may have died before prctl().
   if (::getppid() != prepared.parent) ::_exit(127);
   if (::dup2(prepared.in, STDIN_FILENO) < 0 || ::dup2(prepared.out, STDOUT_FILENO) < 0 ||
       ::dup2(prepared.err, STDERR_FILENO) < 0) {
     give_up();
   }
-  // Ignored signals would stay ignored in the program: a shell ignores SIGINT for background jobs.
-  // Only nohup's choice is kept.
+  // Resets all signals, since ignored signals stay ignored across exec: a shell ignores SIGINT for
+  // background jobs. Keeps only an ignored SIGHUP (nohup).
   struct sigaction hangup {};
   ::sigaction(SIGHUP, nullptr, &hangup);
   const bool keep = hangup.sa_handler == SIG_IGN;
@@ -84,7 +84,7 @@ Child spawn(const std::vector<std::string>& command, const std::vector<std::stri
                           problem.write.get(),
                           ::getpid(),
                           sigterm};
-  // No handler of this process may run in the child.
+  // Signal handlers of this process must not run in the child.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -93,9 +93,9 @@ Child spawn(const std::vector<std::string>& command, const std::vector<std::stri
   if (pid == 0) become(prepared);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) net::fail_system("cluster", "start a process", fork_error);
-  ::setpgid(pid, pid);  // here too: whoever runs first makes the group
+  ::setpgid(pid, pid);  // also in the parent: the child may not have run yet
 
-  // Closed without a word by a successful exec.
+  // A successful exec closes the pipe without writing to it.
   problem.write.reset();
   int error = 0;
   ssize_t got = 0;
@@ -141,7 +141,7 @@ std::vector<pid_t> children() {
     std::ifstream in(entry.path() / "stat");
     std::ostringstream text;
     text << in.rdbuf();
-    // "pid (name) state ppid": the name may hold anything.
+    // "pid (name) state ppid"; the name may contain any characters.
     const std::string stat = std::move(text).str();
     const size_t name_end = stat.rfind(") ");
     if (name_end == std::string::npos) continue;

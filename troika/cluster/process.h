@@ -1,4 +1,4 @@
-// Child processes: started in a group of their own, tied to the life of this process.
+// Child processes in their own process groups, which are killed when this process ends.
 #pragma once
 
 #include <sys/types.h>
@@ -13,31 +13,31 @@
 namespace troika::cluster {
 
 struct Child {
-  pid_t pid = 0;             // also its process group
-  net::Descriptor out, err;  // nonblocking ends of its outputs
+  pid_t pid = 0;             // also the id of its process group
+  net::Descriptor out, err;  // nonblocking read ends of its outputs
 };
 
-// For a command that must end what it has begun although SIGTERM comes to all processes of the job.
+// `ignored` is for a command that must complete even if all processes of the job get SIGTERM.
 enum class Sigterm { ends_it, ignored };
 
-// Runs the command with standard input from /dev/null, all signals but SIGTERM at their default and
-// the group of its own; it is killed when the calling thread ends. Throws Error(cluster, usage)
-// when the program cannot be executed.
+// Runs the command in a new process group, with standard input from /dev/null and default signal
+// handlers (but SIGHUP stays ignored, and SIGTERM is as given). The child is killed when the
+// calling thread ends. Throws Error(cluster, usage) if the program cannot be executed.
 Child spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment,
             Sigterm sigterm = Sigterm::ends_it);
 
-// How the child ended, or nothing while it runs. It stays a zombie, which keeps its process group's
-// number from being given to another, until reap().
+// Returns how the child ended; nullopt while it runs. The child stays a zombie until reap(), so
+// that its process group id is not reused.
 std::optional<ExitStatus> status_of(pid_t pid);
 void reap(pid_t pid);
 
-// To all processes of the group; none being left is no error.
+// Sends the signal to all processes of the group. An empty group is not an error.
 void signal_group(pid_t group, int signal);
 
-// The processes whose parent this one is now, zombies too.
+// Returns the current children of this process, including zombies.
 std::vector<pid_t> children();
 
-// Orphaned descendants become children of this process instead of init's, while this object lives.
+// While this object lives, orphaned descendants become children of this process instead of init.
 class Subreaper {
  public:
   Subreaper();

@@ -36,7 +36,7 @@ Answers Question::finish(std::string own_answer, int relay, const std::vector<in
     auto& who = silent[static_cast<size_t>(rank)];
     who = rank;
     if (!is_open(rank)) continue;
-    // In the order in which a question goes.
+    // In the order in which a question is forwarded.
     if (relay != 0 && is_open(relay) && !passed_on_) {
       who = relay;
     } else if (is_open(0)) {

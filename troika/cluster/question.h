@@ -1,5 +1,4 @@
-// A question that a rank has asked all ranks, and the answers that have come. For one thread at a
-// time.
+// A question from this rank to all ranks, and the answers so far. Not thread-safe.
 #pragma once
 
 #include <string>
@@ -11,16 +10,17 @@ namespace troika::cluster {
 
 class Question {
  public:
-  // `frame` asks it; `own_rank` does not answer itself.
+  // `frame` is the encoded question. `own_rank` is not asked.
   Question(std::string frame, int own_rank, int world_size);
 
   const std::string& frame() const { return frame_; }
-  // Answers of pack_answers(), or none, which says that the way to rank 0 passed the question on.
+  // Takes answers in pack_answers() format. An empty text only confirms that the relay has
+  // forwarded the question.
   void take(const std::string& packed);
   // The rank was lost or has left.
   void gone(int rank) { close(rank); }
   bool is_answered() const { return open_ranks_ == 0; }
-  // `relay` passes on for this rank, 0 for none, and relays[r] for rank r.
+  // Returns the answers. `relay` is this rank's relay, 0 for none; relays[r] is that of rank r.
   Answers finish(std::string own_answer, int relay, const std::vector<int>& relays);
 
  private:
@@ -30,7 +30,7 @@ class Question {
   const std::string frame_;
   const int own_rank_;
   std::vector<std::optional<std::string>> answers_;
-  std::vector<bool> open_;  // may still answer
+  std::vector<bool> open_;  // by rank: may still answer
   int open_ranks_ = 0;
   bool passed_on_ = false;
 };

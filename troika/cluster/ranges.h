@@ -1,4 +1,4 @@
-// Sets of ranks as they stand in a frame: "0-1,4-4".
+// Text format for sets of ranks in frames: "0-1,4-4".
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 
 namespace troika::cluster {
 
-// `ranks` ascend.
+// `ranks` must be ascending.
 std::string to_ranges(const std::vector<int>& ranks);
-// Calls `take` for each rank. Throws Error(cluster, failure) for text that to_ranges() did not make
-// of ranks below `world_size`.
+// Calls `take` for each rank. Throws Error(cluster, failure) unless to_ranges() made the text, with
+// ranks below `world_size`.
 void for_each_rank(const std::string& ranges, int world_size, const std::function<void(int)>& take);
 
 }  // namespace troika::cluster

@@ -28,7 +28,7 @@ LaunchPlace decide_place(const LaunchOptions& options) {
                     .run_id = {},
                     .node_rank = options.node_rank,
                     .num_nodes = options.num_nodes};
-  // All nodes must come to the same name, on one machine it may be unique.
+  // With several nodes, all must derive the same id. On one machine it may be unique.
   place.run_id = alone ? unique_run_id() : fmt::format("troika-{}-{}", place.address, place.port);
   return place;
 }
@@ -79,12 +79,12 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const La
   variables[kSecretVariable] = secret.to_hex();
   if (!options.interface.empty()) variables[kInterfaceVariable] = options.interface;
   variables.emplace("TORCHELASTIC_RUN_ID", place.run_id);
-  // The cores this process may use, not those the machine has.
+  // The number of cores that this process may use, not of the machine.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   variables.emplace("OMP_NUM_THREADS", std::to_string(std::max(1, cores / options.processes)));
   if (::isatty(STDERR_FILENO)) {
     variables.insert_or_assign("TROIKA_TTY", "1");
-    // Behind a pipe a rank cannot ask the terminal itself.
+    // A rank writes to a pipe, so it cannot query the terminal itself.
     winsize size{};
     if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
       variables.insert_or_assign("COLUMNS", std::to_string(size.ws_col));

@@ -59,7 +59,7 @@ void RankOutput::write_log(std::string_view bytes) {
   try {
     log_.write(bytes);
   } catch (const Error& error) {
-    // A full disk must not end the training; say it once.
+    // A full disk must not end the training. Warns only once.
     if (!std::exchange(log_failed_, true)) log::warn("[cluster] {}", error.what());
   }
 }

@@ -1,4 +1,4 @@
-// The two outputs of one rank: kept in its log, and passed on where the launcher was asked to.
+// The two outputs of one rank: written to its log, and forwarded if requested.
 #pragma once
 
 #include <array>
@@ -13,21 +13,21 @@ namespace troika::cluster {
 
 class RankOutput {
  public:
-  enum class PassOn { nothing, bytes, lines };  // lines: with "[rank N] " before each
+  enum class PassOn { nothing, bytes, lines };  // lines: each prefixed with "[rank N] "
 
   struct Stream {
     net::Descriptor pipe;  // closed at its end
-    Outlet* outlet;        // null: not passed on
+    Outlet* outlet;        // null: not forwarded
     LineCutter lines;
     bool is_error;
 
-    // Whether to read it now: not while the reader of our own output is behind.
+    // Whether to read now. False while the reader of the launcher's own output is slow.
     bool wanted() const { return pipe && !(outlet && outlet->full()); }
   };
 
-  enum class Log { fresh, goes_on };  // fresh: what an earlier launch left in it goes
+  enum class Log { fresh, goes_on };  // fresh: truncates an existing log
 
-  // Throws Error when the log cannot be written.
+  // Throws Error if the log cannot be opened.
   RankOutput(int rank, std::filesystem::path path, Log log, PassOn pass_on, Outlet& out,
              Outlet& err);
   void attach(net::Descriptor out, net::Descriptor err);
@@ -37,9 +37,9 @@ class RankOutput {
   bool open() const { return streams_[0].pipe || streams_[1].pipe; }
 
   const std::filesystem::path& log() const { return log_.path(); }
-  // Whether standard error is passed on as it is.
+  // Whether standard error is forwarded unchanged.
   bool is_shown() const { return pass_on_ == PassOn::bytes; }
-  // The last non-empty line on standard error, without blanks around it.
+  // The last non-empty line on standard error, without surrounding blanks.
   const std::string& last_error_line() const { return last_error_line_; }
 
  private:

@@ -30,7 +30,7 @@ void Relay::handle(Peer& from, const Frame& frame) {
     send(from, *last_word_);
     return close(from);
   }
-  // The server may be the one that does not answer: this tells that the relay does.
+  // Tells the rank that its relay works, even if the server does not answer.
   if (frame.message == Message::ask) send(from, {Message::answer, 0, frame.key, ""});
   tell_server({Message::relayed, static_cast<uint64_t>(from.rank), "", encode(frame)});
 }

@@ -6,13 +6,13 @@ namespace troika::cluster {
 
 int most_connections(const RelayRules& rules, int world_size, int machines) {
   if (world_size < rules.from_world_size || machines < 0) return world_size;
-  // A machine's last relay may have fewer ranks than it could.
+  // The last relay of each machine may have fewer than ranks_each ranks.
   return std::min(world_size, 1 + machines + world_size / rules.ranks_each);
 }
 
 RelayPlan::Place RelayPlan::place(const Hello& hello, const std::string& endpoint) {
   const bool can_relay = hello.relay_port != 0 && !hello.machine.empty();
-  // Rank 0's server is in rank 0's own process.
+  // Rank 0 runs the server itself, so it needs no relay.
   if (hello.rank == 0 || hello.direct || !can_relay || hello.world_size < rules_.from_world_size) {
     return {};
   }

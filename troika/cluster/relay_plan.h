@@ -1,9 +1,9 @@
-// Which ranks relay for others, so that rank 0 need not hold a connection to every rank: the rules,
-// without sockets.
+// The choice of ranks that relay for others, so that rank 0 does not need a connection to every
+// rank: the rules, without sockets.
 //
-// The first rank that arrives from a machine relays for the next ones of that machine, up to
-// `ranks_each`; the one after those is the machine's next relay. Relays and their ranks meet on the
-// loopback interface.
+// The first rank that arrives from a machine relays for the next ranks of that machine, up to
+// `ranks_each`. The rank after those becomes the machine's next relay. Relays and their ranks
+// connect over the loopback interface.
 #pragma once
 
 #include <map>
@@ -16,11 +16,11 @@ namespace troika::cluster {
 
 struct RelayRules {
   int from_world_size = 65;  // smaller worlds have no relays
-  int ranks_each = 32;       // the relay among them
+  int ranks_each = 32;       // including the relay
 };
 
-// The connections of rank 0's server when all ranks are there, at most, on so many machines; -1 for
-// an unknown number of them.
+// Returns the maximum number of connections of rank 0's server once all ranks have joined.
+// `machines` is -1 if unknown.
 int most_connections(const RelayRules& rules, int world_size, int machines);
 
 class RelayPlan {
@@ -30,11 +30,11 @@ class RelayPlan {
   enum class Role { direct, relay, through };
   struct Place {
     Role role = Role::direct;
-    int relay = -1;  // for Role::through: its rank, where it listens, and its endpoint's name
+    int relay = -1;  // for Role::through: the relay's rank, port and endpoint name
     int port = 0;
     std::string endpoint = {};
   };
-  // `endpoint` has said hello.
+  // Assigns the role of a rank whose endpoint `endpoint` has sent its hello.
   Place place(const Hello& hello, const std::string& endpoint);
 
  private:

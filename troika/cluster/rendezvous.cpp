@@ -17,7 +17,7 @@ namespace troika::cluster {
 
 namespace {
 
-// Each rank holds a connection to rank 0 or a relay, and back ends of `comm` may add some each.
+// Each rank has a connection to rank 0 or a relay; back ends of `comm` may add more.
 void require_descriptors(const Environment& environment, const RelayRules& rules) {
   constexpr int kOther = 32;
   const int world_size = environment.world_size;

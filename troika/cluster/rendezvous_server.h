@@ -1,4 +1,4 @@
-// Rank 0's end of the control connection.
+// Rank 0's side of the control connection.
 #pragma once
 
 #include "troika/cluster/rendezvous_service.h"
@@ -10,8 +10,8 @@ class RendezvousServer {
  public:
   // Serves until destroyed.
   RendezvousServer(Listening here, const RunSecret& secret, Roster roster, RelayRules rules);
-  // Sends what is still to be sent, waiting for peers at most a second; those still there see rank
-  // 0 as lost unless say_bye() came before.
+  // Sends pending messages, for at most a second. Peers that are still connected then see rank 0 as
+  // lost, unless say_bye() was called.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;

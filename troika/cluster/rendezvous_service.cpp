@@ -10,9 +10,10 @@ namespace troika::cluster {
 
 namespace {
 
-// Ranks mostly leave together: those that have left by then are not told of the others.
+// Ranks usually leave together. This delay collects their departures; ranks that have left by then
+// are not notified of the others.
 constexpr Milliseconds kDepartureTime{10};
-// Longer than anybody waits for answers.
+// An upper bound for the waiting time of a question, in ms.
 constexpr uint64_t kLongestInquiry = 3'600'000;
 
 }  // namespace
@@ -57,7 +58,7 @@ void RendezvousService::handle(Peer& from, const Frame& frame) {
     if (frame.message == Message::hello) return greet(from, frame);
     return end(from, "it says no hello");
   }
-  // A relay's own rank may be lost while it goes on to relay.
+  // A relay's own rank may be lost while the relay continues.
   if (members_.goes_through(from.rank, from)) handle_rank(from.rank, frame);
 }
 
@@ -85,7 +86,8 @@ void RendezvousService::greet(Peer& from, const Frame& frame) {
       send(from, {Message::relay});
       return admit(from, *hello);
     case RelayPlan::Role::through:
-      // It ends this connection when it is there, and says hello here again when it cannot.
+      // Once connected to the relay, the rank closes this connection. If it cannot connect, it
+      // sends another hello here.
       send(from, {Message::go, static_cast<uint64_t>(place.port), place.endpoint,
                   std::to_string(place.relay)});
   }
@@ -97,14 +99,14 @@ void RendezvousService::admit(Peer& way, const Hello& hello) {
   inquiries_.arrived(hello.rank);
   if (!roster_.complete()) return;
   gathering_ = false;
-  // A relay passes it on to its ranks.
+  // Relays forward it to their ranks.
   const Frame welcome{Message::welcome, 0, "", members_.relays()};
   for (const auto& [name, peer] : peers()) {
     if (peer.admitted()) send(peer, welcome);
   }
 }
 
-// Its relay has ended, or is about to.
+// Reconnects a rank whose relay has ended or is about to end.
 void RendezvousService::take_back(Peer& way, int rank) {
   way.rank = rank;
   members_.enter(rank, way);
@@ -224,7 +226,7 @@ void RendezvousService::fail_all(const Refusal& why) {
   failed_ = why;
   for (auto& [name, peer] : peers()) {
     if (peer.relays) {
-      // It passes it on to its ranks, and ends when they have.
+      // The relay forwards it to its ranks, and ends when they have ended.
       send(peer, {Message::refused, 0, "", to_json(why)});
     } else if (!peer.closing) {
       refuse(peer, why);
@@ -235,7 +237,7 @@ void RendezvousService::fail_all(const Refusal& why) {
 void RendezvousService::part_from(Peer& gone) {
   if (!gone.admitted()) return;
   for (const int rank : members_.cut_off(gone, endpoint().now())) {
-    // The ranks of a relay come back; it is one of them itself.
+    // The relay's own rank is lost; its other ranks may reconnect.
     if (rank == gone.rank) {
       lose(rank, gone.reason);
     } else {

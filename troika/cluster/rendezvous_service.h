@@ -1,5 +1,5 @@
-// Rank 0's rules of a rendezvous: it gathers the ranks, keeps the keys and tells everybody who was
-// lost, over messages of any endpoint.
+// Rank 0's logic of a rendezvous: gathers the ranks, stores the keys and reports lost ranks, over
+// the messages of any endpoint.
 #pragma once
 
 #include <functional>
@@ -18,11 +18,11 @@ namespace troika::cluster {
 
 class RendezvousService : public Service {
  public:
-  // `unwelcome` is asked for a note to the error of ranks that waited in vain.
+  // `unwelcome` returns a note on rejected connections for timeout errors.
   RendezvousService(net::Endpoint& endpoint, Roster roster, RelayRules rules,
                     std::function<std::string()> unwelcome);
 
-  // The last words to all; `bye`: rank 0 leaves, and is not lost.
+  // Sends the last messages to all ranks. `bye`: rank 0 leaves instead of being lost.
   void finish(bool bye);
 
  private:
@@ -43,7 +43,7 @@ class RendezvousService : public Service {
   void get(int rank, const Frame& frame);
   void add(int rank, const Frame& frame);
   void leave(int rank, const Frame& frame);
-  // Tells all that are there, at the latest when this much time has passed.
+  // Sends `news` to all present ranks within this time.
   void announce(const Frame& news, Milliseconds within);
   void send_news();
   void fail_all(const Refusal& why);
@@ -56,9 +56,9 @@ class RendezvousService : public Service {
   std::optional<Refusal> failed_;
   KeyStore keys_;
   std::optional<Refusal> first_loss_;
-  std::optional<uint64_t> host_leave_;  // rank 0's call, answered when it is the last
-  std::string news_;                    // frames for all that are there
-  std::string old_news_;                // the frames before, for those that come back
+  std::optional<uint64_t> host_leave_;  // rank 0's call, answered when all others have left
+  std::string news_;                    // frames not yet sent to the present ranks
+  std::string old_news_;                // earlier frames, for ranks that reconnect
   net::Duration news_due_{};
   Inquiries inquiries_;
 };

@@ -10,10 +10,10 @@ namespace troika::cluster {
 
 namespace {
 
-// A hello may claim any number, which must not overflow a clock.
+// Limits the value in a hello, which must not overflow the clock.
 constexpr Milliseconds kLongestPatience = std::chrono::days(365);
 
-// {0, 1, 4, 5, 6} -> "0, 1, 4-6".
+// Formats ranks: {0, 1, 4, 5, 6} -> "0, 1, 4-6".
 std::string show_ranks(const std::vector<int>& ranks) {
   std::string text;
   for (size_t i = 0; i < ranks.size();) {
@@ -36,7 +36,7 @@ std::string show(const Hello& hello) {
 
 std::string show_span(int64_t milliseconds) {
   const double seconds = static_cast<double>(milliseconds) / 1000;
-  // A deadline that was made a moment earlier still shows as the round number it was.
+  // Rounds to tenths, because a deadline made a moment ago has slightly less time left.
   const std::string tenths = fmt::format("{:.1f}", seconds);
   return (tenths.ends_with(".0") || seconds >= 10 ? fmt::format("{:.0f}", seconds) : tenths) + " s";
 }

@@ -1,5 +1,5 @@
-// Who has arrived at a rendezvous, and why somebody may not: the rules of gathering, without
-// sockets.
+// The ranks that have arrived at a rendezvous, and the reasons to refuse one: the rules of
+// gathering, without sockets.
 #pragma once
 
 #include <map>
@@ -11,34 +11,33 @@
 
 namespace troika::cluster {
 
-// 30000 -> "30 s", 300 -> "0.3 s".
+// Formats milliseconds: 30000 -> "30 s", 300 -> "0.3 s".
 std::string show_span(int64_t milliseconds);
 
 class Roster {
  public:
-  // `place` is where rank 0 listens, for messages.
+  // `place` is where rank 0 listens, for error messages.
   Roster(int world_size, std::string run_id, std::string place);
 
   struct Verdict {
     Refusal refusal;
-    bool for_all = false;  // the run cannot start; else only the newcomer is sent away
+    bool for_all = false;  // the run cannot start; otherwise only the new rank is refused
   };
-  // Why a rank may not be entered; nothing: it may.
+  // Returns why a rank must be refused, or nullopt.
   std::optional<Verdict> objection(const Hello& hello) const;
-  // There must be no objection() to it.
-  // `now` is by the clock of due().
+  // Adds a rank for which objection() returned nullopt. `now` is on the clock of due().
   void enter(const Hello& hello, net::Duration now);
   bool complete() const { return arrived_.size() == static_cast<size_t>(world_size_); }
-  // "process 17 on node3".
+  // Returns e.g. "process 17 on node3".
   std::string who(int rank) const;
 
   int world_size() const { return world_size_; }
 
-  // When the first of the arrived ranks will have lost its patience; nothing before any arrived.
+  // The first deadline of the arrived ranks; none before any has arrived.
   std::optional<net::Duration> due() const { return due_; }
-  // `note` follows the hint.
+  // The error for missing ranks. `note` is appended to its hint.
   Refusal late(const std::string& note) const;
-  // A rank that had arrived is gone before all were there.
+  // The error for a rank that was lost before all had arrived.
   Refusal gone(int rank, const std::string& reason) const;
 
  private:

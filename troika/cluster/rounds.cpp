@@ -74,7 +74,7 @@ std::optional<Refusal> Rounds::admit(int agent, const AgentHello& hello) {
                     .expected = "launches that come before its end"}};
   }
   agents_[agent].hello = hello;
-  // Where some have finished the others will soon: the newcomer waits.
+  // If some launches have finished, the others will soon: the new launch waits.
   if (phase_ == Phase::running && size_ < rules_.max_nodes && ends_.empty()) {
     changes_ = true;
     stop(/*may_save=*/true, fmt::format("to go on with one more machine ({})", show(hello)));
@@ -94,7 +94,7 @@ void Rounds::stop_after_failure(int agent) {
 void Rounds::ended(int agent, const RoundEnd& end) {
   if (open_.erase(agent) == 0) return;
   ends_.push_back(end);
-  // A launch that cannot execute the program has no rank whose failure it could tell of before.
+  // A launch that cannot execute the program has not sent `failing` before.
   const bool has_failed = end.kind == Kind::failed || end.kind == Kind::bereaved;
   if (phase_ == Phase::running && has_failed) stop_after_failure(agent);
   conclude_if_ended();
@@ -213,7 +213,7 @@ void Rounds::conclude() {
   };
   const RoundEnd* failure = first(Kind::failed);
   if (!failure) failure = first(Kind::bereaved);
-  // Where launches come or go, ranks fail because others are gone.
+  // When launches join or leave, ranks fail because others are gone. Such a failure does not count.
   if (failure && (!changes_ || !can_be_retried(failure->code))) {
     if (host_code_ || restarts_ == rules_.max_restarts || !can_be_retried(failure->code)) {
       return end_with(failure->code, "");

@@ -1,6 +1,6 @@
-// Which launches take part in which round of an elastic run: the rules, without sockets or clocks
-// of its own. After torchrun's c10d rendezvous (torch/distributed/elastic/rendezvous), but the host
-// decides instead of all nodes editing one record.
+// The choice of launches for each round of an elastic run: the rules, without sockets or a clock.
+// Modelled on torchrun's c10d rendezvous (torch/distributed/elastic/rendezvous), but the host
+// decides, instead of all nodes editing a shared record.
 #pragma once
 
 #include <functional>
@@ -21,29 +21,31 @@ struct RoundRules {
   int max_restarts = 0;
   Milliseconds last_call_timeout{};
   Milliseconds join_timeout{};
-  Milliseconds stop_timeout{};  // a launch told to stop that has not ended its ranks then is lost
+  // A launch that was told to stop and has not ended its ranks after this time counts as lost.
+  Milliseconds stop_timeout{};
 };
 
-// Agents, the launches, have numbers in the order in which they came.
+// Agents are the launches. They are numbered in the order of arrival.
 class Rounds {
  public:
   using Send = std::function<void(int agent, const Frame& frame)>;
-  // `next_place` gives each round the address and port of rank 0; the rest is filled in here. A
-  // frame `refused` or `over` is the last one for its agent. `now` is the clock of due().
+  // `next_place` provides the run id and, for each round, the address and port of rank 0; this
+  // class sets the other fields. A `refused` or `over` frame is the last one for its agent. `now`
+  // is the clock of due().
   Rounds(RoundRules rules, AgentHello host, std::function<LaunchPlace()> next_place, Send send,
          std::function<net::Duration()> now);
 
-  // Says why not, to the newcomer alone.
+  // Adds an agent, or returns why it is refused.
   std::optional<Refusal> admit(int agent, const AgentHello& hello);
   void failing(int agent);
   void ended(int agent, const RoundEnd& end);
   void depart(int agent, int code);
-  void lost(int agent, const std::string& reason);  // no error for one that is not there any more
+  void lost(int agent, const std::string& reason);  // no effect for an agent already removed
   void end_all(const Refusal& why);
 
-  // When to call late(); nothing: never.
+  // When late() must be called next; none: not needed.
   std::optional<net::Duration> due() const;
-  // `note` follows the hint of an error.
+  // `note` is appended to the hint of an error.
   void late(const std::string& note);
 
  private:
@@ -54,7 +56,7 @@ class Rounds {
   };
 
   void gather();
-  // Starts a round if it can, or sees to it that it will.
+  // Starts a round if possible, or starts the last-call timeout.
   void consider();
   void start();
   void stop(bool may_save, const std::string& why);
@@ -63,7 +65,7 @@ class Rounds {
   void conclude_if_ended();
   void conclude();
   void end_with(int code, const std::string& why);
-  // The launches that take part if a round starts now: the host first.
+  // The agents that would take part in a round now; the host is first.
   std::vector<int> ready() const;
   std::string who(int agent) const;
 
@@ -77,14 +79,14 @@ class Rounds {
   Phase phase_ = Phase::gathering;
   net::Duration join_due_;
   std::optional<net::Duration> last_call_, stop_due_;
-  std::optional<int> host_code_;  // the host departs, and with it the run
+  std::optional<int> host_code_;  // set once the host departs, which ends the run
   int round_ = 0, restarts_ = 0;
 
-  // These describe the round that is going on.
+  // The state of the current round.
   int size_ = 0;
-  std::set<int> open_;  // that have yet to end
+  std::set<int> open_;  // agents that have not ended it yet
   std::vector<RoundEnd> ends_;
-  bool changes_ = false;  // it ends, or ended, because agents come or go
+  bool changes_ = false;  // it ends, or has ended, because agents join or leave
 };
 
 }  // namespace troika::cluster

@@ -6,7 +6,7 @@ namespace troika::cluster {
 
 namespace {
 
-// A server that is just ending, or has too many connections, refuses once or twice.
+// A server that is closing or has too many connections refuses only once or twice.
 constexpr int kMinRefusals = 5;
 constexpr Milliseconds kRefusalTime{3000};
 

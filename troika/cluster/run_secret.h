@@ -1,4 +1,4 @@
-// Where a process takes the run's secret from, and how it hands it down.
+// How a process gets the run's secret and passes it on.
 #pragma once
 
 #include <filesystem>
@@ -12,49 +12,50 @@
 
 namespace troika::cluster {
 
-// 64 hexadecimal digits, or the path of a file of mode 0600 that holds them.
+// The secret as 64 hexadecimal digits, or the path of a file (mode 0600) that contains them.
 inline constexpr const char* kSecretVariable = "TROIKA_RUN_SECRET";
 inline constexpr const char* kSecretFileVariable = "TROIKA_RUN_SECRET_FILE";
 
 struct RunSecret {
   net::Secret secret;
-  std::string source;  // for messages: where it is from
+  std::string source;  // its origin, for error messages
 };
 
-// The key of those who listen as this: it is derived from the run's secret one way, so that a
-// process that was handed one of them cannot listen, or connect to others, in another role.
+// Returns the key of listeners with this role. It is derived one-way from the run's secret: a
+// process that only has one role's key cannot listen or connect in another role.
 enum class Role { ranks, relay, launches };
 net::Secret role_key(const RunSecret& run, Role role);
-// The name of such a listener's endpoint.
+// The endpoint name of a listener with this role.
 std::string listener_name(Role role, int port);
-// A name for the endpoint of a process that connects to one, unlike any other's.
+// Returns a unique endpoint name for a process that connects to a listener.
 std::string unique_name();
 
-// kSecretVariable's, else that of kSecretFileVariable's file, else net::user_secret() of `folder`
-// mixed with `run`, the name that all ranks of the run know it by. Throws Error as those functions
-// do; no error shows anything of a secret.
+// Returns the secret of kSecretVariable, or that of kSecretFileVariable's file, or otherwise one
+// derived from net::user_secret(folder) and `run`, the run's name on all ranks. Throws like the
+// functions used. Errors do not reveal any part of a secret.
 RunSecret find_secret(const std::string& run, const Variables& variables = process_variable,
                       const std::filesystem::path& folder = net::user_folder());
 
-// Whether kSecretVariable or kSecretFileVariable gives this process a secret.
+// Whether kSecretVariable or kSecretFileVariable is set.
 bool is_secret_given(const Variables& variables = process_variable);
 
-// For the ranks of this environment; one that is alone shares its secret with nobody.
+// Returns the secret for the ranks of this environment; a random one for a single process.
 RunSecret secret_of_ranks(const Environment& environment);
 
-// Why a server did not take a client, or the client not the server, for that client's user.
-// `who` is for example "rank 0 at host:port". Only of failures `refused` and `wrong`.
+// The error for a client that failed mutual authentication with a server. `who` is e.g. "rank 0 at
+// host:port". Only for failures `refused` and `wrong`.
 Error not_authenticated(const std::string& who, const net::DialFailure& failure,
                         const RunSecret& own);
 
-// How many connections could not prove that they hold the secret, for the error of those who waited
-// in vain; "" for none.
+// Text for timeout errors: how many connections failed to prove that they hold the secret. "" for
+// none.
 std::string show_unproven(int connections);
 
-// A server that ends connections without an answer, so often and for so long, does not accept us.
+// Detects a server that rejects this process: it has repeatedly closed connections without an
+// answer, for some seconds.
 class Refusals {
  public:
-  // Whether this one was one too many.
+  // Counts a refusal. Returns whether to stop retrying.
   bool add();
 
  private:

@@ -13,7 +13,7 @@ namespace troika::cluster {
 
 namespace {
 
-// Rank 0's machine is up, or the way back to it does not matter any more.
+// Enough if rank 0's machine is up; otherwise reconnecting is useless.
 constexpr Milliseconds kReturnTime{2000};
 
 }  // namespace
@@ -36,7 +36,7 @@ ServerConnection::~ServerConnection() {
   line_->wake();
   reader_.join();
   line_->give_to({});
-  // A relay's connection goes on for its ranks.
+  // The connection of a relay stays open for its ranks, so it would not show the loss of this rank.
   if (is_missed) line_->post(encode({Message::fail, next_call_++, "", "its connection closed"}));
 }
 
@@ -110,7 +110,7 @@ void ServerConnection::leave(const std::string& farewell, Deadline deadline) {
     request(Message::leave, "", farewell, deadline, "leaving");
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::usage) throw;
-    // Nobody to take leave of, or somebody who would not go first.
+    // Rank 0 is already gone, or has not answered by the deadline.
   }
 }
 
@@ -123,7 +123,7 @@ void ServerConnection::fail(const std::string& reason, Deadline deadline) {
   try {
     request(Message::fail, "", reason, deadline, "failing");
   } catch (const Error&) {
-    // The end of the connection is the answer.
+    // The connection has ended, which has the same effect.
   }
 }
 
@@ -195,7 +195,7 @@ bool ServerConnection::take_in(const Frame& frame) {
     case Message::left:
       note({frame.message, static_cast<int>(frame.number), frame.value});
       return true;
-    // Calls and questions that ran out of time are no longer here.
+    // Calls and questions that have timed out are no longer in the maps.
     case Message::answer:
       if (const auto question = questions_.find(frame.key); question != questions_.end()) {
         question->second.take(frame.value);
@@ -248,7 +248,7 @@ void ServerConnection::go_on_without(const std::string& reason) {
   cut("its connection closed", true);
 }
 
-// Whether rank 0's server has taken this rank back.
+// Returns whether rank 0's server has accepted this rank again.
 bool ServerConnection::return_to_server() {
   std::vector<std::string> again;
   try {
@@ -261,7 +261,7 @@ bool ServerConnection::return_to_server() {
         again.push_back(call.frame);
         continue;
       }
-      // Nobody can tell whether it was added.
+      // It is unknown whether the server has processed the add.
       const Refusal lost{ErrorKind::peer, {.what = "the rank that relays to rank 0 has ended"}};
       call.answer = Frame{Message::failed, number, "", to_json(lost)};
     }

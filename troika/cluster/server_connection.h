@@ -1,4 +1,5 @@
-// A rank's talk with rank 0's server once all ranks are there: calls, questions, and news.
+// A rank's communication with rank 0's server after all ranks have joined: calls, questions and
+// events.
 #pragma once
 
 #include <atomic>
@@ -21,25 +22,26 @@
 
 namespace troika::cluster {
 
-// One internal thread reads, tells the listeners and answers. It never waits but for frames, and
-// for the way back to rank 0 when its relay has ended: were it blocked by a server that does not
-// read, this rank would miss the news.
+// An internal thread reads frames, calls the listeners and answers questions. It blocks only on
+// incoming frames, and while it reconnects to rank 0 after its relay has ended. It never blocks on
+// sending: a server that does not read must not keep this rank from receiving failure notices.
 class ServerConnection {
  public:
   using Listener = NewsBoard::Listener;
   using Answerer = std::function<std::string(const std::string& question)>;
 
-  // `server` is rank 0's own.
+  // `server` is set on rank 0 only.
   ServerConnection(std::unique_ptr<RendezvousServer> server, Entrance entrance, Joined joined);
   ~ServerConnection();
 
-  // Sends a call and waits for its answer; `purpose` ends the sentences of its errors.
+  // Sends a call and blocks until its answer. `purpose` completes error messages ("... while
+  // <purpose>").
   std::string call(Message message, const std::string& key, const std::string& value,
                    Deadline deadline, const std::string& purpose);
   void leave(const std::string& farewell, Deadline deadline);
-  // Returns when the others are being told, or rank 0 is gone.
+  // Returns once the other ranks are being notified, or rank 0 is gone.
   void fail(const std::string& reason, Deadline deadline);
-  // To Message::lost or Message::left.
+  // `kind` is Message::lost or Message::left.
   void listen(Message kind, Listener listener);
   void on_asked(Answerer answerer);
   Answers ask_all(const std::string& question, Deadline deadline);
@@ -53,26 +55,27 @@ class ServerConnection {
     std::string frame;
     std::optional<Frame> answer = {};
   };
-  // The end of the keys for this rank.
+  // Why rank 0's keys are no longer available.
   struct Cut {
     std::string reason;
-    bool was_lost;  // else rank 0 left
+    bool was_lost;  // false: rank 0 left
   };
   enum class State { open, leaving, failing, stopping };
 
   std::string request(Message message, const std::string& key, const std::string& value,
                       Deadline deadline, const std::string& purpose);
-  // The caller of these holds mutex_.
+  // The caller must hold mutex_.
   void require_usable() const;
   void note(const NewsBoard::News& news);
   void cut(const std::string& reason, bool was_lost);
   void set_relays(int own, const std::string& packed);
 
   void read_until_stopped();
-  // Runs under the rules for callbacks; whether nothing is left to do for the reader.
+  // Runs under the rules for callbacks. Returns false for frames that the reader thread must
+  // handle.
   bool take_in(const Frame& frame);
   void answer(const Frame& question) noexcept;
-  // The connection has ended.
+  // Handles the end of the connection.
   void go_on_without(const std::string& reason);
   bool return_to_server();
   void tell_listeners();
@@ -81,15 +84,15 @@ class ServerConnection {
   const std::unique_ptr<RendezvousServer> server_;  // rank 0 only
   const Entrance entrance_;
   const std::unique_ptr<Line> line_;
-  std::atomic<uint64_t> next_call_ = 0;  // and question
+  std::atomic<uint64_t> next_call_ = 0;  // also numbers questions
 
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all members below
   std::condition_variable answered_;
   std::map<uint64_t, Call> calls_;
   std::map<std::string, Question> questions_;
   NewsBoard board_;
   Answerer answerer_;
-  std::vector<int> relays_;  // by rank: who relays for it; 0 for nobody
+  std::vector<int> relays_;  // by rank: its relay; 0 for none
   std::optional<Cut> cut_;
   State state_ = State::open;
 

@@ -10,9 +10,9 @@ namespace troika::cluster {
 namespace {
 
 constexpr std::chrono::seconds kClosingTime{1};
-// Beside those that the service counts as newcomers.
+// In addition to the newcomers that the service counts.
 constexpr size_t kMostSayingHello = 64;
-// Ranks or launches; the limit on open files is met before.
+// The maximum number of ranks or launches; the limit on open files is reached before.
 constexpr size_t kMostPeers = size_t{1} << 20;
 
 net::TcpOptions options_of(const RunSecret& secret, Role role, int port) {

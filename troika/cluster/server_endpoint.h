@@ -1,4 +1,4 @@
-// The endpoint of a server of this room: it listens in a role of the run.
+// The endpoint of a server of troika/cluster. It listens in one role of the run.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@ class ServerEndpoint : public net::TcpEndpoint {
  public:
   ServerEndpoint(Listening here, const RunSecret& secret, Role role);
 
-  // Lets the service hear of peers and frames, until stop(). It must outlive that.
+  // Passes peers and frames to `service` until stop(). `service` must outlive that call.
   void start(Service& service);
-  // Lets nobody in, and waits for peers to end, at most a second. Who has just connected may still
-  // say hello and be refused.
+  // Stops accepting and waits up to a second for peers to end. A peer that has just connected can
+  // still send its hello and be refused.
   void stop(Service& service);
-  // Who was not let in, for the error of those who waited in vain; "" for nobody.
+  // Text on rejected connections for timeout errors; "" for none.
   std::string unwelcome_text();
 };
 

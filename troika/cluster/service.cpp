@@ -8,11 +8,11 @@ namespace troika::cluster {
 
 namespace {
 
-// For a hello, and at the end of a connection until the peer has ended its side.
+// For a hello, and for the peer to close its side at the end of a connection.
 constexpr std::chrono::seconds kHelloTime{20};
-// Peers on their way to be admitted or sent elsewhere; more wait to be accepted.
+// Peers waiting to be admitted or redirected; further connections are not accepted yet.
 constexpr ptrdiff_t kMostNewcomers = 64;
-// Bytes of small frames in one message.
+// The maximum bytes of small frames collected into one message.
 constexpr size_t kMostTogether = size_t{32} << 10;
 
 }  // namespace
@@ -112,7 +112,7 @@ void Service::close(Peer& peer) {
 void Service::end(Peer& peer, const std::string& why) {
   peer.closing = true;
   peer.reason = why;
-  // Whoever calls this goes on to use the peer.
+  // Deferred, because the caller still uses the peer.
   endpoint_.after(net::Duration(0),
                   [&endpoint = endpoint_, name = peer.name] { endpoint.disconnect(name); });
 }

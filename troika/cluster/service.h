@@ -1,5 +1,5 @@
-// The base of this room's servers: it knows who is connected to an endpoint, and takes whole frames
-// from those that talk. The derived class knows what frames mean.
+// Base class of the servers of troika/cluster. It tracks the peers of an endpoint and receives
+// their frames. Derived classes interpret the frames.
 #pragma once
 
 #include <map>
@@ -13,62 +13,62 @@
 
 namespace troika::cluster {
 
-// All state belongs to the endpoint's callbacks: everything is called by them, or through
-// net::act_on().
+// Not thread-safe: call it only from the endpoint's callbacks or through net::act_on().
 class Service {
  public:
   struct Peer {
     std::string name;
-    net::Duration patience{};  // when it is no longer waited for, unless it was admitted
-    int rank = -1;             // once admitted
-    bool relays = false;       // it also says what other ranks say
-    bool closing = false;      // nothing it says counts any more
-    std::string reason = {};   // why this end ended the connection
+    net::Duration patience{};  // deadline for its admission
+    int rank = -1;             // set on admission
+    bool relays = false;       // also forwards other ranks' frames
+    bool closing = false;      // its further frames are ignored
+    std::string reason = {};   // why this end closed the connection
 
     bool admitted() const { return rank >= 0; }
   };
 
   explicit Service(net::Endpoint& endpoint) : endpoint_(endpoint) {}
-  // stop() came before, if start() did.
+  // If start() was called, stop() must be called before.
   virtual ~Service() = default;
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Takes the frames of peers.
+  // Starts receiving frames from peers.
   void start();
-  // Ends the connections of all that are admitted; the others may still be refused.
+  // Closes the connections of all admitted peers. The others can still be refused.
   void close_all();
   bool is_alone() const { return peers_.empty(); }
-  // Ends what connections are left, and hears of nothing any more.
+  // Ends the remaining connections and stops receiving.
   void stop();
-  // To be told what the endpoint's listener is told.
+  // Must be called with each PeerChange of the endpoint.
   void note(const net::PeerChange& change);
-  // Whether few enough have connected and are not admitted yet.
+  // Whether another connection may be accepted: few enough are waiting for admission.
   bool has_room() const;
 
-  // One frame or several to one that talks. They go as one message with what else is sent to it
-  // until the endpoint has called back for all that it has read.
+  // Sends one or several frames to a connected peer. They are collected into one message with other
+  // frames to this peer until the endpoint has processed all that it has read.
   void send(const Peer& to, const Frame& frame) { send(to, encode(frame)); }
   void send(const Peer& to, std::string_view frames);
-  // The last frame it gets: what it says from now on counts no more.
+  // Sends a refusal as the last frame and closes the connection. Later frames from the peer are
+  // ignored.
   void refuse(Peer& to, const Refusal& why);
-  // Ends the connection when what was sent has arrived.
+  // Closes the connection after pending frames have arrived.
   void close(Peer& peer);
-  // Ends it soon, without sending more; part_from() follows.
+  // Ends the connection soon and sends no further frames. part_from() follows.
   void end(Peer& peer, const std::string& why);
 
  protected:
-  // An Error that it throws ends the connection.
+  // Handles a frame. Throwing Error ends the connection.
   virtual void handle(Peer& from, const Frame& frame) = 0;
-  // Already out of the peers.
+  // Called after a peer was removed from peers().
   virtual void part_from(Peer& gone) = 0;
-  // After each event.
+  // Called after each event.
   virtual void settle() {}
-  // When late() is to be called, by the endpoint's clock; nothing: never.
+  // When late() must be called, on the endpoint's clock; none: not needed.
   virtual std::optional<net::Duration> due() const { return std::nullopt; }
   virtual void late() {}
 
-  // The same to any peer of the endpoint.
+  // Like send(), to any peer of the endpoint.
   void post(const std::string& peer, net::Channel channel, std::string_view frames);
 
   net::Endpoint& endpoint() const { return endpoint_; }
@@ -86,8 +86,8 @@ class Service {
   std::map<std::string, Peer> peers_;  // by name
   std::optional<net::Duration> timer_at_;
   net::Ticket timer_ = 0;
-  std::map<std::pair<std::string, net::Channel>, std::string> out_;  // frames
-  net::Ticket flush_ = 0;                                            // the timer for them
+  std::map<std::pair<std::string, net::Channel>, std::string> out_;  // pending frames
+  net::Ticket flush_ = 0;                                            // the timer that sends them
 };
 
 }  // namespace troika::cluster

@@ -19,7 +19,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 void pass_on(int signal) {
   const int error = errno;
   const auto byte = static_cast<unsigned char>(signal);
-  // A full pipe has woken the reader already.
+  // If the pipe is full, the reader has been woken already.
   [[maybe_unused]] const auto told = ::write(pipe_end, &byte, 1);
   errno = error;
 }

@@ -1,5 +1,5 @@
-// Signals as bytes in a pipe, for a poll() loop. Works whatever threads the process has, where
-// signalfd needs the signal blocked in all of them.
+// Delivers signals as bytes in a pipe, for a poll() loop. Unlike signalfd, does not require the
+// signals to be blocked in all threads.
 #pragma once
 
 #include <vector>
@@ -10,15 +10,15 @@ namespace troika::cluster {
 
 class SignalPipe {
  public:
-  // Catches these signals until destroyed, then puts the former handlers back; an ignored SIGHUP
-  // (nohup) stays ignored. One at a time in a process.
+  // Catches these signals until destroyed, then restores the previous handlers. An ignored SIGHUP
+  // (nohup) stays ignored. Only one per process at a time.
   explicit SignalPipe(const std::vector<int>& signals);
   ~SignalPipe();
   SignalPipe(const SignalPipe&) = delete;
   SignalPipe& operator=(const SignalPipe&) = delete;
 
   int fd() const { return pipe_.read.get(); }
-  // The signals since the last call, oldest first.
+  // Returns the signals since the last call, oldest first.
   std::vector<int> take() const;
 
  private:

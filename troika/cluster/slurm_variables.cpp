@@ -1,4 +1,4 @@
-// Slurm: srun's variables, https://slurm.schedmd.com/srun.html "OUTPUT ENVIRONMENT VARIABLES".
+// Variables of Slurm's srun: https://slurm.schedmd.com/srun.html "OUTPUT ENVIRONMENT VARIABLES".
 #include <fmt/format.h>
 
 #include <numeric>
@@ -12,7 +12,7 @@ namespace troika::cluster {
 
 namespace {
 
-// Step ids from here up are Slurm's own: the interactive, batch and external step (slurm.h).
+// Step ids from this value on are special: the interactive, batch and external step (slurm.h).
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;
 
 std::optional<int64_t> step_id(const Reader& reader) {
@@ -21,8 +21,8 @@ std::optional<int64_t> step_id(const Reader& reader) {
   return id && *id < kFirstSpecialStep ? id : std::nullopt;
 }
 
-// A shell somebody types into, not one of srun's tasks. A step that srun starts from such a shell
-// inherits the job's name, but knows its number of tasks.
+// Whether this is an interactive shell and not a task of srun. A step that srun starts from such a
+// shell inherits the job's name, but has its own number of tasks.
 bool interactive(const Reader& reader) {
   const auto name = reader.text("SLURM_JOB_NAME").value_or("");
   if (name != "bash" && name != "interactive") return false;
@@ -35,14 +35,14 @@ bool interactive(const Reader& reader) {
               {.what = "Slurm's variables disagree", .got = got, .expected = expected});
 }
 
-// Tasks on each node of the step, or empty where Slurm does not tell them exactly.
+// Returns the tasks on each node of the step; empty if Slurm does not provide them exactly.
 std::vector<int> tasks_per_node(const Reader& reader, const Environment& found) {
   const auto name = reader.first_of({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   if (name.empty()) return {};
   const auto counts = expand_counts(*reader.text(name));
   const bool exact = std::accumulate(counts.begin(), counts.end(), 0) == found.world_size &&
                      counts.size() == static_cast<size_t>(found.num_nodes);
-  // The job's counts need not be the step's; the step's own must fit.
+  // The job's counts may differ from the step's, but the step's own counts must match.
   if (!exact && name == "SLURM_STEP_TASKS_PER_NODE") {
     disagree(fmt::format("{}={}", name, *reader.text(name)),
              fmt::format("{} tasks on {} nodes", found.world_size, found.num_nodes));
@@ -84,7 +84,8 @@ std::optional<int> slurm_step_tasks(const Reader& reader) {
 }
 
 bool has_slurm(const Reader& reader) {
-  // A job of several tasks is Slurm's even where srun did not start this process, to be refused.
+  // In a job of several tasks, Slurm counts as the launcher even if srun did not start this
+  // process; read_slurm() then throws.
   const bool several = reader.has("SLURM_JOB_ID") && reader.number("SLURM_NTASKS", 1) > 1;
   const bool there = reader.has("SLURM_STEP_ID") || reader.has("SLURM_STEPID") || several ||
                      (reader.has("SLURM_PROCID") && reader.has("SLURM_NTASKS"));
@@ -97,7 +98,8 @@ Environment read_slurm(const Reader& reader) {
   const auto size = reader.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
   const auto step = step_id(reader);
   if (const auto tasks = reader.number(size, 1); tasks > 1 && !step) {
-    // The batch script itself, or a shell of salloc: one process, and nobody started the others.
+    // The batch script itself or a shell of salloc: a single process, with the other tasks not
+    // started.
     throw Error("cluster", ErrorKind::usage,
                 {.what = "incomplete launch environment",
                  .got = fmt::format("{}={} without SLURM_STEP_ID", size, *tasks),
@@ -112,7 +114,7 @@ Environment read_slurm(const Reader& reader) {
   found.rank = reader.require("SLURM_PROCID", 0);
   if (found.rank >= found.world_size)
     fail_range("SLURM_PROCID", found.rank, size, found.world_size);
-  if (!step) return {};  // a batch script of one task, not srun
+  if (!step) return {};  // a batch script with one task, not started by srun
   if (found.world_size > 1) read_place(reader, found);
 
   const auto job_name = reader.first_of({"SLURM_JOB_ID", "SLURM_JOBID"});
@@ -124,7 +126,7 @@ Environment read_slurm(const Reader& reader) {
       reader.first_of({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   if (list.empty()) fail_incomplete("SLURM_PROCID", "SLURM_JOB_NODELIST");
   const auto hosts = expand_hosts(*reader.text(list));
-  // A step may use fewer nodes than its job, never more.
+  // A step may use fewer nodes than its job, but not more.
   const bool of_step = list == "SLURM_STEP_NODELIST";
   const auto nodes = static_cast<size_t>(found.num_nodes);
   if (of_step ? hosts.size() != nodes : hosts.size() < nodes) {

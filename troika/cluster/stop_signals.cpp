@@ -26,7 +26,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 
 std::array<struct sigaction, kStopSignals.size()> former_actions;
 
-// In this and the following, only what is async-signal-safe.
+// This and the following functions run in signal handlers: only async-signal-safe calls.
 void tell(std::string_view text) {
   const int error = errno;
   [[maybe_unused]] const auto told = ::write(STDERR_FILENO, text.data(), text.size());
@@ -40,7 +40,7 @@ void note_interrupt() {
   }
   if (is_first) tell("\nCtrl-C before training: there is nothing to save\n");
   ::signal(SIGINT, SIG_DFL);
-  ::raise(SIGINT);  // once this handler returns
+  ::raise(SIGINT);  // takes effect when this handler returns
 }
 
 void note_stop(int signal) {
@@ -63,7 +63,7 @@ StopSignals::StopSignals(bool requeue, bool has_state) {
       static_cast<int>(requeue ? StopRequest::save_and_requeue : StopRequest::save_and_stop);
   struct sigaction action {};
   action.sa_handler = note_stop;
-  action.sa_flags = SA_RESTART;  // a step's reads and waits go on
+  action.sa_flags = SA_RESTART;  // a step's system calls are restarted
   ::sigfillset(&action.sa_mask);
   for (size_t i = 0; i < kStopSignals.size(); ++i) {
     ::sigaction(kStopSignals[i], &action, &former_actions[i]);

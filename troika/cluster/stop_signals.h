@@ -1,27 +1,28 @@
-// The signals that tell a running job to save and end, as a question its loop asks between steps.
+// The signals that tell a running job to save and end. The training loop polls them between steps.
 #pragma once
 
 namespace troika::cluster {
 
-// Ordered: where ranks differ, they agree on the greatest. Stopping wins over requeueing, so that a
-// job somebody cancels does not come back.
+// Ordered: if ranks differ, all use the maximum. Stopping takes precedence over requeueing, so that
+// a cancelled job does not return.
 enum class StopRequest : int {
   none = 0,
-  save_and_requeue = 1,  // SIGUSR1, which Slurm sends ahead of the time limit (sbatch --signal)
-  save_and_stop = 2,     // SIGTERM: scancel, pre-emption, a launcher that gives up; SIGINT: Ctrl-C
+  save_and_requeue = 1,  // SIGUSR1, which Slurm sends before the time limit (sbatch --signal)
+  save_and_stop = 2,     // SIGTERM: scancel, pre-emption, the launcher; SIGINT: Ctrl-C
 };
 
-// From construction to destruction these signals only set a flag, then the former handlers are
-// back. Slurm signals every rank, but not at the same step: the flag is to be agreed on by all
-// ranks (an all-reduce of the maximum) and acted on after the same step, by saving, then
-// slurm::requeue() on one rank where that was asked, and ending with ExitCode::requeued or
-// ExitCode::stopped. A second SIGINT ends the process at once, as it does without this object.
+// While this object lives, these signals only set a flag; afterwards the previous handlers are
+// restored. Slurm signals every rank, but not at the same step. All ranks must therefore agree on
+// the flag (an all-reduce of the maximum) and act after the same step: save, call slurm::requeue()
+// on one rank if requested, and end with ExitCode::requeued or ExitCode::stopped. A second SIGINT
+// ends the process at once, as it does without this object.
 //
-// One at a time in a process. Signals of before it, and those of other processes, are not seen.
+// Only one per process at a time. Signals sent before its construction, or to other processes, are
+// not seen.
 class StopSignals {
  public:
-  // `requeue` false: SIGUSR1, too, means to save and stop. `has_state` false: there is nothing to
-  // save before begin_saving(), and until then the first SIGINT ends the process and says so.
+  // `requeue` false: SIGUSR1 also means save and stop. `has_state` false: there is nothing to save
+  // until begin_saving(); until then, the first SIGINT prints a message and ends the process.
   explicit StopSignals(bool requeue, bool has_state = true);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
@@ -29,7 +30,7 @@ class StopSignals {
 
   void begin_saving() const noexcept;
 
-  // The greatest request so far. Costs one load; for any thread.
+  // Returns the maximum request so far. Costs one atomic load; any thread may call it.
   StopRequest asked() const noexcept;
 };
 

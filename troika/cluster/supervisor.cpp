@@ -21,7 +21,8 @@ namespace troika::cluster {
 
 namespace {
 
-// For what is certain to come soon: the death of a process after SIGKILL, the rest of its output.
+// The limit for events that should come soon: the end of a process after SIGKILL, the rest of its
+// output.
 constexpr Milliseconds kCertainTime{3000};
 
 }  // namespace
@@ -37,7 +38,7 @@ Supervisor::Supervisor(const LaunchOptions& options)
 }
 
 Supervisor::~Supervisor() {
-  // Only after an exception is there anything left.
+  // Ranks are left only after an exception.
   for (const auto& rank : ranks_) {
     if (rank->pid == 0) continue;
     signal_group(rank->pid, SIGKILL);
@@ -47,7 +48,7 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::remove_own_logs() const {
-  std::error_code ignored;  // they are temporary
+  std::error_code ignored;  // a temporary folder
   if (!own_log_dir_ || std::filesystem::exists(flight_record(), ignored)) return;
   std::filesystem::remove_all(log_dir_, ignored);
 }
@@ -117,7 +118,7 @@ void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
   auto started = std::make_unique<Rank>(Rank{
       0, RankOutput(rank, log_dir_ / fmt::format("rank-{}.log", rank), log, pass_on, out_, err_)});
   started->end.rank = rank;
-  std::filesystem::remove(error_file(rank));  // of an earlier launch
+  std::filesystem::remove(error_file(rank));  // left by an earlier launch
   Child child =
       spawn(options_.command,
             rank_environment(options_, place, secret_of_round(secret_.secret, place), local_rank,
@@ -135,12 +136,12 @@ bool Supervisor::all_ended() const {
 
 void Supervisor::loop() {
   while (!all_ended()) {
-    // Before the first step, too: a round may be called off as soon as it is called.
+    // Before the first step, because a round may be cancelled right after its start.
     if (agent_ && phase_ == Phase::running) follow_others();
     const auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
     step(left);
     if (phase_end_ && phase_end_->passed()) {
-      if (phase_ == Phase::killing) return;  // a process the kernel itself does not get rid of
+      if (phase_ == Phase::killing) return;  // the kernel cannot end the process
       advance();
     }
   }
@@ -153,8 +154,8 @@ void Supervisor::step(Milliseconds at_most) {
   };
   std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0}};
   for (const Outlet* outlet : {&out_, &err_}) {
-    // Asking for no event still tells of errors, at once and for ever: a negative descriptor does
-    // not.
+    // poll() reports errors even without requested events, which would loop; it ignores a negative
+    // descriptor.
     entries.push_back({outlet->pending() ? outlet->fd() : -1, POLLOUT, 0});
   }
   entries.push_back({agent_ ? agent_->fd() : -1, POLLIN, 0});
@@ -189,7 +190,7 @@ void Supervisor::handle_signal(int signal) {
     case SIGUSR1:
     case SIGUSR2:
       for (const auto& rank : ranks_) {
-        // To the program alone: it knows what is meant, its helpers would die of it.
+        // To the program only: it handles the signal, which would kill its child processes.
         if (!rank->ended) ::kill(rank->pid, signal);
       }
       return;
@@ -204,7 +205,7 @@ void Supervisor::handle_signal(int signal) {
         stop_all(signal);
       }
       return;
-    default:  // SIGPIPE: the Outlet finds out by itself
+    default:  // SIGPIPE: Outlet gets the error itself
       return;
   }
 }
@@ -245,7 +246,7 @@ void Supervisor::stop_all(int signal) {
     if (rank->ended) continue;
     if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
     signal_group(rank->pid, signal);
-    signal_group(rank->pid, SIGCONT);  // a stopped process would not see it
+    signal_group(rank->pid, SIGCONT);  // so that a stopped process handles the signal
   }
 }
 
@@ -272,8 +273,8 @@ std::vector<pid_t> Supervisor::strays() const {
   return found;
 }
 
-// Ends all that the ranks left running: their groups, and strays that left the groups and,
-// being orphans, are ours now.
+// Kills all processes that the ranks left running: their process groups, and orphans outside of the
+// groups, which are now children of the launcher.
 void Supervisor::sweep() {
   for (const auto& rank : ranks_) signal_group(rank->pid, SIGKILL);
   const auto deadline = Deadline::after(kCertainTime);
@@ -285,14 +286,14 @@ void Supervisor::sweep() {
     }
     if (living) step(deadline.left());  // until SIGCHLD
   }
-  // Until here their zombies have kept the numbers of the groups theirs.
+  // Until now the zombies have kept the ids of their process groups from being reused.
   for (const auto& rank : ranks_) {
     if (rank->ended) reap(rank->pid);
   }
 }
 
-// The last words still in the pipes, and what the readers of our own outputs have yet to take: for
-// them, as for any program that writes, there is no limit but Ctrl-C.
+// Reads the rest of the ranks' output, and waits until the readers of the launcher's own outputs
+// have taken everything. As for any program, only Ctrl-C limits this wait.
 void Supervisor::drain() {
   const auto deadline = Deadline::after(kCertainTime);
   const auto open = [](const auto& rank) { return rank->output.open(); };
@@ -318,7 +319,7 @@ std::vector<RankEnd> Supervisor::end_round() {
 
 bool Supervisor::may_restart(const std::vector<RankEnd>& ends, int restarts) const {
   const RankEnd* first = first_failure(ends);
-  // One that the kernel does not get rid of has the device or the files the next round needs.
+  // A process that cannot be killed may still hold the device or files that the next round needs.
   const bool are_gone =
       std::ranges::all_of(ends, [](const auto& end) { return end.ended_ns != 0; });
   return first && are_gone && stop_signal_ == 0 && restarts < options_.max_restarts &&

@@ -1,4 +1,5 @@
-// The launcher at work: one poll() loop over signals and the ranks' outputs. See launcher.h.
+// The implementation of launch(): one poll() loop over signals and the ranks' outputs. See
+// launcher.h.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ namespace troika::cluster {
 class Supervisor {
  public:
   explicit Supervisor(const LaunchOptions& options);
-  ~Supervisor();  // leaves no process behind, whatever happened
+  ~Supervisor();  // kills all remaining processes
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
@@ -28,10 +29,10 @@ class Supervisor {
 
  private:
   int run_alone();
-  // As one of several launches that agree on rounds.
+  // Runs as one launch of an elastic run.
   int run_elastic();
-  // Running until the first failure; then settling, to see who fails by itself; then stopping, with
-  // a signal; then killing, with SIGKILL.
+  // running: until the first failure. settling: waits for other ranks to fail by themselves.
+  // stopping: after a signal to the ranks. killing: after SIGKILL.
   enum class Phase { running, settling, stopping, killing };
 
   struct Rank {
@@ -44,32 +45,33 @@ class Supervisor {
   void prepare_log_dir();
   void remove_own_logs() const;
   void start_rank(int local_rank, const LaunchPlace& place);
-  // All ranks; false, and said why, when the program cannot be executed: then none is left.
+  // Starts all ranks. If the program cannot be executed, prints the error, ends the started ranks
+  // and returns false.
   bool start_round(const LaunchPlace& place);
   std::filesystem::path error_file(int rank) const;
-  // Where ranks that fail leave their flight records.
+  // The folder for flight records of failing ranks.
   std::filesystem::path flight_record() const;
   void loop();
-  // Starts a round and sees to its end. Nothing when the program cannot be executed.
+  // Runs a round to its end. nullopt if the program cannot be executed.
   std::optional<std::vector<RankEnd>> complete_round(const LaunchPlace& place);
-  // Nothing when there is none any more, or this launch was told to end.
+  // Blocks until the next round; nullopt if the run is over or this launch was told to end.
   std::optional<LaunchPlace> await_round();
-  // Ends the round when the others do.
+  // Ends the round when the other launches do.
   void follow_others();
   void settle();
-  // One poll() and what it brought, for at most this long.
+  // Performs one poll() and handles its events. Blocks at most this long.
   void step(Milliseconds at_most);
   void handle_signal(int signal);
   void look_for_ended();
   void advance();
   void stop_all(int signal);
   void kill_all();
-  // Children that are no ranks: orphans of ranks, adopted.
+  // Children that are not ranks: adopted orphans of ranks.
   std::vector<pid_t> strays() const;
   void sweep();
   void drain();
   bool all_ended() const;
-  // How the ranks of the round ended; after it there are none.
+  // Returns how the ranks of the round ended, and removes them.
   std::vector<RankEnd> end_round();
   bool may_restart(const std::vector<RankEnd>& ends, int restarts) const;
   void say_stopped() const;
@@ -80,17 +82,17 @@ class Supervisor {
   const RunSecret secret_;
   std::filesystem::path log_dir_;
   bool own_log_dir_ = false;
-  bool have_ranks_run_ = false;  // in any round: then there are logs
+  bool have_ranks_run_ = false;  // in any round; logs then exist
   SignalPipe signals_;
   Subreaper subreaper_;
   const std::vector<pid_t> children_before_;
   std::optional<Guardian> guardian_;
   Outlet out_, err_;
-  std::optional<Agent> agent_;  // of an elastic run
+  std::optional<Agent> agent_;  // only in an elastic run
   std::vector<std::unique_ptr<Rank>> ranks_;
   Phase phase_ = Phase::running;
   std::optional<Deadline> phase_end_;
-  int stop_signal_ = 0;  // that told the launcher itself to end
+  int stop_signal_ = 0;  // the signal that told the launcher to end
   bool told_twice_ = false;
 };
 

@@ -1,4 +1,4 @@
-// The supervisor as one of several launches: rounds begin and end as the hosting one says.
+// The supervisor in an elastic run: the hosting launch starts and ends the rounds.
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -12,7 +12,7 @@ namespace troika::cluster {
 
 namespace {
 
-// Between attempts to reach the host.
+// The pause between attempts to reach the host.
 constexpr Milliseconds kPause{200};
 
 bool are_gone(const std::vector<RankEnd>& ends) {
@@ -69,11 +69,12 @@ std::optional<LaunchPlace> Supervisor::await_round() {
   while (true) {
     if (agent_->over()) return std::nullopt;
     if (agent_->problem()) throw Error(*agent_->problem());
-    // The host sees to it that the others end, too; a second signal says not to wait for them.
+    // The hosting launch stays until the others have ended, unless a second signal arrives.
     if (stop_signal_ != 0 && (!agent_->hosts() || told_twice_)) return std::nullopt;
     if (const auto place = agent_->take_round()) {
       if (stop_signal_ == 0) return place;
-      // It was on its way when the signal came; the others' ranks wait for ours.
+      // The round was sent before the signal arrived. Ends it at once, since the others' ranks wait
+      // for ours.
       agent_->ended({RoundEnd::Kind::stopped, 128 + stop_signal_});
     }
     step(Milliseconds::max());

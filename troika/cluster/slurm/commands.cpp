@@ -22,7 +22,7 @@ struct Answer {
   std::string out, err;
 };
 
-// False at the end of the stream.
+// Returns false at the end of the stream.
 bool read_some(int fd, std::string& text) {
   std::array<char, 4096> buffer;
   ssize_t got = 0;
@@ -114,7 +114,7 @@ std::string check_program(const Job& job, Deadline deadline) {
 }
 
 std::string submit(const std::filesystem::path& script, Deadline deadline) {
-  // --parsable: "id" or "id;cluster".
+  // With --parsable, sbatch prints "id" or "id;cluster".
   const std::string out = ask_slurm({"sbatch", "--parsable", script.string()}, deadline);
   const std::string id(trim(split(out, ';').front()));
   if (!parse_int(id)) {
@@ -140,7 +140,7 @@ std::string requeue(const Variables& variables, Deadline deadline) {
                 {.what = "cannot requeue", .got = "no SLURM_JOB_ID", .expected = "a Slurm job"});
   }
   const std::string id = array && task ? fmt::format("{}_{}", *array, *task) : *job;
-  // Slurm stops the whole job at once, scontrol with it, perhaps before that has its answer.
+  // Slurm stops the whole job at once, including scontrol, possibly before scontrol has its answer.
   ask_slurm({"scontrol", "requeue", id}, deadline, Sigterm::ignored);
   return id;
 }

@@ -28,7 +28,7 @@ void check_count(const char* what, int got, int low) {
   if (got < low) refuse_job(what, std::to_string(got), fmt::format("an integer >= {}", low));
 }
 
-// sbatch reads its options from comments, where neither blanks nor quotes nor # are safe.
+// sbatch reads options from comments, where blanks, quotes and # are not safe.
 void check_word(const char* what, const std::string& text) {
   const auto unsafe = [](char c) {
     return (c >= '\0' && c <= ' ') || std::string_view("'\"\\#\x7f").find(c) != std::string::npos;
@@ -39,7 +39,7 @@ void check_word(const char* what, const std::string& text) {
   }
 }
 
-// Options of sbatch that are made of a Job's members.
+// sbatch options that are set from members of Job.
 constexpr const char* kOwnOptions[] = {"-J",           "--job-name",
                                        "-p",           "--partition",
                                        "-C",           "--constraint",
@@ -119,7 +119,7 @@ bool is_selected_by(const Partition& partition, const std::string& constraint) {
   return std::ranges::count(partition.select, std::string(kSelectsBy) + constraint) > 0;
 }
 
-// The constraints that a job on the partition may name.
+// The constraints that a job on this partition may use.
 std::vector<std::string> constraints_of(const Partition& partition) {
   auto names = partition.constraints;
   for (const auto& option : partition.select) {
@@ -181,7 +181,7 @@ void check_gpus(const Job& job, const Partition& partition) {
 void set_cpus(Job& job, const Partition* partition) {
   if (!partition) {
     if (job.cpus_per_task > 0) return;
-    // Slurm's own default, one core, would only be slow.
+    // Slurm's default of one core would only be slow.
     refuse_job("cores per task", "none", "a number",
                "without the table of a site nobody knows how many cores a node has");
   }
@@ -198,7 +198,7 @@ void set_cpus(Job& job, const Partition* partition) {
   }
 }
 
-// The first QoS of the partition that would do, for a hint.
+// Returns a hint at the first QoS of the partition that allows the job.
 std::string better_qos(const Job& job, const Site& site, const Partition& partition,
                        std::chrono::seconds time) {
   for (const auto& qos : site.qos) {

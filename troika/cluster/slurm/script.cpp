@@ -38,7 +38,7 @@ std::string directives(const Job& job, const Site& site) {
   set_if_given("dependency", job.dependency);
   set_if_given("array", job.array);
   set("output", job.output);
-  say("--open-mode=append");  // a job that starts again must not overwrite what it said
+  say("--open-mode=append");  // a requeued job must not overwrite its earlier output
   if (job.signal_lead > 0) set("signal", fmt::format("USR1@{}", job.signal_lead));
   say(job.requeue ? "--requeue" : "--no-requeue");
   for (const auto& more : job.sbatch) say(more);
@@ -51,7 +51,7 @@ std::string modules(const Job& job, const Site& site) {
   names.insert(names.end(), job.modules.begin(), job.modules.end());
   if (names.empty() && !site.module_purge) return "";
   std::string out = "module purge\n";
-  // Usage errors' exit code: a job without its modules cannot do better on a second try.
+  // The exit code of usage errors: without its modules, a retry of the job cannot succeed.
   for (const auto& name : names)
     out += fmt::format("module load {} || exit 2\n", shell_quote(name));
   return out;
@@ -59,7 +59,7 @@ std::string modules(const Job& job, const Site& site) {
 
 std::string environment(const Job& job) {
   std::string out = fmt::format("export OMP_NUM_THREADS={}\n", job.cpus_per_task);
-  // Made where the job runs: neither in this file nor in a command line.
+  // Generated where the job runs, so that it is neither in the script nor in a command line.
   out +=
       "TROIKA_RUN_SECRET=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \\n')\n"
       "export TROIKA_RUN_SECRET\n";

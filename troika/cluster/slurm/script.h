@@ -1,4 +1,4 @@
-// The script for sbatch: plain text that a person can read, keep beside the results and change.
+// The script for sbatch: plain text that a user can read, edit and archive.
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@
 
 namespace troika::cluster::slurm {
 
-// The same bytes for the same job and site. Completes and checks the job first, see complete().
+// Completes and checks the job first; see complete(). The output depends only on the job and the
+// site.
 //
-// The last line replaces the shell by srun, so that the job's exit code is the ranks' and no shell
-// has to pass signals on. --kill-on-bad-exit=0: a rank that fails tells the others itself, which
-// then end with their own report (exit code 3), and ranks that saved may end at different times.
-// --cpus-per-task stands there again because srun has not taken it over from sbatch since 22.05.
+// The last line replaces the shell with srun: the job's exit code is that of the ranks, and no
+// shell has to forward signals. --kill-on-bad-exit=0: a failing rank notifies the others, which end
+// with their own report (exit code 3); and ranks that saved may end at different times.
+// --cpus-per-task is repeated because srun has not inherited it from sbatch since 22.05.
 std::string make_script(const Job& job, const Site& site);
 
-// The word as bash reads it back, whatever is in it.
+// Quotes a word for bash.
 std::string shell_quote(std::string_view word);
 
 }  // namespace troika::cluster::slurm

@@ -22,7 +22,7 @@ namespace {
               {.what = what, .got = got, .expected = expected, .hint = hint});
 }
 
-// One TOML table whose keys all have to be asked for.
+// A TOML table that reports keys which were never read.
 class Keys {
  public:
   Keys(const toml::table& table, std::string prefix, std::string file)
@@ -49,7 +49,7 @@ class Keys {
     value = *time;
   }
 
-  // Returns whether it is there.
+  // Returns whether the key exists.
   bool read(const char* key, std::vector<std::string>& value) {
     known_.emplace_back(key);
     const auto* node = table_.get(key);
@@ -64,7 +64,7 @@ class Keys {
     return true;
   }
 
-  // Calls read_one(name, keys) for every table below `key`, in the order of the file.
+  // Calls read_one(name, keys) for each table below `key`, in file order.
   template <typename ReadOne>
   void read_tables(const char* key, const ReadOne& read_one) {
     known_.emplace_back(key);

@@ -11,7 +11,7 @@ namespace troika::cluster::slurm {
 
 namespace {
 
-// Digits only: no sign, and no more than fit.
+// Parses digits only: no sign, and limited in length.
 std::optional<int64_t> count(std::string_view text) {
   if (text.empty() || text.size() > 6 ||
       !std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; })) {
@@ -34,7 +34,8 @@ std::optional<std::chrono::seconds> parse_time(std::string_view text) {
     parts.push_back(*number);
   }
   if (parts.size() > 3) return std::nullopt;
-  // With days the first part is hours; without, one part is minutes and two are minutes, seconds.
+  // After days, the first part is hours. Without days, a single part is minutes, and two parts are
+  // minutes and seconds.
   if (!with_days && parts.size() < 3) parts.insert(parts.begin(), 0);
   parts.resize(3, 0);
   const std::chrono::seconds time(*days * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]);

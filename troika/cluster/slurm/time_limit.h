@@ -1,4 +1,4 @@
-// Slurm's notation of time limits, sbatch(1) --time.
+// Slurm's format of time limits; see sbatch(1), --time.
 #pragma once
 
 #include <chrono>
@@ -8,11 +8,11 @@
 
 namespace troika::cluster::slurm {
 
-// "90" (minutes), "30:00", "20:00:00", "1-0", "1-12:30", "1-12:30:00"; nothing for anything else,
-// also for no time at all.
+// Parses "90" (minutes), "30:00", "20:00:00", "1-0", "1-12:30" or "1-12:30:00". Returns nullopt for
+// other text and for zero.
 std::optional<std::chrono::seconds> parse_time(std::string_view text);
 
-// "100:00:00": hours, minutes, seconds.
+// Formats as hours, minutes and seconds: "100:00:00".
 std::string format_time(std::chrono::seconds time);
 
 }  // namespace troika::cluster::slurm
