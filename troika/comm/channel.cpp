@@ -39,7 +39,7 @@ Channel::Arrival::~Arrival() {
   std::erase(stream_.unverified, this);
 }
 
-// Payloads arrive in the order of the frames, so frames are looked at in that order.
+// Payloads arrive in the order of their frames, so frames are verified in that order.
 void Channel::Arrival::verify(Deadline deadline) {
   while (!verified_) stream_.unverified.front()->verify_first(deadline);
 }

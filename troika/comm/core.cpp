@@ -19,7 +19,7 @@ bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu();
 }
 
-// Returns the job's tensor that is on a device, if one is.
+// Returns the job's tensor that is on a device, if any.
 const at::Tensor& on_device_of(const Job& job) {
   return on_device(job.input) ? job.input : job.output;
 }
@@ -46,7 +46,7 @@ Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
 }
 
 Group::Core::~Core() {
-  // A program that fails must not first wait for collectives that may never complete.
+  // A failing program must not first wait for collectives that may never complete.
   if (std::uncaught_exceptions() > 0) {
     auto& lifeline = *impl_->lifeline();
     const auto& station = impl_->station();
@@ -81,7 +81,7 @@ std::shared_ptr<Work::State> Group::Core::submit(Job&& job, bool async) {
   return nullptr;
 }
 
-// Runs the job on this thread, or returns the state of the queued one.
+// Runs the job on this thread and returns null, or queues it and returns its state.
 std::shared_ptr<Work::State> Group::Core::run_or_queue(Job&& job, bool async) {
   auto& print = job.call.print;
   std::unique_lock lock(mutex_);
@@ -145,7 +145,7 @@ void Group::Core::run_queue() {
       failure = std::current_exception();
       fail(failure);
     }
-    next.job = Job();  // lets go of the tensors before the caller goes on
+    next.job = Job();  // releases the tensors before the caller continues
     lock.lock();
     busy_ = false;
     lock.unlock();
@@ -154,7 +154,7 @@ void Group::Core::run_queue() {
   }
 }
 
-// Tensors of a device on a stream of its own, whose end is returned.
+// Runs a job with device tensors on a separate stream, and returns the end of its work there.
 std::optional<c10::Event> Group::Core::run_beside(Job& job) {
   if (!job.ready) {
     run(job);
@@ -165,7 +165,7 @@ std::optional<c10::Event> Group::Core::run_beside(Job& job) {
   const c10::Stream own = device.getStreamFromGlobalPool(where);
   const c10::StreamGuard guard(own);
   job.ready->block(own);
-  // The caller may let go of them before the device has come to the end of this.
+  // The caller may release the tensors before the device has finished this work.
   for (const auto& tensor : {job.input, job.output}) {
     if (on_device(tensor)) device.recordDataPtrOnStream(tensor.storage().data_ptr(), own);
   }
@@ -211,7 +211,7 @@ void Group::Core::carry_out(Call& call, Deadline deadline) {
   if (!on_device(call.input) && !on_device(call.output)) {
     return collectives_.run(channel, call, deadline);
   }
-  // The back end has no way of its own for this one: over the host.
+  // The back end cannot carry out this call on the device: copy over the host.
   Call host = call;
   host.input = packed(call.input, c10::kCPU, true);
   host.output = packed(call.output, c10::kCPU, true);
@@ -226,7 +226,7 @@ Error Group::Core::explained(const Error& error, const std::string& what, Millis
   if (error.kind() == ErrorKind::usage) return error;
   if (error.kind() == ErrorKind::timeout && !lifeline.is_cut(space)) {
     const auto answer = who(Deadline::after(kAskTime));
-    // A rank that timed out earlier may have given up meanwhile, and told who was missing.
+    // A rank that timed out earlier may have failed in the meantime and reported who was missing.
     if (!lifeline.is_cut(space)) {
       return Error(
           "comm", ErrorKind::timeout,
@@ -236,7 +236,7 @@ Error Group::Core::explained(const Error& error, const std::string& what, Millis
            .expected = "every rank to come, and the data to arrive, in time"});
     }
   }
-  // This error may be but an echo of the loss that cut the lifeline.
+  // This error may only be a consequence of the loss that cut the lifeline.
   const Error cause = lifeline.cause(space).value_or(error);
   if (cause.kind() == ErrorKind::usage) return cause;
   return Error("comm", cause.kind(),
@@ -251,7 +251,7 @@ void Group::Core::refuse_if_failed() const {
       {.what = fmt::format("this group is unusable since an earlier failure: {}", cause_->what())});
 }
 
-// Keeps the first failure and tells the other ranks.
+// Keeps the first failure and notifies the other ranks.
 void Group::Core::fail(const std::exception_ptr& failure) {
   Error cause("comm", ErrorKind::failure, {.what = "an unknown exception"});
   try {

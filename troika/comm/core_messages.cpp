@@ -18,7 +18,7 @@ namespace troika::comm {
 
 namespace {
 
-// Precedes the data.
+// The header before the data.
 struct MessageHead {
   int64_t count = 0;
   int32_t type = 0;
@@ -44,12 +44,13 @@ ParcelTags message_tags(int tag) {
 
 }  // namespace
 
-// Under way. It has one of the parcels, and the tensor whose content it is.
+// A message in flight. Has either a SentParcel or an ArrivingParcel, and the tensor that is sent or
+// received.
 struct Group::Core::Message {
-  int peer;  // in the group
+  int peer;  // rank in the group
   at::Tensor data;
   MessagePrint print;
-  int64_t id = -1;  // in the log
+  int64_t id = -1;  // id in the log
   std::optional<SentParcel> sent = std::nullopt;
   std::optional<ArrivingParcel> arriving = std::nullopt;
 
@@ -145,7 +146,7 @@ std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int 
   guarded([&] {
     message->arriving.emplace(*impl_, peer, message_tags(message->print.tag), sizeof(MessageHead),
                               message->data.data_ptr(), message->data.nbytes());
-    // Also where nobody waits: a message is consumed in its turn.
+    // Posted even if nobody waits, so that messages are consumed in order.
     message->arriving->post_payload();
   });
   keep(message);
@@ -236,7 +237,7 @@ void Group::Core::await_message(int64_t id, const MessagePrint& print, Deadline 
     body(std::min(until, deadline()));
   } catch (const Error& error) {
     const auto waited = std::chrono::floor<Milliseconds>(Clock::now() - start);
-    // Its record says that it waits until the other ranks have been asked.
+    // The log shows the message as waiting until the other ranks have been asked.
     const Error why = explained(error, print.describe(), waited, [&](Deadline asking) {
       return impl_->lifeline()->other_end(impl_->station().id, print, asking);
     });

@@ -12,15 +12,15 @@ namespace {
 
 using nlohmann::json;
 
-// A thread of a rank in a call.
+// A thread that is in a call.
 struct Waiter {
   int rank;
   const GroupAccount* group;
-  // One that it waits for and that cannot come, as an index; -1: it may go on.
+  // Index of a waiter that it waits for and that cannot come; -1: it may make progress.
   int next = -1;
 };
 
-// A rank's account of itself in that group; null when it is no member, or not known.
+// Returns the rank's account of that group; null if the rank is not a member or is unknown.
 const GroupAccount* account_in(const GroupAccount& group, const std::optional<Account>& account) {
   if (!account) return nullptr;
   const auto is_it = [&](const GroupAccount& theirs) { return theirs.is_of(group); };
@@ -38,7 +38,8 @@ class Search {
       }
     }
     stuck_.assign(waiters_.size(), true);
-    // All are stuck until one is found that may go on, and then those that wait for it alone.
+    // All waiters count as stuck until one may make progress; then the waiters that wait for it
+    // alone.
     for (bool changed = true; changed;) {
       changed = false;
       for (size_t w = 0; w < waiters_.size(); ++w) {
@@ -51,7 +52,7 @@ class Search {
     }
   }
 
-  // The ring at the end of what that rank waits for, from its least rank on.
+  // Returns the cycle at the end of the chain of waits from `rank`, starting at its lowest rank.
   std::vector<Stuck> ring_of(int rank) const {
     size_t at = 0;
     while (at < waiters_.size() && (waiters_[at].rank != rank || !stuck_[at])) ++at;
@@ -71,7 +72,7 @@ class Search {
  private:
   size_t next(size_t waiter) const { return static_cast<size_t>(waiters_[waiter].next); }
 
-  // A stuck waiter that keeps a rank from coming to that call.
+  // Returns a stuck waiter that keeps a rank from coming to that call.
   int blocker_of(const Waiter& waiter) const {
     for (size_t rank = 0; rank < accounts_.size(); ++rank) {
       const auto* theirs = account_in(*waiter.group, accounts_[rank]);
@@ -107,7 +108,7 @@ std::string to_text(const Account& account) {
   for (const auto& [id, first, sequence, inside, caller, call] : account) {
     groups.push_back({id, first, sequence, inside, caller, call});
   }
-  // Labels may be any bytes.
+  // Labels may contain bytes that are not UTF-8.
   return groups.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

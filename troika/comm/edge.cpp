@@ -1,8 +1,8 @@
-// An edge's tensor travels as a parcel: a frame, and the tensor's bytes, behind the frame or as a
-// message of their own. A frame holds a header if the shape or dtype is another than before. The
-// receiver has always posted receives for the next `depth` tensors, those of payloads for the size
-// that it knows. So before a tensor of another kind the sender sends `depth` fillers, which these
-// receives take, however far it is ahead.
+// A tensor on an edge is sent as a parcel: a frame, and the tensor's bytes, which follow the frame
+// or are a separate message. A frame has a header if the shape or dtype has changed. The receiver
+// always has receives posted for the next `depth` tensors; the payload receives have the last known
+// size. So before a tensor of another shape or dtype, the sender sends `depth` fillers that match
+// these receives, no matter how far ahead the sender is.
 #include "troika/comm/edge.h"
 
 #include <ATen/ATen.h>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr int64_t kMostDims = 64;
 
-// Precedes the header, if there is one, and the data.
+// Precedes the header, if any, and the data.
 struct EdgeFrame {
   uint32_t group = 0;  // Station::id
   uint16_t depth = 0;
@@ -43,8 +43,8 @@ ParcelTags edge_tags(int tag) {
   return {.head = kEdgeFrameTag | bits, .payload = kEdgePayloadTag | bits};
 }
 
-// Whether receives of payloads of this size are posted before their frames have come. MPI sends
-// longer ones in several messages, which one filler cannot stand for.
+// Whether payload receives of this size are posted before their frames have arrived. MPI splits
+// longer messages into several, and one filler cannot match these.
 bool is_posted_ahead(size_t bytes) {
   return bytes > kInlineBytes && bytes <= size_t{1} << 30;
 }
@@ -62,7 +62,7 @@ struct SendingEdge::State : Group::Core::Edge {
     MessagePrint print;
     size_t bytes;
     at::Tensor data;
-    int64_t id = -1;                                        // in the log
+    int64_t id = -1;                                        // id in the log
     std::vector<std::unique_ptr<Transfer>> transfers = {};  // until the tensor is received
 
     bool is_received() const {
@@ -119,7 +119,7 @@ struct SendingEdge::State : Group::Core::Edge {
     sent->print.count = tensor.numel();
     sent->id = core.recorder().messages().begun(sent->print);
     if (core.impl().lifeline()->is_cut(core.impl().station().tag_space)) {
-      // Throws the loss with the name of this message.
+      // Throws the loss with the fingerprint of this message.
       core.await_message(sent->id, sent->print, Deadline::after(Milliseconds::max()),
                          [](Deadline) {});
     }
@@ -154,11 +154,11 @@ struct SendingEdge::State : Group::Core::Edge {
     if (sent.transfers.back()->has_copied()) sent.data.reset();
   }
 
-  Group::Core& core;                          // which owns this
-  const int peer;                             // in the group
+  Group::Core& core;                          // owns this
+  const int peer;                             // rank in the group
   std::vector<std::shared_ptr<Sent>> places;  // of message n: n % depth
   size_t next = 0;
-  TensorKind kind;  // of the last one
+  TensorKind kind;  // of the last tensor
   size_t bytes = 0;
 };
 
@@ -178,11 +178,11 @@ int64_t SendingEdge::kept_bytes() const {
 }
 
 struct ReceivingEdge::State : Group::Core::Edge {
-  // Where the next tensor of one of the posted receives arrives.
+  // The buffers and receives of one posted tensor.
   struct Place {
     std::unique_ptr<char[]> frame = std::make_unique_for_overwrite<char[]>(kFrameRoom);
-    at::Tensor buffer;                            // of the payload, if that is a message of its own
-    std::unique_ptr<Transfer> head = nullptr;     // ends before what it writes to
+    at::Tensor buffer;                            // of a payload that is a separate message
+    std::unique_ptr<Transfer> head = nullptr;     // destroyed before the buffer it writes to
     std::unique_ptr<Transfer> payload = nullptr;  // the same
   };
 
@@ -196,7 +196,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
       for (auto& place : places) post(place);
     });
   }
-  // The latest receive is taken back first.
+  // The latest receive is cancelled first.
   ~State() override {
     for (size_t n = next + places.size(); n-- > next;) {
       auto& place = places[n % places.size()];
@@ -216,7 +216,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
         core.impl().receive(peer, edge_tags(print.tag).payload, place.buffer.data_ptr(), bytes);
   }
 
-  // From the next tensor on they are of another kind.
+  // Switches to the shape and dtype of the tensors from the next one on.
   void change(TensorKind to, Deadline deadline) {
     const auto for_all = [&](auto&& body) {
       for (size_t n = next; n < next + places.size(); ++n) body(places[n % places.size()]);
@@ -253,7 +253,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
     return frame;
   }
 
-  // Blocks until the next tensor has come.
+  // Blocks until the next tensor has arrived.
   at::Tensor take(Deadline deadline, const at::Tensor* into) {
     Place& place = places[next % places.size()];
     place.head->wait(deadline);
@@ -295,12 +295,12 @@ struct ReceivingEdge::State : Group::Core::Edge {
     return tensor;
   }
 
-  Group::Core& core;          // which owns this
-  const int peer;             // in the group
+  Group::Core& core;          // owns this
+  const int peer;             // rank in the group
   std::vector<Place> places;  // of message n: n % depth
   const std::shared_ptr<BufferPool> pool;
   size_t next = 0;
-  TensorKind kind;  // of the last one
+  TensorKind kind;  // of the last tensor
   size_t bytes = 0;
 };
 
@@ -336,7 +336,7 @@ std::shared_ptr<State> Group::make_edge(Direction direction, int peer, int tag,
   }
   auto state = std::make_shared<State>(*core_, peer, std::move(print), options.depth);
   core_->keep_edge(state);
-  // Holds the group.
+  // Keeps the group alive.
   return {core_, state.get()};
 }
 

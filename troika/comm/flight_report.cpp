@@ -19,36 +19,36 @@ namespace troika::comm {
 
 namespace {
 
-// A rank is late when it came at least this long after the one before it, and after at least this
-// share of the longest wait: less does not explain a time-out.
+// A rank is late if it came at least this long after the rank before it, and at least this share of
+// the longest wait later: a smaller delay does not explain a timeout.
 constexpr double kLateSeconds = 1;
 constexpr double kLateShare = 0.1;
 
-// The content of the records about one group of ranks.
+// The contents of the records of one group of ranks.
 struct FlightGroup {
   struct Seen {
     const FlightRecord* record = nullptr;
-    std::optional<FlightRecord::Answer> answer;  // of a rank without a record
+    std::optional<FlightRecord::Answer> answer;  // for a rank without a record
     int64_t next = -1;                           // the first call not finished; -1: unknown
   };
 
   std::string name, backend;
   std::vector<Seen> ranks;
-  std::vector<int> world_ranks;     // of each rank, if the records say
-  std::vector<std::string> places;  // of each rank, in a mesh
+  std::vector<int> world_ranks;     // of each rank, if known from the records
+  std::vector<std::string> places;  // of each rank, if there is a mesh
   const FlightRecord* failed_first = nullptr;
-  std::optional<int64_t> parted;  // the first call that was begun and that not all have finished
-  std::vector<int> in, past, missing, silent;  // the ranks, by where they were then
-  bool mismatch = false;                       // ranks made different calls under that number
+  std::optional<int64_t> parted;  // the first call that began and that not all ranks have finished
+  std::vector<int> in, past, missing, silent;  // the ranks, by their state at that call
+  bool mismatch = false;  // ranks made different calls with that sequence number
   bool all_in = false;
 
   int size() const { return static_cast<int>(ranks.size()); }
-  // The rank's number in the world, and its name.
+  // The rank's world rank, and its name.
   int number(int rank) const { return world_ranks.empty() ? rank : world_ranks[rank]; }
   std::string name_of(int rank) const {
     return fmt::format("rank {}{}", number(rank), places.empty() ? "" : " = " + places[rank]);
   }
-  // The call at which they parted, if this rank began it.
+  // Returns the call at which the ranks diverged, if this rank began it.
   const FlightRecord::Call* call(int rank) const {
     const auto* record = ranks[rank].record;
     if (!record || !parted || !record->calls.contains(*parted)) return nullptr;
@@ -58,7 +58,7 @@ struct FlightGroup {
   double seconds_in(int rank) const {
     return call(rank)->ended.value_or(ranks[rank].record->now) - *call(rank)->started;
   }
-  // Groups that failed come first, by time.
+  // Groups that failed come first, in the order of failure.
   auto order() const {
     return std::tuple(!failed_first, failed_first ? *failed_first->failed_at() : 0.0, name);
   }
@@ -85,7 +85,7 @@ void add(FlightGroup& group, const FlightRecord& record) {
 }
 
 void align(FlightGroup& group) {
-  // A rank without a record is seen by its latest answer to any other.
+  // For a rank without a record, uses its latest answer to any other rank.
   for (const auto& [record, answer, next] : group.ranks) {
     for (size_t i = 0; record && i < std::min(record->standings.size(), group.ranks.size()); ++i) {
       auto& seen = group.ranks[i];
@@ -154,8 +154,7 @@ std::string show_seconds(const std::vector<double>& seconds) {
   return low == high ? low + " s" : fmt::format("{} to {} s", low, high);
 }
 
-// A statement about ranks, made once for all of them: keyed by the text after the ranks, and with
-// seconds.
+// Statements about ranks, with times in seconds, merged by the text after the rank list.
 struct Saying {
   std::vector<int> ranks;
   std::vector<double> seconds = {};
@@ -268,7 +267,7 @@ std::string who_was_late(const FlightGroup& group) {
     least = std::max(least, kLateShare * group.seconds_in(rank));
   }
   std::sort(starts.begin(), starts.end());
-  // Where most came late, the others were early.
+  // If most ranks came late, the others count as early.
   size_t first = std::max<size_t>((starts.size() + 1) / 2, 1);
   while (first < starts.size() && starts[first].first - starts[first - 1].first < least) ++first;
   std::map<int, double> delays;
@@ -336,7 +335,7 @@ std::string table(const FlightGroup& group) {
   return text;
 }
 
-// The line for a group that is not the first that failed.
+// Returns the line for a group that is not the first that failed.
 std::string line(const FlightGroup& group, const FlightGroup& first) {
   std::string text = heading(group);
   if (!group.missing.empty()) text += ", without " + show(group, group.missing);

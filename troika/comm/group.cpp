@@ -23,12 +23,12 @@ void copy_text(char (&into)[N], std::string_view text) {
   into[length] = 0;
 }
 
-// "trainer.cpp:37", of which the end counts most.
+// Copies "trainer.cpp:37"; a text that is too long keeps its end.
 template <size_t N>
 void copy_site(char (&into)[N], const std::source_location& site) {
   std::string_view file = site.file_name();
   if (const auto slash = file.rfind('/'); slash != file.npos) file.remove_prefix(slash + 1);
-  constexpr size_t kLine = 9;  // a colon, up to seven digits, and the end
+  constexpr size_t kLine = 9;  // a colon, up to seven digits, and the terminating zero
   file = file.substr(0, N - kLine);
   char* const colon = std::copy(file.begin(), file.end(), into);
   *colon = ':';
@@ -40,7 +40,7 @@ Error usage(std::string what, std::string got, std::string expected) {
                {.what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
 }
 
-// Sums and products of booleans are "any" and "all"; counting would overflow a byte.
+// Sums and products of booleans are "any" and "all"; a count would overflow a byte.
 ReduceOp for_type(ReduceOp op, c10::ScalarType type) {
   require_reducible(type);
   if (type != c10::ScalarType::Bool) return op;
@@ -83,7 +83,7 @@ int64_t row_elements(const at::Tensor& tensor) {
   return tensor.dim() == 0 || tensor.size(0) == 0 ? 1 : tensor.numel() / tensor.size(0);
 }
 
-// Elements for each of n ranks: an even cut of `tensor`, or `splits` of its rows.
+// Returns the elements for each of n ranks: `tensor` split evenly, or `splits` of its rows.
 std::vector<int64_t> cut(std::string_view what, const at::Tensor& tensor,
                          const std::vector<int64_t>& splits, int n) {
   if (splits.empty()) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kTagBits = 16;
 
-// A part of a group: the whole's messages, under tags that carry the part's number.
+// A part of a group: sends through the whole group, with the part's tag space in the tags.
 class PartGroup : public GroupImpl {
  public:
   PartGroup(std::shared_ptr<GroupImpl> whole, Station station, std::vector<int> members)
@@ -49,7 +49,7 @@ class PartGroup : public GroupImpl {
 
  private:
   int member(int peer) const { return members_[static_cast<size_t>(peer)]; }
-  // A part of a part: the innermost number is the one that is unique.
+  // In a part of a part, the innermost tag space is used; it is unique.
   uint32_t tagged(uint32_t tag) const {
     return tag_space_of(tag) > 0 ? tag : station().tag_space << kTagBits | tag;
   }
@@ -121,7 +121,7 @@ class BufferedMessage : public LentMessage {
  private:
   const std::unique_ptr<char[]> buffer_;
   const size_t most_;
-  const std::unique_ptr<Transfer> transfer_;  // ends before what it writes to
+  const std::unique_ptr<Transfer> transfer_;  // destroyed before the buffer it writes to
 };
 
 }  // namespace

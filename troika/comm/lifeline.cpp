@@ -15,7 +15,7 @@ namespace troika::comm {
 
 namespace {
 
-// Groups of which a rank still tells, when it has left them, how far it came.
+// Number of former groups whose last standing a rank keeps, to answer questions about them.
 constexpr size_t kDismissedKept = 1024;
 
 constexpr std::array kKinds{
@@ -50,7 +50,7 @@ Lifeline::~Lifeline() {
   news_.notify_all();
   if (watch_.joinable()) watch_.join();
   leave();
-  plane_.reset();  // before what its listener uses
+  plane_.reset();  // before the members that its listener uses
 }
 
 void Lifeline::place_ranks(const layout::Mesh& mesh) {
@@ -318,7 +318,7 @@ Lifeline::Members Lifeline::ask_members(uint32_t id, Deadline deadline) {
   }
   const auto answers = plane_->ask_all(std::to_string(id), deadline);
   std::unique_lock lock(mutex_);
-  // Answers that are missing before the deadline are of ranks that are gone: the news follows.
+  // Answers missing before the deadline belong to lost ranks: wait for the notice of the loss.
   const auto is_known = [&](int rank) {
     const auto index = static_cast<size_t>(rank);
     return index >= answers.text.size() || answers.text[index] ||
@@ -350,7 +350,7 @@ std::string Lifeline::missing(uint32_t id, int64_t sequence, Deadline deadline) 
     if (ranks[r] == world_rank_) continue;
     const auto& standing = standings[r];
     if (!standing) {
-      // One line for a silent relay: nothing is known of the ranks behind it.
+      // One line for a rank that relays and does not answer: the ranks behind it are unknown.
       if (!named.insert(silent[r]).second) continue;
       lines.push_back(
           fmt::format("{} does not answer (it is stopped, or out of reach)", rank_name(silent[r])));

@@ -10,11 +10,11 @@ namespace troika::comm {
 
 namespace {
 
-// The news, told as a question to which nobody has an answer.
+// Reports a failure as a question that nobody answers.
 constexpr std::string_view kNews = "failed ";
-// The word is under way by then; only a rank that is stopped does not confirm it.
+// The report has been sent by then; only a stopped rank does not confirm it.
 constexpr Milliseconds kToldWithin{100};
-// Failures of groups that this rank was not in are kept for groups that it may be about to enter.
+// Failures of unknown groups are kept, because this rank may be about to join these groups.
 constexpr size_t kEarlyKept = 64;
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace troika::comm {
 
 namespace {
 
-// A question is about the other end of one of the asker's messages.
+// A question is about the other end of a message of the rank that asks.
 constexpr std::string_view kQuestion = "message ";
 
 struct MessageQuestion {
@@ -20,7 +20,7 @@ struct MessageQuestion {
   int asked = 0;
   int tag = 0;
   int64_t number = 0;
-  int is_send = 0;  // the asker's message
+  int is_send = 0;  // direction of the message at the rank that asks
   int on_edge = 0;
 
   std::string text() const {

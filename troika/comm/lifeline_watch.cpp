@@ -1,4 +1,4 @@
-// The thread of a lifeline that watches its calls.
+// The watch thread of a lifeline.
 #include <fmt/format.h>
 
 #include <utility>
@@ -28,7 +28,7 @@ void Lifeline::watch() {
     lock.lock();
   }
   if (!cut_) return;
-  // A rank that is in a call notices the loss itself, and then records how that call ended.
+  // A rank in a call notices the loss itself and records how that call ended; wait for this.
   news_.wait_for(lock, kNewsTime, [&] { return closing_ || recorded_; });
   const std::string cause = cause_->what();
   lock.unlock();

@@ -14,7 +14,7 @@ namespace troika::comm {
 
 namespace {
 
-// Equal for ranks that share a machine's memory: its name, its boot, and what the launcher says.
+// Equal on ranks that share a machine's memory: host name, boot id, and the launcher's node rank.
 std::string node_identity(const cluster::Environment& environment) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);

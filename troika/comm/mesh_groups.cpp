@@ -30,7 +30,8 @@ MeshGroups::MeshGroups(Group world, layout::Mesh mesh)
 }
 
 Group MeshGroups::make(Axis axis) const {
-  // The lowest rank of a group names it: all ranks split, as numbers of groups may differ by stage.
+  // The lowest rank of a group is its color. All ranks call split, because the number of groups may
+  // differ by stage.
   const auto ranks = mesh_.group(world_.rank(), {axis});
   const int largest = mesh_.has_uneven_stages() ? 0 : mesh_.size(axis);
   if (largest == world_.size()) return world_;
@@ -47,7 +48,7 @@ const Group& MeshGroups::along(Axis axis) const {
                .expected = "stages with equal numbers of replicas"});
 }
 
-// The world's is row 0, an axis's the row behind its number.
+// Row 0 is the world's; row 1 + i is that of axis i.
 template <typename Visit>
 void MeshGroups::for_each_row(const Visit& visit) const {
   visit(0, world_);

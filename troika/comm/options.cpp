@@ -10,7 +10,7 @@ using config::above_to;
 using config::between;
 using config::one_of;
 
-// Beyond these a slip is likelier than a wish, and milliseconds would overflow.
+// Larger values are more likely mistakes, and milliseconds would overflow.
 constexpr double kWeekSeconds = 7 * 24 * 3600;
 constexpr double kMaxMegabytes = 1e6;
 

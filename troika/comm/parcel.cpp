@@ -36,7 +36,8 @@ bool SentParcel::done() {
   return head_->done() && (!payload_ || payload_->done());
 }
 
-// A sender that is in another call, or sends another size, may send any payload behind its head.
+// A sender that is in another call, or sends another size, may send any inline payload after its
+// head.
 ArrivingParcel::ArrivingParcel(GroupImpl& impl, int peer, const ParcelTags& tags, size_t head_bytes,
                                void* payload, size_t bytes)
     : impl_(impl),

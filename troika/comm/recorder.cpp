@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr std::array<const char*, 4> kStates{"queued", "running", "finished", "failed"};
 constexpr std::array<const char*, 4> kMessageStates{"begun", "waiting", "finished", "failed"};
 
-// Where the steady clock's instants lie on the system's.
+// Converts times of the steady clock to the system clock.
 class SystemTime {
  public:
   json of(Clock::time_point at) const {
@@ -52,7 +52,7 @@ std::string Standing::describe_last() const {
 }
 
 std::string Standing::to_text() const {
-  // Labels may be any bytes.
+  // Labels may contain bytes that are not UTF-8.
   return to_json(*this).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

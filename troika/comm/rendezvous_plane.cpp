@@ -9,8 +9,8 @@ namespace troika::comm {
 
 namespace {
 
-// Within the second after a time-out, see Group. The word is in the connection by then; only a rank
-// 0 that is stopped, and tells nobody, does not say that it has it.
+// Part of the second after a timeout, see Group. The notice has been sent by then; it stays
+// unconfirmed only if rank 0 is stopped and relays nothing.
 constexpr Milliseconds kTellTime{100};
 
 class RendezvousPlane : public ControlPlane {
@@ -35,7 +35,7 @@ class RendezvousPlane : public ControlPlane {
     try {
       return rendezvous_->ask_all(question, deadline);
     } catch (const std::exception&) {
-      return {};  // parted meanwhile
+      return {};  // this rank has left in the meantime
     }
   }
 

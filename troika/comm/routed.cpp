@@ -87,7 +87,7 @@ class RoutedGroup : public GroupImpl {
       near.world_ranks.push_back(station.world_ranks[m]);
     }
     near.size = static_cast<int>(neighbours.size());
-    // Keeps this whole group: its far back end leaves the world when it goes.
+    // Keeps this whole group alive: destroying its far back end would leave the world.
     auto inside = near_->split(self, std::move(near), neighbours, deadline);
     if (neighbours.size() == members.size()) return inside;
     station.backend = far_->station().backend;
@@ -100,7 +100,7 @@ class RoutedGroup : public GroupImpl {
 
   const std::shared_ptr<GroupImpl> near_;
   const std::shared_ptr<GroupImpl> far_;
-  std::vector<int> near_rank_;  // among this node's ranks, by rank
+  std::vector<int> near_rank_;  // rank in `near_`, by rank
   int64_t calls_within_node_ = 0;
 };
 

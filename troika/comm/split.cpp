@@ -16,7 +16,7 @@ namespace troika::comm {
 
 namespace {
 
-// A rank's choice, for the others.
+// The arguments and the state of one rank, sent to the other ranks.
 struct Choice {
   int64_t color, key, next_id;
   std::array<uint64_t, Lifeline::kTagSpaces / 64> tag_spaces;
@@ -33,12 +33,12 @@ Choice choice_of(int color, int key, const Lifeline& lifeline) {
   return choice;
 }
 
-// A number of groups that no member has seen yet.
+// Returns a group id that no member has used yet.
 int64_t choose_id(std::span<const Choice* const> members) {
   return std::ranges::max(members, {}, &Choice::next_id)->next_id;
 }
 
-// One that is free on all members, and was not used for as long as possible.
+// Returns a tag space that is free on all members, and avoids recently used ones.
 uint32_t choose_tag_space(std::span<const Choice* const> members, int64_t id, uint32_t spaces) {
   const auto is_free = [&](uint32_t space) {
     return std::ranges::none_of(members, [&](const Choice* choice) {
@@ -55,11 +55,11 @@ uint32_t choose_tag_space(std::span<const Choice* const> members, int64_t id, ui
                .expected = fmt::format("at most {} besides the world, on any rank", spaces)});
 }
 
-// A message from a member of a list to its first rank. Sent as it lies in memory.
+// A message from a member of a list to the list's first rank. Sent as raw memory.
 struct Application {
   Choice choice;
   uint64_t list_hash = 0;
-  char list[128] = {};  // the beginning of it, for errors
+  char list[128] = {};  // the start of the list, for errors
 };
 // The answer of the first rank.
 struct Admission {
@@ -137,7 +137,7 @@ Group Group::make_part(const std::vector<int>& members, int64_t id, uint32_t tag
 
 std::optional<Group> Group::split(int color, int key, Site site) const {
   auto& impl = core_->impl();
-  // Everybody learns who goes where, and of numbers that no member has seen yet.
+  // Every rank learns the colors of all ranks, and ids that no member has used yet.
   Choice own = choice_of(color, key, *impl.lifeline());
   const auto table = at::empty({size(), kChoiceWords}, at::kLong);
   all_gather(table, at::from_blob(&own, {kChoiceWords}, at::kLong), {}, {.label = "split"}, site);
@@ -155,7 +155,8 @@ std::optional<Group> Group::split(int color, int key, Site site) const {
   return make_part(members, id, choose_tag_space(theirs, id, impl.station().tag_spaces), {});
 }
 
-// The first rank of the list hears all others, chooses the numbers, and tells them.
+// The first rank of the list receives the applications of all others, chooses id and tag space, and
+// sends them back.
 Group Group::new_group(const std::vector<int>& ranks, const NewGroupOptions& options,
                        Site site) const {
   auto& impl = core_->impl();

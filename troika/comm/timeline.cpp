@@ -16,7 +16,7 @@ namespace troika::comm {
 
 namespace {
 
-// The best of these counts; the first ones open connections.
+// Only the best exchange counts; the first ones open connections.
 constexpr int kExchanges = 20;
 constexpr int kTag = kLargestTag;
 
@@ -59,14 +59,14 @@ std::string host_name() {
   return host.data();
 }
 
-// All ranks' values, in rank order.
+// Returns all ranks' values, in rank order.
 std::vector<int64_t> gather_numbers(const Group& group, int64_t mine) {
   const auto all = at::empty({group.size()}, at::kLong);
   group.all_gather(all, at::full({1}, mine, at::kLong), {}, {.label = "timeline"});
   return {all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + group.size()};
 }
 
-// All ranks' texts on rank 0, nothing elsewhere.
+// Returns all ranks' texts on rank 0, an empty list elsewhere.
 std::vector<std::string> gather_texts(const Group& group, const std::string& text) {
   const auto lengths = gather_numbers(group, static_cast<int64_t>(text.size()));
   const int64_t longest = *std::ranges::max_element(lengths);

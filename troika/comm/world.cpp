@@ -37,8 +37,8 @@ std::shared_ptr<GroupImpl> connect(Meeting meeting, const WorldOptions& options,
   return shared ? make_routed(std::move(shared), std::move(far)) : far;
 }
 
-// Other users cannot guess the name, so none of them can make the folder before the first rank that
-// fails does. Called by all ranks; rank 0 draws the name also where only others need it.
+// Other users cannot guess the name, so they cannot create the folder before the first failing rank
+// does. Collective; rank 0 chooses the name even if only other ranks need it.
 std::filesystem::path flight_record_folder(const Meeting& meeting, Deadline deadline) {
   constexpr const char* kKey = "comm/flight-record";
   auto& rendezvous = *meeting.rendezvous;
@@ -49,7 +49,7 @@ std::filesystem::path flight_record_folder(const Meeting& meeting, Deadline dead
   const auto name = rendezvous.get(kKey, deadline);
   std::error_code none;
   const auto parent = std::filesystem::temp_directory_path(none);
-  // A rank without that folder does without records.
+  // A rank without a temporary folder writes no records.
   return none ? std::filesystem::path() : parent / name;
 }
 
@@ -66,7 +66,7 @@ Group world(const WorldOptions& options) {
 
 Group world(const cluster::Environment& environment, const WorldOptions& options) {
   const auto& name = options.backend;
-  // Refused before anybody waits.
+  // Invalid names are refused before any rank waits.
   if (name != "auto") backend(name);
   protection_for(name == "auto" ? "tcp" : name, options.group.protection);
   if (environment.world_size == 1 && name == "auto") return local::alone(options.group);
@@ -77,12 +77,12 @@ Group world(const cluster::Environment& environment, const WorldOptions& options
       meet(by_mpi ? mpi::place_to_meet(environment, deadline)
                   : MeetingPlace{environment, cluster::secret_of_ranks(environment)},
            deadline);
-  // A rank that fails alone must not seem to leave in peace.
+  // A rank that fails here must not seem to leave normally.
   try {
     GroupOptions group = options.group;
     if (group.flight_record.empty()) group.flight_record = flight_record_folder(meeting, deadline);
     auto impl = connect(meeting, options, deadline);
-    // NCCL protects nothing: tensors on CUDA devices go through the host then.
+    // NCCL does not protect messages, so with protection, tensors on CUDA devices go over the host.
     if (group.protection == "none") impl = nccl::beside(std::move(impl));
     return Group(std::move(impl), group);
   } catch (const Error& error) {

@@ -18,7 +18,7 @@ std::map<c10::DeviceType, std::function<at::Generator(int)>>& generators() {
   return result;
 }
 
-// As Tensor::set_data(), whose check leaves PrivateUse1 out of the devices with dense tensors.
+// Like Tensor::set_data(), whose check does not accept PrivateUse1 as a device with dense tensors.
 void replace_data(const at::Tensor& tensor, const at::Tensor& with) {
   if (auto* meta = torch::autograd::impl::get_autograd_meta(tensor)) {
     const std::lock_guard lock(meta->mutex_);

@@ -44,7 +44,7 @@ at::ScalarType compute_type(const at::Tensor& tensor) {
 
 AutocastGuard::AutocastGuard(c10::DeviceType device, const AutocastState& state)
     : device_(device), before_(autocast_state(device)) {
-  // A type that autocast does not know on this device throws here, with nothing changed.
+  // Throws, with nothing changed, if autocast does not support this dtype on this device.
   set_autocast(device, {state.enabled, state.enabled ? state.type : before_.type});
   at::autocast::increment_nesting();
 }

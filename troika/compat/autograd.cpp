@@ -30,7 +30,7 @@ class Hook : public torch::autograd::FunctionPostHook {
 }  // namespace
 
 struct GradientHook::Registration {
-  // Holding the accumulator keeps it, and with it the hook, from being made anew for each graph.
+  // Keeps the accumulator alive; otherwise it would be made anew for each graph, without the hook.
   NodePointer accumulator;
   uintptr_t key;
 };

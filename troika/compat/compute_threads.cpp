@@ -15,13 +15,13 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain,
   int64_t ranges = std::min<int64_t>(at::get_num_threads(), (count + least - 1) / least);
   if (at::in_parallel_region()) ranges = 1;
 #ifdef __SANITIZE_THREAD__
-  ranges = 1;  // it does not see that LibTorch's threads wait for each other
+  ranges = 1;  // ThreadSanitizer does not see that LibTorch's threads wait for each other
 #endif
   if (ranges == 1) {
     body(begin, end);
     return;
   }
-  // A byte for each range: LibTorch shares them out among its threads.
+  // One byte per range: LibTorch distributes the bytes over its threads.
   const auto bytes = at::detail::empty_cpu({ranges}, at::TensorOptions(at::kByte));
   const auto* const first = static_cast<const char*>(bytes.data_ptr());
   auto iterator = at::TensorIteratorConfig()

@@ -20,12 +20,12 @@ namespace {
 
 using torch::jit::Stack;
 
-// In place, of all elements, whatever these were.
+// In-place operators that overwrite all elements without reading them.
 constexpr std::array<std::string_view, 11> kOverwrites{
     "aten::normal_", "aten::uniform_",    "aten::fill_",      "aten::zero_",
     "aten::copy_",   "aten::random_",     "aten::bernoulli_", "aten::exponential_",
     "aten::cauchy_", "aten::log_normal_", "aten::geometric_"};
-// In place, but of the tensor and not of its values.
+// In-place operators that change the tensor but not its values.
 constexpr std::array<std::string_view, 7> kOfTensor{
     "aten::set_", "aten::as_strided_", "aten::squeeze_", "aten::unsqueeze_",
     "aten::t_",   "aten::transpose_",  "aten::detach_"};
@@ -56,8 +56,8 @@ void for_each_tensor(const c10::FunctionSchema& schema, const Stack& arguments, 
   }
 }
 
-// The same memory in tensors of our own: those of a module may get other memory before the operator
-// is carried out (Tensor::set_data).
+// Copies the tensors' handles: a module's tensors may get other memory (Tensor::set_data) before
+// the operator is run.
 Stack with_own_tensors(const Stack& arguments) {
   Stack result;
   for (const c10::IValue& value : arguments) {
@@ -147,7 +147,7 @@ class DeferredInit::Recorder : public FakeObserver {
   }
 
  private:
-  // Memory that several tensors may share.
+  // Memory, which several tensors may share.
   struct Memory {
     c10::Storage storage;
     size_t bytes = 0;
@@ -158,12 +158,12 @@ class DeferredInit::Recorder : public FakeObserver {
     c10::OperatorHandle op;
     Stack arguments;
     bool draws = false;
-    std::vector<size_t> touched = {};  // numbers of memories
+    std::vector<size_t> touched = {};  // indices of memories
     size_t written = 0;
-    bool overwrites = false;  // all that is in `written`, without reading it
+    bool overwrites = false;  // overwrites everything in `written` without reading it
     bool is_needed = true;
-    // One entry for each touched memory: whether its values matter afterwards, and whether this was
-    // the last to touch it.
+    // One entry per touched memory: whether its values are needed afterwards, and whether this
+    // operator was the last to touch it.
     std::vector<bool> keeps = {};
     std::vector<bool> ends = {};
   };
@@ -176,11 +176,11 @@ class DeferredInit::Recorder : public FakeObserver {
     return found->second;
   }
 
-  // An operator that draws nothing goes right behind what it needs, so that tensors are finished
-  // one after another. Then finds what nobody needs.
+  // Moves an operator that draws no random numbers right behind the operators it needs, so that
+  // tensors are finished one after another. Then finds the operators that nobody needs.
   void plan() {
     std::vector<size_t> times(operators_.size());
-    std::map<size_t, size_t> last;  // operator, by memory
+    std::map<size_t, size_t> last;  // last operator, by memory
     for (size_t i = 0; i < operators_.size(); ++i) {
       size_t time = 0;
       bool follows = false;
@@ -253,7 +253,7 @@ class DeferredInit::Recorder : public FakeObserver {
   bool is_complete_ = true;
   std::vector<Operator> operators_;
   std::vector<Memory> memories_;
-  std::map<Key, size_t> numbers_;  // in memories_
+  std::map<Key, size_t> numbers_;  // index in memories_
 };
 
 DeferredInit::DeferredInit() : recorder_(std::make_unique<Recorder>()) {}

@@ -17,13 +17,14 @@ Tensor make(at::IntArrayRef sizes, at::ScalarType type) {
   return at::detail::empty_cpu(sizes, type);
 }
 
-// Dense, and in the order of `tensor` if that is an order of images.
+// Returns a dense tensor with the memory format of `tensor` if that is a format of images.
 Tensor make_like(const Tensor& tensor) {
   return at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type(), /*pin_memory=*/false,
                                tensor.suggest_memory_format());
 }
 
-// Statistics and gradients of parameters: float32 where parameters are, though inputs have 16 bits.
+// Returns the dtype of statistics and of gradients of parameters: float32 if the parameters are
+// float32, even if the inputs have 16 bits.
 at::ScalarType type_of(const c10::IValue& parameter, const Tensor& input) {
   const auto& tensor = parameter.toTensor();
   return tensor.defined() ? tensor.scalar_type() : input.scalar_type();
@@ -87,7 +88,7 @@ Stack embedding_backward(const Stack& in) {
   return {make({in[2].toInt(), gradient.size(-1)}, gradient.scalar_type())};
 }
 
-// [batch, heads, length, size], which lies as [batch, length, heads, size].
+// Makes a tensor [batch, heads, length, size] with the memory layout [batch, length, heads, size].
 Tensor make_heads(const Tensor& like) {
   return make({like.size(0), like.size(2), like.size(1), like.size(3)}, like.scalar_type())
       .transpose(1, 2);

@@ -21,30 +21,31 @@ namespace {
 
 using torch::jit::Stack;
 
-// A key that LibTorch registers no operator for, between autograd (and the hook of products) and
-// the CPU. What LibTorch composes of other operators for any backend is so composed for this one,
-// too: among it are all operators that it has in an `out` form, which then comes here.
+// A dispatch key between autograd (and the product hook) and the CPU, for which LibTorch registers
+// no operator. Operators that LibTorch composes of others for every backend are composed for this
+// key too. These include all operators with an `out` variant; the `out` variant is then dispatched
+// here.
 constexpr auto kKey = c10::DispatchKey::CustomRNGKeyId;
 
 thread_local int guards = 0;
 thread_local FakeObserver* observer = nullptr;
 
 enum class Treatment {
-  run,        // it makes no values, or nobody knows its results' shapes
-  leave,      // it writes to its arguments, which stay as they are
-  from_rule,  // as fake_results.h says
+  run,        // makes no values, or the shapes of its results are unknown
+  leave,      // only writes to its arguments, which stay unchanged
+  from_rule,  // the results follow from a rule in fake_results.h
 };
 
-// In place, but of the tensor and not of its values.
+// In-place operators that change the tensor but not its values.
 constexpr std::array<std::string_view, 12> kChangesTensor{
     "aten::resize_",   "aten::resize_as_", "aten::set_",    "aten::as_strided_",
     "aten::squeeze_",  "aten::unsqueeze_", "aten::t_",      "aten::transpose_",
     "aten::swapaxes_", "aten::swapdims_",  "aten::detach_", "aten::_resize_output_"};
 
-// Products, and which argument is the left factor.
+// Matrix products, and the index of the left factor.
 constexpr std::array<std::pair<std::string_view, size_t>, 4> kProducts{
     {{"aten::mm", 0}, {"aten::bmm", 0}, {"aten::addmm", 1}, {"aten::baddbmm", 1}}};
-// Multiplications of a product that takes about a millisecond.
+// The multiplications of a matrix product that takes about a millisecond.
 constexpr int64_t kSmallProduct = int64_t{1} << 23;
 
 bool is_written(const c10::Argument& argument) {
@@ -70,12 +71,12 @@ Treatment known_treatment_of(const c10::OperatorHandle& op) {
   return entry->second;
 }
 
-// Results that have no size yet get it from the kernel.
+// A result without a size yet gets its size from the kernel.
 bool is_unsized(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() && value.toTensor().numel() == 0;
 }
 
-// oneDNN's products in 16 bits take scratch, which matters beside small results only.
+// oneDNN's 16-bit products use scratch memory, which matters only for small results.
 bool takes_scratch(std::string_view name, const Stack& arguments, const c10::IValue& result) {
   const auto* product = std::ranges::find(kProducts, name, &decltype(kProducts)::value_type::first);
   if (product == kProducts.end()) return false;
@@ -120,7 +121,7 @@ void register_once() {
     const auto ours = [] { return torch::CppFunction::makeFromBoxedFunction<&without_work>(); };
     auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     library->fallback(ours());
-    // The CPU's own way goes before a composed one, and so does no work at all.
+    // An operator's own CPU kernel is preferred to a composed one; skipping the operator is too.
     auto* operators = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const auto& name : dispatcher.getAllOpNames()) {

@@ -15,17 +15,17 @@ namespace {
 
 using Inputs = c10::ArrayRef<const c10::IValue>;
 
-// LibTorch has a closed list of kinds; this one is for programs of its own interpreter on phones.
-// LibTorch 2.15 has made the list static members in place of an enumeration.
+// LibTorch's list of kinds is closed; this kind is meant for its mobile interpreter. In LibTorch
+// 2.15 the kinds are static members instead of an enumeration.
 const auto kKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
 
-// On this thread, one in another:
-thread_local int inside = 0;    // operators that count
-thread_local int backward = 0;  // nodes of a backward pass
+// Nesting depths on this thread:
+thread_local int inside = 0;    // of counted operators
+thread_local int backward = 0;  // of nodes of a backward pass
 
 struct Count {
   int64_t once = 0;   // FLOPs
-  int64_t again = 0;  // of the forward pass, by an operator of the backward pass
+  int64_t again = 0;  // recomputed forward-pass FLOPs in an operator of the backward pass
   int64_t bytes = 0;  // FlopCounter::Work::bytes
 };
 
@@ -33,7 +33,7 @@ int64_t bytes_of(const at::Tensor& like, int64_t elements) {
   return elements * static_cast<int64_t>(like.element_size());
 }
 
-// The product of [..., m, k] and [..., k, n].
+// Counts the product of [..., m, k] and [..., k, n].
 Count product(const c10::IValue& first, const c10::IValue& second) {
   const auto a = first.toTensor(), b = second.toTensor();
   const int64_t columns = b.size(-1);
@@ -41,14 +41,14 @@ Count product(const c10::IValue& first, const c10::IValue& second) {
   return {.once = 2 * a.numel() * columns, .bytes = bytes_of(a, a.numel() + b.numel() + results)};
 }
 
-// Each element of `weight` [c_out, c_in / groups, ...] meets each place of a map of the output, or
-// transposed of the input.
+// Each element of `weight` [c_out, c_in / groups, ...] is multiplied with each position of an
+// output channel; of an input channel for a transposed convolution.
 int64_t convolution(const at::Tensor& places, const at::Tensor& weight) {
   return 2 * (places.numel() / std::max<int64_t>(1, places.size(1))) * weight.numel();
 }
 
 // Arguments of aten::convolution: input, weight, bias, stride, padding, dilation, transposed, ...
-// The result of a transposed one is left out of the bytes.
+// For a transposed convolution the bytes exclude the result.
 Count convolution_forward(Inputs in) {
   const auto input = in[0].toTensor(), weight = in[1].toTensor();
   const int64_t operands = input.numel() + weight.numel();
@@ -87,8 +87,8 @@ Count product_added(Inputs in) {
   return product(in[1], in[2]);
 }
 
-// The two products of attention over [..., queries or keys, width], also with fewer heads of keys
-// than of queries.
+// The two products of attention over [..., queries or keys, width]; there may be fewer heads of
+// keys than of queries.
 struct Attention {
   int64_t scores;  // [queries, width] x [width, keys]
   int64_t values;  // [queries, keys] x [keys, width of values]
@@ -110,7 +110,7 @@ Count attention_forward(Inputs in) {
   return {.once = one.scores + one.values, .bytes = one.inputs + one.output};
 }
 
-// Gradients of weights and values, queries and keys; the scores are not kept but made again.
+// Counts the gradients of weights and values, and of queries and keys. The scores are recomputed.
 Count attention_backward(Inputs in) {
   const auto one = attention(in[1], in[2], in[3]);
   return {.once = 2 * one.scores + 2 * one.values,
@@ -123,8 +123,8 @@ struct Row {
   Count (*count)(Inputs);
 };
 
-// Fused attention has query, key and value first, and in its backward pass the gradient before
-// them. Names of all versions of LibTorch.
+// Fused attention has the arguments query, key, value first; its backward pass has the gradient
+// before them. Includes the names in all LibTorch versions.
 constexpr std::array kRows{
     Row{"aten::mm", &product_of_first},
     Row{"aten::bmm", &product_of_first},
@@ -144,7 +144,7 @@ constexpr std::array kRows{
     Row{"aten::_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward},
 };
 
-// Null for what does not count; of such an operator the inputs may not be there.
+// Returns null for operators that are not counted; the inputs of these may be missing.
 const Row* row_of(std::string_view name) {
   const auto* found =
       std::find_if(kRows.begin(), kRows.end(), [&](const Row& row) { return row.name == name; });
@@ -160,13 +160,13 @@ struct FlopCounter::Counts {
   std::vector<Work> works;
 };
 
-// Where products of a thread count; null: nowhere.
+// Where the products of a thread are counted; null: they are not counted.
 struct FlopCounter::Target : c10::DebugInfoBase {
   explicit Target(std::shared_ptr<Counts> of) : counts(std::move(of)) {}
   const std::shared_ptr<Counts> counts;
 };
 
-// Each operator or node that it returns one of these for is left again.
+// Made at the start of each counted operator or node, and destroyed at its end.
 struct FlopCounter::Observer : at::ObserverContext {
   explicit Observer(int& depth_of) : depth(depth_of) { ++depth; }
   int& depth;

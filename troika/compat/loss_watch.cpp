@@ -43,7 +43,7 @@ struct LossWatch::Target {
                                      .needsInputs(true)
                                      .scopes({at::RecordScope::FUNCTION}));
 
-  static thread_local Target* current;  // the innermost
+  static thread_local Target* current;  // the innermost watch
 };
 
 thread_local LossWatch::Target* LossWatch::Target::current = nullptr;

@@ -13,7 +13,7 @@ using torch::nn::Module;
 using Tensors = torch::OrderedDict<std::string, at::Tensor>;
 using Children = torch::OrderedDict<std::string, std::shared_ptr<Module>>;
 
-// Private members of LibTorch 1.13 to 2.15: an explicit instantiation may name them.
+// Private members in LibTorch 1.13 to 2.15: an explicit template instantiation may name them.
 template <typename Tag, typename Tag::Member member>
 struct Grant {
   friend typename Tag::Member member_of(Tag) { return member; }

@@ -10,7 +10,7 @@ namespace troika::compat {
 
 namespace {
 
-// A key that LibTorch itself registers nothing for, ordered between autograd and the devices.
+// A dispatch key for which LibTorch itself registers nothing, between autograd and the devices.
 constexpr auto kProductKey = c10::DispatchKey::Fake;
 
 std::vector<ProductHook*>& product_hooks() {
@@ -20,7 +20,7 @@ std::vector<ProductHook*>& product_hooks() {
 
 void call_through_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                        torch::jit::Stack* stack) {
-  // Operators that the work is made of are not asked about.
+  // The hook does not see the operators that `work` itself calls.
   const c10::impl::ExcludeDispatchKeyGuard no_more(kProductKey);
   auto arguments = torch::jit::pop(*stack, op.schema().arguments().size());
   const auto work = [&] {
@@ -32,7 +32,7 @@ void call_through_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   stack->emplace_back(product_hooks().back()->call(work));
 }
 
-// Operators that this registers nothing for pass by the key as if it were not there.
+// Other operators ignore the key.
 void register_products() {
   static const bool once = [] {
     const auto library = [](const char* space) {

@@ -42,7 +42,7 @@ class HookedEngine : public Engine {
   }
 };
 
-// Never destroyed: its threads may outlive main().
+// Never destroyed, because its threads may outlive main().
 Engine& hooked_engine() {
   static auto* engine = new HookedEngine;
   return *engine;
@@ -108,7 +108,7 @@ bool saved_tensor_hooks_work() {
       y = x * x;
     }
     torch::autograd::grad({y}, {x});
-    // Values would say nothing where tensors have none (fake_tensors.h).
+    // Only counts calls: tensors without memory (fake_tensors.h) have no values to check.
     return unpacks.count == 2;  // d(x x) = saved x + saved x
   }();
   return work;

@@ -21,16 +21,16 @@ namespace troika::compat {
 
 namespace {
 
-// LibTorch's own, which calls malloc(): that knows how long a block is when it is given back.
+// LibTorch's own allocator, which calls malloc(); malloc() knows the size of a freed block.
 c10::Allocator* g_allocator = nullptr;
 
 int64_t size_of(void* data) {
   return static_cast<int64_t>(::malloc_usable_size(data));
 }
 
-// The addresses that tensors without memory have, which count; and those that do not.
+// The addresses of tensors without memory: those that are counted, and those that are not.
 memory::AddressSpace& addresses() {
-  static auto* one = new memory::AddressSpace;  // tensors may outlive all else
+  static auto* one = new memory::AddressSpace;  // tensors may outlive all other objects
   return *one;
 }
 memory::AddressSpace& uncounted() {
@@ -51,7 +51,7 @@ void give_back(void* data) {
   g_allocator->raw_deleter()(data);
 }
 
-// Refuses what there is no memory for.
+// Refuses allocations for which there is no memory.
 class Guard {
  public:
   explicit Guard(std::string hint) : hint_(std::move(hint)) {}
@@ -65,8 +65,7 @@ class Guard {
       next_look_ = std::numeric_limits<int64_t>::max();
       return;
     }
-    // Tensors that nothing was written to have no memory yet, and malloc() has some that it was
-    // given back.
+    // Tensors that were never written to use no memory yet, and malloc() holds freed memory.
     const int64_t untouched = std::max<int64_t>(0, live - memory::resident());
     const auto kept = static_cast<int64_t>(::mallinfo2().fordblks);
     const int64_t room = left->bytes + kept - untouched;
@@ -88,7 +87,7 @@ class Guard {
   }
 
   const std::string hint_;
-  std::atomic<int64_t> next_look_ = 0;  // bytes of live tensors from which the system is asked
+  std::atomic<int64_t> next_look_ = 0;  // bytes of live tensors at which the system is queried next
 };
 
 std::atomic<Guard*> g_guard = nullptr;
@@ -132,7 +131,7 @@ class Counting final : public c10::Allocator {
 }  // namespace
 
 void keep_freed_memory() {
-  // The largest threshold that malloc() would come to by itself.
+  // The largest threshold that malloc() would reach by itself.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 }

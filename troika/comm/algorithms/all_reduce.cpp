@@ -10,7 +10,7 @@ namespace troika::comm {
 
 namespace {
 
-// Bytes [begin, end) of a buffer.
+// The bytes [begin, end) of a buffer.
 struct Range {
   size_t begin;
   size_t end;
@@ -20,7 +20,7 @@ Span part(Span whole, Range range) {
   return {whole.data + range.begin, range.end - range.begin};
 }
 
-// Cut at the middle element.
+// Splits a range at the middle element.
 std::pair<Range, Range> halves(Range range, size_t element) {
   const size_t middle = range.begin + (range.end - range.begin) / element / 2 * element;
   return {{range.begin, middle}, {middle, range.end}};
@@ -39,7 +39,7 @@ void receive_from(const Party& party, int member, Span span) {
 }
 
 // Sends one span and reduces another that arrives from the same member. The lower member's values
-// stand first, so that both get the same bits where they reduce the same elements.
+// are the first operand, so that both members get the same bits for the same elements.
 void exchange_and_reduce(const Party& party, Reducer& reducer, int member, Span out, Span into) {
   reducer.start(member, into,
                 member < party.me ? Reducer::Order::arriving_first : Reducer::Order::mine_first);
@@ -49,8 +49,8 @@ void exchange_and_reduce(const Party& party, Reducer& reducer, int member, Span 
   sends.wait();
 }
 
-// Members beyond the largest power of two: of the first 2r members the odd ones stand back after
-// a pre-step and get the result at the end.
+// Handles the members beyond the largest power of two: of the first 2r members, the odd ones are
+// inactive after a pre-step and get the result at the end.
 struct Fold {
   explicit Fold(const Party& party)
       : power(static_cast<int>(std::bit_floor(static_cast<unsigned>(party.size())))),
@@ -65,10 +65,10 @@ struct Fold {
   const int excess;
   const bool folded;   // takes part in the pre-step
   const bool active;   // takes part between pre-step and the end
-  const int position;  // among the active
+  const int position;  // among the active members
 };
 
-// At the end of a fold: the even one tells its neighbour.
+// At the end of a fold: the even member sends the result to its odd neighbour.
 void unfold(const Party& party, const Fold& fold, Span whole) {
   if (!fold.folded) return;
   if (fold.active) {
@@ -99,7 +99,7 @@ void recursive_doubling_all_reduce(const Party& party, Span whole, const Element
     }
   }
   for (int distance = 1; fold.active && distance < fold.power; distance <<= 1) {
-    // The data must not change under way.
+    // The data must not change while it is sent.
     const std::vector<char> mine(whole.data, whole.data + whole.bytes);
     exchange_and_reduce(party, reducer, fold.member_at(fold.position ^ distance),
                         {const_cast<char*>(mine.data()), mine.size()}, whole);

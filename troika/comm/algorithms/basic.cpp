@@ -40,7 +40,7 @@ void tree_reduce(const Party& party, Span whole, int root, const Elements& eleme
 
 namespace {
 
-// Every block is sent straight to its owner, which reduces all of them at once, in the order of
+// Sends every block straight to its owner, which reduces all terms at once, in the order of
 // members.
 void direct_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
                            const Elements& elements) {

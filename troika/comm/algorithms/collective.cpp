@@ -28,7 +28,7 @@ Elements elements_of(const Call& call) {
 
 void reduce_to_root(const Party& party, Call call) {
   const auto elements = elements_of(call);
-  // All but the root's values are used up.
+  // Reducing overwrites the tensors of all ranks except the root, so work on a copy.
   if (party.me != call.root) call.output = call.output.clone();
   const Span whole = span_of(call.output);
   if (elements.is_integer_average()) {
@@ -58,7 +58,8 @@ void MessageCollectives::all_reduce(const Party& party, const Call& call) {
   const bool half = elements.is_half();
   auto algorithm = call.algorithm;
   if (half && (algorithm == Algorithm::automatic || algorithm == Algorithm::ring)) {
-    // With the fewest roundings. A ring that rounds once would cross between nodes more often.
+    // Fewest roundings. On several nodes, a ring that rounds once would send more data between
+    // nodes.
     algorithm = nodes_.has_levels() ? Algorithm::hierarchical : Algorithm::ring;
   } else if (algorithm == Algorithm::automatic) {
     algorithm = choose(links(party), nodes, whole.bytes);
@@ -111,8 +112,8 @@ void MessageCollectives::barrier(const Party& party) {
   dissemination_barrier(party);
 }
 
-// A message of another length than its receiver expects is refused on receipt, but only by that
-// rank, and others may have moved data by then. So lengths are compared before.
+// A message of an unexpected length is refused, but only by its receiver, and other ranks may have
+// moved data by then. So lengths are compared first.
 void MessageCollectives::check_splits(const Party& party, const Call& call) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   const int n = party.size();
@@ -127,7 +128,7 @@ void MessageCollectives::check_splits(const Party& party, const Call& call) {
                       even_blocks(bytes_of(sent.data(), sent.size()), sizeof(int64_t), n));
   const auto [theirs, mine] = std::ranges::mismatch(sent, call.output_counts);
   const int64_t from = theirs == sent.end() ? kNone : theirs - sent.begin();
-  // The lowest rank that was surprised, or none, and what surprised it.
+  // The lowest rank with a mismatch, or none, and its mismatch.
   int64_t surprised = from == kNone ? kNone : int64_t{party.me};
   recursive_doubling_all_reduce(asking, bytes_of(&surprised, 1),
                                 {c10::ScalarType::Long, ReduceOp::min});

@@ -14,9 +14,9 @@ struct Node {
   std::array<int, 2> children = {kNobody, kNobody};
 };
 
-// Place `p` of 0..n-1 in the in-order binary tree in which the places 0, 2, 4, ... are leaves: the
-// height of a place is its number of trailing one-bits. A parent is p ± 2^height, whichever is an
-// odder place of the tree; places beyond n-1 are skipped towards their own parent.
+// Place `p` of 0..n-1 in the in-order binary tree whose leaves are the places 0, 2, 4, ...: the
+// height of a place is its number of trailing one-bits. The parent is p + 2^height or p - 2^height,
+// as the next higher bit says. Places beyond n-1 are replaced by their own parent.
 int height_of(int p) {
   int height = 0;
   while (p & (1 << height)) ++height;
@@ -33,13 +33,13 @@ int parent_of(int p, int n) {
   if (p == root_of(n)) return kNobody;
   do {
     const int height = height_of(p);
-    // The bit above decides on which side of its parent a place lies.
+    // The next higher bit says on which side of its parent a place is.
     p = p & (1 << (height + 1)) ? p - (1 << height) : p + (1 << height);
   } while (p >= n);
   return p;
 }
 
-// The node of member `me` when member m stands at place (m + shift) mod n.
+// Returns the node of member `me` if member m is at place (m + shift) mod n.
 Node node_of(int me, int n, int shift) {
   const auto place = [&](int member) { return modulo(member + shift, n); };
   const auto member = [&](int p) { return p == kNobody ? kNobody : modulo(p - shift, n); };
@@ -51,7 +51,7 @@ Node node_of(int me, int n, int shift) {
   return node;
 }
 
-// One half of the data on one tree, with messages of its own.
+// One half of the data on one tree, with its own message lane.
 struct Lane {
   Lane(const Party& all, int shift, Span half, const Elements& elements)
       : party(all),
@@ -66,7 +66,8 @@ struct Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Reduces what comes from below and passes it on; the top turns it round.
+  // Reduces the segments from the children and sends the result to the parent. The root starts
+  // sending the result down.
   void raise(Span segment, const Elements& elements) {
     std::vector<int> children;
     for (const int child : node.children) {
@@ -107,7 +108,7 @@ void double_tree_all_reduce(const Party& party, Span whole, const Elements& aver
   if (n == 1) return;
   const Elements elements = average.divided_ahead(whole);
   const auto halves = even_blocks(whole, elements.size(), 2);
-  // Shifted by one, the leaves of one tree are the interior places of the other.
+  // With a shift by one, the leaves of one tree are the interior nodes of the other.
   Lane first(party, 0, halves[0], elements);
   Lane second(party, 1, halves[1], elements);
   const size_t rounds = std::max(first.segments.size(), second.segments.size());
@@ -119,7 +120,7 @@ void double_tree_all_reduce(const Party& party, Span whole, const Elements& aver
     }
   };
   each([&](Lane& lane, Span segment) { lane.raise(segment, elements); });
-  // The data sent up is about to be overwritten from above.
+  // The data sent up is about to be overwritten by results from above.
   first.up.wait();
   second.up.wait();
   each([](Lane& lane, Span segment) { lane.take_from_above(segment); });

@@ -9,9 +9,10 @@ namespace troika::comm {
 
 namespace {
 
-// All members' blocks in memory from which the node's ranks communicate fastest, grouped by the
-// place of this node whose member is responsible for them: the member at place p has to do with the
-// members that stand at p on their nodes, and on larger nodes with those at p + size, and so on.
+// All members' blocks, in the memory from which the node's ranks communicate fastest, grouped by
+// the place on this node whose member is responsible for them. The member at place p is responsible
+// for the members at place p of their nodes and, on larger nodes, for those at p + size, p + 2
+// size, and so on.
 class BlocksByPlace {
  public:
   BlocksByPlace(const Party& party, const Nodes& nodes, const std::vector<Span>& blocks)
@@ -35,7 +36,7 @@ class BlocksByPlace {
   }
 
   Span of_member(int member) const { return packed_[static_cast<size_t>(member)]; }
-  // One span a place.
+  // One span per place.
   const std::vector<Span>& places() const { return places_; }
   const std::vector<int>& members_of(size_t place) const { return members_[place]; }
 
@@ -46,7 +47,7 @@ class BlocksByPlace {
   std::vector<Span> places_;
 };
 
-// The member of a node that has to do with this member's block.
+// Returns the member of `node` that is responsible for this member's block.
 int responsible(const Nodes& nodes, size_t node, int member) {
   const auto& members = nodes.members()[node];
   return members[nodes.place_of(member) % members.size()];
@@ -57,12 +58,12 @@ int responsible(const Nodes& nodes, size_t node, int member) {
 void hierarchical_all_reduce(const Party& party, const Nodes& nodes, Span whole,
                              const Elements& elements, Algorithm between) {
   const InsideNode inside(party, nodes);
-  // Members beyond the smallest node's number have empty blocks.
+  // Members beyond the size of the smallest node have empty blocks.
   auto blocks = even_blocks(whole, elements.size(), static_cast<int>(nodes.smallest()));
   blocks.resize(nodes.my_node().size(), {whole.data + whole.bytes, 0});
   inside.reduce_scatter(blocks, elements.first_level());
   const size_t place = nodes.place_of(party.me);
-  // A whole of few elements has empty blocks; the nodes have nothing to say to each other of them.
+  // If `whole` has few elements, some blocks are empty, and nodes exchange nothing for them.
   if (blocks[place].bytes > 0) {
     const Party across = party.part(nodes.across(place));
     if (between == Algorithm::recursive_doubling) {
@@ -129,7 +130,7 @@ void hierarchical_all_gather(const Party& party, const Nodes& nodes,
 }
 
 void hierarchical_broadcast(const Party& party, const Nodes& nodes, Span whole, int root) {
-  // The root stands for its node, and the first member for every other.
+  // The root represents its node, and the first member every other node.
   const size_t root_node = nodes.node_of(root);
   std::vector<int> heads;
   for (const auto& node : nodes.members()) heads.push_back(node.front());

@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kLargeBytes = size_t{256} << 10;
 constexpr int kSmallRounds = 8;
 
-// Seconds of one exchange of `bytes` with both neighbours of a ring of `party`; each member sends
-// and receives, as in most steps of the algorithms.
+// Returns the seconds of one exchange of `bytes` with both neighbours in a ring of `party`. Each
+// member sends and receives, as in most steps of the algorithms.
 double time_exchange(const Party& party, size_t bytes, int rounds) {
   const int n = party.size();
   std::vector<char> out(bytes);
@@ -41,13 +41,13 @@ struct MessageCost {
 
 MessageCost time_message(const Party& party) {
   if (party.size() == 1) return {};
-  time_exchange(party, 8, 2);  // connections open and caches warm
+  time_exchange(party, 8, 2);  // opens connections and warms caches
   const double small = time_exchange(party, 8, kSmallRounds);
   const double large = time_exchange(party, kLargeBytes, 2);
   return {small, std::max(0.0, large - small) / static_cast<double>(kLargeBytes)};
 }
 
-// Seconds of the phases of hierarchical_all_reduce inside a node.
+// Returns the seconds of hierarchical_all_reduce's phases inside a node.
 double time_inside(const InsideNode& inside, size_t bytes, int rounds) {
   std::vector<char> buffer(bytes);
   const auto blocks = even_blocks({buffer.data(), bytes}, sizeof(float), inside.size());
@@ -83,14 +83,14 @@ Links measure_links(const Party& everyone) {
     time_inside(inside, kLargeBytes, 1);
     const double small = time_inside(inside, sizeof(float), kSmallRounds);
     const double large = time_inside(inside, kLargeBytes, kSmallRounds);
-    // The predicted time of a ring solved for the link.
+    // Solves the predicted time of a ring for the link.
     of_inside.latency = small / (2 * (n - 1));
     of_inside.per_byte =
         std::max(0.0, (large - small) / (2 * (n - 1) / n * kLargeBytes) - reduce_per_byte / 2);
   } else {
     of_inside = time_message(everyone.part(nodes.my_node()));
   }
-  // One rank of each node crosses to the next node.
+  // One rank of each node exchanges messages with the next node.
   if (nodes.count() > 1 && nodes.place_of(everyone.me) == 0) {
     of_between = time_message(everyone.part(nodes.across(0)));
   }

@@ -86,7 +86,7 @@ void InsideNode::reduce_scatter(const std::vector<Span>& blocks, const Elements&
   const Span whole = whole_of(blocks);
   Call call = call_of(Operation::reduce_scatter, elements.type,
                       static_cast<int64_t>(elements.count(whole)));
-  // The divisor of Elements need not be the number of the node's members.
+  // The divisor of Elements may differ from the number of the node's members.
   call.reduce_op = elements.op == ReduceOp::average ? ReduceOp::sum : elements.op;
   call.print.reduce_op = static_cast<int32_t>(call.reduce_op);
   call.input = tensor_of(whole, elements.type);

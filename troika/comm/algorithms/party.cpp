@@ -89,7 +89,8 @@ void Transfers::receive(int member, Span whole) {
   for (const Span part : segments(whole)) arriving_.push_back(start_receive(party_, member, part));
 }
 
-// All frames before the first payload, so that payloads of several members come side by side.
+// Verifies all frames before it waits for the first payload, so that payloads of several members
+// arrive concurrently.
 void Transfers::wait() {
   for (const auto& arrival : arriving_) arrival->verify(party_.deadline);
   for (const auto& arrival : arriving_) arrival->wait(party_.deadline);

@@ -8,35 +8,35 @@ namespace troika::comm {
 
 namespace {
 
-// One segment that comes from the member before, and its treatment.
+// One segment from the previous member, and how it is processed.
 struct Hop {
   enum class Kind {
-    reduce,    // this member's terms are added to it
-    complete,  // the same, and these were the last ones
-    gather,    // is a result
+    reduce,    // add this member's terms to it
+    complete,  // the same, and the result is then complete
+    gather,    // the segment is a result
   };
   Kind kind;
   Span segment;
   bool is_sent_on;
 };
 
-// The hops of one member, in the order in which their segments come.
+// The hops of one member, in the order in which their segments arrive.
 class Ring {
  public:
   Ring(const Party& party, Elements elements) : party_(party), elements_(elements) {}
 
-  // Reductions come before what is gathered.
+  // All reductions must be added before gathered blocks.
   void add(Hop::Kind kind, Span block, bool is_sent_on) {
     for (const Span segment : segments(block)) hops_.push_back({kind, segment, is_sent_on});
     if (kind != Hop::Kind::gather) reductions_ = hops_.size();
   }
 
-  // Sends `first` and then what the hops say. Blocks until all of it is done.
+  // Sends `first`, then processes the hops. Blocks until all hops are done.
   void run(Span first) {
     const size_t wanted = std::min(kWindow, reductions_) * kSegmentBytes;
     scratch_ = std::make_unique_for_overwrite<char[]>(wanted);
-    // Announced before receives are posted: a neighbour that hears of a receive sends at once, and
-    // its own word that it is ready for `first` would wait behind that.
+    // Announced before receives are posted: a neighbour that is notified of a receive sends at
+    // once, and this rank's own notice that it is ready for `first` would wait behind that data.
     send(first);
     for (const Hop& hop : hops_) {
       post();
@@ -52,7 +52,7 @@ class Ring {
   char* place(size_t hop) const { return scratch_.get() + hop % kWindow * kSegmentBytes; }
   void send(Span span) { sends_.send(neighbour(1), span); }
 
-  // Starts the receives that may be under way now, of which there is one at least.
+  // Starts the receives that may be in flight now: at least one.
   void post() {
     for (; posted_ < hops_.size() && arriving_.size() < kWindow && may_post(); ++posted_) {
       const Hop& hop = hops_[posted_];
@@ -61,8 +61,8 @@ class Ring {
     }
   }
 
-  // Results take the places of the terms that were sent first, in the order of these: not before
-  // the terms have left them.
+  // Results overwrite the terms that were sent first, in the order in which these were sent, and
+  // only after the terms have been sent.
   bool may_post() {
     if (reductions_ == 0 || posted_ < reductions_) return true;
     const size_t sent = posted_ - reductions_;
@@ -84,19 +84,20 @@ class Ring {
   const Party& party_;
   const Elements elements_;
   std::vector<Hop> hops_;
-  size_t reductions_ = 0;  // of the hops
-  size_t posted_ = 0;      // hops whose receive has been started
+  size_t reductions_ = 0;  // number of reduce and complete hops
+  size_t posted_ = 0;      // number of hops whose receive has been started
   size_t taken_ = 0;
   Transfers sends_{party_};
   std::unique_ptr<char[]> scratch_;
-  std::deque<std::unique_ptr<Channel::Arrival>> arriving_;  // into scratch_: goes first
+  std::deque<std::unique_ptr<Channel::Arrival>> arriving_;  // receives into scratch_: destroyed
+                                                            // before it
 };
 
 const Span& at_of(const std::vector<Span>& blocks, int index) {
   return blocks[static_cast<size_t>(modulo(index, static_cast<int>(blocks.size())))];
 }
 
-// In step s comes the block that this member sends on in step s + 1.
+// In step s the block arrives that this member sends in step s + 1.
 void add_reductions(Ring& ring, const std::vector<Span>& blocks, int me, bool is_result_sent_on) {
   const int steps = static_cast<int>(blocks.size()) - 1;
   for (int step = 0; step < steps; ++step) {

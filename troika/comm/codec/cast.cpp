@@ -43,7 +43,7 @@ void CastEncoding::encode(const at::Tensor& values, c10::ScalarType, const at::T
     rounded.copy_(values);
   } else {
     const double limit = std::numeric_limits<c10::Half>::max();
-    // An infinity must stay one: it tells that this step is lost.
+    // An infinity must stay infinite: it shows that this step is lost.
     rounded.copy_(at::where(values.isinf(), values, values.clamp(-limit, limit)));
   }
   if (left_out.defined()) left_out.copy_(values - rounded.to(values.scalar_type()));

@@ -10,7 +10,7 @@
 namespace troika::comm {
 
 std::unique_ptr<Encoding> make_encoding(const CodecOptions& options) {
-  // Refuses names and values that no codec has.
+  // Throws for invalid names and values.
   const auto codec = make_codec(options);
   if (options.name == "none") return std::make_unique<codec::CopyEncoding>();
   if (options.name == "fp16") return std::make_unique<codec::CastEncoding>(at::kHalf);

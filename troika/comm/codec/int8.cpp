@@ -18,7 +18,7 @@ int64_t Int8Encoding::bytes_for(int64_t count, c10::ScalarType type) const {
   return rows_of(count) * row_bytes(type);
 }
 
-// The kernel leaves in place what the rows leave out.
+// The kernel leaves the quantisation errors in its input.
 void Int8Encoding::encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
                           const at::Tensor& left_out) const {
   static kernels::ToLevels* const to_levels = TROIKA_BEST_KERNEL(
@@ -60,7 +60,7 @@ class Int8 : public Codec {
 
   std::string_view name() const override { return encoding_.name(); }
 
-  // On the host, whatever the device of the bucket.
+  // Runs on the host, also for buckets on a device.
   void average(const Group& group, const GradientBucket& bucket) override {
     const at::Tensor values = errors_.added_to(bucket).cpu();
     const auto type = values.scalar_type();
@@ -72,7 +72,7 @@ class Int8 : public Codec {
     const int ranks = group.size();
     std::vector<int64_t> shares;
     for (int r = 0; r < ranks; ++r) shares.push_back(rows * (r + 1) / ranks - rows * r / ranks);
-    const int64_t first = rows * group.rank() / ranks;  // block of this rank's share
+    const int64_t first = rows * group.rank() / ranks;  // first block of this rank's share
     const int64_t mine = shares[static_cast<size_t>(group.rank())];
 
     const at::Tensor sent = at::empty({rows, row_bytes}, at::kByte);

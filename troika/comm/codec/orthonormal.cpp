@@ -29,7 +29,7 @@ std::vector<int64_t> orthonormalise(const at::Tensor& matrix) {
   for (int64_t k = 0; k < count; ++k) {
     double* const column = data + k * length;
     const double before = std::sqrt(inner_product(column, column, length));
-    // The rest of a nearly dependent column is orthogonal only after a second pass.
+    // A nearly dependent column becomes orthogonal only after a second pass.
     for (int pass = 0; pass < 2; ++pass) {
       for (int64_t j = 0; j < k; ++j) {
         const double* const other = data + j * length;

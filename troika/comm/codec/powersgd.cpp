@@ -14,7 +14,7 @@ namespace troika::comm::codec {
 
 namespace {
 
-// A part of a bucket that is compressed.
+// A compressed part of a bucket.
 struct Matrix {
   int64_t part = 0;
   int64_t begin = 0;  // in flat
@@ -59,7 +59,7 @@ Plan make_plan(const GradientBucket& bucket, int64_t rank) {
   return plan;
 }
 
-// The means of several tensors in one all-reduce, in the same shapes.
+// Averages several tensors in one all-reduce, and returns them in the same shapes.
 std::vector<at::Tensor> average_fused(const Group& group, const std::vector<at::Tensor>& tensors,
                                       const std::string& label) {
   if (tensors.empty()) return {};
@@ -76,8 +76,8 @@ std::vector<at::Tensor> average_fused(const Group& group, const std::vector<at::
   return means;
 }
 
-// P Q^T, column by column in element-wise operations: those have the same bits on ranks of
-// different processors, which a matrix product has not.
+// Returns P Q^T, computed column by column with element-wise operations. These give the same bits
+// on different processors; a matrix product does not.
 at::Tensor outer_product(const at::Tensor& p, const at::Tensor& q) {
   const at::Tensor sum = p.select(1, 0).unsqueeze(1) * q.select(1, 0);
   for (int64_t k = 1; k < p.size(1); ++k) sum.add_(p.select(1, k).unsqueeze(1) * q.select(1, k));
@@ -108,7 +108,7 @@ class PowerSgd : public Codec {
  private:
   // The state of one bucket.
   struct Kept {
-    int64_t step = 0;                 // averages made so far
+    int64_t step = 0;                 // number of averages so far
     std::map<int64_t, at::Tensor> q;  // by part
   };
 
@@ -157,7 +157,7 @@ void PowerSgd::compress(const Group& group, const GradientBucket& bucket, Kept& 
   }
 }
 
-// An orthonormal Q to begin this step with, the same on all ranks.
+// Returns the orthonormal Q for this step, the same on all ranks.
 at::Tensor PowerSgd::query(const GradientBucket& bucket, const Matrix& matrix,
                            const Kept& kept) const {
   const auto type = computation_type(bucket.flat.scalar_type());

@@ -48,7 +48,7 @@ void TopKEncoding::decode(const at::Tensor& bytes, c10::ScalarType type,
   add_decoded(bytes, type, values);
 }
 
-// Parts of the bytes need not be aligned for their type, so they are copied out.
+// Values inside the bytes may be unaligned for their type, so they are copied out.
 void TopKEncoding::add_decoded(const at::Tensor& bytes, c10::ScalarType type,
                                const at::Tensor& sum) const {
   const int64_t value_bytes = chosen_of(sum.numel()) * static_cast<int64_t>(c10::elementSize(type));
