@@ -170,7 +170,7 @@ void File::reserve(int64_t bytes) const {
 }
 
 void File::start_sync() const {
-  // Errors are ignored: sync() writes whatever this call did not, and reports errors.
+  // Errors are ignored: sync() writes the remaining pages and reports errors.
   ::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 

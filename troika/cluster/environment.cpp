@@ -26,8 +26,8 @@ constexpr std::array kInOrder{
     Launcher{has_lsf, read_lsf},
 };
 
-// Reads Slurm's variables, or those of an mpirun that was started inside the allocation. Ranks of
-// such an mpirun inherit Slurm's variables from the batch script or from the daemons that srun
+// Reads Slurm's variables, or those of an mpirun that was started inside the allocation. The ranks
+// of that mpirun inherit Slurm's variables from the batch script or from the daemons that srun
 // started, which are numbered differently.
 Environment read_slurm_or_inner_mpi(const Reader& reader) {
   for (const auto& [is_there, read] : {kInOrder[2], kInOrder[3]}) {

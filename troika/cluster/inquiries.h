@@ -60,7 +60,7 @@ class Inquiries {
   void begin(const std::string& question, std::vector<Asker> askers);
   void begin_waiting(const std::string& question);
   void pass_on(Wave& wave);
-  // Ends the wave if no more answers can come or nobody waits for them.
+  // Ends the wave if no more answers can come or no asker is left.
   void end_if_complete(uint64_t number);
 
   const Send send_;

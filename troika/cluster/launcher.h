@@ -56,8 +56,8 @@ struct LaunchOptions {
 // succeeded; otherwise that of the first failure (128 + signal for a killed rank); 127 if the
 // program cannot be executed; 128 + signal if SIGINT, SIGTERM or SIGHUP stopped the launch. Ranks
 // that saved on request (ExitCode::requeued, ::stopped) have not failed: if all ranks saved or
-// succeeded, returns their code, whatever stopped the launch. SIGUSR1 and SIGUSR2 are forwarded to
-// the programs only; other signals are forwarded to the ranks' process groups.
+// succeeded, returns their code, regardless of what stopped the launch. SIGUSR1 and SIGUSR2 are
+// forwarded to the programs only; other signals are forwarded to the ranks' process groups.
 //
 // With max_restarts, a failure ends only its round. When all of its processes are gone, all ranks
 // are restarted, with TORCHELASTIC_RESTART_COUNT incremented, and append to their logs. Failures

@@ -213,7 +213,8 @@ void Rounds::conclude() {
   };
   const RoundEnd* failure = first(Kind::failed);
   if (!failure) failure = first(Kind::bereaved);
-  // When launches join or leave, ranks fail because others are gone. Such a failure does not count.
+  // When launches join or leave, ranks fail because others are gone: then only failures that a
+  // retry cannot fix count.
   if (failure && (!changes_ || !can_be_retried(failure->code))) {
     if (host_code_ || restarts_ == rules_.max_restarts || !can_be_retried(failure->code)) {
       return end_with(failure->code, "");

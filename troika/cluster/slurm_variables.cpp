@@ -21,8 +21,8 @@ std::optional<int64_t> step_id(const Reader& reader) {
   return id && *id < kFirstSpecialStep ? id : std::nullopt;
 }
 
-// Whether this is an interactive shell and not a task of srun. A step that srun starts from such a
-// shell inherits the job's name, but has its own number of tasks.
+// Whether this is an interactive shell and not a task of srun. A step that srun starts from an
+// interactive shell inherits the job's name, but has its own number of tasks.
 bool interactive(const Reader& reader) {
   const auto name = reader.text("SLURM_JOB_NAME").value_or("");
   if (name != "bash" && name != "interactive") return false;

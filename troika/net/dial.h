@@ -19,7 +19,7 @@ struct Address {
 // Why an attempt failed.
 struct DialFailure {
   enum class Kind : uint8_t {
-    unreachable,  // nobody listens there, or the connection broke
+    unreachable,  // no process listens there, or the connection broke
     refused,      // the connection was closed without an answer: different secrets, or the peer is
                   // closing
     wrong,        // an endpoint answered that does not hold the secret

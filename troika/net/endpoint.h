@@ -122,8 +122,8 @@ class Endpoint {
   virtual Ticket receive(const std::string& peer, Channel channel, std::span<char> buffer,
                          Completion completion) = 0;
   // Passes messages of the channel, from any peer, to `handler` unless a receive is posted for
-  // them. Drops messages of more than `most` bytes; the sender of such a message of more than 64
-  // KiB gets too_long. An empty handler removes the current one.
+  // them. Drops messages of more than `most` bytes; their sender gets too_long if they have more
+  // than 64 KiB. An empty handler removes the current one.
   virtual void handle(Channel channel, size_t most, Handler handler) = 0;
   // Sets the listener for peers that connect and disconnect; replaces the previous one.
   virtual void listen_to_peers(PeerListener listener) = 0;

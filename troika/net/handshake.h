@@ -11,7 +11,7 @@
 // exchange (crypto_kx), the secret and both messages. Consequences:
 // - A message cannot be reflected, nor relayed to another listener.
 // - A replayed first message is refused: the listener remembers its ephemeral key. Other listeners
-//   reject it too. Without the ephemeral secrets nobody can produce the first record.
+//   reject it too. The first record cannot be produced without the ephemeral secrets.
 // - A recorded session cannot be decrypted when the secret leaks later (forward secrecy).
 // - There is a single version, named by the magic, so nothing can be downgraded.
 // A wrong tag gets no answer. All holders of the secret can impersonate each other.

@@ -14,7 +14,8 @@ std::string interface_address(const std::string& choice, const std::string& sour
 
 // Returns numeric addresses at which other machines may reach this one. The first is the source
 // address for packets to `toward`, a name or a numeric address; then follow those of the other
-// interfaces that are up. Excludes loopback and link-local addresses. May block on a name server.
+// interfaces that are up. Excludes loopback and IPv6 link-local addresses. May block on a name
+// server.
 std::vector<std::string> own_addresses(const std::string& toward);
 
 // Returns an identifier of this loopback interface (boot id and network namespace). Two processes

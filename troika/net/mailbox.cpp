@@ -48,7 +48,7 @@ void Mailbox::consumed(size_t cost) {
   reply_({.kind = FrameKind::credit, .size = std::exchange(owed_, 0)});
 }
 
-// Stores what nobody consumes yet.
+// Stores a message or an announcement that is not consumed yet.
 void Mailbox::keep(Arrived arrived) {
   arrived_[arrived.head.channel].push_back(std::move(arrived));
   if (held_ <= kHoldFrom || std::exchange(has_told_hold_, true)) return;

@@ -56,7 +56,7 @@ class Mailbox {
   void announce(const FrameHead& head);
 
  private:
-  // A message or an announcement that nobody has consumed yet.
+  // A message or an announcement that is not consumed yet.
   struct Arrived {
     FrameHead head;
     std::string text = {};
