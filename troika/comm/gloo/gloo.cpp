@@ -1,6 +1,6 @@
 // Back end `gloo`: processes connected by TCP through LibTorch's c10d.
 //
-// Only Gloo's messages are used. Its collectives lack operations and types, reduce non-contiguous
+// Uses only Gloo's messages. Its collectives lack operations and dtypes, reduce non-contiguous
 // tensors in storage order, and end the process when sizes differ.
 #include <fmt/format.h>
 
@@ -31,7 +31,7 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// c10d takes zero for "no time-out", and adds what it is given to the clock.
+// c10d interprets zero as "no timeout", and adds the timeout to the clock, so it is bounded here.
 Milliseconds time_left(Deadline deadline) {
   return std::clamp<Milliseconds>(deadline.left(), Milliseconds(1), std::chrono::hours(24));
 }
@@ -71,7 +71,7 @@ class GlooGroup : public GroupImpl {
                                           bytes);
   }
 
-  // Sends a copy, because the receiver begins its receive late.
+  // Sends a copy, because the receiver posts its receive late.
   std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
                                                 size_t bytes) override {
     std::vector<at::Tensor> buffers{bytes_at(const_cast<void*>(data), bytes).clone()};
@@ -100,7 +100,7 @@ class GlooGroup : public GroupImpl {
     GlooGroup& group_;
     const int peer_;
     const compat::GlooWork work_;
-    const at::Tensor scratch_;  // that is received into, where the size is not sure
+    const at::Tensor scratch_;  // receive buffer if the size is uncertain
     void* const data_;
     const size_t bytes_;
   };
@@ -111,7 +111,7 @@ class GlooGroup : public GroupImpl {
     bool has_copied() override { return true; }
   };
 
-  // Gloo cannot take a receive back, so one of an edge begins when it is waited for. Its message
+  // Gloo cannot cancel a receive, so a receive of an edge begins when it is waited for. Its message
   // stays at the sender until then.
   class LateReceive : public Transfer {
    public:
@@ -132,12 +132,12 @@ class GlooGroup : public GroupImpl {
     const size_t bytes_;
   };
 
-  // Gloo ends the process when a message is larger than what it is received into. Ranks agree on
-  // the sizes of collectives before; messages between two ranks only meet those of a similar size,
-  // by their tag, and are received into what holds the largest of these.
+  // Gloo ends the process when a message is larger than its receive buffer. Ranks agree on the
+  // sizes of collectives first. The tag of a message between two ranks includes a size class, so a
+  // receive matches only messages of a similar size; its buffer has room for the largest of them.
   static uint32_t size_class(size_t bytes) { return static_cast<uint32_t>(std::bit_width(bytes)); }
   static int sized_tag(uint32_t tag, size_t bytes) {
-    constexpr int kClassBit = 25;  // above the numbers of groups
+    constexpr int kClassBit = 25;  // above the bits of the tag space
     return static_cast<int>(is_message(tag) ? tag | size_class(bytes) << kClassBit : tag);
   }
 
@@ -149,7 +149,7 @@ class GlooGroup : public GroupImpl {
     if (!complete) lifeline()->require_live();
   }
 
-  // Runs a call of c10d and turns what it throws into our errors.
+  // Runs a call of c10d and converts its exceptions to Error.
   template <typename Call>
   std::invoke_result_t<Call> guarded(int peer, Call&& call) const {
     try {
@@ -161,14 +161,14 @@ class GlooGroup : public GroupImpl {
             "comm", ErrorKind::timeout,
             {.what = fmt::format("no message from {} in time", rank_name(peer)), .got = line});
       }
-      // Often only the echo of another rank's loss.
+      // Often only a consequence of another rank's loss.
       lifeline()->explain_broken_connection();
       throw Error("comm", ErrorKind::peer,
                   {.what = fmt::format("lost the connection to {}", rank_name(peer)), .got = line});
     }
   }
 
-  // Keeps a transfer among those that abort_waits() ends.
+  // Registers a transfer so that abort_waits() can end it.
   class Listed {
    public:
     Listed(GlooGroup& group, const compat::GlooWork& work) : group_(group) {
@@ -198,8 +198,9 @@ class GlooGroup : public GroupImpl {
   c10::intrusive_ptr<GlooProcessGroup> group_;
 };
 
-// The network device: the named interface, loopback where all ranks are on this machine (a hostname
-// may resolve to an address no peer can reach), else whatever the hostname resolves to.
+// Returns the network device: the interface in GLOO_SOCKET_IFNAME; loopback if all ranks are on
+// this machine (the host name may resolve to an address that no peer can reach); otherwise the
+// address that the host name resolves to.
 std::shared_ptr<::gloo::transport::Device> make_device(const cluster::Environment& environment) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {
     try {

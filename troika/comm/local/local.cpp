@@ -18,14 +18,14 @@ namespace {
 
 using Message = std::vector<char>;
 
-// Mailboxes between all pairs of ranks.
+// The mailboxes between all pairs of ranks.
 class Hub {
  public:
   explicit Hub(int size) : size(size), listeners_(static_cast<size_t>(size)) {}
 
   const int size;
 
-  // Returns the message's number.
+  // Stores a message and returns its number.
   uint64_t put(int from, int to, uint32_t tag, Message message) {
     const std::lock_guard lock(mutex_);
     auto& box = boxes_[{from, to, tag}];
@@ -34,12 +34,12 @@ class Hub {
     return box.sent++;
   }
 
-  // The number of the message that a receive started now is for.
+  // Returns the number of the message that a receive started now will get.
   uint64_t expect(int from, int to, uint32_t tag) {
     const std::lock_guard lock(mutex_);
     return boxes_[{from, to, tag}].expected++;
   }
-  // The latest receive is taken back.
+  // Cancels the latest receive.
   void forget(int from, int to, uint32_t tag, uint64_t number) {
     const std::lock_guard lock(mutex_);
     auto& expected = boxes_[{from, to, tag}].expected;
@@ -55,7 +55,7 @@ class Hub {
     };
     changed_.wait_until(lock, deadline.at(),
                         [&] { return messages.contains(number) || hopeless(); });
-    // A message that arrived before a loss is still good.
+    // A message that arrived before a loss is still valid.
     if (auto message = messages.extract(number)) {
       changed_.notify_all();
       return std::move(message.mapped());
@@ -69,7 +69,7 @@ class Hub {
                 {.what = fmt::format("no message from {} in time", lifeline.rank_name(from))});
   }
 
-  // The rank that has sent a message with this tag to `to` that no receive was started for.
+  // Returns the rank that has sent `to` a message with this tag for which no receive was started.
   std::optional<int> await_any(int to, uint32_t tag, int first, Deadline deadline,
                                const std::function<bool()>& hopeless) {
     std::unique_lock lock(mutex_);
@@ -111,7 +111,7 @@ class Hub {
   }
 
   // The control plane. Listeners are called with its mutex held, so that none is called after it
-  // has been taken off.
+  // has been removed.
   void listen(int rank, ControlPlane::Listener listener) {
     const std::lock_guard lock(plane_mutex_);
     listeners_[static_cast<size_t>(rank)] = std::move(listener);
@@ -141,7 +141,7 @@ class Hub {
   std::mutex mutex_;
   std::condition_variable changed_;
   struct Box {
-    std::map<uint64_t, Message> messages;  // by number in the order of sending
+    std::map<uint64_t, Message> messages;  // by sequence number
     uint64_t sent = 0;
     uint64_t expected = 0;
   };
@@ -290,7 +290,7 @@ void run_ranks(std::vector<std::shared_ptr<GroupImpl>> impls,
   for (size_t r = 0; r < impls.size(); ++r) {
     threads.emplace_back([&, r] {
       try {
-        // Made here, so that an exception of `body` is unwinding when the group goes.
+        // Made here, so that it is destroyed while an exception of `body` unwinds the stack.
         body(Group(std::move(impls[r]), options));
       } catch (...) {
         failures[r] = std::current_exception();
@@ -299,7 +299,7 @@ void run_ranks(std::vector<std::shared_ptr<GroupImpl>> impls,
     });
   }
   for (auto& thread : threads) thread.join();
-  // The failure of a rank that failed by itself, if there is one.
+  // Prefers the failure of a rank that failed by itself.
   for (const bool by_itself : {true, false}) {
     for (size_t r = 0; r < failures.size(); ++r) {
       if (failures[r] && lifelines[r]->heard_of_loss() != by_itself) {

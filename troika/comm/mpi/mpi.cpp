@@ -22,7 +22,8 @@ void finalize_at_exit() {
   if (!finalized && !gave_up) MPI_Finalize();
 }
 
-// A program that called MPI_Init itself keeps owning it. Returns the level of thread support.
+// Initialises MPI unless the program has. A program that called MPI_Init itself keeps ownership of
+// MPI. Returns the level of thread support.
 int initialise() {
   int initialised = 0;
   MPI_Initialized(&initialised);
@@ -37,11 +38,11 @@ int initialise() {
   return provided;
 }
 
-// Rank 0's word to the others. Sent as it lies in memory.
+// Sent by rank 0 to the other ranks. Sent as raw memory.
 struct Invitation {
   char host[MPI_MAX_PROCESSOR_NAME] = "127.0.0.1";
   int port = 0;
-  char secret[2 * net::Secret::kSize + 1] = {};  // in hexadecimal; empty: take your own
+  char secret[2 * net::Secret::kSize + 1] = {};  // in hexadecimal; empty: each rank uses its own
 
   Invitation() = default;
   Invitation(const Invitation&) = delete;
@@ -49,8 +50,8 @@ struct Invitation {
   ~Invitation() { ::explicit_bzero(this, sizeof(Invitation)); }
 };
 
-// Where the ranks of a communicator meet for the control connection is agreed on over MPI itself,
-// and so is the secret, which processes on several machines may have no other way to share.
+// The meeting place for the control connection is broadcast over MPI, and so is the secret, because
+// processes on several machines may have no other way to share it.
 MeetingPlace place_to_meet(cluster::Environment environment, MPI_Comm comm, Deadline deadline) {
   Invitation invitation;
   if (environment.rank == 0) {
@@ -76,8 +77,8 @@ std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadli
   MPI_Query_thread(&level);
   station.any_thread = level == MPI_THREAD_MULTIPLE;
   station.receives_any = true;
-  // The same on all ranks, by the standard; at least 32767, which is also what a library without
-  // the attribute has to allow.
+  // The standard guarantees the same value on all ranks, and at least 32767, which is assumed for a
+  // library without the attribute.
   int largest_tag = 32767;
   int* attribute = nullptr;
   int found = 0;
@@ -87,7 +88,7 @@ std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadli
   return make_group(std::move(station), meeting.lifeline, comm, deadline);
 }
 
-// Initialises MPI where that has not been done, and compares its ranks with the launcher's.
+// Initialises MPI if necessary, and compares its ranks with the launcher's.
 void require_same_world(const cluster::Environment& environment) {
   initialise();
   int size = 0;
@@ -104,7 +105,7 @@ void require_same_world(const cluster::Environment& environment) {
                    .hint = "start with mpirun alone, or choose back end tcp"});
     }
   } catch (...) {
-    // A world of one can be finalised, which ends the daemon that MPI started for it.
+    // A world of one rank can call MPI_Finalize, which ends the daemon that MPI started for it.
     gave_up = size > 1;
     throw;
   }

@@ -20,14 +20,14 @@ namespace troika::comm::mpi {
 
 namespace {
 
-// MPI counts are ints.
+// The counts of MPI are ints.
 constexpr size_t kPieceBytes = size_t{1} << 30;
-// How long a message of a rank that has left may still be under way.
+// How long a message of a rank that has left may still be in flight.
 constexpr Milliseconds kOnItsWay{1000};
-// How long transfers that cannot be cancelled are given to end, all of a group together.
+// The time for transfers that cannot be cancelled to end, for all transfers of a group together.
 constexpr Milliseconds kCancelTime{50};
-// How often a wait asks MPI before it yields between two questions; and that with more ranks than
-// processors, where another rank has to run before a message can come.
+// How often a wait polls MPI before it yields between polls. The second value is for more ranks
+// than processors, where another rank must run before a message can arrive.
 constexpr int kPolls = 1000;
 constexpr int kCrowdedPolls = 20;
 
@@ -60,7 +60,7 @@ namespace {
 
 class MpiGroup : public GroupImpl {
  public:
-  // Works on a duplicate, so its messages never meet those of the rest of the program.
+  // Works on a duplicate, so its messages never match those of the rest of the program.
   MpiGroup(Station station, std::shared_ptr<Lifeline> lifeline, MPI_Comm parent, Deadline deadline)
       : GroupImpl(std::move(station), std::move(lifeline)) {
     MPI_Request duplicated;
@@ -121,7 +121,7 @@ class MpiGroup : public GroupImpl {
     }
   }
 
-  // MPI moves messages only while it is called.
+  // MPI progresses messages only inside its calls.
   bool drive() override {
     const bool may_call = station().any_thread || std::this_thread::get_id() == maker_;
     if (under_way_ == 0 || !may_call) return false;
@@ -171,13 +171,13 @@ class MpiGroup : public GroupImpl {
     }
 
    protected:
-    // After a failed wait MPI must not write into buffers that are going away.
+    // After a failed wait, MPI must not write into buffers that are about to be destroyed.
     void cancel() {
       for (auto& request : requests_) {
         if (request == MPI_REQUEST_NULL) continue;
         const auto deadline = group_.cancel_deadline();
         MPI_Cancel(&request);
-        // One that cannot be cancelled any more, being under way, is given a moment to end.
+        // A transfer in flight that cannot be cancelled gets a moment to end.
         int done = 0;
         do {
           if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
@@ -197,12 +197,12 @@ class MpiGroup : public GroupImpl {
 
     MpiGroup& group_;
     const int peer_;
-    std::mutex mutex_;  // one thread may wait while another asks whether it is done
+    std::mutex mutex_;  // one thread may wait while another calls done()
     std::vector<MPI_Request> requests_;
   };
 
-  // Looks at the length of a message before it posts the receive of it: Open MPI 4 writes behind
-  // the buffer of a receive that is shorter than its message.
+  // Checks the length of a message before posting its receive: Open MPI 4 writes past the end of a
+  // buffer that is shorter than the message.
   class ProbedReceive : public MpiTransfer {
    public:
     ProbedReceive(MpiGroup& group, int peer, int tag, void* data, size_t bytes)
@@ -219,7 +219,7 @@ class MpiGroup : public GroupImpl {
       TROIKA_CHECK(!refused_, "a message is longer than its receive");
     }
 
-    // Posts the receives of those pieces that have come; returns whether that was the last.
+    // Posts the receives of the pieces that have arrived; returns whether all pieces are posted.
     bool post_what_has_come() {
       const std::lock_guard lock(mutex_);
       while (!posted_) {
@@ -232,7 +232,7 @@ class MpiGroup : public GroupImpl {
         const size_t piece = std::min(kPieceBytes, left_);
         char* into = data_;
         if (static_cast<size_t>(length) > piece) {
-          // Taken out of the way of the next message, for nobody.
+          // Received into a buffer that nobody reads, so that it does not match the next receive.
           refused_ = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(length));
           into = refused_.get();
         }
@@ -252,7 +252,7 @@ class MpiGroup : public GroupImpl {
 
     const int tag_;
     char* data_;
-    size_t left_;  // for which no receive is posted
+    size_t left_;  // bytes for which no receive is posted yet
     bool posted_ = false;
     std::unique_ptr<char[]> refused_;
   };
@@ -267,7 +267,7 @@ class MpiGroup : public GroupImpl {
     const auto stream = probed_.find(receive.stream());
     if (stream != probed_.end() && std::erase(stream->second, &receive) > 0) --unposted_;
   }
-  // Called in every wait, so that a receive makes progress whatever this rank waits for.
+  // Called in every wait, so that all receives make progress.
   void post_what_has_come() {
     if (unposted_ == 0) return;
     const std::lock_guard lock(probed_mutex_);
@@ -282,9 +282,9 @@ class MpiGroup : public GroupImpl {
   }
 
   Progress* progress() { return progress_ ? &*progress_ : nullptr; }
-  // On the thread of `progress_`. Returns whether a message has come.
+  // Runs on the thread of `progress_`. Returns whether a message has arrived.
   bool drive_beside() {
-    // Each look moves a part of a message where MPI copies it in parts.
+    // If MPI copies a message in parts, each probe moves one part.
     constexpr int kLooks = 16;
     bool moved = false;
     try {
@@ -297,7 +297,7 @@ class MpiGroup : public GroupImpl {
         moved = moved || unposted_ < unposted;
       }
     } catch (const Error&) {
-      // Who waits for a message is told.
+      // The error is reported to the thread that waits for a message.
     }
     return moved;
   }
@@ -314,7 +314,7 @@ class MpiGroup : public GroupImpl {
     return std::make_unique<MpiTransfer>(*this, peer, std::move(requests));
   }
 
-  // One for transfers that are cancelled one after another, as when a collective fails.
+  // One deadline for transfers that are cancelled one after another, e.g. when a collective fails.
   Deadline cancel_deadline() const {
     const std::lock_guard lock(mutex_);
     const auto now = Clock::now();
@@ -324,7 +324,7 @@ class MpiGroup : public GroupImpl {
     return *cancelling_;
   }
 
-  // A message of a rank that has left is either here or on its way for a moment.
+  // A message of a rank that has left is here already or arrives within a moment.
   bool has_left_without_it(int peer) const {
     const int world_rank = station().world_ranks[static_cast<size_t>(peer)];
     if (!lifeline()->has_left(world_rank)) return false;
@@ -343,14 +343,15 @@ class MpiGroup : public GroupImpl {
   const int polls_ = polls_before_yield();
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::atomic<int> under_way_ = 0;  // transfers that exist
-  std::mutex probed_mutex_;         // guards probed_; taken before that of a receive
-  // Receives that are not posted yet, by peer and tag, in their order.
+  std::mutex probed_mutex_;         // guards probed_; locked before a receive's mutex
+  // Receives that are not posted yet, by peer and tag, in order.
   std::map<std::pair<int, int>, std::deque<ProbedReceive*>> probed_;
-  std::atomic<int> unposted_ = 0;  // how many these are
-  mutable std::mutex mutex_;       // guards what follows, but not the last
+  std::atomic<int> unposted_ = 0;  // the number of these receives
+  mutable std::mutex mutex_;       // guards the members below, except progress_
   mutable std::map<int, Deadline> left_;
   mutable std::optional<Deadline> cancelling_;
-  std::optional<Progress> progress_;  // where any thread may call MPI; ends before all it uses
+  std::optional<Progress> progress_;  // exists if any thread may call MPI; destroyed before
+                                      // everything it uses
 };
 
 }  // namespace

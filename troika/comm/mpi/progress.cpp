@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::chrono::microseconds kShortest{50};
 constexpr std::chrono::microseconds kLongest{1000};
-// How long after something began or came it looks most often.
+// How long after a message began or arrived it polls at the highest rate.
 constexpr Milliseconds kLively{20};
 
 }  // namespace
@@ -29,7 +29,8 @@ Progress::~Progress() {
 void Progress::begun() {
   latest_ = Clock::now();
   if (!sleeps_) return;
-  // The lock makes sure that the thread, which has looked whether anything is under way, waits.
+  // The lock ensures that the thread, if it has just found nothing in flight, is already waiting
+  // and gets the notification.
   { const std::lock_guard lock(mutex_); }
   changed_.notify_all();
 }

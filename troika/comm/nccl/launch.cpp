@@ -20,8 +20,7 @@ bool has_arithmetic(c10::ScalarType type) {
   return std::ranges::find(kTypes, type) != kTypes.end();
 }
 
-// NCCL may drop NaNs from minima and maxima, and a sum of 64-bit integers may not fit into their
-// type.
+// NCCL may drop NaNs from minima and maxima, and a sum of 64-bit integers may overflow.
 bool has_reduction(const Call& call) {
   if (!has_arithmetic(call.type)) return false;
   if (call.reduce_op == ReduceOp::min || call.reduce_op == ReduceOp::max) {
@@ -34,7 +33,8 @@ bool even(const std::vector<int64_t>& counts) {
   return std::ranges::adjacent_find(counts, std::not_equal_to{}) == counts.end();
 }
 
-// An average is a sum that is divided afterwards: NCCL's own divides, and rounds, each term.
+// An average is a sum that is divided afterwards: NCCL's own average divides, and rounds, each
+// term.
 c10d::ReduceOp nccl_op(ReduceOp op) {
   switch (op) {
     case ReduceOp::min:
@@ -126,8 +126,8 @@ Launch launch_of(const Call& call) {
 }
 
 void divide(const at::Tensor& tensor, int divisor) {
-  // By tensors, because the device multiplies by the reciprocal of a number; integers in a type
-  // that holds any divisor.
+  // Divides by a tensor, because the device would multiply by the reciprocal of a number. Integers
+  // are divided in a type that holds any divisor.
   if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)) {
     const auto wide = tensor.to(at::kLong);
     tensor.copy_(wide.div_(at::full({}, divisor, wide.options()), "trunc"));

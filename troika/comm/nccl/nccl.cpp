@@ -1,6 +1,6 @@
-// NCCL through c10d's process group. Where a rank is gone its calls may block for good: when they
-// connect, when they start work, and when they are told to stop. So they run on a thread that can
-// be left behind, while the calling thread watches the deadline and the lifeline.
+// NCCL through c10d's process group. If a rank is lost, calls of NCCL may block forever: when they
+// connect, start work, or abort. So they run on a thread that can be abandoned, while the calling
+// thread watches the deadline and the lifeline.
 #include "troika/comm/nccl/nccl.h"
 
 #include <ATen/ATen.h>
@@ -30,25 +30,25 @@ namespace troika::comm::nccl {
 
 namespace {
 
-// The objects of c10d that one group has.
+// The c10d objects of one group.
 struct Connection {
   c10::intrusive_ptr<c10d::TCPStore> store;
   c10::intrusive_ptr<compat::NcclProcessGroup> group;
 };
 
-// Work on the device, and what must stay until it has ended.
+// Work on the device, and the tensors that must stay alive until it has ended.
 struct Task {
   Launch launch;
   compat::NcclWork work;
 };
 
-// Where rank 0 serves the store, as it lies in memory.
+// The host and port of rank 0's store. Sent as raw memory.
 struct Address {
   std::array<char, 256> host{};
   int32_t port = 0;
 };
 
-// The host's name is looked up by the other nodes.
+// The other nodes look up the host name.
 std::string own_host(const Station& station) {
   if (std::ranges::count(station.nodes, station.nodes.front()) == station.size) return "127.0.0.1";
   std::array<char, sizeof(Address::host)> name{};
@@ -73,7 +73,7 @@ bool is_half(c10::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16;
 }
 
-// One line, without a stack trace.
+// Returns the message as one line, without a stack trace.
 std::string line_of(const std::exception& error) {
   std::string text = compat::error_text(error);
   std::ranges::replace(text, '\n', ' ');
@@ -84,8 +84,8 @@ Station station_beside(const GroupImpl& host) {
   Station station = host.station();
   station.backend += "+nccl";
   station.takes_cuda = true;
-  // Messages of its parts are the host's under other tags, whatever the host does for its own
-  // parts.
+  // Messages of its parts are the host's messages under other tags, even if the host has its own
+  // way for its own parts.
   station.can_fail_alone = false;
   return station;
 }
@@ -101,7 +101,7 @@ class NcclGroup : public GroupImpl {
       give_up();
       return;
     }
-    // For the other ranks to come to this as well.
+    // Time for the other ranks to close their group as well.
     constexpr std::chrono::seconds kCloseTime{5};
     const auto closing = errands_->start([c = std::exchange(connection_, {})]() mutable {
       compat::close(*c.group);
@@ -131,7 +131,7 @@ class NcclGroup : public GroupImpl {
 
   void agree(Channel& channel, const Call& call, Deadline deadline) override {
     if (!on_cuda(call)) return host_->agree(channel, call, deadline);
-    // Some hosts read the data here, which they cannot on a device.
+    // Some hosts read the data in agree(), which is not possible for device memory.
     Call without_data = call;
     without_data.input = at::Tensor();
     without_data.output = at::Tensor();
@@ -174,7 +174,7 @@ class NcclGroup : public GroupImpl {
                    .expected = device_.str() + ", as in its first one"});
     }
     if (!errands_) errands_ = std::make_unique<Errands>();
-    // The store's time-out, which counts in whole seconds; this thread keeps the deadline.
+    // The store's timeout, in whole seconds at least; this thread watches the real deadline.
     const Milliseconds time =
         std::clamp(deadline.left(), Milliseconds(1000), Milliseconds(std::chrono::hours(24)));
     const auto made = std::make_shared<Connection>();
@@ -201,8 +201,8 @@ class NcclGroup : public GroupImpl {
     device_ = device;
   }
 
-  // The same as on the host, where halves are reduced in float32 and integers averaged without
-  // overflow: NCCL rounds, and wraps, at each step.
+  // Gives the same results as the host, where halves are reduced in float32 and integer averages do
+  // not overflow; NCCL alone would round, or overflow, at each step.
   void carry_out(const Call& call, Deadline deadline) {
     const bool average = reduces(call) && call.reduce_op == ReduceOp::average;
     const bool half = is_half(call.type);
@@ -222,7 +222,7 @@ class NcclGroup : public GroupImpl {
     await([&] { return finished.query(); }, deadline);
   }
 
-  // Returns when the work is done on the device.
+  // Returns when the work on the device is done.
   void finish(Launch launch, Deadline deadline) {
     const auto task = std::make_shared<Task>(Task{std::move(launch), {}});
     under_way_ = task;
@@ -235,11 +235,11 @@ class NcclGroup : public GroupImpl {
     await([&] { return task->work->isCompleted(); }, deadline);
     if (const auto failure = task->work->exception()) explain(failure);
     task->work->synchronize();
-    *task = {};  // lets go of the tensors before the caller goes on
+    *task = {};  // releases the tensors before the caller continues
     under_way_ = nullptr;
   }
 
-  // Runs what may block, and waits for it.
+  // Runs a call that may block, and waits for it until the deadline.
   void run(std::function<void()> errand, Deadline deadline) {
     const auto started = errands_->start(std::move(errand));
     await([&] { return Errands::done(started); }, deadline);
@@ -269,7 +269,7 @@ class NcclGroup : public GroupImpl {
   }
 
   [[noreturn]] void explain(const std::exception_ptr& failure) const {
-    // Often only the echo of another rank's loss.
+    // Often only a consequence of another rank's loss.
     lifeline()->explain_broken_connection();
     try {
       std::rethrow_exception(failure);
@@ -288,7 +288,7 @@ class NcclGroup : public GroupImpl {
     }
   }
 
-  // Ends what is under way on the device. Not among the errands, of which one may be stuck.
+  // Aborts the work on the device. Runs outside of `errands_`, whose thread may be blocked.
   void give_up() {
     if (!connection_.group) return;
     constexpr Milliseconds kAbortTime{500};
@@ -304,7 +304,8 @@ class NcclGroup : public GroupImpl {
   }
 
   const std::shared_ptr<GroupImpl> host_;
-  std::unique_ptr<Errands> errands_;  // these from the first call on CUDA tensors on
+  std::unique_ptr<Errands> errands_;  // this and the following exist after the first call on CUDA
+                                      // tensors
   Connection connection_;
   c10::Device device_ = c10::kCUDA;
   std::shared_ptr<Task> under_way_;

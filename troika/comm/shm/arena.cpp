@@ -15,11 +15,12 @@ namespace troika::comm::shm {
 
 namespace {
 
-// Segments grow with what is taken, so that a few serve for any amount. They take physical memory
+// Segments grow with the allocated bytes, so that a few segments suffice. They use physical memory
 // only where they are written to.
 constexpr size_t kSmallestSegment = size_t{1} << 20;
 constexpr size_t kGrownSegment = size_t{256} << 20;
-// The smallest block whose pages are worth a system call.
+// The smallest block whose pages are returned to the system; smaller ones do not pay for the system
+// call.
 constexpr size_t kSmallestEvicted = size_t{64} << 10;
 
 Ref make_ref(size_t segment, size_t offset) {
@@ -34,7 +35,7 @@ size_t offset_of(Ref ref) {
 
 }  // namespace
 
-// Written before any Ref into the segment is told to others, who read it after.
+// Written before the other ranks get any Ref into the segment; they read it afterwards.
 struct Arena::Entry {
   int32_t pid;
   int32_t fd;
@@ -139,7 +140,7 @@ char* Arena::at(int rank, Ref ref) {
     try {
       known[segment] = std::make_unique<Segment>(Segment::open(pid, fd, bytes));
     } catch (const Error& error) {
-      // Ranks could reach each other's memory when they met: its owner has ended.
+      // The ranks could access each other's memory at rendezvous, so the owner must have ended.
       throw Error("comm", ErrorKind::peer,
                   {.what = "shared memory of another rank is gone", .got = error.what()});
     }

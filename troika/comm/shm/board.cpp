@@ -15,12 +15,12 @@ namespace troika::comm::shm {
 
 namespace {
 
-// Longer than a rank on another processor usually needs; then the processor is left to others.
+// Polls for longer than a rank on another processor usually needs, and then yields the processor.
 constexpr int kSpins = 4000;
 constexpr int kCrowdedSpins = 64;
-// How often a sleeping rank looks whether the others are still there.
+// How often a sleeping rank checks whether the other ranks are still running.
 constexpr std::chrono::microseconds kLook{10'000};
-// The same while messages of another back end wait to be driven.
+// The same while messages of another back end need progress.
 constexpr std::chrono::microseconds kDrive{100};
 
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen,
@@ -36,22 +36,22 @@ void futex_wake(const std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-// Sequentially consistent, all of it: one who changes something and then sees no sleeper is sure
-// that a later sleeper sees the change before it sleeps.
+// Everything here is sequentially consistent: if a rank changes something and then sees no sleeper,
+// any later sleeper sees the change before it sleeps.
 struct Board::Cell {
   alignas(64) std::atomic<uint64_t> stage;
   std::atomic<uint64_t> finished;
   std::atomic<bool> left;
   alignas(64) std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleepers;
-  alignas(64) cpu_set_t processors;  // that it may run on
+  alignas(64) cpu_set_t processors;  // on which the rank may run
 };
 
 namespace {
 
 constexpr size_t kCellBytes = 512;
 
-// Pages of lanes between ranks that send each other nothing take no memory.
+// The pages of lanes between ranks that exchange no messages use no physical memory.
 size_t lanes_bytes(int size) {
   return static_cast<size_t>(size) * static_cast<size_t>(size) * sizeof(Board::Lane);
 }
@@ -71,7 +71,7 @@ Board::Board(Segment segment, int rank, int size, uint32_t tag_space,
       tag_space_(tag_space),
       presence_(std::move(presence)) {
   ::sched_getaffinity(0, sizeof(cpu_set_t), &cell(rank_).processors);
-  // Until the first barrier nobody knows of the others' processors.
+  // The other ranks' processors are unknown until the first barrier.
   spins_ = kCrowdedSpins;
   crowded_ = true;
 }
@@ -135,7 +135,7 @@ bool Board::has_left(int rank) const {
   return cell(rank).left;
 }
 
-// With fewer processors than ranks, one that spins keeps another from coming.
+// With fewer processors than ranks, a spinning rank keeps another from running.
 void Board::choose_spins() {
   cpu_set_t all;
   CPU_ZERO(&all);

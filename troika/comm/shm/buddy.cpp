@@ -41,7 +41,7 @@ void BuddyAllocator::give_back(Ref ref, size_t bytes) {
   taken_ -= bytes;
   resident_free_ += resident;
   size_t block = block_size(bytes);
-  // The buddy of a whole segment would lie beyond it, and is never free.
+  // The buddy of a whole segment would be outside of it, and is never free.
   for (; order_of(block) + 1 < kOrders; block *= 2) {
     auto& same = free_[order_of(block)];
     const auto buddy = same.find(ref ^ block);

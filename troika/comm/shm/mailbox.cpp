@@ -12,16 +12,16 @@ namespace troika::comm::shm {
 
 namespace {
 
-// Blocks of at most this size are kept for the next message, up to kKeptBytes of them; the others
-// go back to the arena.
+// Blocks of at most this size are kept for reuse, up to kKeptBytes in total; other blocks go back
+// to the arena.
 constexpr size_t kSmallBlock = size_t{64} << 10;
 constexpr size_t kKeptBytes = size_t{4} << 20;
-// How many blocks under way are looked at for a message that is sent.
+// How many blocks in flight a send checks for blocks to reclaim.
 constexpr size_t kLooks = 64;
-// A side copies while the other copies the piece before.
+// Sender and receiver copy pieces of this size at the same time, one piece apart.
 constexpr size_t kStreamPiece = size_t{32} << 10;
-constexpr size_t kWindow = 31 * kStreamPiece;  // a block of it fills a power of two, almost
-// How long a sender waits for a receiver that takes nothing.
+constexpr size_t kWindow = 31 * kStreamPiece;  // its block almost fills a power of two
+// How long a sender waits for a receiver that reads nothing.
 constexpr std::chrono::microseconds kPatience{50};
 
 Block& block_in(const Arena::Piece& piece) {
@@ -36,7 +36,7 @@ void copy(char* to, std::string_view bytes) {
   if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
 }
 
-// Writes all but the stamp.
+// Writes everything except the stamp.
 void write(Envelope& message, const Mailbox::Letter& letter, uint64_t number, bool is_cell) {
   message.number = number;
   message.bytes = letter.bytes();
@@ -130,7 +130,7 @@ bool Mailbox::keep(const Arena::Piece& block) {
 void Mailbox::reclaim_others(const Outgoing& outgoing) {
   for (auto& other : outgoing_) {
     if (&other == &outgoing) continue;
-    // A thread that holds it is sending, and reclaims by itself.
+    // If another thread holds the mutex, it is sending and reclaims by itself.
     const std::unique_lock lock(other.mutex, std::try_to_lock);
     if (lock) reclaim(other);
   }
@@ -150,7 +150,7 @@ Mailbox::Receipt Mailbox::send(int peer, const Letter& letter) {
   copy(cell.data() + letter.head.size(), letter.payload);
   cell.stamp = Cells::sent(n);
   board_->ring(peer);
-  // The receiver has taken it meanwhile, mostly.
+  // By now the receiver has usually taken the old message from the next cell.
   __builtin_prefetch(&cells.at(++outgoing.next_cell), 1);
   reclaim(outgoing);
   return {.cell = &cell, .stamp = Cells::sent(n)};
@@ -166,7 +166,7 @@ Mailbox::Receipt Mailbox::send_block(int peer, Outgoing& outgoing, const Letter&
   block.window = window;
   block.drained.store(0, std::memory_order_relaxed);
   block.rest.store(0, std::memory_order_relaxed);
-  // A head comes with a small payload.
+  // A head is followed by a small payload.
   copy(block.at(0), letter.head);
   size_t done = letter.head.size();
   if (done > 0) copy(block.at(done), letter.payload.substr(0, window - done));
@@ -202,7 +202,7 @@ size_t Mailbox::stream(int peer, Block& block, std::string_view bytes) {
   return done;
 }
 
-// Whether the receiver makes room for so many bytes, without a pause.
+// Polls until the receiver has made room for `bytes` bytes; returns whether it has in time.
 bool Mailbox::await_room(const Block& block, uint64_t filled, size_t bytes) const {
   uint64_t drained = 0;
   auto until = Clock::time_point::min();
@@ -239,13 +239,13 @@ void Mailbox::await_received(int peer, const Receipt& receipt, Deadline deadline
   if (left) throw Error("comm", ErrorKind::peer, {.what = who() + " has left the group"});
 }
 
-// Whether look() would find something. Needs no lock.
+// Whether look() would find a message. Needs no lock.
 bool Mailbox::has_news(int peer, const Incoming& incoming) const {
   auto& lane = board_->lane(peer, board_->rank());
   return lane.cells.has(incoming.next_cell) || lane.newest_block != 0;
 }
 
-// The next message of this peer, if it has come; call with the mutex held.
+// Returns the next message of this peer if it has arrived; call with the mutex held.
 Envelope* Mailbox::next_message(int peer, Incoming& incoming) {
   auto& lane = board_->lane(peer, board_->rank());
   while (true) {
@@ -272,8 +272,8 @@ Envelope* Mailbox::next_message(int peer, Incoming& incoming) {
   }
 }
 
-// Gives the messages that have come to their streams, up to the wanted one, which it returns; call
-// with the mutex held.
+// Moves the messages that have arrived to their streams, up to the wanted one, which it returns;
+// call with the mutex held.
 Envelope* Mailbox::look(int peer, Incoming& incoming, const Expected* wanted) {
   bool keeps = false;
   Envelope* found = nullptr;
@@ -290,7 +290,7 @@ Envelope* Mailbox::look(int peer, Incoming& incoming, const Expected* wanted) {
       keeps = true;
     }
   }
-  // Another thread of this rank may wait for what was just kept.
+  // Another thread of this rank may be waiting for a message that was just moved.
   if (keeps) {
     ++incoming.kept;
     board_->ring(board_->rank());
@@ -342,7 +342,7 @@ Envelope& Mailbox::await(const Expected& expected, Deadline deadline,
   int tries = 0;
   uint64_t kept = 0;
   const auto arrived = [&] {
-    // Whoever spins looks seldom whether the peer has left.
+    // While polling, checks only rarely whether the peer has left.
     const bool was_left = (tries % 64 == 63 || board_->sleeps_after(tries)) && has_left();
     if (tries++ == 0 || incoming.kept != kept || has_news(peer, incoming)) {
       const std::lock_guard lock(incoming.mutex);
@@ -371,7 +371,7 @@ void Mailbox::copy_out(int peer, Envelope& message, char* into, Deadline deadlin
     if (!has_more()) {
       board_->await(has_more, deadline, [&] { return "the rest of a message from " + who(); });
     }
-    // The rest follows what went through the window.
+    // The rest follows the bytes that were sent through the window.
     const Ref rest = block.rest;
     const uint64_t filled = block.filled;
     if (filled > done) {
@@ -390,8 +390,8 @@ void Mailbox::take(int peer, Envelope& message) {
   const bool wants_receipt = message.wants_receipt;
   auto& stamp = message.stamp;
   const uint64_t taken = message.is_cell ? stamp.load(std::memory_order_relaxed) + 1 : 1;
-  // Without the fence a sender that goes to sleep right now, as its group goes, may miss the ring.
-  // It then looks again by itself.
+  // With the release store, a sender that goes to sleep right now, while its group is destroyed,
+  // may miss the ring. It then checks again by itself.
   stamp.store(taken, wants_receipt ? std::memory_order_seq_cst : std::memory_order_release);
   board_->ring(peer);
 }

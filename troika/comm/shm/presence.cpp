@@ -28,7 +28,7 @@ void make_robust(pthread_mutex_t& mutex) {
 
 }  // namespace
 
-// Others touch the mutex only once the state says that it is held.
+// Other ranks access the mutex only after the state says that it is held.
 struct Presence::Place {
   enum class State : int { absent, present, parted, dead };
   alignas(64) std::atomic<State> state;
@@ -89,8 +89,8 @@ bool Presence::is_dead(size_t index) const {
   State seen = State::present;
   if (other.state == seen) {
     const int got = ::pthread_mutex_trylock(&other.mutex);
-    // One rank alone learns it from the mutex, and tells the others by the state. The owner may
-    // have parted since the first look.
+    // Only one rank gets EOWNERDEAD from the mutex, and tells the others through the state. The
+    // owner may have left since the first check.
     if (got == EOWNERDEAD) other.state.compare_exchange_strong(seen, State::dead);
     if (got == 0 || got == EOWNERDEAD) ::pthread_mutex_unlock(&other.mutex);
   }

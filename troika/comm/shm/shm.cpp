@@ -22,10 +22,10 @@ namespace troika::comm::shm {
 
 namespace {
 
-// How long a group that goes waits for the others to take what it has sent them.
+// How long a group that is destroyed waits for the other ranks to receive its messages.
 constexpr std::chrono::seconds kDrainTime{5};
 
-// Where a segment is, as its owner tells the others.
+// The location of a segment, as its owner sends it to the other ranks.
 struct Address {
   int64_t pid = 0;
   int64_t fd = 0;
@@ -61,7 +61,7 @@ class ShmGroup : public GroupImpl {
         shortcut_(board_, arena_, arena_ranks_, !this->station().fails_alone) {
     shortcut_.exchange_staging(deadline);
   }
-  // The others may still be reading what this rank has given them.
+  // The other ranks may still be reading this rank's memory.
   ~ShmGroup() override {
     const auto drained = [&] { return mailbox_.all_received() && shortcut_.all_finished(); };
     try {
@@ -70,10 +70,10 @@ class ShmGroup : public GroupImpl {
       mailbox_.release();
       shortcut_.release();
     } catch (const Error&) {
-      // Left as it is: lost memory is better than garbage.
+      // The memory stays allocated: a leak is better than corrupt data at a peer.
     }
-    // The others hear of a failure, and why, by the control connection; here they would only see
-    // that this rank is gone.
+    // After a failure, the other ranks get the cause through the control connection; leave() would
+    // only show that this rank is gone.
     if (!this->lifeline()->is_cut()) board_->leave();
     if (station().id != 0) return;
     presence_->part();
@@ -141,7 +141,8 @@ class ShmGroup : public GroupImpl {
     board_->drive_while_waiting(std::move(drive));
   }
 
-  // A board of its own, so that the part's calls do not meet this group's; the memory is the same.
+  // Makes a separate board, so that the part's calls do not mix with this group's; the arena is
+  // shared.
   std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
                                    const std::vector<int>& members, Deadline deadline) override {
     const int part_rank = station.rank;
@@ -209,7 +210,7 @@ class ShmGroup : public GroupImpl {
     std::string_view wait(Deadline deadline) override {
       await(deadline);
       if (message_->is_cell) return {message_->data(), message_->bytes};
-      // One for which no cell was free.
+      // A message for which no cell was free.
       copy_ = std::make_unique_for_overwrite<char[]>(message_->bytes);
       copy_out(copy_.get(), deadline);
       return {copy_.get(), message_->bytes};
@@ -261,8 +262,9 @@ class ShmGroup : public GroupImpl {
     char* const data_;
   };
 
-  const std::shared_ptr<GroupImpl> whole_;    // of a part: leaves the world when it goes
-  const std::shared_ptr<Presence> presence_;  // of the ranks of the world on this machine
+  const std::shared_ptr<GroupImpl> whole_;    // for a part: keeps the whole group, whose destructor
+                                              // leaves the world
+  const std::shared_ptr<Presence> presence_;  // of the world's ranks on this machine
   const std::shared_ptr<Board> board_;
   const std::shared_ptr<Arena> arena_;
   const std::vector<int> arena_ranks_;
@@ -270,7 +272,7 @@ class ShmGroup : public GroupImpl {
   Shortcut shortcut_;
 };
 
-// Ranks of this rank's node, in their order.
+// Returns the ranks of this rank's node, ascending.
 std::vector<int> neighbours(const Meeting& meeting) {
   const int mine = meeting.nodes[static_cast<size_t>(meeting.environment.rank)];
   std::vector<int> ranks;
@@ -280,7 +282,7 @@ std::vector<int> neighbours(const Meeting& meeting) {
   return ranks;
 }
 
-// The first problem that any rank of the world has, or nothing; the same on all ranks.
+// Returns the first problem of any rank of the world, or an empty string; the same on all ranks.
 std::string verdict(const Meeting& meeting, const std::string& problem, Deadline deadline) {
   auto& rendezvous = *meeting.rendezvous;
   const auto key = [](int rank) { return fmt::format("comm/shm/problem/{}", rank); };

@@ -12,16 +12,17 @@ namespace troika::comm::shm {
 
 namespace {
 
-// The most bytes that each rank stages at a time.
+// The most bytes that each rank stages in one turn.
 constexpr size_t kChunkBytes = size_t{256} << 10;
-// Three chunks would do: one is written, one reduced, one read. Lines that lie in the first caches
-// of another processor are slow to write, so no byte is used again before so many others were that
-// they have left those: 64 KiB take a third of the time that they take with an area for three.
+// Three chunks would suffice: one is written, one reduced, one read. But cache lines in the L1 and
+// L2 caches of another processor are slow to write, so a byte is reused only after so many others
+// that it has left these caches: 64 KiB take a third of the time they take with an area of three
+// chunks.
 constexpr size_t kStagingBytes = 8 * kChunkBytes;
 
 constexpr size_t kLine = 64;
 
-// The tensor that a rank gives to the others.
+// The tensor that a rank provides to the others.
 const at::Tensor& given(const Call& call) {
   const bool in_place =
       call.operation == Operation::all_reduce || call.operation == Operation::broadcast;
@@ -36,7 +37,7 @@ char* data_of(const at::Tensor& tensor) {
   return static_cast<char*>(tensor.data_ptr());
 }
 
-// Decided alike by all ranks: from what they agree on.
+// Computed from facts that ranks agree on, so all ranks get the same.
 size_t agreed_bytes(const Call& call) {
   return static_cast<size_t>(call.print.count) * c10::elementSize(call.type);
 }
@@ -55,12 +56,12 @@ bool knows(const Call& call) {
   }
 }
 
-// print.count is of the whole: what each rank gives of an all_gather is a part of it.
+// print.count is that of the whole tensor; in an all_gather each rank's input is a part of it.
 bool is_small(const Call& call) {
   return knows(call) && agreed_bytes(call) <= kSlotBytes;
 }
 
-// [begin, begin + bytes) of each rank's part of something.
+// The bytes [begin, begin + bytes) of each rank's part of a buffer.
 struct Part {
   size_t begin;
   size_t bytes;
@@ -84,7 +85,7 @@ std::vector<Part> parts_of(const std::vector<int64_t>& counts, size_t element) {
   return parts;
 }
 
-// The piece of a part that is done in one turn.
+// Returns the piece of a part for one turn.
 Part piece(const Part& part, size_t turn, size_t per_turn) {
   const size_t begin = std::min(turn * per_turn, part.bytes);
   return {part.begin + begin, std::min(per_turn, part.bytes - begin)};
@@ -134,7 +135,7 @@ void Shortcut::exchange_staging(Deadline deadline) {
   board_->barrier(deadline);
 }
 
-// Powers of two fill the area without a rest.
+// Powers of two fill the staging area without a remainder.
 void Shortcut::start_turns(size_t bytes) {
   turn_bytes_ = std::bit_ceil(std::max(bytes, kLine));
   staged_ = (staged_ + turn_bytes_ - 1) / turn_bytes_ * turn_bytes_;
@@ -262,8 +263,8 @@ void Shortcut::run_staged(const Call& call, Deadline deadline) {
   staged_ += turns * turn_bytes_;
 }
 
-// Into both places. Streaming reads the result again, from the first cache if there is not too
-// much.
+// Writes the result to both places. The streaming copy reads the result again; the blocks are small
+// enough that it is still in the L1 cache.
 void Shortcut::reduce_slice(const Call& call, char* own, char* staged,
                             std::vector<const void*> terms, size_t bytes) const {
   constexpr size_t kBlock = size_t{16} << 10;
@@ -281,9 +282,10 @@ void Shortcut::reduce_slice(const Call& call, char* own, char* staged,
   }
 }
 
-// In turn i, what others reduce of chunk i is copied in, this rank's slice of chunk i-1 is reduced,
-// and the others' results of chunk i-2 are copied out. Staging areas are used in rotation, so one
-// barrier a turn is enough, and none is needed after the last: the next call begins with one.
+// In turn i, the data of chunk i for the other ranks is copied in, this rank's slice of chunk i-1
+// is reduced, and the other ranks' results of chunk i-2 are copied out. Staging areas are used in
+// rotation, so one barrier per turn suffices, and the last turn needs none, because the next call
+// begins with one.
 size_t Shortcut::all_reduce_staged(const Call& call, Deadline deadline) {
   const size_t element = c10::elementSize(call.type);
   const Part whole{0, bytes_of(call.output)};
@@ -323,7 +325,8 @@ size_t Shortcut::all_reduce_staged(const Call& call, Deadline deadline) {
   return turns;
 }
 
-// In turn i, pieces for the others are copied in, and the pieces of turn i-1 for this rank reduced.
+// In turn i, the pieces for the other ranks are copied in, and the pieces of turn i-1 for this rank
+// are reduced.
 size_t Shortcut::reduce_scatter_staged(const Call& call, Deadline deadline) {
   const size_t element = c10::elementSize(call.type);
   const auto parts = parts_of(call.input_counts, element);
@@ -355,7 +358,8 @@ size_t Shortcut::reduce_scatter_staged(const Call& call, Deadline deadline) {
   return turns;
 }
 
-// all_gather and broadcast: in turn i a piece is copied in, and those of turn i-1 copied out.
+// all_gather and broadcast: in turn i a piece is copied in, and the pieces of turn i-1 are copied
+// out.
 size_t Shortcut::move_staged(const Call& call, Deadline deadline) {
   const bool all = call.operation == Operation::all_gather;
   const auto parts = all ? parts_of(call.output_counts, c10::elementSize(call.type))

@@ -13,7 +13,7 @@ namespace troika::comm::shm {
 
 namespace {
 
-// Both ways take as long for fewer bytes.
+// For fewer bytes both kinds of store take the same time.
 constexpr size_t kSmallestTried = 2048;
 // The bits of a notice: this call's staging, and the slots of the next small call.
 constexpr unsigned kStreams = 1, kNextSmallStreams = 2;
@@ -84,7 +84,8 @@ void StoreChoice::start(int operation, size_t bytes, bool is_small) {
   if (trial_->is_timed()) watch_.restart();
 }
 
-// The slot of the next small call is written before its notice is there, so this one tells.
+// The slot of the next small call is written before that call's notice, so this notice announces
+// its kind of store.
 unsigned StoreChoice::notice() const {
   const unsigned next = small_next_ ? kNextSmallStreams : 0;
   if (!trial_) return next;

@@ -1,4 +1,4 @@
-// Back end `tcp`: processes connected by an endpoint of room net. Ranks are its peers, tags are its
+// Back end `tcp`: processes connected by an endpoint of net. Ranks are its peers, and tags are its
 // channels.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -37,14 +37,15 @@ class TcpGroup : public GroupImpl {
            std::unique_ptr<net::TcpEndpoint> endpoint)
       : GroupImpl(std::move(station), std::move(lifeline)), endpoint_(std::move(endpoint)) {
     for (int r = 0; r < size(); ++r) peers_.push_back(peer_name(r));
-    // A timer, so that waits look at the lifeline.
+    // A timer wakes the waits, so that they check the lifeline.
     this->lifeline()->wake_with(this, [this] { endpoint_->after(net::Duration(0), [] {}); });
   }
   ~TcpGroup() override {
     lifeline()->leave();
     lifeline()->wake_with(this, nullptr);
     if (!lifeline()->is_cut()) return;
-    // Nobody waits for what is still under way; a rank that is stopped would be waited for.
+    // Nobody waits for the remaining messages; otherwise the destructor would wait for a rank that
+    // is stopped.
     for (const auto& peer : peers_) endpoint_->disconnect(peer);
   }
 
@@ -71,7 +72,7 @@ class TcpGroup : public GroupImpl {
     bool is_hopeless = false;
     endpoint_->run_until(
         [&] {
-          // Looked at before the messages: a rank sends before it leaves.
+          // Checked before the messages, because a rank sends before it leaves.
           is_hopeless = lifeline()->is_cut(tag_space_of(tag)) || others_have_left();
           for (int i = 0; i < size() && !from; ++i) {
             const int peer = (first + i) % size();
@@ -87,7 +88,7 @@ class TcpGroup : public GroupImpl {
  private:
   class TcpTransfer : public Transfer {
    public:
-    // `start` starts the operation with a completion.
+    // `start` starts the operation with the given completion.
     template <typename Start>
     TcpTransfer(TcpGroup& group, int peer, uint32_t tag, const Start& start)
         : group_(group), peer_(peer), tag_space_(tag_space_of(tag)) {
@@ -112,7 +113,7 @@ class TcpGroup : public GroupImpl {
     bool done() override { return is_over_; }
 
    private:
-    // The completion has run when this returns.
+    // When this returns, the completion has run.
     void cancel(net::Outcome why) {
       if (!is_over_) group_.endpoint_->cancel(ticket_, why);
     }
@@ -121,12 +122,12 @@ class TcpGroup : public GroupImpl {
     const int peer_;
     const uint32_t tag_space_;
     net::Ticket ticket_ = 0;
-    net::Result result_;  // once is_over_
+    net::Result result_;  // valid if is_over_
     std::atomic<bool> is_over_ = false;
   };
 
-  // A send in a group that fails alone. Taking back a send that the peer has heard of would end the
-  // connection, so a copy of the message waits for a receive, which may never come.
+  // A send in a group that fails alone. Cancelling a send that has been announced to the peer would
+  // end the connection, so a copy of the message is kept for a receive that may never come.
   class KeptSend : public Transfer {
    public:
     KeptSend(TcpGroup& group, int peer, uint32_t tag, std::string message)
@@ -154,7 +155,7 @@ class TcpGroup : public GroupImpl {
    private:
     struct State {
       std::string message;
-      net::Result result;  // once is_over
+      net::Result result;  // valid if is_over
       std::atomic<bool> is_over = false;
     };
     TcpGroup& group_;
@@ -171,7 +172,7 @@ class TcpGroup : public GroupImpl {
       throw Error("comm", ErrorKind::timeout,
                   {.what = fmt::format("no message from {} in time", rank_name(peer))});
     }
-    // Often only the echo of another rank's loss, or of its refusal of the message.
+    // Often only a consequence of another rank's loss, or of its refusal of the message.
     lifeline()->explain_broken_connection();
     if (result.outcome == net::Outcome::too_long) {
       throw Error("comm", ErrorKind::usage,
@@ -188,7 +189,7 @@ class TcpGroup : public GroupImpl {
   const std::unique_ptr<net::TcpEndpoint> endpoint_;
 };
 
-// Each line is a port and an address.
+// One line per address: a port and an address.
 std::string to_text(const std::vector<net::Address>& addresses) {
   std::vector<std::string> lines;
   for (const auto& [host, port] : addresses) lines.push_back(fmt::format("{} {}", port, host));
@@ -266,13 +267,13 @@ class Mesh {
     for (auto& own : net::own_addresses(environment_.master_address)) {
       addresses.push_back({std::move(own), port});
     }
-    // A machine without any other network.
+    // For a machine without any other network.
     if (addresses.empty()) addresses.push_back({"127.0.0.1", port});
     return addresses;
   }
 
-  // The world's own, drawn by rank 0: endpoints of other worlds of the run are strangers. What the
-  // rendezvous carries is encrypted.
+  // A secret of this world, made by rank 0, so that endpoints of other worlds of the run cannot
+  // connect. The rendezvous encrypts it.
   net::Secret share_secret() {
     constexpr const char* kKey = "comm/tcp/secret";
     if (environment_.rank == 0) {
@@ -283,7 +284,7 @@ class Mesh {
     return net::Secret::parse(rendezvous_.get(kKey, deadline_), "rank 0");
   }
 
-  // In attempts that grow, between which it looks whether the world still lives.
+  // Connects in attempts of growing length, and checks between attempts whether the world was lost.
   void connect_to(int other) {
     const auto addresses = addresses_from(rendezvous_.get(address_key(other), deadline_));
     for (Milliseconds patience{1000};; patience *= 2) {
@@ -304,7 +305,7 @@ class Mesh {
   cluster::Rendezvous& rendezvous_;
   const Lifeline& lifeline_;
   const Deadline deadline_;
-  std::vector<int> missing_;  // that are not connected; guarded by the endpoint
+  std::vector<int> missing_;  // ranks not yet connected; guarded by the endpoint
   std::unique_ptr<net::TcpEndpoint> endpoint_;
 };
 
