@@ -75,8 +75,10 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  // With `async`, queues the job for the group's thread. Otherwise runs it on this thread after all
-  // earlier jobs, and returns null.
+  // With `async`, queues the job for the group's thread and returns its state. Otherwise blocks
+  // until the job is done and returns null; the job runs on this thread, or on the group's thread
+  // if earlier jobs are not done yet. `async` has no effect in a group of one rank, or if only the
+  // thread that made the group may call the back end.
   std::shared_ptr<Work::State> submit(Job&& job, bool async);
   // Returns the fingerprint of a message before its tensor is known; peer kAnyRank means any rank.
   // Throws Error(usage) if the peer does not exist or the tag is too large.

@@ -83,7 +83,7 @@ struct CallOptions {
   std::string_view label = {};
   // With true, the call returns at once, and the group's thread does the work while the caller
   // computes; the tensors must not be touched until wait() has returned. With false, the collective
-  // is done when the call returns, and runs on the calling thread.
+  // is done when the call returns; it runs on the calling thread unless earlier calls are not done.
   bool async_op = false;
   // All-reduce only: overrides the group's algorithm.
   Algorithm algorithm = Algorithm::automatic;

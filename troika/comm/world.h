@@ -9,9 +9,10 @@
 namespace troika::comm {
 
 struct WorldOptions {
-  // "shm", "tcp", "gloo", "mpi" or "auto". With "auto", ranks of one node use shared memory. Ranks
-  // of different nodes use mpi if an MPI launcher started this process and MPI is built in,
-  // otherwise tcp. Tensors on CUDA devices use nccl if it is built in.
+  // "shm", "tcp", "gloo", "mpi" or "auto". With "auto", ranks of one node use shared memory, and
+  // ranks of different nodes use mpi if an MPI launcher started this process and MPI is built in,
+  // otherwise tcp. With every back end, collectives on CUDA tensors use nccl if it is built in and
+  // messages are not protected.
   std::string backend = "auto";
   // The longest time to wait for all ranks to arrive.
   Milliseconds join_timeout = std::chrono::seconds(60);

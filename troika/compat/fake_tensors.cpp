@@ -121,7 +121,9 @@ void register_once() {
     const auto ours = [] { return torch::CppFunction::makeFromBoxedFunction<&without_work>(); };
     auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     library->fallback(ours());
-    // An operator's own CPU kernel is preferred to a composed one; skipping the operator is too.
+    // An operator's composed kernel would take precedence over the fallback. So the key is
+    // registered for the operators with a composed kernel that are skipped or have a CPU kernel of
+    // their own.
     auto* operators = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const auto& name : dispatcher.getAllOpNames()) {

@@ -1,5 +1,6 @@
-// The inner loops of reduce(), compiled once per instruction set. These files include no headers:
-// an inline function compiled for one processor could be linked into code for all.
+// The inner loops of reduce(), compiled once per instruction set. These files include no header
+// with inline functions: the linker could use a function compiled for one processor on all
+// processors.
 #pragma once
 
 #include <cstddef>
