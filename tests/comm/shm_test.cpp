@@ -187,6 +187,21 @@ TEST(Mailbox, OneThatNobodyTakesDoesNotKeepOthersFromPassing) {
   ranks.receive(1, 0, 1, 100);
 }
 
+// One of the threads takes both blocks off the board.
+TEST(Mailbox, TwoThreadsThatWaitForOneRankBothGetTheirMessages) {
+  Ranks ranks(2);
+  for (int round = 0; round < 300; ++round) {
+    std::thread other([&] { ranks.receive(1, 0, 2, 20'000); });
+    std::thread sender([&] {
+      ranks.send(0, 1, 2, 20'000);
+      ranks.send(0, 1, 1, 20'000);
+    });
+    ranks.receive(1, 0, 1, 20'000);
+    sender.join();
+    other.join();
+  }
+}
+
 TEST(Mailbox, BothSidesCopyALongMessageAtOnce) {
   Ranks ranks(2);
   const std::vector<size_t> sizes{9 * 1024, 31 * 32 * 1024, 31 * 32 * 1024 + 1, 5'000'001, 100};

@@ -81,7 +81,8 @@ std::span<const epoll_event> Reactor::await_events(Poller::Events& events, Durat
     if (const auto ready = poller_.wait(events, Duration(0)); !ready.empty()) return ready;
     std::this_thread::yield();
   }
-  return poller_.wait(events, at_most);
+  const Duration left = at_most - (Clock::now() - start);
+  return poller_.wait(events, polls ? std::max(left, Duration(0)) : at_most);
 }
 
 void Reactor::drive(Lock& lock, Clock::time_point until, bool polls) {

@@ -150,8 +150,9 @@ Mailbox::Receipt Mailbox::send(int peer, const Letter& letter) {
   copy(cell.data() + letter.head.size(), letter.payload);
   cell.stamp = Cells::sent(n);
   board_->ring(peer);
+  ++outgoing.next_cell;
   // By now the receiver has usually taken the old message from the next cell.
-  __builtin_prefetch(&cells.at(++outgoing.next_cell), 1);
+  __builtin_prefetch(&cells.at(outgoing.next_cell), 1);
   reclaim(outgoing);
   return {.cell = &cell, .stamp = Cells::sent(n)};
 }
@@ -210,7 +211,7 @@ bool Mailbox::await_room(const Block& block, uint64_t filled, size_t bytes) cons
     const uint64_t now = block.drained;
     if (filled + bytes <= now + block.window) return true;
     if (now != drained || until == Clock::time_point::min()) until = Clock::now() + kPatience;
-    if (tries % 64 == 63 && Clock::now() > until) return false;
+    if (Clock::now() > until) return false;
     drained = now;
     board_->pause(tries);
   }
@@ -277,7 +278,8 @@ Envelope* Mailbox::next_message(int peer, Incoming& incoming) {
 Envelope* Mailbox::look(int peer, Incoming& incoming, const Expected* wanted) {
   bool keeps = false;
   Envelope* found = nullptr;
-  while (!found) {
+  // Blocks that are off the board are not seen by has_news(), so none stay listed.
+  while (!found || !incoming.listed.empty()) {
     Envelope* const message = next_message(peer, incoming);
     if (!message) break;
     Stream& stream =
