@@ -149,7 +149,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
                   const std::function<std::string(Deadline)>& who) const;
   void refuse_if_failed() const;  // call with mutex_ held, or if has_failed_
   void refuse_other_thread() const;
-  void refuse_unusable() const;  // both
+  void refuse_unusable() const;  // both checks
   void fail(const std::exception_ptr& failure);
 
   const std::shared_ptr<GroupImpl> impl_;
@@ -165,7 +165,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   bool closing_ = false;
   std::vector<std::shared_ptr<Message>> messages_;
   std::vector<std::shared_ptr<Edge>> edges_;
-  std::atomic<int> next_of_any_ = 0;      // the rank whose turn it is in receive_any()
+  std::atomic<int> next_of_any_ = 0;      // the rank that receive_any() checks first
   std::optional<Error> cause_;            // the first failure
   std::atomic<bool> has_failed_ = false;  // cause_ is set, and does not change any more
   std::thread thread_;                    // started by the first asynchronous call

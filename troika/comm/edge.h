@@ -38,7 +38,7 @@ class SendingEdge {
  private:
   friend class Group;
   explicit SendingEdge(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  std::shared_ptr<State> state_;  // the group's
+  std::shared_ptr<State> state_;  // owned by the group
 };
 
 // The receiving end of an edge, made by Group::edge_from(). The notes on SendingEdge hold here too.

@@ -113,8 +113,9 @@ struct NewGroupOptions {
   // calls in the group throws, and its messages in flight are dropped. Must be the same on all
   // members. A member whose process dies still ends the world. Groups made from this one also fail
   // alone, independently of it. Back ends local, shm and tcp only; others throw Error(usage). Each
-  // failed group occupies one of the 511 numbers of its members, and its message memory, as long as
-  // the world lives. On shm, collectives of a group that fails alone do not reduce in place.
+  // failed group still counts towards its members' limit of 511 groups (see Group::split()), and
+  // keeps its message memory, as long as the world lives. On shm, collectives of a group that fails
+  // alone do not reduce in place.
   bool fails_alone = false;
 };
 
@@ -207,9 +208,9 @@ class Group {
                Site site = Site::current()) const;
 
   // Blocks until a message with this tag has arrived from any rank, receives it as receive() does,
-  // and returns its rank. Among ranks that have all sent, the choice is round-robin; with mpi, MPI
-  // chooses. Two threads must not use the same tag. Back ends local, shm, tcp and mpi; others throw
-  // Error(usage).
+  // and returns the sender's rank. Among ranks that have all sent, the choice is round-robin; with
+  // mpi, MPI chooses. Two threads must not use the same tag. Back ends local, shm, tcp and mpi;
+  // others throw Error(usage).
   int receive_any(const at::Tensor& tensor, int tag = 0, std::string_view label = {},
                   Site site = Site::current()) const;
   // Starts all messages, receives first, as torch.distributed.batch_isend_irecv does. The Work is

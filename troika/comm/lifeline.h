@@ -160,7 +160,8 @@ class Lifeline {
     std::map<uint32_t, Standing> last;  // by group
   };
 
-  // The members of a group: the answer of each, and the ranks that did not answer.
+  // The members of a group. For each member: its standing, or the rank that did not answer, which
+  // is the member itself or a rank that relays for it.
   struct Members {
     std::vector<int> ranks;
     Standings standings;
@@ -210,11 +211,10 @@ class Lifeline {
   bool parted_ = false;  // leave() or fail() of the plane was called
   bool closing_ = false;
   std::map<uint32_t, Enrolment> groups_;
-  std::deque<std::pair<uint32_t, Standing>> dismissed_;  // the latest dismissed groups, oldest
-                                                         // first
+  std::deque<std::pair<uint32_t, Standing>> dismissed_;  // the latest, oldest first
   std::vector<Departed> departed_;
   std::map<uint32_t, Standings> known_;
-  std::map<uint32_t, int64_t> warned_;  // by group: the call that was warned of
+  std::map<uint32_t, int64_t> warned_;  // the call that was warned of, by group
   bool recorded_ = false;
   std::map<uint32_t, Error> failures_;  // of groups that failed alone, by tag space
   // A failure of a group that this rank has not joined yet, and may never join.

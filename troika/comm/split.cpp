@@ -61,7 +61,7 @@ struct Application {
   uint64_t list_hash = 0;
   char list[128] = {};  // the start of the list, for errors
 };
-// The answer of the first rank.
+// The first rank's answer to an application.
 struct Admission {
   int64_t id = 0;
   int64_t tag_space = 0;

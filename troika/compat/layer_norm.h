@@ -1,4 +1,4 @@
-// Tells which layer norms of LibTorch are slow.
+// The speed of LibTorch's layer norms.
 #pragma once
 
 #include "troika/compat/torch.h"

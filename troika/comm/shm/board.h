@@ -63,10 +63,9 @@ class Board {
   void finish(int64_t sequence);
   bool has_finished(int rank, int64_t sequence) const;
 
-  // Messages from one rank to another; see Mailbox. `newest_block` is the newest block that is
-  // still in the list.
+  // Messages from one rank to another; see Mailbox.
   struct Lane {
-    alignas(64) std::atomic<Ref> newest_block;  // that is not taken off the list yet
+    alignas(64) std::atomic<Ref> newest_block;  // that is still in the list
     Cells cells;
   };
   Lane& lane(int from, int to) const;
