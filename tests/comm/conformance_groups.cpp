@@ -138,8 +138,11 @@ void fail_by_calls(const Group& part, const std::string& first) {
 void fail_by_a_message(const Group& part, const std::string& first) {
   const int next = (part.rank() + 1) % part.size();
   const auto large = at::ones({300'000});
-  std::vector<Work> sent{part.send(large, next, 7), part.send(at::ones({2}), next, 8)};
+  std::vector<Work> sent;
   const auto error = error_in([&] {
+    // A rank that comes late finds that the group has failed.
+    sent.push_back(part.send(large, next, 7));
+    sent.push_back(part.send(at::ones({2}), next, 8));
     if (part.rank() == 0) {
       part.receive(at::ones({2}), 1, 9, "votes").wait(Deadline::after(Milliseconds(100)));
     }
