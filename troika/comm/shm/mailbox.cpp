@@ -62,17 +62,15 @@ void Mailbox::release() {
       if (sent.rest.data) arena_->give_back(sent.rest);
     }
   }
-  for (const auto& [_, blocks] : free_) {
+  for (const auto& [_, blocks] : free_)
     for (const auto& block : blocks) arena_->give_back(block);
-  }
 }
 
 bool Mailbox::all_received() {
   for (auto& outgoing : outgoing_) {
     const std::lock_guard lock(outgoing.mutex);
-    for (const auto& sent : outgoing.under_way) {
-      if (!is_received_in(sent.block)) return false;
-    }
+    const auto is_received = [](const auto& sent) { return is_received_in(sent.block); };
+    if (!std::ranges::all_of(outgoing.under_way, is_received)) return false;
   }
   for (int peer = 0; peer < board_->size(); ++peer) {
     if (!board_->lane(board_->rank(), peer).cells.all_taken()) return false;
