@@ -35,9 +35,10 @@ TEST(LayerNorm, IsThatOfFloat32RoundedOnceInBfloat16) {
   };
   expect_near(found.output, exact.output);
   expect_near(found.of_input, exact.of_input);
-  expect_near(found.of_weight, exact.of_weight);
-  expect_near(found.of_bias, exact.of_bias);
+  // LibTorch's own kernel sums these gradients in bfloat16.
   if (!compat::has_fast_layer_norm_in_16_bits()) {
+    expect_near(found.of_weight, exact.of_weight);
+    expect_near(found.of_bias, exact.of_bias);
     EXPECT_TRUE(found.output.equal(exact.output.to(at::kBFloat16)));
     EXPECT_TRUE(found.of_input.equal(exact.of_input.to(at::kBFloat16)));
   }
