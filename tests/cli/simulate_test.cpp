@@ -51,7 +51,7 @@ TEST_F(SimulateCommand, WritesWhatItFinds) {
   const auto own = simulated("--schedule own.txt --times 1,1,0,0 --times 2,1,1,0.5");
   EXPECT_EQ(own["makespan"], 2 * (1 + 2 + 2 + 0.5 + 1));
   EXPECT_EQ(own["peak_activations"], std::vector<int>(2, 1));
-  // What is written is a schedule, and a trace.
+  // The command writes a schedule and a trace.
   const auto whole = simulated("--schedule own.txt --actions whole.txt --trace trace.json");
   EXPECT_THAT(read_file(folder_ / "whole.txt"), StartsWith("0F0 0SEND_F0 0RECV_B0 0B0 "));
   EXPECT_EQ(simulated("--schedule whole.txt")["spans"], whole["spans"]);

@@ -14,7 +14,7 @@
 
 namespace troika::train {
 namespace {
-// What an asynchronous checkpoint cannot write ends the run, not only its thread.
+// An asynchronous checkpoint that fails ends the run, not only its thread.
 TEST(CheckpointWriter, WhatFailsIsThrownByTheRun) {
   for (const int64_t every_n_train_steps : {1, 0}) {
     const TemporaryFolder folder;
