@@ -80,18 +80,25 @@ void Placement::place(torch::nn::Module& module) const {
   nn::lay_out_weights(module, weight_layout);
 }
 
+// Calls no operator of LibTorch: a step asks this of every tensor of its batch.
+bool Placement::is_placed(const at::Tensor& tensor) const {
+  if (!tensor.defined()) return true;
+  const auto type = tensor.scalar_type();
+  return tensor.device() == device && (type == precision.parameters || !at::isFloatingType(type)) &&
+         (tensor.dim() != 4 || tensor.is_contiguous(memory_format));
+}
+
+bool Placement::is_placed(const data::Batch& batch) const {
+  return is_placed(batch.inputs) && is_placed(batch.targets) &&
+         std::ranges::all_of(batch.named, [&](const auto& one) { return is_placed(one.second); });
+}
+
 data::Batch Placement::place(data::Batch batch) const {
-  // Checks first, so a tensor that is already in place costs no LibTorch call.
   const auto convert = [&](at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    if (tensor.device() != device) tensor = tensor.to(device);
-    const auto type = tensor.scalar_type();
-    if (type != precision.parameters && at::isFloatingType(type)) {
-      tensor = tensor.to(precision.parameters);
-    }
-    if (tensor.dim() == 4 && !tensor.is_contiguous(memory_format)) {
-      tensor = tensor.contiguous(memory_format);
-    }
+    if (is_placed(tensor)) return;
+    const bool is_number = at::isFloatingType(tensor.scalar_type());
+    tensor = tensor.to(device, is_number ? precision.parameters : tensor.scalar_type());
+    if (tensor.dim() == 4) tensor = tensor.contiguous(memory_format);
   };
   convert(batch.inputs);
   convert(batch.targets);

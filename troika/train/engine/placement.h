@@ -43,6 +43,11 @@ struct Placement {
   // Moves a batch to the device. Floating-point tensors get the type of parameters; 4-d tensors get
   // the memory format.
   data::Batch place(data::Batch batch) const;
+  // Whether place() would return the batch unchanged.
+  bool is_placed(const data::Batch& batch) const;
+
+ private:
+  bool is_placed(const at::Tensor& tensor) const;
 };
 
 }  // namespace troika::train

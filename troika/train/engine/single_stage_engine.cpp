@@ -56,13 +56,18 @@ void drop_gradients(const torch::nn::Module& module) {
 }  // namespace
 
 class SingleStageEngine::ActiveMicroBatch {
+  std::optional<data::Batch> moved_;  // what `batch` refers to if the loaded one is not in place
+
  public:
+  // `loaded` must outlive this object. It is copied only to move its tensors.
   ActiveMicroBatch(SingleStageEngine& engine, const data::Batch& loaded, int64_t step)
-      : batch(engine.placement().place(loaded)) {
+      : batch(engine.placement().is_placed(loaded)
+                  ? loaded
+                  : moved_.emplace(engine.placement().place(loaded))) {
     if (!batch.samples.empty()) draws_.emplace(engine.keys_of(batch, step));
   }
 
-  const data::Batch batch;  // on the compute device
+  const data::Batch& batch;  // on the compute device
   at::Tensor loss;
   std::optional<parallel::GradientSync::NoSync> no_sync;
 
