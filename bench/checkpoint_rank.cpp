@@ -19,7 +19,7 @@
 #include "troika/base/file.h"
 #include "troika/checkpoint/reader.h"
 #include "troika/checkpoint/resume.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 
 namespace troika::checkpoint {
 namespace {

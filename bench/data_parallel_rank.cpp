@@ -21,7 +21,7 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/comm/end_with.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"

@@ -16,9 +16,9 @@
 
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
-#include "troika/cluster/environment.h"
-#include "troika/cluster/port.h"
-#include "troika/comm/world.h"
+#include "troika/cluster/discovery/environment.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/comm/world/world.h"
 
 namespace {
 

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "troika/base/benchmark_record.h"
-#include "troika/cluster/port.h"
-#include "troika/cluster/rendezvous.h"
-#include "troika/cluster/run_secret.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/discovery/run_secret.h"
+#include "troika/cluster/rendezvous/rendezvous.h"
 #include "troika/net/descriptor.h"
 
 namespace {

@@ -16,7 +16,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 
 namespace {
 

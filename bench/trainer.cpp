@@ -36,7 +36,7 @@
 #include "troika/base/benchmark_record.h"
 #include "troika/base/error.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"

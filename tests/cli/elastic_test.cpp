@@ -11,7 +11,7 @@
 #include "tests/cluster/launch_process.h"
 #include "tests/support/subprocess.h"
 #include "troika/base/text.h"
-#include "troika/cluster/port.h"
+#include "troika/cluster/discovery/port.h"
 
 namespace troika {
 namespace {

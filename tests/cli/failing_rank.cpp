@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "troika/comm/end_with.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 
 int main(int, char** argv) try {
   auto group = troika::comm::world();

@@ -9,9 +9,9 @@
 
 #include "tests/cluster/launch_process.h"
 #include "troika/base/error.h"
-#include "troika/cluster/port.h"
-#include "troika/cluster/rendezvous.h"
-#include "troika/cluster/run_secret.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/discovery/run_secret.h"
+#include "troika/cluster/rendezvous/rendezvous.h"
 #include "troika/net/socket.h"
 
 namespace troika::cluster {

@@ -1,4 +1,4 @@
-#include "troika/cluster/environment.h"
+#include "troika/cluster/discovery/environment.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 #include "tests/support/errors.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/cluster/port.h"
+#include "troika/cluster/discovery/port.h"
 
 namespace troika::cluster {
 namespace {

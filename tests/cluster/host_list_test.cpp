@@ -1,10 +1,10 @@
-#include "troika/cluster/host_list.h"
+#include "troika/cluster/discovery/host_list.h"
 
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
 #include "troika/base/random.h"
-#include "troika/cluster/port.h"
+#include "troika/cluster/discovery/port.h"
 
 namespace troika::cluster {
 namespace {

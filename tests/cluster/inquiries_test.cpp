@@ -1,4 +1,4 @@
-#include "troika/cluster/inquiries.h"
+#include "troika/cluster/rendezvous/inquiries.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -16,7 +16,7 @@
 
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/cluster/launcher.h"
+#include "troika/cluster/launch/launcher.h"
 #include "troika/net/descriptor.h"
 
 namespace troika::cluster {

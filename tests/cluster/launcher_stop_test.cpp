@@ -8,11 +8,11 @@
 #include "tests/cluster/launch_process.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/cluster/exit_status.h"
-#include "troika/cluster/failure.h"
-#include "troika/cluster/guardian.h"
-#include "troika/cluster/launch_report.h"
-#include "troika/cluster/output.h"
+#include "troika/cluster/launch/guardian.h"
+#include "troika/cluster/launch/launch_report.h"
+#include "troika/cluster/ranks/exit_status.h"
+#include "troika/cluster/ranks/failure.h"
+#include "troika/cluster/ranks/output.h"
 #include "troika/net/descriptor.h"
 
 namespace troika::cluster {

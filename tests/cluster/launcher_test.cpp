@@ -1,4 +1,4 @@
-#include "troika/cluster/launcher.h"
+#include "troika/cluster/launch/launcher.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -9,8 +9,8 @@
 #include "tests/cluster/launch_process.h"
 #include "tests/support/errors.h"
 #include "troika/base/text.h"
-#include "troika/cluster/environment.h"
-#include "troika/cluster/port.h"
+#include "troika/cluster/discovery/environment.h"
+#include "troika/cluster/discovery/port.h"
 
 namespace troika::cluster {
 namespace {

@@ -11,9 +11,9 @@
 #include <tuple>
 
 #include "tests/cluster/rendezvous_world.h"
-#include "troika/cluster/inquiries.h"
-#include "troika/cluster/port.h"
-#include "troika/cluster/question.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/rendezvous/inquiries.h"
+#include "troika/cluster/rendezvous/question.h"
 #include "troika/net/interface.h"
 #include "troika/net/socket.h"
 #include "troika/net/tcp_endpoint.h"

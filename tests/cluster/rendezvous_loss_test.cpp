@@ -7,9 +7,9 @@
 #include <atomic>
 
 #include "tests/cluster/rendezvous_world.h"
-#include "troika/cluster/port.h"
-#include "troika/cluster/run_secret.h"
-#include "troika/cluster/wire.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/discovery/run_secret.h"
+#include "troika/cluster/rendezvous/wire.h"
 #include "troika/net/socket.h"
 #include "troika/net/tcp_endpoint.h"
 

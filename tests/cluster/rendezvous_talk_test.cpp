@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "tests/cluster/rendezvous_world.h"
-#include "troika/cluster/port.h"
+#include "troika/cluster/discovery/port.h"
 
 namespace troika::cluster {
 namespace {

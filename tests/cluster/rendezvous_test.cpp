@@ -1,4 +1,4 @@
-#include "troika/cluster/rendezvous.h"
+#include "troika/cluster/rendezvous/rendezvous.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -11,9 +11,9 @@
 
 #include "tests/cluster/rendezvous_world.h"
 #include "tests/support/errors.h"
-#include "troika/cluster/listen.h"
-#include "troika/cluster/port.h"
-#include "troika/cluster/run_secret.h"
+#include "troika/cluster/discovery/listen.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/discovery/run_secret.h"
 #include "troika/net/descriptor.h"
 #include "troika/net/socket.h"
 

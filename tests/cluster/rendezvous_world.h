@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "troika/base/error.h"
-#include "troika/cluster/rendezvous.h"
-#include "troika/cluster/run_secret.h"
+#include "troika/cluster/discovery/run_secret.h"
+#include "troika/cluster/rendezvous/rendezvous.h"
 #include "troika/net/socket.h"
 
 namespace troika::cluster {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "troika/cluster/rounds.h"
+#include "troika/cluster/elastic/rounds.h"
 
 namespace troika::cluster {
 namespace {

@@ -1,4 +1,4 @@
-#include "troika/cluster/run_secret.h"
+#include "troika/cluster/discovery/run_secret.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -7,7 +7,7 @@
 
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/cluster/rank_environment.h"
+#include "troika/cluster/ranks/rank_environment.h"
 
 namespace troika::cluster {
 namespace {

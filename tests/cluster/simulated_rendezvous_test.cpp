@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/support/simulated_network.h"
-#include "troika/cluster/relay.h"
-#include "troika/cluster/rendezvous_service.h"
+#include "troika/cluster/rendezvous/relay.h"
+#include "troika/cluster/rendezvous/rendezvous_service.h"
 
 namespace troika::cluster {
 namespace {

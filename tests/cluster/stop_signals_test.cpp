@@ -6,7 +6,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
-#include "troika/cluster/stop_signals.h"
+#include "troika/cluster/ranks/stop_signals.h"
 #include "troika/net/descriptor.h"
 
 namespace troika::cluster {

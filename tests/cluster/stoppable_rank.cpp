@@ -10,9 +10,9 @@
 
 #include "troika/base/exit_code.h"
 #include "troika/base/file.h"
-#include "troika/cluster/rendezvous.h"
+#include "troika/cluster/ranks/stop_signals.h"
+#include "troika/cluster/rendezvous/rendezvous.h"
 #include "troika/cluster/slurm/commands.h"
-#include "troika/cluster/stop_signals.h"
 
 namespace {
 

@@ -12,10 +12,10 @@
 #include "tests/cluster/launch_process.h"
 #include "tests/cluster/rendezvous_world.h"
 #include "troika/base/random.h"
-#include "troika/cluster/agent_wire.h"
-#include "troika/cluster/listen.h"
-#include "troika/cluster/port.h"
-#include "troika/cluster/rendezvous_server.h"
+#include "troika/cluster/discovery/listen.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/elastic/agent_wire.h"
+#include "troika/cluster/rendezvous/rendezvous_server.h"
 #include "troika/net/hello.h"
 
 namespace troika::cluster {

@@ -1,4 +1,4 @@
-#include "troika/comm/deadlock.h"
+#include "troika/comm/diagnostics/deadlock.h"
 
 #include <gmock/gmock.h>
 

@@ -23,7 +23,7 @@
 #include "tests/comm/fault_rank.h"
 #include "troika/base/clock.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/cluster/port.h"
+#include "troika/cluster/discovery/port.h"
 
 namespace troika::comm {
 

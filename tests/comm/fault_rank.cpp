@@ -16,7 +16,7 @@
 #include "troika/base/file.h"
 #include "troika/base/text.h"
 #include "troika/comm/edge.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 
 namespace troika::comm {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tests/comm/fault_job.h"
 #include "troika/base/error.h"
-#include "troika/comm/flight_report.h"
+#include "troika/comm/diagnostics/flight_report.h"
 
 namespace troika::comm {
 namespace {

@@ -8,7 +8,7 @@
 #include "tests/support/subprocess.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/comm/flight_report.h"
+#include "troika/comm/diagnostics/flight_report.h"
 
 namespace troika::comm {
 namespace {

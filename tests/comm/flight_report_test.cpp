@@ -1,5 +1,5 @@
 // Reports from hand-made records of jobs that failed in each of the known ways.
-#include "troika/comm/flight_report.h"
+#include "troika/comm/diagnostics/flight_report.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

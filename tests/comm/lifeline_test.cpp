@@ -1,11 +1,11 @@
-#include "troika/comm/lifeline.h"
+#include "troika/comm/diagnostics/lifeline.h"
 
 #include <gmock/gmock.h>
 
 #include <memory>
 #include <utility>
 
-#include "troika/cluster/answers.h"
+#include "troika/cluster/rendezvous/answers.h"
 
 namespace troika::comm {
 namespace {

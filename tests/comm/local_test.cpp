@@ -13,10 +13,10 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/comm/backend.h"
-#include "troika/comm/flight_report.h"
+#include "troika/comm/diagnostics/flight_report.h"
 #include "troika/comm/local/local.h"
-#include "troika/comm/world.h"
+#include "troika/comm/messages/backend.h"
+#include "troika/comm/world/world.h"
 
 namespace troika::comm {
 namespace {

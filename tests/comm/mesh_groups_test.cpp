@@ -1,4 +1,4 @@
-#include "troika/comm/mesh_groups.h"
+#include "troika/comm/world/mesh_groups.h"
 
 #include <gmock/gmock.h>
 
@@ -9,7 +9,7 @@
 
 #include "tests/support/errors.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/comm/flight_report.h"
+#include "troika/comm/diagnostics/flight_report.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 

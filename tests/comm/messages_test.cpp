@@ -16,9 +16,9 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/comm/flight_report.h"
+#include "troika/comm/diagnostics/flight_report.h"
+#include "troika/comm/diagnostics/message_log.h"
 #include "troika/comm/local/local.h"
-#include "troika/comm/message_log.h"
 
 namespace troika::comm {
 namespace {

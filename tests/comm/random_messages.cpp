@@ -31,7 +31,7 @@
 #include "troika/base/random.h"
 #include "troika/comm/edge.h"
 #include "troika/comm/local/local.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 
 namespace troika {
 namespace {

@@ -28,7 +28,7 @@
 #include "tests/comm/conformance.h"
 #include "troika/base/error.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 
 namespace troika::comm {
 namespace {

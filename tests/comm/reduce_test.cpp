@@ -1,5 +1,5 @@
 // The arithmetic of collectives: the same bits on every processor, and LibTorch's rounding.
-#include "troika/comm/reduce.h"
+#include "troika/comm/call/reduce.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -5,13 +5,13 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "troika/base/error.h"
-#include "troika/cluster/agent_wire.h"
-#include "troika/cluster/inquiries.h"
-#include "troika/cluster/ranges.h"
-#include "troika/cluster/relay_plan.h"
-#include "troika/cluster/roster.h"
-#include "troika/cluster/rounds.h"
-#include "troika/cluster/wire.h"
+#include "troika/cluster/elastic/agent_wire.h"
+#include "troika/cluster/elastic/rounds.h"
+#include "troika/cluster/rendezvous/inquiries.h"
+#include "troika/cluster/rendezvous/ranges.h"
+#include "troika/cluster/rendezvous/relay_plan.h"
+#include "troika/cluster/rendezvous/roster.h"
+#include "troika/cluster/rendezvous/wire.h"
 
 namespace troika::fuzz {
 

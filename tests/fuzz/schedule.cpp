@@ -1,5 +1,5 @@
 // Texts of schedules: read, written, completed where they have passes alone, and verified.
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 
 #include "tests/fuzz/fuzz.h"
 #include "troika/base/error.h"

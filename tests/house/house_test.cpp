@@ -102,7 +102,6 @@ std::set<std::string> reached(const std::string& from,
   return result;
 }
 
-// The folders named below still form circles, through files of the room that lie in no folder.
 TEST(House, FoldersOfARoomFormNoCircle) {
   int checked = 0;
   std::set<std::string> circular;
@@ -121,10 +120,7 @@ TEST(House, FoldersOfARoomFormNoCircle) {
     }
   }
   EXPECT_GT(checked, 20);
-  EXPECT_THAT(circular,
-              testing::ElementsAre("troika/comm", "troika/comm/algorithms", "troika/comm/local",
-                                   "troika/comm/nccl", "troika/comm/shm", "troika/layout",
-                                   "troika/layout/schedules"));
+  EXPECT_THAT(circular, testing::IsEmpty());
 }
 
 TEST(House, TheFloorDoesWithoutLibTorch) {

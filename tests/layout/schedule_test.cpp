@@ -1,4 +1,4 @@
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 
 #include <gmock/gmock.h>
 

@@ -9,7 +9,7 @@
 #include "troika/layout/cluster.h"
 #include "troika/layout/mesh.h"
 #include "troika/layout/plan.h"
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 
 namespace troika::layout {
 namespace {

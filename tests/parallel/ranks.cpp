@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "tests/parallel/course.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 
 int main(int argc, char** argv) {
   using namespace troika;

@@ -14,7 +14,7 @@
 #include "tests/support/process_usage.h"
 #include "tests/train/waves.h"
 #include "troika/base/clock.h"
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

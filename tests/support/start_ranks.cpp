@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "troika/cluster/port.h"
+#include "troika/cluster/discovery/port.h"
 
 int main(int argc, char** argv) {
   if (argc < 4) return 2;

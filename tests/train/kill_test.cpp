@@ -21,9 +21,9 @@
 #include "troika/base/temporary_folder.h"
 #include "troika/checkpoint/index.h"
 #include "troika/checkpoint/resume.h"
-#include "troika/cluster/environment.h"
-#include "troika/cluster/port.h"
-#include "troika/comm/world.h"
+#include "troika/cluster/discovery/environment.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/comm/world/world.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {

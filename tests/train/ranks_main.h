@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 
 namespace troika::train {
 

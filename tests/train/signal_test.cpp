@@ -8,9 +8,9 @@
 #include "tests/train/logged_rows.h"
 #include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/cluster/environment.h"
-#include "troika/cluster/port.h"
-#include "troika/cluster/stop_signals.h"
+#include "troika/cluster/discovery/environment.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/ranks/stop_signals.h"
 #include "troika/train/run/run_group.h"
 #include "troika/train/trainer.h"
 

@@ -15,7 +15,7 @@
 #include "troika/cli/bench/report.h"
 #include "troika/cli/bench/start.h"
 #include "troika/cli/commands.h"
-#include "troika/cluster/environment.h"
+#include "troika/cluster/discovery/environment.h"
 
 namespace troika::cli {
 

@@ -1,7 +1,7 @@
 // Checks the options of a training run with a changing number of machines.
 #pragma once
 
-#include "troika/cluster/environment.h"
+#include "troika/cluster/discovery/environment.h"
 #include "troika/train/options/options.h"
 
 namespace troika::cli {

@@ -7,7 +7,7 @@
 #include "troika/base/text.h"
 #include "troika/cli/command_line.h"
 #include "troika/cli/commands.h"
-#include "troika/cluster/launcher.h"
+#include "troika/cluster/launch/launcher.h"
 
 namespace troika::cli {
 

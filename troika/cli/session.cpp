@@ -15,7 +15,7 @@
 #include "troika/base/log.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
-#include "troika/cluster/launcher.h"
+#include "troika/cluster/launch/launcher.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/train/options/resolve_plan.h"

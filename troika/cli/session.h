@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/cluster/environment.h"
+#include "troika/cluster/discovery/environment.h"
 #include "troika/comm/group.h"
 #include "troika/train/options/options.h"
 #include "troika/train/options/run_mode.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
-#include "troika/comm/packing.h"
+#include "troika/comm/messages/packing.h"
 
 namespace troika::comm {
 

@@ -11,8 +11,8 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/comm/core.h"
-#include "troika/comm/packing.h"
-#include "troika/comm/parcel.h"
+#include "troika/comm/messages/packing.h"
+#include "troika/comm/messages/parcel.h"
 
 namespace troika::comm {
 

@@ -18,8 +18,8 @@
 #include "troika/base/error.h"
 #include "troika/comm/core.h"
 #include "troika/comm/edge_parts.h"
-#include "troika/comm/packing.h"
-#include "troika/comm/parcel.h"
+#include "troika/comm/messages/packing.h"
+#include "troika/comm/messages/parcel.h"
 
 namespace troika::comm {
 

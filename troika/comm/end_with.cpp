@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "troika/base/error.h"
-#include "troika/cluster/failure.h"
+#include "troika/cluster/ranks/failure.h"
 #include "troika/compat/error_text.h"
 
 namespace troika::comm {

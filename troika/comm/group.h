@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "troika/base/clock.h"
-#include "troika/comm/call.h"
-#include "troika/comm/group_impl.h"
-#include "troika/comm/reduce.h"
+#include "troika/comm/call/call.h"
+#include "troika/comm/call/reduce.h"
+#include "troika/comm/messages/group_impl.h"
 
 namespace troika::comm {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "troika/base/file.h"
-#include "troika/comm/group_impl.h"
+#include "troika/comm/messages/group_impl.h"
 
 namespace troika::comm {
 

@@ -8,7 +8,7 @@
 
 #include "troika/base/error.h"
 #include "troika/layout/box.h"
-#include "troika/layout/refuse.h"
+#include "troika/layout/errors/refuse.h"
 
 namespace troika::layout {
 

@@ -13,7 +13,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/layout/refuse.h"
+#include "troika/layout/errors/refuse.h"
 
 namespace troika::layout {
 

@@ -9,7 +9,7 @@
 #include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/layout/refuse.h"
+#include "troika/layout/errors/refuse.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/schedules/table.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "troika/layout/mesh.h"
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 
 namespace troika::layout {
 

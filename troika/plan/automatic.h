@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "troika/layout/schedule.h"
 #include "troika/layout/schedules/orders.h"
+#include "troika/layout/schedules/schedule.h"
 #include "troika/plan/simulator.h"
 
 namespace troika::plan {

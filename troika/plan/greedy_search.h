@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 #include "troika/plan/pass_search.h"
 
 namespace troika::plan {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 #include "troika/plan/simulator.h"
 
 namespace troika::plan {

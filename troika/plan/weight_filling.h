@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 #include "troika/plan/simulator.h"
 
 namespace troika::plan {

@@ -12,7 +12,7 @@
 #include "troika/base/text.h"
 #include "troika/cli/bench/peers/peer.h"
 #include "troika/cli/bench/words.h"
-#include "troika/comm/backend.h"
+#include "troika/comm/messages/backend.h"
 
 namespace troika::cli::bench {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "troika/comm/call.h"
+#include "troika/comm/call/call.h"
 
 namespace troika::cli::bench {
 

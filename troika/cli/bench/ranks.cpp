@@ -11,7 +11,7 @@
 #include "troika/base/file.h"
 #include "troika/cli/bench/report.h"
 #include "troika/cli/bench/variant.h"
-#include "troika/cluster/environment.h"
+#include "troika/cluster/discovery/environment.h"
 
 namespace troika::cli::bench {
 

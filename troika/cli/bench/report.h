@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "troika/base/benchmark_record.h"
-#include "troika/comm/call.h"
+#include "troika/comm/call/call.h"
 
 namespace troika::cli::bench {
 

@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "troika/base/error.h"
-#include "troika/cluster/exit_status.h"
-#include "troika/cluster/launcher.h"
-#include "troika/cluster/port.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/launch/launcher.h"
+#include "troika/cluster/ranks/exit_status.h"
 #include "troika/net/descriptor.h"
 
 namespace troika::cli::bench {

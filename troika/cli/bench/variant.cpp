@@ -10,8 +10,8 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/cli/bench/limit.h"
-#include "troika/cluster/port.h"
-#include "troika/comm/world.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/comm/world/world.h"
 
 namespace troika::cli::bench {
 

@@ -12,7 +12,7 @@
 #include "troika/cli/bench/plan.h"
 #include "troika/cli/bench/report.h"
 #include "troika/cli/bench/shared_memory.h"
-#include "troika/cluster/environment.h"
+#include "troika/cluster/discovery/environment.h"
 #include "troika/comm/group.h"
 
 namespace troika::cli::bench {

@@ -11,7 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
-#include "troika/cluster/process.h"
+#include "troika/cluster/ranks/process.h"
 
 namespace troika::cluster::slurm {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "troika/base/clock.h"
-#include "troika/cluster/environment.h"
+#include "troika/cluster/discovery/environment.h"
 #include "troika/cluster/slurm/job.h"
 
 namespace troika::cluster::slurm {

@@ -5,7 +5,7 @@
 
 #include "troika/comm/algorithms/measure_links.h"
 #include "troika/comm/algorithms/nodes.h"
-#include "troika/comm/call.h"
+#include "troika/comm/call/call.h"
 
 namespace troika::comm {
 

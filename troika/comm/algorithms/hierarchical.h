@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "troika/comm/algorithms/nodes.h"
-#include "troika/comm/call.h"
+#include "troika/comm/call/call.h"
 
 namespace troika::comm {
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "troika/comm/channel.h"
-#include "troika/comm/reduce.h"
+#include "troika/comm/call/reduce.h"
+#include "troika/comm/messages/channel.h"
 
 namespace troika::comm {
 

@@ -16,7 +16,7 @@
 #include <type_traits>
 
 #include "troika/base/error.h"
-#include "troika/comm/backend.h"
+#include "troika/comm/messages/backend.h"
 #include "troika/compat/c10d.h"
 #include "troika/net/socket.h"
 

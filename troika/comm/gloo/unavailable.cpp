@@ -1,5 +1,5 @@
 #include "troika/base/error.h"
-#include "troika/comm/backend.h"
+#include "troika/comm/messages/backend.h"
 
 namespace troika::comm::gloo {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "troika/base/error.h"
-#include "troika/cluster/port.h"
-#include "troika/comm/backend.h"
+#include "troika/cluster/discovery/port.h"
+#include "troika/comm/messages/backend.h"
 #include "troika/comm/mpi/mpi_group.h"
 
 namespace troika::comm::mpi {

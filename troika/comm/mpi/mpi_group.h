@@ -4,7 +4,7 @@
 #include <atomic>
 #include <memory>
 
-#include "troika/comm/group_impl.h"
+#include "troika/comm/messages/group_impl.h"
 #include "troika/comm/mpi/mpi.h"
 
 namespace troika::comm::mpi {

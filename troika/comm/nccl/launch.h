@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "troika/comm/call.h"
+#include "troika/comm/call/call.h"
 #include "troika/compat/c10d_nccl.h"
 
 namespace troika::comm::nccl {

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "troika/comm/group_impl.h"
+#include "troika/comm/messages/group_impl.h"
 
 namespace troika::comm::nccl {
 

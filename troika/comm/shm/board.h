@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "troika/base/clock.h"
-#include "troika/comm/call.h"
+#include "troika/comm/call/call.h"
 #include "troika/comm/shm/buddy.h"
 #include "troika/comm/shm/cells.h"
 #include "troika/comm/shm/presence.h"

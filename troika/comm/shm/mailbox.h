@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "troika/comm/group_impl.h"
+#include "troika/comm/messages/group_impl.h"
 #include "troika/comm/shm/arena.h"
 #include "troika/comm/shm/board.h"
 

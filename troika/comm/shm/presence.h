@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "troika/comm/lifeline.h"
+#include "troika/comm/diagnostics/lifeline.h"
 #include "troika/comm/shm/segment.h"
 
 namespace troika::comm::shm {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "troika/comm/backend.h"
+#include "troika/comm/messages/backend.h"
 
 namespace troika::comm::shm {
 

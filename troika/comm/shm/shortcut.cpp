@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include "troika/comm/reduce.h"
+#include "troika/comm/call/reduce.h"
 
 namespace troika::comm::shm {
 

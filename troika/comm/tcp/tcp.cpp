@@ -13,8 +13,8 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
-#include "troika/cluster/listen.h"
-#include "troika/comm/backend.h"
+#include "troika/cluster/discovery/listen.h"
+#include "troika/comm/messages/backend.h"
 #include "troika/net/interface.h"
 #include "troika/net/socket.h"
 #include "troika/net/tcp_endpoint.h"

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "troika/base/error.h"
-#include "troika/layout/refuse.h"
+#include "troika/layout/errors/refuse.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/schedules/replay.h"
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 
 namespace troika::layout {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "troika/layout/refuse.h"
+#include "troika/layout/errors/refuse.h"
 
 namespace troika::layout {
 

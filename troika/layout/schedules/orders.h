@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 
 namespace troika::layout {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "troika/layout/refuse.h"
+#include "troika/layout/errors/refuse.h"
 
 namespace troika::layout {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "troika/layout/schedule.h"
 #include "troika/layout/schedules/inventory.h"
+#include "troika/layout/schedules/schedule.h"
 #include "troika/layout/schedules/waiting.h"
 
 namespace troika::layout {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "troika/base/text.h"
-#include "troika/layout/refuse.h"
+#include "troika/layout/errors/refuse.h"
 #include "troika/layout/schedules/complete.h"
 
 namespace troika::layout {

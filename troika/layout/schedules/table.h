@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "troika/layout/schedule.h"
 #include "troika/layout/schedules/orders.h"
+#include "troika/layout/schedules/schedule.h"
 
 namespace troika::layout {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "troika/layout/refuse.h"
-#include "troika/layout/schedule.h"
+#include "troika/layout/errors/refuse.h"
+#include "troika/layout/schedules/schedule.h"
 
 namespace troika::layout {
 

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "troika/checkpoint/checkpoint.h"
-#include "troika/comm/mesh_groups.h"
+#include "troika/comm/world/mesh_groups.h"
 #include "troika/data/batch.h"
 #include "troika/layout/plan.h"
 #include "troika/train/engine/evaluator.h"

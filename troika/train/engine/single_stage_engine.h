@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "troika/compat/saved_tensors.h"
-#include "troika/layout/schedule.h"
+#include "troika/layout/schedules/schedule.h"
 #include "troika/nn/block_wrapper.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/parallel/exchange.h"

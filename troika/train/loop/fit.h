@@ -11,8 +11,8 @@
 
 #include "troika/checkpoint/reader.h"
 #include "troika/checkpoint/writer.h"
-#include "troika/comm/mesh_groups.h"
 #include "troika/comm/timeline.h"
+#include "troika/comm/world/mesh_groups.h"
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
 #include "troika/layout/plan.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "troika/comm/mesh_groups.h"
+#include "troika/comm/world/mesh_groups.h"
 #include "troika/observe/metric_log.h"
 #include "troika/observe/summary.h"
 #include "troika/parallel/parameter_store.h"

@@ -21,7 +21,7 @@
 #include "troika/checkpoint/reader.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/checkpoint/text_tensor.h"
-#include "troika/cluster/environment.h"
+#include "troika/cluster/discovery/environment.h"
 #include "troika/observe/summary.h"
 #include "troika/train/run/course_names.h"
 #include "troika/train/run/run_outputs.h"

@@ -1,7 +1,7 @@
 // The group that a run's options ask for.
 #pragma once
 
-#include "troika/comm/world.h"
+#include "troika/comm/world/world.h"
 #include "troika/train/options/options.h"
 
 namespace troika::train {

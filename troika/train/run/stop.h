@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "troika/base/clock.h"
-#include "troika/cluster/stop_signals.h"
+#include "troika/cluster/ranks/stop_signals.h"
 #include "troika/comm/group.h"
 
 namespace troika::train {

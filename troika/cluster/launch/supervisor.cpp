@@ -1,0 +1,346 @@
+#include "troika/cluster/launch/supervisor.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/exit_code.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/net/socket.h"
+
+namespace troika::cluster {
+
+namespace {
+
+// The limit for events that should come soon: the end of a process after SIGKILL, the rest of its
+// output.
+constexpr Milliseconds kCertainTime{3000};
+
+}  // namespace
+
+Supervisor::Supervisor(const LaunchOptions& options)
+    : options_(options),
+      secret_(secret_of_launch(options)),
+      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}),
+      children_before_(children()),
+      out_(STDOUT_FILENO),
+      err_(STDERR_FILENO) {
+  prepare_log_dir();
+}
+
+Supervisor::~Supervisor() {
+  // Ranks are left only after an exception.
+  for (const auto& rank : ranks_) {
+    if (rank->pid == 0) continue;
+    signal_group(rank->pid, SIGKILL);
+    reap(rank->pid);
+  }
+  if (!have_ranks_run_) remove_own_logs();
+}
+
+void Supervisor::remove_own_logs() const {
+  std::error_code ignored;  // a temporary folder
+  if (!own_log_dir_ || std::filesystem::exists(flight_record(), ignored)) return;
+  std::filesystem::remove_all(log_dir_, ignored);
+}
+
+void Supervisor::prepare_log_dir() {
+  log_dir_ = options_.log_dir;
+  if (!log_dir_.empty()) return make_folder(log_dir_);
+  log_dir_ = make_temporary_folder("troika-launch-");
+  own_log_dir_ = true;
+}
+
+int Supervisor::run() {
+  return options_.elastic ? run_elastic() : run_alone();
+}
+
+int Supervisor::run_alone() {
+  for (auto place = decide_place(options_);; place = next_place(options_, std::move(place))) {
+    const auto ends = complete_round(place);
+    if (!ends) return static_cast<int>(ExitCode::not_executable);
+    if (!may_restart(*ends, place.restarts)) return conclude(*ends);
+    say(report(*ends, *first_failure(*ends), "") +
+        fmt::format("[cluster] restart {} of {}\n", place.restarts + 1, options_.max_restarts));
+  }
+}
+
+std::optional<std::vector<RankEnd>> Supervisor::complete_round(const LaunchPlace& place) {
+  if (!start_round(place)) return std::nullopt;
+  loop();
+  sweep();
+  drain();
+  return end_round();
+}
+
+bool Supervisor::start_round(const LaunchPlace& place) {
+  guardian_.emplace(options_.processes);
+  phase_ = Phase::running;
+  phase_end_.reset();
+  try {
+    for (int i = 0; i < options_.processes; ++i) start_rank(i, place);
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    say(fmt::format("{}\n", error.what()));
+    kill_all();
+    loop();
+    sweep();
+    ranks_.clear();
+    return false;
+  }
+}
+
+std::filesystem::path Supervisor::error_file(int rank) const {
+  return log_dir_ / fmt::format("rank-{}.error.json", rank);
+}
+
+std::filesystem::path Supervisor::flight_record() const {
+  return log_dir_ / "flight-record";
+}
+
+void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
+  const int rank = place.rank(local_rank, options_.processes);
+  using PassOn = RankOutput::PassOn;
+  const auto pass_on = local_rank == 0 ? PassOn::bytes
+                       : options_.tee  ? PassOn::lines
+                                       : PassOn::nothing;
+  const auto log = place.round == 0 ? RankOutput::Log::fresh : RankOutput::Log::goes_on;
+  auto started = std::make_unique<Rank>(Rank{
+      0, RankOutput(rank, log_dir_ / fmt::format("rank-{}.log", rank), log, pass_on, out_, err_)});
+  started->end.rank = rank;
+  std::filesystem::remove(error_file(rank));  // left by an earlier launch
+  Child child =
+      spawn(options_.command,
+            rank_environment(options_, place, secret_of_round(secret_.secret, place), local_rank,
+                             {.error_file = error_file(rank), .flight_record = flight_record()}));
+  guardian_->watch(child.pid);
+  have_ranks_run_ = true;
+  started->pid = child.pid;
+  started->output.attach(std::move(child.out), std::move(child.err));
+  ranks_.push_back(std::move(started));
+}
+
+bool Supervisor::all_ended() const {
+  return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->ended; });
+}
+
+void Supervisor::loop() {
+  while (!all_ended()) {
+    // Before the first step, because a round may be cancelled right after its start.
+    if (agent_ && phase_ == Phase::running) follow_others();
+    const auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
+    step(left);
+    if (phase_end_ && phase_end_->passed()) {
+      if (phase_ == Phase::killing) return;  // the kernel cannot end the process
+      advance();
+    }
+  }
+}
+
+void Supervisor::step(Milliseconds at_most) {
+  struct Source {
+    RankOutput* output;
+    RankOutput::Stream* stream;
+  };
+  std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0}};
+  for (const Outlet* outlet : {&out_, &err_}) {
+    // poll() reports errors even without requested events, which would loop; it ignores a negative
+    // descriptor.
+    entries.push_back({outlet->pending() ? outlet->fd() : -1, POLLOUT, 0});
+  }
+  entries.push_back({agent_ ? agent_->fd() : -1, POLLIN, 0});
+  const size_t first = entries.size();
+  std::vector<Source> sources;
+  for (const auto& rank : ranks_) {
+    for (auto& stream : rank->output.streams()) {
+      if (!stream.wanted()) continue;
+      entries.push_back({stream.pipe.get(), POLLIN, 0});
+      sources.push_back({&rank->output, &stream});
+    }
+  }
+  constexpr int64_t kLongest = std::numeric_limits<int>::max();
+  const int64_t timeout =
+      at_most == Milliseconds::max() ? -1 : std::min<int64_t>(at_most.count(), kLongest);
+  if (::poll(entries.data(), entries.size(), static_cast<int>(timeout)) <= 0) return;
+  if (entries[1].revents) out_.write_some();
+  if (entries[2].revents) err_.write_some();
+  if (entries[3].revents) agent_->exchange();
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (entries[first + i].revents) sources[i].output->read(*sources[i].stream);
+  }
+  if (entries[0].revents) {
+    for (const int signal : signals_.take()) handle_signal(signal);
+  }
+}
+
+void Supervisor::handle_signal(int signal) {
+  switch (signal) {
+    case SIGCHLD:
+      return look_for_ended();
+    case SIGUSR1:
+    case SIGUSR2:
+      for (const auto& rank : ranks_) {
+        // To the program only: it handles the signal, which would kill its child processes.
+        if (!rank->ended) ::kill(rank->pid, signal);
+      }
+      return;
+    case SIGINT:
+    case SIGTERM:
+    case SIGHUP:
+      if (std::exchange(stop_signal_, signal) != 0) {
+        told_twice_ = true;
+        kill_all();
+      } else {
+        if (agent_ && agent_->is_connected()) agent_->depart(128 + signal);
+        stop_all(signal);
+      }
+      return;
+    default:  // SIGPIPE: Outlet gets the error itself
+      return;
+  }
+}
+
+void Supervisor::look_for_ended() {
+  for (const auto& rank : ranks_) {
+    if (rank->ended) continue;
+    const auto status = status_of(rank->pid);
+    if (!status) continue;
+    rank->ended = true;
+    rank->end.status = *status;
+    rank->end.ended_ns = realtime_ns();
+    if (!status->ok() && !status->saved() && phase_ == Phase::running) {
+      settle();
+      if (agent_) agent_->failing();
+    }
+  }
+  for (const pid_t pid : strays()) ::waitpid(pid, nullptr, WNOHANG);
+}
+
+void Supervisor::settle() {
+  phase_ = Phase::settling;
+  phase_end_ = Deadline::after(options_.settle_time);
+}
+
+void Supervisor::advance() {
+  if (phase_ == Phase::settling) {
+    stop_all(SIGTERM);
+  } else {
+    kill_all();
+  }
+}
+
+void Supervisor::stop_all(int signal) {
+  phase_ = Phase::stopping;
+  phase_end_ = Deadline::after(options_.shutdown_timeout);
+  for (const auto& rank : ranks_) {
+    if (rank->ended) continue;
+    if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
+    signal_group(rank->pid, signal);
+    signal_group(rank->pid, SIGCONT);  // so that a stopped process handles the signal
+  }
+}
+
+void Supervisor::kill_all() {
+  phase_ = Phase::killing;
+  phase_end_ = Deadline::after(kCertainTime);
+  for (const auto& rank : ranks_) {
+    if (rank->ended) continue;
+    if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
+    rank->end.had_to_be_killed = true;
+    signal_group(rank->pid, SIGKILL);
+  }
+}
+
+std::vector<pid_t> Supervisor::strays() const {
+  std::vector<pid_t> found;
+  for (const pid_t pid : children()) {
+    const bool rank = std::ranges::any_of(ranks_, [&](const auto& r) { return r->pid == pid; });
+    if (!rank && !(guardian_ && pid == guardian_->pid()) &&
+        !std::ranges::count(children_before_, pid)) {
+      found.push_back(pid);
+    }
+  }
+  return found;
+}
+
+// Kills all processes that the ranks left running: their process groups, and orphans outside of the
+// groups, which are now children of the launcher.
+void Supervisor::sweep() {
+  for (const auto& rank : ranks_) signal_group(rank->pid, SIGKILL);
+  const auto deadline = Deadline::after(kCertainTime);
+  for (auto left = strays(); !left.empty() && !deadline.passed(); left = strays()) {
+    bool living = false;
+    for (const pid_t pid : left) {
+      ::kill(pid, SIGKILL);
+      if (::waitpid(pid, nullptr, WNOHANG) == 0) living = true;
+    }
+    if (living) step(deadline.left());  // until SIGCHLD
+  }
+  // Until now the zombies have kept the ids of their process groups from being reused.
+  for (const auto& rank : ranks_) {
+    if (rank->ended) reap(rank->pid);
+  }
+}
+
+// Reads the rest of the ranks' output, and waits until the readers of the launcher's own outputs
+// have taken everything. As for any program, only Ctrl-C limits this wait.
+void Supervisor::drain() {
+  const auto deadline = Deadline::after(kCertainTime);
+  const auto open = [](const auto& rank) { return rank->output.open(); };
+  while (std::ranges::any_of(ranks_, open) && !deadline.passed()) step(deadline.left());
+  while ((out_.pending() || err_.pending()) && (stop_signal_ == 0 || !deadline.passed())) {
+    step(stop_signal_ == 0 ? Milliseconds::max() : deadline.left());
+  }
+}
+
+std::vector<RankEnd> Supervisor::end_round() {
+  std::vector<RankEnd> ends;
+  for (const auto& rank : ranks_) {
+    rank->end.note = read_failure(error_file(rank->end.rank));
+    rank->end.last_error_line = rank->output.last_error_line();
+    rank->end.is_shown = rank->output.is_shown();
+    rank->end.log = rank->output.log();
+    if (!rank->ended) rank->end.status = {0, SIGKILL};
+    ends.push_back(rank->end);
+  }
+  ranks_.clear();
+  return ends;
+}
+
+bool Supervisor::may_restart(const std::vector<RankEnd>& ends, int restarts) const {
+  const RankEnd* first = first_failure(ends);
+  // A process that cannot be killed may still hold the device or files that the next round needs.
+  const bool are_gone =
+      std::ranges::all_of(ends, [](const auto& end) { return end.ended_ns != 0; });
+  return first && are_gone && stop_signal_ == 0 && restarts < options_.max_restarts &&
+         first->status.as_exit_code() != static_cast<int>(ExitCode::usage);
+}
+
+void Supervisor::say_stopped() const {
+  const auto logs = have_ranks_run_ ? fmt::format(", logs are in {}", log_dir_.string()) : "";
+  say(fmt::format("[cluster] stopped by {}{}\n", signal_name(stop_signal_), logs));
+}
+
+int Supervisor::conclude(const std::vector<RankEnd>& ends) {
+  const RankEnd* first = first_failure(ends);
+  const auto saved = saved_code(ends);
+  if (first) say(report(ends, *first, options_.num_nodes > 1 ? net::host_name() : ""));
+  if (stop_signal_ != 0) {
+    say_stopped();
+    return saved.value_or(128 + stop_signal_);
+  }
+  if (!first) remove_own_logs();
+  return first ? first->status.as_exit_code() : saved.value_or(0);
+}
+
+}  // namespace troika::cluster

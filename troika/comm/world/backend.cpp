@@ -1,0 +1,57 @@
+#include "troika/comm/messages/backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+
+namespace troika::comm {
+
+namespace {
+
+constexpr std::array kBackends{
+    Backend{"shm", shm::why_unavailable, shm::make},
+    Backend{"tcp", tcp::why_unavailable, tcp::make},
+    Backend{"gloo", gloo::why_unavailable, gloo::make},
+    Backend{"mpi", mpi::why_unavailable, mpi::make},
+};
+
+}  // namespace
+
+std::span<const Backend> backends() {
+  return kBackends;
+}
+
+const Backend& backend(std::string_view name) {
+  const auto row = std::ranges::find(kBackends, name, &Backend::name);
+  if (row == kBackends.end()) {
+    std::vector<std::string> names{"auto"};
+    for (const Backend& b : kBackends) names.emplace_back(b.name);
+    throw Error("comm", ErrorKind::usage,
+                {.what = "unknown back end",
+                 .got = std::string(name),
+                 .hint = "did you mean " + nearest(name, names) + "?"});
+  }
+  if (const std::string reason = row->why_unavailable(); !reason.empty()) {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "back end " + std::string(name) + " is not available", .got = reason});
+  }
+  return *row;
+}
+
+net::Protection protection_for(std::string_view backend, const std::string& name) {
+  const auto protection = net::protection_from(name);
+  if (protection == net::Protection::none || backend == "tcp" || backend == "shm") {
+    return protection;
+  }
+  throw Error("comm", ErrorKind::usage,
+              {.what = fmt::format("back end {} cannot protect messages", backend),
+               .got = "protection " + name,
+               .expected = "none",
+               .hint = "choose back end tcp"});
+}
+
+}  // namespace troika::comm
