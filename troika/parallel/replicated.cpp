@@ -23,7 +23,7 @@ using torch::autograd::variable_list;
 
 constexpr const char* kGradients = "gradients";
 
-// A separate type, so that autograd does not treat the gradients as inputs.
+// Wraps the gradients, because autograd would treat a plain list of tensors as inputs.
 struct Known {
   std::vector<at::Tensor> gradients;
 };

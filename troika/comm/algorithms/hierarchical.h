@@ -12,9 +12,9 @@
 namespace troika::comm {
 
 // Reduce-scatter inside nodes, all-reduce of each block between members of different nodes,
-// all-gather inside nodes: 2(M-1)/M S bytes if `between` is the ring. `between` is ring,
-// recursive_doubling or rabenseifner. On each node, as many members communicate with other nodes as
-// the smallest node has.
+// all-gather inside nodes. `between` is ring, recursive_doubling or rabenseifner; with ring, each
+// node sends 2(M-1)/M S bytes. If the smallest node has k members, k members of each node
+// communicate with other nodes.
 void hierarchical_all_reduce(const Party& everyone, const Nodes& nodes, Span whole,
                              const Elements& elements, Algorithm between);
 

@@ -43,7 +43,7 @@ class ControlPlane {
   // Reports this rank as lost and tells the others why.
   virtual void fail(const std::string& why) = 0;
   virtual void leave(const std::string& farewell) = 0;
-  // Does not throw. Returns no answers when this rank has left.
+  // Asks all ranks and returns their answers. Does not throw. Returns no answers after leave().
   virtual cluster::Answers ask_all(const std::string& question, Deadline deadline) = 0;
 };
 

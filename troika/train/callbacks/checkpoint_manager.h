@@ -38,7 +38,7 @@ class CheckpointManager {
   // Whether a checkpoint with this score would be among the best. NaN is the worst score.
   bool is_among_best(double score) const;
 
-  // Gives the next checkpoint a score, with which it may enter the best.
+  // Sets the score of the next checkpoint, which decides whether it is among the best.
   void propose(double score) { proposed_ = score; }
   bool has_proposal() const { return proposal().has_value(); }
   // Called when the next checkpoint, with or without a score, begins to be written.

@@ -12,9 +12,9 @@
 
 namespace troika::train {
 
-// Weights share memory with the module unless shards, masters or averages take their place. save()
-// therefore refuses if the module's weights have changed since. The constructor and save() hash
-// each tensor of the model, on the host.
+// The weights of the state share memory with the module, unless shards, float32 masters or averages
+// replace them. If the module's weights change after the run, the state is no longer the run's, so
+// save() refuses. The constructor and save() hash each tensor of the model, on the host.
 class EndedRun {
  public:
   EndedRun(const comm::Group& group, const TrainOptions& options, checkpoint::RankState state,
