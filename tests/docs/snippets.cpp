@@ -13,14 +13,14 @@ at::Tensor tensor();
 
 }  // namespace given
 
-namespace readme {
+namespace tutorial {
 
 static const torch::nn::Sequential my_model{torch::nn::Linear(3, 2)};
 static const auto &training_data = given::dataset(), &validation_data = given::dataset(),
                   &test_data = given::dataset();
-#include "README-1.inc"
+#include "tutorial-1.inc"
 
-}  // namespace readme
+}  // namespace tutorial
 
 namespace callbacks {
 
