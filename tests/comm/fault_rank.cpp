@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -181,6 +182,33 @@ void mismatch_edges(const Group& group, const Plan& plan) {
   edge.receive();
 }
 
+// Memory whose second half kills the process that reads or writes it.
+at::Tensor deadly_bytes(size_t bytes) {
+  auto* const data = static_cast<char*>(
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (data == MAP_FAILED || ::mprotect(data + bytes / 2, bytes / 2, PROT_NONE) != 0) ::_exit(9);
+  ::signal(SIGSEGV, [](int) { ::raise(SIGKILL); });
+  return at::from_blob(data, {static_cast<int64_t>(bytes)}, at::kByte);
+}
+
+// The victim dies in the middle of a copy; the next rank is the other end of the message.
+void die_in_copy(const Group& group, const Plan& plan, const News& news, Stopwatch& watch) {
+  constexpr size_t kLong = size_t{8} << 20;
+  const bool victim_sends = plan.when == "copy_from";
+  const bool is_victim = group.rank() == plan.victim;
+  const int next = (plan.victim + 1) % group.size();
+  const int other = is_victim ? next : plan.victim;
+  watch.restart();
+  if (is_victim) news.tell(0, 0, Clock::now(), "victim");
+  if (is_victim || group.rank() == next) {
+    const auto bytes = is_victim ? deadly_bytes(kLong) : at::ones({kLong}, at::kByte);
+    const auto work = is_victim == victim_sends ? group.send(bytes, other)
+                                                : group.receive(bytes, other, 0, "step");
+    work.wait();
+  }
+  group.barrier({.label = "next"});
+}
+
 // `tensor` outlives the call: to free it takes milliseconds, which are not of the news.
 void work(const Group& group, const Plan& plan, const News& news, at::Tensor& tensor,
           Stopwatch& watch) {
@@ -198,6 +226,7 @@ void work(const Group& group, const Plan& plan, const News& news, at::Tensor& te
     watch.restart();
     return arriving.wait();
   }
+  if (plan.when.starts_with("copy")) return die_in_copy(group, plan, news, watch);
   if (plan.when.starts_with("edge")) return work_over_edges(group, plan, news, tensor, watch);
   if (plan.when == "during") {
     tensor = at::ones({16 << 20});

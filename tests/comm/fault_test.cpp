@@ -69,6 +69,24 @@ TEST(FaultsInSharedMemory, ADeathIsSeenByEveryRankItself) {
   }
 }
 
+TEST(FaultsInSharedMemory, ARankThatDiesInTheMiddleOfACopyIsNamedAtOnce) {
+  for (const int victim : {0, 1}) {
+    for (const char* when : {"copy_from", "copy_to"}) {
+      SCOPED_TRACE(fmt::format("{} rank {}", when, victim));
+      FaultJob job("shm", "kill", when, victim);
+      std::set<int> survivors{0, 1, 2};
+      survivors.erase(victim);
+      const auto told = job.hear(survivors);
+      ASSERT_EQ(told.size(), survivors.size()) << "a survivor hangs, or ended without a word";
+      for (const auto& [rank, words] : told) {
+        EXPECT_EQ(words.kind, static_cast<int>(ErrorKind::peer)) << words.what;
+        EXPECT_THAT(words.what, testing::HasSubstr(fmt::format("rank {} is gone", victim))) << rank;
+        EXPECT_LT(words.milliseconds, kAtOnce) << words.what;
+      }
+    }
+  }
+}
+
 TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
   for (const auto& row : kMoments) {
     SCOPED_TRACE(describe(row));

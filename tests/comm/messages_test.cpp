@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <array>
 #include <functional>
 #include <future>
 #include <map>
@@ -19,6 +20,7 @@
 #include "troika/comm/diagnostics/flight_report.h"
 #include "troika/comm/diagnostics/message_log.h"
 #include "troika/comm/local/local.h"
+#include "troika/comm/messages/parcel.h"
 
 namespace troika::comm {
 namespace {
@@ -267,6 +269,41 @@ TEST(MessageLog, AWaitOutlivesItsPlaceAmongTheLatest) {
   EXPECT_TRUE(log.stalled(Milliseconds(0)).empty()) << "told twice";
   log.ended(id, true);
   EXPECT_FALSE(log.waiting());
+}
+
+// A back end whose messages are shorter than what their receiver expects.
+class Short : public GroupImpl {
+ public:
+  explicit Short(const std::shared_ptr<GroupImpl>& inner)
+      : GroupImpl(world_on_one_node("short", 0, 2), inner->lifeline()) {}
+
+  std::unique_ptr<Transfer> send(int, uint32_t, const void*, size_t) override {
+    return std::make_unique<CompletedSend>();
+  }
+  std::unique_ptr<Transfer> receive(int, uint32_t, void*, size_t) override {
+    return std::make_unique<CompletedSend>();
+  }
+  std::unique_ptr<LentMessage> receive_lent(int, uint32_t, size_t) override {
+    struct Lent : LentMessage {
+      std::string_view wait(Deadline) override { return "12345678"; }
+    };
+    return std::make_unique<Lent>();
+  }
+};
+
+TEST(Messages, OneThatIsShorterThanItsHeadSaysIsNotRead) {
+  const auto ranks = local::make(2);
+  Short impl(ranks.front());
+  const auto soon = Deadline::after(std::chrono::minutes(1));
+  std::array<char, 16> head{}, payload{};
+  ArrivingParcel too_short(impl, 1, {}, 16, payload.data(), 4);
+  EXPECT_ERROR(too_short.wait_for_head(head.data(), soon), ErrorKind::peer,
+               "[comm] a message from rank 1 is too short; got 8 bytes, expected at least 16");
+  ArrivingParcel without_payload(impl, 1, {}, 8, payload.data(), 4);
+  without_payload.wait_for_head(head.data(), soon);
+  EXPECT_ERROR(without_payload.wait_for_payload(soon), ErrorKind::peer,
+               "[comm] a message from rank 1 is too short; got 8 bytes, expected at least 12");
+  for (const auto& rank : ranks) rank->lifeline()->leave();
 }
 
 }  // namespace

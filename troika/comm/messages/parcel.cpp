@@ -1,6 +1,10 @@
 #include "troika/comm/messages/parcel.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
+
+#include "troika/base/error.h"
 
 namespace troika::comm {
 
@@ -54,14 +58,24 @@ void ArrivingParcel::post_payload() {
 
 void ArrivingParcel::wait_for_head(void* into, Deadline deadline) {
   first_ = head_->wait(deadline);
+  require_bytes(head_bytes_);
   std::memcpy(into, first_.data(), head_bytes_);
   if (!is_inline()) head_->let_go();
 }
 
 void ArrivingParcel::wait_for_payload(Deadline deadline) {
   if (payload_) return payload_->wait(deadline);
+  require_bytes(head_bytes_ + bytes_);
   if (bytes_ > 0) std::memcpy(data_, first_.data() + head_bytes_, bytes_);
   head_->let_go();
+}
+
+void ArrivingParcel::require_bytes(size_t bytes) const {
+  if (first_.size() >= bytes) return;
+  throw Error("comm", ErrorKind::peer,
+              {.what = fmt::format("a message from {} is too short", impl_.rank_name(peer_)),
+               .got = fmt::format("{} bytes", first_.size()),
+               .expected = fmt::format("at least {}", bytes)});
 }
 
 bool ArrivingParcel::done() const {

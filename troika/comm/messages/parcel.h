@@ -63,6 +63,8 @@ class ArrivingParcel {
 
  private:
   bool is_inline() const { return bytes_ <= kInlineBytes; }
+  // Throws Error(peer) if the first message is shorter.
+  void require_bytes(size_t bytes) const;
 
   GroupImpl& impl_;
   const int peer_;

@@ -129,10 +129,16 @@ Ref Arena::locate(const void* data, size_t bytes) const {
   return 0;
 }
 
-char* Arena::at(int rank, Ref ref) {
+const Segment& Arena::segment_at(int rank, Ref ref, std::unique_lock<std::mutex>& lock) {
   const size_t segment = segment_of(ref);
-  const std::lock_guard lock(mutex_);
-  if (rank == rank_) return own(ref);
+  if (rank == rank_ && segment < own_.size()) return own_[segment];
+  const bool is_listed = rank != rank_ && segment < kMaxSegments && entry(rank, segment).bytes > 0;
+  if (!is_listed) {
+    throw Error("comm", ErrorKind::peer,
+                {.what = fmt::format("local rank {} refers to memory that it does not share", rank),
+                 .got = fmt::format("reference {:#x}", ref),
+                 .expected = "one of its segments"});
+  }
   auto& known = others_[static_cast<size_t>(rank)];
   if (known.size() <= segment) known.resize(segment + 1);
   if (!known[segment]) {
@@ -141,11 +147,26 @@ char* Arena::at(int rank, Ref ref) {
       known[segment] = std::make_unique<Segment>(Segment::open(pid, fd, bytes));
     } catch (const Error& error) {
       // The ranks could access each other's memory at rendezvous, so the owner must have ended.
+      lock.unlock();
+      if (const auto lifeline = lifeline_.lock()) lifeline->explain_broken_connection();
       throw Error("comm", ErrorKind::peer,
                   {.what = "shared memory of another rank is gone", .got = error.what()});
     }
   }
-  return known[segment]->data() + offset_of(ref);
+  return *known[segment];
+}
+
+char* Arena::at(int rank, Ref ref, size_t bytes) {
+  std::unique_lock lock(mutex_);
+  const Segment& segment = segment_at(rank, ref, lock);
+  const size_t offset = offset_of(ref);
+  if (offset > segment.bytes() || bytes > segment.bytes() - offset) {
+    throw Error("comm", ErrorKind::peer,
+                {.what = fmt::format("local rank {} refers to memory outside of its segment", rank),
+                 .got = fmt::format("{} bytes at byte {}", bytes, offset),
+                 .expected = fmt::format("at most {} bytes", segment.bytes())});
+  }
+  return segment.data() + offset;
 }
 
 }  // namespace troika::comm::shm

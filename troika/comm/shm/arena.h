@@ -48,15 +48,17 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Returns where other ranks find this memory; 0 if it is not wholly inside one of this rank's
   // segments.
   Ref locate(const void* data, size_t bytes) const;
-  // Returns the address of a rank's memory in this process. Throws Error(peer) when it cannot be
-  // opened.
-  char* at(int rank, Ref ref);
+  // Returns the address of `bytes` bytes of a rank's memory in this process. Throws Error(peer)
+  // when the memory cannot be opened, and when they are not wholly inside one of the rank's
+  // segments.
+  char* at(int rank, Ref ref, size_t bytes);
 
  private:
   struct Entry;  // of the directory
   Entry& entry(int rank, size_t segment) const;
   void add_segment(size_t bytes);
   char* own(Ref ref) const;
+  const Segment& segment_at(int rank, Ref ref, std::unique_lock<std::mutex>& lock);
 
   const Segment directory_;
   const int rank_;

@@ -51,7 +51,6 @@ namespace {
 
 constexpr size_t kCellBytes = 512;
 
-// The pages of lanes between ranks that exchange no messages use no physical memory.
 size_t lanes_bytes(int size) {
   return static_cast<size_t>(size) * static_cast<size_t>(size) * sizeof(Board::Lane);
 }

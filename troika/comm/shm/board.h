@@ -63,7 +63,8 @@ class Board {
   void finish(int64_t sequence);
   bool has_finished(int rank, int64_t sequence) const;
 
-  // Messages from one rank to another; see Mailbox.
+  // Messages from one rank to another; see Outbox. A lane keeps the pages that messages have used,
+  // at most 76 KiB; the lanes of ranks that exchange no messages take no physical memory.
   struct Lane {
     alignas(64) std::atomic<Ref> newest_block;  // that is still in the list
     Cells cells;

@@ -1,6 +1,7 @@
 // The layout of messages in shared memory: in a ring of cells, or in blocks.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -30,13 +31,22 @@ static_assert(sizeof(Envelope) == 48);
 // header; while the receiver keeps up, the window is reused, so both sides copy at the same time.
 // If the receiver does not keep up, the sender leaves the remaining bytes in another block.
 struct Block {
+  // Sender and receiver copy pieces of this size at the same time, one piece apart.
+  static constexpr size_t kPiece = size_t{32} << 10;
+  static constexpr size_t kLargestWindow = 31 * kPiece;  // its block almost fills a power of two
+  // A value of `rest`: the sender had no memory for the remaining bytes. No block of messages is
+  // there.
+  static constexpr Ref kBrokenOff = 1;
+
+  // Returns the size of the window for a message of this many bytes.
+  static uint64_t window(uint64_t bytes) { return std::clamp<uint64_t>(bytes, 1, kLargestWindow); }
+
   Envelope envelope;
-  uint64_t window;                            // bytes
   alignas(64) std::atomic<uint64_t> filled;   // bytes that the sender has written to the window
   alignas(64) std::atomic<uint64_t> drained;  // bytes that the receiver has read from the window
   alignas(64) std::atomic<Ref> rest;  // the bytes that are not sent through the window; 0: none yet
 
-  char* at(uint64_t byte) { return reinterpret_cast<char*>(this + 1) + byte % window; }
+  char* data() { return reinterpret_cast<char*>(this + 1); }
 };
 
 // Message n of the ring is in cell n % kCount. The sender writes the message, then stamps the cell
@@ -55,10 +65,11 @@ class Cells {
   Envelope& at(uint64_t n) { return *reinterpret_cast<Envelope*>(memory_[n % kCount]); }
   bool is_free(uint64_t n) { return at(n).stamp == (n < kCount ? 0 : taken(n - kCount)); }
   bool has(uint64_t n) { return at(n).stamp == sent(n); }
-  bool all_taken() {
-    for (uint64_t i = 0; i < kCount; ++i) {
-      const uint64_t stamp = at(i).stamp;
-      if (stamp != 0 && stamp % 2 == 0) return false;
+  // Whether the first `messages` messages of the ring were taken. Reads only cells that were used,
+  // because reading the others would give them memory.
+  bool all_taken(uint64_t messages) {
+    for (uint64_t i = 0; i < std::min(messages, kCount); ++i) {
+      if (at(i).stamp % 2 == 0) return false;
     }
     return true;
   }

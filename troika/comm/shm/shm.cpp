@@ -15,7 +15,8 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
-#include "troika/comm/shm/mailbox.h"
+#include "troika/comm/shm/inbox.h"
+#include "troika/comm/shm/outbox.h"
 #include "troika/comm/shm/shortcut.h"
 
 namespace troika::comm::shm {
@@ -57,17 +58,18 @@ class ShmGroup : public GroupImpl {
         board_(std::move(board)),
         arena_(std::move(arena)),
         arena_ranks_(std::move(arena_ranks)),
-        mailbox_(board_, arena_, arena_ranks_),
+        outbox_(board_, arena_),
+        inbox_(board_, arena_, arena_ranks_),
         shortcut_(board_, arena_, arena_ranks_, !this->station().fails_alone) {
     shortcut_.exchange_staging(deadline);
   }
   // The other ranks may still be reading this rank's memory.
   ~ShmGroup() override {
-    const auto drained = [&] { return mailbox_.all_received() && shortcut_.all_finished(); };
+    const auto drained = [&] { return outbox_.all_received() && shortcut_.all_finished(); };
     try {
       board_->await(drained, Deadline::after(kDrainTime),
                     [] { return "the others to take what was sent"; });
-      mailbox_.release();
+      outbox_.release();
       shortcut_.release();
     } catch (const Error&) {
       // The memory stays allocated: a leak is better than corrupt data at a peer.
@@ -81,12 +83,12 @@ class ShmGroup : public GroupImpl {
   }
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
-    mailbox_.send(peer, {.tag = tag, .payload = view(data, bytes)});
+    outbox_.send(peer, {.tag = tag, .payload = view(data, bytes)});
     return std::make_unique<CompletedSend>();
   }
   bool send_at_once(int peer, uint32_t tag, std::string_view head,
                     std::string_view payload) override {
-    mailbox_.send(peer, {.tag = tag, .head = head, .payload = payload});
+    outbox_.send(peer, {.tag = tag, .head = head, .payload = payload});
     return true;
   }
   std::unique_ptr<LentMessage> receive_lent(int peer, uint32_t tag, size_t most) override {
@@ -98,13 +100,12 @@ class ShmGroup : public GroupImpl {
   std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
                                                 size_t bytes) override {
     auto receipt =
-        mailbox_.send(peer, {.tag = tag, .payload = view(data, bytes), .wants_receipt = true});
+        outbox_.send(peer, {.tag = tag, .payload = view(data, bytes), .wants_receipt = true});
     return std::make_unique<Leaving>(*this, peer, std::move(receipt));
   }
 
   int await_any(uint32_t tag, int first, Deadline deadline) override {
-    const auto from =
-        mailbox_.await_any(tag, first, deadline, [this] { return others_have_left(); });
+    const auto from = inbox_.await_any(tag, first, deadline, [this] { return others_have_left(); });
     if (!from) fail_for_any(tag);
     return *from;
   }
@@ -154,7 +155,7 @@ class ShmGroup : public GroupImpl {
       segment = Segment::create(Board::bytes_for(part_size));
       address = address_of(*segment);
       for (size_t m = 1; m < members.size(); ++m) {
-        mailbox_.send(members[m], {.tag = tag, .payload = view(&address, sizeof(Address))});
+        outbox_.send(members[m], {.tag = tag, .payload = view(&address, sizeof(Address))});
       }
     } else {
       receive(members.front(), tag, &address, sizeof(Address))->wait(deadline);
@@ -181,72 +182,73 @@ class ShmGroup : public GroupImpl {
 
   class Leaving : public Transfer {
    public:
-    Leaving(ShmGroup& group, int peer, Mailbox::Receipt receipt)
+    Leaving(ShmGroup& group, int peer, Outbox::Receipt receipt)
         : group_(group), peer_(peer), receipt_(std::move(receipt)) {}
     void wait(Deadline deadline) override {
-      group_.mailbox_.await_received(
+      group_.outbox_.await_received(
           peer_, receipt_, deadline, [&] { return group_.rank_name(peer_); },
           [&] { return group_.has_left(peer_); });
     }
-    bool done() override { return group_.mailbox_.is_received(peer_, receipt_); }
+    bool done() override { return group_.outbox_.is_received(peer_, receipt_); }
     bool has_copied() override { return true; }
 
    private:
     ShmGroup& group_;
     const int peer_;
-    const Mailbox::Receipt receipt_;
+    const Outbox::Receipt receipt_;
   };
 
   class Lent : public LentMessage {
    public:
     Lent(ShmGroup& group, int peer, uint32_t tag, size_t most)
-        : group_(group), most_(most), expected_(group.mailbox_.expect(peer, tag)) {}
+        : group_(group), most_(most), expected_(group.inbox_.expect(peer, tag)) {}
     ~Lent() override {
-      if (!message_) group_.mailbox_.forget(expected_);
+      if (!message_) group_.inbox_.forget(expected_);
       let_go();
     }
     Lent(const Lent&) = delete;
     Lent& operator=(const Lent&) = delete;
     std::string_view wait(Deadline deadline) override {
       await(deadline);
-      if (message_->is_cell) return {message_->data(), message_->bytes};
+      if (message_->is_cell) return {message_->data(), bytes_};
       // A message for which no cell was free.
-      copy_ = std::make_unique_for_overwrite<char[]>(message_->bytes);
+      copy_ = std::make_unique_for_overwrite<char[]>(bytes_);
       copy_out(copy_.get(), deadline);
-      return {copy_.get(), message_->bytes};
+      return {copy_.get(), bytes_};
     }
     void wait_into(char* into, Deadline deadline) {
       await(deadline);
       if (message_->is_cell) {
-        if (message_->bytes > 0) std::memcpy(into, message_->data(), message_->bytes);
+        if (bytes_ > 0) std::memcpy(into, message_->data(), bytes_);
       } else {
         copy_out(into, deadline);
       }
       let_go();
     }
     void let_go() override {
-      if (std::exchange(is_held_, false)) group_.mailbox_.take(expected_.peer, *message_);
+      if (std::exchange(is_held_, false)) group_.inbox_.take(expected_.peer, *message_);
     }
 
    private:
     void await(Deadline deadline) {
       const int peer = expected_.peer;
-      message_ = &group_.mailbox_.await(
-          expected_, deadline, [&] { return group_.rank_name(peer); },
-          [&] { return group_.has_left(peer); });
+      const auto who = [&] { return group_.rank_name(peer); };
+      message_ =
+          &group_.inbox_.await(expected_, deadline, who, [&] { return group_.has_left(peer); });
       is_held_ = true;
-      TROIKA_CHECK(message_->bytes <= most_, "a message is longer than its receive");
+      bytes_ = Inbox::length_of(*message_, most_, who);
     }
     void copy_out(char* into, Deadline deadline) {
       const int peer = expected_.peer;
-      group_.mailbox_.copy_out(peer, *message_, into, deadline,
-                               [&] { return group_.rank_name(peer); });
+      group_.inbox_.copy_out(peer, *message_, bytes_, into, deadline,
+                             [&] { return group_.rank_name(peer); });
     }
 
     ShmGroup& group_;
     const size_t most_;
-    const Mailbox::Expected expected_;
+    const Inbox::Expected expected_;
     Envelope* message_ = nullptr;
+    size_t bytes_ = 0;  // of the message
     bool is_held_ = false;
     std::unique_ptr<char[]> copy_;
   };
@@ -268,7 +270,8 @@ class ShmGroup : public GroupImpl {
   const std::shared_ptr<Board> board_;
   const std::shared_ptr<Arena> arena_;
   const std::vector<int> arena_ranks_;
-  Mailbox mailbox_;
+  Outbox outbox_;
+  Inbox inbox_;
   Shortcut shortcut_;
 };
 

@@ -129,8 +129,8 @@ void Shortcut::exchange_staging(Deadline deadline) {
   board_->slot(me_, 0).location = own_staging_.ref;
   board_->barrier(deadline);
   for (int r = 0; r < size_; ++r) {
-    staging_.push_back(
-        arena_->at(arena_ranks_[static_cast<size_t>(r)], board_->slot(r, 0).location));
+    staging_.push_back(arena_->at(arena_ranks_[static_cast<size_t>(r)], board_->slot(r, 0).location,
+                                  kStagingBytes));
   }
   board_->barrier(deadline);
 }
@@ -224,19 +224,20 @@ bool Shortcut::all_shared(const Call& call) const {
 
 void Shortcut::run_in_place(const Call& call, Deadline deadline) const {
   const size_t element = c10::elementSize(call.type);
-  const auto buffer = [&](int rank) -> char* {
+  const auto buffer = [&](int rank, size_t bytes) -> char* {
     const Ref ref = board_->slot(rank, call.print.sequence).location;
     if (rank == me_ || ref == 0) return data_of(given(call));
-    return arena_->at(arena_ranks_[static_cast<size_t>(rank)], ref);
+    return arena_->at(arena_ranks_[static_cast<size_t>(rank)], ref, bytes);
   };
+  const size_t whole = bytes_of(given(call));
   if (call.operation == Operation::broadcast) {
-    if (me_ != call.root) copy(data_of(call.output), buffer(call.root), bytes_of(call.output));
+    if (me_ != call.root) copy(data_of(call.output), buffer(call.root, whole), whole);
   } else if (call.operation == Operation::all_gather) {
     const auto parts = parts_of(call.output_counts, element);
     for (int step = 0; step < size_; ++step) {
       const int r = (me_ + step) % size_;
       const auto& [begin, bytes] = parts[static_cast<size_t>(r)];
-      if (bytes > 0) copy(data_of(call.output) + begin, buffer(r), bytes);
+      if (bytes > 0) copy(data_of(call.output) + begin, buffer(r, bytes), bytes);
     }
   } else {
     const bool everywhere = call.operation == Operation::all_reduce;
@@ -245,7 +246,7 @@ void Shortcut::run_in_place(const Call& call, Deadline deadline) const {
     std::vector<const void*> terms;
     std::vector<void*> into;
     for (int r = 0; r < size_; ++r) {
-      char* const at = buffer(r) + own.begin;
+      char* const at = buffer(r, whole) + own.begin;
       terms.push_back(at);
       if (everywhere) into.push_back(at);
     }
