@@ -17,6 +17,7 @@ using testing::HasSubstr;
 struct Kind {
   Protection protection;
   int streams;
+  bool polls = true;
 };
 
 class TcpMessages : public testing::TestWithParam<Kind> {
@@ -25,6 +26,7 @@ class TcpMessages : public testing::TestWithParam<Kind> {
     TcpOptions options = options_for(name, secret);
     options.protection = GetParam().protection;
     options.streams = GetParam().streams;
+    options.polls = GetParam().polls;
     return options;
   }
   void SetUp() override { a_.connect("b", b_.addresses(), soon()); }
@@ -61,6 +63,30 @@ TEST_P(TcpMessages, OfSeveralPiecesAreOne) {
   send_by(a_, "b", 1, {"head ", big, "-", big}, soon());
   EXPECT_EQ(small.text(), "head body tail");
   EXPECT_EQ(large.text(), "head " + big + "-" + big);
+}
+
+// Otherwise a small message is written before send() returns.
+TEST_P(TcpMessages, ThatAreHeldLeaveTogether) {
+  Receipt first(b_, "a", 1, 5), second(b_, "a", 2, 6);
+  int written = 0;
+  const auto send = [&](Channel channel, std::string_view text) {
+    a_.send("b", channel, text, Priority::normal, [&](const Result&) { ++written; });
+  };
+  const auto count = [&] {
+    int now = 0;
+    act_on(a_, [&] { now = written; });
+    return now;
+  };
+  a_.hold_sends("b");
+  a_.hold_sends("b");
+  send(1, "first");
+  a_.release_sends("b");
+  send(2, "second");
+  EXPECT_EQ(count(), 0);
+  a_.release_sends("b");
+  EXPECT_EQ(count(), 2);
+  EXPECT_EQ(first.text(), "first");
+  EXPECT_EQ(second.text(), "second");
 }
 
 TEST_P(TcpMessages, KeepTheOrderOfTheirChannelLongOrShort) {
@@ -230,14 +256,16 @@ TEST_P(TcpMessages, TimersComeInTheirOrderAndCanBeCancelled) {
   EXPECT_THAT(order, ElementsAre(1, 3));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , TcpMessages,
-    testing::Values(Kind{Protection::none, 1}, Kind{Protection::none, 3},
-                    Kind{Protection::authenticated, 1}, Kind{Protection::authenticated, 2},
-                    Kind{Protection::encrypted, 1}, Kind{Protection::encrypted, 3}),
-    [](const auto& info) {
-      return std::string(name(info.param.protection)) + std::to_string(info.param.streams);
-    });
+INSTANTIATE_TEST_SUITE_P(, TcpMessages,
+                         testing::Values(Kind{Protection::none, 1}, Kind{Protection::none, 3},
+                                         Kind{Protection::authenticated, 1, /*polls=*/false},
+                                         Kind{Protection::authenticated, 2},
+                                         Kind{Protection::encrypted, 1},
+                                         Kind{Protection::encrypted, 3}),
+                         [](const auto& info) {
+                           return std::string(name(info.param.protection)) +
+                                  std::to_string(info.param.streams);
+                         });
 
 }  // namespace
 }  // namespace troika::net

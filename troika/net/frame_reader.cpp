@@ -14,6 +14,9 @@ namespace troika::net {
 namespace {
 
 constexpr size_t kBuffer = size_t{64} << 10;
+// Between payloads, at most this many bytes are read at once: of a long payload that follows, only
+// these are copied out of the buffer.
+constexpr size_t kBetweenPayloads = size_t{16} << 10;
 // While a long payload is read, at most this many bytes behind it are read into the buffer, because
 // they would have to be copied out of it.
 constexpr size_t kBehindPayload = 512;
@@ -35,9 +38,11 @@ bool FrameReader::read(int socket, FrameSink& sink, std::string& reason) {
     }
     std::array<iovec, 2> parts;
     int count = 0;
-    size_t room = kBuffer - end_;
     const bool reads_payload = state_ == State::payload;
-    if (reads_payload) {
+    size_t room = kBuffer - end_;
+    if (!reads_payload) {
+      room = std::min(room, kBetweenPayloads);
+    } else {
       parts[static_cast<size_t>(count++)] = {payload_, missing_};
       if (missing_ > kBuffer / 2) room = std::min(room, kBehindPayload);
     }

@@ -52,6 +52,10 @@ void PeerLink::send(std::shared_ptr<Outgoing> message) {
   pump();
 }
 
+void PeerLink::release_sends() {
+  if (--holds_ == 0 && pumps_again_) pump();
+}
+
 bool PeerLink::cancel(Ticket ticket, Outcome why) {
   const auto sent = queue_.cancel(ticket, why);
   if (sent == SendQueue::Cancelled::must_end) {
@@ -188,7 +192,7 @@ void PeerLink::drain_others(size_t index) {
 void PeerLink::pump() {
   pumps_again_ = true;
   // When called from a completion, the loop that runs the completion also sends the new message.
-  if (!is_up_ || is_pumping_) return;
+  if (!is_up_ || is_pumping_ || holds_ > 0) return;
   is_pumping_ = true;
   while (is_up_ && std::exchange(pumps_again_, false)) {
     for (size_t i = 0; i < sockets_.size() && is_up_; ++i) pump(i);

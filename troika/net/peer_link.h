@@ -41,7 +41,7 @@ class PeerLink : private FrameSink {
   // Whether at least one socket is present.
   bool has_begun() const { return pair_.has_value(); }
   // Whether the link can be deleted without losing messages.
-  bool is_over() const { return !pair_ && mailbox_.is_empty(); }
+  bool is_over() const { return !pair_ && holds_ == 0 && mailbox_.is_empty(); }
   // Whether this socket may be adopted: there is no socket yet, or the connection is `pair` and
   // lacks socket `index`.
   bool misses(const PairId& pair, int index) const;
@@ -52,6 +52,9 @@ class PeerLink : private FrameSink {
              Protection protection);
 
   void send(std::shared_ptr<Outgoing> message);
+  // See TcpEndpoint. A connection that ends in between does not matter.
+  void hold_sends() { ++holds_; }
+  void release_sends();
   void post(Channel channel, Posted posted) { mailbox_.post(channel, std::move(posted), is_up_); }
   // Returns false if the ticket does not belong to this peer.
   bool cancel(Ticket ticket, Outcome why);
@@ -102,6 +105,7 @@ class PeerLink : private FrameSink {
   std::optional<PairId> pair_;
   std::vector<std::shared_ptr<Socket>> sockets_;  // by index; null: not present
   bool is_up_ = false;
+  int holds_ = 0;  // calls of hold_sends() without release_sends()
   bool is_pumping_ = false;
   bool pumps_again_ = false;
   bool left_ = false;      // the peer has sent `bye`

@@ -18,7 +18,7 @@ constexpr std::chrono::microseconds kPolling{50};
 
 }  // namespace
 
-Reactor::Reactor() {
+Reactor::Reactor(bool polls) : polling_(polls ? kPolling : Duration(0)) {
   poller_.add(waker_.fd(), [this](uint32_t) { waker_.clear(); });
 }
 
@@ -74,23 +74,22 @@ void Reactor::run_timers() {
 }
 
 std::span<const epoll_event> Reactor::await_events(Poller::Events& events, Duration at_most,
-                                                   bool polls) const {
+                                                   Duration polling) const {
   const auto start = Clock::now();
-  const auto polling = polls ? std::min<Duration>(at_most, kPolling) : Duration(0);
-  while (Clock::now() - start < polling) {
+  const auto spent = [&] { return Clock::now() - start; };
+  while (polling > Duration(0) && spent() < std::min(at_most, polling)) {
     if (const auto ready = poller_.wait(events, Duration(0)); !ready.empty()) return ready;
-    std::this_thread::yield();
   }
-  const Duration left = at_most - (Clock::now() - start);
-  return poller_.wait(events, polls ? std::max(left, Duration(0)) : at_most);
+  const Duration left = polling > Duration(0) ? at_most - spent() : at_most;
+  return poller_.wait(events, std::max(left, Duration(0)));
 }
 
-void Reactor::drive(Lock& lock, Clock::time_point until, bool polls) {
+void Reactor::drive(Lock& lock, Clock::time_point until, Duration polling) {
   driver_ = std::this_thread::get_id();
   const Duration at_most = time_to_wait(until);
   Poller::Events events;
   lock.unlock();
-  const auto ready = await_events(events, at_most, polls);
+  const auto ready = await_events(events, at_most, polling);
   lock.lock();
   poller_.dispatch(ready);
   run_timers();
@@ -111,7 +110,7 @@ bool Reactor::run_until(const std::function<bool()>& is_over, Duration at_most) 
     if (driver_ != std::thread::id()) {
       changed_.wait_until(lock, std::min(until, Clock::now() + kLongestWait));
     } else {
-      drive(lock, until, /*polls=*/true);
+      drive(lock, until, polling_);
     }
   }
   if (--waiters_ > 0) {
@@ -129,7 +128,7 @@ void Reactor::serve() {
   while (!stops_) {
     const bool others_wait = waiters_ > 0;
     if (!others_wait && Clock::now() - waited_ >= kHoldOff) {
-      drive(lock, Clock::time_point::max(), /*polls=*/false);
+      drive(lock, Clock::time_point::max(), Duration(0));
       continue;
     }
     const uint64_t ended = ended_waits_;

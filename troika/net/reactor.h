@@ -25,7 +25,8 @@ class Reactor {
     std::function<void()> run;
   };
 
-  Reactor();
+  // `polls`: see TcpOptions.
+  explicit Reactor(bool polls);
   ~Reactor();
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
@@ -61,12 +62,13 @@ class Reactor {
 
   void kick();
   void serve();
-  void drive(Lock& lock, Clock::time_point until, bool polls);
+  void drive(Lock& lock, Clock::time_point until, Duration polling);
   std::span<const epoll_event> await_events(Poller::Events& events, Duration at_most,
-                                            bool polls) const;
+                                            Duration polling) const;
   void run_timers();
   Duration time_to_wait(Clock::time_point until) const;
 
+  const Duration polling_;      // of run_until()
   std::recursive_mutex mutex_;  // guards all members below
   std::condition_variable_any changed_;
   Poller poller_;

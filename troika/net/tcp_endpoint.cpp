@@ -41,7 +41,7 @@ uint64_t random_number() {
 }  // namespace
 
 TcpEndpoint::TcpEndpoint(TcpOptions options, std::vector<Descriptor> listeners)
-    : Endpoint(options.name), options_(std::move(options)) {
+    : Endpoint(options.name), options_(std::move(options)), reactor_(options_.polls) {
   require(!name().empty() && name().size() <= kMostName, "an endpoint has no such name",
           fmt::format("{} bytes", name().size()), fmt::format("1 to {}", kMostName));
   require(options_.streams >= 1 && options_.streams <= kMostStreams,
@@ -197,6 +197,16 @@ bool TcpEndpoint::has_message(const std::string& peer, Channel channel) {
   const Reactor::Hold hold(reactor_);
   const PeerLink* link = find(peer);
   return link && link->has_message(channel);
+}
+
+void TcpEndpoint::hold_sends(const std::string& peer) {
+  const Reactor::Hold hold(reactor_);
+  link_to(peer).hold_sends();
+}
+
+void TcpEndpoint::release_sends(const std::string& peer) {
+  const Reactor::Hold hold(reactor_);
+  link_to(peer).release_sends();
 }
 
 void TcpEndpoint::accept_while(std::function<bool()> has_room) {

@@ -36,6 +36,9 @@ struct TcpOptions {
   // is all addresses; port 0 is any free port. With an empty list the endpoint only connects to
   // others.
   std::vector<Address> listen = {{"", 0}};
+  // Whether run_until() polls for 50 us before it sleeps. A message then needs no wakeup, but the
+  // thread uses a processor meanwhile, which other ranks may need.
+  bool polls = true;
   // More peers are refused. Each peer takes descriptors, at most kCreditWindow bytes for unconsumed
   // messages, one message for a handler, and about 1 MiB per socket.
   size_t most_peers = 4096;
@@ -69,6 +72,12 @@ class TcpEndpoint : public Endpoint {
   // Whether an unconsumed message of the channel has arrived. Only for callbacks and the predicate
   // of run_until().
   bool has_message(const std::string& peer, Channel channel);
+
+  // Messages to the peer that are posted between these two calls leave together at the second call,
+  // in one system call if they are small. Calls nest. Never block; no callbacks may be awaited in
+  // between.
+  void hold_sends(const std::string& peer);
+  void release_sends(const std::string& peer);
 
   // Accepts no connections while `has_room` returns false. It runs under the rules for callbacks.
   void accept_while(std::function<bool()> has_room);

@@ -23,6 +23,8 @@ struct Meeting {
   std::shared_ptr<cluster::Rendezvous> rendezvous;
   std::shared_ptr<Lifeline> lifeline;
   std::vector<int> nodes;  // node of each rank, numbered from 0 by first appearance
+  // Whether the ranks of this node outnumber the processors that any of them may use.
+  bool is_crowded = false;
   // How back end tcp protects messages.
   net::Protection protection = net::Protection::none;
   int streams = 1;  // connections of back end tcp for each peer; see GroupOptions::streams

@@ -41,6 +41,8 @@ class PartGroup : public GroupImpl {
                                                 size_t bytes) override {
     return whole_->send_until_received(member(peer), tagged(tag), data, bytes);
   }
+  void hold_sends(int peer) override { whole_->hold_sends(member(peer)); }
+  void release_sends(int peer) override { whole_->release_sends(member(peer)); }
   int await_any(uint32_t tag, int first, Deadline deadline) override {
     const int from = whole_->await_any(tagged(tag), member(first), deadline);
     return static_cast<int>(std::ranges::find(members_, from) - members_.begin());
@@ -134,6 +136,10 @@ std::unique_ptr<Transfer> GroupImpl::send_until_received(int peer, uint32_t tag,
                                                          size_t bytes) {
   return send(peer, tag, data, bytes);
 }
+
+void GroupImpl::hold_sends(int) {}
+
+void GroupImpl::release_sends(int) {}
 
 int GroupImpl::await_any(uint32_t, int, Deadline) {
   TROIKA_CHECK(false, "only back ends that receive from any rank are asked who has sent");

@@ -132,6 +132,10 @@ class GroupImpl {
   // The default calls send().
   virtual std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
                                                         size_t bytes);
+  // Sends to `peer` that are started between these two calls may leave together at the second call.
+  // Calls nest. By default each send leaves at once.
+  virtual void hold_sends(int peer);
+  virtual void release_sends(int peer);
   // Blocks until a message with this tag has arrived for which no receive was started, and returns
   // its sender. Where the back end can choose, it takes the first rank from `first` on. Called only
   // if Station::receives_any.

@@ -14,6 +14,23 @@ size_t first_message_bytes(size_t head_bytes, size_t payload_bytes) {
   return head_bytes + (payload_bytes <= kInlineBytes ? payload_bytes : 0);
 }
 
+// Lets the two messages of a parcel leave together.
+class HeldSends {
+ public:
+  HeldSends(GroupImpl& impl, int peer, bool holds) : impl_(holds ? &impl : nullptr), peer_(peer) {
+    if (impl_) impl_->hold_sends(peer_);
+  }
+  ~HeldSends() {
+    if (impl_) impl_->release_sends(peer_);
+  }
+  HeldSends(const HeldSends&) = delete;
+  HeldSends& operator=(const HeldSends&) = delete;
+
+ private:
+  GroupImpl* const impl_;
+  const int peer_;
+};
+
 }  // namespace
 
 bool send_parcel_at_once(GroupImpl& impl, int peer, const ParcelTags& tags, std::string_view head,
@@ -27,8 +44,10 @@ SentParcel::SentParcel(GroupImpl& impl, int peer, const ParcelTags& tags, const 
   const size_t first = first_message_bytes(head_bytes, bytes);
   std::memcpy(buffer_.get(), head, head_bytes);
   if (first > head_bytes) std::memcpy(buffer_.get() + head_bytes, payload, bytes);
+  const bool is_inline = bytes <= kInlineBytes;
+  const HeldSends held(impl, peer, !is_inline);
   head_ = (impl.*send)(peer, tags.head, buffer_.get(), first);
-  if (bytes > kInlineBytes) payload_ = (impl.*send)(peer, tags.payload, payload, bytes);
+  if (!is_inline) payload_ = (impl.*send)(peer, tags.payload, payload, bytes);
 }
 
 void SentParcel::wait(Deadline deadline) {

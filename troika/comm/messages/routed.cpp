@@ -54,6 +54,13 @@ class RoutedGroup : public GroupImpl {
     return near == kFar ? far_->send_until_received(peer, tag, data, bytes)
                         : near_->send_until_received(near, tag, data, bytes);
   }
+  // Shared memory passes each message on at once.
+  void hold_sends(int peer) override {
+    if (near_rank_[static_cast<size_t>(peer)] == kFar) far_->hold_sends(peer);
+  }
+  void release_sends(int peer) override {
+    if (near_rank_[static_cast<size_t>(peer)] == kFar) far_->release_sends(peer);
+  }
 
   bool drive() override { return far_->drive(); }
 

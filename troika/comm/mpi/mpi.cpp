@@ -85,7 +85,7 @@ std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadli
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&attribute), &found), 0);
   if (found) largest_tag = *attribute;
   station.tag_spaces = tag_spaces_within(largest_tag);
-  return make_group(std::move(station), meeting.lifeline, comm, deadline);
+  return make_group(std::move(station), meeting.lifeline, comm, meeting.is_crowded, deadline);
 }
 
 // Initialises MPI if necessary, and compares its ranks with the launcher's.

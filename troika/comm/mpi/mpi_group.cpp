@@ -1,7 +1,6 @@
 #include "troika/comm/mpi/mpi_group.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -61,8 +60,10 @@ namespace {
 class MpiGroup : public GroupImpl {
  public:
   // Works on a duplicate, so its messages never match those of the rest of the program.
-  MpiGroup(Station station, std::shared_ptr<Lifeline> lifeline, MPI_Comm parent, Deadline deadline)
-      : GroupImpl(std::move(station), std::move(lifeline)) {
+  MpiGroup(Station station, std::shared_ptr<Lifeline> lifeline, MPI_Comm parent, bool is_crowded,
+           Deadline deadline)
+      : GroupImpl(std::move(station), std::move(lifeline)),
+        polls_(is_crowded ? kCrowdedPolls : kPolls) {
     MPI_Request duplicated;
     check(MPI_Comm_idup(parent, &comm_, &duplicated), 0);
     finish(duplicated, deadline, this->lifeline().get());
@@ -333,14 +334,8 @@ class MpiGroup : public GroupImpl {
     return noticed->second.passed();
   }
 
-  int polls_before_yield() const {
-    const auto& nodes = station().nodes;
-    const auto ranks = std::ranges::count(nodes, nodes[static_cast<size_t>(rank())]);
-    return ranks > ::sysconf(_SC_NPROCESSORS_ONLN) ? kCrowdedPolls : kPolls;
-  }
-
   const std::thread::id maker_ = std::this_thread::get_id();
-  const int polls_ = polls_before_yield();
+  const int polls_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::atomic<int> under_way_ = 0;  // transfers that exist
   std::mutex probed_mutex_;         // guards probed_; locked before a receive's mutex
@@ -357,8 +352,9 @@ class MpiGroup : public GroupImpl {
 }  // namespace
 
 std::shared_ptr<GroupImpl> make_group(Station station, std::shared_ptr<Lifeline> lifeline,
-                                      MPI_Comm comm, Deadline deadline) {
-  return std::make_shared<MpiGroup>(std::move(station), std::move(lifeline), comm, deadline);
+                                      MPI_Comm comm, bool is_crowded, Deadline deadline) {
+  return std::make_shared<MpiGroup>(std::move(station), std::move(lifeline), comm, is_crowded,
+                                    deadline);
 }
 
 }  // namespace troika::comm::mpi

@@ -20,9 +20,9 @@ void check(int code, int peer);
 // the deadline, and the cause of a lifeline that is cut.
 void finish(MPI_Request request, Deadline deadline, const Lifeline* lifeline);
 
-// Makes the group of the ranks of `comm`, on a duplicate of it. Collective; blocks until all ranks
-// have called.
+// Makes the group of the ranks of `comm`, on a duplicate of it. `is_crowded` is Meeting's.
+// Collective; blocks until all ranks have called.
 std::shared_ptr<GroupImpl> make_group(Station station, std::shared_ptr<Lifeline> lifeline,
-                                      MPI_Comm comm, Deadline deadline);
+                                      MPI_Comm comm, bool is_crowded, Deadline deadline);
 
 }  // namespace troika::comm::mpi

@@ -67,6 +67,9 @@ class TcpGroup : public GroupImpl {
     });
   }
 
+  void hold_sends(int peer) override { endpoint_->hold_sends(name_of(peer)); }
+  void release_sends(int peer) override { endpoint_->release_sends(name_of(peer)); }
+
   int await_any(uint32_t tag, int first, Deadline deadline) override {
     std::optional<int> from;
     bool is_hopeless = false;
@@ -226,6 +229,7 @@ class Mesh {
                         .protection = meeting.protection,
                         .streams = meeting.streams,
                         .listen = {{place_to_bind(), 0}},
+                        .polls = !meeting.is_crowded,
                         .most_peers = static_cast<size_t>(environment_.world_size)});
   }
 

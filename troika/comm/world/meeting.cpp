@@ -1,14 +1,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
 #include "troika/comm/diagnostics/rendezvous_plane.h"
 #include "troika/comm/messages/backend.h"
+#include "troika/comm/world/node_map.h"
 
 namespace troika::comm {
 
@@ -26,27 +27,22 @@ std::string node_identity(const cluster::Environment& environment) {
   return fmt::format("{}/{}/{}", host.data(), boot, environment.node_rank);
 }
 
-std::vector<int> find_nodes(const cluster::Environment& environment,
-                            cluster::Rendezvous& rendezvous, Deadline deadline) {
+NodeMap find_nodes(const cluster::Environment& environment, cluster::Rendezvous& rendezvous,
+                   Deadline deadline) {
   constexpr const char* kNodesKey = "comm/nodes";
   const auto key = [](int rank) { return fmt::format("comm/node/{}", rank); };
-  rendezvous.set(key(environment.rank), node_identity(environment));
+  // Host names have no line breaks.
+  rendezvous.set(key(environment.rank), fmt::format("{}\n{}", node_identity(environment),
+                                                    processors_text(allowed_processors())));
   if (environment.rank == 0) {
-    std::vector<std::string> seen;
-    std::string numbers;
+    std::vector<RankPlace> places;
     for (int r = 0; r < environment.world_size; ++r) {
-      const auto identity = rendezvous.get(key(r), deadline);
-      const auto known = std::ranges::find(seen, identity);
-      numbers += fmt::format("{}{}", r == 0 ? "" : ",", known - seen.begin());
-      if (known == seen.end()) seen.push_back(identity);
+      const auto lines = split(rendezvous.get(key(r), deadline), '\n');
+      places.push_back({lines.front(), parse_processors(lines.back())});
     }
-    rendezvous.set(kNodesKey, numbers);
+    rendezvous.set(kNodesKey, map_nodes(places).text());
   }
-  std::vector<int> nodes;
-  for (const auto& number : split(rendezvous.get(kNodesKey, deadline), ',')) {
-    nodes.push_back(std::stoi(number));
-  }
-  return nodes;
+  return NodeMap::from_text(rendezvous.get(kNodesKey, deadline));
 }
 
 }  // namespace
@@ -63,7 +59,10 @@ Meeting meet(const MeetingPlace& place, Deadline deadline) {
   Meeting meeting;
   meeting.environment = environment;
   meeting.rendezvous = cluster::Rendezvous::join(environment, place.secret, deadline);
-  meeting.nodes = find_nodes(environment, *meeting.rendezvous, deadline);
+  auto map = find_nodes(environment, *meeting.rendezvous, deadline);
+  meeting.nodes = std::move(map.nodes);
+  meeting.is_crowded =
+      map.crowded[static_cast<size_t>(meeting.nodes[static_cast<size_t>(environment.rank)])];
   meeting.lifeline = std::make_shared<Lifeline>(make_control_plane(meeting.rendezvous),
                                                 environment.rank, environment.world_size);
   return meeting;
