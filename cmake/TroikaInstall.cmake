@@ -9,7 +9,7 @@ install(TARGETS troika_troika EXPORT troika-targets)
 install(FILES troika/troika.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troika)
 
 # What a user without the sources needs.
-install(FILES LICENSE README.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/troika)

@@ -14,7 +14,7 @@ file(RENAME ${FOLDER}/prefix ${FOLDER}/moved)
 run(${FOLDER}/moved/${PROGRAM} version)
 run(${FOLDER}/moved/${PROGRAM} slurm make --print --site=jean-zay -p cpu_p1 -- true)
 
-foreach(file LICENSE README.md docs/tutorial.md docs/api.md examples/quickstart.toml examples/own_loop/CMakeLists.txt)
+foreach(file LICENSE README.md CHANGELOG.md docs/tutorial.md docs/api.md docs/extending.md examples/quickstart.toml examples/own_loop/CMakeLists.txt)
   if(NOT EXISTS ${FOLDER}/moved/${DOC}/${file})
     message(FATAL_ERROR "${DOC}/${file} is not installed")
   endif()
