@@ -34,7 +34,7 @@ struct Posted {
 class Recording : public GroupImpl {
  public:
   Recording(std::shared_ptr<GroupImpl> inner, Posted& posted)
-      : GroupImpl(inner->station(), inner->lifeline()), inner_(std::move(inner)), posted_(posted) {}
+      : GroupImpl(inner->info(), inner->lifeline()), inner_(std::move(inner)), posted_(posted) {}
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     return inner_->send(peer, tag, data, bytes);

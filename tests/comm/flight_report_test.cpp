@@ -49,7 +49,7 @@ json answer(int sequence, bool finished, bool left) {
 class FlightReport : public testing::Test {
  protected:
   // Written `now` seconds after kStart, with the cause "rank R's cause" unless that is ruled out.
-  void record(int rank, int size, double now, json calls, json standings = json::array(),
+  void record(int rank, int size, double now, json calls, json statuses = json::array(),
               const std::string& group = "world", bool with_cause = true) {
     const json content = {{"group", group},
                           {"rank", rank},
@@ -59,7 +59,7 @@ class FlightReport : public testing::Test {
                           {"host", "n1"},
                           {"pid", 100 + rank},
                           {"now", kStart + now},
-                          {"standings", std::move(standings)},
+                          {"standings", std::move(statuses)},
                           {"calls", std::move(calls)}};
     write(fmt::format("{}-rank{}.json", group, rank), content.dump(1));
   }
@@ -179,9 +179,9 @@ TEST_F(FlightReport, MostCannotBeStragglers) {
 }
 
 TEST_F(FlightReport, RanksWithoutARecord) {
-  const json standings = {answer(7, false, false), answer(6, true, true),  nullptr, nullptr,
-                          answer(6, true, false),  answer(7, false, false)};
-  record(0, 6, 71, {failed(7, 10, 70)}, standings);
+  const json statuses = {answer(7, false, false), answer(6, true, true),  nullptr, nullptr,
+                         answer(6, true, false),  answer(7, false, false)};
+  record(0, 6, 71, {failed(7, 10, 70)}, statuses);
   const auto text = report();
   EXPECT_THAT(text, HasSubstr("Ranks 0, 5 waited in it for 60.0 s.\n"));
   EXPECT_THAT(text, HasSubstr("Rank 1 never came, but left the group in peace; last heard of in "

@@ -37,8 +37,8 @@ TEST(Lifeline, AnswersForTheGroupsThatWentLast) {
   ControlPlane::Listener listener;
   Lifeline lifeline(std::make_unique<Alone>(listener), 0, 2);
   const auto has_left = [&](uint32_t id) {
-    const auto standing = Standing::from_text(listener.answer(std::to_string(id)));
-    return standing && standing->left;
+    const auto status = RankStatus::from_text(listener.answer(std::to_string(id)));
+    return status && status->left;
   };
   // The first group outlives all others, and is then the one that went last.
   for (uint32_t id = 0; id < kGroups; ++id) {

@@ -137,7 +137,7 @@ TEST(Messages, AreInFlightRecordsAndTheirReport) {
 class Waiting : public GroupImpl {
  public:
   explicit Waiting(std::shared_ptr<GroupImpl> inner)
-      : GroupImpl(inner->station(), inner->lifeline()), inner_(std::move(inner)) {}
+      : GroupImpl(inner->info(), inner->lifeline()), inner_(std::move(inner)) {}
 
   std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     return inner_->send_until_received(peer, tag, data, bytes);
@@ -237,10 +237,10 @@ TEST(MessageLog, CountsByDirectionPeerAndTagAndKeepsTheLatest) {
   MessageLog log;
   std::map<std::pair<Direction, int>, int64_t> numbers;
   for (int i = 0; i < 300; ++i) {
-    MessagePrint print{
+    MessageFingerprint fingerprint{
         .direction = i % 3 == 0 ? Direction::send : Direction::receive, .peer = i % 2, .tag = 8191};
-    const int64_t id = log.begun(print);
-    EXPECT_EQ(print.number, (numbers[{print.direction, print.peer}]++)) << i;
+    const int64_t id = log.begun(fingerprint);
+    EXPECT_EQ(fingerprint.number, (numbers[{fingerprint.direction, fingerprint.peer}]++)) << i;
     log.ended(id, true);
   }
   const auto count = [&](Direction direction, int tag, bool on_edge) {
@@ -256,11 +256,11 @@ TEST(MessageLog, CountsByDirectionPeerAndTagAndKeepsTheLatest) {
 
 TEST(MessageLog, AWaitOutlivesItsPlaceAmongTheLatest) {
   MessageLog log;
-  MessagePrint first{.peer = 1, .tag = 5};
+  MessageFingerprint first{.peer = 1, .tag = 5};
   const int64_t id = log.begun(first);
   log.awaited(id, first, Clock::now());
   for (size_t i = 0; i < MessageLog::kCapacity; ++i) {
-    MessagePrint other{.peer = 2};
+    MessageFingerprint other{.peer = 2};
     log.ended(log.begun(other), true);
   }
   ASSERT_TRUE(log.waiting());

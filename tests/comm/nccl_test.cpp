@@ -6,38 +6,38 @@
 #include <stdexcept>
 #include <vector>
 
-#include "troika/comm/nccl/errands.h"
+#include "troika/comm/nccl/detachable_worker.h"
 
 namespace troika::comm::nccl {
 namespace {
 
-TEST(NcclErrands, RunInOrder) {
+TEST(NcclDetachableWorker, RunsCallsInOrder) {
   std::vector<int> order;
-  Errands errands;
-  errands.start([&] { order.push_back(1); });
-  errands.start([&] { order.push_back(2); }).wait();
+  DetachableWorker worker;
+  worker.start([&] { order.push_back(1); });
+  worker.start([&] { order.push_back(2); }).wait();
   EXPECT_THAT(order, testing::ElementsAre(1, 2));
 }
 
-TEST(NcclErrands, HandOverWhatTheyThrow) {
-  Errands errands;
-  const auto failing = errands.start([] { throw std::runtime_error("no"); });
+TEST(NcclDetachableWorker, HandsOverWhatTheyThrow) {
+  DetachableWorker worker;
+  const auto failing = worker.start([] { throw std::runtime_error("no"); });
   EXPECT_THROW(failing.get(), std::runtime_error);
-  EXPECT_NO_THROW(errands.start([] {}).get());
+  EXPECT_NO_THROW(worker.start([] {}).get());
 }
 
-TEST(NcclErrands, LeaveBehindWhatIsStuckWithAllItHolds) {
+TEST(NcclDetachableWorker, LeavesBehindWhatIsStuckWithAllItHolds) {
   std::promise<void> release;
   const auto held = std::make_shared<int>(7);
   const std::weak_ptr<int> watched = held;
   std::shared_future<void> stuck;
   {
-    Errands errands;
+    DetachableWorker worker;
     stuck =
-        errands.start([released = release.get_future().share(), mine = held] { released.wait(); });
-    EXPECT_FALSE(Errands::done(stuck));
+        worker.start([released = release.get_future().share(), mine = held] { released.wait(); });
+    EXPECT_FALSE(DetachableWorker::done(stuck));
   }
-  EXPECT_FALSE(Errands::done(stuck));
+  EXPECT_FALSE(DetachableWorker::done(stuck));
   EXPECT_EQ(watched.use_count(), 2);
   release.set_value();
   stuck.wait();

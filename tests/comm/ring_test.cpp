@@ -33,10 +33,10 @@ class LoneRank : public GroupImpl {
   std::vector<std::string> events;
 
  private:
-  static Station world_of_three() {
-    Station station = world_on_one_node("lone", 1, kMembers);
-    station.world_ranks = {0, 1, 2};
-    return station;
+  static GroupInfo world_of_three() {
+    GroupInfo info = world_on_one_node("lone", 1, kMembers);
+    info.world_ranks = {0, 1, 2};
+    return info;
   }
 
   static bool is_payload(uint32_t tag) { return (tag & kPayloadTag) == kPayloadTag; }
@@ -63,15 +63,16 @@ class LoneRank : public GroupImpl {
   };
 };
 
-std::vector<std::string> events_of(void (*collective)(const Party&, const std::vector<Span>&,
+std::vector<std::string> events_of(void (*collective)(const RankSubset&,
+                                                      const std::vector<ByteSpan>&,
                                                       const Elements&)) {
   LoneRank rank;
-  const Print print;
-  Channel channel(rank, print);
+  const CollectiveFingerprint fingerprint;
+  Channel channel(rank, fingerprint);
   Traffic traffic;
-  const Party party = everyone(channel, Deadline::after(Milliseconds(1000)), traffic);
+  const RankSubset subset = everyone(channel, Deadline::after(Milliseconds(1000)), traffic);
   std::vector<char> memory(kMembers * kBlock);
-  collective(party, even_blocks({memory.data(), memory.size()}, sizeof(float), kMembers),
+  collective(subset, even_blocks({memory.data(), memory.size()}, sizeof(float), kMembers),
              {c10::ScalarType::Float, ReduceOp::sum});
   return rank.events;
 }
@@ -89,9 +90,8 @@ const std::vector<std::string> kLastBlock{"take", "take"};
 
 TEST(Ring, ASegmentIsSentOnBeforeTheNextOneIsAwaited) {
   EXPECT_EQ(events_of(ring_reduce_scatter), joined({kFirstBlock, kPassedOn, kLastBlock}));
-  EXPECT_EQ(events_of([](const Party& party, const std::vector<Span>& blocks, const Elements&) {
-              ring_all_gather(party, blocks);
-            }),
+  EXPECT_EQ(events_of([](const RankSubset& subset, const std::vector<ByteSpan>& blocks,
+                         const Elements&) { ring_all_gather(subset, blocks); }),
             joined({kFirstBlock, kPassedOn, kLastBlock}));
 }
 

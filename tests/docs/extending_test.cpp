@@ -95,10 +95,10 @@ TEST(Extending, TheBackEndConforms) {
     const auto threads = comm::local::make(size);
     std::vector<std::shared_ptr<comm::GroupImpl>> ranks;
     for (int r = 0; r < size; ++r) {
-      auto station = comm::world_on_one_node("mailbox", r, size);
-      station.can_fail_alone = true;
+      auto info = comm::world_on_one_node("mailbox", r, size);
+      info.can_fail_alone = true;
       ranks.push_back(std::make_shared<MailboxGroup>(
-          std::move(station), threads[static_cast<size_t>(r)]->lifeline(), mail));
+          std::move(info), threads[static_cast<size_t>(r)]->lifeline(), mail));
     }
     comm::local::run_ranks(std::move(ranks), comm::conform);
   }

@@ -19,9 +19,9 @@ bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu();
 }
 
-// Returns the job's tensor that is on a device, if any.
-const at::Tensor& on_device_of(const Job& job) {
-  return on_device(job.input) ? job.input : job.output;
+// Returns the request's tensor that is on a device, if any.
+const at::Tensor& on_device_of(const CallRequest& request) {
+  return on_device(request.input) ? request.input : request.output;
 }
 
 }  // namespace
@@ -30,28 +30,26 @@ Group::Core::Core(std::shared_ptr<GroupImpl> impl, const GroupOptions& options)
     : impl_(std::move(impl)),
       options_(options),
       recorder_(std::make_shared<Recorder>()),
-      collectives_(impl_->station()) {
-  const auto& station = impl_->station();
+      collectives_(impl_->info()) {
+  const auto& info = impl_->info();
   const std::string name =
-      station.id == 0 ? "world"
-                      : fmt::format("group{}-of-{}", station.id, station.world_ranks.front());
-  impl_->lifeline()->enrol({.id = station.id,
-                            .tag_space = station.tag_space,
-                            .ranks = station.world_ranks,
+      info.id == 0 ? "world" : fmt::format("group{}-of-{}", info.id, info.world_ranks.front());
+  impl_->lifeline()->enrol({.id = info.id,
+                            .tag_space = info.tag_space,
+                            .ranks = info.world_ranks,
                             .recorder = recorder_,
-                            .owner = {name, station.rank, station.world_ranks, {}, station.backend},
+                            .owner = {name, info.rank, info.world_ranks, {}, info.backend},
                             .stall_warning = options.stall_warning,
                             .flight_record = options.flight_record,
-                            .fails_alone = station.fails_alone});
+                            .fails_alone = info.fails_alone});
 }
 
 Group::Core::~Core() {
   // A failing program must not first wait for collectives that may never complete.
   if (std::uncaught_exceptions() > 0) {
     auto& lifeline = *impl_->lifeline();
-    const auto& station = impl_->station();
-    station.fails_alone ? lifeline.abandon_group_for_program(station.id)
-                        : lifeline.abandon_for_program();
+    const auto& info = impl_->info();
+    info.fails_alone ? lifeline.abandon_group_for_program(info.id) : lifeline.abandon_for_program();
   }
   {
     const std::lock_guard lock(mutex_);
@@ -60,43 +58,43 @@ Group::Core::~Core() {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   wait_for_sent();
-  impl_->lifeline()->dismiss(impl_->station().id);
+  impl_->lifeline()->dismiss(impl_->info().id);
 }
 
 void Group::Core::refuse_other_thread() const {
-  if (impl_->station().any_thread || std::this_thread::get_id() == maker_) return;
+  if (impl_->info().any_thread || std::this_thread::get_id() == maker_) return;
   throw Error("comm", ErrorKind::usage,
               {.what = fmt::format("back end {} is called from another thread than made the group",
-                                   impl_->station().backend),
+                                   impl_->info().backend),
                .got = "an MPI that was not initialised for that",
                .expected = "MPI_Init_thread with MPI_THREAD_MULTIPLE"});
 }
 
-std::shared_ptr<Work::State> Group::Core::submit(Job&& job, bool async) {
+std::shared_ptr<Work::State> Group::Core::submit(CallRequest&& request, bool async) {
   refuse_other_thread();
-  async = async && impl_->station().any_thread && impl_->size() > 1;
-  const auto state = run_or_queue(std::move(job), async);
+  async = async && impl_->info().any_thread && impl_->size() > 1;
+  const auto state = run_or_queue(std::move(request), async);
   if (async || !state) return state;
   Work(state).wait();
   return nullptr;
 }
 
-// Runs the job on this thread and returns null, or queues it and returns its state.
-std::shared_ptr<Work::State> Group::Core::run_or_queue(Job&& job, bool async) {
-  auto& print = job.call.print;
+// Runs the request on this thread and returns null, or queues it and returns its state.
+std::shared_ptr<Work::State> Group::Core::run_or_queue(CallRequest&& request, bool async) {
+  auto& fingerprint = request.call.fingerprint;
   std::unique_lock lock(mutex_);
   refuse_if_failed();
-  print.sequence = next_sequence_++;
-  const auto bytes = std::max(job.input.defined() ? job.input.nbytes() : 0,
-                              job.output.defined() ? job.output.nbytes() : 0);
+  fingerprint.sequence = next_sequence_++;
+  const auto bytes = std::max(request.input.defined() ? request.input.nbytes() : 0,
+                              request.output.defined() ? request.output.nbytes() : 0);
   const bool at_once = !async && !busy_ && queue_.empty();
-  recorder_->queued(print, static_cast<int64_t>(bytes), at_once);
+  recorder_->queued(fingerprint, static_cast<int64_t>(bytes), at_once);
   if (at_once) {
     busy_ = true;
     lock.unlock();
     std::exception_ptr failure;
     try {
-      run(job);
+      run(request);
     } catch (...) {
       failure = std::current_exception();
       fail(failure);
@@ -109,13 +107,13 @@ std::shared_ptr<Work::State> Group::Core::run_or_queue(Job&& job, bool async) {
     if (failure) std::rethrow_exception(failure);
     return nullptr;
   }
-  if (const auto& tensor = on_device_of(job); on_device(tensor)) {
+  if (const auto& tensor = on_device_of(request); on_device(tensor)) {
     const c10::impl::VirtualGuardImpl device(tensor.device().type());
-    job.ready.emplace(tensor.device().type());
-    job.ready->record(device.getStream(tensor.device()));
+    request.ready.emplace(tensor.device().type());
+    request.ready->record(device.getStream(tensor.device()));
   }
   auto state = std::make_shared<Work::State>();
-  queue_.push_back({std::move(job), state});
+  queue_.push_back({std::move(request), state});
   if (!thread_.joinable()) thread_ = std::thread([this] { run_queue(); });
   lock.unlock();
   changed_.notify_all();
@@ -139,13 +137,13 @@ void Group::Core::run_queue() {
         const std::lock_guard again(mutex_);
         refuse_if_failed();
       }
-      recorder_->started(next.job.call.print);
-      end = run_beside(next.job);
+      recorder_->started(next.request.call.fingerprint);
+      end = run_beside(next.request);
     } catch (...) {
       failure = std::current_exception();
       fail(failure);
     }
-    next.job = Job();  // releases the tensors before the caller continues
+    next.request = CallRequest();  // releases the tensors before the caller continues
     lock.lock();
     busy_ = false;
     lock.unlock();
@@ -154,46 +152,46 @@ void Group::Core::run_queue() {
   }
 }
 
-// Runs a job with device tensors on a separate stream, and returns the end of its work there.
-std::optional<c10::Event> Group::Core::run_beside(Job& job) {
-  if (!job.ready) {
-    run(job);
+// Runs a request with device tensors on a separate stream, and returns the end of its work there.
+std::optional<c10::Event> Group::Core::run_beside(CallRequest& request) {
+  if (!request.ready) {
+    run(request);
     return std::nullopt;
   }
-  const auto where = on_device_of(job).device();
+  const auto where = on_device_of(request).device();
   const c10::impl::VirtualGuardImpl device(where.type());
   const c10::Stream own = device.getStreamFromGlobalPool(where);
   const c10::StreamGuard guard(own);
-  job.ready->block(own);
+  request.ready->block(own);
   // The caller may release the tensors before the device has finished this work.
-  for (const auto& tensor : {job.input, job.output}) {
+  for (const auto& tensor : {request.input, request.output}) {
     if (on_device(tensor)) device.recordDataPtrOnStream(tensor.storage().data_ptr(), own);
   }
-  run(job);
+  run(request);
   std::optional<c10::Event> end(where.type());
   end->record(own);
   return end;
 }
 
-void Group::Core::run(Job& job) {
-  Call& call = job.call;
-  const int64_t sequence = call.print.sequence;
+void Group::Core::run(CallRequest& request) {
+  Call& call = request.call;
+  const int64_t sequence = call.fingerprint.sequence;
   const at::NoGradGuard no_grad;
   try {
-    impl_->lifeline()->require_live(impl_->station().tag_space);
-    impl_->lifeline()->require_present(impl_->station().id, sequence);
-    const auto& tensor = job.input.defined() ? job.input : job.output;
-    const bool stays = impl_->station().takes_cuda && tensor.defined() && tensor.is_cuda();
+    impl_->lifeline()->require_live(impl_->info().tag_space);
+    impl_->lifeline()->require_present(impl_->info().id, sequence);
+    const auto& tensor = request.input.defined() ? request.input : request.output;
+    const bool stays = impl_->info().takes_cuda && tensor.defined() && tensor.is_cuda();
     const auto device = stays ? tensor.device() : c10::Device(c10::kCPU);
-    call.input = packed(job.input, device, true);
-    call.output = packed(job.output, device, job.reads_output);
+    call.input = packed(request.input, device, true);
+    call.output = packed(request.output, device, request.reads_output);
     carry_out(call, deadline());
-    if (job.writes_output && job.output.defined()) unpack(call.output, job.output);
+    if (request.writes_output && request.output.defined()) unpack(call.output, request.output);
     call.input = call.output = at::Tensor();
   } catch (const Error& error) {
     recorder_->ended(sequence, false);
-    throw explained(error, call.print.describe(), options_.timeout, [&](Deadline until) {
-      return impl_->lifeline()->missing(impl_->station().id, sequence, until);
+    throw explained(error, call.fingerprint.describe(), options_.timeout, [&](Deadline until) {
+      return impl_->lifeline()->missing(impl_->info().id, sequence, until);
     });
   } catch (...) {
     recorder_->ended(sequence, false);
@@ -203,10 +201,10 @@ void Group::Core::run(Job& job) {
 }
 
 void Group::Core::carry_out(Call& call, Deadline deadline) {
-  Channel channel(*impl_, call.print);
+  Channel channel(*impl_, call.fingerprint);
   if (impl_->size() > 1) {
-    impl_->agree(channel, call, deadline);
-    if (impl_->shortcut(call, deadline)) return;
+    impl_->verify_call(channel, call, deadline);
+    if (impl_->try_native(call, deadline)) return;
   }
   if (!on_device(call.input) && !on_device(call.output)) {
     return collectives_.run(channel, call, deadline);
@@ -222,7 +220,7 @@ void Group::Core::carry_out(Call& call, Deadline deadline) {
 Error Group::Core::explained(const Error& error, const std::string& what, Milliseconds waited,
                              const std::function<std::string(Deadline)>& who) const {
   auto& lifeline = *impl_->lifeline();
-  const uint32_t space = impl_->station().tag_space;
+  const uint32_t space = impl_->info().tag_space;
   if (error.kind() == ErrorKind::usage) return error;
   if (error.kind() == ErrorKind::timeout && !lifeline.is_cut(space)) {
     const auto answer = who(Deadline::after(kAskTime));
@@ -269,10 +267,10 @@ void Group::Core::fail(const std::exception_ptr& failure) {
     has_failed_ = true;
   }
   auto& lifeline = *impl_->lifeline();
-  const auto& station = impl_->station();
-  if (station.fails_alone) {
-    lifeline.abandon_group(station.id, cause);
-    return lifeline.write_flight_record_of(station.id, cause.what());
+  const auto& info = impl_->info();
+  if (info.fails_alone) {
+    lifeline.abandon_group(info.id, cause);
+    return lifeline.write_flight_record_of(info.id, cause.what());
   }
   lifeline.abandon(cause);
   lifeline.write_flight_records(cause.what());
@@ -286,7 +284,7 @@ void Group::Core::refuse_unusable() const {
 void Group::Core::guarded(c10::function_ref<void()> body) {
   refuse_unusable();
   try {
-    impl_->lifeline()->require_live(impl_->station().tag_space);
+    impl_->lifeline()->require_live(impl_->info().tag_space);
     body();
   } catch (...) {
     fail(std::current_exception());

@@ -56,7 +56,7 @@ std::shared_ptr<Work::State> make_rest(Body body) {
 }
 
 // A call with the caller's tensors. They are packed when the call starts.
-struct Job {
+struct CallRequest {
   Call call;
   at::Tensor input;
   at::Tensor output;
@@ -75,19 +75,23 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  // With `async`, queues the job for the group's thread and returns its state. Otherwise blocks
-  // until the job is done and returns null; the job runs on this thread, or on the group's thread
-  // if earlier jobs are not done yet. `async` has no effect in a group of one rank, or if only the
-  // thread that made the group may call the back end.
-  std::shared_ptr<Work::State> submit(Job&& job, bool async);
+  // With `async`, queues the request for the group's thread and returns its state. Otherwise blocks
+  // until the request is done and returns null; the request runs on this thread, or on the group's
+  // thread if earlier requests are not done yet. `async` has no effect in a group of one rank, or
+  // if only the thread that made the group may call the back end.
+  std::shared_ptr<Work::State> submit(CallRequest&& request, bool async);
   // Returns the fingerprint of a message before its tensor is known; peer kAnyRank means any rank.
   // Throws Error(usage) if the peer does not exist or the tag is too large.
-  MessagePrint make_print(Direction direction, int peer, int tag, int largest_tag,
-                          std::string_view label, const std::source_location& site) const;
-  static MessagePrint make_print_for_any(Direction direction, int tag, int largest_tag,
-                                         std::string_view label, const std::source_location& site);
-  std::shared_ptr<Work::State> send(const at::Tensor& tensor, int peer, MessagePrint print);
-  std::shared_ptr<Work::State> receive(const at::Tensor& tensor, int peer, MessagePrint print);
+  MessageFingerprint make_fingerprint(Direction direction, int peer, int tag, int largest_tag,
+                                      std::string_view label,
+                                      const std::source_location& site) const;
+  static MessageFingerprint make_fingerprint_for_any(Direction direction, int tag, int largest_tag,
+                                                     std::string_view label,
+                                                     const std::source_location& site);
+  std::shared_ptr<Work::State> send(const at::Tensor& tensor, int peer,
+                                    MessageFingerprint fingerprint);
+  std::shared_ptr<Work::State> receive(const at::Tensor& tensor, int peer,
+                                       MessageFingerprint fingerprint);
   int receive_any(const at::Tensor& tensor, int tag, std::string_view label,
                   const std::source_location& site);
   std::shared_ptr<Work::State> batch(const std::vector<PointToPoint>& messages,
@@ -103,17 +107,17 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   Recorder& recorder() const { return *recorder_; }
   // Runs `body`, which waits for message `id` of the log. If it throws, the group fails, and the
   // error describes the state of the message's other end.
-  void await_message(int64_t id, const MessagePrint& print, Deadline until,
+  void await_message(int64_t id, const MessageFingerprint& fingerprint, Deadline until,
                      c10::function_ref<void(Deadline)> body);
 
   // One end of an edge (edge.h).
   struct Edge {
-    explicit Edge(MessagePrint print) : print(std::move(print)) {}
+    explicit Edge(MessageFingerprint fingerprint) : fingerprint(std::move(fingerprint)) {}
     virtual ~Edge() = default;
     // Waits until everything sent has been received.
     virtual void finish(Deadline) {}
 
-    const MessagePrint print;  // without a tensor
+    const MessageFingerprint fingerprint;  // without a tensor
   };
   // Keeps the end as long as the group. Throws Error(usage) if this end exists already.
   void keep_edge(std::shared_ptr<Edge> edge);
@@ -121,17 +125,17 @@ class Group::Core : public std::enable_shared_from_this<Core> {
  private:
   struct Message;  // in flight
   struct Queued {
-    Job job;
+    CallRequest request;
     std::shared_ptr<Work::State> state;
   };
 
-  std::shared_ptr<Work::State> run_or_queue(Job&& job, bool async);
+  std::shared_ptr<Work::State> run_or_queue(CallRequest&& request, bool async);
   void run_queue();
-  void run(Job& job);
-  std::optional<c10::Event> run_beside(Job& job);
+  void run(CallRequest& request);
+  std::optional<c10::Event> run_beside(CallRequest& request);
   // Returns true if the message was sent completely; false if nothing was sent.
-  bool send_at_once(MessagePrint& print, int peer, const at::Tensor& data);
-  std::shared_ptr<Message> begin_message(MessagePrint print, int peer, at::Tensor data);
+  bool send_at_once(MessageFingerprint& fingerprint, int peer, const at::Tensor& data);
+  std::shared_ptr<Message> begin_message(MessageFingerprint fingerprint, int peer, at::Tensor data);
   // Waits for the head and the payload of an incoming message, and checks the head.
   void take(Message& message, Deadline deadline);
   // Runs before the group is destroyed. Also waits for messages whose Work was dropped.

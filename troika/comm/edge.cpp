@@ -29,7 +29,7 @@ constexpr int64_t kMostDims = 64;
 
 // Precedes the header, if any, and the data.
 struct EdgeFrame {
-  uint32_t group = 0;  // Station::id
+  uint32_t group = 0;  // GroupInfo::id
   uint16_t depth = 0;
   uint16_t header_bytes = 0;
 };
@@ -59,7 +59,7 @@ at::Tensor lend(const std::shared_ptr<BufferPool>& pool, const at::Tensor& buffe
 
 struct SendingEdge::State : Group::Core::Edge {
   struct Sent {
-    MessagePrint print;
+    MessageFingerprint fingerprint;
     size_t bytes;
     at::Tensor data;
     int64_t id = -1;                                        // id in the log
@@ -77,8 +77,8 @@ struct SendingEdge::State : Group::Core::Edge {
     }
   };
 
-  State(Group::Core& core, int peer, MessagePrint print, int depth)
-      : Edge(std::move(print)), core(core), peer(peer), places(static_cast<size_t>(depth)) {}
+  State(Group::Core& core, int peer, MessageFingerprint fingerprint, int depth)
+      : Edge(std::move(fingerprint)), core(core), peer(peer), places(static_cast<size_t>(depth)) {}
 
   void finish(Deadline until) override {
     for (const auto& sent : places) {
@@ -89,7 +89,8 @@ struct SendingEdge::State : Group::Core::Edge {
   // Blocks until the tensor has been received.
   void wait(Sent& sent, Deadline until) {
     if (sent.transfers.empty()) return;
-    core.await_message(sent.id, sent.print, until, [&](Deadline deadline) { sent.wait(deadline); });
+    core.await_message(sent.id, sent.fingerprint, until,
+                       [&](Deadline deadline) { sent.wait(deadline); });
     sent.let_go();
   }
 
@@ -113,14 +114,14 @@ struct SendingEdge::State : Group::Core::Edge {
     auto& place = places[next % places.size()];
     if (place) wait(*place, Deadline::after(Milliseconds::max()));
     const auto sent =
-        std::make_shared<Sent>(print, tensor.nbytes(), packed(tensor, c10::kCPU, true));
-    sent->print.site = site;
-    sent->print.type = static_cast<int32_t>(tensor.scalar_type());
-    sent->print.count = tensor.numel();
-    sent->id = core.recorder().messages().begun(sent->print);
-    if (core.impl().lifeline()->is_cut(core.impl().station().tag_space)) {
+        std::make_shared<Sent>(fingerprint, tensor.nbytes(), packed(tensor, c10::kCPU, true));
+    sent->fingerprint.site = site;
+    sent->fingerprint.type = static_cast<int32_t>(tensor.scalar_type());
+    sent->fingerprint.count = tensor.numel();
+    sent->id = core.recorder().messages().begun(sent->fingerprint);
+    if (core.impl().lifeline()->is_cut(core.impl().info().tag_space)) {
       // Throws the loss with the fingerprint of this message.
-      core.await_message(sent->id, sent->print, Deadline::after(Milliseconds::max()),
+      core.await_message(sent->id, sent->fingerprint, Deadline::after(Milliseconds::max()),
                          [](Deadline) {});
     }
     core.guarded([&] { start(*sent, TensorKind::of(tensor)); });
@@ -130,7 +131,7 @@ struct SendingEdge::State : Group::Core::Edge {
   }
 
   void start(Sent& sent, const TensorKind& now) {
-    const auto tags = edge_tags(print.tag);
+    const auto tags = edge_tags(fingerprint.tag);
     std::vector<int64_t> header;
     if (now != kind) {
       for (size_t i = 0; is_posted_ahead(bytes) && i < places.size(); ++i) {
@@ -141,7 +142,7 @@ struct SendingEdge::State : Group::Core::Edge {
       bytes = kind.bytes();
       header = kind.header();
     }
-    const EdgeFrame frame{core.impl().station().id, static_cast<uint16_t>(places.size()),
+    const EdgeFrame frame{core.impl().info().id, static_cast<uint16_t>(places.size()),
                           static_cast<uint16_t>(header.size() * sizeof(int64_t))};
     std::vector<char> head(sizeof(EdgeFrame) + frame.header_bytes);
     std::memcpy(head.data(), &frame, sizeof(EdgeFrame));
@@ -186,8 +187,8 @@ struct ReceivingEdge::State : Group::Core::Edge {
     std::unique_ptr<Transfer> payload = nullptr;  // the same
   };
 
-  State(Group::Core& core, int peer, MessagePrint print, int depth)
-      : Edge(std::move(print)),
+  State(Group::Core& core, int peer, MessageFingerprint fingerprint, int depth)
+      : Edge(std::move(fingerprint)),
         core(core),
         peer(peer),
         places(static_cast<size_t>(depth)),
@@ -206,14 +207,14 @@ struct ReceivingEdge::State : Group::Core::Edge {
   }
 
   void post(Place& place) {
-    const auto tags = edge_tags(print.tag);
+    const auto tags = edge_tags(fingerprint.tag);
     place.head = core.impl().receive(peer, tags.head, place.frame.get(), kFrameRoom);
     if (is_posted_ahead(bytes)) post_payload(place);
   }
   void post_payload(Place& place) {
     place.buffer = pool->take(bytes);
-    place.payload =
-        core.impl().receive(peer, edge_tags(print.tag).payload, place.buffer.data_ptr(), bytes);
+    place.payload = core.impl().receive(peer, edge_tags(fingerprint.tag).payload,
+                                        place.buffer.data_ptr(), bytes);
   }
 
   // Switches to the shape and dtype of the tensors from the next one on.
@@ -236,9 +237,9 @@ struct ReceivingEdge::State : Group::Core::Edge {
     EdgeFrame frame;
     std::memcpy(&frame, place.frame.get(), sizeof(EdgeFrame));
     const auto from = [&] {
-      return fmt::format("from {}, edge {}", core.impl().rank_name(peer), print.tag);
+      return fmt::format("from {}, edge {}", core.impl().rank_name(peer), fingerprint.tag);
     };
-    if (frame.group != core.impl().station().id) {
+    if (frame.group != core.impl().info().id) {
       throw Error("comm", ErrorKind::usage,
                   {.what = fmt::format("a tensor {}, that a former group never received", from()),
                    .expected = "every tensor to be received while its group exists"});
@@ -265,7 +266,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
     if (into && TensorKind::of(*into) != kind) {
       throw Error("comm", ErrorKind::usage,
                   {.what = fmt::format("a tensor of another shape or dtype from {}, edge {}",
-                                       core.impl().rank_name(peer), print.tag),
+                                       core.impl().rank_name(peer), fingerprint.tag),
                    .got = kind.describe(),
                    .expected = TensorKind::of(*into).describe()});
     }
@@ -286,7 +287,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
 
   at::Tensor receive(Group::Site site, const at::Tensor* into) {
     const at::NoGradGuard no_grad;
-    MessagePrint mine = print;
+    MessageFingerprint mine = fingerprint;
     mine.site = site;
     const int64_t id = core.recorder().messages().begun(mine);
     at::Tensor tensor;
@@ -325,8 +326,9 @@ int64_t ReceivingEdge::most_buffer_bytes(int64_t bytes, int depth, int reference
 template <typename State>
 std::shared_ptr<State> Group::make_edge(Direction direction, int peer, int tag,
                                         const EdgeOptions& options) const {
-  auto print = core_->make_print(direction, peer, tag, kLargestTag, options.label, Site::current());
-  print.on_edge = true;
+  auto fingerprint =
+      core_->make_fingerprint(direction, peer, tag, kLargestTag, options.label, Site::current());
+  fingerprint.on_edge = true;
   constexpr int kMostDepth = std::numeric_limits<uint16_t>::max();
   if (options.depth < 1 || options.depth > kMostDepth) {
     throw Error("comm", ErrorKind::usage,
@@ -334,7 +336,7 @@ std::shared_ptr<State> Group::make_edge(Direction direction, int peer, int tag,
                  .got = std::to_string(options.depth),
                  .expected = fmt::format("1 to {}", kMostDepth)});
   }
-  auto state = std::make_shared<State>(*core_, peer, std::move(print), options.depth);
+  auto state = std::make_shared<State>(*core_, peer, std::move(fingerprint), options.depth);
   core_->keep_edge(state);
   // Keeps the group alive.
   return {core_, state.get()};

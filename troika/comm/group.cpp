@@ -49,34 +49,34 @@ ReduceOp for_type(ReduceOp op, c10::ScalarType type) {
   return op == ReduceOp::product ? ReduceOp::min : op;
 }
 
-Job make_job(Operation operation, const at::Tensor& data, const CallOptions& how,
-             const std::source_location& site) {
-  Job job;
-  job.call.operation = operation;
-  Print& print = job.call.print;
-  print.operation = static_cast<int32_t>(operation);
-  copy_text(print.label, how.label);
-  copy_site(print.site, site);
-  if (!data.defined()) return job;
-  print.type = static_cast<int32_t>(data.scalar_type());
-  print.count = data.numel();
-  print.device = static_cast<int32_t>(data.device().type());
-  job.call.type = data.scalar_type() == at::kBool ? at::kByte : data.scalar_type();
-  return job;
+CallRequest make_request(Operation operation, const at::Tensor& data, const CallOptions& how,
+                         const std::source_location& site) {
+  CallRequest request;
+  request.call.operation = operation;
+  CollectiveFingerprint& fingerprint = request.call.fingerprint;
+  fingerprint.operation = static_cast<int32_t>(operation);
+  copy_text(fingerprint.label, how.label);
+  copy_site(fingerprint.site, site);
+  if (!data.defined()) return request;
+  fingerprint.type = static_cast<int32_t>(data.scalar_type());
+  fingerprint.count = data.numel();
+  fingerprint.device = static_cast<int32_t>(data.device().type());
+  request.call.type = data.scalar_type() == at::kBool ? at::kByte : data.scalar_type();
+  return request;
 }
 
-void set_reduction(Job& job, ReduceOp op, c10::ScalarType type, int size) {
-  job.call.reduce_op = for_type(op, type);
-  if (op == ReduceOp::average) job.call.divisor = size;
-  job.call.print.reduce_op = static_cast<int32_t>(op);
+void set_reduction(CallRequest& request, ReduceOp op, c10::ScalarType type, int size) {
+  request.call.reduce_op = for_type(op, type);
+  if (op == ReduceOp::average) request.call.divisor = size;
+  request.call.fingerprint.reduce_op = static_cast<int32_t>(op);
 }
 
-void set_root(Job& job, int root, int size) {
+void set_root(CallRequest& request, int root, int size) {
   if (root < 0 || root >= size) {
     throw usage("the root is not in the group", std::to_string(root),
                 fmt::format("0 to {}", size - 1));
   }
-  job.call.root = job.call.print.root = root;
+  request.call.root = request.call.fingerprint.root = root;
 }
 
 int64_t row_elements(const at::Tensor& tensor) {
@@ -141,10 +141,10 @@ int Group::size() const {
   return core_->impl().size();
 }
 std::string_view Group::backend() const {
-  return core_->impl().station().backend;
+  return core_->impl().info().backend;
 }
 const std::vector<int>& Group::nodes() const {
-  return core_->impl().station().nodes;
+  return core_->impl().info().nodes;
 }
 const GroupOptions& Group::options() const {
   return core_->options();
@@ -157,7 +157,7 @@ Counters Group::counters() const {
 }
 
 at::Tensor Group::links(Site site) const {
-  core_->submit(make_job(Operation::measure_links, {}, {}, site), false);
+  core_->submit(make_request(Operation::measure_links, {}, {}, site), false);
   const Links& links = *core_->collectives().known_links();
   return at::tensor({links.inside.latency, links.inside.bandwidth, links.between.latency,
                      links.between.bandwidth, links.reduce_per_byte},
@@ -181,119 +181,121 @@ void Group::place_ranks(const layout::Mesh& mesh) const {
 
 Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& how,
                        Site site) const {
-  Job job = make_job(Operation::all_reduce, tensor, how, site);
-  set_reduction(job, op, tensor.scalar_type(), size());
-  job.call.algorithm = how.algorithm == Algorithm::automatic ? options().algorithm : how.algorithm;
-  job.call.print.algorithm = static_cast<int32_t>(job.call.algorithm);
-  job.output = tensor;
-  job.reads_output = true;
-  return Work(core_->submit(std::move(job), how.async_op));
+  CallRequest request = make_request(Operation::all_reduce, tensor, how, site);
+  set_reduction(request, op, tensor.scalar_type(), size());
+  request.call.algorithm =
+      how.algorithm == Algorithm::automatic ? options().algorithm : how.algorithm;
+  request.call.fingerprint.algorithm = static_cast<int32_t>(request.call.algorithm);
+  request.output = tensor;
+  request.reads_output = true;
+  return Work(core_->submit(std::move(request), how.async_op));
 }
 
 Work Group::reduce(const at::Tensor& tensor, int root, ReduceOp op, const CallOptions& how,
                    Site site) const {
-  Job job = make_job(Operation::reduce, tensor, how, site);
-  set_reduction(job, op, tensor.scalar_type(), size());
-  set_root(job, root, size());
-  job.output = tensor;
-  job.reads_output = true;
-  job.writes_output = rank() == root;
-  return Work(core_->submit(std::move(job), how.async_op));
+  CallRequest request = make_request(Operation::reduce, tensor, how, site);
+  set_reduction(request, op, tensor.scalar_type(), size());
+  set_root(request, root, size());
+  request.output = tensor;
+  request.reads_output = true;
+  request.writes_output = rank() == root;
+  return Work(core_->submit(std::move(request), how.async_op));
 }
 
 Work Group::broadcast(const at::Tensor& tensor, int root, const CallOptions& how, Site site) const {
-  Job job = make_job(Operation::broadcast, tensor, how, site);
-  set_root(job, root, size());
-  job.output = tensor;
-  job.reads_output = rank() == root;
-  job.writes_output = rank() != root;
-  return Work(core_->submit(std::move(job), how.async_op));
+  CallRequest request = make_request(Operation::broadcast, tensor, how, site);
+  set_root(request, root, size());
+  request.output = tensor;
+  request.reads_output = rank() == root;
+  request.writes_output = rank() != root;
+  return Work(core_->submit(std::move(request), how.async_op));
 }
 
 Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                            const std::vector<int64_t>& splits, const CallOptions& how,
                            Site site) const {
-  Job job = make_job(Operation::reduce_scatter, input, how, site);
-  set_reduction(job, op, input.scalar_type(), size());
-  job.call.input_counts = cut("reduce_scatter's input", input, splits, size());
-  if (!splits.empty()) job.call.print.splits = hash_of(splits);
+  CallRequest request = make_request(Operation::reduce_scatter, input, how, site);
+  set_reduction(request, op, input.scalar_type(), size());
+  request.call.input_counts = cut("reduce_scatter's input", input, splits, size());
+  if (!splits.empty()) request.call.fingerprint.splits = hash_of(splits);
   require_block("reduce_scatter's output", output,
-                job.call.input_counts[static_cast<size_t>(rank())], input);
-  job.input = input;
-  job.output = output;
-  return Work(core_->submit(std::move(job), how.async_op));
+                request.call.input_counts[static_cast<size_t>(rank())], input);
+  request.input = input;
+  request.output = output;
+  return Work(core_->submit(std::move(request), how.async_op));
 }
 
 Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
                        const std::vector<int64_t>& splits, const CallOptions& how,
                        Site site) const {
-  Job job = make_job(Operation::all_gather, output, how, site);
-  job.call.output_counts = cut("all_gather's output", output, splits, size());
-  if (!splits.empty()) job.call.print.splits = hash_of(splits);
-  require_block("all_gather's input", input, job.call.output_counts[static_cast<size_t>(rank())],
-                output);
-  job.input = input;
-  job.output = output;
-  return Work(core_->submit(std::move(job), how.async_op));
+  CallRequest request = make_request(Operation::all_gather, output, how, site);
+  request.call.output_counts = cut("all_gather's output", output, splits, size());
+  if (!splits.empty()) request.call.fingerprint.splits = hash_of(splits);
+  require_block("all_gather's input", input,
+                request.call.output_counts[static_cast<size_t>(rank())], output);
+  request.input = input;
+  request.output = output;
+  return Work(core_->submit(std::move(request), how.async_op));
 }
 
 Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
                    const CallOptions& how, Site site) const {
-  Job job = make_job(Operation::gather, input, how, site);
-  set_root(job, root, size());
-  job.input = input;
+  CallRequest request = make_request(Operation::gather, input, how, site);
+  set_root(request, root, size());
+  request.input = input;
   if (rank() == root) {
-    job.call.output_counts = cut("gather's output", output, {}, size());
-    require_block("gather's input", input, job.call.output_counts.front(), output);
-    job.output = output;
+    request.call.output_counts = cut("gather's output", output, {}, size());
+    require_block("gather's input", input, request.call.output_counts.front(), output);
+    request.output = output;
   }
-  return Work(core_->submit(std::move(job), how.async_op));
+  return Work(core_->submit(std::move(request), how.async_op));
 }
 
 Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root,
                     const CallOptions& how, Site site) const {
-  Job job = make_job(Operation::scatter, output, how, site);
-  set_root(job, root, size());
-  job.output = output;
+  CallRequest request = make_request(Operation::scatter, output, how, site);
+  set_root(request, root, size());
+  request.output = output;
   if (rank() == root) {
-    job.call.input_counts = cut("scatter's input", input, {}, size());
-    require_block("scatter's output", output, job.call.input_counts.front(), input);
-    job.input = input;
+    request.call.input_counts = cut("scatter's input", input, {}, size());
+    require_block("scatter's output", output, request.call.input_counts.front(), input);
+    request.input = input;
   }
-  return Work(core_->submit(std::move(job), how.async_op));
+  return Work(core_->submit(std::move(request), how.async_op));
 }
 
 Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
                        const std::vector<int64_t>& output_splits,
                        const std::vector<int64_t>& input_splits, const CallOptions& how,
                        Site site) const {
-  Job job = make_job(Operation::all_to_all, input, how, site);
+  CallRequest request = make_request(Operation::all_to_all, input, how, site);
   if (output.scalar_type() != input.scalar_type()) {
     throw usage("all_to_all's output has another type than its input",
                 c10::toString(output.scalar_type()), c10::toString(input.scalar_type()));
   }
-  job.call.print.count = -1;
-  job.call.input_counts = cut("all_to_all's input", input, input_splits, size());
-  job.call.output_counts = cut("all_to_all's output", output, output_splits, size());
-  job.input = input;
-  job.output = output;
-  return Work(core_->submit(std::move(job), how.async_op));
+  request.call.fingerprint.count = -1;
+  request.call.input_counts = cut("all_to_all's input", input, input_splits, size());
+  request.call.output_counts = cut("all_to_all's output", output, output_splits, size());
+  request.input = input;
+  request.output = output;
+  return Work(core_->submit(std::move(request), how.async_op));
 }
 
 void Group::barrier(const CallOptions& how, Site site) const {
-  core_->submit(make_job(Operation::barrier, {}, how, site), false);
+  core_->submit(make_request(Operation::barrier, {}, how, site), false);
 }
 
 Work Group::send(const at::Tensor& tensor, int peer, int tag, std::string_view label,
                  Site site) const {
-  return Work(core_->send(tensor, peer,
-                          core_->make_print(Direction::send, peer, tag, kLargestTag, label, site)));
+  return Work(core_->send(
+      tensor, peer, core_->make_fingerprint(Direction::send, peer, tag, kLargestTag, label, site)));
 }
 
 Work Group::receive(const at::Tensor& tensor, int peer, int tag, std::string_view label,
                     Site site) const {
   return Work(core_->receive(
-      tensor, peer, core_->make_print(Direction::receive, peer, tag, kLargestTag, label, site)));
+      tensor, peer,
+      core_->make_fingerprint(Direction::receive, peer, tag, kLargestTag, label, site)));
 }
 
 int Group::receive_any(const at::Tensor& tensor, int tag, std::string_view label, Site site) const {

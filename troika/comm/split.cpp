@@ -108,26 +108,26 @@ Group Group::make_part(const std::vector<int>& members, int64_t id, uint32_t tag
                        const NewGroupOptions& options) const {
   auto& impl = core_->impl();
   impl.lifeline()->take_id(id);
-  const Station& whole = impl.station();
-  Station station{.backend = whole.backend,
-                  .size = static_cast<int>(members.size()),
-                  .id = static_cast<uint32_t>(id),
-                  .tag_space = tag_space,
-                  .tag_spaces = whole.tag_spaces,
-                  .any_thread = whole.any_thread,
-                  .receives_any = whole.receives_any,
-                  .can_fail_alone = whole.can_fail_alone,
-                  .fails_alone = whole.fails_alone || options.fails_alone,
-                  .takes_cuda = false};
+  const GroupInfo& whole = impl.info();
+  GroupInfo info{.backend = whole.backend,
+                 .size = static_cast<int>(members.size()),
+                 .id = static_cast<uint32_t>(id),
+                 .tag_space = tag_space,
+                 .tag_spaces = whole.tag_spaces,
+                 .any_thread = whole.any_thread,
+                 .receives_any = whole.receives_any,
+                 .can_fail_alone = whole.can_fail_alone,
+                 .fails_alone = whole.fails_alone || options.fails_alone,
+                 .takes_cuda = false};
   for (size_t m = 0; m < members.size(); ++m) {
     const auto r = static_cast<size_t>(members[m]);
-    if (members[m] == rank()) station.rank = static_cast<int>(m);
-    station.nodes.push_back(whole.nodes[r]);
-    station.world_ranks.push_back(whole.world_ranks[r]);
+    if (members[m] == rank()) info.rank = static_cast<int>(m);
+    info.nodes.push_back(whole.nodes[r]);
+    info.world_ranks.push_back(whole.world_ranks[r]);
   }
   std::shared_ptr<GroupImpl> part;
   core_->guarded([&] {
-    part = impl.split(core_->shared_impl(), std::move(station), members, core_->deadline());
+    part = impl.split(core_->shared_impl(), std::move(info), members, core_->deadline());
   });
   Group group(std::move(part), this->options());
   const bool is_all = group.size() == size();
@@ -152,7 +152,7 @@ std::optional<Group> Group::split(int color, int key, Site site) const {
   }
   std::ranges::stable_sort(members, {}, [&](int r) { return choices[r].key; });
   const int64_t id = choose_id(theirs);
-  return make_part(members, id, choose_tag_space(theirs, id, impl.station().tag_spaces), {});
+  return make_part(members, id, choose_tag_space(theirs, id, impl.info().tag_spaces), {});
 }
 
 // The first rank of the list receives the applications of all others, chooses id and tag space, and
@@ -161,22 +161,22 @@ Group Group::new_group(const std::vector<int>& ranks, const NewGroupOptions& opt
                        Site site) const {
   auto& impl = core_->impl();
   require_list(ranks, rank(), size());
-  if (options.fails_alone && !impl.station().can_fail_alone) {
+  if (options.fails_alone && !impl.info().can_fail_alone) {
     throw Error("comm", ErrorKind::usage,
                 {.what = fmt::format("back end {} ends all groups of a world with one that fails",
-                                     impl.station().backend),
+                                     impl.info().backend),
                  .expected = "local, shm or tcp, or a group that does not fail alone"});
   }
   constexpr std::string_view kLabel = "new_group";
   const auto send_to = [&](int peer, const at::Tensor& tensor) {
     return Work(core_->send(
         tensor, peer,
-        core_->make_print(Direction::send, peer, kNewGroupTag, kNewGroupTag, kLabel, site)));
+        core_->make_fingerprint(Direction::send, peer, kNewGroupTag, kNewGroupTag, kLabel, site)));
   };
   const auto receive_from = [&](int peer, const at::Tensor& tensor) {
-    return Work(core_->receive(
-        tensor, peer,
-        core_->make_print(Direction::receive, peer, kNewGroupTag, kNewGroupTag, kLabel, site)));
+    return Work(core_->receive(tensor, peer,
+                               core_->make_fingerprint(Direction::receive, peer, kNewGroupTag,
+                                                       kNewGroupTag, kLabel, site)));
   };
   std::vector<Application> applications{application_for(ranks, options, *impl.lifeline())};
   Admission admission;
@@ -207,7 +207,7 @@ Group Group::new_group(const std::vector<int>& ranks, const NewGroupOptions& opt
       choices.push_back(&applications[m].choice);
     }
     admission.id = choose_id(choices);
-    admission.tag_space = choose_tag_space(choices, admission.id, impl.station().tag_spaces);
+    admission.tag_space = choose_tag_space(choices, admission.id, impl.info().tag_spaces);
   });
   std::vector<Work> telling;
   for (size_t m = 1; m < ranks.size(); ++m) {

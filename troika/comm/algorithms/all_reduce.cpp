@@ -16,7 +16,7 @@ struct Range {
   size_t end;
 };
 
-Span part(Span whole, Range range) {
+ByteSpan part(ByteSpan whole, Range range) {
   return {whole.data + range.begin, range.end - range.begin};
 }
 
@@ -26,24 +26,26 @@ std::pair<Range, Range> halves(Range range, size_t element) {
   return {{range.begin, middle}, {middle, range.end}};
 }
 
-void send_to(const Party& party, int member, Span span) {
-  Transfers sends(party);
+void send_to(const RankSubset& subset, int member, ByteSpan span) {
+  Transfers sends(subset);
   sends.send(member, span);
   sends.wait();
 }
 
-void receive_from(const Party& party, int member, Span span) {
-  Transfers arriving(party);
+void receive_from(const RankSubset& subset, int member, ByteSpan span) {
+  Transfers arriving(subset);
   arriving.receive(member, span);
   arriving.wait();
 }
 
 // Sends one span and reduces another that arrives from the same member. The lower member's values
 // are the first operand, so that both members get the same bits for the same elements.
-void exchange_and_reduce(const Party& party, Reducer& reducer, int member, Span out, Span into) {
+void exchange_and_reduce(const RankSubset& subset, ArrivalReducer& reducer, int member,
+                         ByteSpan out, ByteSpan into) {
   reducer.start(member, into,
-                member < party.me ? Reducer::Order::arriving_first : Reducer::Order::mine_first);
-  Transfers sends(party);
+                member < subset.me ? ArrivalReducer::Order::arriving_first
+                                   : ArrivalReducer::Order::mine_first);
+  Transfers sends(subset);
   sends.send(member, out);
   reducer.finish();
   sends.wait();
@@ -52,12 +54,12 @@ void exchange_and_reduce(const Party& party, Reducer& reducer, int member, Span 
 // Handles the members beyond the largest power of two: of the first 2r members, the odd ones are
 // inactive after a pre-step and get the result at the end.
 struct Fold {
-  explicit Fold(const Party& party)
-      : power(static_cast<int>(std::bit_floor(static_cast<unsigned>(party.size())))),
-        excess(party.size() - power),
-        folded(party.me < 2 * excess),
-        active(!folded || party.me % 2 == 0),
-        position(folded ? party.me / 2 : party.me - excess) {}
+  explicit Fold(const RankSubset& subset)
+      : power(static_cast<int>(std::bit_floor(static_cast<unsigned>(subset.size())))),
+        excess(subset.size() - power),
+        folded(subset.me < 2 * excess),
+        active(!folded || subset.me % 2 == 0),
+        position(folded ? subset.me / 2 : subset.me - excess) {}
 
   int member_at(int p) const { return p < excess ? 2 * p : p + excess; }
 
@@ -69,58 +71,59 @@ struct Fold {
 };
 
 // At the end of a fold: the even member sends the result to its odd neighbour.
-void unfold(const Party& party, const Fold& fold, Span whole) {
+void unfold(const RankSubset& subset, const Fold& fold, ByteSpan whole) {
   if (!fold.folded) return;
   if (fold.active) {
-    send_to(party, party.me + 1, whole);
+    send_to(subset, subset.me + 1, whole);
   } else {
-    receive_from(party, party.me - 1, whole);
+    receive_from(subset, subset.me - 1, whole);
   }
 }
 
 }  // namespace
 
-void ring_all_reduce(const Party& party, Span whole, const Elements& elements) {
-  const auto blocks = even_blocks(whole, elements.size(), party.size());
-  if (!elements.wants_all_terms()) return ring_reduce_and_gather(party, blocks, elements);
-  flat_reduce_scatter(party, blocks, elements);
-  ring_all_gather(party, blocks);
+void ring_all_reduce(const RankSubset& subset, ByteSpan whole, const Elements& elements) {
+  const auto blocks = even_blocks(whole, elements.size(), subset.size());
+  if (!elements.wants_all_terms()) return ring_reduce_and_gather(subset, blocks, elements);
+  flat_reduce_scatter(subset, blocks, elements);
+  ring_all_gather(subset, blocks);
 }
 
-void recursive_doubling_all_reduce(const Party& party, Span whole, const Elements& average) {
+void recursive_doubling_all_reduce(const RankSubset& subset, ByteSpan whole,
+                                   const Elements& average) {
   const Elements elements = average.divided_ahead(whole);
-  const Fold fold(party);
-  Reducer reducer(party, elements);
+  const Fold fold(subset);
+  ArrivalReducer reducer(subset, elements);
   if (fold.folded) {
     if (fold.active) {
-      reducer.receive(party.me + 1, whole);
+      reducer.receive(subset.me + 1, whole);
     } else {
-      send_to(party, party.me - 1, whole);
+      send_to(subset, subset.me - 1, whole);
     }
   }
   for (int distance = 1; fold.active && distance < fold.power; distance <<= 1) {
     // The data must not change while it is sent.
     const std::vector<char> mine(whole.data, whole.data + whole.bytes);
-    exchange_and_reduce(party, reducer, fold.member_at(fold.position ^ distance),
+    exchange_and_reduce(subset, reducer, fold.member_at(fold.position ^ distance),
                         {const_cast<char*>(mine.data()), mine.size()}, whole);
   }
   if (fold.active) elements.finish(whole);
-  unfold(party, fold, whole);
+  unfold(subset, fold, whole);
 }
 
-void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& average) {
+void rabenseifner_all_reduce(const RankSubset& subset, ByteSpan whole, const Elements& average) {
   const Elements elements = average.divided_ahead(whole);
-  const Fold fold(party);
-  Reducer reducer(party, elements);
+  const Fold fold(subset);
+  ArrivalReducer reducer(subset, elements);
   Range own{0, whole.bytes};
   if (fold.folded) {
     const auto [low, high] = halves(own, elements.size());
     if (fold.active) {
-      exchange_and_reduce(party, reducer, party.me + 1, part(whole, high), part(whole, low));
-      receive_from(party, party.me + 1, part(whole, high));
+      exchange_and_reduce(subset, reducer, subset.me + 1, part(whole, high), part(whole, low));
+      receive_from(subset, subset.me + 1, part(whole, high));
     } else {
-      exchange_and_reduce(party, reducer, party.me - 1, part(whole, low), part(whole, high));
-      send_to(party, party.me - 1, part(whole, high));
+      exchange_and_reduce(subset, reducer, subset.me - 1, part(whole, low), part(whole, high));
+      send_to(subset, subset.me - 1, part(whole, high));
     }
   }
   struct Round {
@@ -133,18 +136,18 @@ void rabenseifner_all_reduce(const Party& party, Span whole, const Elements& ave
     auto [kept, given] = halves(own, elements.size());
     if (fold.position & distance) std::swap(kept, given);
     rounds.push_back({fold.member_at(fold.position ^ distance), kept, given});
-    exchange_and_reduce(party, reducer, rounds.back().member, part(whole, given),
+    exchange_and_reduce(subset, reducer, rounds.back().member, part(whole, given),
                         part(whole, kept));
     own = kept;
   }
   if (fold.active) elements.finish(part(whole, own));
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
-    Transfers both(party);
+    Transfers both(subset);
     both.receive(round->member, part(whole, round->given));
     both.send(round->member, part(whole, round->kept));
     both.wait();
   }
-  unfold(party, fold, whole);
+  unfold(subset, fold, whole);
 }
 
 }  // namespace troika::comm

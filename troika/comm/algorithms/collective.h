@@ -13,10 +13,10 @@ namespace troika::comm {
 // host.
 class MessageCollectives {
  public:
-  // `station` is that of the group, as this rank sees it.
-  explicit MessageCollectives(const Station& station) : nodes_(station.nodes, station.rank) {}
+  // `info` is that of the group, as this rank sees it.
+  explicit MessageCollectives(const GroupInfo& info) : nodes_(info.nodes, info.rank) {}
 
-  // Carries out the call of `channel`, after GroupImpl::agree(). Blocks. Throws the errors of
+  // Carries out the call of `channel`, after GroupImpl::verify_call(). Blocks. Throws the errors of
   // messages, and Error(usage) on every rank if the splits of an all_to_all do not match.
   void run(Channel& channel, const Call& call, Deadline deadline);
 
@@ -27,14 +27,14 @@ class MessageCollectives {
   const Traffic& traffic() const { return traffic_; }
 
  private:
-  void all_reduce(const Party& party, const Call& call);
-  void reduce_scatter(const Party& party, const Call& call);
-  void all_gather(const Party& party, const Call& call);
-  void broadcast(const Party& party, const Call& call);
-  void barrier(const Party& party);
+  void all_reduce(const RankSubset& subset, const Call& call);
+  void reduce_scatter(const RankSubset& subset, const Call& call);
+  void all_gather(const RankSubset& subset, const Call& call);
+  void broadcast(const RankSubset& subset, const Call& call);
+  void barrier(const RankSubset& subset);
   // Returns the costs, which all ranks measure now unless they are already measured or assumed.
-  const Links& links(const Party& party);
-  void check_splits(const Party& party, const Call& call);
+  const Links& links(const RankSubset& subset);
+  void check_splits(const RankSubset& subset, const Call& call);
 
   const Nodes nodes_;
   Traffic traffic_;

@@ -53,22 +53,22 @@ Node node_of(int me, int n, int shift) {
 
 // One half of the data on one tree, with its own message lane.
 struct Lane {
-  Lane(const Party& all, int shift, Span half, const Elements& elements)
-      : party(all),
+  Lane(const RankSubset& all, int shift, ByteSpan half, const Elements& elements)
+      : subset(all),
         node(node_of(all.me, all.size(), shift)),
         segments(
             even_blocks(half, elements.size(), static_cast<int>(half.bytes / kSegmentBytes + 1))),
-        collector(party, {elements.type, elements.op}),
-        up(party),
-        down(party) {
-    party.lane = static_cast<uint32_t>(shift);
+        collector(subset, {elements.type, elements.op}),
+        up(subset),
+        down(subset) {
+    subset.lane = static_cast<uint32_t>(shift);
   }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
   // Reduces the segments from the children and sends the result to the parent. The root starts
   // sending the result down.
-  void raise(Span segment, const Elements& elements) {
+  void raise(ByteSpan segment, const Elements& elements) {
     std::vector<int> children;
     for (const int child : node.children) {
       if (child != kNobody) children.push_back(child);
@@ -80,22 +80,22 @@ struct Lane {
     elements.finish(segment);
     lower(segment);
   }
-  void lower(Span segment) {
+  void lower(ByteSpan segment) {
     for (const int child : node.children) {
       if (child != kNobody) down.send(child, segment);
     }
   }
-  void take_from_above(Span segment) {
+  void take_from_above(ByteSpan segment) {
     if (node.parent == kNobody) return;
-    Transfers arriving(party);
+    Transfers arriving(subset);
     arriving.receive(node.parent, segment);
     arriving.wait();
     lower(segment);
   }
 
-  Party party;
+  RankSubset subset;
   const Node node;
-  const std::vector<Span> segments;
+  const std::vector<ByteSpan> segments;
   Collector collector;
   Transfers up;
   Transfers down;
@@ -103,14 +103,14 @@ struct Lane {
 
 }  // namespace
 
-void double_tree_all_reduce(const Party& party, Span whole, const Elements& average) {
-  const int n = party.size();
+void double_tree_all_reduce(const RankSubset& subset, ByteSpan whole, const Elements& average) {
+  const int n = subset.size();
   if (n == 1) return;
   const Elements elements = average.divided_ahead(whole);
   const auto halves = even_blocks(whole, elements.size(), 2);
   // With a shift by one, the leaves of one tree are the interior nodes of the other.
-  Lane first(party, 0, halves[0], elements);
-  Lane second(party, 1, halves[1], elements);
+  Lane first(subset, 0, halves[0], elements);
+  Lane second(subset, 1, halves[1], elements);
   const size_t rounds = std::max(first.segments.size(), second.segments.size());
   const auto each = [&](auto&& step) {
     for (size_t s = 0; s < rounds; ++s) {
@@ -119,11 +119,11 @@ void double_tree_all_reduce(const Party& party, Span whole, const Elements& aver
       }
     }
   };
-  each([&](Lane& lane, Span segment) { lane.raise(segment, elements); });
+  each([&](Lane& lane, ByteSpan segment) { lane.raise(segment, elements); });
   // The data sent up is about to be overwritten by results from above.
   first.up.wait();
   second.up.wait();
-  each([](Lane& lane, Span segment) { lane.take_from_above(segment); });
+  each([](Lane& lane, ByteSpan segment) { lane.take_from_above(segment); });
   first.down.wait();
   second.down.wait();
 }

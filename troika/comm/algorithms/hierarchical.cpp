@@ -15,12 +15,12 @@ namespace {
 // size, and so on.
 class BlocksByPlace {
  public:
-  BlocksByPlace(const Party& party, const Nodes& nodes, const std::vector<Span>& blocks)
+  BlocksByPlace(const RankSubset& subset, const Nodes& nodes, const std::vector<ByteSpan>& blocks)
       : members_(nodes.my_node().size()), packed_(blocks.size()) {
     size_t bytes = 0;
-    for (const Span block : blocks) bytes += block.bytes;
-    memory_ = party.channel.impl().allocate(static_cast<int64_t>(bytes), at::kByte);
-    for (int member = 0; member < party.size(); ++member) {
+    for (const ByteSpan block : blocks) bytes += block.bytes;
+    memory_ = subset.channel.impl().allocate(static_cast<int64_t>(bytes), at::kByte);
+    for (int member = 0; member < subset.size(); ++member) {
       members_[nodes.place_of(member) % members_.size()].push_back(member);
     }
     auto* at = static_cast<char*>(memory_.data_ptr());
@@ -35,16 +35,16 @@ class BlocksByPlace {
     }
   }
 
-  Span of_member(int member) const { return packed_[static_cast<size_t>(member)]; }
+  ByteSpan of_member(int member) const { return packed_[static_cast<size_t>(member)]; }
   // One span per place.
-  const std::vector<Span>& places() const { return places_; }
+  const std::vector<ByteSpan>& places() const { return places_; }
   const std::vector<int>& members_of(size_t place) const { return members_[place]; }
 
  private:
   at::Tensor memory_;
   std::vector<std::vector<int>> members_;  // by place
-  std::vector<Span> packed_;               // by member
-  std::vector<Span> places_;
+  std::vector<ByteSpan> packed_;           // by member
+  std::vector<ByteSpan> places_;
 };
 
 // Returns the member of `node` that is responsible for this member's block.
@@ -55,17 +55,17 @@ int responsible(const Nodes& nodes, size_t node, int member) {
 
 }  // namespace
 
-void hierarchical_all_reduce(const Party& party, const Nodes& nodes, Span whole,
+void hierarchical_all_reduce(const RankSubset& subset, const Nodes& nodes, ByteSpan whole,
                              const Elements& elements, Algorithm between) {
-  const InsideNode inside(party, nodes);
+  const InsideNode inside(subset, nodes);
   // Members beyond the size of the smallest node have empty blocks.
   auto blocks = even_blocks(whole, elements.size(), static_cast<int>(nodes.smallest()));
   blocks.resize(nodes.my_node().size(), {whole.data + whole.bytes, 0});
   inside.reduce_scatter(blocks, elements.first_level());
-  const size_t place = nodes.place_of(party.me);
+  const size_t place = nodes.place_of(subset.me);
   // If `whole` has few elements, some blocks are empty, and nodes exchange nothing for them.
   if (blocks[place].bytes > 0) {
-    const Party across = party.part(nodes.across(place));
+    const RankSubset across = subset.select(nodes.across(place));
     if (between == Algorithm::recursive_doubling) {
       recursive_doubling_all_reduce(across, blocks[place], elements.last_level());
     } else if (between == Algorithm::rabenseifner) {
@@ -77,30 +77,30 @@ void hierarchical_all_reduce(const Party& party, const Nodes& nodes, Span whole,
   inside.all_gather(blocks);
 }
 
-void hierarchical_reduce_scatter(const Party& party, const Nodes& nodes,
-                                 const std::vector<Span>& blocks, Span own,
+void hierarchical_reduce_scatter(const RankSubset& subset, const Nodes& nodes,
+                                 const std::vector<ByteSpan>& blocks, ByteSpan own,
                                  const Elements& elements) {
-  const BlocksByPlace by_place(party, nodes, blocks);
-  for (int member = 0; member < party.size(); ++member) {
+  const BlocksByPlace by_place(subset, nodes, blocks);
+  for (int member = 0; member < subset.size(); ++member) {
     copy(blocks[static_cast<size_t>(member)], by_place.of_member(member));
   }
-  InsideNode(party, nodes).reduce_scatter(by_place.places(), elements.first_level());
+  InsideNode(subset, nodes).reduce_scatter(by_place.places(), elements.first_level());
 
   std::vector<char> arrived(own.bytes * (nodes.count() - 1));
   std::vector<const void*> terms;
-  Transfers both(party);
+  Transfers both(subset);
   char* at = arrived.data();
   for (size_t node = 0; node < nodes.count(); ++node) {
     if (node == nodes.mine()) {
-      terms.push_back(by_place.of_member(party.me).data);
+      terms.push_back(by_place.of_member(subset.me).data);
       continue;
     }
-    both.receive(responsible(nodes, node, party.me), {at, own.bytes});
+    both.receive(responsible(nodes, node, subset.me), {at, own.bytes});
     terms.push_back(at);
     at += own.bytes;
   }
-  for (const int member : by_place.members_of(nodes.place_of(party.me))) {
-    if (member != party.me) both.send(member, by_place.of_member(member));
+  for (const int member : by_place.members_of(nodes.place_of(subset.me))) {
+    if (member != subset.me) both.send(member, by_place.of_member(member));
   }
   both.wait();
   const Elements last = elements.last_level();
@@ -108,42 +108,43 @@ void hierarchical_reduce_scatter(const Party& party, const Nodes& nodes,
   reduce({&into, 1}, terms, last.count(own), last.type, last.op, last.divisor);
 }
 
-void hierarchical_all_gather(const Party& party, const Nodes& nodes,
-                             const std::vector<Span>& blocks) {
-  const BlocksByPlace by_place(party, nodes, blocks);
-  const Span own = by_place.of_member(party.me);
-  copy(blocks[static_cast<size_t>(party.me)], own);
-  Transfers both(party);
-  for (const int member : by_place.members_of(nodes.place_of(party.me))) {
-    if (member != party.me) both.receive(member, by_place.of_member(member));
+void hierarchical_all_gather(const RankSubset& subset, const Nodes& nodes,
+                             const std::vector<ByteSpan>& blocks) {
+  const BlocksByPlace by_place(subset, nodes, blocks);
+  const ByteSpan own = by_place.of_member(subset.me);
+  copy(blocks[static_cast<size_t>(subset.me)], own);
+  Transfers both(subset);
+  for (const int member : by_place.members_of(nodes.place_of(subset.me))) {
+    if (member != subset.me) both.receive(member, by_place.of_member(member));
   }
   for (size_t node = 0; node < nodes.count(); ++node) {
-    if (node != nodes.mine()) both.send(responsible(nodes, node, party.me), own);
+    if (node != nodes.mine()) both.send(responsible(nodes, node, subset.me), own);
   }
   both.wait();
-  InsideNode(party, nodes).all_gather(by_place.places());
-  for (int member = 0; member < party.size(); ++member) {
-    if (member != party.me) {
+  InsideNode(subset, nodes).all_gather(by_place.places());
+  for (int member = 0; member < subset.size(); ++member) {
+    if (member != subset.me) {
       copy(by_place.of_member(member), blocks[static_cast<size_t>(member)]);
     }
   }
 }
 
-void hierarchical_broadcast(const Party& party, const Nodes& nodes, Span whole, int root) {
+void hierarchical_broadcast(const RankSubset& subset, const Nodes& nodes, ByteSpan whole,
+                            int root) {
   // The root represents its node, and the first member every other node.
   const size_t root_node = nodes.node_of(root);
   std::vector<int> heads;
   for (const auto& node : nodes.members()) heads.push_back(node.front());
   heads[root_node] = root;
   const int head = heads[nodes.mine()];
-  if (party.me == head) tree_broadcast(party.part(heads), whole, static_cast<int>(root_node));
-  InsideNode(party, nodes).broadcast(whole, static_cast<int>(nodes.place_of(head)));
+  if (subset.me == head) tree_broadcast(subset.select(heads), whole, static_cast<int>(root_node));
+  InsideNode(subset, nodes).broadcast(whole, static_cast<int>(nodes.place_of(head)));
 }
 
-bool hierarchical_barrier(const Party& party, const Nodes& nodes) {
-  const InsideNode inside(party, nodes);
+bool hierarchical_barrier(const RankSubset& subset, const Nodes& nodes) {
+  const InsideNode inside(subset, nodes);
   if (!inside.barrier()) return false;
-  if (nodes.place_of(party.me) == 0) dissemination_barrier(party.part(nodes.across(0)));
+  if (nodes.place_of(subset.me) == 0) dissemination_barrier(subset.select(nodes.across(0)));
   return inside.barrier();
 }
 

@@ -15,26 +15,27 @@ namespace troika::comm {
 // all-gather inside nodes. `between` is ring, recursive_doubling or rabenseifner; with ring, each
 // node sends 2(M-1)/M S bytes. If the smallest node has k members, k members of each node
 // communicate with other nodes.
-void hierarchical_all_reduce(const Party& everyone, const Nodes& nodes, Span whole,
+void hierarchical_all_reduce(const RankSubset& everyone, const Nodes& nodes, ByteSpan whole,
                              const Elements& elements, Algorithm between);
 
 // Blocks of any sizes, one per member. Each node sums its terms of every block and sends the sum to
 // the block's owner: (M-1)/M S bytes. `own` becomes this member's block. `blocks` is not changed.
-void hierarchical_reduce_scatter(const Party& everyone, const Nodes& nodes,
-                                 const std::vector<Span>& blocks, Span own,
+void hierarchical_reduce_scatter(const RankSubset& everyone, const Nodes& nodes,
+                                 const std::vector<ByteSpan>& blocks, ByteSpan own,
                                  const Elements& elements);
 
 // Blocks of any sizes, one per member; the caller has filled this member's own block. Each block is
 // sent once to every other node: (M-1)/M S bytes.
-void hierarchical_all_gather(const Party& everyone, const Nodes& nodes,
-                             const std::vector<Span>& blocks);
+void hierarchical_all_gather(const RankSubset& everyone, const Nodes& nodes,
+                             const std::vector<ByteSpan>& blocks);
 
 // Binomial tree from member `root` to one member of each node, then broadcast inside nodes: (M-1) S
 // bytes in total.
-void hierarchical_broadcast(const Party& everyone, const Nodes& nodes, Span whole, int root);
+void hierarchical_broadcast(const RankSubset& everyone, const Nodes& nodes, ByteSpan whole,
+                            int root);
 
 // Barrier inside nodes, then between one member of each node, then inside nodes again. Returns
 // false and does nothing if a barrier inside a node would need messages.
-bool hierarchical_barrier(const Party& everyone, const Nodes& nodes);
+bool hierarchical_barrier(const RankSubset& everyone, const Nodes& nodes);
 
 }  // namespace troika::comm

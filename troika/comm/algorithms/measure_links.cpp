@@ -15,35 +15,35 @@ namespace {
 constexpr size_t kLargeBytes = size_t{256} << 10;
 constexpr int kSmallRounds = 8;
 
-// Returns the seconds of one exchange of `bytes` with both neighbours in a ring of `party`. Each
+// Returns the seconds of one exchange of `bytes` with both neighbours in a ring of `subset`. Each
 // member sends and receives, as in most steps of the algorithms.
-double time_exchange(const Party& party, size_t bytes, int rounds) {
-  const int n = party.size();
+double time_exchange(const RankSubset& subset, size_t bytes, int rounds) {
+  const int n = subset.size();
   std::vector<char> out(bytes);
   std::vector<char> in(bytes);
   double best = std::numeric_limits<double>::max();
   for (int round = 0; round < rounds; ++round) {
     const Stopwatch watch;
-    Transfers both(party);
-    both.receive(modulo(party.me - 1, n), {in.data(), bytes});
-    both.send(modulo(party.me + 1, n), {out.data(), bytes});
+    Transfers both(subset);
+    both.receive(modulo(subset.me - 1, n), {in.data(), bytes});
+    both.send(modulo(subset.me + 1, n), {out.data(), bytes});
     both.wait();
     best = std::min(best, watch.seconds());
   }
   return best;
 }
 
-// The cost of a message between neighbours of the ring of `party`.
+// The cost of a message between neighbours of the ring of `subset`.
 struct MessageCost {
   double latency = 0;   // seconds
   double per_byte = 0;  // seconds
 };
 
-MessageCost time_message(const Party& party) {
-  if (party.size() == 1) return {};
-  time_exchange(party, 8, 2);  // opens connections and warms caches
-  const double small = time_exchange(party, 8, kSmallRounds);
-  const double large = time_exchange(party, kLargeBytes, 2);
+MessageCost time_message(const RankSubset& subset) {
+  if (subset.size() == 1) return {};
+  time_exchange(subset, 8, 2);  // opens connections and warms caches
+  const double small = time_exchange(subset, 8, kSmallRounds);
+  const double large = time_exchange(subset, kLargeBytes, 2);
   return {small, std::max(0.0, large - small) / static_cast<double>(kLargeBytes)};
 }
 
@@ -73,8 +73,8 @@ double time_reduce() {
 
 }  // namespace
 
-Links measure_links(const Party& everyone) {
-  const Nodes nodes(everyone.channel.station().nodes, everyone.me);
+Links measure_links(const RankSubset& everyone) {
+  const Nodes nodes(everyone.channel.info().nodes, everyone.me);
   MessageCost of_inside, of_between;
   const double reduce_per_byte = time_reduce();
   const InsideNode inside(everyone, nodes);
@@ -88,11 +88,11 @@ Links measure_links(const Party& everyone) {
     of_inside.per_byte =
         std::max(0.0, (large - small) / (2 * (n - 1) / n * kLargeBytes) - reduce_per_byte / 2);
   } else {
-    of_inside = time_message(everyone.part(nodes.my_node()));
+    of_inside = time_message(everyone.select(nodes.my_node()));
   }
   // One rank of each node exchanges messages with the next node.
   if (nodes.count() > 1 && nodes.place_of(everyone.me) == 0) {
-    of_between = time_message(everyone.part(nodes.across(0)));
+    of_between = time_message(everyone.select(nodes.across(0)));
   }
   std::array<double, 5> slowest{of_inside.latency, of_inside.per_byte, of_between.latency,
                                 of_between.per_byte, reduce_per_byte};

@@ -1,7 +1,7 @@
 // Measures the cost of messages between the ranks of a group.
 #pragma once
 
-#include "troika/comm/algorithms/party.h"
+#include "troika/comm/algorithms/rank_subset.h"
 #include "troika/layout/all_reduce.h"
 
 namespace troika::comm {
@@ -12,6 +12,6 @@ using layout::Links;
 // returns the slowest rank's times on every rank. If collectives inside a node need no messages,
 // `inside` is the link with which a ring would take as long. Blocks for a few round trips and two
 // messages of 256 KiB.
-Links measure_links(const Party& everyone);
+Links measure_links(const RankSubset& everyone);
 
 }  // namespace troika::comm

@@ -13,7 +13,7 @@ namespace troika::comm {
 
 namespace {
 
-at::Tensor tensor_of(Span span, c10::ScalarType type) {
+at::Tensor tensor_of(ByteSpan span, c10::ScalarType type) {
   const auto count = static_cast<int64_t>(span.bytes / c10::elementSize(type));
   return at::from_blob(span.data, {count}, type);
 }
@@ -22,20 +22,20 @@ Call call_of(Operation operation, c10::ScalarType type, int64_t count) {
   Call call;
   call.operation = operation;
   call.type = type;
-  call.print.operation = static_cast<int32_t>(operation);
-  call.print.type = static_cast<int32_t>(type);
-  call.print.count = count;
+  call.fingerprint.operation = static_cast<int32_t>(operation);
+  call.fingerprint.type = static_cast<int32_t>(type);
+  call.fingerprint.count = count;
   return call;
 }
 
-Span whole_of(const std::vector<Span>& blocks) {
+ByteSpan whole_of(const std::vector<ByteSpan>& blocks) {
   return {blocks.front().data,
           static_cast<size_t>(blocks.back().data + blocks.back().bytes - blocks.front().data)};
 }
 
-std::vector<int64_t> counts_of(const std::vector<Span>& blocks, c10::ScalarType type) {
+std::vector<int64_t> counts_of(const std::vector<ByteSpan>& blocks, c10::ScalarType type) {
   std::vector<int64_t> counts;
-  for (const Span block : blocks) {
+  for (const ByteSpan block : blocks) {
     counts.push_back(static_cast<int64_t>(block.bytes / c10::elementSize(type)));
   }
   return counts;
@@ -76,19 +76,20 @@ std::vector<int> Nodes::across(size_t place) const {
 }
 
 bool InsideNode::run(Call call) const {
-  const Print& print = inside_.channel.print();
-  std::ranges::copy(print.label, call.print.label);
-  std::ranges::copy(print.site, call.print.site);
+  const CollectiveFingerprint& fingerprint = inside_.channel.fingerprint();
+  std::ranges::copy(fingerprint.label, call.fingerprint.label);
+  std::ranges::copy(fingerprint.site, call.fingerprint.site);
   return inside_.channel.impl().run_within_node(std::move(call), inside_.deadline);
 }
 
-void InsideNode::reduce_scatter(const std::vector<Span>& blocks, const Elements& elements) const {
-  const Span whole = whole_of(blocks);
+void InsideNode::reduce_scatter(const std::vector<ByteSpan>& blocks,
+                                const Elements& elements) const {
+  const ByteSpan whole = whole_of(blocks);
   Call call = call_of(Operation::reduce_scatter, elements.type,
                       static_cast<int64_t>(elements.count(whole)));
   // The divisor of Elements may differ from the number of the node's members.
   call.reduce_op = elements.op == ReduceOp::average ? ReduceOp::sum : elements.op;
-  call.print.reduce_op = static_cast<int32_t>(call.reduce_op);
+  call.fingerprint.reduce_op = static_cast<int32_t>(call.reduce_op);
   call.input = tensor_of(whole, elements.type);
   call.output = tensor_of(blocks[static_cast<size_t>(inside_.me)], elements.type);
   call.input_counts = counts_of(blocks, elements.type);
@@ -96,8 +97,8 @@ void InsideNode::reduce_scatter(const std::vector<Span>& blocks, const Elements&
   if (size() == 1 || !run(std::move(call))) flat_reduce_scatter(inside_, blocks, elements);
 }
 
-void InsideNode::all_gather(const std::vector<Span>& blocks) const {
-  const Span whole = whole_of(blocks);
+void InsideNode::all_gather(const std::vector<ByteSpan>& blocks) const {
+  const ByteSpan whole = whole_of(blocks);
   Call call = call_of(Operation::all_gather, at::kByte, static_cast<int64_t>(whole.bytes));
   call.input = tensor_of(blocks[static_cast<size_t>(inside_.me)], at::kByte);
   call.output = tensor_of(whole, at::kByte);
@@ -105,9 +106,9 @@ void InsideNode::all_gather(const std::vector<Span>& blocks) const {
   if (size() > 1 && !run(std::move(call))) ring_all_gather(inside_, blocks);
 }
 
-void InsideNode::broadcast(Span whole, int root) const {
+void InsideNode::broadcast(ByteSpan whole, int root) const {
   Call call = call_of(Operation::broadcast, at::kByte, static_cast<int64_t>(whole.bytes));
-  call.root = call.print.root = root;
+  call.root = call.fingerprint.root = root;
   call.output = tensor_of(whole, at::kByte);
   if (size() > 1 && !run(std::move(call))) tree_broadcast(inside_, whole, root);
 }

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "troika/comm/algorithms/party.h"
+#include "troika/comm/algorithms/rank_subset.h"
 
 namespace troika::comm {
 
@@ -42,21 +42,22 @@ class Nodes {
 // Blocks are adjacent in memory, in the order of members.
 class InsideNode {
  public:
-  InsideNode(const Party& everyone, const Nodes& nodes) : inside_(everyone.part(nodes.my_node())) {}
+  InsideNode(const RankSubset& everyone, const Nodes& nodes)
+      : inside_(everyone.select(nodes.my_node())) {}
 
   int size() const { return inside_.size(); }
   // This member's own block becomes the result; the other blocks are overwritten.
-  void reduce_scatter(const std::vector<Span>& blocks, const Elements& elements) const;
+  void reduce_scatter(const std::vector<ByteSpan>& blocks, const Elements& elements) const;
   // The caller has filled this member's own block.
-  void all_gather(const std::vector<Span>& blocks) const;
-  void broadcast(Span whole, int root) const;
+  void all_gather(const std::vector<ByteSpan>& blocks) const;
+  void broadcast(ByteSpan whole, int root) const;
   // Returns false and does nothing if the barrier would need messages.
   bool barrier() const;
 
  private:
   bool run(Call call) const;
 
-  const Party inside_;
+  const RankSubset inside_;
 };
 
 }  // namespace troika::comm

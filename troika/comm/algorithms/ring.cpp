@@ -16,23 +16,23 @@ struct Hop {
     gather,    // the segment is a result
   };
   Kind kind;
-  Span segment;
+  ByteSpan segment;
   bool is_sent_on;
 };
 
 // The hops of one member, in the order in which their segments arrive.
 class Ring {
  public:
-  Ring(const Party& party, Elements elements) : party_(party), elements_(elements) {}
+  Ring(const RankSubset& subset, Elements elements) : subset_(subset), elements_(elements) {}
 
   // All reductions must be added before gathered blocks.
-  void add(Hop::Kind kind, Span block, bool is_sent_on) {
-    for (const Span segment : segments(block)) hops_.push_back({kind, segment, is_sent_on});
+  void add(Hop::Kind kind, ByteSpan block, bool is_sent_on) {
+    for (const ByteSpan segment : segments(block)) hops_.push_back({kind, segment, is_sent_on});
     if (kind != Hop::Kind::gather) reductions_ = hops_.size();
   }
 
   // Sends `first`, then processes the hops. Blocks until all hops are done.
-  void run(Span first) {
+  void run(ByteSpan first) {
     const size_t wanted = std::min(kWindow, reductions_) * kSegmentBytes;
     scratch_ = std::make_unique_for_overwrite<char[]>(wanted);
     // Announced before receives are posted: a neighbour that is notified of a receive sends at
@@ -40,7 +40,7 @@ class Ring {
     send(first);
     for (const Hop& hop : hops_) {
       post();
-      arriving_.front()->wait(party_.deadline);
+      arriving_.front()->wait(subset_.deadline);
       arriving_.pop_front();
       take(hop);
     }
@@ -48,16 +48,16 @@ class Ring {
   }
 
  private:
-  int neighbour(int distance) const { return modulo(party_.me + distance, party_.size()); }
+  int neighbour(int distance) const { return modulo(subset_.me + distance, subset_.size()); }
   char* place(size_t hop) const { return scratch_.get() + hop % kWindow * kSegmentBytes; }
-  void send(Span span) { sends_.send(neighbour(1), span); }
+  void send(ByteSpan span) { sends_.send(neighbour(1), span); }
 
   // Starts the receives that may be in flight now: at least one.
   void post() {
     for (; posted_ < hops_.size() && arriving_.size() < kWindow && may_post(); ++posted_) {
       const Hop& hop = hops_[posted_];
       char* const into = posted_ < reductions_ ? place(posted_) : hop.segment.data;
-      arriving_.push_back(start_receive(party_, neighbour(-1), {into, hop.segment.bytes}));
+      arriving_.push_back(start_receive(subset_, neighbour(-1), {into, hop.segment.bytes}));
     }
   }
 
@@ -81,24 +81,25 @@ class Ring {
     if (hop.is_sent_on) send(hop.segment);
   }
 
-  const Party& party_;
+  const RankSubset& subset_;
   const Elements elements_;
   std::vector<Hop> hops_;
   size_t reductions_ = 0;  // number of reduce and complete hops
   size_t posted_ = 0;      // number of hops whose receive has been started
   size_t taken_ = 0;
-  Transfers sends_{party_};
+  Transfers sends_{subset_};
   std::unique_ptr<char[]> scratch_;
   std::deque<std::unique_ptr<Channel::Arrival>> arriving_;  // receives into scratch_: destroyed
                                                             // before it
 };
 
-const Span& at_of(const std::vector<Span>& blocks, int index) {
+const ByteSpan& at_of(const std::vector<ByteSpan>& blocks, int index) {
   return blocks[static_cast<size_t>(modulo(index, static_cast<int>(blocks.size())))];
 }
 
 // In step s the block arrives that this member sends in step s + 1.
-void add_reductions(Ring& ring, const std::vector<Span>& blocks, int me, bool is_result_sent_on) {
+void add_reductions(Ring& ring, const std::vector<ByteSpan>& blocks, int me,
+                    bool is_result_sent_on) {
   const int steps = static_cast<int>(blocks.size()) - 1;
   for (int step = 0; step < steps; ++step) {
     const bool is_last = step == steps - 1;
@@ -107,7 +108,7 @@ void add_reductions(Ring& ring, const std::vector<Span>& blocks, int me, bool is
   }
 }
 
-void add_gathers(Ring& ring, const std::vector<Span>& blocks, int me) {
+void add_gathers(Ring& ring, const std::vector<ByteSpan>& blocks, int me) {
   const int steps = static_cast<int>(blocks.size()) - 1;
   for (int step = 0; step < steps; ++step) {
     ring.add(Hop::Kind::gather, at_of(blocks, me - 1 - step), step < steps - 1);
@@ -116,28 +117,28 @@ void add_gathers(Ring& ring, const std::vector<Span>& blocks, int me) {
 
 }  // namespace
 
-void ring_reduce_scatter(const Party& party, const std::vector<Span>& blocks,
+void ring_reduce_scatter(const RankSubset& subset, const std::vector<ByteSpan>& blocks,
                          const Elements& elements) {
-  if (party.size() == 1) return elements.finish(blocks.front());
-  Ring ring(party, elements);
-  add_reductions(ring, blocks, party.me, /*is_result_sent_on=*/false);
-  ring.run(at_of(blocks, party.me - 1));
+  if (subset.size() == 1) return elements.finish(blocks.front());
+  Ring ring(subset, elements);
+  add_reductions(ring, blocks, subset.me, /*is_result_sent_on=*/false);
+  ring.run(at_of(blocks, subset.me - 1));
 }
 
-void ring_all_gather(const Party& party, const std::vector<Span>& blocks) {
-  if (party.size() == 1) return;
-  Ring ring(party, Elements{});
-  add_gathers(ring, blocks, party.me);
-  ring.run(at_of(blocks, party.me));
+void ring_all_gather(const RankSubset& subset, const std::vector<ByteSpan>& blocks) {
+  if (subset.size() == 1) return;
+  Ring ring(subset, Elements{});
+  add_gathers(ring, blocks, subset.me);
+  ring.run(at_of(blocks, subset.me));
 }
 
-void ring_reduce_and_gather(const Party& party, const std::vector<Span>& blocks,
+void ring_reduce_and_gather(const RankSubset& subset, const std::vector<ByteSpan>& blocks,
                             const Elements& elements) {
-  if (party.size() == 1) return elements.finish(blocks.front());
-  Ring ring(party, elements);
-  add_reductions(ring, blocks, party.me, /*is_result_sent_on=*/true);
-  add_gathers(ring, blocks, party.me);
-  ring.run(at_of(blocks, party.me - 1));
+  if (subset.size() == 1) return elements.finish(blocks.front());
+  Ring ring(subset, elements);
+  add_reductions(ring, blocks, subset.me, /*is_result_sent_on=*/true);
+  add_gathers(ring, blocks, subset.me);
+  ring.run(at_of(blocks, subset.me - 1));
 }
 
 }  // namespace troika::comm

@@ -42,13 +42,13 @@ Algorithm algorithm_from(std::string_view name) {
        .hint = "did you mean " + nearest(name, {kAlgorithms.begin(), kAlgorithms.end()}) + "?"});
 }
 
-bool Print::agrees_with(const Print& other) const {
+bool CollectiveFingerprint::matches(const CollectiveFingerprint& other) const {
   return sequence == other.sequence && count == other.count && splits == other.splits &&
          operation == other.operation && type == other.type && reduce_op == other.reduce_op &&
          root == other.root && algorithm == other.algorithm && device == other.device;
 }
 
-std::string Print::describe() const {
+std::string CollectiveFingerprint::describe() const {
   std::string text = fmt::format("{} #{}", name(static_cast<Operation>(operation)), sequence);
   if (label[0]) text += fmt::format(" '{}'", label);
   if (site[0]) text += fmt::format(" ({})", site);

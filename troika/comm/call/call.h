@@ -36,7 +36,7 @@ Algorithm algorithm_from(std::string_view name);
 
 // The fingerprint of a call: the facts that ranks must agree on before a collective moves data, and
 // the names for error messages. Sent as raw memory.
-struct Print {
+struct CollectiveFingerprint {
   int64_t sequence = 0;
   int64_t count = 0;      // elements, equal on all ranks; -1 where they may differ
   uint64_t splits = 0;    // hash of the sizes of an uneven collective
@@ -49,7 +49,7 @@ struct Print {
   char label[64] = {};
   char site[36] = {};  // file:line of the call
 
-  bool agrees_with(const Print& other) const;
+  bool matches(const CollectiveFingerprint& other) const;
   // "all_reduce #5 'loss' (trainer.cpp:37) of Float x 8 sum"
   std::string describe() const;
 };
@@ -57,7 +57,7 @@ struct Print {
 // A collective and its buffers. The buffers are packed: contiguous, of `type`, and on the host
 // unless the back end accepts other devices.
 struct Call {
-  Print print;
+  CollectiveFingerprint fingerprint;
   Operation operation = Operation::barrier;
   c10::ScalarType type = c10::ScalarType::Byte;  // of the buffers
   ReduceOp reduce_op = ReduceOp::sum;

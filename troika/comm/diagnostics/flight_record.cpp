@@ -54,7 +54,7 @@ FlightRecord parse_flight_record(const std::string& file, const std::string& tex
   record.world_ranks = json.value("world_ranks", std::vector<int>());
   record.places = json.value("places", std::vector<std::string>());
   for (const auto& row : json.at("standings")) {
-    auto& answer = record.standings.emplace_back();
+    auto& answer = record.statuses.emplace_back();
     if (row.is_null()) continue;
     answer = {row.at("sequence"), row.at("finished"), row.at("left"), row.at("call")};
   }

@@ -21,7 +21,7 @@ struct FlightRecord {
     std::optional<double> started, ended;
 
     // The recorded part of a call that must be equal on all ranks.
-    auto print() const { return std::tie(operation, type, count); }
+    auto fingerprint() const { return std::tie(operation, type, count); }
     // "all_reduce #5 'loss' (trainer.cpp:37)"
     std::string describe() const {
       return operation + " #" + std::to_string(sequence) +
@@ -63,7 +63,7 @@ struct FlightRecord {
   std::vector<int> world_ranks;     // of each rank; empty if the record lacks them
   std::vector<std::string> places;  // of each rank: "data 0, tensor 1"; empty without a mesh
   double now = 0;                   // when the record was written
-  std::vector<std::optional<Answer>> standings;
+  std::vector<std::optional<Answer>> statuses;
   std::map<int64_t, Call> calls;  // by sequence
   std::vector<Message> waits;     // messages that did not arrive, in the order they began
 

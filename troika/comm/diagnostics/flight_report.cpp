@@ -87,9 +87,9 @@ void add(FlightGroup& group, const FlightRecord& record) {
 void align(FlightGroup& group) {
   // For a rank without a record, uses its latest answer to any other rank.
   for (const auto& [record, answer, next] : group.ranks) {
-    for (size_t i = 0; record && i < std::min(record->standings.size(), group.ranks.size()); ++i) {
+    for (size_t i = 0; record && i < std::min(record->statuses.size(), group.ranks.size()); ++i) {
       auto& seen = group.ranks[i];
-      if (!seen.record) seen.answer = std::max(seen.answer, record->standings[i]);
+      if (!seen.record) seen.answer = std::max(seen.answer, record->statuses[i]);
     }
   }
   std::set<int64_t> begun;
@@ -120,7 +120,7 @@ void align(FlightGroup& group) {
     const bool in = mine || (answer && answer->sequence == group.parted);
     auto& unfinished = in ? group.in : group.missing;
     (next < 0 ? group.silent : next > group.parted ? group.past : unfinished).push_back(rank);
-    group.mismatch |= other && mine && other->print() != mine->print();
+    group.mismatch |= other && mine && other->fingerprint() != mine->fingerprint();
     if (mine) other = mine;
   }
   group.all_in = group.in.size() == group.ranks.size();

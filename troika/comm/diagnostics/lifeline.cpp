@@ -15,7 +15,7 @@ namespace troika::comm {
 
 namespace {
 
-// Number of former groups whose last standing a rank keeps, to answer questions about them.
+// Number of former groups whose last status a rank keeps, to answer questions about them.
 constexpr size_t kDismissedKept = 1024;
 
 constexpr std::array kKinds{
@@ -171,7 +171,7 @@ void Lifeline::hear_left(int rank, const std::string& farewell) {
     for (const auto& [id, text] : groups.items()) {
       const auto number = parse_int(id);
       if (!number || !text.is_string()) continue;
-      if (auto last = Standing::from_text(text)) {
+      if (auto last = RankStatus::from_text(text)) {
         departed.last[static_cast<uint32_t>(*number)] = *std::move(last);
       }
     }
@@ -197,7 +197,7 @@ void Lifeline::hear_left(int rank, const std::string& farewell) {
   if (hopeless) cut(*hopeless, true);
 }
 
-std::optional<Standing> Lifeline::last_of(const Departed& departed, uint32_t id) const {
+std::optional<RankStatus> Lifeline::last_of(const Departed& departed, uint32_t id) const {
   const auto last = departed.last.find(id);
   return last == departed.last.end() ? std::nullopt : std::optional(last->second);
 }
@@ -210,7 +210,7 @@ std::optional<Error> Lifeline::absence(const Enrolment& group, int64_t sequence)
     return Error(
         "comm", ErrorKind::peer,
         {.what = fmt::format("{} has left and takes no part in {}", rank_name(departed.rank),
-                             group.recorder->standing().call),
+                             group.recorder->status().call),
          .got = last && last->sequence >= 0 ? fmt::format("its last call was {}", last->call)
                                             : "no call of it in this group",
          .expected = "the same calls on every rank"});
@@ -254,7 +254,7 @@ void Lifeline::enrol(Enrolment group) {
 void Lifeline::dismiss(uint32_t id) {
   const std::lock_guard lock(mutex_);
   const auto group = groups_.find(id);
-  Standing last = group->second.recorder->standing();
+  RankStatus last = group->second.recorder->status();
   last.left = true;
   dismissed_.emplace_back(id, std::move(last));
   if (dismissed_.size() > kDismissedKept) dismissed_.pop_front();
@@ -279,11 +279,11 @@ std::string Lifeline::answer(const std::string& question) {
   if (!id) return {};
   const std::lock_guard lock(mutex_);
   if (const auto group = groups_.find(static_cast<uint32_t>(*id)); group != groups_.end()) {
-    return group->second.recorder->standing().to_text();
+    return group->second.recorder->status().to_text();
   }
   const auto last = std::ranges::find(dismissed_, static_cast<uint32_t>(*id),
-                                      &std::pair<uint32_t, Standing>::first);
-  return (last == dismissed_.end() ? Standing{} : last->second).to_text();
+                                      &std::pair<uint32_t, RankStatus>::first);
+  return (last == dismissed_.end() ? RankStatus{} : last->second).to_text();
 }
 
 Account Lifeline::account() const {
@@ -296,7 +296,7 @@ Account Lifeline::account() const {
                        .sequence = progress.sequence,
                        .inside = progress.inside,
                        .caller = progress.caller,
-                       .call = progress.running ? group.recorder->standing().call : ""});
+                       .call = progress.running ? group.recorder->status().call : ""});
   }
   return account;
 }
@@ -329,35 +329,35 @@ Lifeline::Members Lifeline::ask_members(uint32_t id, Deadline deadline) {
   for (const int rank : members.ranks) {
     const auto index = static_cast<size_t>(rank);
     const bool is_told = index < answers.text.size();
-    auto& standing = members.standings.emplace_back();
+    auto& status = members.statuses.emplace_back();
     members.silent.push_back(is_told ? answers.silent[index] : rank);
-    if (is_told && answers.text[index]) standing = Standing::from_text(*answers.text[index]);
+    if (is_told && answers.text[index]) status = RankStatus::from_text(*answers.text[index]);
     for (const auto& departed : departed_) {
       if (departed.rank != rank) continue;
-      standing = last_of(departed, id).value_or(Standing{});
-      standing->left = true;
+      status = last_of(departed, id).value_or(RankStatus{});
+      status->left = true;
     }
   }
-  known_[id] = members.standings;
+  known_[id] = members.statuses;
   return members;
 }
 
 std::string Lifeline::missing(uint32_t id, int64_t sequence, Deadline deadline) {
-  const auto [ranks, standings, silent] = ask_members(id, deadline);
+  const auto [ranks, statuses, silent] = ask_members(id, deadline);
   std::vector<std::string> lines;
   std::set<int> named;
   for (size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r] == world_rank_) continue;
-    const auto& standing = standings[r];
-    if (!standing) {
+    const auto& status = statuses[r];
+    if (!status) {
       // One line for a rank that relays and does not answer: the ranks behind it are unknown.
       if (!named.insert(silent[r]).second) continue;
       lines.push_back(
           fmt::format("{} does not answer (it is stopped, or out of reach)", rank_name(silent[r])));
-    } else if (standing->sequence < sequence) {
+    } else if (status->sequence < sequence) {
       lines.push_back(fmt::format("{} has {} ({})", rank_name(ranks[r]),
-                                  standing->left ? "left" : "not called it",
-                                  standing->describe_last()));
+                                  status->left ? "left" : "not called it",
+                                  status->describe_last()));
     }
   }
   return fmt::format("{}", fmt::join(lines, "; "));

@@ -141,7 +141,7 @@ class Lifeline {
   // Asks the other end of a message of group `id` for the state of the message. Returns the state
   // in words, e.g. "rank 1 has not sent it (last: ...)", or an empty string if the other end cannot
   // be asked.
-  std::string other_end(uint32_t id, const MessagePrint& message, Deadline deadline);
+  std::string other_end(uint32_t id, const MessageFingerprint& message, Deadline deadline);
 
   // Writes the record of every group that has a folder for it, once, with the last known standings.
   // The second function writes the record of one group that has failed alone.
@@ -157,14 +157,14 @@ class Lifeline {
 
   struct Departed {
     int rank;
-    std::map<uint32_t, Standing> last;  // by group
+    std::map<uint32_t, RankStatus> last;  // by group
   };
 
-  // The members of a group. For each member: its standing, or the rank that did not answer, which
+  // The members of a group. For each member: its status, or the rank that did not answer, which
   // is the member itself or a rank that relays for it.
   struct Members {
     std::vector<int> ranks;
-    Standings standings;
+    RankStatuses statuses;
     std::vector<int> silent;
   };
 
@@ -182,7 +182,7 @@ class Lifeline {
   void fail_alone(uint32_t id, const Error& cause, const std::string& why);
   // Call without locks held. Returns false if the group had failed before.
   bool mark_failed(uint32_t id, const Error& cause);
-  void write(Enrolment group, const Standings& known, const std::string& cause) const;
+  void write(Enrolment group, const RankStatuses& known, const std::string& cause) const;
   // This rank's account of all its groups.
   Account account() const;
   std::string farewell() const;
@@ -190,7 +190,7 @@ class Lifeline {
   void give_up(const Error& cause, const std::string& why);
   // Call with mutex_ held. Returns the reason why call `sequence` of that group can never end.
   std::optional<Error> absence(const Enrolment& group, int64_t sequence) const;
-  std::optional<Standing> last_of(const Departed& departed, uint32_t id) const;
+  std::optional<RankStatus> last_of(const Departed& departed, uint32_t id) const;
   void watch();
   void warn_of_stalls();
   void look_for_deadlock();
@@ -211,9 +211,9 @@ class Lifeline {
   bool parted_ = false;  // leave() or fail() of the plane was called
   bool closing_ = false;
   std::map<uint32_t, Enrolment> groups_;
-  std::deque<std::pair<uint32_t, Standing>> dismissed_;  // the latest, oldest first
+  std::deque<std::pair<uint32_t, RankStatus>> dismissed_;  // the latest, oldest first
   std::vector<Departed> departed_;
-  std::map<uint32_t, Standings> known_;
+  std::map<uint32_t, RankStatuses> known_;
   std::map<uint32_t, int64_t> warned_;  // the call that was warned of, by group
   bool recorded_ = false;
   std::map<uint32_t, Error> failures_;  // of groups that failed alone, by tag space

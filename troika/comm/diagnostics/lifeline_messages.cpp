@@ -57,10 +57,10 @@ std::optional<std::string> Lifeline::answer_about_message(const std::string& tex
   const auto elsewhere = recorder.messages().waiting();
   return fmt::format(
       "has not {} it ({})", mine == Direction::send ? "sent" : "called receive for",
-      elsewhere ? "it waits in " + elsewhere->describe() : recorder.standing().describe_last());
+      elsewhere ? "it waits in " + elsewhere->describe() : recorder.status().describe_last());
 }
 
-std::string Lifeline::other_end(uint32_t id, const MessagePrint& message, Deadline deadline) {
+std::string Lifeline::other_end(uint32_t id, const MessageFingerprint& message, Deadline deadline) {
   if (message.peer == kAnyRank) return "no rank has sent one";
   const MessageQuestion question{id,
                                  world_rank_,

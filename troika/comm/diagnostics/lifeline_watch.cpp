@@ -54,7 +54,7 @@ void Lifeline::warn_of_stalls() {
       if (progress.since < group.stall_warning) continue;
       const auto [warned, first] = warned_.try_emplace(id, -1);
       if (std::exchange(warned->second, progress.sequence) == progress.sequence) continue;
-      stalls.push_back({id, progress, group.recorder->standing().call});
+      stalls.push_back({id, progress, group.recorder->status().call});
     }
   }
   for (const auto& [id, progress, call] : stalls) {
@@ -64,9 +64,9 @@ void Lifeline::warn_of_stalls() {
               who.empty() ? "all ranks are in it" : who);
   }
   for (const auto& [id, stalled] : messages) {
-    log::warn("[comm] {} has been waiting for {}: {}", stalled.print.describe(),
+    log::warn("[comm] {} has been waiting for {}: {}", stalled.fingerprint.describe(),
               human_seconds(static_cast<double>(stalled.since.count()) / 1000),
-              other_end(id, stalled.print, Deadline::after(kAnswerTime)));
+              other_end(id, stalled.fingerprint, Deadline::after(kAnswerTime)));
   }
 }
 
@@ -85,7 +85,7 @@ void Lifeline::look_for_deadlock() {
 }
 
 void Lifeline::write_flight_records(const std::string& cause) {
-  std::vector<std::pair<Enrolment, Standings>> groups;
+  std::vector<std::pair<Enrolment, RankStatuses>> groups;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(recorded_, true)) return;
@@ -99,7 +99,7 @@ void Lifeline::write_flight_records(const std::string& cause) {
 
 void Lifeline::write_flight_record_of(uint32_t id, const std::string& cause) {
   Enrolment group;
-  Standings known;
+  RankStatuses known;
   {
     const std::lock_guard lock(mutex_);
     const auto found = groups_.find(id);
@@ -110,7 +110,7 @@ void Lifeline::write_flight_record_of(uint32_t id, const std::string& cause) {
   write(std::move(group), known, cause);
 }
 
-void Lifeline::write(Enrolment group, const Standings& known, const std::string& cause) const {
+void Lifeline::write(Enrolment group, const RankStatuses& known, const std::string& cause) const {
   const auto path =
       group.flight_record / fmt::format("{}-rank{}.json", group.owner.group, world_rank_);
   for (const int rank : group.ranks) {

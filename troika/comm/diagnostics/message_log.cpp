@@ -9,9 +9,11 @@ namespace troika::comm {
 
 namespace {
 
-uint64_t key_of(const MessagePrint& print) {
-  return static_cast<uint64_t>(print.peer) << 32 | static_cast<uint64_t>(print.tag) << 2 |
-         static_cast<uint64_t>(print.on_edge) << 1 | static_cast<uint64_t>(print.direction);
+uint64_t key_of(const MessageFingerprint& fingerprint) {
+  return static_cast<uint64_t>(fingerprint.peer) << 32 |
+         static_cast<uint64_t>(fingerprint.tag) << 2 |
+         static_cast<uint64_t>(fingerprint.on_edge) << 1 |
+         static_cast<uint64_t>(fingerprint.direction);
 }
 
 }  // namespace
@@ -20,13 +22,13 @@ std::string_view name(Direction direction) {
   return direction == Direction::send ? "send" : "receive";
 }
 
-std::string MessagePrint::describe_site() const {
+std::string MessageFingerprint::describe_site() const {
   std::string_view file = site.file_name();
   if (const auto slash = file.rfind('/'); slash != file.npos) file.remove_prefix(slash + 1);
   return fmt::format("{}:{}", file, site.line());
 }
 
-std::string MessagePrint::describe() const {
+std::string MessageFingerprint::describe() const {
   return fmt::format("{} #{} {} {}, {} {}{} ({}){}", name(direction), number,
                      direction == Direction::send ? "to" : "from",
                      peer == kAnyRank ? "any rank" : fmt::format("rank {}", peer),
@@ -35,7 +37,7 @@ std::string MessagePrint::describe() const {
                      type < 0 ? "" : fmt::format(" of {} x {}", type_name(), count));
 }
 
-std::string MessagePrint::type_name() const {
+std::string MessageFingerprint::type_name() const {
   return type < 0 ? "" : c10::toString(static_cast<c10::ScalarType>(type));
 }
 
@@ -44,30 +46,30 @@ MessageLog::Entry* MessageLog::find(int64_t id) {
   return entry.id == id ? &entry : nullptr;
 }
 
-MessageLog::Entry& MessageLog::add(MessagePrint& print) {
+MessageLog::Entry& MessageLog::add(MessageFingerprint& fingerprint) {
   if (entries_.empty()) entries_.resize(kCapacity);
-  print.number = counts_[key_of(print)]++;
+  fingerprint.number = counts_[key_of(fingerprint)]++;
   const int64_t id = next_id_++;
   auto& entry = entries_[static_cast<size_t>(id) % kCapacity];
-  entry = {id, print, MessageState::begun, Clock::now(), {}, {}};
+  entry = {id, fingerprint, MessageState::begun, Clock::now(), {}, {}};
   return entry;
 }
 
-int64_t MessageLog::begun(MessagePrint& print) {
+int64_t MessageLog::begun(MessageFingerprint& fingerprint) {
   const std::lock_guard lock(mutex_);
-  return add(print).id;
+  return add(fingerprint).id;
 }
 
-void MessageLog::passed(MessagePrint& print) {
+void MessageLog::passed(MessageFingerprint& fingerprint) {
   const std::lock_guard lock(mutex_);
-  Entry& entry = add(print);
+  Entry& entry = add(fingerprint);
   entry.state = MessageState::finished;
   entry.ended = entry.begun;
 }
 
-void MessageLog::awaited(int64_t id, const MessagePrint& print, Clock::time_point now) {
+void MessageLog::awaited(int64_t id, const MessageFingerprint& fingerprint, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
-  waiting_.push_back({id, print, now});
+  waiting_.push_back({id, fingerprint, now});
   if (auto* entry = find(id)) {
     entry->state = MessageState::waiting;
     entry->awaited = now;
@@ -83,15 +85,15 @@ void MessageLog::ended(int64_t id, bool well) {
   }
 }
 
-int64_t MessageLog::count(const MessagePrint& print) const {
+int64_t MessageLog::count(const MessageFingerprint& fingerprint) const {
   const std::lock_guard lock(mutex_);
-  const auto found = counts_.find(key_of(print));
+  const auto found = counts_.find(key_of(fingerprint));
   return found == counts_.end() ? 0 : found->second;
 }
 
-std::optional<MessagePrint> MessageLog::waiting() const {
+std::optional<MessageFingerprint> MessageLog::waiting() const {
   const std::lock_guard lock(mutex_);
-  return waiting_.empty() ? std::nullopt : std::optional(waiting_.front().print);
+  return waiting_.empty() ? std::nullopt : std::optional(waiting_.front().fingerprint);
 }
 
 std::vector<MessageLog::Stalled> MessageLog::stalled(Milliseconds at_least) {
@@ -101,7 +103,7 @@ std::vector<MessageLog::Stalled> MessageLog::stalled(Milliseconds at_least) {
   for (auto& waiting : waiting_) {
     if (waiting.told || now - waiting.since < at_least) continue;
     waiting.told = true;
-    stalled.push_back({waiting.print, std::chrono::floor<Milliseconds>(now - waiting.since)});
+    stalled.push_back({waiting.fingerprint, std::chrono::floor<Milliseconds>(now - waiting.since)});
   }
   return stalled;
 }

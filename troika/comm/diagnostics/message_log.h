@@ -22,7 +22,7 @@ std::string_view name(Direction direction);
 inline constexpr int kAnyRank = -1;
 
 // The fingerprint of a message, from the view of the rank that sends or receives it.
-struct MessagePrint {
+struct MessageFingerprint {
   Direction direction = Direction::send;
   int peer = 0;  // world rank of the other end, or kAnyRank
   int tag = 0;
@@ -55,29 +55,29 @@ class MessageLog {
   // A recorded message, with the times of its state changes.
   struct Entry {
     int64_t id = -1;
-    MessagePrint print;
+    MessageFingerprint fingerprint;
     MessageState state = MessageState::begun;
     Clock::time_point begun, awaited, ended;
   };
 
   // Records that a message has started. Sets the fingerprint's number and returns an id for the
   // calls below.
-  int64_t begun(MessagePrint& print);
+  int64_t begun(MessageFingerprint& fingerprint);
   // Records a message that was sent at once: it begins and ends here. Sets the fingerprint's
   // number.
-  void passed(MessagePrint& print);
+  void passed(MessageFingerprint& fingerprint);
   // Records that a thread waits for the message since `now`.
-  void awaited(int64_t id, const MessagePrint& print, Clock::time_point now);
+  void awaited(int64_t id, const MessageFingerprint& fingerprint, Clock::time_point now);
   void ended(int64_t id, bool well);
 
   // Returns how many messages have begun in the fingerprint's direction, with its peer and tag.
-  int64_t count(const MessagePrint& print) const;
+  int64_t count(const MessageFingerprint& fingerprint) const;
   // Returns the message that has been waited for the longest. A failed message counts: the group
   // fails with it, and other ranks may still ask what this rank waited for.
-  std::optional<MessagePrint> waiting() const;
+  std::optional<MessageFingerprint> waiting() const;
   // A message that a rank has waited for.
   struct Stalled {
-    MessagePrint print;
+    MessageFingerprint fingerprint;
     Milliseconds since{0};
   };
   // Returns the messages that have been waited for at least this long, each message once.
@@ -88,12 +88,12 @@ class MessageLog {
  private:
   struct Waiting {
     int64_t id;
-    MessagePrint print;
+    MessageFingerprint fingerprint;
     Clock::time_point since;
     bool told = false;
   };
-  Entry& add(MessagePrint& print);  // with mutex_ held
-  Entry* find(int64_t id);          // with mutex_ held; null when it has been overwritten
+  Entry& add(MessageFingerprint& fingerprint);  // with mutex_ held
+  Entry* find(int64_t id);  // with mutex_ held; null when it has been overwritten
 
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // a ring: id i is at i % kCapacity

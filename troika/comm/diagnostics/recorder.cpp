@@ -37,30 +37,30 @@ class SystemTime {
   const std::chrono::system_clock::time_point now_ = std::chrono::system_clock::now();
 };
 
-json to_json(const Standing& standing) {
-  return {{"sequence", standing.sequence},
-          {"finished", standing.finished},
-          {"left", standing.left},
-          {"call", standing.call}};
+json to_json(const RankStatus& status) {
+  return {{"sequence", status.sequence},
+          {"finished", status.finished},
+          {"left", status.left},
+          {"call", status.call}};
 }
 
 }  // namespace
 
-std::string Standing::describe_last() const {
+std::string RankStatus::describe_last() const {
   if (sequence < 0) return "it has called nothing yet";
   return fmt::format("last: {}, {}", call, finished ? "which ended" : "in which it still waits");
 }
 
-std::string Standing::to_text() const {
+std::string RankStatus::to_text() const {
   // Labels may contain bytes that are not UTF-8.
   return to_json(*this).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-std::optional<Standing> Standing::from_text(const std::string& text) {
+std::optional<RankStatus> RankStatus::from_text(const std::string& text) {
   const auto read = json::parse(text, nullptr, false);
   if (!read.is_object()) return std::nullopt;
-  return Standing{read.value("sequence", int64_t{-1}), read.value("finished", true),
-                  read.value("left", false), read.value("call", "")};
+  return RankStatus{read.value("sequence", int64_t{-1}), read.value("finished", true),
+                    read.value("left", false), read.value("call", "")};
 }
 
 uint64_t Recorder::this_thread() {
@@ -69,29 +69,29 @@ uint64_t Recorder::this_thread() {
 
 Recorder::Entry* Recorder::find(int64_t sequence) {
   auto& entry = entries_[static_cast<size_t>(sequence) % kCapacity];
-  return entry.print.sequence == sequence ? &entry : nullptr;
+  return entry.fingerprint.sequence == sequence ? &entry : nullptr;
 }
 
-void Recorder::queued(const Print& print, int64_t bytes, bool at_once) {
+void Recorder::queued(const CollectiveFingerprint& fingerprint, int64_t bytes, bool at_once) {
   const std::lock_guard lock(mutex_);
   if (entries_.empty()) entries_.resize(kCapacity);
-  auto& entry = entries_[static_cast<size_t>(print.sequence) % kCapacity];
+  auto& entry = entries_[static_cast<size_t>(fingerprint.sequence) % kCapacity];
   const auto now = Clock::now();
-  entry = {print, bytes, CallState::queued, now, {}, {}};
+  entry = {fingerprint, bytes, CallState::queued, now, {}, {}};
   const uint64_t thread = this_thread();
   caller_ = latest_ < 0 || caller_ == thread ? thread : 0;
-  latest_ = print.sequence;
-  if (at_once) start(print, now);
+  latest_ = fingerprint.sequence;
+  if (at_once) start(fingerprint, now);
 }
 
-void Recorder::started(const Print& print) {
+void Recorder::started(const CollectiveFingerprint& fingerprint) {
   const std::lock_guard lock(mutex_);
-  start(print, Clock::now());
+  start(fingerprint, Clock::now());
 }
 
-void Recorder::start(const Print& print, Clock::time_point now) {
-  current_ = print.sequence;
-  current_print_ = print;
+void Recorder::start(const CollectiveFingerprint& fingerprint, Clock::time_point now) {
+  current_ = fingerprint.sequence;
+  current_fingerprint_ = fingerprint;
   current_start_ = now;
   running_ = true;
   inside_ = this_thread();
@@ -111,10 +111,10 @@ void Recorder::ended(int64_t sequence, bool well) {
   }
 }
 
-Standing Recorder::standing() const {
+RankStatus Recorder::status() const {
   const std::lock_guard lock(mutex_);
   if (current_ < 0) return {};
-  return {current_, !running_ && current_well_, false, current_print_.describe()};
+  return {current_, !running_ && current_well_, false, current_fingerprint_.describe()};
 }
 
 Progress Recorder::progress() const {
@@ -125,7 +125,7 @@ Progress Recorder::progress() const {
 }
 
 std::string Recorder::to_json(const Owner& owner, const std::string& cause,
-                              const Standings& standings) const {
+                              const RankStatuses& statuses) const {
   const SystemTime time;
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
@@ -142,37 +142,39 @@ std::string Recorder::to_json(const Owner& owner, const std::string& cause,
                  {"standings", json::array()},
                  {"calls", json::array()},
                  {"messages", json::array()}};
-  for (const auto& standing : standings) {
-    record["standings"].push_back(standing ? comm::to_json(*standing) : json());
+  for (const auto& status : statuses) {
+    record["standings"].push_back(status ? comm::to_json(*status) : json());
   }
   const std::lock_guard lock(mutex_);
   const auto kept = static_cast<int64_t>(kCapacity);
   for (int64_t s = std::max<int64_t>(0, latest_ - kept + 1); s <= latest_; ++s) {
-    const auto& [print, bytes, state, queued, started, ended] =
+    const auto& [fingerprint, bytes, state, queued, started, ended] =
         entries_[static_cast<size_t>(s) % kCapacity];
     record["calls"].push_back(
-        {{"sequence", print.sequence},
-         {"operation", name(static_cast<Operation>(print.operation))},
-         {"type", print.type < 0 ? "" : c10::toString(static_cast<c10::ScalarType>(print.type))},
-         {"count", print.count},
+        {{"sequence", fingerprint.sequence},
+         {"operation", name(static_cast<Operation>(fingerprint.operation))},
+         {"type", fingerprint.type < 0
+                      ? ""
+                      : c10::toString(static_cast<c10::ScalarType>(fingerprint.type))},
+         {"count", fingerprint.count},
          {"bytes", bytes},
-         {"label", print.label},
-         {"site", print.site},
+         {"label", fingerprint.label},
+         {"site", fingerprint.site},
          {"state", kStates.at(static_cast<size_t>(state))},
          {"queued", time.of(queued)},
          {"started", time.of(started)},
          {"ended", time.of(ended)}});
   }
-  for (const auto& [id, print, state, begun, awaited, ended] : messages_.entries()) {
-    record["messages"].push_back({{"direction", name(print.direction)},
-                                  {"peer", print.peer},
-                                  {"tag", print.tag},
-                                  {"edge", print.on_edge},
-                                  {"number", print.number},
-                                  {"type", print.type_name()},
-                                  {"count", print.count},
-                                  {"label", print.label.data()},
-                                  {"site", print.describe_site()},
+  for (const auto& [id, fingerprint, state, begun, awaited, ended] : messages_.entries()) {
+    record["messages"].push_back({{"direction", name(fingerprint.direction)},
+                                  {"peer", fingerprint.peer},
+                                  {"tag", fingerprint.tag},
+                                  {"edge", fingerprint.on_edge},
+                                  {"number", fingerprint.number},
+                                  {"type", fingerprint.type_name()},
+                                  {"count", fingerprint.count},
+                                  {"label", fingerprint.label.data()},
+                                  {"site", fingerprint.describe_site()},
                                   {"state", kMessageStates.at(static_cast<size_t>(state))},
                                   {"begun", time.of(begun)},
                                   {"awaited", time.of(awaited)},

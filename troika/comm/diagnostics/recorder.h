@@ -15,22 +15,22 @@
 namespace troika::comm {
 
 // A rank's state in one group: its latest call, and whether that call is still running.
-struct Standing {
+struct RankStatus {
   int64_t sequence = -1;  // -1: nothing was called yet
   bool finished = true;
   bool left = false;  // the rank has left this group normally
-  std::string call;   // Print::describe() of that call
+  std::string call;   // CollectiveFingerprint::describe() of that call
 
   // Returns "last: barrier #3, which ended", "last: barrier #3, in which it still waits", or "it
   // has called nothing yet".
   std::string describe_last() const;
 
   std::string to_text() const;
-  static std::optional<Standing> from_text(const std::string& text);
+  static std::optional<RankStatus> from_text(const std::string& text);
 };
 
 // By rank of a group; empty for a rank that did not answer.
-using Standings = std::vector<std::optional<Standing>>;
+using RankStatuses = std::vector<std::optional<RankStatus>>;
 
 struct Progress {
   int64_t sequence = -1;  // of the latest call that was started; -1 before the first
@@ -50,8 +50,8 @@ class Recorder {
 
   // Calls are numbered from 0 without gaps. A call that need not wait for other calls is queued
   // with `at_once`; started() is then not called for it.
-  void queued(const Print& print, int64_t bytes, bool at_once);
-  void started(const Print& print);
+  void queued(const CollectiveFingerprint& fingerprint, int64_t bytes, bool at_once);
+  void started(const CollectiveFingerprint& fingerprint);
   void ended(int64_t sequence, bool well);
 
   // Messages are not calls, and are numbered separately.
@@ -59,7 +59,7 @@ class Recorder {
   const MessageLog& messages() const { return messages_; }
 
   // Both describe the latest started call.
-  Standing standing() const;
+  RankStatus status() const;
   Progress progress() const;
 
   // Identifies the group and the rank of a record.
@@ -71,26 +71,26 @@ class Recorder {
     std::string backend;
   };
   // Returns the whole record as a JSON text: {"group", "rank", "size", "world_ranks", "places",
-  // "backend", "cause", "host", "pid", "now", "standings": [a standing, or null, for each rank],
+  // "backend", "cause", "host", "pid", "now", "standings": [a RankStatus, or null, for each rank],
   // "calls": [{"sequence", "operation", "type", "count", "bytes", "label", "site", "state",
   // "queued", "started", "ended"}, ...], "messages": [{"direction", "peer", "tag", "edge",
   // "number", "type", "count", "label", "site", "state", "begun", "awaited", "ended"}, ...]}. Times
   // are in seconds of the system clock.
   std::string to_json(const Owner& owner, const std::string& cause,
-                      const Standings& standings) const;
+                      const RankStatuses& statuses) const;
 
  private:
   static uint64_t this_thread();  // never 0
 
   struct Entry {
-    Print print;
+    CollectiveFingerprint fingerprint;
     int64_t bytes = 0;
     CallState state = CallState::queued;
     Clock::time_point queued, started, ended;
   };
   // Call these with mutex_ held. find() returns null when the entry has been overwritten.
   Entry* find(int64_t sequence);
-  void start(const Print& print, Clock::time_point now);
+  void start(const CollectiveFingerprint& fingerprint, Clock::time_point now);
 
   MessageLog messages_;
   mutable std::mutex mutex_;
@@ -98,7 +98,8 @@ class Recorder {
   int64_t latest_ = -1;         // sequence number of the latest queued call
   int64_t current_ = -1;        // sequence number of the latest started call
   Clock::time_point current_start_;
-  Print current_print_;  // kept here because calls queued later may overwrite its entry
+  // A copy, because calls queued later may overwrite the entry.
+  CollectiveFingerprint current_fingerprint_;
   bool running_ = false;
   bool current_well_ = false;  // ended without an error
   uint64_t inside_ = 0;        // the thread that started the current call

@@ -42,9 +42,9 @@ at::Tensor bytes_at(void* data, size_t bytes) {
 
 class GlooGroup : public GroupImpl {
  public:
-  GlooGroup(Station station, std::shared_ptr<Lifeline> lifeline,
+  GlooGroup(GroupInfo info, std::shared_ptr<Lifeline> lifeline,
             c10::intrusive_ptr<c10d::TCPStore> store, c10::intrusive_ptr<GlooProcessGroup> group)
-      : GroupImpl(std::move(station), std::move(lifeline)),
+      : GroupImpl(std::move(info), std::move(lifeline)),
         store_(std::move(store)),
         group_(std::move(group)) {
     this->lifeline()->wake_with(this, [this] { abort_waits(); });
@@ -234,7 +234,7 @@ std::shared_ptr<GroupImpl> connect(const Meeting& meeting, Deadline deadline) {
   }
   auto group = c10::make_intrusive<GlooProcessGroup>(store, environment.rank,
                                                      environment.world_size, options);
-  return std::make_shared<GlooGroup>(meeting.station("gloo"), meeting.lifeline, std::move(store),
+  return std::make_shared<GlooGroup>(meeting.group_info("gloo"), meeting.lifeline, std::move(store),
                                      std::move(group));
 }
 

@@ -97,7 +97,7 @@ struct Multiply {
 };
 
 template <typename T, typename Combine, typename Sum = Value<T>>
-struct Job {
+struct ReduceLoop {
   void* const* into;
   size_t into_count;
   const void* const* terms;
@@ -156,16 +156,16 @@ void with_type(void* const* into, size_t into_count, const void* const* terms, s
                size_t count, Op op, int divisor) {
   switch (op) {
     case Op::sum:
-      if (divisor == 1) return Job<T, Add>{into, into_count, terms, term_count, count}.run();
-      return Job<T, Add, typename Wide<T>::Type>{into,       into_count, terms,
-                                                 term_count, count,      divisor}
+      if (divisor == 1) return ReduceLoop<T, Add>{into, into_count, terms, term_count, count}.run();
+      return ReduceLoop<T, Add, typename Wide<T>::Type>{into,       into_count, terms,
+                                                        term_count, count,      divisor}
           .run();
     case Op::min:
-      return Job<T, Min>{into, into_count, terms, term_count, count}.run();
+      return ReduceLoop<T, Min>{into, into_count, terms, term_count, count}.run();
     case Op::max:
-      return Job<T, Max>{into, into_count, terms, term_count, count}.run();
+      return ReduceLoop<T, Max>{into, into_count, terms, term_count, count}.run();
     case Op::product:
-      return Job<T, Multiply>{into, into_count, terms, term_count, count}.run();
+      return ReduceLoop<T, Multiply>{into, into_count, terms, term_count, count}.run();
   }
 }
 

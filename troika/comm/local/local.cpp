@@ -172,10 +172,9 @@ class LocalPlane : public ControlPlane {
 
 class LocalGroup : public GroupImpl {
  public:
-  LocalGroup(const std::shared_ptr<Hub>& hub, const Station& station)
-      : GroupImpl(station,
-                  std::make_shared<Lifeline>(std::make_unique<LocalPlane>(hub, station.rank),
-                                             station.rank, station.size)),
+  LocalGroup(const std::shared_ptr<Hub>& hub, const GroupInfo& info)
+      : GroupImpl(info, std::make_shared<Lifeline>(std::make_unique<LocalPlane>(hub, info.rank),
+                                                   info.rank, info.size)),
         hub_(hub) {
     lifeline()->wake_with(this, [hub] { hub->wake(); });
   }
@@ -264,11 +263,11 @@ std::vector<std::shared_ptr<GroupImpl>> make(int size, const std::vector<int>& n
   const auto hub = std::make_shared<Hub>(size);
   std::vector<std::shared_ptr<GroupImpl>> ranks;
   for (int r = 0; r < size; ++r) {
-    Station station = world_on_one_node("local", r, size);
-    if (!nodes.empty()) station.nodes = nodes;
-    station.receives_any = true;
-    station.can_fail_alone = true;
-    ranks.push_back(std::make_shared<LocalGroup>(hub, std::move(station)));
+    GroupInfo info = world_on_one_node("local", r, size);
+    if (!nodes.empty()) info.nodes = nodes;
+    info.receives_any = true;
+    info.can_fail_alone = true;
+    ranks.push_back(std::make_shared<LocalGroup>(hub, std::move(info)));
   }
   return ranks;
 }

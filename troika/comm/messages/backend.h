@@ -31,7 +31,7 @@ struct Meeting {
   // Whether this back end serves only peers on other nodes, because ranks of one node use another.
   bool only_between_nodes = false;
 
-  Station station(std::string backend) const;
+  GroupInfo group_info(std::string backend) const;
 };
 
 // Where the ranks of a world rendezvous, and the secret that proves membership.
@@ -42,7 +42,7 @@ struct MeetingPlace {
 
 // Runs the rendezvous and finds out which ranks share a node. Blocks until all ranks are there.
 // Throws what Rendezvous::join throws.
-Meeting meet(const MeetingPlace& place, Deadline deadline);
+Meeting hold_meeting(const MeetingPlace& place, Deadline deadline);
 
 struct Backend {
   std::string_view name;
@@ -85,7 +85,7 @@ std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
 // makes a secret, unless its environment holds one; then every rank uses the secret of its own
 // environment. Collective. Initialises MPI if the program has not. Throws Error(usage) when the
 // ranks of MPI differ from those of the environment.
-MeetingPlace place_to_meet(cluster::Environment environment, Deadline deadline);
+MeetingPlace meeting_place(cluster::Environment environment, Deadline deadline);
 }  // namespace mpi
 
 }  // namespace troika::comm

@@ -15,7 +15,7 @@ ParcelTags tags_of(uint32_t lane) {
 }  // namespace
 
 std::unique_ptr<Transfer> Channel::send(int peer, uint32_t lane, const void* data, size_t bytes) {
-  const Frame frame{print_, bytes, station().id};
+  const Frame frame{fingerprint_, bytes, info().id};
   return std::make_unique<SentParcel>(impl_, peer, tags_of(lane), &frame, sizeof(Frame), data,
                                       bytes);
 }
@@ -57,14 +57,14 @@ void Channel::Arrival::verify_first(Deadline deadline) {
 
 void Channel::Arrival::refuse_unless_expected(const Frame& frame) const {
   const GroupImpl& group = channel_.impl();
-  if (!channel_.print_.agrees_with(frame.print) || frame.group != group.station().id) {
-    throw_disagreement(group, channel_.print_, stream_.peer, frame.print);
+  if (!channel_.fingerprint_.matches(frame.fingerprint) || frame.group != group.info().id) {
+    throw_disagreement(group, channel_.fingerprint_, stream_.peer, frame.fingerprint);
   }
   if (frame.bytes == bytes_) return;
   throw Error(
       "comm", ErrorKind::usage,
       {.what = fmt::format("{} sends {} another length in {}", group.rank_name(stream_.peer),
-                           group.rank_name(group.rank()), channel_.print_.describe()),
+                           group.rank_name(group.rank()), channel_.fingerprint_.describe()),
        .got = fmt::format("{} bytes", frame.bytes),
        .expected = fmt::format("{}", bytes_)});
 }

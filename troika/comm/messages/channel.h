@@ -17,9 +17,9 @@ namespace troika::comm {
 
 // The header before the payload of every message. Sent as raw memory.
 struct Frame {
-  Print print;         // the sender's call
-  uint64_t bytes = 0;  // of the payload
-  uint64_t group = 0;  // Station::id
+  CollectiveFingerprint fingerprint;  // the sender's call
+  uint64_t bytes = 0;                 // of the payload
+  uint64_t group = 0;                 // GroupInfo::id
 };
 
 // Sends and receives the messages of one call. One thread may use a channel. Transfers must not
@@ -32,13 +32,14 @@ struct Frame {
 class Channel {
  public:
   // Both arguments must outlive the channel.
-  Channel(GroupImpl& impl, const Print& print) : impl_(impl), print_(print) {}
+  Channel(GroupImpl& impl, const CollectiveFingerprint& fingerprint)
+      : impl_(impl), fingerprint_(fingerprint) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
   GroupImpl& impl() const { return impl_; }
-  const Station& station() const { return impl_.station(); }
-  const Print& print() const { return print_; }
+  const GroupInfo& info() const { return impl_.info(); }
+  const CollectiveFingerprint& fingerprint() const { return fingerprint_; }
 
   class Arrival;
 
@@ -57,7 +58,7 @@ class Channel {
   };
 
   GroupImpl& impl_;
-  const Print& print_;
+  const CollectiveFingerprint& fingerprint_;
   std::map<std::pair<int, uint32_t>, Stream> streams_;
 };
 

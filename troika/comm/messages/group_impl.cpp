@@ -19,8 +19,8 @@ constexpr int kTagBits = 16;
 // A part of a group: sends through the whole group, with the part's tag space in the tags.
 class PartGroup : public GroupImpl {
  public:
-  PartGroup(std::shared_ptr<GroupImpl> whole, Station station, std::vector<int> members)
-      : GroupImpl(std::move(station), whole->lifeline()),
+  PartGroup(std::shared_ptr<GroupImpl> whole, GroupInfo info, std::vector<int> members)
+      : GroupImpl(std::move(info), whole->lifeline()),
         whole_(std::move(whole)),
         members_(std::move(members)) {}
 
@@ -53,7 +53,7 @@ class PartGroup : public GroupImpl {
   int member(int peer) const { return members_[static_cast<size_t>(peer)]; }
   // In a part of a part, the innermost tag space is used; it is unique.
   uint32_t tagged(uint32_t tag) const {
-    return tag_space_of(tag) > 0 ? tag : station().tag_space << kTagBits | tag;
+    return tag_space_of(tag) > 0 ? tag : info().tag_space << kTagBits | tag;
   }
 
   const std::shared_ptr<GroupImpl> whole_;
@@ -74,27 +74,28 @@ uint32_t tag_spaces_within(int64_t largest) {
   return static_cast<uint32_t>(std::min<int64_t>(spaces - 1, kMaxGroups));
 }
 
-Station world_on_one_node(std::string backend, int rank, int size) {
-  Station station{.backend = std::move(backend), .rank = rank, .size = size};
-  station.nodes.assign(static_cast<size_t>(size), 0);
-  return station;
+GroupInfo world_on_one_node(std::string backend, int rank, int size) {
+  GroupInfo info{.backend = std::move(backend), .rank = rank, .size = size};
+  info.nodes.assign(static_cast<size_t>(size), 0);
+  return info;
 }
 
-GroupImpl::GroupImpl(Station station, std::shared_ptr<Lifeline> lifeline)
-    : station_([&] {
-        if (station.world_ranks.empty()) {
-          station.world_ranks.resize(static_cast<size_t>(station.size));
-          std::iota(station.world_ranks.begin(), station.world_ranks.end(), 0);
+GroupImpl::GroupImpl(GroupInfo info, std::shared_ptr<Lifeline> lifeline)
+    : info_([&] {
+        if (info.world_ranks.empty()) {
+          info.world_ranks.resize(static_cast<size_t>(info.size));
+          std::iota(info.world_ranks.begin(), info.world_ranks.end(), 0);
         }
-        return std::move(station);
+        return std::move(info);
       }()),
       lifeline_(std::move(lifeline)) {}
 
 std::string GroupImpl::rank_name(int rank) const {
-  return lifeline_->rank_name(station_.world_ranks[static_cast<size_t>(rank)]);
+  return lifeline_->rank_name(info_.world_ranks[static_cast<size_t>(rank)]);
 }
 
-void throw_disagreement(const GroupImpl& group, const Print& mine, int other, const Print& theirs) {
+void throw_disagreement(const GroupImpl& group, const CollectiveFingerprint& mine, int other,
+                        const CollectiveFingerprint& theirs) {
   throw Error("comm", ErrorKind::usage,
               {.what = "ranks called different collectives",
                .got = fmt::format("{}: {}; {}: {}", group.rank_name(group.rank()), mine.describe(),
@@ -146,7 +147,7 @@ int GroupImpl::await_any(uint32_t, int, Deadline) {
 }
 
 bool GroupImpl::others_have_left() const {
-  return std::ranges::all_of(station_.world_ranks, [&](int world_rank) {
+  return std::ranges::all_of(info_.world_ranks, [&](int world_rank) {
     return world_rank == lifeline_->world_rank() || lifeline_->has_left(world_rank);
   });
 }
@@ -159,7 +160,7 @@ void GroupImpl::fail_for_any(uint32_t tag) const {
   throw Error("comm", ErrorKind::timeout, {.what = "no message from any rank in time"});
 }
 
-void GroupImpl::agree(Channel& channel, const Call&, Deadline deadline) {
+void GroupImpl::verify_call(Channel& channel, const Call&, Deadline deadline) {
   const int n = size();
   const auto arriving = channel.receive((rank() + n - 1) % n, 0, nullptr, 0);
   const auto sending = channel.send((rank() + 1) % n, 0, nullptr, 0);
@@ -167,7 +168,7 @@ void GroupImpl::agree(Channel& channel, const Call&, Deadline deadline) {
   sending->wait(deadline);
 }
 
-bool GroupImpl::shortcut(const Call&, Deadline) {
+bool GroupImpl::try_native(const Call&, Deadline) {
   return false;
 }
 
@@ -181,9 +182,9 @@ at::Tensor GroupImpl::allocate(int64_t count, c10::ScalarType type) {
 
 void GroupImpl::drive_while_waiting(std::function<bool()>) {}
 
-std::shared_ptr<GroupImpl> GroupImpl::split(const std::shared_ptr<GroupImpl>& self, Station station,
+std::shared_ptr<GroupImpl> GroupImpl::split(const std::shared_ptr<GroupImpl>& self, GroupInfo info,
                                             const std::vector<int>& members, Deadline) {
-  return std::make_shared<PartGroup>(self, std::move(station), members);
+  return std::make_shared<PartGroup>(self, std::move(info), members);
 }
 
 }  // namespace troika::comm

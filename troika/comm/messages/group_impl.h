@@ -1,6 +1,6 @@
 // The interface of a communication back end: tagged messages between ranks. Collectives are
 // implemented once over these messages (algorithms/), so every back end supports every collective.
-// A back end with a faster way for a collective overrides shortcut().
+// A back end with a faster way for a collective overrides try_native().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -63,7 +63,7 @@ class LentMessage {
 };
 
 // Facts about a group, given to its implementation at construction.
-struct Station {
+struct GroupInfo {
   std::string backend;
   int rank = 0;
   int size = 1;
@@ -85,12 +85,12 @@ struct Station {
   bool can_fail_alone = false;
   // Whether a failure of this group ends this group only: a part made that way, or a part of one.
   bool fails_alone = false;
-  // Whether shortcut() accepts calls with buffers in CUDA memory.
+  // Whether try_native() accepts calls with buffers in CUDA memory.
   bool takes_cuda = false;
 };
 
-// Returns the station of a world whose ranks are all on one node.
-Station world_on_one_node(std::string backend, int rank, int size);
+// Returns the GroupInfo of a world whose ranks are all on one node.
+GroupInfo world_on_one_node(std::string backend, int rank, int size);
 
 // Messages between the ranks of one group. Messages of one (sender, receiver, tag) arrive in the
 // order they were sent. A receive must have room for the message: a longer message may end the
@@ -99,20 +99,20 @@ Station world_on_one_node(std::string backend, int rank, int size);
 //
 // Peers are ranks of the group. The low 16 bits of a tag are the kind of the message plus an
 // offset; the higher bits are the tag space of a part of the group. Several threads may call (see
-// Station::any_thread). When the lifeline is cut, or the group of the tag space has failed alone,
+// GroupInfo::any_thread). When the lifeline is cut, or the group of the tag space has failed alone,
 // pending waits fail with the cause, and messages that nobody received are discarded. Destroying a
 // receive of an edge before its message has arrived cancels the receive: the next receive gets that
 // message. Destroy the latest receive first.
 class GroupImpl {
  public:
-  GroupImpl(Station station, std::shared_ptr<Lifeline> lifeline);
+  GroupImpl(GroupInfo info, std::shared_ptr<Lifeline> lifeline);
   virtual ~GroupImpl() = default;
   GroupImpl(const GroupImpl&) = delete;
   GroupImpl& operator=(const GroupImpl&) = delete;
 
-  const Station& station() const { return station_; }
-  int rank() const { return station_.rank; }
-  int size() const { return station_.size; }
+  const GroupInfo& info() const { return info_; }
+  int rank() const { return info_.rank; }
+  int size() const { return info_.size; }
   const std::shared_ptr<Lifeline>& lifeline() const { return lifeline_; }
   // Returns the name of a rank of this group, as Lifeline::rank_name() does.
   std::string rank_name(int rank) const;
@@ -138,17 +138,17 @@ class GroupImpl {
   virtual void release_sends(int peer);
   // Blocks until a message with this tag has arrived for which no receive was started, and returns
   // its sender. Where the back end can choose, it takes the first rank from `first` on. Called only
-  // if Station::receives_any.
+  // if GroupInfo::receives_any.
   virtual int await_any(uint32_t tag, int first, Deadline deadline);
 
   // Returns when every rank, or at least the neighbour, has made a call that agrees with this one.
   // Throws Error(usage) if calls differ. By default neighbours in a ring compare over `channel`,
   // which belongs to this call: where ranks differ, some neighbours differ and find out, even if no
   // other message is due between ranks that differ.
-  virtual void agree(Channel& channel, const Call& call, Deadline deadline);
-  // Called after agree(). Carries out the whole call and returns true, or moves nothing and returns
-  // false. Returns the same on every rank.
-  virtual bool shortcut(const Call& call, Deadline deadline);
+  virtual void verify_call(Channel& channel, const Call& call, Deadline deadline);
+  // Called after verify_call(). Carries out the whole call and returns true, or moves nothing and
+  // returns false. Returns the same on every rank.
+  virtual bool try_native(const Call& call, Deadline deadline);
   // Carries out a call among the ranks of this rank's node, in their order and without messages,
   // and returns true; or moves nothing and returns false, the same for every call on every rank of
   // the group. The ranks of a node must make the same calls in the same order, and only inside
@@ -168,7 +168,7 @@ class GroupImpl {
   virtual at::Tensor allocate(int64_t count, c10::ScalarType type);
   // Returns the implementation for a part of this group's ranks. All members call it at once. By
   // default the part sends its messages through this group under other tags.
-  virtual std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
+  virtual std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, GroupInfo info,
                                            const std::vector<int>& members, Deadline deadline);
 
  protected:
@@ -178,7 +178,7 @@ class GroupImpl {
   [[noreturn]] void fail_for_any(uint32_t tag) const;
 
  private:
-  const Station station_;
+  const GroupInfo info_;
   const std::shared_ptr<Lifeline> lifeline_;
 };
 
@@ -208,7 +208,7 @@ inline bool is_edge(uint32_t tag) {
 }
 
 // Throws the Error(usage) for ranks of the group that made different calls: this rank and `other`.
-[[noreturn]] void throw_disagreement(const GroupImpl& group, const Print& mine, int other,
-                                     const Print& theirs);
+[[noreturn]] void throw_disagreement(const GroupImpl& group, const CollectiveFingerprint& mine,
+                                     int other, const CollectiveFingerprint& theirs);
 
 }  // namespace troika::comm

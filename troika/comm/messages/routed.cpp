@@ -14,15 +14,13 @@ namespace {
 
 class RoutedGroup : public GroupImpl {
  public:
-  RoutedGroup(std::shared_ptr<GroupImpl> near, std::shared_ptr<GroupImpl> far, Station station)
-      : GroupImpl(std::move(station), far->lifeline()),
-        near_(std::move(near)),
-        far_(std::move(far)) {
+  RoutedGroup(std::shared_ptr<GroupImpl> near, std::shared_ptr<GroupImpl> far, GroupInfo info)
+      : GroupImpl(std::move(info), far->lifeline()), near_(std::move(near)), far_(std::move(far)) {
     near_->drive_while_waiting([weak = std::weak_ptr(far_)] {
       const auto far = weak.lock();
       return far && far->drive();
     });
-    const auto& nodes = this->station().nodes;
+    const auto& nodes = this->info().nodes;
     const int mine = nodes[static_cast<size_t>(rank())];
     int neighbours = 0;
     for (const int node : nodes) near_rank_.push_back(node == mine ? neighbours++ : kFar);
@@ -65,10 +63,10 @@ class RoutedGroup : public GroupImpl {
   bool drive() override { return far_->drive(); }
 
   bool run_within_node(Call call, Deadline deadline) override {
-    call.print.sequence = calls_within_node_++;
-    Channel channel(*near_, call.print);
-    near_->agree(channel, call, deadline);
-    TROIKA_CHECK(near_->shortcut(call, deadline), "the node's group carries out the call");
+    call.fingerprint.sequence = calls_within_node_++;
+    Channel channel(*near_, call.fingerprint);
+    near_->verify_call(channel, call, deadline);
+    TROIKA_CHECK(near_->try_native(call, deadline), "the node's group carries out the call");
     return true;
   }
 
@@ -76,12 +74,12 @@ class RoutedGroup : public GroupImpl {
     return near_->allocate(count, type);
   }
 
-  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
+  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, GroupInfo info,
                                    const std::vector<int>& members, Deadline deadline) override {
-    Station near = station;
-    near.backend = near_->station().backend;
-    near.any_thread = near_->station().any_thread;
-    near.receives_any = near_->station().receives_any;
+    GroupInfo near = info;
+    near.backend = near_->info().backend;
+    near.any_thread = near_->info().any_thread;
+    near.receives_any = near_->info().receives_any;
     near.nodes.clear();
     near.world_ranks.clear();
     std::vector<int> neighbours;
@@ -90,16 +88,16 @@ class RoutedGroup : public GroupImpl {
       if (neighbour == kFar) continue;
       if (members[m] == rank()) near.rank = static_cast<int>(neighbours.size());
       neighbours.push_back(neighbour);
-      near.nodes.push_back(station.nodes[m]);
-      near.world_ranks.push_back(station.world_ranks[m]);
+      near.nodes.push_back(info.nodes[m]);
+      near.world_ranks.push_back(info.world_ranks[m]);
     }
     near.size = static_cast<int>(neighbours.size());
     // Keeps this whole group alive: destroying its far back end would leave the world.
     auto inside = near_->split(self, std::move(near), neighbours, deadline);
     if (neighbours.size() == members.size()) return inside;
-    station.backend = far_->station().backend;
-    station.receives_any = far_->station().receives_any;
-    return make_routed(std::move(inside), far_->split(far_, std::move(station), members, deadline));
+    info.backend = far_->info().backend;
+    info.receives_any = far_->info().receives_any;
+    return make_routed(std::move(inside), far_->split(far_, std::move(info), members, deadline));
   }
 
  private:
@@ -115,12 +113,12 @@ class RoutedGroup : public GroupImpl {
 
 std::shared_ptr<GroupImpl> make_routed(std::shared_ptr<GroupImpl> near,
                                        std::shared_ptr<GroupImpl> far) {
-  Station station = far->station();
-  station.backend = fmt::format("{}+{}", near->station().backend, station.backend);
-  station.any_thread = near->station().any_thread && station.any_thread;
-  station.receives_any = false;
-  station.can_fail_alone = near->station().can_fail_alone && station.can_fail_alone;
-  return std::make_shared<RoutedGroup>(std::move(near), std::move(far), std::move(station));
+  GroupInfo info = far->info();
+  info.backend = fmt::format("{}+{}", near->info().backend, info.backend);
+  info.any_thread = near->info().any_thread && info.any_thread;
+  info.receives_any = false;
+  info.can_fail_alone = near->info().can_fail_alone && info.can_fail_alone;
+  return std::make_shared<RoutedGroup>(std::move(near), std::move(far), std::move(info));
 }
 
 }  // namespace troika::comm

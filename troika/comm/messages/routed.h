@@ -8,7 +8,7 @@
 
 namespace troika::comm {
 
-// Combines two groups. `near` holds the ranks of this node, in their order; its shortcut() must
+// Combines two groups. `near` holds the ranks of this node, in their order; its try_native() must
 // support the calls of GroupImpl::run_within_node, and nobody else may make calls on it. `far`
 // holds all ranks, and supplies the node numbers. A part that is inside one node becomes a part of
 // `near`.

@@ -52,7 +52,7 @@ struct Invitation {
 
 // The meeting place for the control connection is broadcast over MPI, and so is the secret, because
 // processes on several machines may have no other way to share it.
-MeetingPlace place_to_meet(cluster::Environment environment, MPI_Comm comm, Deadline deadline) {
+MeetingPlace meeting_place(cluster::Environment environment, MPI_Comm comm, Deadline deadline) {
   Invitation invitation;
   if (environment.rank == 0) {
     int length = 0;
@@ -72,11 +72,11 @@ MeetingPlace place_to_meet(cluster::Environment environment, MPI_Comm comm, Dead
 }
 
 std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadline deadline) {
-  Station station = meeting.station("mpi");
+  GroupInfo info = meeting.group_info("mpi");
   int level = 0;
   MPI_Query_thread(&level);
-  station.any_thread = level == MPI_THREAD_MULTIPLE;
-  station.receives_any = true;
+  info.any_thread = level == MPI_THREAD_MULTIPLE;
+  info.receives_any = true;
   // The standard guarantees the same value on all ranks, and at least 32767, which is assumed for a
   // library without the attribute.
   int largest_tag = 32767;
@@ -84,8 +84,8 @@ std::shared_ptr<GroupImpl> make_on(const Meeting& meeting, MPI_Comm comm, Deadli
   int found = 0;
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&attribute), &found), 0);
   if (found) largest_tag = *attribute;
-  station.tag_spaces = tag_spaces_within(largest_tag);
-  return make_group(std::move(station), meeting.lifeline, comm, meeting.is_crowded, deadline);
+  info.tag_spaces = tag_spaces_within(largest_tag);
+  return make_group(std::move(info), meeting.lifeline, comm, meeting.is_crowded, deadline);
 }
 
 // Initialises MPI if necessary, and compares its ranks with the launcher's.
@@ -117,9 +117,9 @@ std::string why_unavailable() {
   return {};
 }
 
-MeetingPlace place_to_meet(cluster::Environment environment, Deadline deadline) {
+MeetingPlace meeting_place(cluster::Environment environment, Deadline deadline) {
   require_same_world(environment);
-  return place_to_meet(std::move(environment), MPI_COMM_WORLD, deadline);
+  return meeting_place(std::move(environment), MPI_COMM_WORLD, deadline);
 }
 
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {
@@ -148,7 +148,8 @@ Group group_of(MPI_Comm comm, const GroupOptions& options) {
   environment.num_nodes = one_node ? 1 : -1;
   environment.node_rank = one_node ? 0 : -1;
   const auto deadline = Deadline::after(kJoinTime);
-  const auto meeting = meet(place_to_meet(std::move(environment), comm, deadline), deadline);
+  const auto meeting =
+      hold_meeting(meeting_place(std::move(environment), comm, deadline), deadline);
   try {
     return Group(make_on(meeting, comm, deadline), options);
   } catch (const Error& error) {

@@ -60,15 +60,15 @@ namespace {
 class MpiGroup : public GroupImpl {
  public:
   // Works on a duplicate, so its messages never match those of the rest of the program.
-  MpiGroup(Station station, std::shared_ptr<Lifeline> lifeline, MPI_Comm parent, bool is_crowded,
+  MpiGroup(GroupInfo info, std::shared_ptr<Lifeline> lifeline, MPI_Comm parent, bool is_crowded,
            Deadline deadline)
-      : GroupImpl(std::move(station), std::move(lifeline)),
+      : GroupImpl(std::move(info), std::move(lifeline)),
         polls_(is_crowded ? kCrowdedPolls : kPolls) {
     MPI_Request duplicated;
     check(MPI_Comm_idup(parent, &comm_, &duplicated), 0);
     finish(duplicated, deadline, this->lifeline().get());
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-    if (!this->station().any_thread) return;
+    if (!this->info().any_thread) return;
     progress_.emplace([this] { return under_way_ > 0 && !this->lifeline()->is_cut(); },
                       [this] { return drive_beside(); });
   }
@@ -124,7 +124,7 @@ class MpiGroup : public GroupImpl {
 
   // MPI progresses messages only inside its calls.
   bool drive() override {
-    const bool may_call = station().any_thread || std::this_thread::get_id() == maker_;
+    const bool may_call = info().any_thread || std::this_thread::get_id() == maker_;
     if (under_way_ == 0 || !may_call) return false;
     post_what_has_come();
     int has_come = 0;
@@ -327,7 +327,7 @@ class MpiGroup : public GroupImpl {
 
   // A message of a rank that has left is here already or arrives within a moment.
   bool has_left_without_it(int peer) const {
-    const int world_rank = station().world_ranks[static_cast<size_t>(peer)];
+    const int world_rank = info().world_ranks[static_cast<size_t>(peer)];
     if (!lifeline()->has_left(world_rank)) return false;
     const std::lock_guard lock(mutex_);
     const auto noticed = left_.try_emplace(peer, Deadline::after(kOnItsWay)).first;
@@ -351,9 +351,9 @@ class MpiGroup : public GroupImpl {
 
 }  // namespace
 
-std::shared_ptr<GroupImpl> make_group(Station station, std::shared_ptr<Lifeline> lifeline,
+std::shared_ptr<GroupImpl> make_group(GroupInfo info, std::shared_ptr<Lifeline> lifeline,
                                       MPI_Comm comm, bool is_crowded, Deadline deadline) {
-  return std::make_shared<MpiGroup>(std::move(station), std::move(lifeline), comm, is_crowded,
+  return std::make_shared<MpiGroup>(std::move(info), std::move(lifeline), comm, is_crowded,
                                     deadline);
 }
 

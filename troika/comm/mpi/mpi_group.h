@@ -22,7 +22,7 @@ void finish(MPI_Request request, Deadline deadline, const Lifeline* lifeline);
 
 // Makes the group of the ranks of `comm`, on a duplicate of it. `is_crowded` is Meeting's.
 // Collective; blocks until all ranks have called.
-std::shared_ptr<GroupImpl> make_group(Station station, std::shared_ptr<Lifeline> lifeline,
+std::shared_ptr<GroupImpl> make_group(GroupInfo info, std::shared_ptr<Lifeline> lifeline,
                                       MPI_Comm comm, bool is_crowded, Deadline deadline);
 
 }  // namespace troika::comm::mpi

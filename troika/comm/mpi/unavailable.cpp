@@ -16,7 +16,7 @@ Error unavailable() {
 
 }  // namespace
 
-MeetingPlace place_to_meet(cluster::Environment, Deadline) {
+MeetingPlace meeting_place(cluster::Environment, Deadline) {
   throw unavailable();
 }
 

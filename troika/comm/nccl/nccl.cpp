@@ -21,7 +21,7 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/comm/algorithms/basic.h"
-#include "troika/comm/nccl/errands.h"
+#include "troika/comm/nccl/detachable_worker.h"
 #include "troika/comm/nccl/launch.h"
 #include "troika/compat/c10d_nccl.h"
 #include "troika/compat/error_text.h"
@@ -49,8 +49,8 @@ struct Address {
 };
 
 // The other nodes look up the host name.
-std::string own_host(const Station& station) {
-  if (std::ranges::count(station.nodes, station.nodes.front()) == station.size) return "127.0.0.1";
+std::string own_host(const GroupInfo& info) {
+  if (std::ranges::count(info.nodes, info.nodes.front()) == info.size) return "127.0.0.1";
   std::array<char, sizeof(Address::host)> name{};
   ::gethostname(name.data(), name.size() - 1);
   return name.data();
@@ -80,20 +80,20 @@ std::string line_of(const std::exception& error) {
   return text;
 }
 
-Station station_beside(const GroupImpl& host) {
-  Station station = host.station();
-  station.backend += "+nccl";
-  station.takes_cuda = true;
+GroupInfo info_beside(const GroupImpl& host) {
+  GroupInfo info = host.info();
+  info.backend += "+nccl";
+  info.takes_cuda = true;
   // Messages of its parts are the host's messages under other tags, even if the host has its own
   // way for its own parts.
-  station.can_fail_alone = false;
-  return station;
+  info.can_fail_alone = false;
+  return info;
 }
 
 class NcclGroup : public GroupImpl {
  public:
   explicit NcclGroup(std::shared_ptr<GroupImpl> host)
-      : GroupImpl(station_beside(*host), host->lifeline()), host_(std::move(host)) {}
+      : GroupImpl(info_beside(*host), host->lifeline()), host_(std::move(host)) {}
 
   ~NcclGroup() override {
     if (!connection_.group) return;
@@ -103,7 +103,7 @@ class NcclGroup : public GroupImpl {
     }
     // Time for the other ranks to close their group as well.
     constexpr std::chrono::seconds kCloseTime{5};
-    const auto closing = errands_->start([c = std::exchange(connection_, {})]() mutable {
+    const auto closing = worker_->start([c = std::exchange(connection_, {})]() mutable {
       compat::close(*c.group);
       c = {};
     });
@@ -129,23 +129,23 @@ class NcclGroup : public GroupImpl {
     return host_->allocate(count, type);
   }
 
-  void agree(Channel& channel, const Call& call, Deadline deadline) override {
-    if (!on_cuda(call)) return host_->agree(channel, call, deadline);
-    // Some hosts read the data in agree(), which is not possible for device memory.
+  void verify_call(Channel& channel, const Call& call, Deadline deadline) override {
+    if (!on_cuda(call)) return host_->verify_call(channel, call, deadline);
+    // Some hosts read the data in verify_call(), which is not possible for device memory.
     Call without_data = call;
     without_data.input = at::Tensor();
     without_data.output = at::Tensor();
-    host_->agree(channel, without_data, deadline);
+    host_->verify_call(channel, without_data, deadline);
   }
 
-  bool shortcut(const Call& call, Deadline deadline) override {
-    if (!on_cuda(call)) return host_->shortcut(call, deadline);
+  bool try_native(const Call& call, Deadline deadline) override {
+    if (!on_cuda(call)) return host_->try_native(call, deadline);
     if (!knows(call)) return false;
-    if (call.print.count == 0) return true;
+    if (call.fingerprint.count == 0) return true;
     const at::NoGradGuard no_grad;
     const c10::cuda::CUDAGuard device(buffer(call).device());
     try {
-      connect(call.print, buffer(call).device(), deadline);
+      connect(call.fingerprint, buffer(call).device(), deadline);
       carry_out(call, deadline);
     } catch (...) {
       give_up();
@@ -158,14 +158,14 @@ class NcclGroup : public GroupImpl {
     return host_->run_within_node(std::move(call), deadline);
   }
 
-  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>&, Station station,
+  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>&, GroupInfo info,
                                    const std::vector<int>& members, Deadline deadline) override {
-    station.backend = host_->station().backend;
-    return beside(host_->split(host_, std::move(station), members, deadline));
+    info.backend = host_->info().backend;
+    return beside(host_->split(host_, std::move(info), members, deadline));
   }
 
  private:
-  void connect(const Print& print, c10::Device device, Deadline deadline) {
+  void connect(const CollectiveFingerprint& fingerprint, c10::Device device, Deadline deadline) {
     if (connection_.group) {
       if (device == device_) return;
       throw Error("comm", ErrorKind::usage,
@@ -173,20 +173,20 @@ class NcclGroup : public GroupImpl {
                    .got = device.str(),
                    .expected = device_.str() + ", as in its first one"});
     }
-    if (!errands_) errands_ = std::make_unique<Errands>();
+    if (!worker_) worker_ = std::make_unique<DetachableWorker>();
     // The store's timeout, in whole seconds at least; this thread watches the real deadline.
     const Milliseconds time =
         std::clamp(deadline.left(), Milliseconds(1000), Milliseconds(std::chrono::hours(24)));
     const auto made = std::make_shared<Connection>();
     Address address;
     if (rank() == 0) {
-      const std::string host = own_host(station());
+      const std::string host = own_host(info());
       std::ranges::copy(host, address.host.begin());
       run([=] { made->store = compat::make_store(host, 0, true, time); }, deadline);
       address.port = made->store->getPort();
     }
     Traffic uncounted;
-    Channel channel(*host_, print);
+    Channel channel(*host_, fingerprint);
     tree_broadcast(everyone(channel, deadline, uncounted),
                    {reinterpret_cast<char*>(&address), sizeof(Address)}, 0);
     run(
@@ -240,9 +240,9 @@ class NcclGroup : public GroupImpl {
   }
 
   // Runs a call that may block, and waits for it until the deadline.
-  void run(std::function<void()> errand, Deadline deadline) {
-    const auto started = errands_->start(std::move(errand));
-    await([&] { return Errands::done(started); }, deadline);
+  void run(std::function<void()> call, Deadline deadline) {
+    const auto started = worker_->start(std::move(call));
+    await([&] { return DetachableWorker::done(started); }, deadline);
     try {
       started.get();
     } catch (...) {
@@ -288,11 +288,11 @@ class NcclGroup : public GroupImpl {
     }
   }
 
-  // Aborts the work on the device. Runs outside of `errands_`, whose thread may be blocked.
+  // Aborts the work on the device. Runs outside of `worker_`, whose thread may be blocked.
   void give_up() {
     if (!connection_.group) return;
     constexpr Milliseconds kAbortTime{500};
-    Errands aborting;
+    DetachableWorker aborting;
     aborting
         .start([c = std::exchange(connection_, {}),
                 task = std::exchange(under_way_, nullptr)]() mutable {
@@ -304,8 +304,8 @@ class NcclGroup : public GroupImpl {
   }
 
   const std::shared_ptr<GroupImpl> host_;
-  std::unique_ptr<Errands> errands_;  // this and the following exist after the first call on CUDA
-                                      // tensors
+  std::unique_ptr<DetachableWorker> worker_;  // this and the following exist after the first call
+                                              // on CUDA tensors
   Connection connection_;
   c10::Device device_ = c10::kCUDA;
   std::shared_ptr<Task> under_way_;

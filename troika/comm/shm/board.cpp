@@ -59,7 +59,7 @@ size_t lanes_bytes(int size) {
 
 size_t Board::bytes_for(int size) {
   static_assert(sizeof(Cell) <= kCellBytes);
-  return static_cast<size_t>(size) * (kCellBytes + 2 * sizeof(Slot)) + lanes_bytes(size);
+  return static_cast<size_t>(size) * (kCellBytes + 2 * sizeof(CallSlot)) + lanes_bytes(size);
 }
 
 Board::Board(Segment segment, int rank, int size, uint32_t tag_space,
@@ -79,10 +79,10 @@ Board::Cell& Board::cell(int rank) const {
   return *reinterpret_cast<Cell*>(segment_.data() + static_cast<size_t>(rank) * kCellBytes);
 }
 
-Slot& Board::slot(int rank, int64_t sequence) const {
+CallSlot& Board::slot(int rank, int64_t sequence) const {
   char* slots = segment_.data() + static_cast<size_t>(size_) * kCellBytes + lanes_bytes(size_);
   const size_t index = static_cast<size_t>(rank) * 2 + static_cast<size_t>(sequence % 2);
-  return reinterpret_cast<Slot*>(slots)[index];
+  return reinterpret_cast<CallSlot*>(slots)[index];
 }
 
 Board::Lane& Board::lane(int from, int to) const {

@@ -24,15 +24,15 @@ inline constexpr size_t kSlotBytes = size_t{8} << 10;
 
 // One call of one rank. Calls alternate between two slots: a rank starts the call after the next
 // only when all ranks have started the next, so nobody reads a slot that is being written.
-struct Slot {
+struct CallSlot {
   // In one cache line with the fields that identify the call: a rank that waits for this number
   // gets them with it.
   alignas(64) std::atomic<uint64_t> published;  // Board::publish()
   Ref location = 0;                             // of the call's buffer, if that is in shared memory
-  Print print;
+  CollectiveFingerprint fingerprint;
   alignas(64) char data[kSlotBytes];
 };
-static_assert(offsetof(Slot, print) + offsetof(Print, label) <= 64);
+static_assert(offsetof(CallSlot, fingerprint) + offsetof(CollectiveFingerprint, label) <= 64);
 
 class Board {
  public:
@@ -48,7 +48,7 @@ class Board {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  Slot& slot(int rank, int64_t sequence) const;
+  CallSlot& slot(int rank, int64_t sequence) const;
   // Announces that this rank's slot of call `sequence` is written. `notice` is two bits for the
   // other ranks.
   void publish(int64_t sequence, unsigned notice = 0);
@@ -104,7 +104,7 @@ class Board {
  private:
   struct Cell;
   Cell& cell(int rank) const;
-  static constexpr int kNoticeBits = 2;  // the lowest bits of Slot::published; the others are
+  static constexpr int kNoticeBits = 2;  // the lowest bits of CallSlot::published; the others are
                                          // sequence + 1
   void sleep_until(const std::function<bool()>& done, Deadline deadline, const Awaited& what);
   void choose_spins();

@@ -16,8 +16,8 @@
 #include "troika/base/log.h"
 #include "troika/base/text.h"
 #include "troika/comm/shm/inbox.h"
+#include "troika/comm/shm/native_collectives.h"
 #include "troika/comm/shm/outbox.h"
-#include "troika/comm/shm/shortcut.h"
 
 namespace troika::comm::shm {
 
@@ -49,10 +49,10 @@ Address address_of(const Segment& segment) {
 
 class ShmGroup : public GroupImpl {
  public:
-  ShmGroup(Station station, std::shared_ptr<Lifeline> lifeline, std::shared_ptr<Presence> presence,
+  ShmGroup(GroupInfo info, std::shared_ptr<Lifeline> lifeline, std::shared_ptr<Presence> presence,
            std::shared_ptr<Board> board, std::shared_ptr<Arena> arena, std::vector<int> arena_ranks,
            Deadline deadline, std::shared_ptr<GroupImpl> whole = nullptr)
-      : GroupImpl(std::move(station), std::move(lifeline)),
+      : GroupImpl(std::move(info), std::move(lifeline)),
         whole_(std::move(whole)),
         presence_(std::move(presence)),
         board_(std::move(board)),
@@ -60,24 +60,24 @@ class ShmGroup : public GroupImpl {
         arena_ranks_(std::move(arena_ranks)),
         outbox_(board_, arena_),
         inbox_(board_, arena_, arena_ranks_),
-        shortcut_(board_, arena_, arena_ranks_, !this->station().fails_alone) {
-    shortcut_.exchange_staging(deadline);
+        native_(board_, arena_, arena_ranks_, !this->info().fails_alone) {
+    native_.exchange_staging(deadline);
   }
   // The other ranks may still be reading this rank's memory.
   ~ShmGroup() override {
-    const auto drained = [&] { return outbox_.all_received() && shortcut_.all_finished(); };
+    const auto drained = [&] { return outbox_.all_received() && native_.all_finished(); };
     try {
       board_->await(drained, Deadline::after(kDrainTime),
                     [] { return "the others to take what was sent"; });
       outbox_.release();
-      shortcut_.release();
+      native_.release();
     } catch (const Error&) {
       // The memory stays allocated: a leak is better than corrupt data at a peer.
     }
     // After a failure, the other ranks get the cause through the control connection; leave() would
     // only show that this rank is gone.
     if (!this->lifeline()->is_cut()) board_->leave();
-    if (station().id != 0) return;
+    if (info().id != 0) return;
     presence_->part();
     lifeline()->leave();
   }
@@ -110,18 +110,18 @@ class ShmGroup : public GroupImpl {
     return *from;
   }
 
-  void agree(Channel&, const Call& call, Deadline deadline) override {
-    const int64_t sequence = call.print.sequence;
-    shortcut_.publish(call);
+  void verify_call(Channel&, const Call& call, Deadline deadline) override {
+    const int64_t sequence = call.fingerprint.sequence;
+    native_.publish(call);
     c10::SmallVector<bool, 64> come(static_cast<size_t>(size()));
     size_t missing = come.size();
     const auto all_come = [&] {
       for (int r = 0; r < size(); ++r) {
         const auto index = static_cast<size_t>(r);
         if (come[index] || !board_->has_published(r, sequence)) continue;
-        const Print& theirs = board_->slot(r, sequence).print;
-        if (!call.print.agrees_with(theirs)) {
-          throw_disagreement(*this, call.print, r, theirs);
+        const CollectiveFingerprint& theirs = board_->slot(r, sequence).fingerprint;
+        if (!call.fingerprint.matches(theirs)) {
+          throw_disagreement(*this, call.fingerprint, r, theirs);
         }
         come[index] = true;
         --missing;
@@ -130,8 +130,8 @@ class ShmGroup : public GroupImpl {
     };
     board_->await(all_come, deadline, [] { return "the other ranks"; });
   }
-  bool shortcut(const Call& call, Deadline deadline) override {
-    return shortcut_.run(call, deadline);
+  bool try_native(const Call& call, Deadline deadline) override {
+    return native_.run(call, deadline);
   }
 
   at::Tensor allocate(int64_t count, c10::ScalarType type) override {
@@ -144,11 +144,11 @@ class ShmGroup : public GroupImpl {
 
   // Makes a separate board, so that the part's calls do not mix with this group's; the arena is
   // shared.
-  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, Station station,
+  std::shared_ptr<GroupImpl> split(const std::shared_ptr<GroupImpl>& self, GroupInfo info,
                                    const std::vector<int>& members, Deadline deadline) override {
-    const int part_rank = station.rank;
-    const int part_size = station.size;
-    const uint32_t tag = station.tag_space << 16 | kCollectiveTag;
+    const int part_rank = info.rank;
+    const int part_size = info.size;
+    const uint32_t tag = info.tag_space << 16 | kCollectiveTag;
     std::optional<Segment> segment;
     Address address;
     if (part_rank == 0) {
@@ -163,17 +163,17 @@ class ShmGroup : public GroupImpl {
     }
     std::vector<int> arena_ranks;
     for (const int m : members) arena_ranks.push_back(arena_ranks_[static_cast<size_t>(m)]);
-    auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size,
-                                         station.tag_space, presence_);
+    auto board = std::make_shared<Board>(*std::move(segment), part_rank, part_size, info.tag_space,
+                                         presence_);
     board->drive_while_waiting(board_->drive());
-    return std::make_shared<ShmGroup>(std::move(station), lifeline(), presence_, std::move(board),
+    return std::make_shared<ShmGroup>(std::move(info), lifeline(), presence_, std::move(board),
                                       arena_, std::move(arena_ranks), deadline, self);
   }
 
  private:
   bool has_left(int peer) const {
     return board_->has_left(peer) ||
-           lifeline()->has_left(station().world_ranks[static_cast<size_t>(peer)]);
+           lifeline()->has_left(info().world_ranks[static_cast<size_t>(peer)]);
   }
 
   static std::string_view view(const void* data, size_t bytes) {
@@ -272,7 +272,7 @@ class ShmGroup : public GroupImpl {
   const std::vector<int> arena_ranks_;
   Outbox outbox_;
   Inbox inbox_;
-  Shortcut shortcut_;
+  NativeCollectives native_;
 };
 
 // Returns the ranks of this rank's node, ascending.
@@ -336,17 +336,17 @@ Connected connect(const Meeting& meeting, Deadline deadline) {
   if (auto first = verdict(meeting, problem, deadline); !first.empty()) return {nullptr, first};
   std::vector<int> arena_ranks(ranks.size());
   std::iota(arena_ranks.begin(), arena_ranks.end(), 0);
-  Station station{.backend = "shm",
-                  .rank = rank,
-                  .size = size,
-                  .world_ranks = ranks,
-                  .receives_any = true,
-                  .can_fail_alone = true};
-  station.nodes.assign(ranks.size(), 0);
+  GroupInfo info{.backend = "shm",
+                 .rank = rank,
+                 .size = size,
+                 .world_ranks = ranks,
+                 .receives_any = true,
+                 .can_fail_alone = true};
+  info.nodes.assign(ranks.size(), 0);
   auto presence = std::make_shared<Presence>(std::move(segments[0]), rank, ranks, meeting.lifeline);
   auto board = std::make_shared<Board>(std::move(segments[1]), rank, size, 0, presence);
   auto arena = std::make_shared<Arena>(std::move(segments[2]), rank, size, meeting.lifeline);
-  return {std::make_shared<ShmGroup>(std::move(station), meeting.lifeline, std::move(presence),
+  return {std::make_shared<ShmGroup>(std::move(info), meeting.lifeline, std::move(presence),
                                      std::move(board), std::move(arena), std::move(arena_ranks),
                                      deadline),
           ""};

@@ -33,9 +33,9 @@ net::Duration time_left(Deadline deadline) {
 
 class TcpGroup : public GroupImpl {
  public:
-  TcpGroup(Station station, std::shared_ptr<Lifeline> lifeline,
+  TcpGroup(GroupInfo info, std::shared_ptr<Lifeline> lifeline,
            std::unique_ptr<net::TcpEndpoint> endpoint)
-      : GroupImpl(std::move(station), std::move(lifeline)), endpoint_(std::move(endpoint)) {
+      : GroupImpl(std::move(info), std::move(lifeline)), endpoint_(std::move(endpoint)) {
     for (int r = 0; r < size(); ++r) peers_.push_back(peer_name(r));
     // A timer wakes the waits, so that they check the lifeline.
     this->lifeline()->wake_with(this, [this] { endpoint_->after(net::Duration(0), [] {}); });
@@ -320,10 +320,10 @@ std::string why_unavailable() {
 }
 
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {
-  Station station = meeting.station("tcp");
-  station.receives_any = true;
-  station.can_fail_alone = true;
-  return std::make_shared<TcpGroup>(std::move(station), meeting.lifeline,
+  GroupInfo info = meeting.group_info("tcp");
+  info.receives_any = true;
+  info.can_fail_alone = true;
+  return std::make_shared<TcpGroup>(std::move(info), meeting.lifeline,
                                     Mesh(meeting, deadline).connect());
 }
 

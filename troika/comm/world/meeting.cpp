@@ -47,14 +47,14 @@ NodeMap find_nodes(const cluster::Environment& environment, cluster::Rendezvous&
 
 }  // namespace
 
-Station Meeting::station(std::string backend) const {
+GroupInfo Meeting::group_info(std::string backend) const {
   return {.backend = std::move(backend),
           .rank = environment.rank,
           .size = environment.world_size,
           .nodes = nodes};
 }
 
-Meeting meet(const MeetingPlace& place, Deadline deadline) {
+Meeting hold_meeting(const MeetingPlace& place, Deadline deadline) {
   const auto& environment = place.environment;
   Meeting meeting;
   meeting.environment = environment;

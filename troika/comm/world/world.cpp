@@ -74,9 +74,9 @@ Group world(const cluster::Environment& environment, const WorldOptions& options
   const bool by_mpi = name == "mpi" || (name == "auto" && environment.num_nodes != 1 &&
                                         between_nodes(environment) == "mpi");
   const auto meeting =
-      meet(by_mpi ? mpi::place_to_meet(environment, deadline)
-                  : MeetingPlace{environment, cluster::secret_of_ranks(environment)},
-           deadline);
+      hold_meeting(by_mpi ? mpi::meeting_place(environment, deadline)
+                          : MeetingPlace{environment, cluster::secret_of_ranks(environment)},
+                   deadline);
   // A rank that fails here must not seem to leave normally.
   try {
     GroupOptions group = options.group;

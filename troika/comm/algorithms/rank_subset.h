@@ -23,14 +23,14 @@ struct Traffic {
   std::atomic<uint64_t> bytes_between_nodes = 0;
 };
 
-struct Span {
+struct ByteSpan {
   char* data = nullptr;
   size_t bytes = 0;
 };
 
 // The ranks that take part in an algorithm. Members are numbered from 0; `me` is this rank's
 // number. Every member must make the same calls in the same order.
-struct Party {
+struct RankSubset {
   Channel& channel;
   Deadline deadline;
   Traffic& traffic;
@@ -41,11 +41,11 @@ struct Party {
 
   int size() const { return static_cast<int>(ranks.size()); }
   int rank_of(int member) const { return ranks[static_cast<size_t>(member)]; }
-  // Returns the party of `members`, which include this rank.
-  Party part(const std::vector<int>& members) const;
+  // Returns the subset of `members`, which include this rank.
+  RankSubset select(const std::vector<int>& members) const;
 };
-// Returns the party of all ranks of the group, in their order.
-Party everyone(Channel& channel, Deadline deadline, Traffic& traffic);
+// Returns the subset of all ranks of the group, in their order.
+RankSubset everyone(Channel& channel, Deadline deadline, Traffic& traffic);
 
 // Type and operation of a reduction; the type is one that reduce() accepts. Complete results are
 // divided by `divisor`, which makes an average.
@@ -55,7 +55,7 @@ struct Elements {
   int divisor = 1;
 
   size_t size() const { return c10::elementSize(type); }
-  size_t count(Span span) const { return span.bytes / size(); }
+  size_t count(ByteSpan span) const { return span.bytes / size(); }
   bool is_half() const {
     return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16;
   }
@@ -69,12 +69,12 @@ struct Elements {
   // average overflows; other types at the last level.
   Elements first_level() const { return {type, op, is_half() ? divisor : 1}; }
   Elements last_level() const { return {type, op, is_half() ? 1 : divisor}; }
-  void finish(Span span) const {
+  void finish(ByteSpan span) const {
     if (divisor != 1) divide(span.data, count(span), type, divisor);
   }
   // For reductions in many steps: divides the terms before they are summed if first_level() does,
   // and returns the Elements for the remaining steps.
-  Elements divided_ahead(Span terms) const {
+  Elements divided_ahead(ByteSpan terms) const {
     first_level().finish(terms);
     return last_level();
   }
@@ -90,28 +90,29 @@ inline constexpr size_t kWindow = 8;
 int modulo(int value, int n);
 
 // Copies `from` to `into`. Both have the same size, and are equal or do not overlap.
-void copy(Span from, Span into);
+void copy(ByteSpan from, ByteSpan into);
 
 // Splits `whole` into n blocks whose sizes differ by at most one element.
-std::vector<Span> even_blocks(Span whole, size_t element, int n);
+std::vector<ByteSpan> even_blocks(ByteSpan whole, size_t element, int n);
 // Splits `whole` into one block per count.
-std::vector<Span> blocks_of(Span whole, size_t element, const std::vector<int64_t>& counts);
+std::vector<ByteSpan> blocks_of(ByteSpan whole, size_t element, const std::vector<int64_t>& counts);
 
 // Splits `whole` into at least one segment of at most kSegmentBytes. An empty block has one empty
 // segment, so that its receiver also verifies that the sender is in its call.
-std::vector<Span> segments(Span whole);
+std::vector<ByteSpan> segments(ByteSpan whole);
 
 // Starts receiving one segment.
-std::unique_ptr<Channel::Arrival> start_receive(const Party& party, int member, Span segment);
+std::unique_ptr<Channel::Arrival> start_receive(const RankSubset& subset, int member,
+                                                ByteSpan segment);
 
 // Transfers that are started one by one and waited for together.
 class Transfers {
  public:
-  explicit Transfers(const Party& party) : party_(party) {}
+  explicit Transfers(const RankSubset& subset) : subset_(subset) {}
 
   // Start sending or receiving `whole`, segment by segment.
-  void send(int member, Span whole);
-  void receive(int member, Span whole);
+  void send(int member, ByteSpan whole);
+  void receive(int member, ByteSpan whole);
   void wait();
 
   // Whether segment `sent` was sent and its memory may be overwritten. Segments are numbered from 0
@@ -123,25 +124,26 @@ class Transfers {
   void wait_for(size_t sent);
 
  private:
-  const Party& party_;
+  const RankSubset& subset_;
   std::vector<std::unique_ptr<Channel::Arrival>> arriving_;
   std::vector<std::unique_ptr<Transfer>> sending_;
 };
 
 // Reduces what arrives from one member, segment by segment. The order says which operand comes
 // first. All ranks that compute the same block must use the same order, to get the same bits.
-class Reducer {
+class ArrivalReducer {
  public:
-  Reducer(const Party& party, const Elements& elements) : party_(party), elements_(elements) {}
+  ArrivalReducer(const RankSubset& subset, const Elements& elements)
+      : subset_(subset), elements_(elements) {}
 
   enum class Order { mine_first, arriving_first };
   // Starts reducing `whole` with what that member sends. Call this before sending much to the same
   // member: on some transports the notice that this rank is ready would otherwise wait behind the
   // sent data.
-  void start(int member, Span whole, Order order = Order::mine_first);
+  void start(int member, ByteSpan whole, Order order = Order::mine_first);
   // Blocks until the reduction is done.
   void finish();
-  void receive(int member, Span whole, Order order = Order::mine_first) {
+  void receive(int member, ByteSpan whole, Order order = Order::mine_first) {
     start(member, whole, order);
     finish();
   }
@@ -150,11 +152,11 @@ class Reducer {
   char* place(size_t part) const;
   void start_part(size_t part);
 
-  const Party& party_;
+  const RankSubset& subset_;
   const Elements elements_;
   int member_ = 0;
   Order order_ = Order::mine_first;
-  std::vector<Span> parts_;
+  std::vector<ByteSpan> parts_;
   std::unique_ptr<char[]> scratch_;
   size_t scratch_bytes_ = 0;
   std::deque<std::unique_ptr<Channel::Arrival>> arriving_;  // receives into scratch_: destroyed
@@ -165,21 +167,22 @@ class Reducer {
 // half-precision types are rounded once.
 class Collector {
  public:
-  Collector(const Party& party, const Elements& elements) : party_(party), elements_(elements) {}
+  Collector(const RankSubset& subset, const Elements& elements)
+      : subset_(subset), elements_(elements) {}
 
   // Starts reducing `own` with what `members` send. `members` are ascending and do not include this
   // member.
-  void start(const std::vector<int>& members, Span own);
+  void start(const std::vector<int>& members, ByteSpan own);
   // Blocks until the reduction is done.
   void finish();
 
  private:
-  const Party& party_;
+  const RankSubset& subset_;
   const Elements elements_;
-  Span own_;
+  ByteSpan own_;
   std::vector<const void*> terms_;
   std::vector<char> scratch_;
-  Transfers arriving_{party_};  // receives into scratch_: destroyed before it
+  Transfers arriving_{subset_};  // receives into scratch_: destroyed before it
 };
 
 }  // namespace troika::comm

@@ -15,20 +15,20 @@ namespace troika::comm::nccl {
 
 // Runs calls in order on a separate thread. If a call is still running at destruction, the thread
 // is detached together with everything the call holds.
-class Errands {
+class DetachableWorker {
  public:
-  Errands() : thread_([box = box_] { box->run(); }) {}
-  ~Errands() {
+  DetachableWorker() : thread_([box = box_] { box->run(); }) {}
+  ~DetachableWorker() {
     box_->put({});
     const bool busy = last_.valid() && !done(last_);
     busy ? thread_.detach() : thread_.join();
   }
-  Errands(const Errands&) = delete;
-  Errands& operator=(const Errands&) = delete;
+  DetachableWorker(const DetachableWorker&) = delete;
+  DetachableWorker& operator=(const DetachableWorker&) = delete;
 
-  // The future is ready once `errand` has returned or thrown.
-  std::shared_future<void> start(std::function<void()> errand) {
-    std::packaged_task<void()> task(std::move(errand));
+  // The future is ready once `call` has returned or thrown.
+  std::shared_future<void> start(std::function<void()> call) {
+    std::packaged_task<void()> task(std::move(call));
     last_ = task.get_future().share();
     box_->put(std::move(task));
     return last_;

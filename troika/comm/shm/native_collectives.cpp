@@ -1,4 +1,4 @@
-#include "troika/comm/shm/shortcut.h"
+#include "troika/comm/shm/native_collectives.h"
 
 #include <c10/util/SmallVector.h>
 
@@ -39,7 +39,7 @@ char* data_of(const at::Tensor& tensor) {
 
 // Computed from facts that ranks agree on, so all ranks get the same.
 size_t agreed_bytes(const Call& call) {
-  return static_cast<size_t>(call.print.count) * c10::elementSize(call.type);
+  return static_cast<size_t>(call.fingerprint.count) * c10::elementSize(call.type);
 }
 
 bool knows(const Call& call) {
@@ -56,7 +56,8 @@ bool knows(const Call& call) {
   }
 }
 
-// print.count is that of the whole tensor; in an all_gather each rank's input is a part of it.
+// fingerprint.count is that of the whole tensor; in an all_gather each rank's input is a part of
+// it.
 bool is_small(const Call& call) {
   return knows(call) && agreed_bytes(call) <= kSlotBytes;
 }
@@ -107,8 +108,8 @@ void copy(char* into, const char* from, size_t bytes) {
 
 }  // namespace
 
-Shortcut::Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
-                   std::vector<int> arena_ranks, bool in_place)
+NativeCollectives::NativeCollectives(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
+                                     std::vector<int> arena_ranks, bool in_place)
     : board_(std::move(board)),
       arena_(std::move(arena)),
       arena_ranks_(std::move(arena_ranks)),
@@ -118,14 +119,14 @@ Shortcut::Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
       own_staging_(arena_->take(kStagingBytes)),
       stores_(/*decides=*/me_ == 0) {}
 
-bool Shortcut::all_finished() const {
+bool NativeCollectives::all_finished() const {
   for (int r = 0; last_call_ >= 0 && r < size_; ++r) {
     if (!board_->has_finished(r, last_call_)) return false;
   }
   return true;
 }
 
-void Shortcut::exchange_staging(Deadline deadline) {
+void NativeCollectives::exchange_staging(Deadline deadline) {
   board_->slot(me_, 0).location = own_staging_.ref;
   board_->barrier(deadline);
   for (int r = 0; r < size_; ++r) {
@@ -136,20 +137,20 @@ void Shortcut::exchange_staging(Deadline deadline) {
 }
 
 // Powers of two fill the staging area without a remainder.
-void Shortcut::start_turns(size_t bytes) {
+void NativeCollectives::start_turns(size_t bytes) {
   turn_bytes_ = std::bit_ceil(std::max(bytes, kLine));
   staged_ = (staged_ + turn_bytes_ - 1) / turn_bytes_ * turn_bytes_;
 }
 
-char* Shortcut::staging(int rank, size_t turn) const {
+char* NativeCollectives::staging(int rank, size_t turn) const {
   return staging_[static_cast<size_t>(rank)] + (staged_ + turn * turn_bytes_) % kStagingBytes;
 }
 
-void Shortcut::publish(const Call& call) {
+void NativeCollectives::publish(const Call& call) {
   stores_.start(static_cast<int>(call.operation), knows(call) ? agreed_bytes(call) : 0,
                 is_small(call));
-  Slot& slot = board_->slot(me_, call.print.sequence);
-  slot.print = call.print;
+  CallSlot& slot = board_->slot(me_, call.fingerprint.sequence);
+  slot.fingerprint = call.fingerprint;
   const auto& tensor = given(call);
   const size_t bytes = bytes_of(tensor);
   slot.location = 0;
@@ -159,11 +160,11 @@ void Shortcut::publish(const Call& call) {
   } else if (in_place_ && knows(call) && bytes > 0) {
     slot.location = arena_->locate(tensor.data_ptr(), bytes);
   }
-  board_->publish(call.print.sequence, stores_.notice());
+  board_->publish(call.fingerprint.sequence, stores_.notice());
 }
 
-bool Shortcut::run(const Call& call, Deadline deadline) {
-  stores_.take(board_->notice(0, call.print.sequence));
+bool NativeCollectives::run(const Call& call, Deadline deadline) {
+  stores_.take(board_->notice(0, call.fingerprint.sequence));
   if (!knows(call)) return false;
   if (call.operation == Operation::barrier) return true;
   if (is_small(call)) {
@@ -172,15 +173,15 @@ bool Shortcut::run(const Call& call, Deadline deadline) {
     run_in_place(call, deadline);
   } else {
     run_staged(call, deadline);
-    last_call_ = call.print.sequence;
+    last_call_ = call.fingerprint.sequence;
     board_->finish(last_call_);
   }
   stores_.finish();
   return true;
 }
 
-void Shortcut::run_small(const Call& call) const {
-  const int64_t sequence = call.print.sequence;
+void NativeCollectives::run_small(const Call& call) const {
+  const int64_t sequence = call.fingerprint.sequence;
   const size_t element = c10::elementSize(call.type);
   char* const output = data_of(call.output);
   if (call.operation == Operation::broadcast) {
@@ -209,9 +210,9 @@ void Shortcut::run_small(const Call& call) const {
          call.divisor);
 }
 
-bool Shortcut::all_shared(const Call& call) const {
+bool NativeCollectives::all_shared(const Call& call) const {
   const auto shared = [&](int rank) {
-    return board_->slot(rank, call.print.sequence).location != 0;
+    return board_->slot(rank, call.fingerprint.sequence).location != 0;
   };
   if (call.operation == Operation::broadcast) return shared(call.root);
   for (int r = 0; r < size_; ++r) {
@@ -222,10 +223,10 @@ bool Shortcut::all_shared(const Call& call) const {
   return true;
 }
 
-void Shortcut::run_in_place(const Call& call, Deadline deadline) const {
+void NativeCollectives::run_in_place(const Call& call, Deadline deadline) const {
   const size_t element = c10::elementSize(call.type);
   const auto buffer = [&](int rank, size_t bytes) -> char* {
-    const Ref ref = board_->slot(rank, call.print.sequence).location;
+    const Ref ref = board_->slot(rank, call.fingerprint.sequence).location;
     if (rank == me_ || ref == 0) return data_of(given(call));
     return arena_->at(arena_ranks_[static_cast<size_t>(rank)], ref, bytes);
   };
@@ -256,7 +257,7 @@ void Shortcut::run_in_place(const Call& call, Deadline deadline) const {
   board_->barrier(deadline);
 }
 
-void Shortcut::run_staged(const Call& call, Deadline deadline) {
+void NativeCollectives::run_staged(const Call& call, Deadline deadline) {
   const size_t turns = call.operation == Operation::all_reduce ? all_reduce_staged(call, deadline)
                        : call.operation == Operation::reduce_scatter
                            ? reduce_scatter_staged(call, deadline)
@@ -266,8 +267,8 @@ void Shortcut::run_staged(const Call& call, Deadline deadline) {
 
 // Writes the result to both places. The streaming copy reads the result again; the blocks are small
 // enough that it is still in the L1 cache.
-void Shortcut::reduce_slice(const Call& call, char* own, char* staged,
-                            std::vector<const void*> terms, size_t bytes) const {
+void NativeCollectives::reduce_slice(const Call& call, char* own, char* staged,
+                                     std::vector<const void*> terms, size_t bytes) const {
   constexpr size_t kBlock = size_t{16} << 10;
   const size_t element = c10::elementSize(call.type);
   if (!stores_.streams()) {
@@ -287,7 +288,7 @@ void Shortcut::reduce_slice(const Call& call, char* own, char* staged,
 // is reduced, and the other ranks' results of chunk i-2 are copied out. Staging areas are used in
 // rotation, so one barrier per turn suffices, and the last turn needs none, because the next call
 // begins with one.
-size_t Shortcut::all_reduce_staged(const Call& call, Deadline deadline) {
+size_t NativeCollectives::all_reduce_staged(const Call& call, Deadline deadline) {
   const size_t element = c10::elementSize(call.type);
   const Part whole{0, bytes_of(call.output)};
   const size_t per_turn = std::min(whole.bytes, kChunkBytes / element * element);
@@ -328,7 +329,7 @@ size_t Shortcut::all_reduce_staged(const Call& call, Deadline deadline) {
 
 // In turn i, the pieces for the other ranks are copied in, and the pieces of turn i-1 for this rank
 // are reduced.
-size_t Shortcut::reduce_scatter_staged(const Call& call, Deadline deadline) {
+size_t NativeCollectives::reduce_scatter_staged(const Call& call, Deadline deadline) {
   const size_t element = c10::elementSize(call.type);
   const auto parts = parts_of(call.input_counts, element);
   const auto ranks = static_cast<size_t>(size_);
@@ -361,7 +362,7 @@ size_t Shortcut::reduce_scatter_staged(const Call& call, Deadline deadline) {
 
 // all_gather and broadcast: in turn i a piece is copied in, and the pieces of turn i-1 are copied
 // out.
-size_t Shortcut::move_staged(const Call& call, Deadline deadline) {
+size_t NativeCollectives::move_staged(const Call& call, Deadline deadline) {
   const bool all = call.operation == Operation::all_gather;
   const auto parts = all ? parts_of(call.output_counts, c10::elementSize(call.type))
                          : std::vector<Part>{{0, bytes_of(call.output)}};

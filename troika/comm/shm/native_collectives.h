@@ -14,18 +14,18 @@ namespace troika::comm::shm {
 
 // Runs collectives in shared memory. Every rank reduces its own part, with the terms in the order
 // of ranks, so all ranks get the same bits.
-class Shortcut {
+class NativeCollectives {
  public:
   // Member m of the board is rank arena_ranks[m] of the arena. `in_place` must be the same on all
   // ranks. If it is false, no rank accesses another's buffers, so a rank whose call failed may
   // reuse its own.
-  Shortcut(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena, std::vector<int> arena_ranks,
-           bool in_place);
+  NativeCollectives(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
+                    std::vector<int> arena_ranks, bool in_place);
   // Announces this call to the other ranks, with its data if small, and with the location of its
   // buffer.
   void publish(const Call& call);
   // Call after all ranks have published. Carries the call out, or returns false (see
-  // GroupImpl::shortcut).
+  // GroupImpl::try_native).
   bool run(const Call& call, Deadline deadline);
 
   // Exchanges the locations of all staging areas. Collective, once.

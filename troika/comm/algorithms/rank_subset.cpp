@@ -1,4 +1,4 @@
-#include "troika/comm/algorithms/party.h"
+#include "troika/comm/algorithms/rank_subset.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 
 namespace troika::comm {
 
-Party Party::part(const std::vector<int>& members) const {
-  Party chosen{channel, deadline, traffic, {}, 0, lane};
+RankSubset RankSubset::select(const std::vector<int>& members) const {
+  RankSubset chosen{channel, deadline, traffic, {}, 0, lane};
   for (const int member : members) {
     if (member == me) chosen.me = chosen.size();
     chosen.ranks.push_back(ranks[static_cast<size_t>(member)]);
@@ -16,10 +16,10 @@ Party Party::part(const std::vector<int>& members) const {
   return chosen;
 }
 
-Party everyone(Channel& channel, Deadline deadline, Traffic& traffic) {
-  const Station& station = channel.station();
-  Party all{channel, deadline, traffic, std::vector<int>(static_cast<size_t>(station.size)),
-            station.rank};
+RankSubset everyone(Channel& channel, Deadline deadline, Traffic& traffic) {
+  const GroupInfo& info = channel.info();
+  RankSubset all{channel, deadline, traffic, std::vector<int>(static_cast<size_t>(info.size)),
+                 info.rank};
   std::iota(all.ranks.begin(), all.ranks.end(), 0);
   return all;
 }
@@ -28,14 +28,14 @@ int modulo(int value, int n) {
   return (value % n + n) % n;
 }
 
-void copy(Span from, Span into) {
+void copy(ByteSpan from, ByteSpan into) {
   if (from.bytes > 0 && from.data != into.data) std::memcpy(into.data, from.data, from.bytes);
 }
 
-std::vector<Span> even_blocks(Span whole, size_t element, int n) {
+std::vector<ByteSpan> even_blocks(ByteSpan whole, size_t element, int n) {
   const size_t count = whole.bytes / element;
   const auto parts = static_cast<size_t>(n);
-  std::vector<Span> blocks;
+  std::vector<ByteSpan> blocks;
   char* at = whole.data;
   for (size_t i = 0; i < parts; ++i) {
     const size_t bytes = (count / parts + (i < count % parts ? 1 : 0)) * element;
@@ -45,8 +45,9 @@ std::vector<Span> even_blocks(Span whole, size_t element, int n) {
   return blocks;
 }
 
-std::vector<Span> blocks_of(Span whole, size_t element, const std::vector<int64_t>& counts) {
-  std::vector<Span> blocks;
+std::vector<ByteSpan> blocks_of(ByteSpan whole, size_t element,
+                                const std::vector<int64_t>& counts) {
+  std::vector<ByteSpan> blocks;
   char* at = whole.data;
   for (const int64_t count : counts) {
     blocks.push_back({at, static_cast<size_t>(count) * element});
@@ -55,8 +56,8 @@ std::vector<Span> blocks_of(Span whole, size_t element, const std::vector<int64_
   return blocks;
 }
 
-std::vector<Span> segments(Span whole) {
-  std::vector<Span> parts;
+std::vector<ByteSpan> segments(ByteSpan whole) {
+  std::vector<ByteSpan> parts;
   size_t at = 0;
   do {
     parts.push_back({whole.data + at, std::min(kSegmentBytes, whole.bytes - at)});
@@ -65,46 +66,48 @@ std::vector<Span> segments(Span whole) {
   return parts;
 }
 
-std::unique_ptr<Channel::Arrival> start_receive(const Party& party, int member, Span segment) {
-  return party.channel.receive(party.rank_of(member), party.lane, segment.data, segment.bytes);
+std::unique_ptr<Channel::Arrival> start_receive(const RankSubset& subset, int member,
+                                                ByteSpan segment) {
+  return subset.channel.receive(subset.rank_of(member), subset.lane, segment.data, segment.bytes);
 }
 
-void Transfers::send(int member, Span whole) {
-  const int rank = party_.rank_of(member);
-  const Station& station = party_.channel.station();
+void Transfers::send(int member, ByteSpan whole) {
+  const int rank = subset_.rank_of(member);
+  const GroupInfo& info = subset_.channel.info();
   const bool far =
-      station.nodes[static_cast<size_t>(rank)] != station.nodes[static_cast<size_t>(station.rank)];
-  for (const Span part : segments(whole)) {
-    sending_.push_back(party_.channel.send(rank, party_.lane, part.data, part.bytes));
+      info.nodes[static_cast<size_t>(rank)] != info.nodes[static_cast<size_t>(info.rank)];
+  for (const ByteSpan part : segments(whole)) {
+    sending_.push_back(subset_.channel.send(rank, subset_.lane, part.data, part.bytes));
     if (part.bytes == 0) continue;
-    party_.traffic.messages += 1;
-    party_.traffic.bytes += part.bytes;
+    subset_.traffic.messages += 1;
+    subset_.traffic.bytes += part.bytes;
     if (!far) continue;
-    party_.traffic.messages_between_nodes += 1;
-    party_.traffic.bytes_between_nodes += part.bytes;
+    subset_.traffic.messages_between_nodes += 1;
+    subset_.traffic.bytes_between_nodes += part.bytes;
   }
 }
 
-void Transfers::receive(int member, Span whole) {
-  for (const Span part : segments(whole)) arriving_.push_back(start_receive(party_, member, part));
+void Transfers::receive(int member, ByteSpan whole) {
+  for (const ByteSpan part : segments(whole))
+    arriving_.push_back(start_receive(subset_, member, part));
 }
 
 // Verifies all frames before it waits for the first payload, so that payloads of several members
 // arrive concurrently.
 void Transfers::wait() {
-  for (const auto& arrival : arriving_) arrival->verify(party_.deadline);
-  for (const auto& arrival : arriving_) arrival->wait(party_.deadline);
+  for (const auto& arrival : arriving_) arrival->verify(subset_.deadline);
+  for (const auto& arrival : arriving_) arrival->wait(subset_.deadline);
   for (size_t sent = 0; sent < sending_.size(); ++sent) wait_for(sent);
   arriving_.clear();
   sending_.clear();
 }
 
 void Transfers::wait_for(size_t sent) {
-  if (sending_[sent]) sending_[sent]->wait(party_.deadline);
+  if (sending_[sent]) sending_[sent]->wait(subset_.deadline);
   sending_[sent].reset();
 }
 
-void Reducer::start(int member, Span whole, Order order) {
+void ArrivalReducer::start(int member, ByteSpan whole, Order order) {
   member_ = member;
   order_ = order;
   parts_ = segments(whole);
@@ -116,17 +119,17 @@ void Reducer::start(int member, Span whole, Order order) {
   for (size_t i = 0; i < std::min(kWindow, parts_.size()); ++i) start_part(i);
 }
 
-char* Reducer::place(size_t part) const {
+char* ArrivalReducer::place(size_t part) const {
   return scratch_.get() + part % kWindow * kSegmentBytes;
 }
 
-void Reducer::start_part(size_t part) {
-  arriving_.push_back(start_receive(party_, member_, {place(part), parts_[part].bytes}));
+void ArrivalReducer::start_part(size_t part) {
+  arriving_.push_back(start_receive(subset_, member_, {place(part), parts_[part].bytes}));
 }
 
-void Reducer::finish() {
+void ArrivalReducer::finish() {
   for (size_t i = 0; i < parts_.size(); ++i) {
-    arriving_.front()->wait(party_.deadline);
+    arriving_.front()->wait(subset_.deadline);
     arriving_.pop_front();
     void* mine = parts_[i].data;
     const void* theirs = place(i);
@@ -138,7 +141,7 @@ void Reducer::finish() {
   }
 }
 
-void Collector::start(const std::vector<int>& members, Span own) {
+void Collector::start(const std::vector<int>& members, ByteSpan own) {
   own_ = own;
   terms_.clear();
   scratch_.resize(std::max(scratch_.size(), own.bytes * members.size()));
@@ -148,7 +151,7 @@ void Collector::start(const std::vector<int>& members, Span own) {
     terms_.push_back(at);
     at += own.bytes;
   }
-  const auto before = std::ranges::lower_bound(members, party_.me) - members.begin();
+  const auto before = std::ranges::lower_bound(members, subset_.me) - members.begin();
   terms_.insert(terms_.begin() + before, own.data);
 }
 
