@@ -35,7 +35,7 @@ class Elastic : public testing::Test {
         shell(fmt::format("cd {}; at=$TROIKA_ROUND-$RANK-of-$WORLD_SIZE; "
                           "note() {{ : > $at.tmp; mv $at.tmp $at; }}; {}",
                           folder_.path().string(), script));
-    result.settle_time = Milliseconds(0);
+    result.grace_time = Milliseconds(0);
     result.num_nodes = max_nodes;
     result.max_restarts = max_restarts;
     result.elastic = {.min_nodes = min_nodes,
@@ -128,7 +128,7 @@ TEST_F(Elastic, WhenNoRestartIsLeftTheFailureIsEverybodys) {
   // Rank 0 reports that of another, perhaps earlier.
   auto failing =
       options("[ $RANK = 0 ] && exit 3; exit $((10 + TORCHELASTIC_RESTART_COUNT))", 2, 2, 1);
-  failing.settle_time = kPatience;
+  failing.grace_time = kPatience;
   add(failing, 2);
   for (const auto& launch : launches_) EXPECT_EQ(launch->wait(), 11) << launch->err();
 }

@@ -41,7 +41,7 @@ bool comes_into(const std::filesystem::path& folder, const Condition& condition,
 inline LaunchOptions shell(const std::string& script, int processes = 1) {
   LaunchOptions options;
   options.processes = processes;
-  options.settle_time = Milliseconds(200);
+  options.grace_time = Milliseconds(200);
   options.shutdown_timeout = Milliseconds(1000);
   options.command = {"/bin/sh", "-c", script};
   return options;

@@ -11,7 +11,7 @@ using testing::Not;
 
 LaunchOptions restarting(const std::string& script, int processes, int max_restarts) {
   auto options = shell(script, processes);
-  options.settle_time = Milliseconds(0);
+  options.grace_time = Milliseconds(0);
   options.max_restarts = max_restarts;
   return options;
 }

@@ -165,7 +165,7 @@ TEST(Launcher, RanksThatSavedOnRequestHaveNotFailed) {
                 "trap 'n=$((n + 1)); touch got$n; if [ $n = 4 ]; then exit 5; fi' USR1; fi; n=0; "
                 "echo $$ > tmp$RANK; mv tmp$RANK pid$RANK; while :; do sleep 0.01; done",
             2);
-  options.settle_time = Milliseconds(0);
+  options.grace_time = Milliseconds(0);
   Launch launch(options);
   const auto there = [&](const std::string& name) {
     return comes_into(work.path(), [&] { return std::filesystem::exists(work / name); });

@@ -332,8 +332,8 @@ TEST(Question, BlamesTheFirstOnTheWayThatIsSilent) {
   EXPECT_THAT(silent(ask({0, 1, 2, 3, 4, 7})), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7)) << "itself";
   EXPECT_THAT(silent(ask({0, 1, 4, 6})), ElementsAre(0, 1, 2, 2, 4, 5, 6, 7)) << "its relay";
   EXPECT_THAT(silent(ask({})), ElementsAre(0, 0, 0, 0, 0, 5, 0, 0)) << "rank 0";
-  Question deaf("", 5, 8);
-  EXPECT_THAT(silent(deaf), ElementsAre(4, 4, 4, 4, 4, 5, 4, 4)) << "the asker's relay";
+  Question unanswered("", 5, 8);
+  EXPECT_THAT(silent(unanswered), ElementsAre(4, 4, 4, 4, 4, 5, 4, 4)) << "the asker's relay";
   Question without("", 5, 8);
   without.gone(4);
   EXPECT_THAT(silent(without), ElementsAre(0, 0, 0, 0, 4, 5, 0, 0));

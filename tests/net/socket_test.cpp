@@ -76,9 +76,9 @@ TEST_F(SeveralAddresses, OneThatDoesNotAnswerLeavesTimeForTheOthers) {
   ASSERT_TRUE(listener_);
   const int port = port_of(listener_);
   // Its queue of connections is full, so it does not answer.
-  const auto deaf = listen_at("127.0.0.2", port, error_);
-  ASSERT_TRUE(deaf);
-  ASSERT_EQ(::listen(deaf.get(), 0), 0);
+  const auto listener = listen_at("127.0.0.2", port, error_);
+  ASSERT_TRUE(listener);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
   const auto waiting = try_connect("127.0.0.2", port, Deadline::after(kPatience));
   ASSERT_TRUE(waiting.socket) << waiting.problem;
   addresses = {"127.0.0.2", "127.0.0.1"};

@@ -21,7 +21,7 @@ RoundRules rules_of(const LaunchOptions& options) {
           .max_restarts = options.max_restarts,
           .last_call_timeout = options.elastic->last_call_timeout,
           .join_timeout = options.elastic->join_timeout,
-          .stop_timeout = options.shutdown_timeout + options.settle_time + kStopSlack};
+          .stop_timeout = options.shutdown_timeout + options.grace_time + kStopSlack};
 }
 
 }  // namespace

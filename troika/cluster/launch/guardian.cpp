@@ -13,7 +13,7 @@ namespace troika::cluster {
 
 namespace {
 
-constexpr pid_t kGoHome = 0;
+constexpr pid_t kExit = 0;
 // More descriptors than a launcher has open before it starts ranks.
 constexpr int kDescriptors = 4096;
 
@@ -32,7 +32,7 @@ constexpr int kDescriptors = 4096;
     const ssize_t got = ::read(pipe, &group, sizeof(group));
     if (got < 0 && errno == EINTR) continue;
     if (got == static_cast<ssize_t>(sizeof(group))) {
-      if (group == kGoHome) ::_exit(0);
+      if (group == kExit) ::_exit(0);
       if (count < room) groups[count++] = group;
       continue;
     }
@@ -59,7 +59,7 @@ Guardian::Guardian(int max_groups) {
 }
 
 Guardian::~Guardian() {
-  watch(kGoHome);
+  watch(kExit);
   reap(pid_);
 }
 

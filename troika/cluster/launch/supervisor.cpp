@@ -219,20 +219,20 @@ void Supervisor::look_for_ended() {
     rank->end.status = *status;
     rank->end.ended_ns = realtime_ns();
     if (!status->ok() && !status->saved() && phase_ == Phase::running) {
-      settle();
+      begin_grace_time();
       if (agent_) agent_->failing();
     }
   }
   for (const pid_t pid : strays()) ::waitpid(pid, nullptr, WNOHANG);
 }
 
-void Supervisor::settle() {
-  phase_ = Phase::settling;
-  phase_end_ = Deadline::after(options_.settle_time);
+void Supervisor::begin_grace_time() {
+  phase_ = Phase::grace;
+  phase_end_ = Deadline::after(options_.grace_time);
 }
 
 void Supervisor::advance() {
-  if (phase_ == Phase::settling) {
+  if (phase_ == Phase::grace) {
     stop_all(SIGTERM);
   } else {
     kill_all();

@@ -33,7 +33,7 @@ class Supervisor {
   int run_elastic();
   // running: until the first failure. settling: waits for other ranks to fail by themselves.
   // stopping: after a signal to the ranks. killing: after SIGKILL.
-  enum class Phase { running, settling, stopping, killing };
+  enum class Phase { running, grace, stopping, killing };
 
   struct Rank {
     pid_t pid = 0;  // 0 until started
@@ -58,7 +58,7 @@ class Supervisor {
   std::optional<LaunchPlace> await_round();
   // Ends the round when the other launches do.
   void follow_others();
-  void settle();
+  void begin_grace_time();
   // Performs one poll() and handles its events. Blocks at most this long.
   void step(Milliseconds at_most);
   void handle_signal(int signal);

@@ -84,9 +84,9 @@ std::optional<LaunchPlace> Supervisor::await_round() {
 void Supervisor::follow_others() {
   if (const auto stop = agent_->take_stop()) {
     say(fmt::format("[cluster] ends the round: {}\n", stop->why));
-    return stop->may_save ? stop_all(SIGTERM) : settle();
+    return stop->may_save ? stop_all(SIGTERM) : begin_grace_time();
   }
-  if (agent_->problem() || agent_->over()) settle();
+  if (agent_->problem() || agent_->over()) begin_grace_time();
 }
 
 int Supervisor::conclude_elastic(const std::vector<RankEnd>& ends) {

@@ -41,7 +41,7 @@ struct LaunchOptions {
   std::filesystem::path log_dir;
   bool tee = false;  // also show the lines of the other ranks, prefixed with "[rank N] "
   Milliseconds shutdown_timeout{5000};  // from SIGTERM (or a forwarded signal) to SIGKILL
-  Milliseconds settle_time{1000};  // after the first failure, for other ranks to fail by themselves
+  Milliseconds grace_time{1000};  // after the first failure, for other ranks to fail by themselves
   // How many failed rounds are followed by a new round. Only on a single machine or in elastic
   // runs.
   int max_restarts = 0;

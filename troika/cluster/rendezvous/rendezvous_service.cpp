@@ -214,7 +214,7 @@ void RendezvousService::send_news() {
   old_news_ += std::exchange(news_, {});
 }
 
-void RendezvousService::settle() {
+void RendezvousService::after_event() {
   if (!news_.empty() && news_due_ <= endpoint().now()) send_news();
   if (!host_leave_ || members_.others() > 0) return;
   members_.send(0, {Message::value, *host_leave_});

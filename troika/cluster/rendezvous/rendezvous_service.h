@@ -28,7 +28,7 @@ class RendezvousService : public Service {
  private:
   void handle(Peer& from, const Frame& frame) override;
   void part_from(Peer& gone) override;
-  void settle() override;
+  void after_event() override;
   std::optional<net::Duration> due() const override;
   void late() override;
 

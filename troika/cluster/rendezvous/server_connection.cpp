@@ -239,8 +239,8 @@ void ServerConnection::go_on_without(const std::string& reason) {
     if (cut_) return;
     const int own = entrance_.environment.rank;
     relay = relays_[static_cast<size_t>(own)];
-    const bool has_errands = state_ == State::open || (state_ == State::leaving && !calls_.empty());
-    if (relay == 0 || relay == own || !has_errands) return cut(reason, true);
+    const bool is_needed = state_ == State::open || (state_ == State::leaving && !calls_.empty());
+    if (relay == 0 || relay == own || !is_needed) return cut(reason, true);
   }
   if (return_to_server()) return;
   const std::lock_guard lock(mutex_);

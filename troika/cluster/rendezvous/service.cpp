@@ -127,7 +127,7 @@ void Service::proceed() {
 }
 
 void Service::go_on() {
-  settle();
+  after_event();
   set_timer();
 }
 

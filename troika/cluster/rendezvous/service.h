@@ -63,7 +63,7 @@ class Service {
   // Called after a peer was removed from peers().
   virtual void part_from(Peer& gone) = 0;
   // Called after each event.
-  virtual void settle() {}
+  virtual void after_event() {}
   // When late() must be called, on the endpoint's clock; none: not needed.
   virtual std::optional<net::Duration> due() const { return std::nullopt; }
   virtual void late() {}
