@@ -38,7 +38,7 @@
 namespace {
 
 using troika::ErrorKind;
-using troika::nn::Precision;
+using troika::nn::NumericPrecision;
 
 struct Setup {
   troika::nn::ModelOptions model;
@@ -64,21 +64,21 @@ std::string fastest(const troika::comm::Group& group, const std::vector<std::str
   return troika::train::fastest(group, no_file, {}, names, time).choice;
 }
 
-std::string attention_of(const Setup& setup, const Precision& precision,
+std::string attention_of(const Setup& setup, const NumericPrecision& precision,
                          const troika::comm::Group& group) {
-  const auto ways = troika::nn::available_attention();
+  const auto candidates = troika::nn::available_attention();
   std::vector<std::string> names;
-  for (const auto way : ways) names.push_back(troika::nn::attention_name(way));
+  for (const auto candidate : candidates) names.push_back(troika::nn::attention_name(candidate));
   const auto& model = setup.model;
   const troika::nn::AttentionShape shape{.batch = setup.batch,
                                          .heads = model.heads,
                                          .length = model.context,
                                          .size = model.width / model.heads,
                                          .type = precision.compute};
-  return fastest(group, names, [&] { return troika::nn::time_attention(shape, ways); });
+  return fastest(group, names, [&] { return troika::nn::time_attention(shape, candidates); });
 }
 
-at::MemoryFormat memory_format_of(const Setup& setup, const Precision& precision,
+at::MemoryFormat memory_format_of(const Setup& setup, const NumericPrecision& precision,
                                   const std::string& exchange, const troika::comm::Group& group) {
   const auto rule = troika::nn::parse_memory_format("auto", precision);
   if (setup.model.name == "gpt" || exchange.starts_with("zero")) return rule;
@@ -100,7 +100,7 @@ struct Seconds {
 
 class Training {
  public:
-  Training(const Setup& setup, Precision precision, at::MemoryFormat format,
+  Training(const Setup& setup, NumericPrecision precision, at::MemoryFormat format,
            const std::string& exchange, const troika::comm::Group& group)
       : precision_(std::move(precision)),
         model_(make_model(setup.model, format)),
@@ -170,7 +170,7 @@ class Training {
     return at::cross_entropy_loss(model_->forward(inputs_).flatten(0, -2), targets_.flatten());
   }
 
-  const Precision precision_;
+  const NumericPrecision precision_;
   const std::shared_ptr<troika::nn::Model> model_;
   const at::Tensor inputs_;
   at::Tensor targets_;

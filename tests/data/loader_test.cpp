@@ -222,11 +222,11 @@ TEST(ImageDataset, AugmentsASampleTheSameInAnyBatch) {
 }
 
 // Crop and mirror as LibTorch operators would do them.
-torch::Tensor reference(const torch::Tensor& image, const Placement& placement, int64_t padding) {
+torch::Tensor reference(const torch::Tensor& image, const AugmentationDraw& draw, int64_t padding) {
   auto out = torch::constant_pad_nd(image, {padding, padding, padding, padding}, 0)
-                 .slice(1, padding + placement.dy, padding + placement.dy + image.size(1))
-                 .slice(2, padding + placement.dx, padding + placement.dx + image.size(2));
-  return placement.mirrored ? out.flip({2}) : out;
+                 .slice(1, padding + draw.dy, padding + draw.dy + image.size(1))
+                 .slice(2, padding + draw.dx, padding + draw.dx + image.size(2));
+  return draw.mirrored ? out.flip({2}) : out;
 }
 
 TEST(Augment, EqualsPadSliceFlipAndNormalise) {
@@ -239,11 +239,10 @@ TEST(Augment, EqualsPadSliceFlipAndNormalise) {
   for (int64_t dy = -5; dy <= 5; ++dy) {
     for (int64_t dx = -6; dx <= 6; ++dx) {
       for (const bool mirrored : {false, true}) {
-        const Placement placement{dy, dx, mirrored};
+        const AugmentationDraw draw{dy, dx, mirrored};
         auto got = torch::full({2, 4, 5}, 1e9F);
-        write_image(shape, placement, normalisation, bytes.data_ptr<uint8_t>(),
-                    got.data_ptr<float>());
-        const auto cropped = reference(bytes.to(torch::kDouble), placement, 6);
+        write_image(shape, draw, normalisation, bytes.data_ptr<uint8_t>(), got.data_ptr<float>());
+        const auto cropped = reference(bytes.to(torch::kDouble), draw, 6);
         const auto expected = (cropped / 255 - mean) / deviation;
         ASSERT_TRUE(torch::allclose(got.to(torch::kDouble), expected, 1e-5, 1e-5))
             << dy << " " << dx << " " << mirrored;
@@ -257,11 +256,11 @@ TEST(Augment, DrawsEveryShiftAndBothSides) {
   std::set<int64_t> dx;
   int mirrored = 0;
   for (uint64_t seed = 0; seed < 1000; ++seed) {
-    const auto placement = draw_placement({.crop_padding = 4, .mirror = true}, mix(seed));
-    dy.insert(placement.dy);
-    dx.insert(placement.dx);
-    mirrored += placement.mirrored;
-    EXPECT_FALSE(draw_placement({.crop_padding = 4}, mix(seed)).mirrored);
+    const auto draw = draw_augmentation({.crop_padding = 4, .mirror = true}, mix(seed));
+    dy.insert(draw.dy);
+    dx.insert(draw.dx);
+    mirrored += draw.mirrored;
+    EXPECT_FALSE(draw_augmentation({.crop_padding = 4}, mix(seed)).mirrored);
   }
   EXPECT_THAT(dy, testing::ElementsAre(-4, -3, -2, -1, 0, 1, 2, 3, 4));
   EXPECT_EQ(dx, dy);

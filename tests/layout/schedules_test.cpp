@@ -136,12 +136,13 @@ TEST(Schedules, AreEvaluatedOnTheSameRanks) {
       for (const int m : {1, 2, 7, 10}) {
         const auto evaluation = evaluation_schedule(training, m);
         EXPECT_NO_THROW(evaluation.verify()) << row.name << " " << p << " " << m;
-        if (row.placement == Placement::loop && row.chunks > 1 && m % p != 0) continue;
+        if (row.placement == StagePlacement::loop && row.chunks > 1 && m % p != 0) continue;
         double end = 0;
         for (const auto& passes : replay(evaluation, {StageTimes{}})) {
           end = std::max(end, passes.back().end);
         }
-        EXPECT_EQ(end, row.placement == Placement::v ? 2 * m + 2 * p - 2 : row.chunks * m + p - 1)
+        EXPECT_EQ(end,
+                  row.placement == StagePlacement::v ? 2 * m + 2 * p - 2 : row.chunks * m + p - 1)
             << row.name << " " << p << " " << m;
       }
     }

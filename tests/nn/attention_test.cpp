@@ -41,7 +41,7 @@ TEST(CausalSelfAttention, EqualsItsDefinitionForwardAndBackward) {
        {AttentionCase{5, at::kDouble, 1e-12}, AttentionCase{1, at::kFloat, 1e-5},
         AttentionCase{5, at::kFloat, 1e-5}, AttentionCase{256, at::kFloat, 1e-5},
         AttentionCase{300, at::kFloat, 1e-5}, AttentionCase{300, at::kBFloat16, 4e-2}}) {
-    for (const auto way : available_attention()) {
+    for (const auto candidate : available_attention()) {
       torch::manual_seed(4);
       const auto make = [&] {
         return at::randn({kBatch, one.length, 3 * kHeads * kSize}).to(one.type).requires_grad_();
@@ -49,7 +49,7 @@ TEST(CausalSelfAttention, EqualsItsDefinitionForwardAndBackward) {
       const at::Tensor qkv = make();
       const at::Tensor exact = qkv.detach().to(at::kDouble).requires_grad_();
       const at::Tensor weights = at::randn({kBatch, one.length, kHeads * kSize}).to(one.type);
-      const at::Tensor found = causal_self_attention(qkv, kHeads, 0.0, way);
+      const at::Tensor found = causal_self_attention(qkv, kHeads, 0.0, candidate);
       const at::Tensor expected = attention_by_definition(exact);
       (found * weights).sum().backward();
       (expected * weights.to(at::kDouble)).sum().backward();
@@ -58,9 +58,9 @@ TEST(CausalSelfAttention, EqualsItsDefinitionForwardAndBackward) {
                one.tolerance * b.abs().max().item<double>();
       };
       EXPECT_EQ(found.scalar_type(), one.type);
-      EXPECT_TRUE(is_near(found, expected)) << attention_name(way) << one.length << one.type;
+      EXPECT_TRUE(is_near(found, expected)) << attention_name(candidate) << one.length << one.type;
       EXPECT_TRUE(is_near(qkv.grad(), exact.grad()))
-          << attention_name(way) << one.length << one.type;
+          << attention_name(candidate) << one.length << one.type;
     }
   }
 }
@@ -80,13 +80,13 @@ TEST(CausalSelfAttention, ByProductsKeepsItsTypeUnderAutocast) {
 }
 
 TEST(CausalSelfAttention, DropsWeightsOfTheSoftmax) {
-  for (const auto way : available_attention()) {
+  for (const auto candidate : available_attention()) {
     torch::manual_seed(5);
     const at::Tensor qkv = at::zeros({kBatch, 4, 3 * kHeads * kSize});
     qkv.slice(2, 2 * kHeads * kSize).fill_(1);
     // The first position sees itself alone: its weight of 1 is dropped, or doubled.
-    const at::Tensor first = causal_self_attention(qkv, kHeads, 0.5, way).select(1, 0);
-    EXPECT_TRUE((first.eq(0) | first.eq(2)).all().item<bool>()) << attention_name(way);
+    const at::Tensor first = causal_self_attention(qkv, kHeads, 0.5, candidate).select(1, 0);
+    EXPECT_TRUE((first.eq(0) | first.eq(2)).all().item<bool>()) << attention_name(candidate);
   }
 }
 
@@ -112,10 +112,10 @@ TEST(Attention, IsThatOfTheModelsOptions) {
 
 TEST(Attention, IsEagerOnACpuIn16Bits) {
   EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kBFloat16, 0), Attention::eager);
-  const auto ways = available_attention();
-  EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kFloat, 0), ways.back());
+  const auto candidates = available_attention();
+  EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kFloat, 0), candidates.back());
   EXPECT_EQ(resolve(Attention::automatic, at::kCPU, at::kFloat, 0.1), Attention::eager);
-  EXPECT_EQ(resolve(Attention::sdpa, at::kCPU, at::kBFloat16, 0), ways.back());
+  EXPECT_EQ(resolve(Attention::sdpa, at::kCPU, at::kBFloat16, 0), candidates.back());
   EXPECT_EQ(resolve(Attention::eager, at::kCPU, at::kFloat, 0), Attention::eager);
 }
 
@@ -123,10 +123,10 @@ TEST(Attention, IsTimedWithoutATrace) {
   torch::manual_seed(6);
   const at::Tensor expected = at::rand({3});
   torch::manual_seed(6);
-  const auto ways = available_attention();
-  const auto seconds =
-      time_attention({.batch = 2, .heads = 2, .length = 8, .size = 4, .type = at::kBFloat16}, ways);
-  ASSERT_EQ(seconds.size(), ways.size());
+  const auto candidates = available_attention();
+  const auto seconds = time_attention(
+      {.batch = 2, .heads = 2, .length = 8, .size = 4, .type = at::kBFloat16}, candidates);
+  ASSERT_EQ(seconds.size(), candidates.size());
   for (const double one : seconds) EXPECT_GT(one, 0);
   EXPECT_TRUE(at::rand({3}).equal(expected));
 }

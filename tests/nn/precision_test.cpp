@@ -9,7 +9,7 @@
 namespace troika::nn {
 namespace {
 
-TEST(Precision, HasLightningsNames) {
+TEST(NumericPrecision, HasLightningsNames) {
   struct Expected {
     const char* name;
     const char* canonical;
@@ -28,7 +28,7 @@ TEST(Precision, HasLightningsNames) {
                                     {"16-true", "16-true", at::kHalf, at::kHalf}};
   EXPECT_EQ(precision_names().size(), table.size());
   for (const auto& expected : table) {
-    const Precision found = parse_precision(expected.name);
+    const NumericPrecision found = parse_precision(expected.name);
     EXPECT_EQ(found.name, expected.canonical);
     EXPECT_EQ(found.parameters, expected.parameters) << expected.name;
     EXPECT_EQ(found.compute, expected.compute) << expected.name;
@@ -42,7 +42,7 @@ TEST(Precision, HasLightningsNames) {
 }
 
 // LibTorch's CPU kernels of float16 came with 2.x.
-TEST(Precision, WhatTheDeviceCannotComputeIsRefused) {
+TEST(NumericPrecision, WhatTheDeviceCannotComputeIsRefused) {
   for (const char* name : {"32", "64", "bf16-mixed", "bf16-true"}) {
     EXPECT_NO_THROW(require_supported(parse_precision(name), at::kCPU)) << name;
   }

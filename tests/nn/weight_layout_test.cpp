@@ -107,8 +107,8 @@ TEST(TimedPasses, LeaveNoTrace) {
 
 TEST(Turns, AreTakenInRoundsOfWhichTheFirstDoesNotCount) {
   std::vector<size_t> order;
-  const auto time = [&](size_t way) {
-    order.push_back(way);
+  const auto time = [&](size_t candidate) {
+    order.push_back(candidate);
     return static_cast<double>(order.size());
   };
   // No time for a second round that counts.

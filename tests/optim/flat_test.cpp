@@ -32,9 +32,9 @@ struct Bucket {
   std::vector<Parameter> parameters;
 };
 
-std::vector<int64_t> lengths(const std::vector<Piece>& pieces) {
+std::vector<int64_t> lengths(const std::vector<FlatRange>& ranges) {
   std::vector<int64_t> found;
-  for (const auto& piece : pieces) found.push_back(piece.count);
+  for (const auto& range : ranges) found.push_back(range.count);
   return found;
 }
 
@@ -42,21 +42,21 @@ TEST(FlatParameters, NeighboursInMemoryAreOnePass) {
   const auto all = [](size_t, size_t) { return true; };
   const Bucket bucket;
   const FlatParameters flat(bucket.parameters);
-  EXPECT_THAT(lengths(join(flat.gradients().pieces, 4, all)), ElementsAre(15));
-  EXPECT_THAT(lengths(join(flat.gradients().pieces, 4, [](size_t, size_t b) { return b != 1; })),
+  EXPECT_THAT(lengths(join(flat.gradients().ranges, 4, all)), ElementsAre(15));
+  EXPECT_THAT(lengths(join(flat.gradients().ranges, 4, [](size_t, size_t b) { return b != 1; })),
               ElementsAre(6, 9));
   // A gradient elsewhere, and none.
   bucket.parameters[2].tensor.mutable_grad() = at::randn({4});
-  EXPECT_THAT(lengths(join(flat.gradients().pieces, 4, all)), ElementsAre(11, 4));
+  EXPECT_THAT(lengths(join(flat.gradients().ranges, 4, all)), ElementsAre(11, 4));
   bucket.parameters[1].tensor.mutable_grad() = at::Tensor();
-  EXPECT_THAT(lengths(join(flat.gradients().pieces, 4, all)), ElementsAre(6, 4));
+  EXPECT_THAT(lengths(join(flat.gradients().ranges, 4, all)), ElementsAre(6, 4));
 }
 
 TEST(FlatParameters, PiecesAreCutAtAFixedLength) {
   const auto tensor = at::randn({2 * kAtOnce + 3});
   tensor.mutable_grad() = at::randn_like(tensor);
   const FlatParameters flat({{"x", tensor}});
-  const auto parts = cut(flat.gradients().pieces, 4);
+  const auto parts = cut(flat.gradients().ranges, 4);
   EXPECT_THAT(lengths(parts), ElementsAre(kAtOnce, kAtOnce, 3));
   EXPECT_EQ(static_cast<void*>(parts[2].parameter), tensor.data_ptr<float>() + 2 * kAtOnce);
   EXPECT_EQ(parts[2].offset, 2 * kAtOnce);

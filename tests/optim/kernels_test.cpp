@@ -22,7 +22,7 @@ struct Values {
     largest = at::rand({2, count / kernels::kBlock + 1}, random, at::kFloat);
   }
 
-  kernels::Span span() const {
+  kernels::ParameterSpan span() const {
     return {parameter.data_ptr(), gradient.data_ptr(), first.data_ptr(), second.data_ptr(),
             static_cast<size_t>(parameter.numel())};
   }

@@ -17,7 +17,7 @@ const OptimizerOptions kOptions{.lr = 0.02,
                                 .eps = 1e-3,
                                 .trust_coefficient = 0.01};
 
-// A tensor of several pieces, a small one, a vector, and one of zeros.
+// A tensor of several ranges, a small one, a vector, and one of zeros.
 std::vector<at::Tensor> make_layers(at::ScalarType type) {
   torch::manual_seed(5);
   std::vector<at::Tensor> parameters;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kRate = 0.02, kDecay = 0.1, kEps = 1e-3;
 
-// Large enough for several pieces and vector tails; the last never has a gradient.
+// Large enough for several ranges and vector tails; the last never has a gradient.
 std::vector<at::Tensor> make_parameters(at::ScalarType type) {
   torch::manual_seed(5);
   std::vector<at::Tensor> parameters;

@@ -44,7 +44,7 @@ TEST_F(TunedWeightLayout, IsTimedOnceForARunThatIsLongEnough) {
   ASSERT_THAT(timed(), SizeIs(1));
   EXPECT_EQ(timed()[0].question.what,
             "weight layout of linear layers of width 8, 32 rows, BFloat16");
-  EXPECT_EQ(timed()[0].ways[0].name, "in_out") << "the rule of auto comes first";
+  EXPECT_EQ(timed()[0].candidates[0].name, "in_out") << "the rule of auto comes first";
   // The file decides from now on, on all ranks.
   auto entry = timed()[0];
   entry.choice = choice == "in_out" ? "out_in" : "in_out";
@@ -149,9 +149,9 @@ TEST_F(TunedCpuBind, IsTimedOnceForARunThatIsLongEnough) {
   auto entry = timed()[0];
   EXPECT_EQ(entry.question.what, "threads of 2 processes on " + std::to_string(all_.size()) +
                                      " processors, gpt, 4 x 8, width 8, 5 classes, Float");
-  ASSERT_THAT(entry.ways, SizeIs(2));
-  EXPECT_EQ(entry.ways[0].name, "none") << "the rule of auto comes first";
-  EXPECT_EQ(entry.ways[1].name, "cores");
+  ASSERT_THAT(entry.candidates, SizeIs(2));
+  EXPECT_EQ(entry.candidates[0].name, "none") << "the rule of auto comes first";
+  EXPECT_EQ(entry.candidates[1].name, "cores");
   // The file decides from now on, on all ranks.
   entry.choice = "cores";
   TuningFile::of_user().add(entry);
@@ -172,7 +172,7 @@ TEST_F(TunedCpuBind, GoesIntoAFileOfAnEarlierVersion) {
   tuned();
   ASSERT_THAT(timed(), SizeIs(2));
   EXPECT_EQ(timed()[0].choice, "eager");
-  EXPECT_EQ(timed()[0].ways[1].seconds, 0.5);
+  EXPECT_EQ(timed()[0].candidates[1].seconds, 0.5);
 }
 
 TEST_F(TunedCpuBind, IsTheOptionWhereNothingIsToBeTimed) {

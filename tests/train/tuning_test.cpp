@@ -26,7 +26,7 @@ class Tuning : public testing::Test {
   TuningEntry entry(const std::string& what, const std::string& choice) const {
     auto question = question_;
     question.what = what;
-    return {.question = question, .choice = choice, .ways = {{"slow", 2}, {"fast", 1}}};
+    return {.question = question, .choice = choice, .candidates = {{"slow", 2}, {"fast", 1}}};
   }
 
   const TemporaryFolder folder_;
@@ -42,10 +42,10 @@ TEST_F(Tuning, IsKeptByQuestion) {
   file_.add(entry("attention", "fast"));
   EXPECT_THAT(file_.read(), SizeIs(2));
   EXPECT_EQ(file_.choice(question_), "fast");
-  const auto ways = file_.read()[1].ways;
-  ASSERT_THAT(ways, SizeIs(2));
-  EXPECT_EQ(ways[0].name, "slow");
-  EXPECT_EQ(ways[0].seconds, 2);
+  const auto candidates = file_.read()[1].candidates;
+  ASSERT_THAT(candidates, SizeIs(2));
+  EXPECT_EQ(candidates[0].name, "slow");
+  EXPECT_EQ(candidates[0].seconds, 2);
   for (auto change : {+[](TuningQuestion& q) { q.cpu = "another CPU"; },
                       +[](TuningQuestion& q) { q.libtorch = "1.2.4"; },
                       +[](TuningQuestion& q) { q.threads = 1; }}) {
@@ -114,7 +114,7 @@ TEST_F(Tuning, IsTheSameOnAllRanksAndTimedOnce) {
   };
   EXPECT_THAT(choices(), ElementsAre("sdpa", "sdpa", "sdpa", "sdpa"));
   EXPECT_EQ(timed, 4);
-  EXPECT_EQ(file_.read()[0].ways[0].seconds, 16);
+  EXPECT_EQ(file_.read()[0].candidates[0].seconds, 16);
   EXPECT_THAT(choices(), ElementsAre("sdpa", "sdpa", "sdpa", "sdpa"));
   EXPECT_EQ(timed, 4);
   // A way that this LibTorch does not have.
@@ -208,7 +208,7 @@ TEST_F(TunedMemoryFormat, IsTimedOnceForARunThatIsLongEnough) {
   EXPECT_THAT(choice, testing::AnyOf("contiguous", "channels_last"));
   ASSERT_THAT(timed(), SizeIs(1));
   EXPECT_EQ(timed()[0].question.what, "memory format of resnet20, 4 x 3 x 32 x 32, Float");
-  EXPECT_EQ(timed()[0].ways[0].name, "contiguous") << "the rule of auto comes first";
+  EXPECT_EQ(timed()[0].candidates[0].name, "contiguous") << "the rule of auto comes first";
   // The file decides from now on, on all ranks.
   auto entry = timed()[0];
   entry.choice = choice == "contiguous" ? "channels_last" : "contiguous";

@@ -152,13 +152,13 @@ int tell_tuning(bool as_json) {
   fmt::print("{}: {}\n", file.path().string(),
              entries.empty() ? "nothing was timed yet" : "what was timed, and the fastest of it");
   for (const auto& entry : entries) {
-    std::vector<std::string> ways;
-    for (const auto& way : entry.ways) {
-      ways.push_back(fmt::format("{} {:.3g} ms", way.name, way.seconds * 1e3));
+    std::vector<std::string> candidates;
+    for (const auto& candidate : entry.candidates) {
+      candidates.push_back(fmt::format("{} {:.3g} ms", candidate.name, candidate.seconds * 1e3));
     }
     const auto& question = entry.question;
     fmt::print("{}: {} ({}); LibTorch {}, {} thread{}, {}\n", question.what, entry.choice,
-               fmt::join(ways, ", "), question.libtorch, question.threads,
+               fmt::join(candidates, ", "), question.libtorch, question.threads,
                question.threads == 1 ? "" : "s", question.cpu);
   }
   return 0;

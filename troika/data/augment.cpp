@@ -7,17 +7,17 @@
 
 namespace troika::data {
 
-Placement draw_placement(const Augmentation& augmentation, uint64_t seed) {
+AugmentationDraw draw_augmentation(const Augmentation& augmentation, uint64_t seed) {
   Random random(seed);
   const auto shift = [&] {
     const auto padding = augmentation.crop_padding;
     return static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * padding + 1))) - padding;
   };
-  Placement placement;
-  placement.dy = shift();
-  placement.dx = shift();
-  placement.mirrored = augmentation.mirror && random.below(2) == 1;
-  return placement;
+  AugmentationDraw draw;
+  draw.dy = shift();
+  draw.dx = shift();
+  draw.mirrored = augmentation.mirror && random.below(2) == 1;
+  return draw;
 }
 
 Normalisation::Normalisation(const std::vector<double>& mean,
@@ -29,25 +29,25 @@ Normalisation::Normalisation(const std::vector<double>& mean,
   }
 }
 
-void write_image(const ImageShape& shape, const Placement& placement,
+void write_image(const ImageShape& shape, const AugmentationDraw& draw,
                  const Normalisation& normalisation, const uint8_t* pixels, float* output) {
   const auto [channels, height, width] = shape;
   // Columns [first, last) of the crop lie inside the image. Mirroring only reverses the writes, so
   // reads stay contiguous and the compiler can vectorise each loop.
-  const int64_t first = std::clamp<int64_t>(-placement.dx, 0, width);
-  const int64_t last = std::clamp<int64_t>(width - placement.dx, first, width);
+  const int64_t first = std::clamp<int64_t>(-draw.dx, 0, width);
+  const int64_t last = std::clamp<int64_t>(width - draw.dx, first, width);
   const int64_t inside = last - first;
   for (int64_t c = 0; c < channels; ++c) {
     const float scale = normalisation.scale[static_cast<size_t>(c)];
     const float black = normalisation.offset[static_cast<size_t>(c)];
     for (int64_t y = 0; y < height; ++y, output += width) {
-      const int64_t row = y + placement.dy;
+      const int64_t row = y + draw.dy;
       if (row < 0 || row >= height) {
         std::fill_n(output, width, black);
         continue;
       }
-      const uint8_t* source = pixels + c * shape.plane() + row * width + first + placement.dx;
-      if (placement.mirrored) {
+      const uint8_t* source = pixels + c * shape.plane() + row * width + first + draw.dx;
+      if (draw.mirrored) {
         std::fill_n(output, width - last, black);
         float* target = output + width - first - 1;
         for (int64_t x = 0; x < inside; ++x) target[-x] = source[x] * scale + black;

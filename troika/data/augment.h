@@ -28,13 +28,13 @@ struct Augmentation {
 
 // A random draw of an augmentation: output pixel (y, x) shows input pixel (y + dy, x + dx); then
 // the image is mirrored.
-struct Placement {
+struct AugmentationDraw {
   int64_t dy = 0;
   int64_t dx = 0;
   bool mirrored = false;
 };
 
-Placement draw_placement(const Augmentation& augmentation, uint64_t seed);
+AugmentationDraw draw_augmentation(const Augmentation& augmentation, uint64_t seed);
 
 // For each channel: output = byte * scale + offset.
 struct Normalisation {
@@ -47,7 +47,7 @@ struct Normalisation {
 
 // Writes shape.bytes() floats to `output`. Pixels outside the image are black before normalisation,
 // as in torchvision's RandomCrop.
-void write_image(const ImageShape& shape, const Placement& placement,
+void write_image(const ImageShape& shape, const AugmentationDraw& draw,
                  const Normalisation& normalisation, const uint8_t* pixels, float* output);
 
 }  // namespace troika::data

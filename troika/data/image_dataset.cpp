@@ -28,12 +28,12 @@ Batch ImageDataset::load(std::span<const int64_t> indices,
   auto* target = batch.targets.data_ptr<int64_t>();
   for (const int64_t index : indices) {
     TROIKA_CHECK(index >= 0 && index < size(), fmt::format("sample {} of {}", index, size()));
-    Placement placement;
+    AugmentationDraw draw;
     if (augmentation_seed) {
-      placement =
-          draw_placement(augmentation_, mix(*augmentation_seed, static_cast<uint64_t>(index)));
+      draw =
+          draw_augmentation(augmentation_, mix(*augmentation_seed, static_cast<uint64_t>(index)));
     }
-    write_image(shape, placement, normalisation_, &images_.pixels[index * shape.bytes()], output);
+    write_image(shape, draw, normalisation_, &images_.pixels[index * shape.bytes()], output);
     output += shape.bytes();
     *target++ = images_.labels[index];
   }

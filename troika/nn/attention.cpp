@@ -105,9 +105,9 @@ std::vector<double> time_attention(const AttentionShape& shape,
   const at::Tensor qkv =
       at::full({part.batch, part.length, 3 * part.heads * part.size}, 0.5, part.type)
           .set_requires_grad(true);
-  return least_of(take_turns(attentions.size(), kSeconds, [&](size_t way) {
+  return least_of(take_turns(attentions.size(), kSeconds, [&](size_t candidate) {
     const Stopwatch one;
-    causal_self_attention(qkv, part.heads, /*dropout=*/0, attentions[way]).sum().backward();
+    causal_self_attention(qkv, part.heads, /*dropout=*/0, attentions[candidate]).sum().backward();
     return one.seconds();
   }));
 }

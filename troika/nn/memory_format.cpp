@@ -18,7 +18,7 @@ const std::string& memory_format_name(at::MemoryFormat format) {
   return memory_format_names().at(format == at::MemoryFormat::ChannelsLast ? 2 : 1);
 }
 
-at::MemoryFormat parse_memory_format(const std::string& name, const Precision& precision) {
+at::MemoryFormat parse_memory_format(const std::string& name, const NumericPrecision& precision) {
   if (name == "contiguous") return at::MemoryFormat::Contiguous;
   if (name == "channels_last") return at::MemoryFormat::ChannelsLast;
   if (name == "auto") {
@@ -39,12 +39,12 @@ void lay_out(torch::nn::Module& module, at::MemoryFormat format) {
 }
 
 std::vector<double> time_memory_formats(const ModelOptions& options, int64_t batch,
-                                        const Precision& precision,
+                                        const NumericPrecision& precision,
                                         const std::vector<at::MemoryFormat>& formats) {
   constexpr double kSeconds = 2;
   TimedPass pass(options, batch, precision);
-  return least_of(
-      take_turns(formats.size(), kSeconds, [&](size_t way) { return pass.seconds(formats[way]); }));
+  return least_of(take_turns(formats.size(), kSeconds,
+                             [&](size_t candidate) { return pass.seconds(formats[candidate]); }));
 }
 
 }  // namespace troika::nn

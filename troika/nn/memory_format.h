@@ -25,7 +25,7 @@ const std::string& memory_format_name(at::MemoryFormat format);
 // pixel are adjacent, which is oneDNN's order. "auto" is channels last if convolutions compute in
 // 16 bits, which it makes faster, and contiguous otherwise: in float32 the faster format depends on
 // the network (docs/precision-and-memory.md). Throws Error(usage) for an unknown name.
-at::MemoryFormat parse_memory_format(const std::string& name, const Precision& precision);
+at::MemoryFormat parse_memory_format(const std::string& name, const NumericPrecision& precision);
 
 // Changes the module's four-dimensional parameters to this format; values and tensor objects stay.
 // Call it before optimizers and exchanges are made from them.
@@ -36,7 +36,7 @@ void lay_out(torch::nn::Module& module, at::MemoryFormat format);
 // new runs for two seconds, but two per format at least and six at most. Restores the random
 // generator.
 std::vector<double> time_memory_formats(const ModelOptions& options, int64_t batch,
-                                        const Precision& precision,
+                                        const NumericPrecision& precision,
                                         const std::vector<at::MemoryFormat>& formats);
 
 }  // namespace troika::nn

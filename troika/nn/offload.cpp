@@ -94,8 +94,8 @@ class ActivationOffload::Arena {
 };
 
 // One tensor in a file.
-struct ActivationOffload::Slot {
-  Slot(std::shared_ptr<Arena> from, const at::Tensor& tensor)
+struct ActivationOffload::FileSlot {
+  FileSlot(std::shared_ptr<Arena> from, const at::Tensor& tensor)
       : arena(std::move(from)),
         bytes(tensor.nbytes()),
         place(arena->take(bytes)),
@@ -105,13 +105,13 @@ struct ActivationOffload::Slot {
     std::memcpy(place.data, tensor.data_ptr(), bytes);
     place.file->release(place.data, bytes);
   }
-  ~Slot() {
+  ~FileSlot() {
     // Releases the pages that were read back into memory.
     place.file->release(place.data, bytes);
     arena->give_back(bytes);
   }
-  Slot(const Slot&) = delete;
-  Slot& operator=(const Slot&) = delete;
+  FileSlot(const FileSlot&) = delete;
+  FileSlot& operator=(const FileSlot&) = delete;
 
   bool holds(const at::Tensor& tensor) const {
     return type == tensor.scalar_type() && sizes == tensor.sizes() && strides == tensor.strides();
@@ -123,13 +123,13 @@ struct ActivationOffload::Slot {
   const std::vector<int64_t> sizes;
   const std::vector<int64_t> strides;
   const at::ScalarType type;
-  std::weak_ptr<Slot> before;  // the slot saved before this one, so needed after it
+  std::weak_ptr<FileSlot> before;  // the slot saved before this one, so needed after it
 };
 
 struct ActivationOffload::Known {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
   int64_t version = 0;
-  std::weak_ptr<Slot> slot;
+  std::weak_ptr<FileSlot> slot;
 };
 
 ActivationOffload::ActivationOffload(std::filesystem::path folder)
@@ -141,7 +141,7 @@ int64_t ActivationOffload::bytes() const {
   return arena_->live();
 }
 
-std::shared_ptr<ActivationOffload::Slot> ActivationOffload::slot_for(const at::Tensor& tensor) {
+std::shared_ptr<ActivationOffload::FileSlot> ActivationOffload::slot_for(const at::Tensor& tensor) {
   if (arena_->live() == 0) known_.clear();
   const auto found = known_.find(tensor.data_ptr());
   if (found != known_.end()) {
@@ -150,7 +150,7 @@ std::shared_ptr<ActivationOffload::Slot> ActivationOffload::slot_for(const at::T
                       found->second.version == tensor._version() && slot->holds(tensor);
     if (same) return slot;
   }
-  auto slot = std::make_shared<Slot>(arena_, tensor);
+  auto slot = std::make_shared<FileSlot>(arena_, tensor);
   slot->before = last_;
   last_ = slot;
   known_.insert_or_assign(tensor.data_ptr(),

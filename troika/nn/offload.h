@@ -46,15 +46,15 @@ class ActivationOffload : public compat::SavedTensorHooks {
 
  private:
   class Arena;
-  struct Slot;
+  struct FileSlot;
   struct Known;
 
-  std::shared_ptr<Slot> slot_for(const at::Tensor& tensor);
+  std::shared_ptr<FileSlot> slot_for(const at::Tensor& tensor);
 
   std::shared_ptr<Arena> arena_;
   // Keyed by the saved tensor's memory, so that memory saved by two operators is written once.
   std::map<const void*, Known> known_;
-  std::weak_ptr<Slot> last_;
+  std::weak_ptr<FileSlot> last_;
 };
 
 // Copies tensors that operators save on a GPU to page-locked host memory, and back when needed,

@@ -68,7 +68,7 @@ const std::map<std::string, std::string>& other_precision_names() {
   return names;
 }
 
-Precision parse_precision(const std::string& name) {
+NumericPrecision parse_precision(const std::string& name) {
   const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
                                   [&](const auto& entry) { return entry.name == name; });
   if (found == kPrecisions.end()) {
@@ -79,7 +79,7 @@ Precision parse_precision(const std::string& name) {
   return {found->canonical, found->parameters, found->compute};
 }
 
-void require_supported(const Precision& precision, c10::DeviceType device) {
+void require_supported(const NumericPrecision& precision, c10::DeviceType device) {
   if (can_compute(precision.compute, device)) return;
   throw Error("nn", ErrorKind::usage,
               {.what = fmt::format("LibTorch {} has no {} matrix products and convolutions on {}",

@@ -19,7 +19,7 @@ namespace troika::nn {
 //     arXiv 1710.03740).
 //   "bf16-true": everything in bfloat16; optimizers need float32 masters (optim::MasterWeights).
 // Gradients in float16 also need a loss scaler (optim::GradScaler).
-struct Precision {
+struct NumericPrecision {
   std::string name = "32";
   at::ScalarType parameters = at::ScalarType::Float;
   at::ScalarType compute = at::ScalarType::Float;  // for matrix products and convolutions
@@ -36,19 +36,19 @@ const std::vector<std::string>& precision_names();
 // "16-mixed".
 const std::map<std::string, std::string>& other_precision_names();
 
-// Sets Precision::name to the first of a precision's names. Throws Error(usage) for an unknown
-// name, naming the nearest known one.
-Precision parse_precision(const std::string& name);
+// Sets NumericPrecision::name to the first of a precision's names. Throws Error(usage) for an
+// unknown name, naming the nearest known one.
+NumericPrecision parse_precision(const std::string& name);
 
 // Throws Error(usage), naming an alternative, if LibTorch has no matrix product or convolution of
 // this precision on the device, e.g. float16 on a CPU before LibTorch 2.
-void require_supported(const Precision& precision, c10::DeviceType device);
+void require_supported(const NumericPrecision& precision, c10::DeviceType device);
 
 // Sets this thread's autocast to a precision during its lifetime: on for mixed precisions, off for
 // others. For forward passes and losses; backward passes use the types of the forward pass.
 class [[nodiscard]] Autocast {
  public:
-  Autocast(const Precision& precision, c10::DeviceType device)
+  Autocast(const NumericPrecision& precision, c10::DeviceType device)
       : guard_(device, {precision.is_mixed(), precision.compute}) {}
 
  private:

@@ -6,17 +6,18 @@
 
 namespace troika::nn {
 
-std::vector<std::vector<double>> take_turns(size_t ways, double seconds,
+std::vector<std::vector<double>> take_turns(size_t candidates, double seconds,
                                             const std::function<double(size_t)>& time,
-                                            const std::function<bool(bool)>& agree) {
+                                            const std::function<bool(bool)>& decide) {
   constexpr int kRounds = 5;
   const Stopwatch whole;
-  std::vector<std::vector<double>> rounds(ways);
-  for (size_t way = 0; way < ways; ++way) time(way);
+  std::vector<std::vector<double>> rounds(candidates);
+  for (size_t candidate = 0; candidate < candidates; ++candidate) time(candidate);
   for (int round = 1; round <= kRounds; ++round) {
-    for (size_t way = 0; way < ways; ++way) rounds[way].push_back(time(way));
+    for (size_t candidate = 0; candidate < candidates; ++candidate)
+      rounds[candidate].push_back(time(candidate));
     const bool goes_on = whole.seconds() < seconds;
-    if (!(agree ? agree(goes_on) : goes_on)) break;
+    if (!(decide ? decide(goes_on) : goes_on)) break;
   }
   return rounds;
 }

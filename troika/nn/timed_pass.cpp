@@ -9,14 +9,15 @@ namespace troika::nn {
 
 namespace {
 
-at::Tensor inputs_of(const ModelOptions& options, int64_t batch, const Precision& precision) {
+at::Tensor inputs_of(const ModelOptions& options, int64_t batch,
+                     const NumericPrecision& precision) {
   const auto inputs = example_input(options, batch);
   return inputs.is_floating_point() ? inputs.to(precision.parameters) : inputs;
 }
 
 }  // namespace
 
-TimedPass::TimedPass(const ModelOptions& options, int64_t batch, const Precision& precision)
+TimedPass::TimedPass(const ModelOptions& options, int64_t batch, const NumericPrecision& precision)
     : random_(at::detail::getDefaultCPUGenerator().get_state()),
       precision_(precision),
       model_(make_model(options)),

@@ -17,7 +17,7 @@ namespace troika::nn {
 // state.
 class TimedPass {
  public:
-  TimedPass(const ModelOptions& options, int64_t batch, const Precision& precision);
+  TimedPass(const ModelOptions& options, int64_t batch, const NumericPrecision& precision);
   ~TimedPass();
   TimedPass(const TimedPass&) = delete;
   TimedPass& operator=(const TimedPass&) = delete;
@@ -29,7 +29,7 @@ class TimedPass {
 
  private:
   const at::Tensor random_;  // the generator's state
-  const Precision precision_;
+  const NumericPrecision precision_;
   const std::shared_ptr<Model> model_;
   const at::Tensor inputs_;
 };

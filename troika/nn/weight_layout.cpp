@@ -19,7 +19,8 @@ at::Tensor laid_out(const at::Tensor& weight, WeightLayout layout) {
 }
 
 // Returns the seconds of a layer [in, out] for each layout.
-std::vector<double> time_layer(int64_t rows, int64_t in, int64_t out, const Precision& precision,
+std::vector<double> time_layer(int64_t rows, int64_t in, int64_t out,
+                               const NumericPrecision& precision,
                                const std::vector<WeightLayout>& layouts, double seconds) {
   // Small values, so that no sum overflows in bfloat16.
   const auto some = [&](at::IntArrayRef sizes, at::ScalarType type) {
@@ -32,12 +33,12 @@ std::vector<double> time_layer(int64_t rows, int64_t in, int64_t out, const Prec
   for (const auto layout : layouts) {
     weights.push_back(laid_out(some({in, out}, precision.parameters), layout).requires_grad_());
   }
-  return least_of(take_turns(layouts.size(), seconds, [&](size_t way) {
-    for (const auto& tensor : {input, bias, weights[way]}) tensor.mutable_grad().reset();
+  return least_of(take_turns(layouts.size(), seconds, [&](size_t candidate) {
+    for (const auto& tensor : {input, bias, weights[candidate]}) tensor.mutable_grad().reset();
     const Stopwatch one;
     const auto output = [&] {
       const Autocast autocast(precision, at::kCPU);
-      return dense(input, weights[way], bias);
+      return dense(input, weights[candidate], bias);
     }();
     output.backward(gradient);
     return one.seconds();
@@ -75,7 +76,8 @@ void lay_out_weights(torch::nn::Module& module, WeightLayout layout) {
   });
 }
 
-std::vector<double> time_weight_layouts(int64_t rows, int64_t width, const Precision& precision,
+std::vector<double> time_weight_layouts(int64_t rows, int64_t width,
+                                        const NumericPrecision& precision,
                                         const std::vector<WeightLayout>& layouts) {
   constexpr double kSecondsOfALayer = 0.12;
   const at::AutoGradMode with_gradients(true);

@@ -36,7 +36,8 @@ void lay_out_weights(torch::nn::Module& module, WeightLayout layout);
 // block for each of `layouts`: the minimum of several runs, interleaved, with this thread's number
 // of threads. `rows` is batch times length. Takes about half a second, but at least two runs per
 // layer and layout. Holds one layer at a time.
-std::vector<double> time_weight_layouts(int64_t rows, int64_t width, const Precision& precision,
+std::vector<double> time_weight_layouts(int64_t rows, int64_t width,
+                                        const NumericPrecision& precision,
                                         const std::vector<WeightLayout>& layouts);
 
 }  // namespace troika::nn

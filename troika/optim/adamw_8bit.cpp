@@ -60,12 +60,12 @@ class AdamW8Bit final : public FlatOptimizer {
     return (count + kernels::kBlock - 1) / kernels::kBlock;
   }
 
-  void update(const std::vector<Piece>& pieces) override {
-    const auto parts = cut(pieces, parameters().element_bytes());
-    share(parts, [&](size_t i) { update_part(parts[i]); });
+  void update(const std::vector<FlatRange>& ranges) override {
+    const auto parts = cut(ranges, parameters().element_bytes());
+    parallel_over(parts, [&](size_t i) { update_part(parts[i]); });
   }
 
-  void update_part(const Piece& part) {
+  void update_part(const FlatRange& part) {
     const Place& place = places_[part.index];
     const int64_t within = part.offset - parameters().offset(part.index);
     const auto factors =

@@ -10,8 +10,8 @@
 namespace troika::optim {
 
 // Parameters with the same hyperparameters and step count, their gradients, and their states
-// Span::first and Span::second if the method has them. All tensors are on one device; gradients and
-// states have the parameters' shapes and strides.
+// ParameterSpan::first and ParameterSpan::second if the method has them. All tensors are on one
+// device; gradients and states have the parameters' shapes and strides.
 struct DeviceTensors {
   std::vector<at::Tensor> parameters, gradients, first, second;
 };

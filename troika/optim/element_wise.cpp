@@ -21,11 +21,11 @@ class ElementWise : public FlatOptimizer {
         options_(options) {}
 
   // Called before a step with its parts. All parameters of a part have the same weight decay and
-  // the same step count as parameter Piece::index.
-  virtual void prepare(const std::vector<Piece>& parts) { static_cast<void>(parts); }
+  // the same step count as parameter FlatRange::index.
+  virtual void prepare(const std::vector<FlatRange>& parts) { static_cast<void>(parts); }
   // Called by several threads at once. `part` is its number in the parts of prepare(), `index` its
-  // Piece::index.
-  virtual void update_span(const kernels::Span& span, size_t part, size_t index) = 0;
+  // FlatRange::index.
+  virtual void update_span(const kernels::ParameterSpan& span, size_t part, size_t index) = 0;
   // Steps tensors on a device. All have the same weight decay and the same step count as parameter
   // `index`.
   virtual void update_tensors(const DeviceTensors& tensors, size_t index) = 0;
@@ -34,26 +34,26 @@ class ElementWise : public FlatOptimizer {
   const Kernels& kernels_ = kernels::best();
 
  private:
-  void update(const std::vector<Piece>& pieces) final {
+  void update(const std::vector<FlatRange>& ranges) final {
     const auto alike = [this](size_t a, size_t b) {
       return parameters().list()[a].decay == parameters().list()[b].decay && steps(a) == steps(b);
     };
     const size_t bytes = parameters().element_bytes();
-    const auto parts = cut(join(pieces, bytes, alike), bytes);
+    const auto parts = cut(join(ranges, bytes, alike), bytes);
     prepare(parts);
-    share(parts, [&](size_t i) { update_span(span(parts[i]), i, parts[i].index); });
+    parallel_over(parts, [&](size_t i) { update_span(span(parts[i]), i, parts[i].index); });
   }
 
-  void update_on_device(const std::vector<Piece>& pieces,
+  void update_on_device(const std::vector<FlatRange>& ranges,
                         const std::vector<at::Tensor>& gradients) final {
     std::map<std::pair<bool, int64_t>, std::vector<size_t>> alike;
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const size_t index = pieces[i].index;
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const size_t index = ranges[i].index;
       alike[{parameters().list()[index].decay, steps(index)}].push_back(i);
     }
     for (const auto& entry : alike) {
-      update_tensors(device_tensors(pieces, gradients, entry.second),
-                     pieces[entry.second.front()].index);
+      update_tensors(device_tensors(ranges, gradients, entry.second),
+                     ranges[entry.second.front()].index);
     }
   }
 };
@@ -67,7 +67,7 @@ class Sgd final : public ElementWise {
                     /*counts=*/false) {}
 
  private:
-  void update_span(const kernels::Span& span, size_t, size_t index) override {
+  void update_span(const kernels::ParameterSpan& span, size_t, size_t index) override {
     kernels_.sgd(kernel_type(), span, factors(index));
   }
   void update_tensors(const DeviceTensors& tensors, size_t index) override {
@@ -89,11 +89,11 @@ class Adam final : public ElementWise {
 
  private:
   // Computing powers of the betas takes longer than a small part itself, and most parts share them.
-  void prepare(const std::vector<Piece>& parts) override {
+  void prepare(const std::vector<FlatRange>& parts) override {
     factors_.clear();
     double last_decay = 0;
     int64_t last_steps = 0;
-    for (const Piece& part : parts) {
+    for (const FlatRange& part : parts) {
       const double decay = weight_decay_of(part.index, options_.weight_decay);
       const int64_t made = steps(part.index);
       const bool is_as_last = !factors_.empty() && decay == last_decay && made == last_steps;
@@ -102,7 +102,7 @@ class Adam final : public ElementWise {
       last_steps = made;
     }
   }
-  void update_span(const kernels::Span& span, size_t part, size_t) override {
+  void update_span(const kernels::ParameterSpan& span, size_t part, size_t) override {
     kernels_.adam(kernel_type(), span, factors_[part]);
   }
   void update_tensors(const DeviceTensors& tensors, size_t index) override {
@@ -123,7 +123,7 @@ class Adagrad final : public ElementWise {
       : ElementWise(std::move(parameters), options, {"sum"}, /*counts=*/true) {}
 
  private:
-  void update_span(const kernels::Span& span, size_t, size_t index) override {
+  void update_span(const kernels::ParameterSpan& span, size_t, size_t index) override {
     kernels_.adagrad(kernel_type(), span, factors(index));
   }
   void update_tensors(const DeviceTensors& tensors, size_t index) override {

@@ -67,25 +67,25 @@ void FlatOptimizer::step() {
   const at::NoGradGuard no_grad;
   const auto gradients = parameters_.gradients();
   auto* const steps = steps_.data_ptr<int64_t>();
-  for (const Piece& piece : gradients.pieces) ++steps[piece.index];
+  for (const FlatRange& range : gradients.ranges) ++steps[range.index];
   if (parameters_.device().is_cpu()) {
-    update(gradients.pieces);
+    update(gradients.ranges);
   } else {
-    update_on_device(gradients.pieces, gradients.on_device);
+    update_on_device(gradients.ranges, gradients.on_device);
   }
 }
 
-void FlatOptimizer::update_on_device(const std::vector<Piece>& /*pieces*/,
+void FlatOptimizer::update_on_device(const std::vector<FlatRange>& /*ranges*/,
                                      const std::vector<at::Tensor>& /*gradients*/) {
   fail("this optimizer steps tensors in host memory", parameters_.device().str(), "cpu");
 }
 
-DeviceTensors FlatOptimizer::device_tensors(const std::vector<Piece>& pieces,
+DeviceTensors FlatOptimizer::device_tensors(const std::vector<FlatRange>& ranges,
                                             const std::vector<at::Tensor>& gradients,
                                             const std::vector<size_t>& chosen) const {
   DeviceTensors result;
   for (const size_t i : chosen) {
-    const size_t index = pieces[i].index;
+    const size_t index = ranges[i].index;
     result.parameters.push_back(parameters_.list()[index].tensor.detach());
     result.gradients.push_back(gradients[i].detach());
     if (!flat_.empty()) result.first.push_back(parameters_.view(flat_[0].second, index));
@@ -151,29 +151,29 @@ kernels::Type FlatOptimizer::kernel_type() const {
   return parameters_.type() == at::kDouble ? kernels::Type::f64 : kernels::Type::f32;
 }
 
-kernels::Span FlatOptimizer::span(const Piece& piece) const {
+kernels::ParameterSpan FlatOptimizer::span(const FlatRange& range) const {
   const auto state = [&](size_t k) -> void* {
     if (k >= flat_.size()) return nullptr;
     return static_cast<char*>(flat_[k].second.data_ptr()) +
-           static_cast<size_t>(piece.offset) * parameters_.element_bytes();
+           static_cast<size_t>(range.offset) * parameters_.element_bytes();
   };
-  return {.parameter = piece.parameter,
-          .gradient = piece.gradient,
+  return {.parameter = range.parameter,
+          .gradient = range.gradient,
           .first = state(0),
           .second = state(1),
-          .count = static_cast<size_t>(piece.count)};
+          .count = static_cast<size_t>(range.count)};
 }
 
-void FlatOptimizer::share(const std::vector<Piece>& pieces,
-                          const std::function<void(size_t)>& work) const {
+void FlatOptimizer::parallel_over(const std::vector<FlatRange>& ranges,
+                                  const std::function<void(size_t)>& work) const {
   const auto in_files = [&](size_t i, void (MappedFile::*act)(const void*, size_t) const) {
     const size_t bytes = parameters_.element_bytes();
     for (const auto& file : files_) {
-      (*file.*act)(file->data() + static_cast<size_t>(pieces[i].offset) * bytes,
-                   static_cast<size_t>(pieces[i].count) * bytes);
+      (*file.*act)(file->data() + static_cast<size_t>(ranges[i].offset) * bytes,
+                   static_cast<size_t>(ranges[i].count) * bytes);
     }
   };
-  const auto count = static_cast<int64_t>(pieces.size());
+  const auto count = static_cast<int64_t>(ranges.size());
   compat::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       if (i + 1 < static_cast<size_t>(end)) in_files(i + 1, &MappedFile::prefetch);

@@ -38,15 +38,15 @@ class FlatOptimizer {
 
   const FlatParameters& parameters() const { return parameters_; }
 
-  // For sharded parameters: replaces sums over this rank's pieces, float64 [parameters, n], by the
-  // sums over all ranks' pieces. Methods whose rates depend on norms of whole parameters call it
+  // For sharded parameters: replaces sums over this rank's ranges, float64 [parameters, n], by the
+  // sums over all ranks' ranges. Methods whose rates depend on norms of whole parameters call it
   // inside step(), once, on every rank. Not set: parameters are whole.
   using CompleteSums = std::function<void(const at::Tensor& sums)>;
   void complete_sums_by(CompleteSums complete) { complete_ = std::move(complete); }
 
   // Returns all states as `<parameter>.<state>` under PyTorch's names (exp_avg, exp_avg_sq,
   // momentum_buffer, sum, step), in the shapes of their parameters. They share memory with the
-  // optimizer and are zero before the first step. If parameters are pieces of larger ones, each
+  // optimizer and are zero before the first step. If parameters are ranges of larger ones, each
   // entry has a box: the corresponding part of the whole parameter's state, counted in blocks if
   // one number of the state covers several elements. A state without dimensions (a step count)
   // belongs to the whole parameter; its box is empty on a rank that owns no element of the
@@ -65,11 +65,11 @@ class FlatOptimizer {
   FlatOptimizer(FlatParameters parameters, double rate, std::vector<std::string> flat_states,
                 bool counts, const std::filesystem::path& offload = {});
 
-  // Steps these pieces, one per parameter that has a gradient.
-  virtual void update(const std::vector<Piece>& pieces) = 0;
-  // The same for parameters on another device than the CPU, with the gradient of each piece: the
-  // pieces' pointers are device memory. Throws Error(usage) by default.
-  virtual void update_on_device(const std::vector<Piece>& pieces,
+  // Steps these ranges, one per parameter that has a gradient.
+  virtual void update(const std::vector<FlatRange>& ranges) = 0;
+  // The same for parameters on another device than the CPU, with the gradient of each range: the
+  // ranges' pointers are device memory. Throws Error(usage) by default.
+  virtual void update_on_device(const std::vector<FlatRange>& ranges,
                                 const std::vector<at::Tensor>& gradients);
   // Returns a parameter's states besides the flat ones, by state name.
   virtual NamedTensors more_state(size_t /*index*/) const { return {}; }
@@ -80,17 +80,18 @@ class FlatOptimizer {
   double weight_decay_of(size_t index, double weight_decay) const {
     return parameters_.list()[index].decay ? weight_decay : 0.0;
   }
-  // Returns the tensors of the pieces numbered `chosen`, with their flat states.
-  DeviceTensors device_tensors(const std::vector<Piece>& pieces,
+  // Returns the tensors of the ranges numbered `chosen`, with their flat states.
+  DeviceTensors device_tensors(const std::vector<FlatRange>& ranges,
                                const std::vector<at::Tensor>& gradients,
                                const std::vector<size_t>& chosen) const;
-  // Returns a piece with its flat states; the first one is Span::first.
-  kernels::Span span(const Piece& piece) const;
+  // Returns a range with its flat states; the first one is ParameterSpan::first.
+  kernels::ParameterSpan span(const FlatRange& range) const;
   void complete_sums(const at::Tensor& sums) const {
     if (complete_) complete_(sums);
   }
-  // Calls `work(i)` for each piece, on LibTorch's threads.
-  void share(const std::vector<Piece>& pieces, const std::function<void(size_t)>& work) const;
+  // Calls `work(i)` for each range, on LibTorch's threads.
+  void parallel_over(const std::vector<FlatRange>& ranges,
+                     const std::function<void(size_t)>& work) const;
 
  private:
   at::Tensor make_flat(const std::filesystem::path& offload);

@@ -99,7 +99,7 @@ at::Tensor FlatParameters::view(const at::Tensor& flat, size_t index) const {
 
 FlatParameters::Gradients FlatParameters::gradients() const {
   Gradients result;
-  result.pieces.reserve(list_.size());
+  result.ranges.reserve(list_.size());
   for (size_t i = 0; i < list_.size(); ++i) {
     const auto& tensor = list_[i].tensor;
     // Avoids Tensor::grad(), which also checks whether the tensor is a leaf.
@@ -111,7 +111,7 @@ FlatParameters::Gradients FlatParameters::gradients() const {
     if (is_reordered) result.reordered.push_back(at::empty_like(tensor).copy_(own));
     const at::Tensor& gradient = is_reordered ? result.reordered.back() : own;
     if (!device_.is_cpu()) result.on_device.push_back(gradient);
-    result.pieces.push_back({.index = i,
+    result.ranges.push_back({.index = i,
                              .parameter = static_cast<char*>(tensor.data_ptr()),
                              .gradient = static_cast<const char*>(gradient.data_ptr()),
                              .offset = offsets_[i],
@@ -120,38 +120,38 @@ FlatParameters::Gradients FlatParameters::gradients() const {
   return result;
 }
 
-std::vector<Piece> join(const std::vector<Piece>& pieces, size_t element_bytes,
-                        const std::function<bool(size_t, size_t)>& alike) {
-  std::vector<Piece> result;
-  result.reserve(pieces.size());
-  for (const Piece& piece : pieces) {
+std::vector<FlatRange> join(const std::vector<FlatRange>& ranges, size_t element_bytes,
+                            const std::function<bool(size_t, size_t)>& alike) {
+  std::vector<FlatRange> result;
+  result.reserve(ranges.size());
+  for (const FlatRange& range : ranges) {
     if (!result.empty()) {
-      Piece& last = result.back();
+      FlatRange& last = result.back();
       const size_t bytes = static_cast<size_t>(last.count) * element_bytes;
-      if (last.parameter + bytes == piece.parameter && last.gradient + bytes == piece.gradient &&
-          last.offset + last.count == piece.offset && alike(last.index, piece.index)) {
-        last.count += piece.count;
+      if (last.parameter + bytes == range.parameter && last.gradient + bytes == range.gradient &&
+          last.offset + last.count == range.offset && alike(last.index, range.index)) {
+        last.count += range.count;
         continue;
       }
     }
-    result.push_back(piece);
+    result.push_back(range);
   }
   return result;
 }
 
-std::vector<Piece> cut(std::vector<Piece> pieces, size_t element_bytes) {
-  if (std::ranges::all_of(pieces, [](const Piece& piece) { return piece.count <= kAtOnce; })) {
-    return pieces;
+std::vector<FlatRange> cut(std::vector<FlatRange> ranges, size_t element_bytes) {
+  if (std::ranges::all_of(ranges, [](const FlatRange& range) { return range.count <= kAtOnce; })) {
+    return ranges;
   }
-  std::vector<Piece> result;
-  for (const Piece& piece : pieces) {
-    for (int64_t begin = 0; begin < piece.count; begin += kAtOnce) {
+  std::vector<FlatRange> result;
+  for (const FlatRange& range : ranges) {
+    for (int64_t begin = 0; begin < range.count; begin += kAtOnce) {
       const size_t bytes = static_cast<size_t>(begin) * element_bytes;
-      result.push_back({.index = piece.index,
-                        .parameter = piece.parameter + bytes,
-                        .gradient = piece.gradient + bytes,
-                        .offset = piece.offset + begin,
-                        .count = std::min(kAtOnce, piece.count - begin)});
+      result.push_back({.index = range.index,
+                        .parameter = range.parameter + bytes,
+                        .gradient = range.gradient + bytes,
+                        .offset = range.offset + begin,
+                        .count = std::min(kAtOnce, range.count - begin)});
     }
   }
   return result;

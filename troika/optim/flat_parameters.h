@@ -24,7 +24,7 @@ struct Parameter {
 };
 
 // `count` consecutive elements of one parameter or, after join(), of several.
-struct Piece {
+struct FlatRange {
   size_t index = 0;  // of the parameter; after join(), of the first one
   char* parameter = nullptr;
   const char* gradient = nullptr;
@@ -56,9 +56,9 @@ class FlatParameters {
   at::Tensor view(const at::Tensor& flat, size_t index) const;
 
   struct Gradients {
-    std::vector<Piece> pieces;          // one per parameter that has a gradient, in order
-    std::vector<at::Tensor> reordered;  // copies that `pieces` point to
-    std::vector<at::Tensor> on_device;  // one per piece, if parameters are not on the CPU
+    std::vector<FlatRange> ranges;      // one per parameter that has a gradient, in order
+    std::vector<at::Tensor> reordered;  // copies that `ranges` point to
+    std::vector<at::Tensor> on_device;  // one per range, if parameters are not on the CPU
   };
   // Returns the current gradients; a gradient with other strides than its parameter is copied.
   // Throws Error(usage) for a gradient of another type, shape or layout.
@@ -73,12 +73,12 @@ class FlatParameters {
 
 // Joins neighbours whose parameters, gradients and states are adjacent in memory, if `alike(one,
 // other)` is true for their indices.
-std::vector<Piece> join(const std::vector<Piece>& pieces, size_t element_bytes,
-                        const std::function<bool(size_t, size_t)>& alike);
+std::vector<FlatRange> join(const std::vector<FlatRange>& ranges, size_t element_bytes,
+                            const std::function<bool(size_t, size_t)>& alike);
 
-// Cuts pieces into pieces of at most kAtOnce elements, a multiple of every block size in use. These
+// Cuts ranges into ranges of at most kAtOnce elements, a multiple of every block size in use. These
 // are the units of work for threads and of sums, for any number of threads.
 constexpr int64_t kAtOnce = 32768;
-std::vector<Piece> cut(std::vector<Piece> pieces, size_t element_bytes);
+std::vector<FlatRange> cut(std::vector<FlatRange> ranges, size_t element_bytes);
 
 }  // namespace troika::optim

@@ -90,9 +90,9 @@ bool scale_checked(const std::vector<at::Tensor>& gradients, float factor) {
 
 }  // namespace
 
-GradScaler::GradScaler(const GradScalerOptions& options, Agree agree)
+GradScaler::GradScaler(const GradScalerOptions& options, FlagReduction any_rank)
     : options_(options),
-      agree_(std::move(agree)),
+      any_rank_(std::move(any_rank)),
       scale_(static_cast<float>(options.initial_scale)) {
   require_sensible(options_);
 }
@@ -125,7 +125,7 @@ void GradScaler::unscale(FlatOptimizer& optimizer) {
     }
   }
   if (!on_device.empty()) overflowed = scale_checked(on_device, inverse);
-  if (agree_) overflowed = agree_(overflowed);
+  if (any_rank_) overflowed = any_rank_(overflowed);
   if (!any) {
     progress_.erase(&optimizer);
     refuse({.what = "no parameter of this optimizer has a gradient",

@@ -34,10 +34,10 @@ class GradScaler {
  public:
   // Returns whether a gradient overflowed on any rank. Required if ranks hold different gradients
   // (sharded ones); after an all-reduce, all ranks see the same overflow.
-  using Agree = std::function<bool(bool found_here)>;
+  using FlagReduction = std::function<bool(bool found_here)>;
 
   // Throws Error(usage) for factors that do not grow or back off, and for an interval under 1.
-  explicit GradScaler(const GradScalerOptions& options = {}, Agree agree = {});
+  explicit GradScaler(const GradScalerOptions& options = {}, FlagReduction any_rank = {});
 
   // Returns the loss times the scale; float16 becomes float32, as in PyTorch.
   at::Tensor scale(const at::Tensor& loss) const;
@@ -69,7 +69,7 @@ class GradScaler {
   };
 
   GradScalerOptions options_;
-  Agree agree_;
+  FlagReduction any_rank_;
   float scale_;
   int64_t growth_tracker_ = 0;  // steps without overflow since the scale changed
   std::map<const FlatOptimizer*, Progress> progress_;  // since the last update()

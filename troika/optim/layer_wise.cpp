@@ -20,19 +20,19 @@ class LayerWise : public FlatOptimizer {
 
   // Updates the states that the norms need. Returns sums of squares of the parameter and of the
   // gradient (LARS) or direction (LAMB).
-  virtual kernels::Squares prepare(const kernels::Span& span, size_t index) = 0;
+  virtual kernels::Squares prepare(const kernels::ParameterSpan& span, size_t index) = 0;
   // Returns the factor on the rate, from both norms (> 0).
   virtual double ratio(double parameter, double other) const = 0;
-  virtual void apply(const kernels::Span& span, size_t index, double rate) = 0;
+  virtual void apply(const kernels::ParameterSpan& span, size_t index, double rate) = 0;
 
   const OptimizerOptions options_;
   const kernels::Kernels& kernels_ = kernels::best();
 
  private:
-  void update(const std::vector<Piece>& pieces) final {
-    const auto parts = cut(pieces, parameters().element_bytes());
+  void update(const std::vector<FlatRange>& ranges) final {
+    const auto parts = cut(ranges, parameters().element_bytes());
     std::vector<kernels::Squares> squares(parts.size());
-    share(parts, [&](size_t i) { squares[i] = prepare(span(parts[i]), parts[i].index); });
+    parallel_over(parts, [&](size_t i) { squares[i] = prepare(span(parts[i]), parts[i].index); });
     const auto count = static_cast<int64_t>(parameters().list().size());
     const auto sums = at::zeros({count, 2}, at::kDouble);
     auto* sum = sums.data_ptr<double>();
@@ -41,7 +41,7 @@ class LayerWise : public FlatOptimizer {
       sum[2 * parts[i].index + 1] += squares[i].other;
     }
     complete_sums(sums);
-    share(parts, [&](size_t i) {
+    parallel_over(parts, [&](size_t i) {
       const size_t index = parts[i].index;
       apply(span(parts[i]), index, rate_of(index, sum[2 * index], sum[2 * index + 1]));
     });
@@ -62,13 +62,13 @@ class Lars final : public LayerWise {
       : LayerWise(std::move(parameters), options, {"momentum_buffer"}, /*counts=*/false) {}
 
  private:
-  kernels::Squares prepare(const kernels::Span& span, size_t /*index*/) override {
+  kernels::Squares prepare(const kernels::ParameterSpan& span, size_t /*index*/) override {
     return kernels_.squares(kernel_type(), span);
   }
   double ratio(double parameter, double gradient) const override {
     return options_.trust_coefficient * parameter / (gradient + options_.weight_decay * parameter);
   }
-  void apply(const kernels::Span& span, size_t index, double rate) override {
+  void apply(const kernels::ParameterSpan& span, size_t index, double rate) override {
     kernels_.lars(kernel_type(), span,
                   {.rate = rate,
                    .momentum = options_.momentum,
@@ -82,11 +82,11 @@ class Lamb final : public LayerWise {
       : LayerWise(std::move(parameters), options, {"exp_avg", "exp_avg_sq"}, /*counts=*/true) {}
 
  private:
-  kernels::Squares prepare(const kernels::Span& span, size_t index) override {
+  kernels::Squares prepare(const kernels::ParameterSpan& span, size_t index) override {
     return kernels_.lamb_moments(kernel_type(), span, factors(index));
   }
   double ratio(double parameter, double direction) const override { return parameter / direction; }
-  void apply(const kernels::Span& span, size_t index, double rate) override {
+  void apply(const kernels::ParameterSpan& span, size_t index, double rate) override {
     kernels_.lamb_apply(kernel_type(), span, factors(index), rate);
   }
 

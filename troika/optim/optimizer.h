@@ -41,7 +41,7 @@ const std::vector<std::string>& optimizer_names();
 // adamw and adagrad without offload.
 bool steps_on_devices(const OptimizerOptions& options);
 
-// Returns the multiple of elements at which a parameter may be cut into pieces that are stepped
+// Returns the multiple of elements at which a parameter may be cut into ranges that are stepped
 // separately: 1, or the block size for adamw_8bit. See FlatOptimizer::complete_sums_by().
 int64_t piece_multiple(const std::string& name);
 

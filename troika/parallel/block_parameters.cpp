@@ -61,11 +61,11 @@ int64_t BlockOrder::before(size_t block) const {
   return block == 0 ? -1 : static_cast<int64_t>(backward_from_[block - 1]);
 }
 
-BlockParameters::BlockParameters(const nn::Model& model, const std::vector<Slot>& slots,
+BlockParameters::BlockParameters(const nn::Model& model, const std::vector<GradientSlot>& slots,
                                  ParameterShards& shards)
     : shards_(&shards), order_(model.blocks().size()) {
   std::map<std::string, size_t> buckets;
-  for (const Slot& slot : slots) {
+  for (const GradientSlot& slot : slots) {
     buckets.emplace(slot.name, slot.bucket);
     bucket_count_ = std::max(bucket_count_, slot.bucket + 1);
   }

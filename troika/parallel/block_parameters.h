@@ -59,7 +59,8 @@ class BlockParameters : public nn::BlockWrapper,
                         public std::enable_shared_from_this<BlockParameters> {
  public:
   // `shards` must live until end().
-  BlockParameters(const nn::Model& model, const std::vector<Slot>& slots, ParameterShards& shards);
+  BlockParameters(const nn::Model& model, const std::vector<GradientSlot>& slots,
+                  ParameterShards& shards);
   // Makes later passes throw CheckError, including backward passes of graphs made before, since
   // these hold this wrapper.
   void end() { shards_ = nullptr; }

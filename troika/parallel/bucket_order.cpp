@@ -7,12 +7,12 @@
 #include <numeric>
 
 #include "troika/base/error.h"
-#include "troika/compat/autograd.h"  // completes Slot
+#include "troika/compat/autograd.h"  // completes GradientSlot
 #include "troika/compat/torch.h"
 
 namespace troika::parallel {
 
-std::vector<size_t> first_order(const std::vector<Slot>& slots,
+std::vector<size_t> first_order(const std::vector<GradientSlot>& slots,
                                 const std::vector<std::string>& names) {
   std::vector<size_t> order(slots.size());
   std::iota(order.rbegin(), order.rend(), 0);
@@ -32,14 +32,14 @@ std::vector<size_t> first_order(const std::vector<Slot>& slots,
                .expected = "each parameter that requires a gradient once, as order() gave them"});
 }
 
-std::vector<std::vector<size_t>> members_of(const std::vector<Slot>& slots,
+std::vector<std::vector<size_t>> members_of(const std::vector<GradientSlot>& slots,
                                             const std::vector<std::vector<std::string>>& buckets) {
   std::vector<std::vector<size_t>> result;
   for (const auto& names : buckets) {
     auto& members = result.emplace_back();
     for (const auto& name : names) {
-      const auto slot =
-          std::find_if(slots.begin(), slots.end(), [&](const Slot& s) { return s.name == name; });
+      const auto slot = std::find_if(slots.begin(), slots.end(),
+                                     [&](const GradientSlot& s) { return s.name == name; });
       TROIKA_CHECK(slot != slots.end(), "no parameter " + name);
       members.push_back(static_cast<size_t>(slot - slots.begin()));
     }

@@ -12,7 +12,7 @@
 
 namespace troika::parallel {
 
-std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
+std::vector<std::vector<size_t>> assign_buckets(const std::vector<GradientSlot>& slots,
                                                 const std::vector<size_t>& order,
                                                 int64_t first_bytes, int64_t bytes) {
   std::vector<layout::BucketItem> items;
@@ -33,12 +33,12 @@ at::Tensor allocate_flat(const comm::Group& group, int64_t count, const at::Tens
                                 : at::empty({count}, like.options().requires_grad(false));
 }
 
-void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& bucket) {
+void open_bucket(const comm::Group& group, std::vector<GradientSlot>& slots, Bucket& bucket) {
   const auto flat = allocate_flat(group, bucket.count, slots[bucket.members.front()].parameter);
   bucket.gradient.flat = flat;
   int64_t end = 0;
   for (const size_t i : bucket.members) {
-    Slot& slot = slots[i];
+    GradientSlot& slot = slots[i];
     flat.narrow(0, end, slot.offset - end).zero_();
     end = slot.offset + slot.parameter.numel();
     // variable_data() makes an alias that autograd does not treat as a view: LibTorch 1.13's
@@ -49,13 +49,13 @@ void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& buc
   flat.narrow(0, end, bucket.count - end).zero_();
 }
 
-void close_bucket(std::vector<Slot>& slots, Bucket& bucket) {
+void close_bucket(std::vector<GradientSlot>& slots, Bucket& bucket) {
   bucket.gradient.flat.reset();
   bucket.gradient.parts.clear();
   for (const size_t i : bucket.members) slots[i].view.reset();
 }
 
-std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
+std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<GradientSlot>& slots,
                                  const std::vector<std::vector<size_t>>& members, Keeps keeps,
                                  int64_t piece_multiple) {
   std::vector<Bucket> buckets;
@@ -104,7 +104,7 @@ void copy_into(const at::Tensor& into, const at::Tensor& from) {
 
 }  // namespace
 
-void adopt_gradient(Slot& slot) {
+void adopt_gradient(GradientSlot& slot) {
   auto& gradient = slot.parameter.mutable_grad();
   if (!gradient.is_sparse() && gradient.data_ptr() == slot.view.data_ptr()) return;
   const at::NoGradGuard no_grad;

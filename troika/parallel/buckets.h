@@ -19,7 +19,7 @@ class GradientHook;
 namespace troika::parallel {
 
 // A parameter whose gradient is averaged.
-struct Slot {
+struct GradientSlot {
   std::string name;
   at::Tensor parameter;
   at::TensorOptions options;  // type and device of the parameter when the buckets were made
@@ -56,7 +56,7 @@ struct Bucket {
 
 // Calls layout::assign_buckets() for these slots, in the order `order`. A bucket holds slots of one
 // type and device.
-std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
+std::vector<std::vector<size_t>> assign_buckets(const std::vector<GradientSlot>& slots,
                                                 const std::vector<size_t>& order,
                                                 int64_t first_bytes, int64_t bytes);
 
@@ -64,14 +64,14 @@ std::vector<std::vector<size_t>> assign_buckets(const std::vector<Slot>& slots,
 // slot. Defined gradients are copied into their views and replaced by them. With
 // Keeps::own_block_only buckets start closed and gradients stay. A slot of at least
 // `piece_multiple` elements is cut only at multiples of `piece_multiple` elements.
-std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<Slot>& slots,
+std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<GradientSlot>& slots,
                                  const std::vector<std::vector<size_t>>& members,
                                  Keeps keeps = Keeps::all, int64_t piece_multiple = 1);
 
 // Allocates a closed bucket and makes the views of its members. Only the padding is initialised.
-void open_bucket(const comm::Group& group, std::vector<Slot>& slots, Bucket& bucket);
+void open_bucket(const comm::Group& group, std::vector<GradientSlot>& slots, Bucket& bucket);
 // Releases the bucket's memory and the views of its members.
-void close_bucket(std::vector<Slot>& slots, Bucket& bucket);
+void close_bucket(std::vector<GradientSlot>& slots, Bucket& bucket);
 
 // Returns an uninitialised flat tensor [count] of the type and on the device of `like`; on the CPU
 // it is in the group's memory.
@@ -79,6 +79,6 @@ at::Tensor allocate_flat(const comm::Group& group, int64_t count, const at::Tens
 
 // Copies the slot's .grad, which must be defined, into the slot's view, and makes .grad an alias of
 // that view.
-void adopt_gradient(Slot& slot);
+void adopt_gradient(GradientSlot& slot);
 
 }  // namespace troika::parallel

@@ -43,7 +43,7 @@ void HookThread::work() {
   for (;;) {
     changed_.wait(lock, [&] { return closing_ || (!waiting_.empty() && !failure_); });
     if (closing_) return;
-    const Job job = waiting_.front();
+    const QueuedBucket job = waiting_.front();
     waiting_.pop_front();
     busy_ = true;
     lock.unlock();

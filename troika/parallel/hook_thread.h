@@ -38,7 +38,7 @@ class HookThread {
   void wait();
 
  private:
-  struct Job {
+  struct QueuedBucket {
     const comm::GradientBucket* bucket;
     c10::Stream stream;  // the submitter's current stream, on which the gradients were computed
   };
@@ -50,7 +50,7 @@ class HookThread {
   Trace* const trace_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> waiting_;
+  std::deque<QueuedBucket> waiting_;
   bool busy_ = false;
   bool closing_ = false;
   std::exception_ptr failure_;

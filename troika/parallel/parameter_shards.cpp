@@ -11,7 +11,7 @@
 
 namespace troika::parallel {
 
-ParameterShards::ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
+ParameterShards::ParameterShards(const comm::Group& group, const std::vector<GradientSlot>& slots,
                                  const std::vector<Bucket>& buckets,
                                  const std::vector<bool>& releasable, compat::DeferredInit* values,
                                  const std::vector<at::Tensor>& kept)
@@ -61,7 +61,7 @@ void ParameterShards::take_values(compat::DeferredInit& values,
   values.materialize([&](compat::DeferredInit::Key key, const at::Tensor& made) {
     const auto found = slots.find(key);
     if (found == slots.end()) return !keeps.contains(key);
-    const Slot& slot = slots_[found->second];
+    const GradientSlot& slot = slots_[found->second];
     const Flat& flat = flats_[slot.bucket];
     if (!flat.releasable) {
       flat.whole.narrow(0, slot.offset, made.numel()).copy_(made);
@@ -79,7 +79,7 @@ void ParameterShards::take_values(compat::DeferredInit& values,
 }
 
 void ParameterShards::make_pieces() {
-  for (const Slot& slot : slots_) {
+  for (const GradientSlot& slot : slots_) {
     const Flat& flat = flats_[slot.bucket];
     const int64_t block = flat.own.numel();
     const int64_t first = group_.rank() * block;

@@ -29,13 +29,13 @@ class ParameterShards {
   // gets its own memory and the bucket is released; all other buckets stay whole. Needs memory for
   // one bucket at a time besides that of the parameters. `slots` and `buckets` belong to a Reducer
   // and must outlive this object.
-  ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
+  ParameterShards(const comm::Group& group, const std::vector<GradientSlot>& slots,
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable)
       : ParameterShards(group, slots, buckets, releasable, nullptr) {}
   // For parameters whose values do not exist yet: materializes them one after another, and this
   // rank copies only the part that it owns. The other tensors of the module, listed in `kept`, are
   // materialized too.
-  ParameterShards(const comm::Group& group, const std::vector<Slot>& slots,
+  ParameterShards(const comm::Group& group, const std::vector<GradientSlot>& slots,
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable,
                   compat::DeferredInit* values, const std::vector<at::Tensor>& kept = {});
 
@@ -81,7 +81,7 @@ class ParameterShards {
                    const std::vector<at::Tensor>& kept);
 
   comm::Group group_;
-  const std::vector<Slot>& slots_;
+  const std::vector<GradientSlot>& slots_;
   const std::vector<Bucket>& buckets_;
   std::vector<Flat> flats_;
   std::vector<optim::Parameter> pieces_;

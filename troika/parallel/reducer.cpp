@@ -56,7 +56,7 @@ void Reducer::require_whole() const {
 
 void Reducer::set_factor(double factor) {
   require_whole();
-  const auto fired = [](const Slot& slot) { return slot.fired > 0; };
+  const auto fired = [](const GradientSlot& slot) { return slot.fired > 0; };
   if (launched_ > 0 || (alone_ && std::any_of(slots_.begin(), slots_.end(), fired))) {
     throw Error("parallel", ErrorKind::usage,
                 {.what = "begin_step() was called in the middle of a step",
@@ -67,7 +67,7 @@ void Reducer::set_factor(double factor) {
 }
 
 void Reducer::continue_step() {
-  for (Slot& slot : slots_) slot.used = slot.parameter.grad().defined();
+  for (GradientSlot& slot : slots_) slot.used = slot.parameter.grad().defined();
 }
 
 size_t Reducer::launched() const {
@@ -87,7 +87,7 @@ void Reducer::on_gradient(size_t index) {
 }
 
 void Reducer::take(size_t index) {
-  Slot& slot = slots_[index];
+  GradientSlot& slot = slots_[index];
   slot.used = true;
   const bool adds_up_inside = !alone_ && options_.keeps != Keeps::own_block_only;
   if (adds_up_inside) fill(slot);
@@ -125,7 +125,7 @@ void Reducer::open(Bucket& bucket) {
   open_bucket(group_, slots_, bucket);
 }
 
-void Reducer::fill(Slot& slot) {
+void Reducer::fill(GradientSlot& slot) {
   open(buckets_[slot.bucket]);
   adopt_gradient(slot);
   slot.filled = true;
@@ -209,7 +209,7 @@ void Reducer::average_block(Bucket& bucket) {
 void Reducer::settle_missing() {
   const bool counting = options_.static_graph && !counted_ && factor_ != 0;
   std::vector<std::string> missing;
-  for (Slot& slot : slots_) {
+  for (GradientSlot& slot : slots_) {
     if (counting) slot.expected = slot.fired;
     const bool only_added_up = slot.fired == 0 && slot.used;
     if (slot.fired != slot.expected && !only_added_up) missing.push_back(slot.name);
@@ -272,7 +272,7 @@ void Reducer::take_results() {
   }
   const auto used = used_anywhere();
   for (size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
+    GradientSlot& slot = slots_[i];
     slot.averaged = used.empty() || used[i];
     if (options_.keeps != Keeps::all) {
       slot.parameter.mutable_grad().reset();
@@ -283,7 +283,7 @@ void Reducer::take_results() {
 }
 
 void Reducer::finish_alone() {
-  for (Slot& slot : slots_) {
+  for (GradientSlot& slot : slots_) {
     auto& gradient = slot.parameter.mutable_grad();
     if (!gradient.defined()) continue;
     if (gradient.is_sparse()) gradient = gradient.to_dense();
@@ -293,7 +293,7 @@ void Reducer::finish_alone() {
 
 void Reducer::begin_step() {
   for (auto& bucket : buckets_) bucket.pending = 0;
-  for (Slot& slot : slots_) {
+  for (GradientSlot& slot : slots_) {
     slot.fired = 0;
     slot.used = false;
     slot.filled = false;
@@ -369,7 +369,7 @@ std::vector<at::Tensor> Reducer::gradients() const {
   std::vector<at::Tensor> result;
   for (const auto& bucket : buckets_) result.push_back(bucket.gradient.flat);
   if (!alone_) return result;
-  for (const Slot& slot : slots_) {
+  for (const GradientSlot& slot : slots_) {
     const auto& gradient = slot.parameter.grad();
     if (gradient.defined()) result.push_back(gradient);
   }

@@ -77,7 +77,7 @@ class Reducer {
   bool order_is_final() const { return rebuilt_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   // In the order of the parameters given at construction.
-  const std::vector<Slot>& slots() const { return slots_; }
+  const std::vector<GradientSlot>& slots() const { return slots_; }
   size_t launched() const;
 
  private:
@@ -85,7 +85,7 @@ class Reducer {
   void on_gradient(size_t index);
   void take(size_t index);
   void open(Bucket& bucket);
-  void fill(Slot& slot);
+  void fill(GradientSlot& slot);
   void mark_ready(const Bucket& bucket);
   void trace_average(const Bucket& bucket, const char* track, const comm::Work::Times& times);
   void launch_full_buckets();
@@ -104,7 +104,7 @@ class Reducer {
   comm::Group group_;
   const ReducerOptions options_;
   const bool alone_;  // without buckets
-  std::vector<Slot> slots_;
+  std::vector<GradientSlot> slots_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<HookThread> hook_;  // null: plain averages
   mutable std::mutex mutex_;          // for gradient hooks

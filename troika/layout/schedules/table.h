@@ -11,7 +11,7 @@
 namespace troika::layout {
 
 // The stages of each rank.
-enum class Placement {
+enum class StagePlacement {
   loop,  // rank r has stages r, r + ranks, r + 2 ranks, ...
   v      // rank r has stages r and 2 ranks - 1 - r
 };
@@ -20,7 +20,7 @@ struct ScheduleRow {
   std::string_view name;
   std::string_view meaning;  // one line
   std::string_view source;
-  Placement placement = Placement::loop;
+  StagePlacement placement = StagePlacement::loop;
   // Stages per rank: the default and the maximum.
   int chunks = 1;
   int most_chunks = 1;

@@ -18,7 +18,7 @@ constexpr int kWeight = static_cast<int>(kVPasses);
 // The slot of a pass that has none.
 constexpr int kNowhere = -1;
 
-struct Slot {
+struct TimeSlot {
   int type = kFree;
   int number = 0;  // the micro-batch, or k
 };
@@ -50,7 +50,7 @@ class VRank {
     const auto& places = type == kWeight ? weights_ : places_[static_cast<size_t>(type)];
     return places[static_cast<size_t>(number)];
   }
-  const std::vector<Slot>& slots() const { return slots_; }
+  const std::vector<TimeSlot>& slots() const { return slots_; }
 
   // Returns the slot of the k-th backward pass.
   int backward_place(int k) const {
@@ -103,7 +103,7 @@ class VRank {
   // stay within the cap. Leaves the pass if there is no free slot before `from`. `lacks_weights`:
   // weight parts have no slots yet.
   void move_earlier(int from, int earliest, int cap, bool lacks_weights) {
-    const Slot moved = slots_[static_cast<size_t>(from)];
+    const TimeSlot moved = slots_[static_cast<size_t>(from)];
     if (!lacks_weights && is_forward(moved.type)) earliest = std::max(earliest, room(from, cap));
     for (int to = earliest; to < from; ++to) {
       if (slots_[static_cast<size_t>(to)].type != kFree) continue;
@@ -116,20 +116,20 @@ class VRank {
   }
 
   // Removes and returns all passes, in order.
-  std::vector<Slot> take_order() {
-    std::erase_if(slots_, [](const Slot& slot) { return slot.type == kFree; });
+  std::vector<TimeSlot> take_order() {
+    std::erase_if(slots_, [](const TimeSlot& slot) { return slot.type == kFree; });
     for (auto& places : places_) std::ranges::fill(places, kNowhere);
     std::ranges::fill(weights_, kNowhere);
     return std::exchange(slots_, {});
   }
 
   // Adds a pass after all others.
-  void append(Slot slot, int earliest) {
+  void append(TimeSlot slot, int earliest) {
     put(std::max(earliest, static_cast<int>(slots_.size())), slot);
   }
 
  private:
-  void put(int at, Slot slot) {
+  void put(int at, TimeSlot slot) {
     if (static_cast<size_t>(at) >= slots_.size()) slots_.resize(static_cast<size_t>(at) + 1);
     slots_[static_cast<size_t>(at)] = slot;
     auto& places = slot.type == kWeight ? weights_ : places_[static_cast<size_t>(slot.type)];
@@ -146,7 +146,7 @@ class VRank {
     return first;
   }
 
-  std::vector<Slot> slots_;
+  std::vector<TimeSlot> slots_;
   std::array<std::vector<int>, kVPasses> places_;  // by micro-batch
   std::vector<int> weights_;                       // by k
 };
@@ -225,7 +225,7 @@ class VRepetition {
 
   // Schedules all passes as early as their order and their dependencies allow.
   void squeeze() {
-    std::vector<std::vector<Slot>> orders;
+    std::vector<std::vector<TimeSlot>> orders;
     for (auto& rank : ranks_) orders.push_back(rank.take_order());
     std::vector<size_t> next(ranks_.size(), 0);
     for (bool moved = true; moved;) {

@@ -105,7 +105,7 @@ std::string line_of(const std::vector<Point>& points, const Scale& x, const Scal
 }
 
 // The phase of a trainer's span; empty for spans around or within phases.
-std::optional<size_t> phase_of(const Span& span) {
+std::optional<size_t> phase_of(const SpanRecord& span) {
   for (size_t p = 0; p < kSpanNames.size(); ++p) {
     if (span.name == kSpanNames[p]) return p;
   }
@@ -210,7 +210,7 @@ std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks) {
   constexpr double kLane = 22, kGap = 0.12;
   Range time;
   for (size_t r = 0; r < ranks; ++r) {
-    for (const Span& span : trace.ranks[r].spans) {
+    for (const SpanRecord& span : trace.ranks[r].spans) {
       if (span.step != step || span.name != "step") continue;
       time.include(span.start);
       time.include(span.end);
@@ -224,7 +224,7 @@ std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks) {
   for (size_t r = 0; r < ranks; ++r) {
     lanes.push_back(fmt::format("rank {}", r));
     lanes.push_back("buckets");
-    for (const Span& span : trace.ranks[r].spans) {
+    for (const SpanRecord& span : trace.ranks[r].spans) {
       const bool bucket = span.name == "bucket";
       const auto phase = phase_of(span);
       if (span.step != step || !(bucket || phase)) continue;

@@ -78,18 +78,18 @@ TraceRecord read_trace(const std::filesystem::path& path) {
 }
 
 Overlap overlap(const RankTimeline& rank) {
-  std::map<int64_t, std::vector<Span>> backward, buckets;
-  for (const Span& span : rank.spans) {
+  std::map<int64_t, std::vector<SpanRecord>> backward, buckets;
+  for (const SpanRecord& span : rank.spans) {
     if (span.name == "backward") backward[span.step].push_back(span);
     if (span.name == "bucket") buckets[span.step].push_back(span);
   }
   if (backward.size() > 1) backward.erase(backward.begin());
   Overlap result;
   for (const auto& [step, passes] : backward) {
-    for (const Span& bucket : buckets[step]) {
+    for (const SpanRecord& bucket : buckets[step]) {
       result.communication += bucket.end - bucket.start;
       if (bucket.track != "communication") continue;  // other tracks block the backward pass
-      for (const Span& pass : passes) {
+      for (const SpanRecord& pass : passes) {
         result.hidden +=
             std::max(0.0, std::min(bucket.end, pass.end) - std::max(bucket.start, pass.start));
       }
@@ -103,7 +103,7 @@ Overlap overlap(const RankTimeline& rank) {
 int64_t typical_step(const TraceRecord& trace) {
   std::vector<std::pair<double, int64_t>> steps;
   if (trace.ranks.empty()) return -1;
-  for (const Span& span : trace.ranks.front().spans) {
+  for (const SpanRecord& span : trace.ranks.front().spans) {
     if (span.name == "step") steps.emplace_back(span.end - span.start, span.step);
   }
   const auto first = std::ranges::min_element(steps, {}, &std::pair<double, int64_t>::second);

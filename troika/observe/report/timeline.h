@@ -9,7 +9,7 @@
 namespace troika::observe::report {
 
 // Times are in microseconds.
-struct Span {
+struct SpanRecord {
   std::string track;
   std::string name;
   double start = 0;
@@ -20,7 +20,7 @@ struct Span {
 
 struct RankTimeline {
   std::string name;  // for example "rank 0 on host"
-  std::vector<Span> spans;
+  std::vector<SpanRecord> spans;
 };
 
 struct TraceRecord {

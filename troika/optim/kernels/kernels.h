@@ -14,7 +14,7 @@ enum class Type { f32, f64 };
 
 // `count` elements of a parameter, its gradient and its states. A state is null if the method lacks
 // it. The arrays do not overlap.
-struct Span {
+struct ParameterSpan {
   void* parameter;
   const void* gradient;
   void* first;
@@ -23,7 +23,7 @@ struct Span {
 };
 
 // g += weight_decay p; b = momentum b + g; p -= rate (nesterov ? g + momentum b : b). Without a
-// buffer b (Span::first is null), p -= rate g.
+// buffer b (ParameterSpan::first is null), p -= rate g.
 struct Sgd {
   double rate, momentum, weight_decay;
   bool nesterov;
@@ -81,13 +81,14 @@ struct Span8 {
 };
 
 struct Kernels {
-  void (*sgd)(Type, const Span&, const Sgd&);
-  void (*adam)(Type, const Span&, const Adam&);
-  void (*adagrad)(Type, const Span&, const Adagrad&);
-  Squares (*squares)(Type, const Span&);  // sums for parameter and gradient
-  void (*lars)(Type, const Span&, const Lars&);
-  Squares (*lamb_moments)(Type, const Span&, const Lamb&);  // sums for parameter and direction
-  void (*lamb_apply)(Type, const Span&, const Lamb&, double rate);
+  void (*sgd)(Type, const ParameterSpan&, const Sgd&);
+  void (*adam)(Type, const ParameterSpan&, const Adam&);
+  void (*adagrad)(Type, const ParameterSpan&, const Adagrad&);
+  Squares (*squares)(Type, const ParameterSpan&);  // sums for parameter and gradient
+  void (*lars)(Type, const ParameterSpan&, const Lars&);
+  Squares (*lamb_moments)(Type, const ParameterSpan&,
+                          const Lamb&);  // sums for parameter and direction
+  void (*lamb_apply)(Type, const ParameterSpan&, const Lamb&, double rate);
   void (*adam_8bit)(Type, const Span8&, const Adam&);
 };
 

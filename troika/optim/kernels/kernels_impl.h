@@ -20,7 +20,7 @@ T magnitude(T x) {
 
 template <typename T>
 struct Elements {
-  explicit Elements(const Span& span)
+  explicit Elements(const ParameterSpan& span)
       : p(static_cast<T*>(span.parameter)),
         g(static_cast<const T*>(span.gradient)),
         first(static_cast<T*>(span.first)),
@@ -51,7 +51,7 @@ void sgd_loop(const Elements<T>& x, const Sgd& how) {
 }
 
 template <typename T>
-void sgd_of(const Span& span, const Sgd& how) {
+void sgd_of(const ParameterSpan& span, const Sgd& how) {
   const Elements<T> x(span);
   if (!x.first) return sgd_loop<T, false, false>(x, how);
   if (how.nesterov) return sgd_loop<T, true, true>(x, how);
@@ -85,7 +85,7 @@ struct AdamFactors {
 };
 
 template <typename T>
-void adam_of(const Span& span, const Adam& how) {
+void adam_of(const ParameterSpan& span, const Adam& how) {
   const Elements<T> x(span);
   const AdamFactors<T> step(how);
 #pragma GCC ivdep
@@ -93,7 +93,7 @@ void adam_of(const Span& span, const Adam& how) {
 }
 
 template <typename T>
-void adagrad_of(const Span& span, const Adagrad& how) {
+void adagrad_of(const ParameterSpan& span, const Adagrad& how) {
   const Elements<T> x(span);
   const T rate = static_cast<T>(how.rate), eps = static_cast<T>(how.eps),
           decay = static_cast<T>(how.weight_decay);
@@ -140,7 +140,7 @@ class SquareSum {
 };
 
 template <typename T>
-Squares squares_of(const Span& span) {
+Squares squares_of(const ParameterSpan& span) {
   const Elements<T> x(span);
   SquareSum<T> parameter, gradient;
   parameter.add(x.p, x.count);
@@ -149,7 +149,7 @@ Squares squares_of(const Span& span) {
 }
 
 template <typename T>
-void lars_of(const Span& span, const Lars& how) {
+void lars_of(const ParameterSpan& span, const Lars& how) {
   const Elements<T> x(span);
   const T rate = static_cast<T>(how.rate), momentum = static_cast<T>(how.momentum),
           decay = static_cast<T>(how.weight_decay);
@@ -181,7 +181,7 @@ struct LambFactors {
 };
 
 template <typename T>
-Squares lamb_moments_of(const Span& span, const Lamb& how) {
+Squares lamb_moments_of(const ParameterSpan& span, const Lamb& how) {
   constexpr size_t kAtOnce = 512;
   const Elements<T> x(span);
   const LambFactors<T> f(how);
@@ -206,7 +206,7 @@ Squares lamb_moments_of(const Span& span, const Lamb& how) {
 }
 
 template <typename T>
-void lamb_apply_of(const Span& span, const Lamb& how, double rate) {
+void lamb_apply_of(const ParameterSpan& span, const Lamb& how, double rate) {
   const Elements<T> x(span);
   const LambFactors<T> f(how);
   const T by = static_cast<T>(rate);
@@ -240,25 +240,25 @@ void adam_8bit_of(const Span8& span, const Adam& how) {
   }
 }
 
-void sgd(Type type, const Span& span, const Sgd& how) {
+void sgd(Type type, const ParameterSpan& span, const Sgd& how) {
   return type == Type::f32 ? sgd_of<float>(span, how) : sgd_of<double>(span, how);
 }
-void adam(Type type, const Span& span, const Adam& how) {
+void adam(Type type, const ParameterSpan& span, const Adam& how) {
   return type == Type::f32 ? adam_of<float>(span, how) : adam_of<double>(span, how);
 }
-void adagrad(Type type, const Span& span, const Adagrad& how) {
+void adagrad(Type type, const ParameterSpan& span, const Adagrad& how) {
   return type == Type::f32 ? adagrad_of<float>(span, how) : adagrad_of<double>(span, how);
 }
-Squares squares(Type type, const Span& span) {
+Squares squares(Type type, const ParameterSpan& span) {
   return type == Type::f32 ? squares_of<float>(span) : squares_of<double>(span);
 }
-void lars(Type type, const Span& span, const Lars& how) {
+void lars(Type type, const ParameterSpan& span, const Lars& how) {
   return type == Type::f32 ? lars_of<float>(span, how) : lars_of<double>(span, how);
 }
-Squares lamb_moments(Type type, const Span& span, const Lamb& how) {
+Squares lamb_moments(Type type, const ParameterSpan& span, const Lamb& how) {
   return type == Type::f32 ? lamb_moments_of<float>(span, how) : lamb_moments_of<double>(span, how);
 }
-void lamb_apply(Type type, const Span& span, const Lamb& how, double rate) {
+void lamb_apply(Type type, const ParameterSpan& span, const Lamb& how, double rate) {
   return type == Type::f32 ? lamb_apply_of<float>(span, how, rate)
                            : lamb_apply_of<double>(span, how, rate);
 }

@@ -65,8 +65,8 @@ void require_steppable(const parallel::ParameterStore& store, const OptimizerRec
 
 }  // namespace
 
-Optimization::Optimization(const nn::Precision& precision, const parallel::ParameterStore& store,
-                           const OptimizerRecipe& recipe)
+Optimization::Optimization(const nn::NumericPrecision& precision,
+                           const parallel::ParameterStore& store, const OptimizerRecipe& recipe)
     : Optimization(precision, store.parameters(), recipe, [&store](bool here) {
         return store.reducer().any(here, "overflow of gradients");
       }) {
@@ -75,15 +75,16 @@ Optimization::Optimization(const nn::Precision& precision, const parallel::Param
       [&store](const at::Tensor& sums) { store.reducer().sum(sums, "norms of parameters"); });
 }
 
-Optimization::Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
-                           const OptimizerRecipe& recipe, optim::GradScaler::Agree agree) {
+Optimization::Optimization(const nn::NumericPrecision& precision,
+                           std::vector<optim::Parameter> parameters, const OptimizerRecipe& recipe,
+                           optim::GradScaler::FlagReduction any_rank) {
   const auto device = device_of(parameters);
   const auto stepped_on = steps_on_devices(recipe) ? device : c10::Device(at::kCPU);
   if (precision.needs_masters() || stepped_on != device) {
     masters_.emplace(std::move(parameters), stepped_on);
     parameters = masters_->list();
   }
-  if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(agree));
+  if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(any_rank));
   parameters_ = parameters;
   optimizer_ = make_optimizer(recipe, std::move(parameters));
 }

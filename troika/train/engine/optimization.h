@@ -26,12 +26,12 @@ namespace troika::train {
 // Scales the loss if gradients are in float16.
 class Optimization {
  public:
-  // If ranks hold different gradients, `agree` reports an overflow on any rank to all.
-  Optimization(const nn::Precision& precision, std::vector<optim::Parameter> parameters,
-               const OptimizerRecipe& recipe, optim::GradScaler::Agree agree = {});
+  // If ranks hold different gradients, `any_rank` reports an overflow on any rank to all.
+  Optimization(const nn::NumericPrecision& precision, std::vector<optim::Parameter> parameters,
+               const OptimizerRecipe& recipe, optim::GradScaler::FlagReduction any_rank = {});
   // Steps the parameters this rank owns. `store` must outlive this object. Throws Error(usage) if
   // the store shards parameters and the recipe's custom optimizer needs whole ones.
-  Optimization(const nn::Precision& precision, const parallel::ParameterStore& store,
+  Optimization(const nn::NumericPrecision& precision, const parallel::ParameterStore& store,
                const OptimizerRecipe& recipe);
 
   double learning_rate() const { return optimizer_->learning_rate(); }

@@ -24,7 +24,7 @@ namespace troika::train {
 struct TrainOptions;
 
 struct Placement {
-  nn::Precision precision;
+  nn::NumericPrecision precision;
   at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
   nn::WeightLayout weight_layout = nn::WeightLayout::in_out;
   at::Device device = at::kCPU;

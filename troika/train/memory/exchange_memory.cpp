@@ -6,7 +6,7 @@
 #include <string>
 
 #include "troika/base/error.h"
-#include "troika/compat/autograd.h"  // of Slot
+#include "troika/compat/autograd.h"  // of GradientSlot
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/buckets.h"
@@ -23,7 +23,7 @@ namespace {
 
 using Members = std::vector<std::vector<size_t>>;
 
-Members members_by_block(const nn::Model& model, const std::vector<parallel::Slot>& slots) {
+Members members_by_block(const nn::Model& model, const std::vector<parallel::GradientSlot>& slots) {
   std::map<std::string, size_t> numbers;
   for (size_t i = 0; i < slots.size(); ++i) numbers.emplace(slots[i].name, i);
   Members result;
@@ -39,7 +39,7 @@ Members members_by_block(const nn::Model& model, const std::vector<parallel::Slo
 ExchangeMemory::ExchangeMemory(const torch::nn::Module& module, const ExchangeShape& shape,
                                const std::vector<size_t>& order)
     : shape_(shape) {
-  std::vector<parallel::Slot> slots;
+  std::vector<parallel::GradientSlot> slots;
   for (auto& parameter : nn::trained_parameters(module)) {
     auto& slot = slots.emplace_back();
     slot.name = parameter.first;

@@ -70,7 +70,7 @@ class WatchedBlocks : public nn::BlockWrapper {
   Watch& watch_;
 };
 
-double run_validation(Task& task, const nn::Precision& precision, const data::Batch& batch) {
+double run_validation(Task& task, const nn::NumericPrecision& precision, const data::Batch& batch) {
   task.module().eval();
   const int64_t before = memory::live();
   memory::restart_peak();
@@ -81,7 +81,7 @@ double run_validation(Task& task, const nn::Precision& precision, const data::Ba
   return static_cast<double>(memory::peak() - before);
 }
 
-std::vector<PassPart> run(Task& task, const nn::Precision& precision, data::Batch batch) {
+std::vector<PassPart> run(Task& task, const nn::NumericPrecision& precision, data::Batch batch) {
   auto parameters = nn::trained_parameters(task.module());
   task.module().train();
   task.module().zero_grad(/*set_to_none=*/true);
@@ -110,8 +110,8 @@ std::vector<PassPart> run(Task& task, const nn::Precision& precision, data::Batc
 
 }  // namespace
 
-PassMemory::PassMemory(Task& task, const nn::Precision& precision, const data::Batch& smaller,
-                       const data::Batch& larger)
+PassMemory::PassMemory(Task& task, const nn::NumericPrecision& precision,
+                       const data::Batch& smaller, const data::Batch& larger)
     : smaller_(smaller.size()), larger_(larger.size()) {
   TROIKA_CHECK(compat::counts_tensor_memory(), "tensors are not counted");
   of_smaller_ = run(task, precision, smaller);

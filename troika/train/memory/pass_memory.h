@@ -42,7 +42,7 @@ class PassMemory {
   // Needs compat::count_tensor_memory(), and no other thread that makes tensors. The task's module
   // must have the precision's type. The passes update its batch-norm statistics. If the module is
   // an nn::Model, its blocks are events too.
-  PassMemory(Task& task, const nn::Precision& precision, const data::Batch& smaller,
+  PassMemory(Task& task, const nn::NumericPrecision& precision, const data::Batch& smaller,
              const data::Batch& larger);
 
   std::vector<PassPart> parts(int64_t batch) const;

@@ -168,7 +168,7 @@ int64_t MemoryPredictor::batch_of(const MemoryChoice& choice) const {
 
 // Plans for a whole batch, as training does: smaller batches would get different plans.
 layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
-                                               const nn::Precision& precision) const {
+                                               const nn::NumericPrecision& precision) const {
   const auto budget = layout::recompute_budget(choice.recompute);
   if (!task_->has_blocks()) return {};
   if (!budget) return layout::recompute_plan(choice.recompute, model_->blocks().size());
@@ -208,7 +208,8 @@ const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   return passes_.try_emplace(key, *task_, precision, small, large).first->second;
 }
 
-double MemoryPredictor::optimizer_bytes(const nn::Precision& precision, int64_t elements) const {
+double MemoryPredictor::optimizer_bytes(const nn::NumericPrecision& precision,
+                                        int64_t elements) const {
   constexpr int64_t kSome = 1 << 16;
   const auto type = precision.needs_masters() ? at::kFloat : precision.parameters;
   const compat::FakeTensorGuard no_memory;
@@ -229,7 +230,8 @@ double MemoryPredictor::passing_gradients() const {
   return bytes;
 }
 
-double MemoryPredictor::average_bytes(const nn::Precision& precision, int64_t elements) const {
+double MemoryPredictor::average_bytes(const nn::NumericPrecision& precision,
+                                      int64_t elements) const {
   const auto type = precision.needs_masters() ? at::kFloat : precision.parameters;
   const auto one = static_cast<double>(elements) * static_cast<double>(at::elementSize(type));
   double bytes = options_.swa.swa_lrs > 0 ? one : 0;

@@ -97,12 +97,13 @@ class MemoryPredictor {
     at::Tensor gradient;
   };
 
-  layout::RecomputePlan plan_of(const MemoryChoice& choice, const nn::Precision& precision) const;
+  layout::RecomputePlan plan_of(const MemoryChoice& choice,
+                                const nn::NumericPrecision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
-  double optimizer_bytes(const nn::Precision& precision, int64_t elements) const;
+  double optimizer_bytes(const nn::NumericPrecision& precision, int64_t elements) const;
   // The bytes of gradients that the backward pass allocates and that a bucket or the step frees.
   double passing_gradients() const;
-  double average_bytes(const nn::Precision& precision, int64_t elements) const;
+  double average_bytes(const nn::NumericPrecision& precision, int64_t elements) const;
 
   const TrainOptions& options_;
   const data::Dataset& dataset_;

@@ -42,15 +42,15 @@ class GroupedOptimizer : public optim::FlatOptimizer {
 
  private:
   // Members find the gradients in their parameters.
-  void update(const std::vector<optim::Piece>& /*pieces*/) override {
+  void update(const std::vector<optim::FlatRange>& /*ranges*/) override {
     for (const auto& member : members_) {
       member.optimizer->set_learning_rate(learning_rate() * member.rate_factor);
       member.optimizer->step();
     }
   }
-  void update_on_device(const std::vector<optim::Piece>& pieces,
+  void update_on_device(const std::vector<optim::FlatRange>& ranges,
                         const std::vector<at::Tensor>& /*gradients*/) override {
-    update(pieces);
+    update(ranges);
   }
   optim::NamedTensors more_state(size_t index) const override { return states_[index]; }
 

@@ -24,8 +24,8 @@ namespace {
 
 std::string times_text(const TuningEntry& entry) {
   std::vector<std::string> texts;
-  for (const auto& way : entry.ways) {
-    texts.push_back(fmt::format("{} {:.3g} ms", way.name, way.seconds * 1e3));
+  for (const auto& candidate : entry.candidates) {
+    texts.push_back(fmt::format("{} {:.3g} ms", candidate.name, candidate.seconds * 1e3));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
 }
@@ -74,7 +74,7 @@ std::string timed(const RunStart& run, const StartChoice& choice, double margin)
   const auto entry =
       fastest(run.group, TuningFile::of_user(), question, choice.names, choice.time, margin);
   say(run, choice, entry.choice,
-      entry.ways.empty()
+      entry.candidates.empty()
           ? std::string("as timed before (troika doctor --tuning)")
           : fmt::format("the fastest, timed in {:.2f} s: {}", watch.seconds(), times_text(entry)));
   return entry.choice;

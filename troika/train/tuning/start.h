@@ -21,12 +21,12 @@ struct RunStart {
   const std::filesystem::path folder;  // of the run
 };
 
-// A choice between several ways; the first way is the default rule.
+// A choice between several candidates; the first candidate is the default rule.
 struct StartChoice {
   std::string subject;             // in rank 0's log message, for example "memory format"
   std::string option;              // overrides the choice, for example "trainer.memory_format"
   std::string what;                // key in the tuning file, with all that the answer depends on
-  std::vector<std::string> names;  // names of the ways
+  std::vector<std::string> names;  // names of the candidates
   std::function<std::vector<double>()> time;  // see fastest()
 };
 
@@ -46,7 +46,7 @@ void say(const RunStart& run, const StartChoice& choice, const std::string& take
 // the default.
 bool takes_rule(const RunStart& run, const StartChoice& choice);
 
-// Returns the fastest() way, from the user's file or timed now, and logs it with the reason.
+// Returns the fastest() candidate, from the user's file or timed now, and logs it with the reason.
 std::string timed(const RunStart& run, const StartChoice& choice, double margin);
 
 // Applies `of` to the options of the checkpoint that the run resumes from; empty without a

@@ -22,7 +22,7 @@ namespace {
 
 const std::string kAutomatic = nn::attention_name(nn::Attention::automatic);
 
-// Ways that change bits or may surprise users must be clearly faster.
+// Candidates that change bits or may surprise users must be clearly faster.
 constexpr double kMargin = 0.03;
 
 nn::AttentionShape shape_of(const RunStart& run, at::ScalarType type) {
@@ -73,9 +73,9 @@ std::string describe(const nn::ModelOptions& model, int64_t batch, at::ScalarTyp
 }
 
 // Returns medians of rounds that wait for the slowest rank. The minimum would mislead: a thread
-// that the system moves is slow only in some passes. Ranks change ways together.
+// that the system moves is slow only in some passes. Ranks change candidates together.
 std::vector<double> time_bindings(const comm::Group& group, const std::function<double()>& pass,
-                                  const std::vector<Processors>& ways) {
+                                  const std::vector<Processors>& candidates) {
   constexpr double kSeconds = 1, kSecondsOfATurn = 0.05;
   const auto decided = [&](double own) {
     const auto number = at::scalar_tensor(own, at::kDouble);
@@ -85,9 +85,9 @@ std::vector<double> time_bindings(const comm::Group& group, const std::function<
   pass();
   const double passes = decided(std::clamp(std::floor(kSecondsOfATurn / pass()), 1.0, 100.0));
   const auto rounds = nn::take_turns(
-      ways.size(), kSeconds,
-      [&](size_t way) {
-        const CpuBinding binding(ways[way]);
+      candidates.size(), kSeconds,
+      [&](size_t candidate) {
+        const CpuBinding binding(candidates[candidate]);
         group.barrier({.label = "timing of threads"});
         const Stopwatch turn;
         for (int i = 0; i < static_cast<int>(passes); ++i) {
@@ -111,16 +111,17 @@ TuningEntry fastest(const comm::Group& group, const TuningFile& file,
   std::string known = is_main ? file.choice(question) : "";
   if (std::ranges::count(names, known) == 0) known.clear();
   known = group.broadcast_text(known, 0, "tuning");
-  if (!known.empty()) return {.question = question, .choice = known, .ways = {}};
+  if (!known.empty()) return {.question = question, .choice = known, .candidates = {}};
 
   const auto seconds = at::tensor(time(), at::kDouble);
   group.all_reduce(seconds, comm::ReduceOp::sum, {.label = "tuning"});
-  TuningEntry entry{.question = question, .choice = {}, .ways = {}};
+  TuningEntry entry{.question = question, .choice = {}, .candidates = {}};
   for (size_t i = 0; i < names.size(); ++i) {
-    entry.ways.push_back({names[i], seconds.data_ptr<double>()[i]});
+    entry.candidates.push_back({names[i], seconds.data_ptr<double>()[i]});
   }
-  const auto least = std::ranges::min_element(entry.ways, {}, &TuningEntry::Way::seconds);
-  const auto& first = entry.ways.front();
+  const auto least =
+      std::ranges::min_element(entry.candidates, {}, &TuningEntry::Candidate::seconds);
+  const auto& first = entry.candidates.front();
   entry.choice = least->seconds < (1 - margin) * first.seconds ? least->name : first.name;
   if (is_main) file.add(entry);
   return entry;
@@ -129,8 +130,8 @@ TuningEntry fastest(const comm::Group& group, const TuningFile& file,
 nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& dataset,
                              const comm::Group& group, const std::filesystem::path& folder) {
   auto model = options.model;
-  const auto ways = nn::available_attention();
-  if (model.name != "gpt" || model.attn_implementation != kAutomatic || ways.size() == 1) {
+  const auto candidates = nn::available_attention();
+  if (model.name != "gpt" || model.attn_implementation != kAutomatic || candidates.size() == 1) {
     return model;
   }
   const auto placement = Placement::of(options, group);
@@ -144,7 +145,7 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
       .what = fmt::format("attention of {} heads, {} x {}, {}", shape.batch * shape.heads,
                           shape.length, shape.size, c10::toString(shape.type)),
       .names = {nn::attention_name(rule)},
-      .time = [&] { return nn::time_attention(shape, ways); }};
+      .time = [&] { return nn::time_attention(shape, candidates); }};
   const auto saved = choice_of_checkpoint(
       run, [](const TrainOptions& of) { return of.model.attn_implementation; });
   if (!saved.empty() && saved != kAutomatic) {
@@ -159,7 +160,7 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
   }
   if (takes_rule(run, choice)) return model;
   choice.names.clear();
-  for (const auto way : ways) choice.names.push_back(nn::attention_name(way));
+  for (const auto candidate : candidates) choice.names.push_back(nn::attention_name(candidate));
   model.attn_implementation = timed(run, choice, /*margin=*/0);
   return model;
 }
@@ -225,7 +226,7 @@ Processors tuned_cpu_bind(const TrainOptions& options, const data::Dataset& data
   const RunStart run{options, dataset, group, {}};
   const int64_t batch = batch_of(run);
   const auto model = model_to_time(run);
-  const std::vector<Processors> ways{{}, share.processors};
+  const std::vector<Processors> candidates{{}, share.processors};
   const StartChoice choice{.subject = "thread placement",
                            .option = "trainer.cpu_bind",
                            .what = fmt::format("threads of {} processes on {} processors, {}",
@@ -236,7 +237,7 @@ Processors tuned_cpu_bind(const TrainOptions& options, const data::Dataset& data
                              nn::TimedPass pass(model, batch, placement.precision);
                              return time_bindings(
                                  group, [&] { return pass.seconds(placement.memory_format); },
-                                 ways);
+                                 candidates);
                            }};
   if (takes_rule(run, choice) || !is_worth_timing(run)) return {};
   return timed(run, choice, kMargin) == choice.names.front() ? Processors() : share.processors;

@@ -14,11 +14,11 @@
 
 namespace troika::train {
 
-// Returns the way with the least time, summed over all ranks. Takes the answer from rank 0's file
-// if it has one for the question. Otherwise calls `time` on all ranks at once, which returns
-// seconds in the order of `names`, and stores the answer in rank 0's file. Takes the first way
-// unless another saves more than the fraction `margin` of its time. Called by all ranks, with the
-// same result on all; blocks.
+// Returns the candidate with the least time, summed over all ranks. Takes the answer from rank 0's
+// file if it has one for the question. Otherwise calls `time` on all ranks at once, which returns
+// seconds in the order of `names`, and stores the answer in rank 0's file. Takes the first
+// candidate unless another saves more than the fraction `margin` of its time. Called by all ranks,
+// with the same result on all; blocks.
 TuningEntry fastest(const comm::Group& group, const TuningFile& file,
                     const TuningQuestion& question, const std::vector<std::string>& names,
                     const std::function<std::vector<double>()>& time, double margin = 0);

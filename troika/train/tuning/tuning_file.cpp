@@ -20,9 +20,9 @@ TuningEntry to_entry(const Json& json) {
                                  .libtorch = json.at("libtorch").get<std::string>(),
                                  .threads = json.at("threads").get<int>()},
                     .choice = json.at("choice").get<std::string>(),
-                    .ways = {}};
+                    .candidates = {}};
   for (const auto& [name, seconds] : json.at("seconds").items()) {
-    entry.ways.push_back({name, seconds.get<double>()});
+    entry.candidates.push_back({name, seconds.get<double>()});
   }
   return entry;
 }
@@ -30,14 +30,14 @@ TuningEntry to_entry(const Json& json) {
 }  // namespace
 
 Json to_json(const TuningEntry& entry) {
-  Json ways = Json::object();
-  for (const auto& way : entry.ways) ways[way.name] = way.seconds;
+  Json candidates = Json::object();
+  for (const auto& candidate : entry.candidates) candidates[candidate.name] = candidate.seconds;
   return {{"what", entry.question.what},
           {"cpu", entry.question.cpu},
           {"libtorch", entry.question.libtorch},
           {"threads", entry.question.threads},
           {"choice", entry.choice},
-          {"seconds", ways}};
+          {"seconds", candidates}};
 }
 
 TuningFile TuningFile::of_user() {

@@ -9,7 +9,7 @@
 
 namespace troika::train {
 
-// A choice between several ways in one setting.
+// A choice between several candidates in one setting.
 struct TuningQuestion {
   std::string what;      // "attention of 48 heads, 256 x 64, BFloat16"
   std::string cpu;       // troika::cpu_model()
@@ -22,11 +22,11 @@ struct TuningQuestion {
 struct TuningEntry {
   TuningQuestion question;
   std::string choice;
-  struct Way {
+  struct Candidate {
     std::string name;
     double seconds = 0;  // summed over the ranks that timed it
   };
-  std::vector<Way> ways;
+  std::vector<Candidate> candidates;
 };
 
 // As in the file and in `troika doctor --tuning --json`.
