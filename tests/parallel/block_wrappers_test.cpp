@@ -71,7 +71,7 @@ std::vector<at::Tensor> train_with(const comm::Group& group, bool shards,
     exchange->step(*optimizer);
     model->zero_grad();
   }
-  exchange->agree();
+  exchange->synchronize_replicas();
   std::vector<at::Tensor> result;
   for (const auto& parameter : model->parameters()) result.push_back(parameter.detach().clone());
   return result;
@@ -131,7 +131,7 @@ TEST(BlockWrappers, RecomputationStaysWhereShardingEnds) {
     sharded.emplace(*model, group, ShardedOptions{.stage = 3, .keep_elements = 0});
     const auto from_before = model->forward(x);
     EXPECT_TRUE(from_before.equal(expected));
-    sharded->agree();
+    sharded->synchronize_replicas();
     sharded.reset();
     runs = 0;
     const auto found = model->forward(x);

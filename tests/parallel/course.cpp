@@ -159,7 +159,7 @@ std::unique_ptr<Exchange> make_exchange(Learner& learner, const comm::Group& gro
         module, group,
         ShardedOptions{.stage = lesson.stage,
                        .group_size = lesson.group_size,
-                       .piece_multiple = optim::piece_multiple(lesson.optimizer),
+                       .shard_multiple = optim::shard_multiple(lesson.optimizer),
                        .keep_elements = 1000,
                        .data_parallel = options});
   }
@@ -245,7 +245,7 @@ Course train(comm::Group group, const Lesson& lesson) {
       EXPECT_GT(exchange->clip_grad_norm(kClippedNorm), kClippedNorm);
     }
     exchange->step(*optimizer);
-    exchange->agree();
+    exchange->synchronize_replicas();
     const auto sums = at::tensor({loss * samples, samples}, at::kDouble);
     group.all_reduce(sums);
     course.losses.push_back((sums[0] / sums[1]).item<double>());

@@ -60,7 +60,7 @@ TEST(Exchange, AgreeMakesBuffersEqualWhereStepsDoNot) {
     DataParallel ddp(*module, group, {.broadcast_buffers = false});
     module->forward(torch::full({3, 2}, 1.0 + group.rank())).sum().backward();
     ddp.finish_backward();
-    ddp.agree();
+    ddp.synchronize_replicas();
     EXPECT_NEAR(module->running_mean[0].item<double>(), 0.1, 1e-6);
   });
 }

@@ -22,7 +22,7 @@ void step(Replica& replica, Exchange& exchange, const Group& group, int number) 
 
 std::vector<at::Tensor> train(const Group& group, Exchange& exchange, Replica& replica, int steps) {
   for (int i = 0; i < steps; ++i) step(replica, exchange, group, i);
-  exchange.agree();
+  exchange.synchronize_replicas();
   expect_same_bits_on_all_ranks(group, replica.values());
   return replica.values();
 }
@@ -84,7 +84,7 @@ TEST(LocalSteps, DiLoCoIsItsPapersAlgorithm) {
       step(replica, local, group, i);
       if ((i + 1) % 3 == 0) expect_same_bits_on_all_ranks(group, replica.values());
     }
-    local.agree();
+    local.synchronize_replicas();
     expect_same_bits_on_all_ranks(group, replica.values());
     expect_near(replica.values(), oracle, 1e-12);
   });
@@ -108,7 +108,7 @@ TEST(LocalSteps, WarmUpIsDataParallel) {
     }
     LocalSteps after(*oracle.module, group, {.period = 2, .outer = diloco_outer()});
     for (int i = 4; i < 9; ++i) step(oracle, after, group, i);
-    after.agree();
+    after.synchronize_replicas();
 
     Replica replica(kAdamW);
     LocalSteps local(*replica.module, group,
@@ -227,8 +227,8 @@ TEST(LocalSteps, ContinuesFromItsState) {
       replica.optimizer->load_state(inner);
       local.load_state(state);
       for (int i = saved_after; i < 9; ++i) step(replica, local, group, i);
-      local.agree();
-      uninterrupted.agree();
+      local.synchronize_replicas();
+      uninterrupted.synchronize_replicas();
       expect_near(replica.values(), whole.values(), 0);
     });
   }

@@ -119,7 +119,7 @@ void expect_weights_of_one_process(const MakeExchange& make, const nn::Recompute
       exchange->step(*optimizer);
       model->zero_grad();
     }
-    exchange->agree();
+    exchange->synchronize_replicas();
     const auto found = copies_of(*model);
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_TRUE(found[i].allclose(expected[i], 1e-10, 1e-12)) << i << " on " << group.rank();

@@ -97,15 +97,15 @@ TEST(Sharded, ShardsCoverEachParameterOnce) {
   comm::local::run(3, [](Group group) {
     Replica replica(kAdamW);
     Sharded sharded(*replica.module, group, {.stage = 1, .data_parallel = {.bucket_bytes = 64}});
-    const auto pieces = sharded.parameters();
+    const auto shards = sharded.parameters();
     const auto values = replica.values();
-    ASSERT_EQ(pieces.size(), values.size());
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const auto& box = *pieces[i].box;
-      EXPECT_EQ(box.name, pieces[i].name);
+    ASSERT_EQ(shards.size(), values.size());
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const auto& box = *shards[i].box;
+      EXPECT_EQ(box.name, shards[i].name);
       EXPECT_EQ(at::IntArrayRef(box.shape), values[i].sizes());
-      EXPECT_EQ(pieces[i].tensor.dim(), values[i].dim());
-      EXPECT_TRUE(pieces[i].tensor.flatten().equal(
+      EXPECT_EQ(shards[i].tensor.dim(), values[i].dim());
+      EXPECT_TRUE(shards[i].tensor.flatten().equal(
           values[i].flatten().narrow(0, box.flat->begin, box.count())));
       const auto covered = torch::zeros({values[i].numel()});
       covered.narrow(0, box.flat->begin, box.count()).add_(1);
@@ -153,8 +153,8 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
 // What a rank's optimizer steps: weights, gradients, and states of their elements.
 std::vector<at::Tensor> stepped(const Sharded& sharded, const optim::FlatOptimizer& optimizer) {
   std::vector<at::Tensor> result;
-  for (const auto& piece : sharded.parameters()) {
-    result.insert(result.end(), {piece.tensor, piece.tensor.grad()});
+  for (const auto& shard : sharded.parameters()) {
+    result.insert(result.end(), {shard.tensor, shard.tensor.grad()});
   }
   for (const auto& [name, state] : optimizer.state()) {
     if (state.dim() > 0) result.push_back(state);
@@ -224,26 +224,26 @@ TEST(Sharded, StageThreeMovesHalfAsMuchAgainAndHoldsAShare) {
 }
 
 TEST(Sharded, TheModuleTakesWhatWasWrittenToPieces) {
-  // Stage 3 has all parameters after agree() and keeps them, or gathers what was written when
-  // asked.
+  // Stage 3 has all parameters after synchronize_replicas() and keeps them, or gathers what was
+  // written when asked.
   for (const auto& [stage, all_there] : {std::pair(1, false), {2, false}, {3, false}, {3, true}}) {
     comm::local::run(3, [&, stage = stage, all_there = all_there](Group group) {
       const auto model = three_blocks();
       const auto input = torch::ones({2, 64});
       Sharded sharded(*model, group, {.stage = stage, .keep_elements = 0});
-      EXPECT_EQ(sharded.shares_parameters(), stage == 3);
+      EXPECT_EQ(sharded.shards_parameters(), stage == 3);
       const auto optimizer = optim::make_optimizer(sharded.parameters(), kAdamW);
       make_step(*model, sharded, *optimizer);
-      if (all_there) sharded.agree();
-      for (const auto& piece : sharded.parameters()) piece.tensor.detach().fill_(0.5);
+      if (all_there) sharded.synchronize_replicas();
+      for (const auto& shard : sharded.parameters()) shard.tensor.detach().fill_(0.5);
       sharded.spread_parameters();
-      if (stage == 3 && !all_there) sharded.agree();
+      if (stage == 3 && !all_there) sharded.synchronize_replicas();
       for (const auto& parameter : model->parameters()) {
         EXPECT_TRUE(parameter.eq(0.5).all().item<bool>()) << stage;
       }
       // It goes on from them.
       make_step(*model, sharded, *optimizer);
-      sharded.agree();
+      sharded.synchronize_replicas();
       EXPECT_NEAR(model->parameters()[0][0][0].item<double>(), 0.48, 0.01);
     });
   }
@@ -259,14 +259,14 @@ TEST(Sharded, StageThreeStartsWithShardsAlone) {
     }
     Sharded sharded(*model, group, {.stage = 3, .keep_elements = 0});
     for (const auto& parameter : parameters) EXPECT_EQ(parameter.storage().nbytes(), 0u);
-    sharded.agree();
+    sharded.synchronize_replicas();
     for (size_t i = 0; i < parameters.size(); ++i) {
       EXPECT_TRUE(parameters[i].eq(static_cast<double>(i)).all().item<bool>()) << i;
     }
   });
 }
 
-// Passes without a graph gather too; after agree() a rank may make some of its own.
+// Passes without a graph gather too; after synchronize_replicas() a rank may make some of its own.
 TEST(Sharded, StageThreeHasAllParametersAfterAgree) {
   comm::local::run(2, [](Group group) {
     const auto model = three_blocks();
@@ -277,7 +277,7 @@ TEST(Sharded, StageThreeHasAllParametersAfterAgree) {
       make_step(*model, sharded, *optimizer);
       const torch::NoGradGuard no_grad;
       const auto together = model->forward(input);
-      sharded.agree();
+      sharded.synchronize_replicas();
       for (const auto& parameter : model->parameters()) {
         EXPECT_GT(parameter.storage().nbytes(), 0u);
       }

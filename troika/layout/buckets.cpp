@@ -37,13 +37,13 @@ std::vector<std::vector<size_t>> assign_buckets(std::span<const BucketItem> item
   return buckets;
 }
 
-int64_t item_offset(int64_t end, int64_t count, int64_t piece_multiple) {
-  return count < piece_multiple ? end : round_up(end, piece_multiple);
+int64_t item_offset(int64_t end, int64_t count, int64_t shard_multiple) {
+  return count < shard_multiple ? end : round_up(end, shard_multiple);
 }
 
-int64_t padded_count(int64_t end, int64_t ranks, int64_t piece_multiple) {
-  // A bucket of fewer elements has no item of at least piece_multiple elements.
-  const int64_t multiple = end < piece_multiple ? 1 : piece_multiple;
+int64_t padded_count(int64_t end, int64_t ranks, int64_t shard_multiple) {
+  // A bucket of fewer elements has no item of at least shard_multiple elements.
+  const int64_t multiple = end < shard_multiple ? 1 : shard_multiple;
   return round_up(end, ranks * std::lcm(kBlockMultiple, multiple));
 }
 

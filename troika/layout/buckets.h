@@ -27,10 +27,10 @@ std::vector<std::vector<size_t>> assign_buckets(std::span<const BucketItem> item
 inline constexpr int64_t kBlockMultiple = 16;
 
 // Returns the offset of an item of `count` elements in a bucket that already holds `end` elements.
-// Items of at least `piece_multiple` elements start at a multiple of `piece_multiple`.
-int64_t item_offset(int64_t end, int64_t count, int64_t piece_multiple);
+// Items of at least `shard_multiple` elements start at a multiple of `shard_multiple`.
+int64_t item_offset(int64_t end, int64_t count, int64_t shard_multiple);
 // Returns the number of elements of a bucket of `end` elements, padded so that it splits into
-// `ranks` equal blocks whose boundaries within items are multiples of `piece_multiple`.
-int64_t padded_count(int64_t end, int64_t ranks, int64_t piece_multiple);
+// `ranks` equal blocks whose boundaries within items are multiples of `shard_multiple`.
+int64_t padded_count(int64_t end, int64_t ranks, int64_t shard_multiple);
 
 }  // namespace troika::layout

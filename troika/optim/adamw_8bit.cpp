@@ -97,7 +97,7 @@ class AdamW8Bit final : public FlatOptimizer {
     const Place& place = places_[index];
     const auto& tensor = parameters().list()[index].tensor;
     const auto shaped = [&](const at::Tensor& flat) {
-      return part_like(flat, place.offset, tensor);
+      return view_like(flat, place.offset, tensor);
     };
     NamedTensors result;
     for (const Moment& moment : moments_) {

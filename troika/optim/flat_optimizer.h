@@ -38,15 +38,15 @@ class FlatOptimizer {
 
   const FlatParameters& parameters() const { return parameters_; }
 
-  // For sharded parameters: replaces sums over this rank's ranges, float64 [parameters, n], by the
-  // sums over all ranks' ranges. Methods whose rates depend on norms of whole parameters call it
+  // For sharded parameters: replaces sums over this rank's shards, float64 [parameters, n], by the
+  // sums over all ranks' shards. Methods whose rates depend on norms of whole parameters call it
   // inside step(), once, on every rank. Not set: parameters are whole.
   using CompleteSums = std::function<void(const at::Tensor& sums)>;
   void complete_sums_by(CompleteSums complete) { complete_ = std::move(complete); }
 
   // Returns all states as `<parameter>.<state>` under PyTorch's names (exp_avg, exp_avg_sq,
   // momentum_buffer, sum, step), in the shapes of their parameters. They share memory with the
-  // optimizer and are zero before the first step. If parameters are ranges of larger ones, each
+  // optimizer and are zero before the first step. If parameters are shards of larger ones, each
   // entry has a box: the corresponding part of the whole parameter's state, counted in blocks if
   // one number of the state covers several elements. A state without dimensions (a step count)
   // belongs to the whole parameter; its box is empty on a rank that owns no element of the

@@ -57,7 +57,7 @@ void require_matching(const Parameter& parameter, const at::Tensor& gradient, c1
 
 }  // namespace
 
-at::Tensor part_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
+at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
   if (!like.is_non_overlapping_and_dense()) {
     return flat.narrow(0, offset, like.numel()).view(like.sizes());
   }
@@ -94,7 +94,7 @@ FlatParameters::FlatParameters(std::vector<Parameter> parameters) : list_(std::m
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, size_t index) const {
-  return part_like(flat, offset(index), list_[index].tensor);
+  return view_like(flat, offset(index), list_[index].tensor);
 }
 
 FlatParameters::Gradients FlatParameters::gradients() const {

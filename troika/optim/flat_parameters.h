@@ -34,7 +34,7 @@ struct FlatRange {
 
 // Returns the elements of a flat tensor from `offset` on, in the shape of `like` and, if `like` is
 // dense, with its strides. Shares memory with `flat`.
-at::Tensor part_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like);
+at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like);
 
 // A fixed list of tensors of one type, float32 or float64, on one device. Each must be dense, with
 // any order of dimensions (channels-last is fine); elements are visited in memory order.

@@ -41,7 +41,7 @@ MasterWeights::MasterWeights(std::vector<Parameter> parameters, c10::Device devi
   int64_t begin = 0;
   for (const auto& [name, tensor, decay, box] : parameters_) {
     const auto part = [&, begin](const at::Tensor& whole) {
-      return part_like(whole, begin, tensor);
+      return view_like(whole, begin, tensor);
     };
     masters_.push_back({name, part(weights).copy_(tensor), decay, box});
     gradients_.push_back(part(gradients));

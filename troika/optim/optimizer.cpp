@@ -19,7 +19,7 @@ bool steps_on_devices(const OptimizerOptions& options) {
   return is_element_wise && options.offload.empty();
 }
 
-int64_t piece_multiple(const std::string& name) {
+int64_t shard_multiple(const std::string& name) {
   return name == "adamw_8bit" ? kernels::kBlock : 1;
 }
 

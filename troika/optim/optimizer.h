@@ -41,9 +41,9 @@ const std::vector<std::string>& optimizer_names();
 // adamw and adagrad without offload.
 bool steps_on_devices(const OptimizerOptions& options);
 
-// Returns the multiple of elements at which a parameter may be cut into ranges that are stepped
+// Returns the multiple of elements at which a parameter may be cut into shards that are stepped
 // separately: 1, or the block size for adamw_8bit. See FlatOptimizer::complete_sums_by().
-int64_t piece_multiple(const std::string& name);
+int64_t shard_multiple(const std::string& name);
 
 // Makes an optimizer over these parameters; a tied parameter must be given once. decay_vectors may
 // clear `Parameter::decay`. Throws Error(usage) for an unknown name, naming the nearest known one,

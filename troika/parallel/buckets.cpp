@@ -43,7 +43,7 @@ void open_bucket(const comm::Group& group, std::vector<GradientSlot>& slots, Buc
     end = slot.offset + slot.parameter.numel();
     // variable_data() makes an alias that autograd does not treat as a view: LibTorch 1.13's
     // Optimizer::zero_grad() detaches gradients in place, which fails for views.
-    slot.view = optim::part_like(flat, slot.offset, slot.parameter).variable_data();
+    slot.view = optim::view_like(flat, slot.offset, slot.parameter).variable_data();
     bucket.gradient.parts.push_back(slot.view);
   }
   flat.narrow(0, end, bucket.count - end).zero_();
@@ -57,7 +57,7 @@ void close_bucket(std::vector<GradientSlot>& slots, Bucket& bucket) {
 
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<GradientSlot>& slots,
                                  const std::vector<std::vector<size_t>>& members, Keeps keeps,
-                                 int64_t piece_multiple) {
+                                 int64_t shard_multiple) {
   std::vector<Bucket> buckets;
   for (const auto& indices : members) {
     Bucket& bucket = buckets.emplace_back();
@@ -67,11 +67,11 @@ std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<GradientS
     for (const size_t i : indices) {
       slots[i].bucket = buckets.size() - 1;
       slots[i].offset =
-          layout::item_offset(bucket.count, slots[i].parameter.numel(), piece_multiple);
+          layout::item_offset(bucket.count, slots[i].parameter.numel(), shard_multiple);
       bucket.count = slots[i].offset + slots[i].parameter.numel();
     }
     if (keeps != Keeps::all) {
-      bucket.count = layout::padded_count(bucket.count, group.size(), piece_multiple);
+      bucket.count = layout::padded_count(bucket.count, group.size(), shard_multiple);
     }
     if (keeps == Keeps::own_block_only) continue;
     open_bucket(group, slots, bucket);

@@ -63,10 +63,10 @@ std::vector<std::vector<size_t>> assign_buckets(const std::vector<GradientSlot>&
 // Makes buckets of these members in the group's memory, and sets view, bucket and offset of every
 // slot. Defined gradients are copied into their views and replaced by them. With
 // Keeps::own_block_only buckets start closed and gradients stay. A slot of at least
-// `piece_multiple` elements is cut only at multiples of `piece_multiple` elements.
+// `shard_multiple` elements is cut only at multiples of `shard_multiple` elements.
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<GradientSlot>& slots,
                                  const std::vector<std::vector<size_t>>& members,
-                                 Keeps keeps = Keeps::all, int64_t piece_multiple = 1);
+                                 Keeps keeps = Keeps::all, int64_t shard_multiple = 1);
 
 // Allocates a closed bucket and makes the views of its members. Only the padding is initialised.
 void open_bucket(const comm::Group& group, std::vector<GradientSlot>& slots, Bucket& bucket);

@@ -115,7 +115,7 @@ void DataParallel::step_by(const std::function<void()>& update) {
   update();
 }
 
-void DataParallel::agree() {
+void DataParallel::synchronize_replicas() {
   if (!options_.broadcast_buffers) {
     broadcast_packed(group_, module_.buffers(), 0, "module buffers");
   }

@@ -107,7 +107,7 @@ class DataParallel : public Exchange {
   void step_by(const std::function<void()>& update) override;
   // Broadcasts rank 0's buffers unless broadcast_buffers is set. Parameters are equal after each
   // step.
-  void agree() override;
+  void synchronize_replicas() override;
   // Returns the codec's state and, once it is final, the order of parameters in buckets.
   optim::NamedTensors state() const override;
   // Makes new buckets. Must be called outside of a step.

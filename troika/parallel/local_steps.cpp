@@ -94,23 +94,23 @@ void LocalSteps::step_by(const std::function<void()>& update) {
     return;
   }
   if (!std::exchange(idle_, false)) update();
-  if (++round_ == options_.period) finished_ = !meet();
+  if (++round_ == options_.period) finished_ = !average();
 }
 
 void LocalSteps::end_warmup() {
-  synchronous_->agree();
+  synchronous_->synchronize_replicas();
   synchronous_.reset();
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < anchors_.size(); ++i) anchors_[i].copy_(parameters_[i].tensor);
 }
 
-void LocalSteps::agree() {
-  if (synchronous_) synchronous_->agree();
-  if (round_ > 0) meet();
+void LocalSteps::synchronize_replicas() {
+  if (synchronous_) synchronous_->synchronize_replicas();
+  if (round_ > 0) average();
 }
 
 // Averages over the ranks. Returns false if all ranks' weights are 0.
-bool LocalSteps::meet() {
+bool LocalSteps::average() {
   double factor = 1;
   double total = 1;
   if (weighted_) {
@@ -122,12 +122,12 @@ bool LocalSteps::meet() {
   weight_ = 0;
   weighted_ = false;
   if (total == 0) return false;
-  meet_parameters(factor);
-  meet_buffers(factor);
+  average_parameters(factor);
+  average_buffers(factor);
   return true;
 }
 
-void LocalSteps::meet_parameters(double factor) {
+void LocalSteps::average_parameters(double factor) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
   for (const auto& parameter : parameters_) values.push_back(parameter.tensor.detach());
@@ -135,10 +135,10 @@ void LocalSteps::meet_parameters(double factor) {
     average_packed(group_, values, factor, "local steps");
     return;
   }
-  std::vector<at::Tensor> ways;
-  for (size_t i = 0; i < values.size(); ++i) ways.push_back(anchors_[i] - values[i]);
-  average_packed(group_, ways, factor, "local steps");
-  for (size_t i = 0; i < values.size(); ++i) anchors_[i].mutable_grad() = ways[i];
+  std::vector<at::Tensor> outer_gradients;
+  for (size_t i = 0; i < values.size(); ++i) outer_gradients.push_back(anchors_[i] - values[i]);
+  average_packed(group_, outer_gradients, factor, "local steps");
+  for (size_t i = 0; i < values.size(); ++i) anchors_[i].mutable_grad() = outer_gradients[i];
   outer_->step();
   for (size_t i = 0; i < values.size(); ++i) {
     anchors_[i].mutable_grad().reset();
@@ -146,7 +146,7 @@ void LocalSteps::meet_parameters(double factor) {
   }
 }
 
-void LocalSteps::meet_buffers(double factor) {
+void LocalSteps::average_buffers(double factor) {
   std::vector<at::Tensor> averaged;
   std::vector<at::Tensor> copied;
   for (const auto& buffer : module_.buffers()) {

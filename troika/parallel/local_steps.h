@@ -34,12 +34,12 @@ struct LocalStepsOptions {
 optim::OptimizerOptions diloco_outer(double lr = 0.7, double momentum = 0.9);
 
 // After the warm-up, step() steps the optimizer with only this rank's gradient. Ranks average
-// after each `period` steps and in agree(), which ends a round early. After an average all ranks
-// hold the same bits. Parameters that require a gradient are averaged as LocalStepsOptions::outer
-// says. Buffers of floating types become their mean over the ranks too, since the averaged model
-// needs statistics of all ranks' data; other buffers, such as counters, become rank 0's. The
-// optimizer's states stay local to each rank. Only averages move data, about as many bytes as one
-// average of gradients.
+// after each `period` steps and in synchronize_replicas(), which ends a round early. After an
+// average all ranks hold the same bits. Parameters that require a gradient are averaged as
+// LocalStepsOptions::outer says. Buffers of floating types become their mean over the ranks too,
+// since the averaged model needs statistics of all ranks' data; other buffers, such as counters,
+// become rank 0's. The optimizer's states stay local to each rank. Only averages move data, about
+// as many bytes as one average of gradients.
 //
 // With begin_step(), means are weighted by each rank's weights, summed over the round. A rank with
 // weight 0 skips the optimizer step. Ranks learn only at the end of a round that none of them had
@@ -64,7 +64,7 @@ class LocalSteps : public Exchange {
   // norm.
   std::vector<at::Tensor> gradients() const override;
   void step_by(const std::function<void()>& update) override;
-  void agree() override;
+  void synchronize_replicas() override;
   // Returns "steps" (warm-up steps made), "round" (steps since the last average), this rank's
   // "weight" in the round if begin_step() was called, "anchor.<parameter>" and "outer.*" with an
   // outer optimizer, and during the warm-up DataParallel's state as "synchronous.*".
@@ -76,9 +76,9 @@ class LocalSteps : public Exchange {
  private:
   void make_anchors();
   void end_warmup();
-  bool meet();
-  void meet_parameters(double factor);
-  void meet_buffers(double factor);
+  bool average();
+  void average_parameters(double factor);
+  void average_buffers(double factor);
 
   torch::nn::Module& module_;
   comm::Group group_;

@@ -49,7 +49,7 @@ ParameterShards::ParameterShards(const comm::Group& group, const std::vector<Gra
     }
     release(b);
   }
-  make_pieces();
+  make_shards();
   if (values) take_values(*values, to_come, kept);
 }
 
@@ -78,7 +78,7 @@ void ParameterShards::take_values(compat::DeferredInit& values,
   });
 }
 
-void ParameterShards::make_pieces() {
+void ParameterShards::make_shards() {
   for (const GradientSlot& slot : slots_) {
     const Flat& flat = flats_[slot.bucket];
     const int64_t block = flat.own.numel();
@@ -89,7 +89,7 @@ void ParameterShards::make_pieces() {
     std::vector<int64_t> shape(static_cast<size_t>(std::max<int64_t>(1, slot.parameter.dim())), 1);
     shape.back() = count;
     const int64_t at = count > 0 ? begin - first : 0;
-    pieces_.push_back({slot.name, flat.own.narrow(0, at, count).view(shape), /*decay=*/true,
+    shards_.push_back({slot.name, flat.own.narrow(0, at, count).view(shape), /*decay=*/true,
                        layout::Box::range(slot.name, slot.parameter.sizes().vec(),
                                           {begin - slot.offset, begin - slot.offset + count})});
   }
@@ -97,7 +97,7 @@ void ParameterShards::make_pieces() {
 
 void ParameterShards::take_gradients() {
   for (size_t i = 0; i < slots_.size(); ++i) {
-    auto& tensor = pieces_[i].tensor;
+    auto& tensor = shards_[i].tensor;
     if (!slots_[i].averaged) {
       tensor.mutable_grad().reset();
       continue;

@@ -39,12 +39,12 @@ class ParameterShards {
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable,
                   compat::DeferredInit* values, const std::vector<at::Tensor>& kept = {});
 
-  // Returns the pieces this rank owns: one, possibly empty, per slot, in the order of slots. A
-  // piece has as many dimensions as its parameter, so that rules for vectors still apply; all
+  // Returns the shards this rank owns: one, possibly empty, per slot, in the order of slots. A
+  // shard has as many dimensions as its parameter, so that rules for vectors still apply; all
   // dimensions but the last are of size 1. Pieces have no autograd history.
-  const std::vector<optim::Parameter>& pieces() const { return pieces_; }
+  const std::vector<optim::Parameter>& shards() const { return shards_; }
 
-  // Sets the pieces' gradients from the buckets' own blocks; undefined where no rank had a
+  // Sets the shards' gradients from the buckets' own blocks; undefined where no rank had a
   // gradient.
   void take_gradients();
 
@@ -75,7 +75,7 @@ class ParameterShards {
   };
 
   void start(Flat& flat);
-  void make_pieces();
+  void make_shards();
   void take_values(compat::DeferredInit& values,
                    const std::map<compat::DeferredInit::Key, size_t>& slots,
                    const std::vector<at::Tensor>& kept);
@@ -84,7 +84,7 @@ class ParameterShards {
   const std::vector<GradientSlot>& slots_;
   const std::vector<Bucket>& buckets_;
   std::vector<Flat> flats_;
-  std::vector<optim::Parameter> pieces_;
+  std::vector<optim::Parameter> shards_;
 };
 
 }  // namespace troika::parallel

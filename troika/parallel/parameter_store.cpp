@@ -18,7 +18,7 @@ std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module
   return result;
 }
 
-bool ParameterStore::has_pieces() const {
+bool ParameterStore::has_shards() const {
   const auto all = parameters();
   return std::ranges::any_of(all, [](const auto& parameter) { return parameter.box.has_value(); });
 }

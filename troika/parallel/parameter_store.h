@@ -27,12 +27,12 @@ class ParameterStore {
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   // Returns the tensors that this rank's optimizer steps: the module's trained parameters, or the
-  // pieces of them that this rank owns, each with the box it covers in its parameter.
+  // shards of them that this rank owns, each with the box it covers in its parameter.
   virtual std::vector<optim::Parameter> parameters() const = 0;
-  // Whether parameters() returns pieces.
-  bool has_pieces() const;
-  // Whether, between passes, each rank holds only its own pieces of the parameters.
-  virtual bool shares_parameters() const { return false; }
+  // Whether parameters() returns shards.
+  bool has_shards() const;
+  // Whether, between passes, each rank holds only its own shards of the parameters.
+  virtual bool shards_parameters() const { return false; }
   // Returns tensors that together hold the gradients of parameters(). Valid after
   // finish_backward().
   virtual std::vector<at::Tensor> gradients() const;
@@ -49,12 +49,12 @@ class ParameterStore {
     step_by([&] { optimizer.step(); });
   }
   // All-gathers the ranks' parameters() into the module, after parameters() were written to. Where
-  // ranks share parameters, the next forward pass or agree() gathers those that are not present
-  // now; after agree() all are present. Blocks.
+  // ranks share parameters, the next forward pass or synchronize_replicas() gathers those that are
+  // not present now; after synchronize_replicas() all are present. Blocks.
   virtual void spread_parameters() {}
   // Makes parameters and buffers the same bits on all ranks, for validation, checkpoints of the
   // module and the end of training. Does nothing where they are equal already. Blocks.
-  virtual void agree() = 0;
+  virtual void synchronize_replicas() = 0;
 
   // Scales the gradients so that their 2-norm over all elements of the model, computed in float64,
   // is at most `max_norm`. Call it between finish_backward() and step(). Returns the norm before

@@ -31,7 +31,7 @@ Reducer::Reducer(const comm::Group& group, state::StateDict parameters,
       : options_.buckets.empty()
           ? assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes)
           : members_of(slots_, options_.buckets);
-  buckets_ = make_buckets(group_, slots_, members, options_.keeps, options_.piece_multiple);
+  buckets_ = make_buckets(group_, slots_, members, options_.keeps, options_.shard_multiple);
   // If the set of gradients changes from step to step, their order changes as well: do not rebuild.
   rebuilt_ = !alone_ && (options_.keeps != Keeps::all || !options_.bucket_order.empty() ||
                          (options_.find_unused_parameters && !options_.static_graph));
@@ -206,7 +206,7 @@ void Reducer::average_block(Bucket& bucket) {
 }
 
 // A parameter without a gradient on this rank contributes zeros, or the content of its .grad.
-void Reducer::settle_missing() {
+void Reducer::fill_missing() {
   const bool counting = options_.static_graph && !counted_ && factor_ != 0;
   std::vector<std::string> missing;
   for (GradientSlot& slot : slots_) {
@@ -314,7 +314,7 @@ void Reducer::finish() {
   require_whole();
   failed_ = true;  // reset at the end
   const at::NoGradGuard no_grad;
-  settle_missing();
+  fill_missing();
   if (alone_) {
     finish_alone();
   } else {

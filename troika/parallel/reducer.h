@@ -30,7 +30,7 @@ struct ReducerOptions {
   // is in Bucket::own_block.
   Keeps keeps = Keeps::all;
   // For make_buckets(); used unless `keeps` is `all`.
-  int64_t piece_multiple = 1;
+  int64_t shard_multiple = 1;
   // The ranks of other groups that keep the same blocks; blocks are averaged over them as well.
   // Used unless `keeps` is `all`.
   std::optional<comm::Group> copies = {};
@@ -93,7 +93,7 @@ class Reducer {
   void average_scattered();
   void average_block(Bucket& bucket);
   void take_result(Bucket& bucket);
-  void settle_missing();
+  void fill_missing();
   void finish_alone();
   void take_results();
   // Returns for each slot whether some rank used it; empty: all are used.

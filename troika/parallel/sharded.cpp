@@ -81,7 +81,7 @@ ReducerOptions reducer_options(const ShardedOptions& options, torch::nn::Module&
           .buckets = options.stage == 3 ? buckets_of_blocks(model_of(module))
                                         : std::vector<std::vector<std::string>>(),
           .keeps = options.stage == 1 ? Keeps::own_block : Keeps::own_block_only,
-          .piece_multiple = options.piece_multiple,
+          .shard_multiple = options.shard_multiple,
           .copies = copies,
           .trace = ddp.trace};
 }
@@ -130,7 +130,7 @@ Sharded::~Sharded() {
 }
 
 std::vector<optim::Parameter> Sharded::parameters() const {
-  return shards_->pieces();
+  return shards_->shards();
 }
 
 void Sharded::spread_parameters() {
@@ -198,7 +198,7 @@ void Sharded::step_by(const std::function<void()>& update) {
   shards_->refresh();
 }
 
-void Sharded::agree() {
+void Sharded::synchronize_replicas() {
   if (blocks_) blocks_->gather_all();
   if (!options_.data_parallel.broadcast_buffers) {
     broadcast_packed(group_, module_.buffers(), 0, "module buffers");

@@ -27,8 +27,8 @@ struct ShardedOptions {
   // The number of consecutive ranks that form a sharding group; each group holds the whole model.
   // Must divide the number of ranks. 0: all ranks.
   int group_size = 0;
-  // The result of optim::piece_multiple() for the optimizer.
-  int64_t piece_multiple = 1;
+  // The result of optim::shard_multiple() for the optimizer.
+  int64_t shard_multiple = 1;
   // Stage 3: a block with fewer elements keeps its parameters in full, since small messages cost as
   // much as larger ones.
   int64_t keep_elements = 10'000;
@@ -47,13 +47,13 @@ struct ShardedOptions {
 //
 // Parameters lie in buckets, and rank r owns block r of each bucket. Gradients are averaged into
 // the owner's block only (a reduce-scatter that overlaps the backward pass), the optimizer steps
-// the pieces of parameters that this rank owns, and step() all-gathers the updated parameters.
+// the shards of parameters that this rank owns, and step() all-gathers the updated parameters.
 // Together that moves as many bytes as DataParallel's all-reduce. With psi parameters in float32, d
 // ranks, and Adam's two states, a rank holds 8 psi + 8 psi / d bytes in stage 1 and 4 psi + 12 psi
 // / d in stage 2 (section 3), besides buckets that are being averaged; stage 2 has at most two of
 // these.
 //
-// After finish_backward() the module's parameters have no .grad; the pieces hold the mean. So a
+// After finish_backward() the module's parameters have no .grad; the shards hold the mean. So a
 // step always starts without gradients, and a parameter without gradient on all ranks is not
 // stepped. To accumulate gradients of several micro-batches, use no_sync(); under it stage 2 keeps
 // whole gradients.
@@ -65,11 +65,11 @@ struct ShardedOptions {
 // all-reduce, and a rank holds 16 psi / d bytes (section 7.2.2), besides two blocks. Blocks that
 // nn::recompute() recomputes in segments are gathered for the recomputation as well.
 //
-// Between agree() and the next forward pass that keeps a graph, all parameters are present, for
-// validation and checkpoints. At all other times, from construction on, parameters of blocks that
-// do not run have no memory, and reading them is undefined. During that time all ranks must make
-// the same forward passes, with empty batches if they have no data. After this object's destruction
-// the model may be used only if agree() came before.
+// Between synchronize_replicas() and the next forward pass that keeps a graph, all parameters are
+// present, for validation and checkpoints. At all other times, from construction on, parameters of
+// blocks that do not run have no memory, and reading them is undefined. During that time all ranks
+// must make the same forward passes, with empty batches if they have no data. After this object's
+// destruction the model may be used only if synchronize_replicas() came before.
 //
 // In groups of g ranks (hybrid sharding: FSDP's HYBRID_SHARD; Zhao et al., VLDB 2023, arXiv
 // 2304.11277, section 3.2.2), d is g in the memory formulas, and parameters are gathered within the
@@ -83,7 +83,7 @@ struct ShardedOptions {
 //     sharded.reducer().sum(sums, "norms of parameters");
 //   });
 //
-// adamw_8bit needs whole blocks of elements; set ShardedOptions::piece_multiple for it.
+// adamw_8bit needs whole blocks of elements; set ShardedOptions::shard_multiple for it.
 class Sharded : public Exchange {
  public:
   // Checks and copies as DataParallel's constructor does. Parameters move to other memory, bucket
@@ -96,7 +96,7 @@ class Sharded : public Exchange {
 
   std::vector<optim::Parameter> parameters() const override;
   // True in stage 3.
-  bool shares_parameters() const override { return blocks_ != nullptr; }
+  bool shards_parameters() const override { return blocks_ != nullptr; }
   const GroupReducer& reducer() const override { return over_shards_; }
   void spread_parameters() override;
 
@@ -104,7 +104,7 @@ class Sharded : public Exchange {
   bool begin_step(double weight) override;
   void finish_backward() override;
   void step_by(const std::function<void()>& update) override;
-  void agree() override;
+  void synchronize_replicas() override;
   // Returns an empty list: there is no such state.
   optim::NamedTensors state() const override { return {}; }
   // Also accepts the state of a DataParallel without codec; its bucket order is ignored.

@@ -36,11 +36,11 @@ checkpoint::NamedTensors stepped(const Optimization& optimization) {
 
 checkpoint::RankState EngineState::state(bool in_step) const {
   const auto masters = parts_.optimization.masters();
-  const bool in_parts =
-      parts_.exchange.shares_parameters() || (parts_.exchange.has_pieces() && !masters.empty());
+  const bool in_shards =
+      parts_.exchange.shards_parameters() || (parts_.exchange.has_shards() && !masters.empty());
   checkpoint::RankState result{
       .model = checkpoint::model_state(parts_.task.module(),
-                                       in_parts ? stepped(parts_.optimization) : masters),
+                                       in_shards ? stepped(parts_.optimization) : masters),
       .rest = {}};
   state::append(result.rest, kOptimizer, parts_.optimization.state());
   state::append(result.rest, kExchange, parts_.exchange.state());
@@ -60,12 +60,12 @@ checkpoint::RankState EngineState::state(bool in_step) const {
 }
 
 at::MemoryFormat EngineState::states_format() const {
-  return parts_.exchange.has_pieces() ? at::MemoryFormat::Contiguous
+  return parts_.exchange.has_shards() ? at::MemoryFormat::Contiguous
                                       : parts_.placement.memory_format;
 }
 
 nn::WeightLayout EngineState::states_layout() const {
-  return parts_.exchange.has_pieces() ? nn::WeightLayout::in_out : parts_.placement.weight_layout;
+  return parts_.exchange.has_shards() ? nn::WeightLayout::in_out : parts_.placement.weight_layout;
 }
 
 // Two kinds of states run over the weights in memory order: the quantization blocks of adamw_8bit
@@ -81,7 +81,7 @@ void EngineState::require_readable(const checkpoint::CheckpointReader& saved) co
         {.what = "states of adamw_8bit and of ddp.hook follow the order of weights in memory",
          .got = fmt::format("a checkpoint of {} for {}", before, now),
          .expected = "the same order",
-         .hint = !parts_.exchange.has_pieces() ? fmt::format("set trainer.{} to {}", option, before)
+         .hint = !parts_.exchange.has_shards() ? fmt::format("set trainer.{} to {}", option, before)
                                                : "ZeRO keeps weights contiguous: go on with ddp"});
   };
   // Checkpoints of older versions lack the layout (it was in_out) and perhaps also the format.

@@ -83,7 +83,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
         task.module(), group,
         parallel::ShardedOptions{.stage = static_cast<int>(exchange.zero_stage),
                                  .group_size = static_cast<int>(exchange.zero_group),
-                                 .piece_multiple = optim::piece_multiple(options.optimizer.name),
+                                 .shard_multiple = optim::shard_multiple(options.optimizer.name),
                                  .data_parallel = ddp,
                                  .values = values});
   }

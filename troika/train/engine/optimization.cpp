@@ -56,7 +56,7 @@ c10::Device device_of(const std::vector<optim::Parameter>& parameters) {
 
 // All optimizers of room optim can step shards; see FlatOptimizer::complete_sums_by().
 void require_steppable(const parallel::ParameterStore& store, const OptimizerRecipe& recipe) {
-  if (!store.has_pieces() || !recipe.make || recipe.is_element_wise) return;
+  if (!store.has_shards() || !recipe.make || recipe.is_element_wise) return;
   throw Error("train", ErrorKind::usage,
               {.what = "a strategy that shares parameters out among ranks",
                .got = "optimizer of configure_optimizers(), which needs whole ones",

@@ -213,7 +213,7 @@ void SingleStageEngine::plan_recomputation(const data::Batch& placed) {
   const int64_t budget = *std::exchange(recompute_budget_, std::nullopt);
   // Blocks are measured one by one, not in a forward pass, which would gather the parameters of
   // each.
-  if (exchange_->shares_parameters()) exchange_->agree();
+  if (exchange_->shards_parameters()) exchange_->synchronize_replicas();
   setup_.task.recompute(
       measured_plan(setup_.task, placed, budget, placement(), setup_.groups.world()));
 }
@@ -237,10 +237,10 @@ void SingleStageEngine::optimizer_step(int64_t step) {
 }
 
 void SingleStageEngine::try_to_make_whole() {
-  if (!exchange_->shares_parameters()) return;
+  if (!exchange_->shards_parameters()) return;
   try {
     exchange_->spread_parameters();
-    exchange_->agree();
+    exchange_->synchronize_replicas();
   } catch (const std::exception& problem) {
     log::warn("the module is left without the parameters that ranks share out: {}", problem.what());
     return;

@@ -24,7 +24,7 @@ class SingleStageEngine : public Engine {
   explicit SingleStageEngine(const EngineSetup& setup);
 
   StepResult step(MicroBatches& batches) override;
-  void synchronize_replicas() override { exchange_->agree(); }
+  void synchronize_replicas() override { exchange_->synchronize_replicas(); }
   void judge(std::optional<double> validation_loss) override {
     learning_rate_.judge(validation_loss);
   }

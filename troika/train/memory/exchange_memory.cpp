@@ -71,11 +71,11 @@ ExchangeMemory::ExchangeMemory(const torch::nn::Module& module, const ExchangeSh
     for (const size_t i : indices) {
       bucket_of_[i] = buckets_.size() - 1;
       const int64_t count = slots[i].parameter.numel();
-      bucket.count = layout::item_offset(bucket.count, count, shape_.piece_multiple) + count;
+      bucket.count = layout::item_offset(bucket.count, count, shape_.shard_multiple) + count;
       bucket.element_bytes = static_cast<int64_t>(slots[i].parameter.element_size());
     }
     if (shape_.stage == 0) continue;
-    bucket.count = layout::padded_count(bucket.count, shape_.ranks, shape_.piece_multiple);
+    bucket.count = layout::padded_count(bucket.count, shape_.ranks, shape_.shard_multiple);
     bucket.shared = shape_.stage == 3 && bucket.count >= parallel::ShardedOptions().keep_elements;
   }
   if (shape_.stage == 3) {

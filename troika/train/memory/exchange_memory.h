@@ -19,7 +19,7 @@ struct ExchangeShape {
   int64_t first_bucket_bytes = 0;
   bool reorders_buckets = true;  // after the first step, with stage 0
   bool accumulates = false;      // several micro-batches make a step
-  int64_t piece_multiple = 1;    // see ShardedOptions
+  int64_t shard_multiple = 1;    // see ShardedOptions
 };
 
 // Bytes held by one rank.

@@ -263,7 +263,7 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
        .first_bucket_bytes = plan.exchange.first_bucket_bytes,
        .reorders_buckets = !plan.exchange.find_unused_parameters,
        .accumulates = plan.micro_batches > 1,
-       .piece_multiple = is_zero ? optim::piece_multiple(options_.optimizer.name) : 1},
+       .shard_multiple = is_zero ? optim::shard_multiple(options_.optimizer.name) : 1},
       order_of_gradients(parts));
   MemoryParts steady;
   steady.optimizer =
