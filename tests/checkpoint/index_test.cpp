@@ -74,7 +74,7 @@ TEST_F(Boxes, OfRanksThatDoNotFitAreNotPublished) {
   };
   EXPECT_EQ(
       error_of_saving({0, 4}, {4, 3}),
-      "[checkpoint] the ranks' shares of a checkpoint do not fit together; got 1 element of `t` in "
+      "[checkpoint] the ranks' shards of a checkpoint do not fit together; got 1 element of `t` in "
       "no file, expected each element once");
   EXPECT_THAT(error_of_saving({1, 4}, {3, 4}), HasSubstr("1 element of `t` in no file"));
   EXPECT_THAT(error_of_saving({0, 2}, {4, 6}),

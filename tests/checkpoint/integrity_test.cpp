@@ -148,7 +148,7 @@ TEST_F(Integrity, AFullDiskLeavesTheFormerCheckpoint) {
   }
   expect_step_1_stands();
   save(2);
-  settle_unfinished(folder_.path());
+  clean_up_unfinished(folder_.path());
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), folder_ / "epoch=0-step=2");
 }
 
@@ -159,11 +159,11 @@ TEST_F(Integrity, WhatWasPublishedBeforeAKillBecomesTheLast) {
   const auto step_2 = folder_ / "epoch=0-step=2";
   move_link(folder_ / "last", "epoch=0-step=1");
   move_link(folder_ / ".publishing", "epoch=0-step=2");
-  settle_unfinished(folder_.path());
+  clean_up_unfinished(folder_.path());
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), step_2);
   EXPECT_FALSE(std::filesystem::is_symlink(folder_ / ".publishing"));
   move_link(folder_ / ".publishing", "epoch=0-step=3");
-  settle_unfinished(folder_.path());
+  clean_up_unfinished(folder_.path());
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), step_2);
   EXPECT_FALSE(std::filesystem::is_symlink(folder_ / ".publishing"));
 }

@@ -189,7 +189,7 @@ TEST(House, TheWorldIsCountedWhereItIsMeant) {
   }
   EXPECT_THAT(found,
               testing::UnorderedElementsAre(
-                  "checkpoint/resume.cpp", "checkpoint/share.cpp", "observe/step_times.cpp",
+                  "checkpoint/resume.cpp", "checkpoint/shard.cpp", "observe/step_times.cpp",
                   "train/engine/placement.cpp", "train/evaluation.cpp", "train/loop/fit_start.cpp",
                   "train/memory/memory_check.cpp", "train/run/run_group.cpp",
                   "train/run/run_summary.cpp", "train/run/stop.cpp", "train/trainer.cpp"));

@@ -1,7 +1,7 @@
 // Every rank writes its own share of a checkpoint, of about the same size, and gathers nothing for
 // it.
-#include "troika/checkpoint/share.h"
 #include "tests/train/single_batch.h"
+#include "troika/checkpoint/shard.h"
 
 #include <gmock/gmock.h>
 
@@ -146,7 +146,7 @@ TEST_F(Differences, OfReplicasOfAShardAreAnError) {
                          checkpoint::save_checkpoint(group, folder_.path(), state, {}, {});
                        }),
       ErrorKind::failure,
-      "[checkpoint] the ranks' shares of a checkpoint do not fit together; got elements both in "
+      "[checkpoint] the ranks' shards of a checkpoint do not fit together; got elements both in "
       "`s(786432)[0:786432]{262144:524288}` in rank-1.safetensors and in "
       "`s(786432)[0:786432]{262144:524288}` in rank-4.safetensors, expected each element once");
   EXPECT_EQ(checkpoint::find_checkpoint(folder_.path(), "last"), "");

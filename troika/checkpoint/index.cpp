@@ -91,11 +91,11 @@ layout::Box box_of(const std::string& name, const std::vector<int64_t>& shape, c
 
 // Adds a rank's files and tensors. Boxes of a tensor that is already in the index are appended to
 // it.
-void add_json(CheckpointIndex& index, const json& share) {
-  for (const auto& [name, entry] : share.at("files").items()) {
+void add_json(CheckpointIndex& index, const json& shard) {
+  for (const auto& [name, entry] : shard.at("files").items()) {
     index.files[name] = {entry.at("bytes").get<int64_t>(), entry.at("header").get<uint32_t>()};
   }
-  for (const auto& [name, entry] : share.at("tensors").items()) {
+  for (const auto& [name, entry] : shard.at("tensors").items()) {
     auto& tensor = index.tensors[name];
     auto dtype = entry.at("dtype").get<std::string>();
     auto shape = entry.at("shape").get<std::vector<int64_t>>();
@@ -262,13 +262,13 @@ bool is_own_name(const std::string& name) {
   return name.starts_with("rank-");
 }
 
-std::string to_text(const CheckpointIndex& share) {
+std::string to_text(const CheckpointIndex& shard) {
   Ordered index;
-  add_members(index, share);
+  add_members(index, shard);
   return index.dump();
 }
 
-void add_share(CheckpointIndex& index, const std::string& text) {
+void add_shard(CheckpointIndex& index, const std::string& text) {
   add_json(index, json::parse(text));
 }
 
@@ -276,7 +276,7 @@ void write_index(const std::filesystem::path& checkpoint, CheckpointIndex index)
   const auto fault = sort_boxes(index);
   if (!fault.empty()) {
     throw Error("checkpoint", ErrorKind::failure,
-                {.what = "the ranks' shares of a checkpoint do not fit together",
+                {.what = "the ranks' shards of a checkpoint do not fit together",
                  .got = fault,
                  .expected = kOnce});
   }

@@ -57,8 +57,8 @@ std::string own_name(int rank, const std::string& name);
 bool is_own_name(const std::string& name);
 
 // Serializes the files and tensors of one rank for rank 0, and adds them to rank 0's index.
-std::string to_text(const CheckpointIndex& share);
-void add_share(CheckpointIndex& index, const std::string& text);
+std::string to_text(const CheckpointIndex& shard);
+void add_shard(CheckpointIndex& index, const std::string& text);
 
 // Writes the index with a checksum of itself. Throws Error(failure), naming the tensor and the
 // file, if an element is in no box or in two.

@@ -14,7 +14,7 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/checkpoint/index.h"
-#include "troika/checkpoint/share.h"
+#include "troika/checkpoint/shard.h"
 
 namespace troika::checkpoint {
 
@@ -105,7 +105,7 @@ void finish_folder(const comm::Group& group, const std::filesystem::path& unfini
   sync_path(unfinished);
 }
 
-FileDigest write_share(const std::filesystem::path& unfinished, const ShareFile& file,
+FileDigest write_shard(const std::filesystem::path& unfinished, const ShardFile& file,
                        const Metadata& description, const CheckpointInfo& info) {
   NamedTensors tensors;
   for (const auto& part : file.parts) tensors.emplace_back(part.key, part.tensor);
@@ -118,12 +118,12 @@ FileDigest write_share(const std::filesystem::path& unfinished, const ShareFile&
 // Writes the files in parallel, so one is hashed and copied while another waits for the disk.
 // Returns this rank's entries of the index.
 CheckpointIndex write_files(const std::filesystem::path& unfinished,
-                            const std::vector<ShareFile>& files, const Metadata& description,
+                            const std::vector<ShardFile>& files, const Metadata& description,
                             const CheckpointInfo& info) {
   std::vector<std::future<FileDigest>> digests;
-  for (const ShareFile& file : files) {
+  for (const ShardFile& file : files) {
     digests.push_back(std::async(std::launch::async,
-                                 [&] { return write_share(unfinished, file, description, info); }));
+                                 [&] { return write_shard(unfinished, file, description, info); }));
   }
   CheckpointIndex own;
   for (size_t i = 0; i < files.size(); ++i) add_written(own, files[i], digests[i].get());
@@ -132,7 +132,7 @@ CheckpointIndex write_files(const std::filesystem::path& unfinished,
 
 // Computes the checksums of each replica's chunks in a thread of its own.
 std::future<std::vector<std::vector<uint32_t>>> checksums_of(
-    const std::vector<SharePart>& replicas) {
+    const std::vector<ShardTensor>& replicas) {
   return std::async(replicas.empty() ? std::launch::deferred : std::launch::async, [&replicas] {
     std::vector<std::vector<uint32_t>> result;
     for (const auto& part : replicas) result.push_back(chunk_checksums(part.tensor));
@@ -140,29 +140,29 @@ std::future<std::vector<std::vector<uint32_t>>> checksums_of(
   });
 }
 
-// Writes each rank's share. A tensor that several ranks hold is written by one rank, and meanwhile
+// Writes each rank's shard. A tensor that several ranks hold is written by one rank, and meanwhile
 // compared on the others by checksums. If any differ, removes the files, adds the differing places
 // to `compared` for another attempt, and returns nothing.
-std::optional<CheckpointIndex> write_shares(const comm::Group& group,
+std::optional<CheckpointIndex> write_shards(const comm::Group& group,
                                             const std::filesystem::path& unfinished,
                                             const RankState& state, const Metadata& description,
                                             const CheckpointInfo& info,
                                             std::set<PlaceHash>& compared) {
-  const Share share = share_of(group, state, compared);
-  auto checksums = checksums_of(share.replicas);
-  const auto own = write_files(unfinished, share.files, description, info);
+  const RankShard shard = shard_of(group, state, compared);
+  auto checksums = checksums_of(shard.replicas);
+  const auto own = write_files(unfinished, shard.files, description, info);
   CheckpointIndex index{.ranks = group.size(), .info = info, .files = {}, .tensors = {}};
   for (const auto& text : group.all_gather_text(to_text(own), "checkpoint")) {
-    add_share(index, text);
+    add_shard(index, text);
   }
-  const auto differing = differing_places(group, index, share.replicas, checksums.get());
+  const auto differing = differing_places(group, index, shard.replicas, checksums.get());
   if (differing.empty()) return index;
-  for (const ShareFile& file : share.files) std::filesystem::remove(unfinished / file.name);
+  for (const ShardFile& file : shard.files) std::filesystem::remove(unfinished / file.name);
   compared.insert(differing.begin(), differing.end());
   return std::nullopt;
 }
 
-// Writes the shares of all ranks; rank 0 then writes the index of all shares.
+// Writes the shards of all ranks; rank 0 then writes the index of all shards.
 void write_folder(const comm::Group& group, const std::filesystem::path& unfinished,
                   const RankState& state, const Metadata& description, const CheckpointInfo& info) {
   const bool is_main = group.rank() == 0;
@@ -173,8 +173,8 @@ void write_folder(const comm::Group& group, const std::filesystem::path& unfinis
   group.barrier({.label = "checkpoint"});
   make_folder(unfinished);
   std::set<PlaceHash> compared;
-  auto index = write_shares(group, unfinished, state, description, info, compared);
-  if (!index) index = write_shares(group, unfinished, state, description, info, compared);
+  auto index = write_shards(group, unfinished, state, description, info, compared);
+  if (!index) index = write_shards(group, unfinished, state, description, info, compared);
   if (!index) {
     throw Error("checkpoint", ErrorKind::failure,
                 {.what = "cannot save a checkpoint",
@@ -352,8 +352,8 @@ void move_link(const std::filesystem::path& link, const std::filesystem::path& t
   sync_path(link.parent_path());
 }
 
-void settle_unfinished(const std::filesystem::path& folder) {
-  on_disk("settle unfinished checkpoints in " + folder.string(), [&] {
+void clean_up_unfinished(const std::filesystem::path& folder) {
+  on_disk("clean up unfinished checkpoints in " + folder.string(), [&] {
     if (!std::filesystem::exists(folder)) return;
     for (const char* name : {"best", "last"}) link_again(folder, name);
     const auto published = linked_checkpoint(folder, kPublishing);

@@ -1,5 +1,5 @@
 // Checkpoints from which a run resumes on any number of ranks. Each is a folder in which every rank
-// writes its own share. docs/trainer.md describes the format.
+// writes its own shard. docs/trainer.md describes the format.
 #pragma once
 
 #include <filesystem>
@@ -51,7 +51,7 @@ bool has_last_of_course(const std::filesystem::path& folder);
 void begin_course(const std::filesystem::path& folder);
 
 // Removes a folder written by save_checkpoint(). If the process is killed meanwhile,
-// settle_unfinished() removes the rest.
+// clean_up_unfinished() removes the rest.
 void remove_checkpoint(const std::filesystem::path& checkpoint);
 
 // Makes `link` a symbolic link to `target`; replaces an existing link atomically.
@@ -60,7 +60,7 @@ void move_link(const std::filesystem::path& link, const std::filesystem::path& t
 // Cleans up after killed runs and copies of the folder: removes half-written checkpoints, moves
 // `last` to a checkpoint that was already published, and turns `last` and `best` into links again
 // if copying has made them folders.
-void settle_unfinished(const std::filesystem::path& folder);
+void clean_up_unfinished(const std::filesystem::path& folder);
 
 // Returns the checkpoint that the link `folder`/`name` points to, if its name is one of
 // save_checkpoint(); otherwise empty.

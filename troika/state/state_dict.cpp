@@ -14,7 +14,7 @@ void append(StateDict& to, const std::string& prefix, const StateDict& more) {
   for (const auto& entry : more) to.emplace_back(prefix + entry.first, entry.second, entry.box);
 }
 
-at::Tensor stored_part(const Entry& entry) {
+at::Tensor stored_shard(const Entry& entry) {
   at::Tensor part = entry.second;
   if (!entry.box) return part;
   const layout::Box& box = *entry.box;

@@ -38,7 +38,7 @@ void append(StateDict& to, const std::string& prefix, const StateDict& more);
 // Returns the elements of the entry's box, without padding: in the shape of the box or, with a flat
 // range, [count]. Without a box, returns the whole tensor. Shares memory with the entry if
 // possible.
-at::Tensor stored_part(const Entry& entry);
+at::Tensor stored_shard(const Entry& entry);
 
 }  // namespace troika::state
 

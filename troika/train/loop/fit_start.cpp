@@ -259,7 +259,7 @@ void Fit::call_on_fit_start() {
 std::filesystem::path Fit::checkpoint_to_load() const {
   std::string found;
   if (is_main()) {
-    checkpoint::settle_unfinished(checkpoints());
+    checkpoint::clean_up_unfinished(checkpoints());
     found = checkpoint::find_checkpoint(checkpoints(), options_.trainer.ckpt_path).string();
     if (!found.empty() && !std::filesystem::is_directory(found)) refuse_weights_alone(found);
     if (found.empty() && !options_.trainer.ckpt_path.empty()) {

@@ -1,4 +1,4 @@
-#include "troika/checkpoint/share.h"
+#include "troika/checkpoint/shard.h"
 
 #include <fmt/format.h>
 
@@ -32,13 +32,13 @@ struct Item {
 };
 
 struct Candidate {
-  SharePart part;
+  ShardTensor part;
   Item item;
 };
 
 constexpr int64_t kSampleBytes = 4 << 10;
 
-PlaceHash place_of(const SharePart& part) {
+PlaceHash place_of(const ShardTensor& part) {
   return fingerprint(
       fmt::format("{} {}", part.box.text(), c10::toString(part.tensor.scalar_type())));
 }
@@ -74,7 +74,7 @@ std::vector<Candidate> candidates(const RankState& state, bool is_main) {
       if (entry.box->count() == 0) return;
       next.part.box = *entry.box;
       next.part.box.name = name;
-      next.part.tensor = stored_part(entry);
+      next.part.tensor = stored_shard(entry);
       next.item.kind = Kind::part;
     } else if (is_model && is_main) {
       next.part.key = own_name;
@@ -165,13 +165,13 @@ std::map<uint64_t, int> writers(const std::vector<std::vector<Item>>& items) {
 
 // Keeps in `own` the parts that this rank writes, and names those that only it has with own_name().
 // Returns the rest.
-std::vector<SharePart> keep_share(const comm::Group& group, std::vector<Candidate>& own,
-                                  const std::set<PlaceHash>& compared) {
+std::vector<ShardTensor> keep_shard(const comm::Group& group, std::vector<Candidate>& own,
+                                    const std::set<PlaceHash>& compared) {
   hash_items(group, own, compared);
   std::vector<Item> items;
   for (const auto& candidate : own) items.push_back(candidate.item);
   const auto by_hash = writers(gather_lists(group, items));
-  std::vector<SharePart> replicas;
+  std::vector<ShardTensor> replicas;
   std::vector<Candidate> kept;
   for (Candidate& candidate : own) {
     const auto writer = by_hash.find(candidate.item.hash);
@@ -188,7 +188,7 @@ std::vector<SharePart> keep_share(const comm::Group& group, std::vector<Candidat
   return replicas;
 }
 
-const SavedBox& saved_box(const CheckpointIndex& index, const SharePart& part) {
+const SavedBox& saved_box(const CheckpointIndex& index, const ShardTensor& part) {
   const auto& boxes = index.tensors.at(part.box.name).boxes;
   const auto found = std::ranges::find(boxes, part.box, &SavedBox::box);
   TROIKA_CHECK(found != boxes.end(), part.box.text() + " was written by no rank");
@@ -197,24 +197,24 @@ const SavedBox& saved_box(const CheckpointIndex& index, const SharePart& part) {
 
 }  // namespace
 
-Share share_of(const comm::Group& group, const RankState& state,
-               const std::set<PlaceHash>& compared) {
+RankShard shard_of(const comm::Group& group, const RankState& state,
+                   const std::set<PlaceHash>& compared) {
   const bool is_main = group.rank() == 0;
   auto own = candidates(state, is_main);
-  Share share;
-  if (group.size() > 1) share.replicas = keep_share(group, own, compared);
-  ShareFile weights{.name = kWeightsFile, .parts = {}};
-  ShareFile rest{.name = rank_file(group.rank()), .parts = {}};
+  RankShard shard;
+  if (group.size() > 1) shard.replicas = keep_shard(group, own, compared);
+  ShardFile weights{.name = kWeightsFile, .parts = {}};
+  ShardFile rest{.name = rank_file(group.rank()), .parts = {}};
   for (auto& [part, item] : own) {
     (item.kind == Kind::weights ? weights : rest).parts.push_back(std::move(part));
   }
-  if (is_main) share.files.push_back(std::move(weights));
-  share.files.push_back(std::move(rest));
-  return share;
+  if (is_main) shard.files.push_back(std::move(weights));
+  shard.files.push_back(std::move(rest));
+  return shard;
 }
 
 std::set<PlaceHash> differing_places(const comm::Group& group, const CheckpointIndex& index,
-                                     const std::vector<SharePart>& replicas,
+                                     const std::vector<ShardTensor>& replicas,
                                      const std::vector<std::vector<uint32_t>>& checksums) {
   std::vector<PlaceHash> own;
   for (size_t i = 0; i < replicas.size(); ++i) {
@@ -225,10 +225,10 @@ std::set<PlaceHash> differing_places(const comm::Group& group, const CheckpointI
   return result;
 }
 
-void add_written(CheckpointIndex& index, const ShareFile& file, const FileDigest& digest) {
+void add_written(CheckpointIndex& index, const ShardFile& file, const FileDigest& digest) {
   index.files[file.name] = {digest.bytes, digest.header};
   for (size_t i = 0; i < file.parts.size(); ++i) {
-    const SharePart& part = file.parts[i];
+    const ShardTensor& part = file.parts[i];
     auto& tensor = index.tensors[part.box.name];
     tensor.dtype = *dtype_name(part.tensor.scalar_type());
     tensor.shape = part.box.shape;
