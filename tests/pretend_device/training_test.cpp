@@ -128,8 +128,9 @@ TEST_F(Training, GoesOnFromACheckpointToTheBit) {
   EXPECT_THAT(whole[0].rest, testing::Contains(testing::Field(&NamedTensors::value_type::first,
                                                               "random.privateuseone")));
   expect_exact(whole, "stopped", [](const train::CountingTask&, int) -> train::StopQuestion {
-    return [passes = 0]() mutable {
-      return ++passes >= 4 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+    return [micro_batches = 0]() mutable {
+      return ++micro_batches >= 4 ? cluster::StopRequest::save_and_stop
+                                  : cluster::StopRequest::none;
     };
   });
 }
@@ -139,8 +140,9 @@ TEST_F(Training, ShardsGoOnFromACheckpointToTheBit) {
   options_.trainer.strategy = "zero3";
   const auto whole = fit(options_, 2);
   expect_exact(whole, "stopped", [](const train::CountingTask&, int) -> train::StopQuestion {
-    return [passes = 0]() mutable {
-      return ++passes >= 1 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+    return [micro_batches = 0]() mutable {
+      return ++micro_batches >= 1 ? cluster::StopRequest::save_and_stop
+                                  : cluster::StopRequest::none;
     };
   });
 }
@@ -154,8 +156,9 @@ TEST_F(Training, TheCpuGoesOnFromACheckpointOfTheDevice) {
   options.run.folder = (folder_ / "device").string();
   options.trainer.ckpt_path = "last";
   fit(options, 1, [](const train::CountingTask&, int) -> train::StopQuestion {
-    return [passes = 0]() mutable {
-      return ++passes >= 5 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+    return [micro_batches = 0]() mutable {
+      return ++micro_batches >= 5 ? cluster::StopRequest::save_and_stop
+                                  : cluster::StopRequest::none;
     };
   });
   options.trainer.accelerator = "cpu";

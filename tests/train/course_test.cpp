@@ -71,9 +71,9 @@ class Course : public testing::Test {
       const auto task = make_waves_task(width_, 0);
       Trainer trainer(options_, group);
       if (stop_after >= 0) {
-        trainer.ask_to_stop([passes = int64_t{0}, stop_after]() mutable {
-          return ++passes >= stop_after ? cluster::StopRequest::save_and_stop
-                                        : cluster::StopRequest::none;
+        trainer.ask_to_stop([micro_batches = int64_t{0}, stop_after]() mutable {
+          return ++micro_batches >= stop_after ? cluster::StopRequest::save_and_stop
+                                               : cluster::StopRequest::none;
         });
       }
       const auto turns = std::make_shared<Turns>();
@@ -277,7 +277,7 @@ class Diverging : public Task {
       : Task(make_waves_model(6, 0)), loss_(loss), is_victim_(is_victim) {}
   at::Tensor training_step(const data::Batch& batch) override {
     const auto loss = Task::training_step(batch);
-    if (++passes_ != 3 || !is_victim_) return loss;
+    if (++micro_batches_ != 3 || !is_victim_) return loss;
     third = batch;
     return loss * loss_;
   }
@@ -286,7 +286,7 @@ class Diverging : public Task {
  private:
   const double loss_;
   const bool is_victim_;
-  int64_t passes_ = 0;
+  int64_t micro_batches_ = 0;
 };
 
 TEST_F(Course, ALossThatIsNoNumberEndsTheRunAndLeavesItsBatch) {

@@ -184,8 +184,8 @@ TEST_F(MemoryFormatOfARun, ARunGoesOnInTheMiddleOfAStep) {
   const auto task = make_images_task();
   const Images images;
   Trainer trainer(options_, comm::local::alone());
-  trainer.ask_to_stop([passes = 0]() mutable {
-    return ++passes == 3 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+  trainer.ask_to_stop([micro_batches = 0]() mutable {
+    return ++micro_batches == 3 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
   });
   EXPECT_EQ(trainer.fit(*task, images, images).status, "stopped");
   expect_same(resume("channels_last"), whole);

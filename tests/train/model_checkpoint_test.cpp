@@ -271,8 +271,9 @@ TEST_F(KeptCheckpoints, AreJudgedAfterAResumeToo) {
     ScoredTask task({});
     options_.trainer.num_sanity_val_steps = 0;
     Trainer stopped(options_, comm::local::alone());
-    stopped.ask_to_stop([passes = 0]() mutable {
-      return ++passes >= 4 ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+    stopped.ask_to_stop([micro_batches = 0]() mutable {
+      return ++micro_batches >= 4 ? cluster::StopRequest::save_and_stop
+                                  : cluster::StopRequest::none;
     });
     EXPECT_EQ(stopped.fit(task, Numbers(), Numbers()).status, "stopped");
   }

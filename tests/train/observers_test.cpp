@@ -251,15 +251,15 @@ TEST_F(Observed, ThroughputCountsTokensAndMayMeasureThePeak) {
 // Throws in its n-th pass.
 class FailingTask : public LoggingTask {
  public:
-  FailingTask(const std::shared_ptr<Task>& task, int64_t passes)
-      : LoggingTask(dynamic_cast<const LoggingTask&>(*task)), passes_(passes) {}
+  FailingTask(const std::shared_ptr<Task>& task, int64_t micro_batches)
+      : LoggingTask(dynamic_cast<const LoggingTask&>(*task)), micro_batches_(micro_batches) {}
   at::Tensor training_step(const data::Batch& batch) override {
-    if (--passes_ < 0) throw std::runtime_error("out of luck");
+    if (--micro_batches_ < 0) throw std::runtime_error("out of luck");
     return LoggingTask::training_step(batch);
   }
 
  private:
-  int64_t passes_;
+  int64_t micro_batches_;
 };
 
 checkpoint::NamedTensors weights_in(const std::filesystem::path& checkpoint) {

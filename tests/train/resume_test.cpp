@@ -19,11 +19,12 @@ class Resume : public ResumedRun {
     options_.comm.bucket_megabytes = 1e-4;
   }
 
-  static MakeQuestion after_passes(int64_t count) {
+  static MakeQuestion after_micro_batches(int64_t count) {
     return [count](const CountingTask&, int) -> StopQuestion {
       // A step that all ranks count alike, so that the pass is known.
-      return [passes = int64_t{0}, count]() mutable {
-        return ++passes >= count ? cluster::StopRequest::save_and_stop : cluster::StopRequest::none;
+      return [micro_batches = int64_t{0}, count]() mutable {
+        return ++micro_batches >= count ? cluster::StopRequest::save_and_stop
+                                        : cluster::StopRequest::none;
       };
     };
   }
@@ -38,7 +39,7 @@ class Resume : public ResumedRun {
     const auto whole = fit(options_, ranks);
     for (const int64_t stop : stops) {
       ResumedRun::expect_exact(whole, fmt::format("{}-ranks-stopped-{}", ranks, stop),
-                               after_passes(stop));
+                               after_micro_batches(stop));
     }
   }
 
@@ -164,7 +165,7 @@ TEST_F(Resume, IsExactWithAverages) {
 
 TEST_F(Resume, AlgorithmsAreChosenByTheLinksOfTheFirstStart) {
   options_.trainer.ckpt_path = "last";
-  const auto first = links_of(fit(options_, 2, after_passes(1))[1]).clone();
+  const auto first = links_of(fit(options_, 2, after_micro_batches(1))[1]).clone();
   EXPECT_TRUE(links_of(fit(options_, 2)[1]).equal(first));
 }
 
@@ -204,7 +205,7 @@ TEST_F(Resume, AnyNumberOfRanksGoesOn) {
     auto options = options_;
     options.trainer.ckpt_path = "last";
     options.run.folder = (folder_ / std::to_string(before * 10 + after)).string();
-    fit(options, before, after_passes(1));
+    fit(options, before, after_micro_batches(1));
     const auto resumed = fit(options, after);
     expect_close(whole[0], resumed[0]);
   }
@@ -233,7 +234,7 @@ TEST_F(Resume, SharesBecomeReplicasAndReplicasShares) {
       if (!stops) {
         options.checkpoint = {.every_n_epochs = 0, .every_n_train_steps = 5, .save_last = "false"};
       }
-      fit(options, ranks_before, stops ? after_passes(1) : nullptr);
+      fit(options, ranks_before, stops ? after_micro_batches(1) : nullptr);
       options.trainer.strategy = after;
       options.trainer.ckpt_path = "last";
       options.checkpoint = {};
@@ -266,7 +267,7 @@ TEST_F(Resume, GoesOnFromFormatFour) {
   const auto whole = fit(options_, 2);
   auto options = options_;
   options.run.folder = (folder_ / "stopped").string();
-  fit(options, 2, after_passes(1));
+  fit(options, 2, after_micro_batches(1));
   checkpoint::make_format_four(
       checkpoint::find_checkpoint(folder_ / "stopped/run/checkpoints", "last"));
   const auto resumed = fit(options, 2);
@@ -279,7 +280,7 @@ TEST_F(Resume, GoesOnFromFormatFour) {
 // Links are those of ranks in their places: ranks in other places have others.
 TEST_F(Resume, APlanDecidesWhetherRanksAreInTheSamePlaces) {
   options_.trainer.ckpt_path = "last";
-  fit(options_, 2, after_passes(1));
+  fit(options_, 2, after_micro_batches(1));
   const auto last = checkpoint::find_checkpoint(folder_ / "whole/run/checkpoints", "last");
   const auto first = checkpoint::CheckpointReader(last, 0).read(kLinks);
   const auto copy = folder_ / "copy";
@@ -296,7 +297,7 @@ TEST_F(Resume, APlanDecidesWhetherRanksAreInTheSamePlaces) {
 // Older checkpoints have them as "links", in another unit.
 TEST_F(Resume, WithoutSavedLinksTheyAreMeasuredAnew) {
   options_.trainer.ckpt_path = "last";
-  fit(options_, 2, after_passes(1));
+  fit(options_, 2, after_micro_batches(1));
   const auto last = checkpoint::find_checkpoint(folder_ / "whole/run/checkpoints", "last");
   links_ = checkpoint::CheckpointReader(last, 0).read(kLinks)[0] * 2;  // of the world
   checkpoint::change_index(last, [](auto& index) {

@@ -43,12 +43,12 @@ TEST(RunPlan, SaysWhatIsNotUsual) {
   plan.trainable = 10;
   plan.steps = 0;
   plan.steps_made = 7;
-  plan.passes = 4;
+  plan.micro_batches = 4;
   plan.predicted_bytes = 0;
   const auto text = describe(plan);
   EXPECT_THAT(text, HasSubstr("272,474 parameters, 10 of them trainable"));
   EXPECT_THAT(text, HasSubstr("until the time is over, from step 7 on; 156 an epoch"));
-  EXPECT_THAT(text, HasSubstr("256 samples a step, 128 on each rank, in 4 passes"));
+  EXPECT_THAT(text, HasSubstr("256 samples a step, 128 on each rank, in 4 micro-batches"));
   EXPECT_THAT(text, Not(HasSubstr("memory")));
   plan.ranks = 1;
   EXPECT_THAT(describe(plan), HasSubstr("strategy   1 rank on cpu"));

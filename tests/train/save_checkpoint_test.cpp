@@ -76,10 +76,10 @@ class SaveCheckpoint : public testing::Test {
 };
 
 // Calls something once, after so many passes.
-class AfterPasses : public Callback {
+class AfterMicroBatches : public Callback {
  public:
-  AfterPasses(int64_t passes, std::function<void(FitContext&)> call)
-      : left_(passes), call_(std::move(call)) {}
+  AfterMicroBatches(int64_t micro_batches, std::function<void(FitContext&)> call)
+      : left_(micro_batches), call_(std::move(call)) {}
   std::string name() const override { return "after_passes"; }
   void on_train_batch_end(FitContext& context, const data::Batch&, const at::Tensor&) override {
     if (--left_ == 0) call_(context);
@@ -96,7 +96,7 @@ TEST_F(SaveCheckpoint, ARunGoesOnFromOneThatAHookSavedInTheMiddleOfAnAccumulatio
     options_.trainer.ckpt_path = "";
     const auto path = folder_ / strategy;
     fit([&](Trainer& trainer) {
-      trainer.add(std::make_shared<AfterPasses>(
+      trainer.add(std::make_shared<AfterMicroBatches>(
           4, [&](FitContext& context) { EXPECT_EQ(context.save_checkpoint(path, false), path); }));
     });
     const auto whole = folder_ / (std::string(strategy) + "-whole");
@@ -219,7 +219,7 @@ TEST_F(SaveCheckpoint, AValidationIsJudgedOnceWhicheverHookSaved) {
     trainer.add(std::make_shared<InHooks>(InHooks::Calls{.before_result = save_as("batches"),
                                                          .at_end = save_as("validation"),
                                                          .after_epoch = save_as("epoch")}));
-    trainer.add(std::make_shared<AfterPasses>(5, save_as("pass")));  // and a validation
+    trainer.add(std::make_shared<AfterMicroBatches>(5, save_as("pass")));  // and a validation
   });
   ASSERT_EQ(saved.size(), 3 * (2 + 2 + 1) + 1u);
   const auto run = std::filesystem::path(options_.run.folder) / "run";
@@ -258,7 +258,7 @@ TEST_F(SaveCheckpoint, NotOnceTheModuleHasOtherWeights) {
     comm::local::run(kRanks, [&](const comm::Group& group) {
       const auto task = make_waves_task(8, 0);
       Trainer trainer(options_, group);
-      trainer.add(std::make_shared<AfterPasses>(
+      trainer.add(std::make_shared<AfterMicroBatches>(
           1, [&](FitContext& context) { context.save_checkpoint(other, false); }));
       trainer.fit(*task, Waves(), Waves());
       group.barrier();  // threads share a generator of random numbers
@@ -287,7 +287,7 @@ TEST_F(SaveCheckpoint, LogsGoOnFromACheckpointOfTheirRunWhereverItIs) {
   options_.trainer.loggers = {"csv", "jsonl"};
   options_.schedule.name = "constant";
   fit([&](Trainer& trainer) {
-    trainer.add(std::make_shared<AfterPasses>(
+    trainer.add(std::make_shared<AfterMicroBatches>(
         5, [&](FitContext& context) { context.save_checkpoint(middle, false); }));
   });
   const auto csv = csv_rows(run), jsonl = jsonl_rows(run);
@@ -347,7 +347,7 @@ TEST_F(SaveCheckpoint, InsideOfAStepItIsOfTheEndOfItsPass) {
   };
   fit([&](Trainer& trainer) {
     trainer.add(std::make_shared<Early>(inside));
-    trainer.add(std::make_shared<AfterPasses>(
+    trainer.add(std::make_shared<AfterMicroBatches>(
         5, [&](FitContext& context) { context.save_checkpoint(after, false); }));
   });
   expect_same(inside, after);
@@ -359,7 +359,7 @@ TEST_F(SaveCheckpoint, OneThatOnlyOneRankAsksForIsNamedSo) {
       if (context.group.rank() == alone) context.ask_for_checkpoint();
     };
     try {
-      fit([&](Trainer& trainer) { trainer.add(std::make_shared<AfterPasses>(2, ask)); });
+      fit([&](Trainer& trainer) { trainer.add(std::make_shared<AfterMicroBatches>(2, ask)); });
       FAIL() << "rank " << alone << " cannot save alone";
     } catch (const Error& problem) {
       EXPECT_THAT(problem.what(), testing::HasSubstr(" 'checkpoint' "));

@@ -26,7 +26,7 @@ class TunedWeightLayout : public TunedRun {
   void SetUp() override {
     TunedRun::SetUp();
     options_.trainer.max_epochs = -1;
-    options_.trainer.max_steps = kPassesWorthTiming;
+    options_.trainer.max_steps = kMicroBatchesWorthTiming;
   }
   std::string tuned(comm::Group group = comm::local::alone()) const {
     return tuned_weight_layout(options_, Tokens(), group, run_folder(options_));
@@ -34,10 +34,10 @@ class TunedWeightLayout : public TunedRun {
 };
 
 TEST_F(TunedWeightLayout, IsTimedOnceForARunThatIsLongEnough) {
-  options_.trainer.max_steps = kPassesWorthTiming - 1;
+  options_.trainer.max_steps = kMicroBatchesWorthTiming - 1;
   EXPECT_EQ(tuned(), "auto");
   EXPECT_THAT(timed(), IsEmpty());
-  options_.trainer.max_steps = kPassesWorthTiming;
+  options_.trainer.max_steps = kMicroBatchesWorthTiming;
   options_.trainer.precision = "bf16-mixed";
   const auto choice = tuned();
   EXPECT_THAT(choice, testing::AnyOf("in_out", "out_in"));
@@ -89,7 +89,7 @@ TEST_F(TunedWeightLayout, IsThatOfTheCheckpoint) {
     options_.trainer.ckpt_path = "last";
     options_.trainer.weight_layout = "auto";
     options_.trainer.max_epochs = -1;
-    options_.trainer.max_steps = kPassesWorthTiming;
+    options_.trainer.max_steps = kMicroBatchesWorthTiming;
     EXPECT_EQ(tuned(), name);
     options_.trainer.max_epochs = 1;
     options_.trainer.max_steps = 1;
@@ -112,7 +112,7 @@ class TunedCpuBind : public TunedRun {
   void SetUp() override {
     TunedRun::SetUp();
     options_.trainer.max_epochs = -1;
-    options_.trainer.max_steps = kPassesWorthTiming;
+    options_.trainer.max_steps = kMicroBatchesWorthTiming;
     ASSERT_GE(all_.size(), 2u) << "a test of how processors are divided";
   }
   // The choice of each rank.
@@ -138,10 +138,10 @@ class TunedCpuBind : public TunedRun {
 };
 
 TEST_F(TunedCpuBind, IsTimedOnceForARunThatIsLongEnough) {
-  options_.trainer.max_steps = kPassesWorthTiming - 1;
+  options_.trainer.max_steps = kMicroBatchesWorthTiming - 1;
   expect_free(tuned());
   EXPECT_THAT(timed(), IsEmpty());
-  options_.trainer.max_steps = kPassesWorthTiming;
+  options_.trainer.max_steps = kMicroBatchesWorthTiming;
   const auto chosen = tuned();
   EXPECT_EQ(chosen[0].empty(), chosen[1].empty());
   EXPECT_EQ(allowed_processors(), all_);

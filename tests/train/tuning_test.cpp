@@ -190,7 +190,7 @@ class TunedMemoryFormat : public TunedRun {
     TunedRun::SetUp();
     options_.model = {.name = "resnet20"};
     options_.trainer.max_epochs = -1;
-    options_.trainer.max_steps = kPassesWorthTiming;
+    options_.trainer.max_steps = kMicroBatchesWorthTiming;
   }
   std::string tuned(comm::Group group = comm::local::alone()) const {
     return tuned_memory_format(options_, Images(), group, run_folder(options_));
@@ -198,10 +198,10 @@ class TunedMemoryFormat : public TunedRun {
 };
 
 TEST_F(TunedMemoryFormat, IsTimedOnceForARunThatIsLongEnough) {
-  options_.trainer.max_steps = kPassesWorthTiming - 1;
+  options_.trainer.max_steps = kMicroBatchesWorthTiming - 1;
   EXPECT_EQ(tuned(), "auto");
   EXPECT_THAT(timed(), IsEmpty());
-  options_.trainer.max_steps = kPassesWorthTiming;
+  options_.trainer.max_steps = kMicroBatchesWorthTiming;
   const auto random = at::detail::getDefaultCPUGenerator().get_state();
   const auto choice = tuned();
   EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(random));
@@ -247,7 +247,7 @@ TEST_F(TunedMemoryFormat, IsThatOfTheCheckpoint) {
     Trainer(options_, comm::local::alone()).fit(task, Images(), Images());
     options_.trainer.ckpt_path = "last";
     options_.trainer.memory_format = "auto";
-    options_.trainer.max_steps = kPassesWorthTiming;
+    options_.trainer.max_steps = kMicroBatchesWorthTiming;
     EXPECT_EQ(tuned(), name);
     options_.trainer.max_steps = 1;
   }

@@ -40,7 +40,7 @@ int launch_self(train::TrainOptions& options, const config::Table& table, const 
   std::optional<train::RunFolder> claimed;
   if (name == "train") {
     claimed = train::RunFolder::claim(options, /*goes_on_when_started_again=*/true);
-    train::RunFolder::hand_down(options);
+    train::RunFolder::claim_for_children(options);
   }
   const auto config = file_of(options, name, "config.toml");
   write_file_atomically(config, table.to_toml());

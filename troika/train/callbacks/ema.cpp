@@ -30,7 +30,7 @@ void Ema::on_fit_start(FitContext& context) {
 // Counts steps from 0, as EMAWeightAveraging does.
 void Ema::on_train_batch_end(FitContext& context, const data::Batch&, const at::Tensor&) {
   const int64_t step = context.at.step - 1;
-  if (context.at.pass > 0 || step < options_.update_starting_at_step) return;
+  if (context.at.micro_batch > 0 || step < options_.update_starting_at_step) return;
   if (step % options_.update_every_n_steps == 0) average_.update();
 }
 

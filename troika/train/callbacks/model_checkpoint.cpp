@@ -82,7 +82,7 @@ void ModelCheckpoint::on_fit_start(FitContext& context) {
 
 void ModelCheckpoint::on_train_batch_end(FitContext& context, const data::Batch&,
                                          const at::Tensor&) {
-  if (context.at.pass > 0) return;
+  if (context.at.micro_batch > 0) return;
   const bool is_time = context.seconds - considered_at_ >= interval_;
   if (!is_time && !is_steps_turn(context)) return;
   considered_at_ = context.seconds;

@@ -31,7 +31,7 @@ double bytes_of_step(const Optimization& optimization) {
 
 void Throughput::on_train_start(FitContext& context) {
   since_ = context.at.train_seconds;
-  passes_ = 0;
+  micro_batches_ = 0;
   is_counted_ = false;
   context.roofline.reset();
   peak_ = options_.available_flops;
@@ -55,7 +55,7 @@ void Throughput::on_train_batch_start(FitContext& context, const data::Batch&) {
 
 void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batch,
                                     const at::Tensor&) {
-  ++passes_;
+  ++micro_batches_;
   if (is_counted_) return;
   is_counted_ = true;
   sum_up_work(context, batch);
@@ -85,8 +85,8 @@ void Throughput::sum_up_work(FitContext& context, const data::Batch& batch) {
       at::from_blob(sums.data(), {static_cast<int64_t>(sums.size())}, at::kDouble);
   const auto all_bounds =
       at::from_blob(bounds.data(), {static_cast<int64_t>(bounds.size())}, at::kDouble);
-  context.group.all_reduce(all_sums, comm::ReduceOp::sum, {.label = "work of a pass"});
-  context.group.all_reduce(all_bounds, comm::ReduceOp::max, {.label = "work of a pass"});
+  context.group.all_reduce(all_sums, comm::ReduceOp::sum, {.label = "work of a micro-batch"});
+  context.group.all_reduce(all_bounds, comm::ReduceOp::max, {.label = "work of a micro-batch"});
   flops_ = sums[0];
   tokens_ = sums[1];
   all_peaks_ = sums[2];
@@ -100,8 +100,8 @@ void Throughput::sum_up_work(FitContext& context, const data::Batch& batch) {
 void Throughput::on_before_optimizer_step(FitContext& context) {
   if ((context.at.step + 1) % context.options.trainer.log_every_n_steps != 0) return;
   const double seconds = context.at.train_seconds - since_;
-  if (passes_ == 0 || seconds <= 0) return;
-  const double rate = static_cast<double>(passes_) / seconds;
+  if (micro_batches_ == 0 || seconds <= 0) return;
+  const double rate = static_cast<double>(micro_batches_) / seconds;
   const auto log = [&](const std::string& name, double value) {
     context.log->log("throughput/" + name, value);
   };
@@ -111,7 +111,7 @@ void Throughput::on_before_optimizer_step(FitContext& context) {
     log("flops_per_second", flops_ * rate);
     log("mfu", flops_ * rate / all_peaks_);
   }
-  passes_ = 0;
+  micro_batches_ = 0;
   since_ = context.at.train_seconds;
 }
 

@@ -44,8 +44,8 @@ class Throughput : public Callback {
   double flops_ = 0;
   double tokens_ = 0;
   double all_peaks_ = 0;
-  int64_t passes_ = 0;  // micro-batches since the latest row
-  double since_ = 0;    // train_seconds at the latest row
+  int64_t micro_batches_ = 0;  // micro-batches since the latest row
+  double since_ = 0;           // train_seconds at the latest row
 };
 
 }  // namespace troika::train

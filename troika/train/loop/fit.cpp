@@ -34,7 +34,7 @@ int64_t Fit::planned_steps() const {
   if (trainer.max_epochs < 0) return std::max<int64_t>(trainer.max_steps, 0);
   // The last step of an epoch may have fewer micro-batches.
   const int64_t steps =
-      (limits_.passes + plan_.micro_batches - 1) / plan_.micro_batches * trainer.max_epochs;
+      (limits_.micro_batches + plan_.micro_batches - 1) / plan_.micro_batches * trainer.max_epochs;
   return trainer.max_steps < 0 ? steps : std::min(steps, trainer.max_steps);
 }
 
@@ -49,9 +49,9 @@ data::SamplerState Fit::sampler_state() const {
 
 int64_t Fit::passes_left() const {
   const int64_t left = sampler_.steps_left(sampler_state());
-  if (limits_.passes == sampler_.steps_left({})) return left;
+  if (limits_.micro_batches == sampler_.steps_left({})) return left;
   // The position in a checkpoint of another batch size may be beyond the limit.
-  const int64_t allowed = (limits_.passes * batch_ - at_.position) / batch_;
+  const int64_t allowed = (limits_.micro_batches * batch_ - at_.position) / batch_;
   return std::clamp(allowed, int64_t{0}, left);
 }
 
@@ -166,7 +166,7 @@ void Fit::end_epoch() {
 }
 
 bool Fit::is_validation_due(int64_t passes) const {
-  if (at_.pass > 0 || limits_.validation_batches == 0) return false;
+  if (at_.micro_batch > 0 || limits_.validation_batches == 0) return false;
   if ((at_.epoch + 1) % options_.trainer.check_val_every_n_epoch != 0) return false;
   const int64_t done = at_.position / batch_;
   return done / limits_.validation_every > (done - passes) / limits_.validation_every;
@@ -219,7 +219,7 @@ void Fit::run_training_data() {
   const nn::Autocast autocast(placement.precision, placement.device.type());
   const data::SamplerState start{sampler_state().epoch, 0};
   auto batches = sampler_.batches(start);
-  batches.resize(static_cast<size_t>(limits_.passes));
+  batches.resize(static_cast<size_t>(limits_.micro_batches));
   data::Loader loader(training_, std::move(batches), sampler_.augmentation_seed(start.epoch),
                       loader_options(options_));
   task_.module().train();

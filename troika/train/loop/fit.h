@@ -142,7 +142,7 @@ class Fit {
   std::filesystem::path checkpoint_to_load() const;
   // With the same number of ranks, takes the link bandwidths of the checkpoint, so that the same
   // algorithms are chosen and sums have the same bits.
-  void settle_links(const std::optional<checkpoint::CheckpointReader>& saved);
+  void find_links(const std::optional<checkpoint::CheckpointReader>& saved);
   // Throws Error(usage) for a checkpoint of weights alone, and for an earlier format.
   static void require_resumable(const checkpoint::CheckpointReader& saved);
   // Loads the state without communication. Returns a function that all ranks must call next (see

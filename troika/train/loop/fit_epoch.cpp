@@ -26,8 +26,9 @@ class Fit::LoadedMicroBatches : public MicroBatches {
   LoadedMicroBatches(Fit& fit, data::Loader& loader, int64_t left)
       : MicroBatches(
             fit.at_.step,
-            fit.at_.pass + std::clamp<int64_t>(fit.plan_.micro_batches - fit.at_.pass, 1, left),
-            fit.at_.pass),
+            fit.at_.micro_batch +
+                std::clamp<int64_t>(fit.plan_.micro_batches - fit.at_.micro_batch, 1, left),
+            fit.at_.micro_batch),
         fit_(fit),
         loader_(loader),
         left_(left) {}
@@ -64,7 +65,7 @@ void Fit::train_epoch() {
   int64_t count = passes_left();
   if (options_.trainer.max_steps >= 0) {
     const int64_t steps = options_.trainer.max_steps - at_.step;
-    count = std::min(count, std::max<int64_t>(steps * plan_.micro_batches - at_.pass, 1));
+    count = std::min(count, std::max<int64_t>(steps * plan_.micro_batches - at_.micro_batch, 1));
   }
   // The run was stopped in a validation within the epoch.
   if (std::exchange(at_.validating, 0) != 0 && count > 0 && limits_.validation_batches > 0) {
@@ -84,7 +85,7 @@ void Fit::train_epoch() {
   clock_.start_training(at_.train_seconds);
   while (count > 0) {
     times_.start();
-    const int64_t begin = at_.pass;
+    const int64_t begin = at_.micro_batch;
     const int64_t trained = train_step(loader, count);
     count -= trained;
     if (is_stopping()) break;  // a stop was asked for between micro-batches
@@ -95,7 +96,7 @@ void Fit::train_epoch() {
     }
     save_asked();
     if (writer_ && writer_->is_done()) finish_saving();
-    if (is_asked_to_stop() || (at_.pass == 0 && context_.is_done())) break;
+    if (is_asked_to_stop() || (at_.micro_batch == 0 && context_.is_done())) break;
   }
   outputs_->finish_progress();
 }
@@ -116,7 +117,7 @@ bool Fit::leaves_step() {
 }
 
 bool Fit::is_asked_to_stop() {
-  const bool is_asked = stop_.after_pass(clock_.run_seconds());
+  const bool is_asked = stop_.after_micro_batch(clock_.run_seconds());
   context_.seconds = stop_.seconds();
   return is_asked;
 }
@@ -154,7 +155,7 @@ void Fit::start_batch(const data::Batch& batch) {
 
 void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is_last,
                        bool is_last_of_epoch) {
-  const int64_t passes = at_.pass + 1;
+  const int64_t passes = at_.micro_batch + 1;
   if (loss.is_cpu()) {
     take_loss({.loss = number_of(loss), .step = at_.step, .size = batch.size()}, &batch);
   } else {
@@ -163,7 +164,7 @@ void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is
   }
   at_.position += batch_;
   at_.samples += batch_;
-  at_.pass = is_last ? 0 : at_.pass + 1;
+  at_.micro_batch = is_last ? 0 : at_.micro_batch + 1;
   if (is_last) ++at_.step;
   clock_.end_batch(batch_);
   outputs_->advance(batch_);

@@ -158,7 +158,7 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
   }
   id_ = choose_id(saved);
   // Must come before any group is split off.
-  settle_links(saved);
+  find_links(saved);
   if (options.trainer.sync_batchnorm) spanning_batch_norm_.emplace(task_.module(), groups_.data());
   if (options.trainer.trace) timeline_.emplace(world_);
   times_ = observe::StepTimes(trace(), profile());
@@ -182,8 +182,8 @@ Fit::Fit(const TrainOptions& options, layout::Plan plan, comm::MeshGroups groups
     return ask_to_save_as(path, weights_only);
   };
   context_.validates_at_epoch_ends =
-      limits_.validation_batches == 0 ||
-      (options.trainer.check_val_every_n_epoch == 1 && limits_.validation_every >= limits_.passes);
+      limits_.validation_batches == 0 || (options.trainer.check_val_every_n_epoch == 1 &&
+                                          limits_.validation_every >= limits_.micro_batches);
   context_.save_alone = [this](const auto& to) { return save_alone(to); };
   if (options.checkpoint.async) writer_.emplace(world_);
   if (saved) {
@@ -232,24 +232,25 @@ void Fit::or_leave_module_whole(const std::function<void()>& body) {
 }
 
 RunPlan Fit::plan() const {
-  return {.name = options_.run.name,
-          .model = options_.model.name.empty() ? task_.module().name() : options_.model.name,
-          .parameters = parameters_,
-          .trainable = trainable_,
-          .training_samples = training_.size(),
-          .validation_samples = validation_.size(),
-          .steps_made = at_.step,
-          .steps = planned_steps(),
-          .steps_per_epoch = (limits_.passes + plan_.micro_batches - 1) / plan_.micro_batches,
-          .batch = batch_,
-          .passes = plan_.micro_batches,
-          .ranks = world_.size(),
-          .nodes = 1 + std::ranges::max(world_.nodes()),
-          .backend = std::string(world_.backend()),
-          .device = device().str(),
-          .strategy = options_.trainer.plan.empty() ? options_.trainer.strategy : plan_.strategy,
-          .precision = options_.trainer.precision,
-          .folder = folder_.string()};
+  return {
+      .name = options_.run.name,
+      .model = options_.model.name.empty() ? task_.module().name() : options_.model.name,
+      .parameters = parameters_,
+      .trainable = trainable_,
+      .training_samples = training_.size(),
+      .validation_samples = validation_.size(),
+      .steps_made = at_.step,
+      .steps = planned_steps(),
+      .steps_per_epoch = (limits_.micro_batches + plan_.micro_batches - 1) / plan_.micro_batches,
+      .batch = batch_,
+      .micro_batches = plan_.micro_batches,
+      .ranks = world_.size(),
+      .nodes = 1 + std::ranges::max(world_.nodes()),
+      .backend = std::string(world_.backend()),
+      .device = device().str(),
+      .strategy = options_.trainer.plan.empty() ? options_.trainer.strategy : plan_.strategy,
+      .precision = options_.trainer.precision,
+      .folder = folder_.string()};
 }
 
 void Fit::call_on_fit_start() {
@@ -270,7 +271,7 @@ std::filesystem::path Fit::checkpoint_to_load() const {
   return world_.broadcast_text(found, 0, "checkpoint");
 }
 
-void Fit::settle_links(const std::optional<checkpoint::CheckpointReader>& saved) {
+void Fit::find_links(const std::optional<checkpoint::CheckpointReader>& saved) {
   if (world_.size() == 1) return;
   // Older checkpoints have seconds per byte under another name; links are then measured again.
   if (saved && has_same_places(*saved, plan_) && saved->has(kLinks)) {

@@ -18,9 +18,9 @@ std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
   checkpoint::RankState state = this->state(/*in_step=*/false);
   // Gradients of a failed micro-batch are useless: the step starts again.
   TrainProgress at = at_;
-  at.position -= at.pass * batch_;
-  at.samples -= at.pass * batch_;
-  at.pass = 0;
+  at.position -= at.micro_batch * batch_;
+  at.samples -= at.micro_batch * batch_;
+  at.micro_batch = 0;
   at.seconds = clock_.run_seconds();
   add_course(at, state);
   return checkpoint::save_checkpoint(comm::local::alone(), folder, state,
@@ -29,7 +29,7 @@ std::filesystem::path Fit::save_alone(const std::filesystem::path& folder) {
 }
 
 checkpoint::RankState Fit::checkpoint_state(bool weights_only) const {
-  checkpoint::RankState state = this->state(at_.pass > 0);
+  checkpoint::RankState state = this->state(at_.micro_batch > 0);
   if (weights_only) {
     checkpoint::keep_weights(state);
     return state;

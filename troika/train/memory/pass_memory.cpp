@@ -129,13 +129,13 @@ PassMemory::PassMemory(Task& task, const nn::NumericPrecision& precision,
                        "way for another size of batch"});
 }
 
-double PassMemory::way(int64_t batch) const {
+double PassMemory::fraction(int64_t batch) const {
   if (larger_ == smaller_) return 0;
   return static_cast<double>(batch - smaller_) / static_cast<double>(larger_ - smaller_);
 }
 
 std::vector<PassPart> PassMemory::parts(int64_t batch) const {
-  const double share = way(batch);
+  const double share = fraction(batch);
   std::vector<PassPart> result;
   for (size_t i = 0; i < of_smaller_.size(); ++i) {
     result.push_back({of_smaller_[i].until,
@@ -146,7 +146,7 @@ std::vector<PassPart> PassMemory::parts(int64_t batch) const {
 }
 
 double PassMemory::validation(int64_t batch) const {
-  return std::lerp(validation_of_smaller_, validation_of_larger_, way(batch));
+  return std::lerp(validation_of_smaller_, validation_of_larger_, fraction(batch));
 }
 
 }  // namespace troika::train

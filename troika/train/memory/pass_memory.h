@@ -51,7 +51,7 @@ class PassMemory {
 
  private:
   // Position of `batch` between the smaller (0) and the larger (1) measured size.
-  double way(int64_t batch) const;
+  double fraction(int64_t batch) const;
 
   int64_t smaller_;
   int64_t larger_;

@@ -80,9 +80,9 @@ std::string parts_beyond(const MemoryPredictor& predictor, const MemoryPredictio
 std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
                    const MemoryChoice& configured, const std::vector<MemoryPrediction>& choices,
                    double bytes) {
-  std::vector<std::string> ways;
+  std::vector<std::string> remedies;
   if (const auto* fits = fastest_within(choices, bytes, configured)) {
-    ways.push_back(
+    remedies.push_back(
         fmt::format("{} takes {}", options_of(fits->choice), human_bytes(fits->process())));
   }
   const int ranks = configured.ranks;
@@ -91,9 +91,9 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
     return batch == 0 ? "" : batch_option(options, batch, ranks);
   };
   if (const auto option = with_batch(configured); !option.empty()) {
-    ways.push_back(option + " is the largest batch that fits");
+    remedies.push_back(option + " is the largest batch that fits");
   }
-  if (!ways.empty()) return fmt::format("{}", fmt::join(ways, "; or "));
+  if (!remedies.empty()) return fmt::format("{}", fmt::join(remedies, "; or "));
   auto choice = least_on(ranks, predictor, choices).choice;
   choice.batch = 0;
   if (const auto option = with_batch(choice); !option.empty()) {

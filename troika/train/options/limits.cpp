@@ -98,7 +98,7 @@ bool overfits(const TrainOptions& options) {
   return parse_double(options.trainer.overfit_batches) != 0;
 }
 
-Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches) {
+Limits make_limits(const TrainOptions& options, int64_t micro_batches, int64_t validation_batches) {
   const auto& trainer = options.trainer;
   std::string training = trainer.limit_train_batches, validation = trainer.limit_val_batches;
   const auto name = [&](const char* limit) {
@@ -106,13 +106,13 @@ Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validati
   };
   if (overfits(options)) training = validation = trainer.overfit_batches;
   Limits result;
-  result.passes = batches_of(name("trainer.limit_train_batches"), training, passes);
-  if (result.passes == 0)
+  result.micro_batches = batches_of(name("trainer.limit_train_batches"), training, micro_batches);
+  if (result.micro_batches == 0)
     refuse_limit(name("trainer.limit_train_batches"), training, "at least one batch");
   result.validation_batches =
       batches_of(name("trainer.limit_val_batches"), validation, validation_batches);
   result.validation_every =
-      batches_of("trainer.val_check_interval", trainer.val_check_interval, result.passes);
+      batches_of("trainer.val_check_interval", trainer.val_check_interval, result.micro_batches);
   if (result.validation_every == 0) {
     refuse_limit("trainer.val_check_interval", trainer.val_check_interval, "at least one batch");
   }

@@ -25,9 +25,9 @@ int64_t evaluated_batches(const TrainOptions& options, RunMode mode, int64_t sam
                           int64_t global_batch);
 
 struct Limits {
-  int64_t passes;              // micro-batches of an epoch
+  int64_t micro_batches;       // micro-batches of an epoch
   int64_t validation_batches;  // global batches of one validation
-  int64_t validation_every;    // micro-batches; `passes` means at the end of each epoch only
+  int64_t validation_every;    // micro-batches; `micro_batches` means at the end of each epoch only
   int64_t sanity_batches;      // global batches validated before training
 };
 
@@ -38,9 +38,9 @@ bool overfits(const TrainOptions& options);
 // the ranks and `samples` samples of training data fill at least one global batch.
 void require_batch(const TrainOptions& options, int ranks, int64_t samples);
 
-// Computes the limits for `passes` and `validation_batches` whole global batches of training and
-// validation data.
-Limits make_limits(const TrainOptions& options, int64_t passes, int64_t validation_batches);
+// Computes the limits for `micro_batches` and `validation_batches` whole global batches of training
+// and validation data.
+Limits make_limits(const TrainOptions& options, int64_t micro_batches, int64_t validation_batches);
 
 // The limits that a run has reached after `epochs` complete epochs and `steps` optimizer steps, for
 // example "trainer.max_steps = 30".

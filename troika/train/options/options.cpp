@@ -95,12 +95,12 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.memory_format", &trainer.memory_format,
             "order of images and convolutions' weights in memory; auto: channels_last for "
             "precisions that compute in 16 bits, else contiguous, or what is timed to be faster at "
-            "the start of a run of 500 passes or more (trainer.benchmark)",
+            "the start of a run of 500 micro-batches or more (trainer.benchmark)",
             one_of(nn::memory_format_names()));
   table.add("trainer.weight_layout", &trainer.weight_layout,
             "gpt: order of linear layers' weights in memory, the numbers of one input or those of "
             "one output side by side; auto: in_out, or what is timed to be faster at the start of "
-            "a run of 500 passes or more (trainer.benchmark)",
+            "a run of 500 micro-batches or more (trainer.benchmark)",
             one_of(nn::weight_layout_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
             "batch norms take the statistics of the batches of all processes");
@@ -178,7 +178,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
       "trainer.cpu_bind", &trainer.cpu_bind,
       "where threads of computation run; none: the system moves them; cores: each process's "
       "on cores of its own among those that this machine's processes share; auto: none, or "
-      "cores where that is timed to be faster at the start of a run of 500 passes or more "
+      "cores where that is timed to be faster at the start of a run of 500 micro-batches or more "
       "(trainer.benchmark); docs/trainer.md",
       one_of(cpu_bind_names(), {{"free", "none"}, {"core", "cores"}, {"exclusive", "cores"}}));
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");

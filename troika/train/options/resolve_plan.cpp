@@ -35,16 +35,16 @@ void find_unused(Plan& plan, const TrainOptions&, const Cluster&) {
 // Accumulates by an option of its own. Sums the micro-batches' gradients unless
 // horovod.average_aggregated_gradients is set.
 void horovod(Plan& plan, const TrainOptions& options, const Cluster&) {
-  const int64_t passes = options.horovod.backward_passes_per_step;
-  if (passes == 1) return;
+  const int64_t micro_batches = options.horovod.backward_passes_per_step;
+  if (micro_batches == 1) return;
   if (plan.micro_batches > 1) {
     throw Error("train", ErrorKind::usage,
                 {.what = "trainer.accumulate_grad_batches and horovod.backward_passes_per_step "
                          "both accumulate",
-                 .got = fmt::format("{} and {}", plan.micro_batches, passes),
+                 .got = fmt::format("{} and {}", plan.micro_batches, micro_batches),
                  .expected = "one of them above 1"});
   }
-  plan.micro_batches = passes;
+  plan.micro_batches = micro_batches;
   plan.sums_micro_batches = !options.horovod.average_aggregated_gradients;
 }
 

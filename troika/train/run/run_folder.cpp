@@ -33,7 +33,7 @@ namespace {
 using Lock = std::shared_ptr<const void>;
 
 constexpr const char* kLockFile = ".lock";
-constexpr const char* kHandedDown = "TROIKA_RUN_FOLDER";
+constexpr const char* kClaimedByParent = "TROIKA_RUN_FOLDER";
 
 // A job has an id in Slurm and an id of its launch. Both stay the same when it is restarted.
 struct JobId {
@@ -227,8 +227,8 @@ Lock claim_same(const TrainOptions& options) {
   return lock_to_go_on(run_folder(options));
 }
 
-bool is_handed_down(const TrainOptions& options) {
-  return cluster::process_variable(kHandedDown) ==
+bool is_claimed_by_parent(const TrainOptions& options) {
+  return cluster::process_variable(kClaimedByParent) ==
          std::filesystem::absolute(run_folder(options)).string();
 }
 
@@ -241,7 +241,7 @@ RunFolder RunFolder::claim(TrainOptions& options, bool goes_on_when_started_agai
   if (weights == "last" || weights == "best") {
     weights = run_folder(options) / "checkpoints" / weights;
   }
-  if (!is_handed_down(options)) {
+  if (!is_claimed_by_parent(options)) {
     if (goes_on_when_started_again) result.lock_ = claim_of_job(options);
     if (!result.lock_) {
       result.lock_ =
@@ -269,8 +269,9 @@ RunFolder RunFolder::claim(TrainOptions& options, const comm::Group& group,
   return result;
 }
 
-void RunFolder::hand_down(const TrainOptions& options) {
-  ::setenv(kHandedDown, std::filesystem::absolute(run_folder(options)).c_str(), /*overwrite=*/1);
+void RunFolder::claim_for_children(const TrainOptions& options) {
+  ::setenv(kClaimedByParent, std::filesystem::absolute(run_folder(options)).c_str(),
+           /*overwrite=*/1);
 }
 
 }  // namespace troika::train

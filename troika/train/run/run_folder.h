@@ -34,7 +34,7 @@ class RunFolder {
                          bool goes_on_when_started_again);
 
   // Makes child processes treat the folder of these options as already claimed.
-  static void hand_down(const TrainOptions& options);
+  static void claim_for_children(const TrainOptions& options);
 
  private:
   std::shared_ptr<const void> lock_;

@@ -16,8 +16,8 @@ struct RunPlan {
   int64_t steps_made = 0;  // before resuming
   int64_t steps = 0;       // of the whole run; 0: a time limit ends it
   int64_t steps_per_epoch = 0;
-  int64_t batch = 0;   // samples of a micro-batch over all ranks
-  int64_t passes = 1;  // micro-batches of an optimizer step
+  int64_t batch = 0;          // samples of a micro-batch over all ranks
+  int64_t micro_batches = 1;  // micro-batches of an optimizer step
   int ranks = 1;
   int nodes = 1;
   std::string backend;

@@ -13,7 +13,7 @@ constexpr double kMaxInterval = 1e6;
 
 }  // namespace
 
-bool Stop::agree(Pace& pace, double seconds) {
+bool Stop::synchronize(Pace& pace, double seconds) {
   if (!question_ && !keeps_time_) return false;
   const auto answer = [&] { return question_ ? question_() : cluster::StopRequest::none; };
   if (group_.size() == 1) {

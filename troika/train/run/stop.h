@@ -25,11 +25,11 @@ class Stop {
 
   // Called once after each micro-batch on all ranks. Returns whether to end. `seconds` is this
   // rank's duration of the run.
-  bool after_pass(double seconds) { return agree(passes_, seconds); }
+  bool after_micro_batch(double seconds) { return synchronize(micro_batches_, seconds); }
   // The same between the batches of an evaluation, after begin_evaluation(). All ranks must call it
   // equally often, including ranks with fewer batches.
   void begin_evaluation() { batches_ = {}; }
-  bool after_batch(double seconds) { return agree(batches_, seconds); }
+  bool after_batch(double seconds) { return synchronize(batches_, seconds); }
   cluster::StopRequest asked() const { return asked_; }
   // The greatest `seconds` of all ranks at the latest agreement; the same on all ranks.
   double seconds() const { return seconds_; }
@@ -40,14 +40,14 @@ class Stop {
     int64_t interval = 1;
     Stopwatch since_agreement;
   };
-  bool agree(Pace& pace, double seconds);
+  bool synchronize(Pace& pace, double seconds);
 
   comm::Group group_;
   StopQuestion question_;
   bool keeps_time_;
   cluster::StopRequest asked_ = cluster::StopRequest::none;
   double seconds_ = 0;
-  Pace passes_;
+  Pace micro_batches_;
   Pace batches_;
 };
 

@@ -17,7 +17,7 @@ template <typename L, typename Integer, typename Number>
 void for_each_field(L& loops, Integer integer, Number number) {
   integer("loops.epoch", loops.epoch);
   integer("loops.position", loops.position);
-  integer("loops.pass", loops.pass);
+  integer("loops.pass", loops.micro_batch);
   integer("loops.step", loops.step);
   integer("loops.rows", loops.rows);
   integer("loops.samples", loops.samples);

@@ -46,8 +46,9 @@ bool is_worth_timing(const RunStart& run) {
   constexpr auto kMany = std::numeric_limits<int64_t>::max();
   const int64_t of_an_epoch = run.dataset.size() / global_batch(run.options, replicas_of(run));
   const int64_t of_epochs = trainer.max_epochs < 0 ? kMany : trainer.max_epochs * of_an_epoch;
-  const int64_t passes = trainer.max_steps < 0 ? of_epochs : std::min(of_epochs, trainer.max_steps);
-  return passes >= kPassesWorthTiming;
+  const int64_t micro_batches =
+      trainer.max_steps < 0 ? of_epochs : std::min(of_epochs, trainer.max_steps);
+  return micro_batches >= kMicroBatchesWorthTiming;
 }
 
 void say(const RunStart& run, const StartChoice& choice, const std::string& taken,

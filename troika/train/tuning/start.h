@@ -34,8 +34,8 @@ struct StartChoice {
 int replicas_of(const RunStart& run);
 // The number of samples of a rank in a forward pass.
 int64_t batch_of(const RunStart& run);
-// Whether the run makes at least kPassesWorthTiming forward passes; true for runs limited only by
-// time.
+// Whether the run makes at least kMicroBatchesWorthTiming forward passes; true for runs limited
+// only by time.
 bool is_worth_timing(const RunStart& run);
 
 // Logs the choice on rank 0, unless the run's messages are disabled.

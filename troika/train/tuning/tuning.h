@@ -33,9 +33,9 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
 
 // Returns options.trainer.memory_format, with "auto" replaced as in tuned_model(), for Troika's
 // image models. Timing takes several forward and backward passes, so runs with fewer than
-// kPassesWorthTiming keep the rule of "auto" (nn/memory_format.h), and so do strategies that need
-// contiguous weights. Another format must save more than 3 % to replace the rule's.
-inline constexpr int64_t kPassesWorthTiming = 500;
+// kMicroBatchesWorthTiming keep the rule of "auto" (nn/memory_format.h), and so do strategies that
+// need contiguous weights. Another format must save more than 3 % to replace the rule's.
+inline constexpr int64_t kMicroBatchesWorthTiming = 500;
 std::string tuned_memory_format(const TrainOptions& options, const data::Dataset& dataset,
                                 const comm::Group& group, const std::filesystem::path& folder);
 
