@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -193,6 +194,73 @@ TEST(House, TheWorldIsCountedWhereItIsMeant) {
                   "train/engine/placement.cpp", "train/evaluation.cpp", "train/loop/fit_start.cpp",
                   "train/memory/memory_check.cpp", "train/run/run_group.cpp",
                   "train/run/run_summary.cpp", "train/run/stop.cpp", "train/trainer.cpp"));
+}
+
+// The identifiers of a source; comments, texts and characters are skipped.
+std::set<std::string> identifiers(const std::string& source) {
+  std::set<std::string> found;
+  const auto is_word = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  };
+  for (size_t at = 0; at < source.size();) {
+    const size_t begin = at;
+    if (source.compare(at, 2, "//") == 0) {
+      at = source.find('\n', at);
+    } else if (source.compare(at, 2, "/*") == 0) {
+      at = source.find("*/", at) + 2;
+    } else if (source.compare(at, 2, "R\"") == 0) {
+      const auto mark = source.substr(at + 2, source.find('(', at) - at - 2);
+      at = source.find(')' + mark + '"', at) + mark.size() + 2;
+    } else if (source[at] == '"' || source[at] == '\'') {
+      for (++at; source[at] != source[begin]; ++at) at += source[at] == '\\';
+      ++at;
+    } else if (is_word(source[at])) {
+      // A digit may be followed by a quotation mark that separates groups of digits.
+      const bool is_number = std::isdigit(static_cast<unsigned char>(source[at]));
+      while (is_word(source[at]) || (is_number && source[at] == '\'')) ++at;
+      found.insert(source.substr(begin, at - begin));
+    } else {
+      ++at;
+    }
+  }
+  return found;
+}
+
+// docs/glossary.md has the names in their place.
+TEST(House, NamesThatWentStayAway) {
+  const std::set<std::string> gone{"Errands",  "Loops",          "MessagePrint",
+                                   "Party",    "Print",          "Standing",
+                                   "Station",  "after_pass",     "agree",
+                                   "deaf",     "has_pieces",     "meet",
+                                   "party",    "piece_multiple", "shares_parameters",
+                                   "standing", "station",        "stored_part",
+                                   "ways"};
+  size_t checked = 0;
+  for (const auto& file : sources(kSource / "troika")) {
+    for (const auto& name : identifiers(read_file(file))) {
+      ++checked;
+      EXPECT_FALSE(gone.contains(name) || name.starts_with("settle")) << name << " in " << file;
+      // In nn it is the connection of a residual block.
+      EXPECT_FALSE(name == "shortcut" && room_of(file) != "nn") << name << " in " << file;
+    }
+  }
+  EXPECT_GT(checked, 10000u);
+}
+
+TEST(House, OneNameIsOneClass) {
+  static const std::regex definition(
+      R"(^\s*(?:class|struct|enum class|using) (?:\[\[nodiscard\]\] )?(\w+))");
+  std::map<std::string, std::vector<std::string>> found;
+  for (const char* name : {"Job", "Placement", "Precision", "Reducer", "Slot", "Span"}) found[name];
+  for (const auto& file : sources(kSource / "troika")) {
+    for (const auto& line : split(read_file(file), '\n')) {
+      std::smatch match;
+      if (!std::regex_search(line, match, definition) || !found.contains(match[1])) continue;
+      const bool is_announced = line.ends_with(';') && line.find('=') == std::string::npos;
+      if (!is_announced) found[match[1]].push_back(file.string());
+    }
+  }
+  for (const auto& [name, files] : found) EXPECT_THAT(files, testing::SizeIs(1)) << name;
 }
 
 TEST(House, FilesCanBeHeldInTheHead) {
