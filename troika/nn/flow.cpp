@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -81,6 +82,13 @@ bool Wiring::is_needed(Slot slot, size_t next) const {
 
 bool Wiring::outlives(Slot slot, size_t begin, size_t end) const {
   return first_from(slots_[slot].givers, begin, end) >= end && is_needed(slot, end);
+}
+
+std::optional<size_t> Wiring::giver_before(Slot slot, size_t next) const {
+  const auto& givers = slots_[slot].givers;
+  const auto after = std::ranges::lower_bound(givers, next);
+  if (after == givers.begin()) return std::nullopt;
+  return *std::prev(after);
 }
 
 Slots Wiring::into(size_t begin, size_t end) const {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ class Wiring {
   // Returns the tensors that blocks [begin, end) give and that are needed after them, in the order
   // in which they are last given.
   Slots out_of(size_t begin, size_t end) const;
+  // Returns the last block before `next` that gives the tensor; nothing if it is still an input of
+  // the model.
+  std::optional<size_t> giver_before(Slot slot, size_t next) const;
   // Whether a tensor that blocks [begin, end) take from outside is also taken by a later block.
   bool outlives(Slot slot, size_t begin, size_t end) const;
 

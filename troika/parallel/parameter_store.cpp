@@ -32,11 +32,10 @@ std::vector<at::Tensor> ParameterStore::gradients() const {
 }
 
 double ParameterStore::clip_grad_norm(double max_norm) {
-  const auto gradients = this->gradients();
-  const auto sum = at::full({1}, sum_of_squares(gradients), at::kDouble);
+  const auto sum = at::full({1}, sum_of_squares(counted_gradients()), at::kDouble);
   reducer().sum(sum, "norm of gradients");
   const double norm = std::sqrt(sum.item<double>());
-  clip_to(gradients, norm, max_norm);
+  clip_to(gradients(), norm, max_norm);
   return norm;
 }
 

@@ -36,6 +36,9 @@ class ParameterStore {
   // Returns tensors that together hold the gradients of parameters(). Valid after
   // finish_backward().
   virtual std::vector<at::Tensor> gradients() const;
+  // Returns those of gradients() that count for norms: without copies of parameters that another
+  // rank owns.
+  virtual std::vector<at::Tensor> counted_gradients() const { return gradients(); }
   // Returns the reducer over the ranks that together own the model. It lives as long as this
   // object.
   virtual const GroupReducer& reducer() const { return GroupReducer::of_whole_model(); }

@@ -1,0 +1,171 @@
+#include "tests/parallel/pipeline_course.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/nn/zoo.h"
+#include "troika/parallel/norm.h"
+
+namespace troika::parallel {
+
+namespace {
+
+at::Tensor waves(at::IntArrayRef shape, double factor, double phase) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return at::sin(at::arange(count, at::kDouble) * factor + phase).view(shape);
+}
+
+// Three numbers pass each block: the main one, one that only the last block takes, and integers.
+std::shared_ptr<nn::Model> model_with_skips() {
+  auto model = std::make_shared<nn::Model>();
+  auto embedding = model->place("embedding", torch::nn::Embedding(11, 6));
+  std::vector<torch::nn::Linear> layers;
+  for (int i = 0; i < 6; ++i) {
+    layers.push_back(torch::nn::Linear(6, 6));
+    model->place("layer." + std::to_string(i), layers.back());
+  }
+  model->add_block({"embedding",
+                    {"embedding"},
+                    {},
+                    [=](const nn::Tensors& in) mutable {
+                      const auto x = embedding->forward(in[0]);
+                      return nn::Tensors{x, at::tanh(x), in[0].remainder(2)};
+                    },
+                    {"x"},
+                    {"x", "early", "odd"}});
+  for (int i = 0; i < 6; ++i) {
+    auto layer = layers[static_cast<size_t>(i)];
+    if (i == 3) {  // takes what the first block gave, and gives a skip of its own
+      model->add_block({"layer." + std::to_string(i),
+                        {"layer." + std::to_string(i)},
+                        {},
+                        [=](const nn::Tensors& in) mutable {
+                          const auto x = at::tanh(layer->forward(in[0] + 0.3 * in[1]));
+                          return nn::Tensors{x, x * x};
+                        },
+                        {"x", "early"},
+                        {"x", "middle"}});
+      continue;
+    }
+    model->add_block({"layer." + std::to_string(i),
+                      {"layer." + std::to_string(i)},
+                      {},
+                      [=](const at::Tensor& x) mutable { return at::tanh(layer->forward(x)); }});
+  }
+  model->add_block({"head",
+                    {},
+                    {"embedding.weight"},
+                    [=](const nn::Tensors& in) {
+                      const auto x = in[0] + in[1] * in[2] + in[3].unsqueeze(-1);
+                      return at::matmul(x, embedding->weight.t());
+                    },
+                    {"x", "early", "middle", "odd"}});
+  return model;
+}
+
+}  // namespace
+
+PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed) {
+  PipelineCase result;
+  const auto rows = at::arange(samples, at::kLong).unsqueeze(1);
+  const auto tokens = [&](int64_t length, int64_t classes) {
+    return (rows * 7 + at::arange(length, at::kLong) * 3 + seed).remainder(classes);
+  };
+  if (name == "skips") {
+    result.model = model_with_skips();
+    result.inputs = tokens(4, 11);
+    result.targets = tokens(4, 11).roll(1, 1);
+  } else if (name == "gpt") {
+    result.model = nn::make_model(
+        {.name = "gpt", .vocab_size = 13, .context = 5, .layers = 6, .heads = 2, .width = 8});
+    result.inputs = tokens(5, 13);
+    result.targets = tokens(5, 13).roll(1, 1);
+  } else if (name == "resnet20") {
+    result.model = nn::make_model({.name = "resnet20", .num_classes = 5, .image_size = 8});
+    result.inputs = waves({samples, 3, 8, 8}, 0.7, seed);
+    result.targets = rows.squeeze(1).remainder(5);
+  } else {
+    result.model = nn::make_model(
+        {.name = "mlp", .num_classes = 5, .image_size = 4, .hidden_layers = 6, .hidden_width = 6});
+    result.inputs = waves({samples, 3, 4, 4}, 0.7, seed);
+    result.targets = rows.squeeze(1).remainder(5);
+  }
+  result.model->to(at::kDouble);
+  if (name == "resnet20") result.model->eval();
+  const at::NoGradGuard no_grad;
+  double phase = 0;
+  for (auto& parameter : result.model->parameters()) {
+    const double scale = parameter.dim() > 1
+                             ? 1.5 / std::sqrt(static_cast<double>(parameter.numel()) /
+                                               static_cast<double>(parameter.size(0)))
+                             : 0.5;
+    parameter.copy_(waves(parameter.sizes(), 0.9, phase += 1) * scale);
+  }
+  result.loss = [](const at::Tensor& outputs, const at::Tensor& targets) {
+    return at::cross_entropy_loss(outputs.flatten(0, -2), targets.flatten());
+  };
+  return result;
+}
+
+PipelineResult accumulate(const PipelineCase& of, int micro_batches) {
+  PipelineResult result;
+  of.model->zero_grad();
+  const auto inputs = of.inputs.tensor_split(micro_batches);
+  const auto targets = of.targets.tensor_split(micro_batches);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const double weight =
+        static_cast<double>(inputs[i].size(0)) / static_cast<double>(of.inputs.size(0));
+    const auto loss = of.loss(of.model->forward(inputs[i]), targets[i]) * weight;
+    loss.backward();
+    result.loss += loss.item<double>();
+  }
+  std::vector<at::Tensor> all;
+  for (const auto& [name, parameter] : nn::trained_parameters(*of.model)) {
+    all.push_back(parameter.grad().clone());
+    result.gradients[name] = all.back();
+  }
+  result.norm = std::sqrt(sum_of_squares(all));
+  return result;
+}
+
+void expect_oracle(const comm::Group& world, const std::string& mesh, const std::string& model,
+                   int64_t samples, const PipelineOptions& options) {
+  SCOPED_TRACE(options.schedule + ", " + mesh + ", " + model + ", cut " + options.cut + ", " +
+               std::to_string(options.micro_batches) + " micro-batches");
+  static std::mutex mutex;  // models take their first values from one generator
+  const comm::MeshGroups groups(world, layout::Mesh::parse(mesh, world.size()));
+  std::unique_lock lock(mutex);
+  auto own = pipeline_case(model, samples);
+  // Replicas with batches of their own: the oracle has the batches of all.
+  const bool shares = groups.mesh().has_uneven_stages();
+  const int replicas = shares ? 1 : groups.data().size();
+  auto all = pipeline_case(model, samples * replicas);
+  lock.unlock();
+  const auto oracle = accumulate(all, options.micro_batches * replicas);
+  if (!shares) {
+    own.inputs = all.inputs.tensor_split(replicas)[static_cast<size_t>(groups.data().rank())];
+    own.targets = all.targets.tensor_split(replicas)[static_cast<size_t>(groups.data().rank())];
+  }
+
+  Pipeline pipeline(own.model, groups, options);
+  for (int step = 0; step < 2; ++step) {  // edges and buckets are used again
+    pipeline.zero_grad();
+    const auto loss = pipeline.run(own.inputs, own.targets, own.loss);
+    world.all_reduce(loss).wait();
+    EXPECT_NEAR(loss.item<double>() / replicas, oracle.loss, 1e-10);
+    for (const auto& parameter : pipeline.parameters()) {
+      const auto& expected = oracle.gradients.at(parameter.name);
+      ASSERT_TRUE(parameter.tensor.grad().defined()) << parameter.name;
+      EXPECT_LE((parameter.tensor.grad() - expected).abs().max().item<double>(),
+                1e-10 * std::max(1.0, expected.abs().max().item<double>()))
+          << parameter.name << " on rank " << world.rank();
+    }
+    EXPECT_NEAR(pipeline.clip_grad_norm(1e9), oracle.norm, 1e-10 * oracle.norm);
+  }
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,42 @@
+// Steps of a pipeline on the ranks of a group, and those of one process that accumulates the same
+// micro-batches: their oracle.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "troika/comm/group.h"
+#include "troika/nn/model.h"
+#include "troika/parallel/pipeline/pipeline.h"
+
+namespace troika::parallel {
+
+// A model in float64 with fixed weights, and data for it.
+struct PipelineCase {
+  std::shared_ptr<nn::Model> model;
+  at::Tensor inputs, targets;
+  Pipeline::Loss loss;
+};
+
+// "mlp", "resnet20" (batch norm in evaluation mode), "gpt", "skips" (tensors that skip stages, one
+// of them of integers, and a parameter that the first and the last block use) with `samples`
+// samples. Each call makes a model of its own.
+PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed = 0);
+
+struct PipelineResult {
+  std::map<std::string, at::Tensor> gradients;
+  double loss = 0;
+  double norm = 0;  // of all gradients
+};
+
+// Accumulates `micro_batches` micro-batches in one process.
+PipelineResult accumulate(const PipelineCase& of, int micro_batches);
+// Trains a step in a pipeline, and expects on each rank the oracle's gradients of its parameters,
+// the oracle's loss in sum over the ranks of a replica, and its norm.
+void expect_oracle(const comm::Group& world, const std::string& mesh, const std::string& model,
+                   int64_t samples, const PipelineOptions& options);
+
+}  // namespace troika::parallel

@@ -1,0 +1,314 @@
+#include "troika/parallel/pipeline/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/table.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/pipeline/pipeline_run.h"
+#include "troika/parallel/pipeline/split_batch.h"
+#include "troika/parallel/pipeline/stage_module.h"
+
+namespace troika::parallel {
+
+namespace {
+
+using layout::Action;
+using layout::ActionKind;
+
+bool makes_gradients(const Action& action) {
+  // The weight part of a split backward pass runs with its input part.
+  return action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
+}
+
+// The passes of the options' schedule, without messages.
+layout::Schedule passes_for(const PipelineOptions& options, int ranks) {
+  if (!options.actions.empty()) {
+    return layout::passes_of(layout::read_schedule(options.actions, "the pipeline's schedule"));
+  }
+  const auto& row = layout::schedule_row(options.schedule);
+  return row.order(layout::require_domain(
+      row, {.ranks = ranks, .micro_batches = options.micro_batches, .chunks = options.chunks}));
+}
+
+int stages_of(const layout::Schedule& passes) {
+  int stages = 0;
+  for (const auto& actions : passes.ranks) {
+    for (const auto& action : actions) stages = std::max(stages, action.stage + 1);
+  }
+  return stages;
+}
+
+layout::StageEnds ends_of(const nn::Model& model, const std::string& cut, int stages) {
+  std::vector<std::string> names;
+  std::vector<double> elements;
+  for (const auto& block : model.blocks()) {
+    names.push_back(block.name);
+    double count = 0;
+    for (const auto& [name, tensor] : model.owned_state(block)) {
+      count += static_cast<double>(tensor.numel());
+    }
+    elements.push_back(count);
+  }
+  const auto ends =
+      cut.empty() ? layout::balanced_cut(elements, stages) : layout::parse_cut(cut, names);
+  if (static_cast<int>(ends.size()) == stages) return ends;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = fmt::format("the cut `{}` is for another number of stages", cut),
+               .got = std::to_string(ends.size()),
+               .expected = fmt::format("{}, those of the schedule", stages)});
+}
+
+}  // namespace
+
+struct Pipeline::OwnStage {
+  int index;
+  StagePasses passes;
+  std::shared_ptr<torch::nn::Module> module;
+  std::unique_ptr<Exchange> exchange;
+  size_t last_backward = 0;  // index of the action that completes the stage's gradients
+};
+
+// Replicas hold the same numbers, so only the first of them counts.
+class Pipeline::OverStages : public GroupReducer {
+ public:
+  OverStages(const Pipeline& pipeline) : pipeline_(pipeline) {}
+
+  void sum(const at::Tensor& numbers, std::string_view label) const override {
+    inner().sum(numbers, label);
+    if (pipeline_.place_.replica() > 0) numbers.zero_();
+    pipeline_.world_.all_reduce(numbers, comm::ReduceOp::sum, {.label = label}).wait();
+  }
+  void max(const at::Tensor& numbers, std::string_view label) const override {
+    inner().max(numbers, label);
+    pipeline_.world_.all_reduce(numbers, comm::ReduceOp::max, {.label = label}).wait();
+  }
+
+ private:
+  const GroupReducer& inner() const { return pipeline_.own_.front()->exchange->reducer(); }
+
+  const Pipeline& pipeline_;
+};
+
+Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& groups,
+                   const PipelineOptions& options)
+    : model_(std::move(model)),
+      options_(options),
+      world_(groups.world()),
+      schedule_(passes_for(options, groups.mesh().size(layout::Axis::pipeline))),
+      stages_(*model_, ends_of(*model_, options.cut, stages_of(schedule_))),
+      place_(groups.mesh(), world_.rank(), schedule_) {
+  schedule_ = layout::complete(schedule_, stages_.skips());
+  forward_schedule_ =
+      layout::evaluation_schedule(schedule_, options.micro_batches, stages_.skips());
+  actions_ = place_.actions(schedule_);
+  for (const int stage : place_.own_stages()) {
+    own_.push_back(std::make_unique<OwnStage>(OwnStage{stage, {*model_, stages_[stage]}, {}, {}}));
+  }
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    if (makes_gradients(actions_[i])) own(actions_[i].stage).last_backward = i;
+  }
+  tied_ = std::make_unique<TiedParameters>(*model_, stages_, place_, world_);
+  std::set<std::string> seen;  // in an earlier stage of this rank
+  for (const auto& stage : own_) {
+    const auto& of_model = stages_[stage->index];
+    stage->module = stage_module(*model_, of_model.begin, of_model.end, seen);
+    for (const auto& name : nn::named_state(*stage->module)) seen.insert(name.first);
+    stage->exchange = options.make_exchange
+                          ? options.make_exchange(*stage->module, groups.data())
+                          : std::make_unique<DataParallel>(*stage->module, groups.data());
+  }
+  reducer_ = std::make_unique<OverStages>(*this);
+  messages_ = std::make_unique<StageMessages>(make_messages(groups, schedule_));
+  forward_messages_ = std::make_unique<StageMessages>(make_messages(groups, forward_schedule_));
+}
+
+Pipeline::~Pipeline() = default;
+
+Pipeline::OwnStage& Pipeline::own(int stage) {
+  const auto found =
+      std::ranges::find_if(own_, [&](const auto& one) { return one->index == stage; });
+  TROIKA_CHECK(found != own_.end(), "the stage is on this rank");
+  return **found;
+}
+
+StageMessages Pipeline::make_messages(const comm::MeshGroups& groups,
+                                      const layout::Schedule& schedule) const {
+  auto edges = layout::message_edges(schedule);
+  std::vector<size_t> tensors;
+  for (const auto& edge : edges) {
+    const bool is_forward = edge.kind == ActionKind::send_activation;
+    tensors.push_back(
+        stages_.message(is_forward ? edge.from : edge.to, is_forward ? edge.to : edge.from).size());
+  }
+  // A group of its own: another object may make edges in the world.
+  return StageMessages(*groups.world().split(0, world_.rank()), std::move(edges),
+                       std::move(tensors), options_.memory_format);
+}
+
+void Pipeline::zero_grad() {
+  for (const auto& stage : own_) {
+    for (const auto& [name, parameter] : nn::named_parameters(*stage->module)) {
+      parameter.mutable_grad().reset();
+    }
+  }
+}
+
+std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
+  std::vector<at::Tensor> losses(static_cast<size_t>(options_.micro_batches));
+  PipelineRun run({*model_, stages_, place_, *messages_,
+                   [this](int stage) -> StagePasses& { return own(stage).passes; }, source});
+  most_active_ = 0;
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    const auto& action = actions_[i];
+    switch (action.kind) {
+      case ActionKind::forward:
+        if (action.stage + 1 == static_cast<int>(stages_.size())) {
+          losses[static_cast<size_t>(action.micro_batch)] =
+              run.forward_with_loss(action.micro_batch);
+        } else {
+          run.forward(action.stage, action.micro_batch);
+        }
+        most_active_ = std::max(most_active_, active());
+        break;
+      case ActionKind::backward:
+      case ActionKind::backward_input: {
+        const auto no_sync = accumulate_but(i);
+        run.backward(action.stage, action.micro_batch);
+        break;
+      }
+      case ActionKind::send_activation:
+      case ActionKind::send_gradient:
+        run.send(action);
+        break;
+      case ActionKind::reduce:
+        finish_stage(own(action.stage));
+        break;
+      case ActionKind::backward_weight:     // with its input part
+      case ActionKind::receive_activation:  // posted early, taken when the pass begins
+      case ActionKind::receive_gradient:
+      case ActionKind::gather:
+      case ActionKind::step:  // step_by()
+        break;
+    }
+  }
+  messages_->finish();
+  tied_->sum_gradients();
+  return losses;
+}
+
+// Has all exchanges of this rank only accumulate, but that of the stage whose gradients the action
+// completes. The others, too: its pass adds to a parameter that it shares with another stage here.
+std::deque<GradientSync::NoSync> Pipeline::accumulate_but(size_t action) {
+  std::deque<GradientSync::NoSync> result;
+  for (const auto& stage : own_) {
+    if (stage->last_backward != action) result.emplace_back(*stage->exchange);
+  }
+  return result;
+}
+
+void Pipeline::finish_stage(OwnStage& stage) {
+  stage.exchange->finish_backward();
+  // Each replica has a part of the step's micro-batches, so the sum is wanted, not the mean.
+  const auto replicas = place_.replicas(stage.index).size();
+  if (!place_.shares_micro_batches() || replicas == 1) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& gradient : stage.exchange->gradients()) {
+    gradient.mul_(static_cast<double>(replicas));
+  }
+}
+
+size_t Pipeline::active() const {
+  size_t sum = 0;
+  for (const auto& stage : own_) sum += stage->passes.active();
+  return sum;
+}
+
+at::Tensor Pipeline::run(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss) {
+  SplitBatch source(inputs, targets, options_.micro_batches, loss);
+  const auto losses = run(source);
+  const auto sum = at::zeros({}, at::kDouble);
+  for (size_t i = 0; i < losses.size(); ++i) {
+    if (losses[i].defined())
+      sum.add_(losses[i].to(at::kDouble), source.weight(static_cast<int>(i)));
+  }
+  return sum;
+}
+
+void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
+                        const std::function<void(int, nn::Tensors)>& done) {
+  const at::NoGradGuard no_grad;
+  PipelineRun run({*model_, stages_, place_, *forward_messages_,
+                   [this](int stage) -> StagePasses& { return own(stage).passes; }, source});
+  const auto actions = place_.actions(forward_schedule_);
+  for (int first = 0; first < micro_batches; first += options_.micro_batches) {
+    for (auto action : actions) {
+      action.micro_batch += first;
+      if (action.micro_batch >= micro_batches) continue;
+      if (action.kind == ActionKind::forward) {
+        auto outputs = run.forward(action.stage, action.micro_batch);
+        if (!outputs.empty()) done(action.micro_batch, std::move(outputs));
+      } else if (action.kind == ActionKind::send_activation) {
+        run.send(action);
+      }
+    }
+  }
+  forward_messages_->finish();
+}
+
+std::vector<optim::Parameter> Pipeline::parameters() const {
+  std::vector<optim::Parameter> result;
+  for (const auto& stage : own_) {
+    for (auto& parameter : stage->exchange->parameters()) result.push_back(std::move(parameter));
+  }
+  return result;
+}
+
+std::vector<at::Tensor> Pipeline::gradients() const {
+  std::vector<at::Tensor> result;
+  for (const auto& stage : own_) {
+    for (auto& gradient : stage->exchange->gradients()) result.push_back(std::move(gradient));
+  }
+  return result;
+}
+
+std::vector<at::Tensor> Pipeline::counted_gradients() const {
+  if (tied_->borrowed().empty()) return gradients();
+  std::vector<at::Tensor> result;
+  for (const auto& parameter : parameters()) {
+    const auto& gradient = parameter.tensor.grad();
+    if (gradient.defined() && !tied_->borrowed().contains(parameter.name)) {
+      result.push_back(gradient);
+    }
+  }
+  return result;
+}
+
+const GroupReducer& Pipeline::reducer() const {
+  return *reducer_;
+}
+
+void Pipeline::step_by(const std::function<void()>& update) {
+  // Each stage's exchange brings its own parameters up to date after the one update.
+  std::function<void()> step = update;
+  for (const auto& stage : own_) {
+    step = [exchange = stage->exchange.get(), inner = std::move(step)] {
+      exchange->step_by(inner);
+    };
+  }
+  step();
+}
+
+void Pipeline::agree() {
+  for (const auto& stage : own_) stage->exchange->agree();
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,130 @@
+// Pipeline parallelism for any nn::Model: ranks hold consecutive blocks, and micro-batches flow
+// through them by a schedule (layout/schedules/table.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/MemoryFormat.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troika/comm/world/mesh_groups.h"
+#include "troika/nn/model.h"
+#include "troika/parallel/exchange.h"
+#include "troika/parallel/pipeline/micro_batch_source.h"
+#include "troika/parallel/pipeline/pipeline_place.h"
+#include "troika/parallel/pipeline/stage_messages.h"
+#include "troika/parallel/pipeline/stage_passes.h"
+#include "troika/parallel/pipeline/stages.h"
+#include "troika/parallel/pipeline/tied_parameters.h"
+
+namespace troika::parallel {
+
+struct PipelineOptions {
+  // A name of layout::schedule_table().
+  std::string schedule = "1f1b";
+  int micro_batches = 1;  // per step, of each replica of the pipeline
+  int chunks = 0;         // stages per rank; 0: the schedule's default
+  // A schedule in text form (layout::read_schedule()) in place of a name; empty: none.
+  std::string actions = {};
+  // A layout string (layout::parse_cut()); empty: stages of about equal numbers of parameters.
+  std::string cut = {};
+  // The format in which 4-d tensors travel between stages.
+  at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
+  // Makes the exchange of a stage's gradients along the data axis; empty: a DataParallel.
+  std::function<std::unique_ptr<Exchange>(torch::nn::Module& stage, const comm::Group& data)>
+      make_exchange = {};
+};
+
+// Trains a model whose blocks are on several ranks:
+//
+//   const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=2 data=-1", world.size()));
+//   parallel::Pipeline pipeline(model, groups, {.schedule = "1f1b", .micro_batches = 8});
+//   const auto optimizer = optim::make_optimizer(pipeline.parameters(), options);
+//   pipeline.zero_grad();
+//   const auto loss = pipeline.run(inputs, targets, nn::functional::cross_entropy);
+//   pipeline.step(*optimizer);
+//
+// A step equals, up to rounding, that of one process which accumulates the gradients of the same
+// micro-batches; with the same schedule and any cut, it has the same bits. Replicas along the
+// mesh's data axis average their gradients. Where pipeline ranks have different numbers of
+// replicas, they share the micro-batches (pipeline_place.h).
+//
+// All ranks of the world make the same calls, from one thread each. Every call blocks until this
+// rank has done its part; a call of a rank that waits for another one ends after the group's
+// timeout, with an error that names the stage, the micro-batch and the direction. After an error
+// the object must not be used again. The weights of other ranks' blocks stay in the model, unused.
+class Pipeline : public ParameterStore {
+ public:
+  // Checks that the model's blocks and the schedule fit, before any communication: Error(usage).
+  // Then all replicas get the values of their first one.
+  Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& groups,
+           const PipelineOptions& options);
+  ~Pipeline() override;
+
+  // Drops the gradients of this rank's parameters.
+  void zero_grad();
+  // Runs the step's passes, and averages and sums gradients: then .grad has the step's gradients.
+  // Calls of the source's functions stop when this returns. Returns this rank's losses by
+  // micro-batch: one element each, without a graph; undefined for micro-batches of which this rank
+  // does not run the last stage.
+  std::vector<at::Tensor> run(MicroBatchSource& source);
+  // Splits the batch, the model's single input and the targets, into micro-batches along dim 0, as
+  // at::Tensor::tensor_split does, and weights each by its number of samples. `loss` returns the
+  // mean over a micro-batch. Returns the part of the batch's mean loss that this rank has computed,
+  // float64: all of it on the last stage, 0 on other ranks.
+  using Loss = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
+  at::Tensor run(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss);
+  // Runs forward passes only, without gradients, on `micro_batches` of the source's, which may be
+  // any number. `done` gets each micro-batch's outputs or output loss, in order, on ranks that run
+  // the last stage. The loss functions of the source are not called. Eval mode is the caller's.
+  void evaluate(MicroBatchSource& source, int micro_batches,
+                const std::function<void(int micro_batch, nn::Tensors outputs)>& done);
+
+  // The trained parameters of this rank's stages, or what it owns of them.
+  std::vector<optim::Parameter> parameters() const override;
+  std::vector<at::Tensor> gradients() const override;
+  // Without the copies of parameters that another stage owns.
+  std::vector<at::Tensor> counted_gradients() const override;
+  // Reduces over all stages.
+  const GroupReducer& reducer() const override;
+  void step_by(const std::function<void()>& update) override;
+  void agree() override;
+
+  const layout::Schedule& schedule() const { return schedule_; }
+  const StagesOfModel& stages() const { return stages_; }
+  const PipelinePlace& place() const { return place_; }
+  // The most micro-batches that this rank had between forward and backward passes in the last run,
+  // over all its stages.
+  size_t most_active() const { return most_active_; }
+
+ private:
+  struct OwnStage;
+  class OverStages;
+
+  OwnStage& own(int stage);
+  size_t active() const;
+  std::deque<GradientSync::NoSync> accumulate_but(size_t action);
+  void finish_stage(OwnStage& stage);
+  StageMessages make_messages(const comm::MeshGroups& groups,
+                              const layout::Schedule& schedule) const;
+
+  const std::shared_ptr<nn::Model> model_;
+  const PipelineOptions options_;
+  comm::Group world_;
+  layout::Schedule schedule_;
+  const StagesOfModel stages_;
+  const PipelinePlace place_;
+  std::vector<layout::Action> actions_;  // of this rank
+  layout::Schedule forward_schedule_;    // of evaluate()
+  std::vector<std::unique_ptr<OwnStage>> own_;
+  std::unique_ptr<TiedParameters> tied_;
+  std::unique_ptr<OverStages> reducer_;
+  std::unique_ptr<StageMessages> messages_, forward_messages_;
+  size_t most_active_ = 0;
+};
+
+}  // namespace troika::parallel

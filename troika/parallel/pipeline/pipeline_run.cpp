@@ -1,0 +1,143 @@
+#include "troika/parallel/pipeline/pipeline_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/keyed_draws.h"
+
+namespace troika::parallel {
+
+namespace {
+
+using layout::Action;
+using layout::ActionKind;
+
+// Makes the draws of a pass those of its micro-batch.
+class DrawsOfMicroBatch {
+ public:
+  DrawsOfMicroBatch(MicroBatchSource& source, int micro_batch) {
+    if (auto keys = source.keys(micro_batch)) draws_.emplace(std::move(keys));
+  }
+
+ private:
+  std::optional<nn::KeyedDraws> draws_;
+};
+
+size_t index_in(const std::vector<std::string>& names, const std::string& name) {
+  return static_cast<size_t>(std::ranges::find(names, name) - names.begin());
+}
+
+}  // namespace
+
+nn::Tensors PipelineRun::take(Waiting& waiting, const Action& receive, size_t count) {
+  const int from = layout::peer_stage(receive);
+  if (!parts_.place.is_mine(from)) {
+    return parts_.messages.receive(receive, parts_.place.rank(from, receive.micro_batch), count);
+  }
+  auto found = waiting.extract({from, receive.stage, receive.micro_batch});
+  TROIKA_CHECK(!found.empty(), "no tensors for " + layout::describe(receive));
+  return std::move(found.mapped());
+}
+
+nn::Tensors PipelineRun::inputs(int stage, int micro_batch) {
+  const auto& takes = parts_.stages[stage].takes;
+  std::map<int, nn::Tensors> given;  // by stage
+  for (const auto& input : takes) {
+    if (given.contains(input.from)) continue;
+    if (input.from == StageInput::kBatch) {
+      given[input.from] = parts_.source.inputs(micro_batch);
+      continue;
+    }
+    const Action receive{ActionKind::receive_activation, stage, micro_batch, input.from};
+    given[input.from] =
+        take(activations_, receive, parts_.stages.message(input.from, stage).size());
+  }
+  nn::Tensors result;
+  std::map<int, size_t> next;
+  const auto& wiring = parts_.model.wiring();
+  for (const auto& input : takes) {
+    const size_t index = input.from == StageInput::kBatch
+                             ? index_in(wiring.input_names(), wiring.names({input.slot}).front())
+                             : next[input.from]++;
+    result.push_back(given[input.from].at(index));
+  }
+  return result;
+}
+
+nn::Tensors PipelineRun::forward(int stage, int micro_batch) {
+  auto& passes = parts_.passes(stage);
+  const DrawsOfMicroBatch draws(parts_.source, micro_batch);
+  std::shared_ptr<const nn::OutputLoss> loss;
+  if (is_last(stage) && passes.stage().has_blocks() && parts_.model.has_output_layer()) {
+    loss = parts_.source.output_loss(micro_batch);
+  }
+  auto outputs =
+      passes.forward(micro_batch, inputs(stage, micro_batch), std::move(loss), is_last(stage));
+  if (is_last(stage)) return outputs;
+  const auto& gives = parts_.stages[stage].gives;
+  for (int to = stage + 1; to < static_cast<int>(parts_.stages.size()); ++to) {
+    const auto message = parts_.stages.message(stage, to);
+    if (message.empty()) continue;
+    auto& tensors = activations_[{stage, to, micro_batch}];
+    for (const auto& input : message) {
+      tensors.push_back(
+          outputs[static_cast<size_t>(std::ranges::find(gives, input.slot) - gives.begin())]);
+    }
+  }
+  return {};
+}
+
+at::Tensor PipelineRun::forward_with_loss(int micro_batch) {
+  const int stage = static_cast<int>(parts_.stages.size()) - 1;
+  const auto loss = parts_.source.loss(micro_batch, forward(stage, micro_batch));
+  parts_.passes(stage).start_from(micro_batch, parts_.source.root(micro_batch, loss));
+  return loss.variable_data();
+}
+
+nn::Tensors PipelineRun::output_gradients(int stage, int micro_batch) {
+  const auto& gives = parts_.stages[stage].gives;
+  const auto differentiable = parts_.passes(stage).differentiable_outputs(micro_batch);
+  nn::Tensors sums(gives.size());
+  // Autograd adds up the gradients of a tensor from its last use to its first.
+  for (int from = static_cast<int>(parts_.stages.size()) - 1; from > stage; --from) {
+    std::vector<size_t> outputs;
+    for (const auto& input : parts_.stages.message(stage, from)) {
+      const auto output = static_cast<size_t>(std::ranges::find(gives, input.slot) - gives.begin());
+      if (input.is_trained && differentiable[output]) outputs.push_back(output);
+    }
+    if (outputs.empty()) continue;
+    const Action receive{ActionKind::receive_gradient, stage, micro_batch, from};
+    const auto gradients = take(gradients_, receive, outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      auto& sum = sums[outputs[i]];
+      sum = sum.defined() ? sum + gradients[i] : gradients[i];
+    }
+  }
+  return sums;
+}
+
+void PipelineRun::backward(int stage, int micro_batch) {
+  auto& passes = parts_.passes(stage);
+  const DrawsOfMicroBatch draws(parts_.source, micro_batch);
+  const auto of_inputs = passes.backward(
+      micro_batch, is_last(stage) ? nn::Tensors{} : output_gradients(stage, micro_batch));
+  const auto& takes = parts_.stages[stage].takes;
+  for (size_t i = 0; i < takes.size(); ++i) {
+    if (of_inputs[i].defined()) {
+      gradients_[{stage, takes[i].from, micro_batch}].push_back(of_inputs[i]);
+    }
+  }
+}
+
+void PipelineRun::send(const Action& action) {
+  const int to = layout::peer_stage(action);
+  auto& waiting = action.kind == ActionKind::send_activation ? activations_ : gradients_;
+  const auto found = waiting.extract({action.stage, to, action.micro_batch});
+  if (found.empty()) return;  // no tensor goes between these stages
+  parts_.messages.send(action, parts_.place.rank(to, action.micro_batch), found.mapped());
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,56 @@
+// One run of a pipeline's passes: the tensors between stages, and what each action does.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "troika/nn/model.h"
+#include "troika/parallel/pipeline/micro_batch_source.h"
+#include "troika/parallel/pipeline/pipeline_place.h"
+#include "troika/parallel/pipeline/stage_messages.h"
+#include "troika/parallel/pipeline/stage_passes.h"
+#include "troika/parallel/pipeline/stages.h"
+
+namespace troika::parallel {
+
+// Tensors of stages of this rank for each other wait here; those for other ranks wait for their
+// send, and are received when their pass begins.
+class PipelineRun {
+ public:
+  // Everything must outlive the run.
+  struct Parts {
+    const nn::Model& model;
+    const StagesOfModel& stages;
+    const PipelinePlace& place;
+    StageMessages& messages;
+    std::function<StagePasses&(int stage)> passes;  // of this rank's stages
+    MicroBatchSource& source;
+  };
+  explicit PipelineRun(const Parts& parts) : parts_(parts) {}
+
+  // Runs a forward pass. Returns the outputs if the stage is the last one.
+  nn::Tensors forward(int stage, int micro_batch);
+  // Runs a forward pass of the last stage with its loss. Returns the loss without its graph.
+  at::Tensor forward_with_loss(int micro_batch);
+  void backward(int stage, int micro_batch);
+  void send(const layout::Action& action);
+
+ private:
+  // Stages from and to, and micro-batch.
+  using Route = std::tuple<int, int, int>;
+  using Waiting = std::map<Route, nn::Tensors>;
+
+  nn::Tensors inputs(int stage, int micro_batch);
+  nn::Tensors take(Waiting& waiting, const layout::Action& receive, size_t count);
+  // Returns the gradients of a stage's outputs, summed over the stages that took them.
+  nn::Tensors output_gradients(int stage, int micro_batch);
+  bool is_last(int stage) const { return stage + 1 == static_cast<int>(parts_.stages.size()); }
+
+  const Parts parts_;
+  Waiting activations_, gradients_;
+};
+
+}  // namespace troika::parallel

@@ -1,0 +1,64 @@
+// The tensors that travel between stages on different ranks.
+#pragma once
+
+#include <c10/core/MemoryFormat.h>
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troika/comm/edge.h"
+#include "troika/comm/group.h"
+#include "troika/layout/schedules/edges.h"
+#include "troika/layout/schedules/schedule.h"
+#include "troika/nn/block.h"
+
+namespace troika::parallel {
+
+// Sends and receives the messages of a schedule. For each pair of stages, direction and pair of
+// ranks there is one edge, whose receives are posted early. So a send is over at once unless the
+// receiver is behind by the edge's depth, which Schedule::verify() shows to be enough.
+class StageMessages {
+ public:
+  // Makes the ends of the edges of this group on first use; no other object may make edges in it.
+  // `tensors` has the number of tensors in a message of each edge. 4-d tensors travel in `format`,
+  // which also all ranks pass.
+  StageMessages(comm::Group group, std::vector<layout::MessageEdge> edges,
+                std::vector<size_t> tensors, at::MemoryFormat format);
+
+  // Sends the tensors of one message to a rank of the group. `send` is its action. The tensors must
+  // not change until finish(). Blocks while the receiver is behind. Throws the errors of
+  // SendingEdge::send(), naming stages, micro-batch and direction.
+  void send(const layout::Action& send, int to, const nn::Tensors& tensors);
+  // Returns the tensors of the message of this action, a receive, from a rank. Blocks until they
+  // are here. Throws the errors of ReceivingEdge::receive(), naming stages, micro-batch and
+  // direction.
+  nn::Tensors receive(const layout::Action& receive, int from, size_t count);
+  // Blocks until all receivers have taken what was sent.
+  void finish();
+
+ private:
+  struct Sent {
+    comm::Work work;
+    at::Tensor tensor;  // kept until the work is done
+    std::string name;   // for errors
+  };
+  using Key = std::pair<size_t, int>;  // index in edges_, and the other rank
+
+  size_t index_of(const layout::Action& send) const;
+  comm::EdgeOptions options(size_t index) const;
+  void drop_finished();
+
+  comm::Group group_;
+  const std::vector<layout::MessageEdge> edges_;
+  const std::vector<size_t> tensors_;
+  std::vector<std::string> labels_;
+  const at::MemoryFormat format_;
+  std::map<Key, comm::SendingEdge> sending_;
+  std::map<Key, comm::ReceivingEdge> receiving_;
+  std::deque<Sent> sent_;
+};
+
+}  // namespace troika::parallel
