@@ -111,6 +111,12 @@ PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed) {
   return result;
 }
 
+PipelineCase pipeline_case_alone(const std::string& name, int64_t samples, int seed) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  return pipeline_case(name, samples, seed);
+}
+
 PipelineResult accumulate(const PipelineCase& of, int micro_batches) {
   PipelineResult result;
   of.model->zero_grad();
@@ -136,15 +142,12 @@ void expect_oracle(const comm::Group& world, const std::string& mesh, const std:
                    int64_t samples, const PipelineOptions& options) {
   SCOPED_TRACE(options.schedule + ", " + mesh + ", " + model + ", cut " + options.cut + ", " +
                std::to_string(options.micro_batches) + " micro-batches");
-  static std::mutex mutex;  // models take their first values from one generator
   const comm::MeshGroups groups(world, layout::Mesh::parse(mesh, world.size()));
-  std::unique_lock lock(mutex);
-  auto own = pipeline_case(model, samples);
+  auto own = pipeline_case_alone(model, samples);
   // Replicas with batches of their own: the oracle has the batches of all.
   const bool shares = groups.mesh().has_uneven_stages();
   const int replicas = shares ? 1 : groups.data().size();
-  auto all = pipeline_case(model, samples * replicas);
-  lock.unlock();
+  const auto all = pipeline_case_alone(model, samples * replicas);
   const auto oracle = accumulate(all, options.micro_batches * replicas);
   if (!shares) {
     own.inputs = all.inputs.tensor_split(replicas)[static_cast<size_t>(groups.data().rank())];

@@ -26,6 +26,9 @@ struct PipelineCase {
 // samples. Each call makes a model of its own.
 PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed = 0);
 
+// The same for threads that run at once: models take their first values from one generator.
+PipelineCase pipeline_case_alone(const std::string& name, int64_t samples, int seed = 0);
+
 struct PipelineResult {
   std::map<std::string, at::Tensor> gradients;
   double loss = 0;

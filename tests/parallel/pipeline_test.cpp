@@ -2,11 +2,17 @@
 
 #include <gmock/gmock.h>
 
+#include <latch>
+#include <map>
+#include <mutex>
+
 #include "tests/parallel/pipeline_course.h"
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/table.h"
+#include "troika/nn/batch_norm.h"
+#include "troika/parallel/pipeline/split_batch.h"
 
 namespace troika::parallel {
 namespace {
@@ -55,6 +61,141 @@ TEST(Pipeline, RunsAnyCut) {
                                 "embedding,layer.0|layer.1,layer.2,layer.3|layer.4,layer.5,head"}) {
     expect_oracle_on(3, "pipeline=3", "skips", 8, {.micro_batches = 4, .cut = cut});
   }
+}
+
+// "Peak live activations" of the schedules' papers, for which their memory predictions hold.
+TEST(Pipeline, KeepsAsManyMicroBatchesAsTheScheduleSays) {
+  const auto expect_active = [](const std::string& schedule, auto expected) {
+    comm::local::run(4, [&](Group world) {
+      const auto of = pipeline_case_alone("mlp", 8);
+      const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=4"));
+      Pipeline pipeline(of.model, groups, {.schedule = schedule, .micro_batches = 8});
+      pipeline.run(of.inputs, of.targets, of.loss);
+      EXPECT_EQ(pipeline.most_active(), static_cast<size_t>(expected(world.rank())))
+          << schedule << " on rank " << world.rank();
+    });
+  };
+  expect_active("naive", [](int) { return 1; });
+  expect_active("gpipe", [](int) { return 8; });
+  expect_active("1f1b", [](int rank) { return 4 - rank; });
+}
+
+// Running statistics of a step are those of the whole mini-batch, and of every replica of the
+// pipeline the first one's.
+TEST(Pipeline, UpdatesRunningStatisticsOnceAStep) {
+  comm::local::run(2, [](Group world) {
+    auto model = std::make_shared<nn::Model>();
+    const auto first = model->place("first", nn::BatchNorm(torch::nn::BatchNormOptions(3)));
+    auto linear = model->place("linear", torch::nn::Linear(3, 4));
+    const auto second = model->place("second", nn::BatchNorm(torch::nn::BatchNormOptions(4)));
+    model->add_block(
+        {"first", {"first"}, {}, [=](const at::Tensor& x) { return first->forward(x); }});
+    model->add_block({"rest", {"linear", "second"}, {}, [=](const at::Tensor& x) mutable {
+                        return second->forward(linear->forward(x));
+                      }});
+    model->to(at::kDouble);
+    {
+      const at::NoGradGuard no_grad;
+      linear->weight.copy_(at::sin(at::arange(12, at::kDouble)).view({4, 3}));
+      linear->bias.zero_();
+    }
+    const auto inputs = at::cos(at::arange(30, at::kDouble)).view({10, 3}) * 2 + 1;
+    const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=2"));
+    Pipeline pipeline(model, groups, {.schedule = "gpipe", .micro_batches = 3});
+    pipeline.run(inputs, at::zeros({10, 4}, at::kDouble),
+                 [](const at::Tensor& x, const at::Tensor& y) { return at::mse_loss(x, y); });
+
+    std::vector<at::Tensor> normal;  // each micro-batch normalised by its own statistics
+    for (const auto& part : inputs.tensor_split(3)) {
+      normal.push_back((part - part.mean(0)) / (part.var(0, false) + 1e-5).sqrt());
+    }
+    const auto hidden = at::matmul(at::cat(normal), linear->weight.detach().t());
+    const auto& norm = world.rank() == 0 ? first : second;
+    const auto values = world.rank() == 0 ? inputs : hidden;
+    EXPECT_TRUE(norm->running_mean.allclose(0.1 * values.mean(0), 1e-10, 1e-12));
+    EXPECT_TRUE(norm->running_var.allclose(0.9 + 0.1 * values.var(0), 1e-10, 1e-12));
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 1);
+  });
+}
+
+TEST(Pipeline, EvaluatesWithForwardPassesOnly) {
+  comm::local::run(2, [](Group world) {
+    const auto of = pipeline_case_alone("skips", 5);
+    const auto expected = of.model->forward(of.inputs);
+    const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=2"));
+    Pipeline pipeline(of.model, groups, {.schedule = "zb-v", .micro_batches = 2});
+    SplitBatch source(of.inputs, of.targets, 5, of.loss);
+    std::vector<at::Tensor> outputs;
+    pipeline.evaluate(source, 5, [&](int micro_batch, nn::Tensors given) {
+      EXPECT_EQ(micro_batch, static_cast<int>(outputs.size()));
+      outputs.push_back(nn::only(std::move(given)));
+    });
+    if (world.rank() == 0) {  // a V ends where it begins
+      EXPECT_TRUE(at::cat(outputs).allclose(expected, 1e-10, 1e-12));
+    } else {
+      EXPECT_TRUE(outputs.empty());
+    }
+  });
+}
+
+// One rank does not come: all others are told in time, by stage, micro-batch and direction.
+TEST(Pipeline, NamesTheMessageThatDoesNotCome) {
+  for (const int victim : {0, 2, 3}) {
+    std::mutex mutex;
+    std::map<int, std::string> told;
+    std::latch others(3);
+    const auto body = [&](Group world) {
+      const auto of = pipeline_case_alone("skips", 8);
+      const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=4"));
+      Pipeline pipeline(of.model, groups, {.micro_batches = 4});
+      if (world.rank() == victim) return others.wait();
+      try {
+        pipeline.run(of.inputs, of.targets, of.loss);
+      } catch (const Error& error) {
+        const std::lock_guard lock(mutex);
+        told[world.rank()] = error.what();
+      }
+      others.count_down();
+    };
+    EXPECT_NO_THROW(comm::local::run(4, body, {.timeout = std::chrono::milliseconds(300)}));
+    ASSERT_EQ(told.size(), 3u) << "of the others, when rank " << victim << " does not come";
+    for (const auto& [rank, text] : told) {
+      EXPECT_THAT(text,
+                  testing::MatchesRegex(
+                      "\\[parallel\\] stage [0-3] (sends|receives) (activations|gradients) of "
+                      "micro-batch [0-3] (to|from) stage [0-3] on rank [0-3]: .*rank " +
+                      std::to_string(victim) + ".*"))
+          << "on rank " << rank;
+    }
+  }
+}
+
+TEST(Pipeline, RefusesWhatDoesNotFitBeforeItCommunicates) {
+  comm::local::run(2, [](Group world) {
+    const auto of = pipeline_case_alone("mlp", 8);
+    const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=2"));
+    if (world.rank() > 0) return;  // the refusing rank waits for nobody
+    const auto make = [&](const PipelineOptions& options) {
+      Pipeline pipeline(of.model, groups, options);
+    };
+    EXPECT_ERROR(make({.schedule = "dualpipe-v", .micro_batches = 3}), ErrorKind::usage,
+                 "[layout] schedule dualpipe-v on 2 ranks; got 3 micro-batches, expected at least "
+                 "twice the ranks");
+    EXPECT_ERROR(make({.schedule = "gpip"}), ErrorKind::usage,
+                 "[layout] name of a schedule; got gpip, expected one of naive, gpipe, 1f1b, "
+                 "interleaved, bfs, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe-v (did you mean "
+                 "gpipe?)");
+    EXPECT_ERROR(make({.cut = "stem|head"}), ErrorKind::usage,
+                 "[layout] the cut `stem|head` has a name that is not the next block's; got stem, "
+                 "expected layers.0 (blocks in the model's order, `|` between stages, `name*2` for "
+                 "the next two of a name)");
+    EXPECT_ERROR(make({.cut = "layers*3|layers|head"}), ErrorKind::usage,
+                 "[parallel] the cut `layers*3|layers|head` is for another number of stages; "
+                 "got 3, expected 2, those of the schedule");
+    EXPECT_ERROR(make({.actions = "0F0 0B0"}), ErrorKind::usage,
+                 "[parallel] a schedule for another number of pipeline ranks; got 1, expected 2: "
+                 "mesh pipeline=2");
+  });
 }
 
 }  // namespace

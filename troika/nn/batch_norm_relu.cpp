@@ -68,8 +68,8 @@ class BatchNormReluBackward : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     compat::refuse_create_graph("batch norm with ReLU on the CPU");
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
-    const std::array<bool, 3> wanted{should_compute_output(0), should_compute_output(1),
-                                     should_compute_output(2)};
+    const std::array<bool, 3> wanted{task_should_compute_output(0), task_should_compute_output(1),
+                                     task_should_compute_output(2)};
     auto [of_input, of_weight, of_bias] = norm_relu_backward_operator().call(
         gradients[0], output_->unpack(), input_.unpack(),
         weight_ ? c10::make_optional(weight_->unpack()) : c10::nullopt, mean_->unpack(),

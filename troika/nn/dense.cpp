@@ -77,8 +77,8 @@ class DenseBackward : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     compat::refuse_create_graph("nn::dense");
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
-    const Wanted wanted{should_compute_output(0), should_compute_output(1),
-                        should_compute_output(2)};
+    const Wanted wanted{task_should_compute_output(0), task_should_compute_output(1),
+                        task_should_compute_output(2)};
     auto [of_input, of_weight, of_bias] = dense_backward_operator().call(
         gradients[0], input_.unpack(), weight_.unpack(), of_input_, of_parameters_, wanted);
     return {std::move(of_input), std::move(of_weight), std::move(of_bias)};

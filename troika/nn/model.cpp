@@ -132,6 +132,10 @@ Tensors Model::forward(size_t begin, size_t end, Tensors inputs,
       std::move(inputs));
 }
 
+bool Model::has_wrapper(WrapperKind kind) const {
+  return wrappers_->at(static_cast<size_t>(kind)) != nullptr;
+}
+
 void Model::set_wrapper(WrapperKind kind, std::shared_ptr<BlockWrapper> wrapper) {
   auto wrappers = std::make_shared<InnerBlocks::Wrappers>(*wrappers_);
   auto& place = wrappers->at(static_cast<size_t>(kind));

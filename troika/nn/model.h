@@ -118,6 +118,9 @@ class Model : public torch::nn::Module {
   // Returns those of `entries`, named as in the whole model, that the block owns.
   static state::StateDict owned(const Block& block, state::StateDict entries);
 
+  // Whether a WrapperGuard keeps a wrapper of this kind around the blocks.
+  bool has_wrapper(WrapperKind kind) const;
+
   // Throws Error(usage) unless block names are unique, every parameter and buffer is in exactly one
   // block, and every tensor shared by two blocks is borrowed by the later one. Models of
   // make_model() pass. Call it before splitting a user's model.

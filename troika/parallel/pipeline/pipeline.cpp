@@ -24,11 +24,6 @@ namespace {
 using layout::Action;
 using layout::ActionKind;
 
-bool makes_gradients(const Action& action) {
-  // The weight part of a split backward pass runs with its input part.
-  return action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
-}
-
 // The passes of the options' schedule, without messages.
 layout::Schedule passes_for(const PipelineOptions& options, int ranks) {
   if (!options.actions.empty()) {
@@ -74,7 +69,8 @@ struct Pipeline::OwnStage {
   StagePasses passes;
   std::shared_ptr<torch::nn::Module> module;
   std::unique_ptr<Exchange> exchange;
-  size_t last_backward = 0;  // index of the action that completes the stage's gradients
+  bool splits_backward = false;  // in this run
+  size_t last_backward = 0;      // index of the action that completes the stage's gradients
 };
 
 // Replicas hold the same numbers, so only the first of them counts.
@@ -113,9 +109,6 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   for (const int stage : place_.own_stages()) {
     own_.push_back(std::make_unique<OwnStage>(OwnStage{stage, {*model_, stages_[stage]}, {}, {}}));
   }
-  for (size_t i = 0; i < actions_.size(); ++i) {
-    if (makes_gradients(actions_[i])) own(actions_[i].stage).last_backward = i;
-  }
   tied_ = std::make_unique<TiedParameters>(*model_, stages_, place_, world_);
   std::set<std::string> seen;  // in an earlier stage of this rank
   for (const auto& stage : own_) {
@@ -127,6 +120,7 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
                           : std::make_unique<DataParallel>(*stage->module, groups.data());
   }
   reducer_ = std::make_unique<OverStages>(*this);
+  batch_norms_ = std::make_unique<DeferredBatchNorm>(*model_);
   messages_ = std::make_unique<StageMessages>(make_messages(groups, schedule_));
   forward_messages_ = std::make_unique<StageMessages>(make_messages(groups, forward_schedule_));
 }
@@ -167,10 +161,12 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
   PipelineRun run({*model_, stages_, place_, *messages_,
                    [this](int stage) -> StagePasses& { return own(stage).passes; }, source});
   most_active_ = 0;
+  plan_backward();
   for (size_t i = 0; i < actions_.size(); ++i) {
     const auto& action = actions_[i];
     switch (action.kind) {
-      case ActionKind::forward:
+      case ActionKind::forward: {
+        const DeferredBatchNorm::Counting counting(*batch_norms_);
         if (action.stage + 1 == static_cast<int>(stages_.size())) {
           losses[static_cast<size_t>(action.micro_batch)] =
               run.forward_with_loss(action.micro_batch);
@@ -179,10 +175,19 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
         }
         most_active_ = std::max(most_active_, active());
         break;
+      }
       case ActionKind::backward:
       case ActionKind::backward_input: {
         const auto no_sync = accumulate_but(i);
-        run.backward(action.stage, action.micro_batch);
+        const bool splits =
+            action.kind == ActionKind::backward_input && own(action.stage).splits_backward;
+        run.backward(action.stage, action.micro_batch, splits);
+        break;
+      }
+      case ActionKind::backward_weight: {
+        if (!own(action.stage).splits_backward) break;  // with the input part
+        const auto no_sync = accumulate_but(i);
+        run.backward_weight(action.stage, action.micro_batch);
         break;
       }
       case ActionKind::send_activation:
@@ -190,9 +195,9 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
         run.send(action);
         break;
       case ActionKind::reduce:
+        batch_norms_->update();
         finish_stage(own(action.stage));
         break;
-      case ActionKind::backward_weight:     // with its input part
       case ActionKind::receive_activation:  // posted early, taken when the pass begins
       case ActionKind::receive_gradient:
       case ActionKind::gather:
@@ -203,6 +208,27 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
   messages_->finish();
   tied_->sum_gradients();
   return losses;
+}
+
+// A stage without inputs that have gradients computes all of its gradients at once, and so does a
+// model whose blocks are recomputed: its activations would be computed for each part.
+void Pipeline::plan_backward() {
+  const bool recomputes = model_->has_wrapper(nn::WrapperKind::recompute);
+  for (const auto& stage : own_) {
+    stage->splits_backward =
+        !recomputes && std::ranges::any_of(stages_[stage->index].takes, &StageInput::is_trained);
+  }
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    const auto kind = actions_[i].kind;
+    const bool is_input_part = kind == ActionKind::backward_input;
+    if (!is_input_part && kind != ActionKind::backward && kind != ActionKind::backward_weight) {
+      continue;
+    }
+    auto& stage = own(actions_[i].stage);
+    const bool makes_gradients =
+        kind == ActionKind::backward || is_input_part != stage.splits_backward;
+    if (makes_gradients) stage.last_backward = i;
+  }
 }
 
 // Has all exchanges of this rank only accumulate, but that of the stage whose gradients the action

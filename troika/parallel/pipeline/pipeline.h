@@ -14,6 +14,7 @@
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/nn/model.h"
 #include "troika/parallel/exchange.h"
+#include "troika/parallel/pipeline/deferred_batch_norm.h"
 #include "troika/parallel/pipeline/micro_batch_source.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/stage_messages.h"
@@ -52,6 +53,9 @@ struct PipelineOptions {
 // micro-batches; with the same schedule and any cut, it has the same bits. Replicas along the
 // mesh's data axis average their gradients. Where pipeline ranks have different numbers of
 // replicas, they share the micro-batches (pipeline_place.h).
+//
+// Batch norms normalise by micro-batches, and update their running statistics once a step
+// (deferred_batch_norm.h).
 //
 // All ranks of the world make the same calls, from one thread each. Every call blocks until this
 // rank has done its part; a call of a rank that waits for another one ends after the group's
@@ -107,6 +111,7 @@ class Pipeline : public ParameterStore {
 
   OwnStage& own(int stage);
   size_t active() const;
+  void plan_backward();
   std::deque<GradientSync::NoSync> accumulate_but(size_t action);
   void finish_stage(OwnStage& stage);
   StageMessages make_messages(const comm::MeshGroups& groups,
@@ -123,6 +128,7 @@ class Pipeline : public ParameterStore {
   std::vector<std::unique_ptr<OwnStage>> own_;
   std::unique_ptr<TiedParameters> tied_;
   std::unique_ptr<OverStages> reducer_;
+  std::unique_ptr<DeferredBatchNorm> batch_norms_;
   std::unique_ptr<StageMessages> messages_, forward_messages_;
   size_t most_active_ = 0;
 };

@@ -17,7 +17,7 @@ PipelinePlace::PipelinePlace(layout::Mesh mesh, int rank, const layout::Schedule
   if (ranks != mesh_.size(Axis::pipeline)) {
     throw Error("parallel", ErrorKind::usage,
                 {.what = "a schedule for another number of pipeline ranks",
-                 .got = fmt::format("{} lines of actions", ranks),
+                 .got = std::to_string(ranks),
                  .expected = fmt::format("{}: mesh {}", mesh_.size(Axis::pipeline), mesh_.text())});
   }
   for (int r = 0; r < ranks; ++r) {

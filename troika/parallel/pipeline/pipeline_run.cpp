@@ -119,17 +119,23 @@ nn::Tensors PipelineRun::output_gradients(int stage, int micro_batch) {
   return sums;
 }
 
-void PipelineRun::backward(int stage, int micro_batch) {
+void PipelineRun::backward(int stage, int micro_batch, bool splits) {
   auto& passes = parts_.passes(stage);
   const DrawsOfMicroBatch draws(parts_.source, micro_batch);
-  const auto of_inputs = passes.backward(
-      micro_batch, is_last(stage) ? nn::Tensors{} : output_gradients(stage, micro_batch));
+  const auto gradients = is_last(stage) ? nn::Tensors{} : output_gradients(stage, micro_batch);
+  const auto of_inputs = splits ? passes.backward_input(micro_batch, gradients)
+                                : passes.backward(micro_batch, gradients);
   const auto& takes = parts_.stages[stage].takes;
   for (size_t i = 0; i < takes.size(); ++i) {
     if (of_inputs[i].defined()) {
       gradients_[{stage, takes[i].from, micro_batch}].push_back(of_inputs[i]);
     }
   }
+}
+
+void PipelineRun::backward_weight(int stage, int micro_batch) {
+  const DrawsOfMicroBatch draws(parts_.source, micro_batch);
+  parts_.passes(stage).backward_weight(micro_batch);
 }
 
 void PipelineRun::send(const Action& action) {

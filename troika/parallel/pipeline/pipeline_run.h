@@ -35,7 +35,9 @@ class PipelineRun {
   nn::Tensors forward(int stage, int micro_batch);
   // Runs a forward pass of the last stage with its loss. Returns the loss without its graph.
   at::Tensor forward_with_loss(int micro_batch);
-  void backward(int stage, int micro_batch);
+  // With `splits`, runs only the part for the inputs.
+  void backward(int stage, int micro_batch, bool splits);
+  void backward_weight(int stage, int micro_batch);
   void send(const layout::Action& action);
 
  private:

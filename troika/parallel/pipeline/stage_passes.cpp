@@ -44,30 +44,67 @@ std::vector<bool> StagePasses::differentiable_outputs(int micro_batch) const {
   return result;
 }
 
-nn::Tensors StagePasses::backward(int micro_batch, const nn::Tensors& gradients) {
-  const auto found = active_.find(micro_batch);
-  TROIKA_CHECK(found != active_.end(), "a backward pass follows its forward pass");
-  const auto active = std::move(found->second);
-  active_.erase(found);
-  nn::Tensors roots, of_roots;
+StagePasses::Active StagePasses::take(int micro_batch) {
+  auto found = active_.extract(micro_batch);
+  TROIKA_CHECK(!found.empty(), "a backward pass follows its forward pass");
+  return std::move(found.mapped());
+}
+
+StagePasses::Roots StagePasses::roots_of(const Active& active, const nn::Tensors& gradients) {
+  Roots result;
   for (size_t i = 0; i < active.roots.size(); ++i) {
-    const bool is_start = gradients.empty();
-    if (!active.roots[i].requires_grad() || (!is_start && !gradients[i].defined())) continue;
-    roots.push_back(active.roots[i]);
-    if (!is_start) of_roots.push_back(gradients[i]);
+    if (!active.roots[i].requires_grad()) continue;
+    if (!gradients.empty()) {
+      if (!gradients[i].defined()) continue;
+      result.gradients.push_back(gradients[i]);
+    }
+    result.outputs.push_back(active.roots[i]);
   }
-  if (!roots.empty()) torch::autograd::backward(roots, of_roots);
+  return result;
+}
+
+bool StagePasses::has_gradient(size_t input, const at::Tensor& tensor) const {
+  return stage_.takes[input].is_trained && tensor.requires_grad();
+}
+
+nn::Tensors StagePasses::backward(int micro_batch, const nn::Tensors& gradients) {
+  const auto active = take(micro_batch);
+  const auto roots = roots_of(active, gradients);
+  if (!roots.outputs.empty()) torch::autograd::backward(roots.outputs, roots.gradients);
   nn::Tensors result;
   for (size_t i = 0; i < active.inputs.size(); ++i) {
     const auto& input = active.inputs[i];
-    const bool has_gradient = stage_.takes[i].is_trained && input.requires_grad();
-    if (!has_gradient) {
-      result.emplace_back();
-    } else {
-      result.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
-    }
+    auto& of_input = result.emplace_back();
+    if (!has_gradient(i, input)) continue;
+    of_input = input.grad().defined() ? input.grad() : at::zeros_like(input);
   }
   return result;
+}
+
+nn::Tensors StagePasses::backward_input(int micro_batch, const nn::Tensors& gradients) {
+  const auto active = take(micro_batch);
+  const auto roots = roots_of(active, gradients);
+  nn::Tensors inputs;
+  for (size_t i = 0; i < active.inputs.size(); ++i) {
+    if (has_gradient(i, active.inputs[i])) inputs.push_back(active.inputs[i]);
+  }
+  const auto& half =
+      halves_.try_emplace(micro_batch, roots.outputs, roots.gradients, inputs).first->second;
+  nn::Tensors result;
+  size_t next = 0;
+  for (size_t i = 0; i < active.inputs.size(); ++i) {
+    auto& of_input = result.emplace_back();
+    if (!has_gradient(i, active.inputs[i])) continue;
+    of_input = half.of_inputs()[next++];
+    if (!of_input.defined()) of_input = at::zeros_like(active.inputs[i]);
+  }
+  return result;
+}
+
+void StagePasses::backward_weight(int micro_batch) {
+  auto found = halves_.extract(micro_batch);
+  TROIKA_CHECK(!found.empty(), "a weight part follows its input part");
+  found.mapped().run_weights();
 }
 
 }  // namespace troika::parallel

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "troika/compat/split_backward.h"
 #include "troika/nn/model.h"
 #include "troika/nn/output_layer.h"
 #include "troika/parallel/pipeline/stages.h"
@@ -33,23 +34,35 @@ class StagePasses {
   // after start_from(). Returns the gradients of the inputs, in the order of StageOfModel::takes:
   // undefined for inputs that have none, zeros for those that affected nothing.
   nn::Tensors backward(int micro_batch, const nn::Tensors& gradients);
+  // The same in two parts (compat/split_backward.h): the gradients of the inputs, and later those
+  // of the parameters.
+  nn::Tensors backward_input(int micro_batch, const nn::Tensors& gradients);
+  void backward_weight(int micro_batch);
   // Returns the dtypes of the tensors that forward() gave, whose gradients backward() takes.
   std::vector<bool> differentiable_outputs(int micro_batch) const;
 
-  // The number of micro-batches between their forward and backward passes.
-  size_t active() const { return active_.size(); }
-  // Ends all micro-batches.
-  void clear() { active_.clear(); }
+  // The number of micro-batches between the begin of their forward and the end of their backward
+  // pass.
+  size_t active() const { return active_.size() + halves_.size(); }
 
  private:
+  // The outputs of a micro-batch that have gradients, and these.
+  struct Roots {
+    nn::Tensors outputs, gradients;
+  };
   struct Active {
     nn::Tensors inputs;  // leaves of the graph, where the input has a gradient
     nn::Tensors roots;
   };
 
+  Active take(int micro_batch);
+  static Roots roots_of(const Active& active, const nn::Tensors& gradients);
+  bool has_gradient(size_t input, const at::Tensor& tensor) const;
+
   const nn::Model& model_;
   const StageOfModel& stage_;
-  std::map<int, Active> active_;  // by micro-batch
+  std::map<int, Active> active_;                 // by micro-batch
+  std::map<int, compat::SplitBackward> halves_;  // after the first part, by micro-batch
 };
 
 }  // namespace troika::parallel

@@ -1,0 +1,46 @@
+// A backward pass in two parts: the gradients of inputs first, those of parameters later.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <torch/csrc/autograd/edge.h>
+
+#include <vector>
+
+#include "troika/compat/autograd.h"
+
+namespace troika::compat {
+
+// Cuts a graph at the nodes through which both a gradient of an input and one of a parameter are
+// computed: linear layers, convolutions, products of attention. The first part gives these nodes'
+// gradients only to the side of the inputs, and keeps them; the second part gives them to the side
+// of the parameters (Qi et al. 2024, arXiv 2401.10241, section 2). Together they compute what one
+// backward pass computes, with the same operators on the same numbers. A node that computes both in
+// one operator does its work twice.
+class SplitBackward {
+ public:
+  // Runs the first part. `gradients` are those of `roots`; empty for a single root of one element.
+  // `inputs` are leaves of the graph. Between the parts, only what the second part needs is kept
+  // of the graph. Without an input, the first part does nothing.
+  SplitBackward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& gradients,
+                const std::vector<at::Tensor>& inputs);
+
+  // The gradients of the inputs; undefined for those that the roots do not depend on.
+  const std::vector<at::Tensor>& of_inputs() const { return of_inputs_; }
+
+  // Runs the second part: adds to the parameters' .grad and calls their hooks. Called once.
+  void run_weights();
+
+ private:
+  // Runs from some edges, with their gradients, to some parameters.
+  struct Part {
+    torch::autograd::edge_list from;
+    std::vector<at::Tensor> gradients;
+    torch::autograd::edge_list to;
+  };
+
+  std::vector<at::Tensor> of_inputs_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace troika::compat
