@@ -49,6 +49,7 @@
 #include "troika/optim/schedule.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/local_steps.h"
+#include "troika/parallel/pipeline/pipeline.h"
 #include "troika/parallel/replicated.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/sync_batch_norm.h"

@@ -52,6 +52,15 @@ void own_loop(const std::shared_ptr<nn::Model>& model, const comm::Group& group,
 
 }  // namespace data_parallelism
 
+namespace pipelines {
+
+void step(const std::shared_ptr<nn::Model>& model, const comm::Group& world,
+          const at::Tensor& inputs, const at::Tensor& targets) {
+#include "pipelines-1.inc"
+}
+
+}  // namespace pipelines
+
 namespace precision_and_memory {
 
 void blocks() {

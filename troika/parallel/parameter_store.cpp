@@ -18,6 +18,12 @@ std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module
   return result;
 }
 
+std::vector<at::Tensor> ParameterStore::tensors() const {
+  std::vector<at::Tensor> result;
+  for (auto& parameter : parameters()) result.push_back(std::move(parameter.tensor));
+  return result;
+}
+
 bool ParameterStore::has_shards() const {
   const auto all = parameters();
   return std::ranges::any_of(all, [](const auto& parameter) { return parameter.box.has_value(); });

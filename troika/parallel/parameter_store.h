@@ -29,6 +29,8 @@ class ParameterStore {
   // Returns the tensors that this rank's optimizer steps: the module's trained parameters, or the
   // shards of them that this rank owns, each with the box it covers in its parameter.
   virtual std::vector<optim::Parameter> parameters() const = 0;
+  // Returns the tensors of parameters(), for an optimizer of LibTorch.
+  std::vector<at::Tensor> tensors() const;
   // Whether parameters() returns shards.
   bool has_shards() const;
   // Whether, between passes, each rank holds only its own shards of the parameters.

@@ -1,0 +1,138 @@
+// The time of a pipeline's step against the formula of its schedule, with passes that only wait: so
+// a pipeline of more ranks than this machine has cores still shows its schedule.
+//
+//   bench_pipeline_waits [ROUNDS] [MILLISECONDS]     default: 5 rounds, 20 ms a pass of a chunk
+//
+// Ranks are threads. A step has 2 p micro-batches. Formulas with F, I and W of a chunk, T their
+// sum:
+//   gpipe, 1f1b   (m + p - 1) T
+//   interleaved   2 m T + (p - 1) T                   with 2 chunks
+//   zb-h1         m T + (p - 1) (F + I - W)
+//   zb-v          2 m T + (p - 1) F                   2 chunks
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "troika/base/benchmark_record.h"
+#include "troika/comm/local/local.h"
+#include "troika/compat/autograd.h"
+#include "troika/compat/torch.h"
+#include "troika/parallel/pipeline/pipeline.h"
+
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+using torch::autograd::variable_list;
+
+Seconds g_pass;
+
+// Waits for its input's gradient, and again for its weight's, as a linear layer computes them.
+class WaitBackward : public torch::autograd::Node {
+ public:
+  WaitBackward(const at::Tensor& input, const at::Tensor& weight)
+      : Node(torch::autograd::collect_next_edges(input, weight)), weight_(weight.sizes().vec()) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    variable_list result(2);
+    // The first block's input has no gradient; its layers compute those of their outputs instead.
+    if (task_should_compute_output(0) || !should_compute_output(0)) {
+      std::this_thread::sleep_for(g_pass);
+      result[0] = gradients[0];
+    }
+    if (task_should_compute_output(1)) {
+      std::this_thread::sleep_for(g_pass);
+      result[1] = at::zeros(weight_);
+    }
+    return result;
+  }
+
+ private:
+  const std::vector<int64_t> weight_;
+};
+
+at::Tensor wait(const at::Tensor& input, const at::Tensor& weight) {
+  std::this_thread::sleep_for(g_pass);
+  const auto node = troika::compat::make_node<WaitBackward>(input, weight);
+  at::Tensor output;
+  {
+    const at::NoGradGuard no_grad;
+    output = input.clone();
+  }
+  troika::compat::set_history(output, node);
+  return output;
+}
+
+std::shared_ptr<troika::nn::Model> make_model(int blocks) {
+  auto model = std::make_shared<troika::nn::Model>();
+  for (int i = 0; i < blocks; ++i) {
+    auto module = std::make_shared<torch::nn::Module>();
+    const auto weight = module->register_parameter("weight", at::zeros({1}));
+    const auto name = "wait." + std::to_string(i);
+    model->place(name, module);
+    model->add_block({name, {name}, {}, [weight](const at::Tensor& x) { return wait(x, weight); }});
+  }
+  return model;
+}
+
+double formula(const std::string& schedule, double p, double m) {
+  const double pass = g_pass.count(), all = 3 * pass;
+  if (schedule == "interleaved") return 2 * m * all + (p - 1) * all;
+  if (schedule == "zb-h1") return m * all + (p - 1) * pass;
+  if (schedule == "zb-v") return 2 * m * all + (p - 1) * pass;
+  return (m + p - 1) * all;
+}
+
+// Seconds from the first rank's start of the step to the last one's end, of each round.
+std::vector<double> measure(const std::string& schedule, int p, int chunks, int rounds) {
+  std::vector<double> seconds;
+  troika::comm::local::run(p, [&](troika::comm::Group world) {
+    const troika::comm::MeshGroups groups(world,
+                                          troika::layout::Mesh(troika::layout::Axis::pipeline, p));
+    troika::parallel::Pipeline pipeline(make_model(p * chunks), groups,
+                                        {.schedule = schedule, .micro_batches = 2 * p});
+    const auto batch = at::ones({2 * p, 4});
+    for (int round = -1; round < rounds; ++round) {  // the first one makes the edges
+      world.barrier();
+      const auto start = std::chrono::steady_clock::now();
+      pipeline.run(batch, batch, [](const at::Tensor& x, const at::Tensor&) { return x.sum(); });
+      const auto took =
+          at::full({1}, Seconds(std::chrono::steady_clock::now() - start).count(), at::kDouble);
+      world.all_reduce(took, troika::comm::ReduceOp::max).wait();
+      if (round >= 0 && world.rank() == 0) seconds.push_back(took.item<double>());
+    }
+  });
+  return seconds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  at::set_num_threads(1);
+  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
+  g_pass = std::chrono::milliseconds(argc > 2 ? std::max(1, std::atoi(argv[2])) : 20);
+  troika::BenchmarkRecord record("pipeline_waits", {{"libtorch", troika::compat::torch_version()}});
+  const std::map<std::string, int> chunks{
+      {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"zb-h1", 1}, {"zb-v", 2}};
+  for (const int p : {4, 8}) {
+    for (const auto& [schedule, of_rank] : chunks) {
+      const double expected = formula(schedule, p, 2 * p);
+      auto ratios = measure(schedule, p, of_rank, rounds);
+      for (double& ratio : ratios) ratio /= expected;
+      const auto spread = troika::spread_of(ratios);
+      std::cerr << fmt::format("{:12} p = {}  {:.4f} [{:.4f}, {:.4f}] of {:.2f} s\n", schedule, p,
+                               spread.median, spread.low, spread.high, expected);
+      record.add(fmt::format("{} on {} ranks, time over formula", schedule, p), "1",
+                 troika::Better::lower, ratios);
+    }
+  }
+  std::cout << record.to_json();
+} catch (const std::exception& error) {
+  std::cerr << "error: " << error.what() << std::endl;
+  return 1;
+}
