@@ -25,13 +25,16 @@ using layout::Action;
 using layout::ActionKind;
 
 // The passes of the options' schedule, without messages.
-layout::Schedule passes_for(const PipelineOptions& options, int ranks) {
+layout::Schedule passes_for(const PipelineOptions& options, int ranks, size_t blocks) {
   if (!options.actions.empty()) {
     return layout::passes_of(layout::read_schedule(options.actions, "the pipeline's schedule"));
   }
   const auto& row = layout::schedule_row(options.schedule);
-  return row.order(layout::require_domain(
-      row, {.ranks = ranks, .micro_batches = options.micro_batches, .chunks = options.chunks}));
+  return row.order(
+      layout::require_domain(row, {.ranks = ranks,
+                                   .micro_batches = options.micro_batches,
+                                   .chunks = options.chunks,
+                                   .blocks = options.cut.empty() ? static_cast<int>(blocks) : 0}));
 }
 
 int stages_of(const layout::Schedule& passes) {
@@ -99,7 +102,8 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
     : model_(std::move(model)),
       options_(options),
       world_(groups.world()),
-      schedule_(passes_for(options, groups.mesh().size(layout::Axis::pipeline))),
+      schedule_(
+          passes_for(options, groups.mesh().size(layout::Axis::pipeline), model_->blocks().size())),
       stages_(*model_, ends_of(*model_, options.cut, stages_of(schedule_))),
       place_(groups.mesh(), world_.rank(), schedule_) {
   schedule_ = layout::complete(schedule_, stages_.skips());

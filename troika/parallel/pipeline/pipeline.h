@@ -31,7 +31,8 @@ struct PipelineOptions {
   int chunks = 0;         // stages per rank; 0: the schedule's default
   // A schedule in text form (layout::read_schedule()) in place of a name; empty: none.
   std::string actions = {};
-  // A layout string (layout::parse_cut()); empty: stages of about equal numbers of parameters.
+  // A layout string (layout::parse_cut()), which may have empty stages; empty: stages of about
+  // equal numbers of parameters, each with a block at least.
   std::string cut = {};
   // The format in which 4-d tensors travel between stages.
   at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
