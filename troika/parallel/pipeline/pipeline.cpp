@@ -24,10 +24,33 @@ namespace {
 using layout::Action;
 using layout::ActionKind;
 
+int most_of(const layout::Schedule& passes, int Action::*number) {
+  int most = -1;
+  for (const auto& actions : passes.ranks) {
+    for (const auto& action : actions) most = std::max(most, action.*number);
+  }
+  return most;
+}
+
+int stages_of(const layout::Schedule& passes) {
+  return most_of(passes, &Action::stage) + 1;
+}
+
+int micro_batches_of(const layout::Schedule& passes) {
+  return most_of(passes, &Action::micro_batch) + 1;
+}
+
 // The passes of the options' schedule, without messages.
 layout::Schedule passes_for(const PipelineOptions& options, int ranks, size_t blocks) {
   if (!options.actions.empty()) {
-    return layout::passes_of(layout::read_schedule(options.actions, "the pipeline's schedule"));
+    auto passes =
+        layout::passes_of(layout::read_schedule(options.actions, "the pipeline's schedule"));
+    const int micro_batches = micro_batches_of(passes);
+    if (micro_batches == options.micro_batches) return passes;
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "a schedule for another number of micro-batches",
+                 .got = std::to_string(micro_batches),
+                 .expected = std::to_string(options.micro_batches)});
   }
   const auto& row = layout::schedule_row(options.schedule);
   return row.order(
@@ -35,14 +58,6 @@ layout::Schedule passes_for(const PipelineOptions& options, int ranks, size_t bl
                                    .micro_batches = options.micro_batches,
                                    .chunks = options.chunks,
                                    .blocks = options.cut.empty() ? static_cast<int>(blocks) : 0}));
-}
-
-int stages_of(const layout::Schedule& passes) {
-  int stages = 0;
-  for (const auto& actions : passes.ranks) {
-    for (const auto& action : actions) stages = std::max(stages, action.stage + 1);
-  }
-  return stages;
 }
 
 layout::StageEnds ends_of(const nn::Model& model, const std::string& cut, int stages) {
@@ -72,8 +87,9 @@ struct Pipeline::OwnStage {
   StagePasses passes;
   std::shared_ptr<torch::nn::Module> module;
   std::unique_ptr<Exchange> exchange;
-  bool splits_backward = false;  // in this run
-  size_t last_backward = 0;      // index of the action that completes the stage's gradients
+  bool shares_parameters = false;  // with an earlier stage of this rank
+  bool splits_backward = false;    // in this run
+  size_t last_backward = 0;        // index of the action that completes the stage's gradients
 };
 
 // Replicas hold the same numbers, so only the first of them counts.
@@ -117,6 +133,10 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   std::set<std::string> seen;  // in an earlier stage of this rank
   for (const auto& stage : own_) {
     const auto& of_model = stages_[stage->index];
+    for (size_t i = of_model.begin; i < of_model.end; ++i) {
+      stage->shares_parameters |= std::ranges::any_of(
+          model_->blocks()[i].borrows, [&](const auto& name) { return seen.contains(name); });
+    }
     stage->module = stage_module(*model_, of_model.begin, of_model.end, seen);
     for (const auto& name : nn::named_state(*stage->module)) seen.insert(name.first);
     stage->exchange = options.make_exchange
@@ -214,13 +234,16 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
   return losses;
 }
 
-// A stage without inputs that have gradients computes all of its gradients at once, and so does a
-// model whose blocks are recomputed: its activations would be computed for each part.
+// A stage without inputs that have gradients computes all of its gradients at once. So does a stage
+// with a parameter of an earlier stage here, whose exchange must have all gradients by the end of
+// that stage's last backward pass, and a model whose blocks are recomputed, which would be computed
+// for each part.
 void Pipeline::plan_backward() {
   const bool recomputes = model_->has_wrapper(nn::WrapperKind::recompute);
   for (const auto& stage : own_) {
     stage->splits_backward =
-        !recomputes && std::ranges::any_of(stages_[stage->index].takes, &StageInput::is_trained);
+        !recomputes && !stage->shares_parameters &&
+        std::ranges::any_of(stages_[stage->index].takes, &StageInput::is_trained);
   }
   for (size_t i = 0; i < actions_.size(); ++i) {
     const auto kind = actions_[i].kind;
