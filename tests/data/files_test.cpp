@@ -368,7 +368,8 @@ TEST(MakeDataset, MakesEachByName) {
     EXPECT_EQ(dataset->num_classes(), expected.classes) << expected.name;
     EXPECT_EQ(dataset->input_shape(), expected.shape) << expected.name;
   }
-  EXPECT_THAT(dataset_names(), ElementsAre("shapes", "cifar10", "cifar100", "idx", "text"));
+  EXPECT_THAT(dataset_names(), ElementsAre("shapes", "shape_masks", "captions", "cifar10",
+                                           "cifar100", "idx", "text"));
 }
 
 }  // namespace

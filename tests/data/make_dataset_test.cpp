@@ -32,6 +32,10 @@ TEST(MakeDataset, ShapesHaveADefaultSize) {
   EXPECT_EQ(make_dataset({}, Split::validation)->size(), 2'000);
   EXPECT_EQ(count_samples({}, Split::train), 10'000);
   EXPECT_EQ(count_samples({}, Split::validation), 2'000);
+  for (const std::string name : {"shape_masks", "captions"}) {
+    EXPECT_EQ(count_samples({.name = name}, Split::train), 10'000) << name;
+    EXPECT_EQ(make_dataset({.name = name}, Split::validation)->size(), 2'000) << name;
+  }
 }
 
 TEST(MakeDataset, SamplesAreCountedAsItMakesThem) {
@@ -40,19 +44,42 @@ TEST(MakeDataset, SamplesAreCountedAsItMakesThem) {
   const DataOptions text{.name = "text", .files = {(folder / "text").string()}, .context = 16};
   for (const auto split : {Split::train, Split::validation}) {
     const DataOptions shapes{.train_samples = 3, .validation_samples = 2};
-    for (const auto& options : {shapes, text}) {
+    DataOptions masks = shapes, captions = shapes;
+    masks.name = "shape_masks";
+    captions.name = "captions";
+    for (const auto& options : {shapes, masks, captions, text}) {
       EXPECT_EQ(count_samples(options, split), make_dataset(options, split)->size());
     }
   }
 }
 
+TEST(MakeDataset, SaysTheShapesOfItsSamples) {
+  const auto expect_shapes = [](const DataOptions& options) {
+    const auto dataset = make_dataset(options, Split::train);
+    const auto batch = dataset->load(std::vector<int64_t>{1, 0}, {});
+    EXPECT_EQ(batch.inputs.sizes().slice(1), at::IntArrayRef(dataset->input_shape()));
+    EXPECT_EQ(batch.targets.sizes().slice(1), at::IntArrayRef(dataset->target_shape()));
+    EXPECT_LT(batch.targets.max().item<int64_t>(), dataset->num_classes());
+  };
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "text", std::string(1000, 'x'));
+  expect_shapes({.train_samples = 3});
+  expect_shapes({.name = "shape_masks", .train_samples = 3});
+  expect_shapes({.name = "captions", .train_samples = 3, .frames = 9, .feature_width = 5});
+  expect_shapes({.name = "text", .files = {(folder / "text").string()}, .context = 16});
+}
+
 TEST(MakeDataset, RefusesWhatItDoesNotKnow) {
   const auto make = [](const DataOptions& options) { make_dataset(options, Split::train); };
   EXPECT_ERROR(make({.name = "cifar"}), ErrorKind::usage,
-               "[data] unknown data set; got cifar, expected one of shapes, cifar10, cifar100, "
-               "idx, text (did you mean cifar10?)");
+               "[data] unknown data set; got cifar, expected one of shapes, shape_masks, "
+               "captions, cifar10, cifar100, idx, text (did you mean cifar10?)");
   EXPECT_ERROR(make({.train_samples = -1}), ErrorKind::usage,
                "[data] training samples; got -1, expected >= 1, or 0 for all");
+  EXPECT_ERROR(make({.name = "captions", .frames = 5}), ErrorKind::usage,
+               "[data] frames of captions; got 5, expected >= 6");
+  EXPECT_ERROR(make({.name = "captions", .feature_width = 0}), ErrorKind::usage,
+               "[data] feature_width of captions; got 0, expected >= 1");
   EXPECT_ERROR(make({.name = "idx"}), ErrorKind::usage,
                "[data] path of idx; got none, expected the folder with its files");
   EXPECT_ERROR(make({.name = "text"}), ErrorKind::usage,

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <numbers>
 
 #include "troika/base/random.h"
@@ -41,6 +42,48 @@ TEST(Shapes, HaveTheirClassesInBalance) {
   std::vector<int> count(10);
   for (const uint8_t label : images.labels) ++count.at(label);
   EXPECT_THAT(count, testing::Each(20));
+}
+
+TEST(ShapeMasks, AreWhereTheObjectsAre) {
+  const auto images = render_shape_masks(3, Split::train, 100);
+  EXPECT_EQ(images.pixels, render_shapes(3, Split::train, 100).pixels);
+  EXPECT_EQ(images.classes, 11);
+  const int64_t plane = images.shape.plane();
+  ASSERT_EQ(static_cast<int64_t>(images.masks.size()), 100 * plane);
+  for (int64_t i = 0; i < 100; ++i) {
+    // The object is brighter than all that is behind it but for strokes and noise.
+    std::array<double, 2> light{}, pixels{};
+    for (int64_t k = 0; k < plane; ++k) {
+      const auto mask = images.masks[static_cast<size_t>(i * plane + k)];
+      ASSERT_TRUE(mask == 0 || mask == images.labels[static_cast<size_t>(i)] + 1);
+      pixels.at(mask > 0) += 1;
+      for (int64_t c = 0; c < 3; ++c) {
+        light.at(mask > 0) +=
+            images.pixels[static_cast<size_t>(i * images.shape.bytes() + c * plane + k)] / 3.0;
+      }
+    }
+    EXPECT_GT(pixels[1], 30) << i;
+    EXPECT_LT(pixels[1], 600) << i;
+    EXPECT_GT(light[1] / pixels[1], light[0] / pixels[0] + 30) << i;
+  }
+}
+
+// Images whose pixels are their masks.
+TEST(ShapeMasks, AreCroppedAndMirroredWithTheirImages) {
+  Images images{.shape = {.channels = 1, .height = 5, .width = 7}, .classes = 256};
+  for (uint8_t i = 0; i < 4 * 35; ++i) images.pixels.push_back(i + 1);
+  images.masks = images.pixels;
+  images.labels.resize(4);
+  const ImageDataset dataset(std::move(images), {{0}, {1.0 / 255}},
+                             {.crop_padding = 2, .mirror = true});
+  EXPECT_EQ(dataset.target_shape(), (std::vector<int64_t>{5, 7}));
+  const std::vector<int64_t> all{0, 1, 2, 3};
+  const auto still = dataset.load(all, {});
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const auto batch = dataset.load(all, seed);
+    EXPECT_TRUE(batch.inputs.squeeze(1).round().to(at::kLong).equal(batch.targets)) << seed;
+    EXPECT_FALSE(batch.targets.equal(still.targets)) << seed;
+  }
 }
 
 // Accuracy on `validation` of softmax regression trained on `training` by Adam.

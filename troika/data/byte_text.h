@@ -35,6 +35,7 @@ class ByteText final : public Dataset {
              std::optional<uint64_t> augmentation_seed) const override;
   int64_t num_classes() const override { return 256; }
   std::vector<int64_t> input_shape() const override { return {context_}; }
+  std::vector<int64_t> target_shape() const override { return {context_}; }
 
  private:
   // Copies `count` bytes of the concatenated text from `offset` on.

@@ -28,13 +28,15 @@ class Dataset {
   virtual Batch load(std::span<const int64_t> indices,
                      std::optional<uint64_t> augmentation_seed) const = 0;
 
-  // `troika train` sizes a model of the zoo by num_classes() and input_shape(). Data sets for a
-  // program's own modules need neither.
+  // `troika train` sizes a model of the zoo by num_classes() and the two shapes. Data sets for a
+  // program's own modules need none of them.
   // Returns the number of classes, or the size of the vocabulary for text; 0: none, as in
   // regression.
   virtual int64_t num_classes() const { return 0; }
   // Returns the shape of one input, without the batch dimension; empty: unknown.
   virtual std::vector<int64_t> input_shape() const { return {}; }
+  // Returns the shape of one target, without the batch dimension; empty: a single class.
+  virtual std::vector<int64_t> target_shape() const { return {}; }
 
   // The data set's name for make_dataset(); empty for a program's own data set.
   const std::string& name() const { return name_; }

@@ -1,4 +1,4 @@
-// Labelled images held in memory as bytes.
+// Images with labels or masks, held in memory as bytes.
 #pragma once
 
 #include "troika/data/augment.h"
@@ -11,6 +11,8 @@ struct Images {
   int64_t classes = 0;
   std::vector<uint8_t> pixels = {};  // [n, channels, height, width]
   std::vector<uint8_t> labels = {};  // [n], each < classes
+  // [n, height, width], each < classes; targets are these and not the labels, unless it is empty
+  std::vector<uint8_t> masks = {};
 
   int64_t size() const { return static_cast<int64_t>(labels.size()); }
 };
@@ -24,6 +26,7 @@ class ImageDataset final : public Dataset {
              std::optional<uint64_t> augmentation_seed) const override;
   int64_t num_classes() const override { return images_.classes; }
   std::vector<int64_t> input_shape() const override;
+  std::vector<int64_t> target_shape() const override;
 
   const Images& images() const { return images_; }
 

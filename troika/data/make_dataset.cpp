@@ -9,6 +9,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/data/byte_text.h"
+#include "troika/data/captions.h"
 #include "troika/data/cifar.h"
 #include "troika/data/fail.h"
 #include "troika/data/idx.h"
@@ -21,7 +22,7 @@ namespace {
 struct Request {
   const DataOptions& options;
   Split split;
-  int64_t samples;  // of this split; 0: all
+  int64_t samples;  // of this split; 0: all, not for generated data sets
   bool augment;
 
   std::unique_ptr<Dataset> images(Images images, Normalisation normalisation,
@@ -31,15 +32,22 @@ struct Request {
   }
 };
 
-int64_t shapes_of(Split split, int64_t samples) {
-  if (samples > 0) return samples;
-  return split == Split::train ? kShapesTrain : kShapesValidation;
+std::unique_ptr<Dataset> make_shapes(const Request& want) {
+  return want.images(render_shapes(want.options.seed, want.split, want.samples),
+                     shapes_normalisation(), kShapesAugmentation);
 }
 
-std::unique_ptr<Dataset> make_shapes(const Request& want) {
-  return want.images(
-      render_shapes(want.options.seed, want.split, shapes_of(want.split, want.samples)),
-      shapes_normalisation(), kShapesAugmentation);
+std::unique_ptr<Dataset> make_shape_masks(const Request& want) {
+  return want.images(render_shape_masks(want.options.seed, want.split, want.samples),
+                     shapes_normalisation(), kShapesAugmentation);
+}
+
+std::unique_ptr<Dataset> make_captions(const Request& want) {
+  return std::make_unique<Captions>(want.split,
+                                    CaptionsOptions{.seed = want.options.seed,
+                                                    .frames = want.options.frames,
+                                                    .feature_width = want.options.feature_width,
+                                                    .count = want.samples});
 }
 
 std::unique_ptr<Dataset> make_cifar10(const Request& want) {
@@ -74,11 +82,28 @@ struct Row {
   const char* name;
   Source source;
   std::unique_ptr<Dataset> (*make)(const Request&);
+  // Default numbers of samples of generated data sets.
+  int64_t train = 0;
+  int64_t validation = 0;
+
+  int64_t samples(Split split, const DataOptions& options) const {
+    const bool training = split == Split::train;
+    const int64_t asked = training ? options.train_samples : options.validation_samples;
+    if (asked < 0) {
+      fail(training ? "training samples" : "validation samples", std::to_string(asked),
+           ">= 1, or 0 for all");
+    }
+    return asked > 0 ? asked : training ? train : validation;
+  }
 };
 
 constexpr std::array kRows{
-    Row{"shapes", Source::generated, make_shapes},  Row{"cifar10", Source::folder, make_cifar10},
-    Row{"cifar100", Source::folder, make_cifar100}, Row{"idx", Source::folder, make_idx},
+    Row{"shapes", Source::generated, make_shapes, kShapesTrain, kShapesValidation},
+    Row{"shape_masks", Source::generated, make_shape_masks, kShapesTrain, kShapesValidation},
+    Row{"captions", Source::generated, make_captions, kCaptionsTrain, kCaptionsValidation},
+    Row{"cifar10", Source::folder, make_cifar10},
+    Row{"cifar100", Source::folder, make_cifar100},
+    Row{"idx", Source::folder, make_idx},
     Row{"text", Source::files, make_text},
 };
 
@@ -99,6 +124,21 @@ void check_source(const Row& row, const DataOptions& options) {
   }
 }
 
+const Row& find(const std::string& name) {
+  const auto* row =
+      std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) { return r.name == name; });
+  if (name.empty()) {
+    fail("data.name is empty, as in the options of a run whose data a program gave", "none",
+         fmt::format("one of {}", fmt::join(dataset_names(), ", ")),
+         "the program that made the run has its data");
+  }
+  if (row == kRows.end()) {
+    fail("unknown data set", name, fmt::format("one of {}", fmt::join(dataset_names(), ", ")),
+         fmt::format("did you mean {}?", nearest(name, dataset_names())));
+  }
+  return *row;
+}
+
 }  // namespace
 
 const std::vector<std::string>& dataset_names() {
@@ -111,37 +151,21 @@ const std::vector<std::string>& dataset_names() {
 }
 
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split) {
-  const auto* row = std::find_if(kRows.begin(), kRows.end(),
-                                 [&](const Row& r) { return r.name == options.name; });
-  if (options.name.empty()) {
-    fail("data.name is empty, as in the options of a run whose data a program gave", "none",
-         fmt::format("one of {}", fmt::join(dataset_names(), ", ")),
-         "the program that made the run has its data");
-  }
-  if (row == kRows.end()) {
-    fail("unknown data set", options.name,
-         fmt::format("one of {}", fmt::join(dataset_names(), ", ")),
-         fmt::format("did you mean {}?", nearest(options.name, dataset_names())));
-  }
-  check_source(*row, options);
-  const bool training = split == Split::train;
-  const int64_t samples = training ? options.train_samples : options.validation_samples;
-  if (samples < 0) {
-    fail(training ? "training samples" : "validation samples", std::to_string(samples),
-         ">= 1, or 0 for all");
-  }
-  auto dataset = row->make({.options = options,
-                            .split = split,
-                            .samples = samples,
-                            .augment = training && options.augment});
+  const Row& row = find(options.name);
+  check_source(row, options);
+  auto dataset = row.make({.options = options,
+                           .split = split,
+                           .samples = row.samples(split, options),
+                           .augment = split == Split::train && options.augment});
   dataset->set_name(options.name);
   return dataset;
 }
 
 int64_t count_samples(const DataOptions& options, Split split) {
-  if (options.name != "shapes") return make_dataset(options, split)->size();
-  return shapes_of(split,
-                   split == Split::train ? options.train_samples : options.validation_samples);
+  const Row& row = find(options.name);
+  if (row.source != Source::generated) return make_dataset(options, split)->size();
+  check_source(row, options);
+  return row.samples(split, options);
 }
 
 }  // namespace troika::data

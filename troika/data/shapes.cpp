@@ -110,7 +110,9 @@ class Painter {
  public:
   Painter(uint64_t seed, uint8_t* pixels) : random_(seed), pixels_(pixels) {}
 
-  void paint(const Outline& object) {
+  // Writes `object_class` to the pixels of `mask`, which are 0, that the object covers, unless it
+  // is null.
+  void paint(const Outline& object, uint8_t object_class, uint8_t* mask) {
     const Colour background = draw_colour(random_, kBackground);
     shade(background);
     const auto strokes = random_.below(kMostStrokes + 1);
@@ -124,6 +126,9 @@ class Painter {
                                           .centre = {random_.uniform(margin, kSide - margin),
                                                      random_.uniform(margin, kSide - margin)}});
     fill(placed, draw_brighter(random_, background, kContrast));
+    for (size_t i = 0; mask && i < coverage_.size(); ++i) {
+      if (coverage_[i] >= 0.5F) mask[i] = object_class;
+    }
     finish();
   }
 
@@ -200,23 +205,36 @@ class Painter {
   std::array<float, kSide * kSide> coverage_;
 };
 
-}  // namespace
-
-Images render_shapes(uint64_t seed, Split split, int64_t count) {
+Images render(uint64_t seed, Split split, int64_t count, bool with_masks) {
   const ImageShape shape{.channels = 3, .height = kSide, .width = kSide};
   const auto classes = static_cast<int64_t>(objects().size());
   Images images{.shape = shape,
                 .classes = classes,
                 .pixels = std::vector<uint8_t>(static_cast<size_t>(count * shape.bytes())),
                 .labels = std::vector<uint8_t>(static_cast<size_t>(count))};
+  if (with_masks) {
+    images.classes += 1;
+    images.masks.resize(static_cast<size_t>(count * shape.plane()));
+  }
   for (int64_t i = 0; i < count; ++i) {
     const int64_t label = i % classes;
     images.labels[static_cast<size_t>(i)] = static_cast<uint8_t>(label);
     Painter(mix(seed, static_cast<uint64_t>(split), static_cast<uint64_t>(i)),
             &images.pixels[static_cast<size_t>(i * shape.bytes())])
-        .paint(objects()[static_cast<size_t>(label)]);
+        .paint(objects()[static_cast<size_t>(label)], static_cast<uint8_t>(label + 1),
+               with_masks ? &images.masks[static_cast<size_t>(i * shape.plane())] : nullptr);
   }
   return images;
+}
+
+}  // namespace
+
+Images render_shapes(uint64_t seed, Split split, int64_t count) {
+  return render(seed, split, count, /*with_masks=*/false);
+}
+
+Images render_shape_masks(uint64_t seed, Split split, int64_t count) {
+  return render(seed, split, count, /*with_masks=*/true);
 }
 
 Normalisation shapes_normalisation() {

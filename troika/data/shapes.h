@@ -16,6 +16,10 @@ namespace troika::data {
 // consecutive images has balanced classes. Takes about 20 microseconds per image.
 Images render_shapes(uint64_t seed, Split split, int64_t count);
 
+// The same images, and a mask of each: class 0 where the background is, and object + 1 where at
+// least half of a pixel is covered by the object.
+Images render_shape_masks(uint64_t seed, Split split, int64_t count);
+
 Normalisation shapes_normalisation();
 inline constexpr Augmentation kShapesAugmentation{.crop_padding = 4, .mirror = true};
 
