@@ -26,10 +26,7 @@ nn::ModelOptions taken(const nn::ModelOptions& from, const std::filesystem::path
     tensors.emplace_back("module." + name, tensor);
   }
   nn::ModelOptions found{.name = from.name};
-  for (auto* size :
-       {&found.hidden_layers, &found.hidden_width, &found.layers, &found.heads, &found.width}) {
-    *size = kFromFile;
-  }
+  for (const auto size : kGivenSizes) found.*size = kFromFile;
   take_sizes(found, tensors, file);
   return found;
 }
@@ -46,6 +43,21 @@ TEST(ModelSizes, AreThoseOfTheTensors) {
          .hidden_width = 7},
            {.name = "mlp", .num_classes = 5, .image_size = 4, .hidden_layers = 0},
            {.name = "resnet20", .num_classes = 9, .in_channels = 4},
+           {.name = "alexnet", .num_classes = 3, .in_channels = 1, .image_size = 63},
+           {.name = "inception_v3", .num_classes = 3, .image_size = 75},
+           {.name = "unet",
+           .num_classes = 6,
+           .in_channels = 1,
+           .image_size = 1024,
+           .depth = 9,
+           .convolutions = 1,
+           .base_width = 2},
+           {.name = "s2vt",
+           .hidden_width = 6,
+           .feature_width = 5,
+           .lstm_layers = 3,
+           .vocab_size = 11,
+           .width = 7},
            {.name = "gpt", .vocab_size = 11, .context = 5, .layers = 12, .heads = 2, .width = 8}}) {
     const auto found = taken(options, folder / "weights.safetensors");
     EXPECT_EQ(shapes_of(found), shapes_of(options)) << options.name;

@@ -23,7 +23,7 @@ struct Course {
 
 Course course_of(const ModelOptions& options, bool fake) {
   compat::count_tensor_memory();
-  const auto input = example_input(options, 2);
+  const auto inputs = example_inputs(options, 2);
   std::optional<compat::FakeTensorGuard> guard;
   if (fake) guard.emplace();
   const int64_t before = memory::live();
@@ -31,7 +31,7 @@ Course course_of(const ModelOptions& options, bool fake) {
   Course course{.model = memory::live() - before};
   memory::restart_peak();
   const auto loss = [&] {
-    const auto output = model->forward(input);
+    const auto output = only(model->forward(inputs));
     const auto targets = at::zeros({output.numel() / output.size(-1)}, at::kLong);
     return at::cross_entropy_loss(output.flatten(0, -2), targets);
   }();
@@ -45,8 +45,9 @@ Course course_of(const ModelOptions& options, bool fake) {
 }
 
 TEST(FakeTensors, TakeWhatTensorsWithMemoryDo) {
-  for (const char* name : {"mlp", "resnet20", "resnet50_cifar", "vgg11_bn_cifar", "gpt"}) {
-    ModelOptions options{.name = name, .width = 192};
+  for (const char* name :
+       {"mlp", "resnet20", "resnet50_cifar", "vgg11_bn_cifar", "unet", "gpt", "s2vt"}) {
+    ModelOptions options{.name = name, .base_width = 16, .width = 192};
     const auto real = course_of(options, false), fake = course_of(options, true);
     for (const auto number : {&Course::model, &Course::forward, &Course::forward_peak,
                               &Course::backward, &Course::backward_peak}) {

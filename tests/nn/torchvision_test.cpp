@@ -86,6 +86,15 @@ TEST(Names, Vgg11WithNormsIsTorchvisions) {
   EXPECT_EQ(parameter_names(*make_model({.name = "vgg11_bn_cifar"})), expected);
 }
 
+TEST(Names, AlexnetIsTorchvisions) {
+  std::vector<std::string> expected;
+  for (const std::string layer : {"features.0", "features.3", "features.6", "features.8",
+                                  "features.10", "classifier.1", "classifier.4", "classifier.6"}) {
+    expected.insert(expected.end(), {layer + ".weight", layer + ".bias"});
+  }
+  EXPECT_EQ(parameter_names(*make_model({.name = "alexnet", .image_size = 224})), expected);
+}
+
 TEST(Names, InceptionIsTorchvisions) {
   const auto model = make_model({.name = "inception_v3", .image_size = 299});
   std::map<std::string, std::vector<int64_t>> shapes;
@@ -209,6 +218,35 @@ TEST(Formula, VggIsASequenceOfLayers) {
   }
   x = at::linear(x.flatten(1), w("classifier.weight"), w("classifier.bias"));
   expect_close(model->forward(images), x);
+}
+
+// The layers of torchvision's Sequentials, by torch modules, whose image is larger than the
+// smallest.
+TEST(Formula, AlexnetIsASequenceOfLayers) {
+  torch::manual_seed(4);
+  torch::NoGradGuard no_grad;
+  const auto model = make_model({.name = "alexnet", .image_size = 224});
+  model->to(torch::kFloat64);
+  const Weights w(*model);
+  const auto conv = [&](const at::Tensor& x, const std::string& name, int64_t stride,
+                        int64_t padding) {
+    return at::conv2d(x, w(name + ".weight"), w(name + ".bias"), stride, padding);
+  };
+  const auto linear = [&](const at::Tensor& x, const std::string& name) {
+    return at::linear(x, w(name + ".weight"), w(name + ".bias"));
+  };
+  torch::nn::ReLU relu;
+  torch::nn::MaxPool2d pool(torch::nn::MaxPool2dOptions(3).stride(2));
+  const at::Tensor images = torch::randn({2, 3, 131, 163}, torch::kFloat64);
+  at::Tensor x = pool(relu(conv(images, "features.0", 4, 2)));
+  x = pool(relu(conv(x, "features.3", 1, 2)));
+  x = relu(conv(x, "features.6", 1, 1));
+  x = relu(conv(x, "features.8", 1, 1));
+  x = pool(relu(conv(x, "features.10", 1, 1)));
+  x = torch::nn::AdaptiveAvgPool2d(torch::nn::AdaptiveAvgPool2dOptions({6, 6}))(x).flatten(1);
+  x = relu(linear(x, "classifier.1"));
+  x = linear(relu(linear(x, "classifier.4")), "classifier.6");
+  EXPECT_TRUE(at::allclose(model->forward(images), x, 1e-10, 1e-10));
 }
 
 TEST(Formula, InceptionBranches) {

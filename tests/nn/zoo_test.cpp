@@ -18,8 +18,14 @@ namespace {
 ModelOptions small(const std::string& name) {
   return {.name = name,
           .num_classes = 10,
-          .image_size = name == "inception_v3" ? 96 : 32,
+          .image_size = name == "inception_v3" ? 96
+                        : name == "alexnet"    ? 64
+                                               : 32,
           .hidden_width = 16,
+          .depth = 2,
+          .base_width = 8,
+          .feature_width = 5,
+          .frames = 6,
           .vocab_size = 11,
           .context = 8,
           .layers = 2,
@@ -36,13 +42,13 @@ TEST(Zoo, HasThePublishedParameterCounts) {
     int64_t parameters;
   };
   const std::vector<Published> all = {
-      {"resnet20", 10, 269'722},         {"resnet32", 10, 464'154},
-      {"resnet56", 10, 853'018},         {"resnet18", 1000, 11'689'512},
-      {"resnet34", 1000, 21'797'672},    {"resnet50", 1000, 25'557'032},
-      {"resnet101", 1000, 44'549'160},   {"resnet18_cifar", 10, 11'173'962},
-      {"vgg11", 1000, 132'863'336},      {"vgg11_bn", 1000, 132'868'840},
-      {"vgg16", 1000, 138'357'544},      {"vgg16_bn", 1000, 138'365'992},
-      {"inception_v3", 1000, 23'834'568}};
+      {"resnet20", 10, 269'722},          {"resnet32", 10, 464'154},
+      {"resnet56", 10, 853'018},          {"resnet18", 1000, 11'689'512},
+      {"resnet34", 1000, 21'797'672},     {"resnet50", 1000, 25'557'032},
+      {"resnet101", 1000, 44'549'160},    {"resnet18_cifar", 10, 11'173'962},
+      {"vgg11", 1000, 132'863'336},       {"vgg11_bn", 1000, 132'868'840},
+      {"vgg16", 1000, 138'357'544},       {"vgg16_bn", 1000, 138'365'992},
+      {"inception_v3", 1000, 23'834'568}, {"alexnet", 1000, 61'100'840}};
   const compat::FakeTensorGuard without_memory;
   for (const auto& [name, classes, parameters] : all) {
     const auto model = make_model({.name = name, .num_classes = classes, .image_size = 224});
@@ -70,25 +76,33 @@ void expect_composition(const std::string& name) {
   model->verify();
   model->eval();
   torch::NoGradGuard no_grad;
-  const at::Tensor input = example_input(options, 2);
-  at::Tensor activation = input;
-  for (const Block& block : model->blocks()) {
-    const at::Tensor before = activation.clone();
-    const at::Tensor output = block.forward(activation);
-    EXPECT_TRUE(torch::equal(activation, before)) << block.name << " wrote to its input";
-    activation = output;
+  const Tensors inputs = example_inputs(options, 2);
+  const size_t all = model->blocks().size();
+  Flow flow(model->wiring(), 0, all, inputs);
+  for (size_t i = 0; i < all; ++i) {
+    const Block& block = model->blocks()[i];
+    const Tensors taken = flow.take(i, i + 1);
+    Tensors before;
+    for (const auto& tensor : taken) before.push_back(tensor.clone());
+    flow.give(i, i + 1, block.forward(taken));
+    for (size_t k = 0; k < taken.size(); ++k) {
+      EXPECT_TRUE(torch::equal(taken[k], before[k])) << block.name << " wrote to its input";
+    }
   }
-  EXPECT_TRUE(torch::equal(model->forward(input), activation));
-  const std::vector<int64_t> logits =
-      name == "gpt" ? std::vector<int64_t>{2, 8, 11} : std::vector<int64_t>{2, 10};
-  EXPECT_EQ(activation.sizes(), logits);
+  const at::Tensor output = only(flow.outputs());
+  EXPECT_TRUE(torch::equal(only(model->forward(inputs)), output));
+  std::vector<int64_t> logits{2, 10};
+  const auto kind = sample_kind(name);
+  if (kind == SampleKind::masks) logits = {2, 32, 32, 10};
+  if (kind == SampleKind::text || kind == SampleKind::videos) logits = {2, 8, 11};
+  EXPECT_EQ(output.sizes(), logits);
 }
 
 void expect_gradients(const std::string& name) {
   torch::manual_seed(6);
   const ModelOptions options = small(name);
   const auto model = make_model(options);
-  const at::Tensor logits = model->forward(example_input(options, 2));
+  const at::Tensor logits = only(model->forward(example_inputs(options, 2)));
   at::log_softmax(logits, -1).select(-1, 0).mean().neg().backward();
   for (const state::Entry& entry : named_parameters(*model)) {
     ASSERT_TRUE(entry.second.grad().defined()) << entry.first;
@@ -112,7 +126,8 @@ TEST(Zoo, ModelsGiveEveryParameterAGradient) {
 }
 
 TEST(MakeModel, IsDeterministicUnderASeed) {
-  for (const std::string name : {"mlp", "resnet20", "resnet18_cifar", "vgg11_bn_cifar", "gpt"}) {
+  for (const std::string name :
+       {"mlp", "resnet20", "resnet18_cifar", "vgg11_bn_cifar", "unet", "gpt", "s2vt"}) {
     const auto weights = [&](uint64_t seed) {
       torch::manual_seed(seed);
       std::vector<at::Tensor> flat;
@@ -187,19 +202,21 @@ TEST(Initialisation, ConvolutionsFanOut) {
 }
 
 TEST(Dropout, IsSwitchedOffByEvaluation) {
-  for (const std::string name : {"mlp", "vgg11_cifar", "inception_v3"}) {
+  for (const std::string name : {"mlp", "vgg11_cifar", "inception_v3", "alexnet", "unet", "s2vt"}) {
     ModelOptions options = small(name);
     options.dropout = 0.5;
     const auto model = make_model(options);
     // Without batch norms in training mode, dropout is what differs between two calls.
     model->eval();
     torch::NoGradGuard no_grad;
-    const at::Tensor input = example_input(options, 2);
-    EXPECT_TRUE(torch::equal(model->forward(input), model->forward(input))) << name;
+    const Tensors inputs = example_inputs(options, 2);
+    const auto run = [&] { return only(model->forward(inputs)); };
+    EXPECT_TRUE(torch::equal(run(), run())) << name;
     for (const auto& module : model->modules()) {
-      if (module->as<Dropout>()) module->train();
+      // Those of unet are in the modules of its convolutions, without batch norms.
+      if (module->as<Dropout>() || name == "unet") module->train();
     }
-    EXPECT_FALSE(torch::equal(model->forward(input), model->forward(input))) << name;
+    EXPECT_FALSE(torch::equal(run(), run())) << name;
   }
 }
 
@@ -228,6 +245,14 @@ TEST(MakeModel, RefusesImpossibleOptions) {
                "[nn] image_size of vgg16_cifar is too small; got 28, expected at least 32");
   EXPECT_ERROR(make_model({.name = "inception_v3", .image_size = 74}), ErrorKind::usage,
                "[nn] image_size of inception_v3 is too small; got 74, expected at least 75");
+  EXPECT_ERROR(make_model({.name = "alexnet", .image_size = 62}), ErrorKind::usage,
+               "[nn] image_size of alexnet is too small; got 62, expected at least 63");
+  EXPECT_ERROR(make_model({.name = "unet", .image_size = 32, .depth = 5}), ErrorKind::usage,
+               "[nn] unet halves its images too often; got depth 5 for image_size 32, expected at "
+               "least 2 rows and columns in the bottleneck (an instance norm of one pixel is zero; "
+               "set model.depth)");
+  EXPECT_ERROR(make_model({.name = "s2vt", .lstm_layers = 0}), ErrorKind::usage,
+               "[nn] lstm_layers of s2vt is too small; got 0, expected at least 1");
   EXPECT_ERROR(make_model({.name = "resnet20", .dropout = 0.1}), ErrorKind::usage,
                "[nn] resnet20 has no dropout; got dropout 0.1, expected 0");
   EXPECT_ERROR(make_model({.name = "gpt", .dropout = 1.5}), ErrorKind::usage,
@@ -237,6 +262,7 @@ TEST(MakeModel, RefusesImpossibleOptions) {
 TEST(MakeModel, ModelsRunAtTheSmallestImageTheyAccept) {
   torch::NoGradGuard no_grad;
   for (const auto& [name, size] : {std::pair<std::string, int64_t>{"inception_v3", 75},
+                                   {"alexnet", 63},
                                    {"vgg11_cifar", 32},
                                    {"resnet18", 1},
                                    {"resnet20", 1}}) {
@@ -248,7 +274,7 @@ TEST(MakeModel, ModelsRunAtTheSmallestImageTheyAccept) {
 }
 
 TEST(Forward, RefusesABatchOfAnotherShape) {
-  for (const std::string name : {"resnet20", "resnet18_cifar", "vgg11_cifar"}) {
+  for (const std::string name : {"resnet20", "resnet18_cifar", "vgg11_cifar", "unet"}) {
     EXPECT_ERROR(make_model({.name = name})->forward(torch::zeros({2, 1, 28, 28})),
                  ErrorKind::usage,
                  "[nn] " + name +

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -111,21 +112,52 @@ void take_mlp(nn::ModelOptions& options, const NamedTensors& tensors) {
   }
 }
 
+void take_unet(nn::ModelOptions& options, const NamedTensors& tensors) {
+  const auto first = tensor_of(tensors, "encoder.0.0.conv.weight");
+  const auto head = tensor_of(tensors, "head.weight");
+  if (first.defined() && first.dim() == 4) fill(options.base_width, first.size(0));
+  if (head.defined() && head.dim() == 4) options.num_classes = head.size(0);
+  int64_t levels = 0, convolutions = 0;
+  while (tensor_of(tensors, fmt::format("encoder.{}.0.conv.weight", levels)).defined()) ++levels;
+  while (tensor_of(tensors, fmt::format("encoder.0.{}.conv.weight", convolutions)).defined()) {
+    ++convolutions;
+  }
+  fill(options.depth, levels);
+  fill(options.convolutions, convolutions);
+}
+
+void take_s2vt(nn::ModelOptions& options, const NamedTensors& tensors) {
+  const auto frames = tensor_of(tensors, "embed_frames.weight");
+  const auto words = tensor_of(tensors, "embed_words.weight");
+  const auto hidden = tensor_of(tensors, "frame_lstm.0.weight_hh_l0");
+  if (frames.defined() && frames.dim() == 2) options.feature_width = frames.size(1);
+  if (words.defined() && words.dim() == 2) {
+    options.vocab_size = words.size(0);
+    fill(options.width, words.size(1));
+  }
+  if (hidden.defined() && hidden.dim() == 2) fill(options.hidden_width, hidden.size(1));
+  int64_t layers = 0;
+  while (tensor_of(tensors, fmt::format("frame_lstm.{}.weight_hh_l0", layers)).defined()) ++layers;
+  fill(options.lstm_layers, layers);
+}
+
 }  // namespace
 
 void take_sizes(nn::ModelOptions& options, const NamedTensors& tensors,
                 const std::filesystem::path& file) {
   if (options.name == "gpt") take_gpt(options, tensors, file);
   if (options.name == "mlp") take_mlp(options, tensors);
+  if (options.name == "unet") take_unet(options, tensors);
+  if (options.name == "s2vt") take_s2vt(options, tensors);
   // Sizes that are still unknown belong to other models, or the file does not fit and loading it
   // fails.
   const nn::ModelOptions defaults;
-  for (const auto size :
-       {&nn::ModelOptions::hidden_layers, &nn::ModelOptions::hidden_width,
-        &nn::ModelOptions::layers, &nn::ModelOptions::heads, &nn::ModelOptions::width}) {
-    fill(options.*size, defaults.*size);
+  for (const auto size : kGivenSizes) fill(options.*size, defaults.*size);
+  if (options.name == "gpt" || options.name == "s2vt") return;
+  if (nn::has_convolutions(options.name)) {
+    constexpr int64_t kUsualImage = 299;  // no model needs more, but for U-Nets of many levels
+    options.image_size = std::max(kUsualImage, int64_t{2} << std::min<int64_t>(options.depth, 16));
   }
-  if (options.name == "gpt") return;
   const auto own = model_state(*nn::make_model(options));
   const auto input = tensor_of(tensors, own.front().first);  // "conv1.weight"
   if (input.defined() && input.dim() == 4) options.in_channels = input.size(1);

@@ -11,9 +11,18 @@ namespace troika::checkpoint {
 // In ModelOptions: marks a size that is to be read from the file.
 constexpr int64_t kFromFile = -1;
 
+// The sizes that a user may also give.
+inline constexpr int64_t nn::ModelOptions::*kGivenSizes[] = {
+    &nn::ModelOptions::hidden_layers, &nn::ModelOptions::hidden_width,
+    &nn::ModelOptions::depth,         &nn::ModelOptions::convolutions,
+    &nn::ModelOptions::base_width,    &nn::ModelOptions::lstm_layers,
+    &nn::ModelOptions::layers,        &nn::ModelOptions::heads,
+    &nn::ModelOptions::width};
+
 // Fills in the sizes of the model `options.name` (layers, widths, classes, tokens, positions,
 // channels) from the names and shapes of the tensors, under any of the names that adapt_foreign()
-// accepts. hidden_layers, hidden_width, layers, width and heads are set only if they are kFromFile.
+// accepts. kGivenSizes are set only if they are kFromFile. No tensor has the size of the images: a
+// model of convolutions, which takes any size, gets one that it accepts.
 // No tensor has the number of heads, so it is read from n_head in Hugging Face's config.json beside
 // `file`. Throws Error(usage) if that is missing, or if it describes a GPT-2 variant that the model
 // does not support.

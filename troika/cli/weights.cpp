@@ -60,10 +60,7 @@ int import_weights(const Files& files, const std::string& model_name,
   train::TrainOptions options;
   auto table = train::make_table(options);
   auto& model_options = options.model;
-  for (auto* size : {&model_options.hidden_layers, &model_options.hidden_width,
-                     &model_options.layers, &model_options.heads, &model_options.width}) {
-    *size = checkpoint::kFromFile;
-  }
+  for (const auto size : checkpoint::kGivenSizes) model_options.*size = checkpoint::kFromFile;
   for (const auto& argument : more) table.set_argument(argument);
   model_options.name = model_name;
   const auto given = checkpoint::load_safetensors(files.from);

@@ -37,6 +37,26 @@ std::shared_ptr<Model> make_vgg(const ModelOptions& options, int64_t depth, bool
 // Conv2d_1a_3x3, ..., Mixed_7c, head.
 std::shared_ptr<Model> make_inception(const ModelOptions& options);
 
+// AlexNet (Krizhevsky 2014, arXiv 1404.5997, the network of one tower) as in torchvision. There is
+// one block for each layer with parameters, named after it: features.0, ..., classifier.6.
+std::shared_ptr<Model> make_alexnet(const ModelOptions& options);
+
+// U-Net (Ronneberger et al. 2015, arXiv 1505.04597) in the simplified form of torchgpipe's
+// benchmark (Kim et al. 2020, arXiv 2004.09910): convolutions 3x3 without bias, then dropout of
+// channels, instance norm and leaky ReLU; pooling and nearest-neighbour upsampling by 2; a last
+// convolution 1x1. Level i of the encoder has base_width 2^i channels, the bottleneck twice those
+// of the last level. There is one block for each convolution: encoder.0.0, ..., bottleneck.0, ...,
+// decoder.0.0, ..., head. The last block of encoder level i also gives `skip.i`, which the first
+// block of decoder level i takes.
+std::shared_ptr<Model> make_unet(const ModelOptions& options);
+
+// S2VT (Venugopalan et al. 2015, arXiv 1505.00487). A first stack of LSTMs reads the frames, then
+// zeros while the caption is written; a second stack reads its output beside zeros while there are
+// frames, then beside the words of the caption. The steps of the caption give logits, by a matrix
+// without bias. Dropout is between layers, not between time steps. Blocks: frames, frame_lstm.0,
+// ..., words, word_lstm.0, ..., head. Block words takes `captions` too.
+std::shared_ptr<Model> make_s2vt(const ModelOptions& options);
+
 // GPT-2 (Radford et al. 2019) as Hugging Face's GPT2LMHeadModel: pre-norm, gelu_new, output matrix
 // tied to the token embedding. Blocks: embed, transformer.h.0, ..., head; head borrows
 // transformer.wte.weight.

@@ -18,17 +18,28 @@ void add_name(config::Table& table, ModelOptions& options) {
 void add_sizes(config::Table& table, ModelOptions& options) {
   if (options.name.empty()) return;  // a program's own module has none of these
   table.add("model.dropout", &options.dropout,
-            "probability of dropout, for mlp, vgg*, inception_v3 and gpt; the same masks on any "
-            "number of ranks",
+            "probability of dropout, for all models but the residual networks; the same masks on "
+            "any number of ranks",
             between(0.0, 1.0));
   table.add("model.hidden_layers", &options.hidden_layers, "mlp: number of hidden layers",
             at_least(int64_t{0}));
-  table.add("model.hidden_width", &options.hidden_width, "mlp: width of the hidden layers",
+  table.add("model.hidden_width", &options.hidden_width,
+            "mlp: width of the hidden layers; s2vt: width of the LSTMs", at_least(int64_t{1}));
+  table.add("model.depth", &options.depth, "unet: how many times it halves the image",
+            at_least(int64_t{1}));
+  table.add("model.convolutions", &options.convolutions, "unet: number of convolutions per level",
+            at_least(int64_t{1}));
+  table.add("model.base_width", &options.base_width,
+            "unet: channels of the first level; each level has twice those of the one above",
+            at_least(int64_t{2}));
+  table.add("model.lstm_layers", &options.lstm_layers,
+            "s2vt: number of LSTMs that read frames, and of those that write words",
             at_least(int64_t{1}));
   table.add("model.layers", &options.layers, "gpt: number of transformer blocks",
             at_least(int64_t{1}));
   table.add("model.heads", &options.heads, "gpt: number of attention heads", at_least(int64_t{1}));
-  table.add("model.width", &options.width, "gpt: width of the embeddings", at_least(int64_t{1}));
+  table.add("model.width", &options.width, "gpt and s2vt: width of the embeddings",
+            at_least(int64_t{1}));
   table.add("model.attn_implementation", &options.attn_implementation,
             "gpt: how attention is computed; eager: by products; sdpa: by LibTorch's fused "
             "kernel, from LibTorch 2.0 on; auto: the faster one, docs/trainer.md",

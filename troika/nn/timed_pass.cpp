@@ -9,10 +9,12 @@ namespace troika::nn {
 
 namespace {
 
-at::Tensor inputs_of(const ModelOptions& options, int64_t batch,
-                     const NumericPrecision& precision) {
-  const auto inputs = example_input(options, batch);
-  return inputs.is_floating_point() ? inputs.to(precision.parameters) : inputs;
+Tensors inputs_of(const ModelOptions& options, int64_t batch, const NumericPrecision& precision) {
+  Tensors inputs = example_inputs(options, batch);
+  for (auto& input : inputs) {
+    if (input.is_floating_point()) input = input.to(precision.parameters);
+  }
+  return inputs;
 }
 
 }  // namespace
@@ -34,13 +36,16 @@ double TimedPass::seconds(at::MemoryFormat format) {
   const at::AutoGradMode with_gradients(true);
   lay_out(*model_, format);
   model_->zero_grad(/*set_to_none=*/true);
-  const auto inputs = inputs_.dim() == 4 ? inputs_.contiguous(format) : inputs_;
+  Tensors inputs = inputs_;
+  for (auto& input : inputs) {
+    if (input.dim() == 4) input = input.contiguous(format);
+  }
   const Stopwatch one;
   const auto output = [&] {
     const Autocast autocast(precision_, at::kCPU);
-    if (!model_->has_output_layer()) return model_->forward(inputs);
-    // Tokens serve as classes.
-    return only(model_->forward({inputs}, std::make_shared<OutputLoss>(OutputLoss{inputs})));
+    if (!model_->has_output_layer()) return only(model_->forward(inputs));
+    // Tokens, the last input, serve as classes.
+    return only(model_->forward(inputs, std::make_shared<OutputLoss>(OutputLoss{inputs_.back()})));
   }();
   output.sum().backward();
   return one.seconds();

@@ -31,7 +31,7 @@ class TimedPass {
   const at::Tensor random_;  // the generator's state
   const NumericPrecision precision_;
   const std::shared_ptr<Model> model_;
-  const at::Tensor inputs_;
+  const Tensors inputs_;
 };
 
 }  // namespace troika::nn

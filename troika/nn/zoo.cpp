@@ -17,6 +17,7 @@ namespace {
 struct Entry {
   std::string name;
   std::function<std::shared_ptr<Model>(const ModelOptions&)> make;
+  SampleKind samples = SampleKind::images;
 };
 
 std::vector<Entry> make_entries() {
@@ -43,7 +44,10 @@ std::vector<Entry> make_entries() {
     }
   }
   entries.push_back({"inception_v3", make_inception});
-  entries.push_back({"gpt", make_gpt});
+  entries.push_back({"alexnet", make_alexnet});
+  entries.push_back({"unet", make_unet, SampleKind::masks});
+  entries.push_back({"gpt", make_gpt, SampleKind::text});
+  entries.push_back({"s2vt", make_s2vt, SampleKind::videos});
   return entries;
 }
 
@@ -69,8 +73,12 @@ const Entry& find(const std::string& name) {
                .hint = fmt::format("did you mean {}?", nearest(name, model_names()))});
 }
 
-bool reads_tokens(const ModelOptions& options) {
-  return options.name == "gpt";
+bool reads_images(SampleKind kind) {
+  return kind == SampleKind::images || kind == SampleKind::masks;
+}
+
+at::Tensor random_tokens(const ModelOptions& options, int64_t batch) {
+  return torch::randint(options.vocab_size, {batch, options.context}, torch::kInt64);
 }
 
 }  // namespace
@@ -83,7 +91,7 @@ std::shared_ptr<Model> make_model(const ModelOptions& options) {
                  .got = fmt::format("{}", options.dropout),
                  .expected = "0 <= dropout < 1"});
   }
-  if (!reads_tokens(options)) {
+  if (reads_images(entry.samples)) {
     require_at_least(options, "num_classes", options.num_classes, 1);
     require_at_least(options, "in_channels", options.in_channels, 1);
     require_at_least(options, "image_size", options.image_size, 1);
@@ -99,12 +107,26 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-at::Tensor example_input(const ModelOptions& options, int64_t batch) {
-  find(options.name);
-  if (reads_tokens(options)) {
-    return torch::randint(options.vocab_size, {batch, options.context}, torch::kInt64);
+SampleKind sample_kind(const std::string& model_name) {
+  return find(model_name).samples;
+}
+
+bool has_convolutions(const std::string& model_name) {
+  return reads_images(sample_kind(model_name)) && model_name != "mlp";
+}
+
+Tensors example_inputs(const ModelOptions& options, int64_t batch) {
+  const SampleKind kind = sample_kind(options.name);
+  if (reads_images(kind)) {
+    return {torch::randn({batch, options.in_channels, options.image_size, options.image_size})};
   }
-  return torch::randn({batch, options.in_channels, options.image_size, options.image_size});
+  if (kind == SampleKind::text) return {random_tokens(options, batch)};
+  return {torch::randn({batch, options.frames, options.feature_width}),
+          random_tokens(options, batch)};
+}
+
+at::Tensor example_input(const ModelOptions& options, int64_t batch) {
+  return only(example_inputs(options, batch));
 }
 
 }  // namespace troika::nn

@@ -1,8 +1,8 @@
 // The models that come with Troika, under the parameter names of torchvision and of Hugging Face's
 // GPT-2 if these have the model, so that weights can be exchanged.
 //
-// All are initialised as in the original, from LibTorch's default generator: the same
-// torch::manual_seed gives the same weights.
+// All are initialised as in the original (alexnet, unet and s2vt by the defaults of PyTorch's
+// layers), from LibTorch's default generator: the same torch::manual_seed gives the same weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,17 +18,30 @@ namespace troika::nn {
 
 struct ModelOptions {
   std::string name = "resnet20";
-  double dropout = 0.0;  // mlp, vgg*, inception_v3 and gpt; the others refuse it
+  double dropout = 0.0;  // the residual networks refuse it
 
-  // For all models but gpt. They take [batch, in_channels, image_size, image_size] and give logits
-  // [batch, num_classes].
+  // For all models but gpt and s2vt. They take [batch, in_channels, image_size, image_size] and
+  // give logits [batch, num_classes]; unet [batch, image_size, image_size, num_classes].
   int64_t num_classes = 10;
   int64_t in_channels = 3;
   int64_t image_size = 32;  // rows and columns; only mlp requires exactly this size
 
   // For mlp.
   int64_t hidden_layers = 2;
-  int64_t hidden_width = 512;
+  int64_t hidden_width = 512;  // also of the LSTMs of s2vt, the original's have 1000
+
+  // For unet: the number of times that it halves the image, the convolutions of each level, and the
+  // channels of the first level. These are Ronneberger's; torchgpipe's U-Net (B, C) is {5, B, C}.
+  int64_t depth = 4;
+  int64_t convolutions = 2;
+  int64_t base_width = 64;
+
+  // For s2vt. It takes `x` [batch, any number of frames, feature_width] and `captions`, int64
+  // [batch, context], and gives logits [batch, context, vocab_size]. The words have embeddings of
+  // `width`, and so have the frames; the original's have 500.
+  int64_t feature_width = 64;
+  int64_t frames = 16;      // of example_inputs()
+  int64_t lstm_layers = 1;  // before the words come in, and again after that
 
   // For gpt. It takes int64 [batch, length <= context] and gives logits [batch, length,
   // vocab_size]. GPT-2 small is {50257, 1024, 12, 12, 768}.
@@ -48,8 +61,22 @@ std::shared_ptr<Model> make_model(const ModelOptions& options);
 // Returns every name make_model() accepts.
 std::vector<std::string> model_names();
 
-// Returns random input of the shape the model takes: normal images, or uniform tokens of full
-// context length.
+// The samples that a model is made for.
+enum class SampleKind {
+  images,  // with a class for each image
+  masks,   // images with a class for each pixel
+  text,    // tokens with the next token at each place
+  videos,  // features of frames, and a caption with the next token at each place
+};
+
+// Throw Error(usage) for an unknown name.
+SampleKind sample_kind(const std::string& model_name);
+bool has_convolutions(const std::string& model_name);
+
+// Returns random inputs in the order of Model::input_names(): normal images and features, and
+// uniform tokens of full context length.
+Tensors example_inputs(const ModelOptions& options, int64_t batch);
+// The same for models of one input.
 at::Tensor example_input(const ModelOptions& options, int64_t batch);
 
 }  // namespace troika::nn
