@@ -83,6 +83,41 @@ TEST_F(Weights, GoOutAndComeBack) {
   EXPECT_EQ(read_file(folder_ / "out.safetensors"), read_file(folder_ / "same.safetensors"));
 }
 
+// All sizes come from the names and shapes.
+TEST_F(Weights, OfUnetsAndS2vtsTellTheirSizes) {
+  struct Case {
+    std::string name, options, data;
+    std::vector<std::string> sizes;
+  };
+  const std::vector<Case> cases = {{"unet",
+                                    "--model.depth=2 --model.convolutions=3 --model.base_width=4",
+                                    "shape_masks",
+                                    {"depth = 2", "convolutions = 3", "base_width = 4"}},
+                                   {"s2vt",
+                                    "--model.hidden_width=6 --model.lstm_layers=2 --model.width=5",
+                                    "captions --data.feature_width=7",
+                                    {"hidden_width = 6", "lstm_layers = 2", "width = 5"}}};
+  for (const auto& [name, options, data, sizes] : cases) {
+    const auto trained = troika("train --model.name=" + name + " " + options +
+                                " --data.train_samples=32 --data.validation_samples=8 "
+                                "--trainer.max_epochs=1 --run.name=" +
+                                name + " --data.name=" + data);
+    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    ASSERT_EQ(troika("export runs/" + name + " out.safetensors").exit_code, 0);
+    const auto in = troika("import out.safetensors in.safetensors --model " + name);
+    ASSERT_EQ(in.exit_code, 0) << in.err;
+    const auto [metadata, bytes] = parts("in.safetensors");
+    EXPECT_EQ(bytes, parts("out.safetensors").second) << name;
+    for (const auto& size : sizes) {
+      EXPECT_THAT(metadata["troika.options"].get<std::string>(), HasSubstr("\n" + size + " "));
+    }
+    const auto validated = troika("validate runs/" + name);
+    EXPECT_EQ(validated.exit_code, 0) << validated.err;
+    std::filesystem::remove(folder_ / "out.safetensors");
+    std::filesystem::remove(folder_ / "in.safetensors");
+  }
+}
+
 TEST_F(Weights, MayBeTheMovingAverage) {
   const std::string run =
       "train --model.name=mlp --model.hidden_width=6 --data.train_samples=64 "

@@ -278,6 +278,15 @@ TEST_F(WrongInput, ModelAndDataThatDoNotGoTogether) {
   expect_failure(troika("train --model.name=gpt"), 2,
                  "error: [train] model.name and data.name do not go together; got gpt for images, "
                  "expected a model of images\n");
+  expect_failure(troika("train --model.name=unet"), 2,
+                 "error: [train] model.name and data.name do not go together; got unet for images, "
+                 "expected a model of images\n");
+  expect_failure(troika("train --data.name=shape_masks"), 2,
+                 "error: [train] model.name and data.name do not go together; got resnet20 for "
+                 "images with masks, expected unet\n");
+  expect_failure(troika("train --data.name=captions"), 2,
+                 "error: [train] model.name and data.name do not go together; got resnet20 for "
+                 "videos with captions, expected s2vt\n");
 }
 
 TEST_F(WrongInput, DevicesAndLauncherDisagree) {

@@ -156,6 +156,45 @@ TEST(Flops, OfFusedAttentionAreThoseOfItsProducts) {
       << "its products count by themselves";
 }
 
+TEST(Flops, OfFusedRecurrentLayersAreThoseOfTheirProducts) {
+  const auto steps = at::ones({7, 2, 3});  // [steps, batch, width]
+  const auto inward = at::ones({4 * 5, 3}), onward = at::ones({4 * 5, 5}), bias = at::ones({4 * 5});
+  const int64_t forward = 2 * (7 * 2) * (4 * 5) * (3 + 5);
+  const std::vector<at::Tensor> weights{inward, onward, bias, bias};
+  for (const auto& [name, inputs] :
+       {std::pair<std::string, std::vector<c10::IValue>>{"aten::mkldnn_rnn_layer",
+                                                         {steps, inward, onward, bias, bias}},
+        {"aten::_cudnn_rnn", {steps, weights}}}) {
+    EXPECT_EQ(flops_of([&] { observe(name.c_str(), inputs); }), forward) << name;
+    EXPECT_EQ(flops_of([&] { observe((name + "_backward").c_str(), inputs); }), 2 * forward)
+        << name;
+  }
+}
+
+// The frames ask for no gradient.
+TEST(Flops, OfAnS2vtAreThoseOfItsMatrices) {
+  const nn::ModelOptions options{.name = "s2vt",
+                                 .hidden_width = 6,
+                                 .feature_width = 5,
+                                 .frames = 3,
+                                 .vocab_size = 11,
+                                 .context = 4,
+                                 .width = 8};
+  // In float64, because oneDNN's layers also make the gradients of the first states.
+  const auto model = nn::make_model(options);
+  model->to(at::kDouble);
+  auto inputs = nn::example_inputs(options, 2);
+  inputs[0] = inputs[0].to(at::kDouble);
+  const int64_t rows = 2 * (3 + 4), embedding = 2 * (2 * 3) * 5 * 8, head = 2 * (2 * 4) * 6 * 11;
+  const int64_t lstms = 2 * rows * (4 * 6) * ((8 + 6) + (6 + 8 + 6));
+  const int64_t forward = embedding + lstms + head;
+  EXPECT_EQ(flops_of([&] { model->forward(inputs); }), forward);
+  // The first states are zeros, whose gradients nobody asks for.
+  const int64_t first_states = 2 * (2 * 2) * (4 * 6) * 6;
+  EXPECT_EQ(flops_of([&] { nn::only(model->forward(inputs)).sum().backward(); }),
+            3 * forward - embedding - first_states);
+}
+
 TEST(Flops, OfAttentionAreTheSameByAllImplementations) {
   const auto qkv = at::randn({2, 6, 3 * 3 * 4}).requires_grad_();
   for (const auto way : nn::available_attention()) {

@@ -47,6 +47,22 @@ void require_file(const std::filesystem::path& file) {
                                          config.string())});
 }
 
+struct SampleWords {
+  nn::SampleKind kind;
+  const char* samples;
+  const char* models;  // that take them
+};
+
+// `input` and `target` are the shapes of one sample.
+SampleWords words_of(const std::vector<int64_t>& input, const std::vector<int64_t>& target) {
+  if (input.size() == 3 && target.empty()) {
+    return {nn::SampleKind::images, "images", "a model of images"};
+  }
+  if (input.size() == 3) return {nn::SampleKind::masks, "images with masks", "unet"};
+  if (input.size() == 2) return {nn::SampleKind::videos, "videos with captions", "s2vt"};
+  return {nn::SampleKind::text, "text", "gpt"};
+}
+
 }  // namespace
 
 void read_configuration(config::Table& table, const std::string& file,
@@ -77,21 +93,31 @@ void read_checkpoint_configuration(config::Table& table, train::TrainOptions& op
 }
 
 nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset) {
-  const auto shape = dataset.input_shape();
-  const bool images = shape.size() == 3;
-  if (!model.name.empty() && images == (model.name == "gpt")) {
+  const auto shape = dataset.input_shape(), target = dataset.target_shape();
+  const SampleWords samples = words_of(shape, target);
+  if (!model.name.empty() && nn::sample_kind(model.name) != samples.kind) {
     throw Error("train", ErrorKind::usage,
                 {.what = "model.name and data.name do not go together",
-                 .got = fmt::format("{} for {}", model.name, images ? "images" : "text"),
-                 .expected = images ? "a model of images" : "gpt"});
+                 .got = fmt::format("{} for {}", model.name, samples.samples),
+                 .expected = samples.models});
   }
-  if (images) {
-    model.num_classes = dataset.num_classes();
-    model.in_channels = shape.at(0);
-    model.image_size = shape.at(1);
-  } else {
-    model.vocab_size = dataset.num_classes();
-    model.context = shape.at(0);
+  switch (samples.kind) {
+    case nn::SampleKind::images:
+    case nn::SampleKind::masks:
+      model.num_classes = dataset.num_classes();
+      model.in_channels = shape.at(0);
+      model.image_size = shape.at(1);
+      break;
+    case nn::SampleKind::text:
+      model.vocab_size = dataset.num_classes();
+      model.context = shape.at(0);
+      break;
+    case nn::SampleKind::videos:
+      model.frames = shape.at(0);
+      model.feature_width = shape.at(1);
+      model.vocab_size = dataset.num_classes();
+      model.context = target.at(0);
+      break;
   }
   return model;
 }

@@ -118,6 +118,40 @@ Count attention_backward(Inputs in) {
           .bytes = 2 * one.inputs + 2 * one.output};
 }
 
+// Counts the products of inputs and states with the weights of a recurrent layer, of input
+// [..., width] and `weights`, of which those with two dimensions are matrices.
+Count recurrent(const at::Tensor& input, c10::ArrayRef<at::Tensor> weights) {
+  const int64_t rows = input.numel() / std::max<int64_t>(1, input.size(-1));
+  int64_t numbers = 0, outputs = 0;
+  for (const at::Tensor& weight : weights) {
+    if (weight.dim() != 2) continue;
+    numbers += weight.numel();
+    outputs += rows * weight.size(0);
+  }
+  return {.once = 2 * rows * numbers, .bytes = bytes_of(input, input.numel() + numbers + outputs)};
+}
+
+Count of_both_gradients(const Count& forward) {
+  return {.once = 2 * forward.once, .bytes = 2 * forward.bytes};
+}
+
+// oneDNN's layers have their weights as arguments 1 to 4, cuDNN's as a list.
+Count onednn_rnn(Inputs in) {
+  return recurrent(in[0].toTensor(), std::array{in[1].toTensor(), in[2].toTensor()});
+}
+
+Count onednn_rnn_backward(Inputs in) {
+  return of_both_gradients(onednn_rnn(in));
+}
+
+Count cudnn_rnn(Inputs in) {
+  return recurrent(in[0].toTensor(), in[1].toTensorVector());
+}
+
+Count cudnn_rnn_backward(Inputs in) {
+  return of_both_gradients(cudnn_rnn(in));
+}
+
 struct Row {
   std::string_view name;
   Count (*count)(Inputs);
@@ -132,6 +166,10 @@ constexpr std::array kRows{
     Row{"aten::baddbmm", &product_added},
     Row{"aten::convolution", &convolution_forward},
     Row{"aten::convolution_backward", &convolution_backward},
+    Row{"aten::mkldnn_rnn_layer", &onednn_rnn},
+    Row{"aten::mkldnn_rnn_layer_backward", &onednn_rnn_backward},
+    Row{"aten::_cudnn_rnn", &cudnn_rnn},
+    Row{"aten::_cudnn_rnn_backward", &cudnn_rnn_backward},
     Row{"aten::_scaled_dot_product_flash_attention", &attention_forward},
     Row{"aten::_scaled_dot_product_flash_attention_for_cpu", &attention_forward},
     Row{"aten::_scaled_dot_product_efficient_attention", &attention_forward},

@@ -1,5 +1,6 @@
-// Counts the floating-point operations of a training step's matrix products, convolutions and fused
-// attention, like PyTorch's FlopCounterMode, by observing the dispatcher.
+// Counts the floating-point operations of a training step's matrix products, convolutions, fused
+// attention and fused recurrent layers, like PyTorch's FlopCounterMode, by observing the
+// dispatcher.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -14,7 +15,8 @@ namespace troika::compat {
 // on any autograd thread. mm, addmm, bmm and baddbmm count 2 m n k for [m, k] x [k, n]. A
 // convolution counts 2 for each weight at each position, and as much for each gradient requested
 // from it. Fused attention (scaled_dot_product_attention's kernels) counts like its products: 2
-// forward and 4 backward; the product that the backward kernel recomputes counts as recomputed. One
+// forward and 4 backward; the product that the backward kernel recomputes counts as recomputed.
+// Fused recurrent layers (oneDNN, cuDNN) count 2 for each weight at each step, and 4 backward. One
 // counter at a time per thread. Counters and pauses of a thread must end in the reverse order of
 // their start.
 class [[nodiscard]] FlopCounter {

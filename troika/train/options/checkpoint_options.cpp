@@ -17,6 +17,8 @@ constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
     {"troika.num_classes", &nn::ModelOptions::num_classes},
     {"troika.in_channels", &nn::ModelOptions::in_channels},
     {"troika.image_size", &nn::ModelOptions::image_size},
+    {"troika.feature_width", &nn::ModelOptions::feature_width},
+    {"troika.frames", &nn::ModelOptions::frames},
     {"troika.vocab_size", &nn::ModelOptions::vocab_size},
     {"troika.context", &nn::ModelOptions::context}};
 

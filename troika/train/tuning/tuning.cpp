@@ -64,11 +64,16 @@ nn::ModelOptions model_to_time(const RunStart& run) {
 }
 
 std::string describe(const nn::ModelOptions& model, int64_t batch, at::ScalarType type) {
-  const auto sizes = model.name == "gpt"
-                         ? fmt::format("{} x {}, width {}, {} classes", batch, model.context,
-                                       model.width, model.vocab_size)
-                         : fmt::format("{} x {} x {} x {}", batch, model.in_channels,
-                                       model.image_size, model.image_size);
+  const auto kind = nn::sample_kind(model.name);
+  auto sizes = fmt::format("{} x {} x {} x {}", batch, model.in_channels, model.image_size,
+                           model.image_size);
+  if (kind == nn::SampleKind::text) {
+    sizes = fmt::format("{} x {}, width {}, {} classes", batch, model.context, model.width,
+                        model.vocab_size);
+  } else if (kind == nn::SampleKind::videos) {
+    sizes = fmt::format("{} x {} x {}, width {}, {} x {} classes", batch, model.frames,
+                        model.feature_width, model.hidden_width, model.context, model.vocab_size);
+  }
   return fmt::format("{}, {}, {}", model.name, sizes, c10::toString(type));
 }
 
@@ -169,9 +174,7 @@ std::string tuned_memory_format(const TrainOptions& options, const data::Dataset
                                 const comm::Group& group, const std::filesystem::path& folder) {
   const auto& asked = options.trainer.memory_format;
   const auto& model = options.model;
-  if (asked != kAutomatic || model.name.empty() || model.name == "gpt" || model.name == "mlp") {
-    return asked;
-  }
+  if (asked != kAutomatic || model.name.empty() || !nn::has_convolutions(model.name)) return asked;
   const RunStart run{options, dataset, group, folder};
   if (keeps_weights_contiguous(run)) return asked;
   const auto placement = Placement::of(options, group);
