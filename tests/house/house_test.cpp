@@ -170,7 +170,7 @@ TEST(House, OneFileKnowsStrategies) {
     }
     // As the user typed it: the table of options, a job script's check, what a run says it does.
     if (path == "train/options/options.cpp" || path == "cli/slurm.cpp" ||
-        path == "train/loop/fit_start.cpp" || path == "train/memory/prediction.cpp") {
+        path == "train/loop/fit.cpp" || path == "train/memory/prediction.cpp") {
       continue;
     }
     EXPECT_THAT(text, testing::Not(testing::HasSubstr("trainer.strategy"))) << file;
@@ -188,12 +188,12 @@ TEST(House, TheWorldIsCountedWhereItIsMeant) {
       found.insert(fs::relative(file, kSource / "troika").string());
     }
   }
-  EXPECT_THAT(found,
-              testing::UnorderedElementsAre(
-                  "checkpoint/resume.cpp", "checkpoint/shard.cpp", "observe/step_times.cpp",
-                  "train/engine/placement.cpp", "train/evaluation.cpp", "train/loop/fit_start.cpp",
-                  "train/memory/memory_check.cpp", "train/run/run_group.cpp",
-                  "train/run/run_summary.cpp", "train/run/stop.cpp", "train/trainer.cpp"));
+  EXPECT_THAT(found, testing::UnorderedElementsAre(
+                         "checkpoint/resume.cpp", "checkpoint/shard.cpp", "observe/step_times.cpp",
+                         "train/engine/placement.cpp", "train/evaluation.cpp", "train/loop/fit.cpp",
+                         "train/loop/run_origin.cpp", "train/memory/memory_check.cpp",
+                         "train/run/run_group.cpp", "train/run/run_summary.cpp",
+                         "train/run/stop.cpp", "train/trainer.cpp"));
 }
 
 // The identifiers of a source; comments, texts and characters are skipped.

@@ -45,7 +45,14 @@ Course fit_on(const std::string& axes, const std::string& strategy) {
     plan.mesh = mesh;
     const auto task = make_waves_task(6, /*dropout=*/0.3);
     const Waves points;
-    Fit fit(options, plan, comm::MeshGroups(world, mesh), folder.path(), *task, points, points, {},
+    Fit fit({.options = options,
+             .plan = plan,
+             .groups = comm::MeshGroups(world, mesh),
+             .folder = folder.path(),
+             .task = *task,
+             .training = points,
+             .validation = points,
+             .callbacks = {}},
             {});
     fit.run();
     std::vector<at::Tensor> state;

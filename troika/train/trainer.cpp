@@ -163,11 +163,18 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     Callbacks callbacks = make_callbacks(options_);
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
     with_plain_errors("the start of the run", [&] {
-      fit.emplace(options_, plan, comm::MeshGroups(group_, plan.mesh), folder(), task, training,
-                  validation, question_, std::move(callbacks));
+      fit.emplace(RunSetup{.options = options_,
+                           .plan = plan,
+                           .groups = comm::MeshGroups(group_, plan.mesh),
+                           .folder = folder(),
+                           .task = task,
+                           .training = training,
+                           .validation = validation,
+                           .callbacks = std::move(callbacks)},
+                  question_);
     });
     save_ = [&](const auto& path, bool weights_only) {
-      return fit->ask_to_save_as(path, weights_only);
+      return fit->checkpoints().ask_to_save_as(path, weights_only);
     };
     if (is_main && options_.trainer.enable_model_summary) {
       auto plan = fit->plan();
@@ -183,10 +190,11 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     }
     observe::RunSummary summary =
         fit->summary(stopped_by_ == cluster::StopRequest::none ? "finished" : "stopped");
-    summary.phase_milliseconds = fit->phase_times();
+    summary.phase_milliseconds = fit->measured().phase_times();
     const auto peaks = at::empty({group_.size(), 2}, at::kLong);
-    group_.all_gather(peaks, at::tensor({observe::peak_resident_bytes(), fit->peak_tensor_bytes()}),
-                      {}, {.label = "peak memory"});
+    group_.all_gather(
+        peaks, at::tensor({observe::peak_resident_bytes(), fit->measured().peak_tensor_bytes()}),
+        {}, {.label = "peak memory"});
     const bool counted = peaks.select(1, 1).all().item<bool>();
     for (int r = 0; r < group_.size(); ++r) {
       summary.peak_resident_bytes.push_back(peaks[r][0].item<int64_t>());
@@ -194,8 +202,8 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     }
     summary.predicted_tensor_bytes = memory.tensor_bytes;
     if (is_main) observe::write_summary(summary_file, summary);
-    save_ = [ended = EndedRun(group_, options_, fit->checkpoint_state(/*weights_only=*/false),
-                              fit->checkpoint_info())](const auto& path, bool weights_only) {
+    save_ = [ended = EndedRun(group_, options_, fit->checkpoints().state(/*weights_only=*/false),
+                              fit->checkpoints().info())](const auto& path, bool weights_only) {
       return ended.save(path, weights_only);
     };
     has_ended = true;

@@ -87,9 +87,9 @@ struct Pipeline::OwnStage {
   StagePasses passes;
   std::shared_ptr<torch::nn::Module> module;
   std::unique_ptr<Exchange> exchange;
-  bool shares_parameters = false;  // with an earlier stage of this rank
-  bool splits_backward = false;    // in this run
-  size_t last_backward = 0;        // index of the action that completes the stage's gradients
+  bool borrows_here = false;     // with an earlier stage of this rank
+  bool splits_backward = false;  // in this run
+  size_t last_backward = 0;      // index of the action that completes the stage's gradients
 };
 
 // Replicas hold the same numbers, so only the first of them counts.
@@ -134,7 +134,7 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   for (const auto& stage : own_) {
     const auto& of_model = stages_[stage->index];
     for (size_t i = of_model.begin; i < of_model.end; ++i) {
-      stage->shares_parameters |= std::ranges::any_of(
+      stage->borrows_here |= std::ranges::any_of(
           model_->blocks()[i].borrows, [&](const auto& name) { return seen.contains(name); });
     }
     stage->module = stage_module(*model_, of_model.begin, of_model.end, seen);
@@ -242,7 +242,7 @@ void Pipeline::plan_backward() {
   const bool recomputes = model_->has_wrapper(nn::WrapperKind::recompute);
   for (const auto& stage : own_) {
     stage->splits_backward =
-        !recomputes && !stage->shares_parameters &&
+        !recomputes && !stage->borrows_here &&
         std::ranges::any_of(stages_[stage->index].takes, &StageInput::is_trained);
   }
   for (size_t i = 0; i < actions_.size(); ++i) {
@@ -360,8 +360,8 @@ void Pipeline::step_by(const std::function<void()>& update) {
   step();
 }
 
-void Pipeline::agree() {
-  for (const auto& stage : own_) stage->exchange->agree();
+void Pipeline::synchronize_replicas() {
+  for (const auto& stage : own_) stage->exchange->synchronize_replicas();
 }
 
 }  // namespace troika::parallel

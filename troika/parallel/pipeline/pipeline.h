@@ -97,7 +97,7 @@ class Pipeline : public ParameterStore {
   // Reduces over all stages.
   const GroupReducer& reducer() const override;
   void step_by(const std::function<void()>& update) override;
-  void agree() override;
+  void synchronize_replicas() override;
 
   const layout::Schedule& schedule() const { return schedule_; }
   const StagesOfModel& stages() const { return stages_; }

@@ -1,257 +1,222 @@
 #include "troika/train/loop/fit.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
-#include "troika/base/text.h"
-#include "troika/checkpoint/foreign_weights.h"
+#include "troika/checkpoint/index.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
-#include "troika/train/callbacks/callbacks.h"
-#include "troika/train/engine/random_state.h"
-#include "troika/train/options/limits.h"
+#include "troika/train/engine/optimization.h"
+#include "troika/train/loop/start_together.h"
 #include "troika/train/run/run_summary.h"
 
 namespace troika::train {
 
 namespace {
 
-using cluster::StopRequest;
+// Puts the callbacks that monitor() last.
+RunSetup in_order(RunSetup setup) {
+  auto& callbacks = setup.callbacks;
+  std::stable_partition(callbacks.begin(), callbacks.end(),
+                        [](const auto& callback) { return !callback->monitors(); });
+  std::set<std::string> names;
+  for (const auto& callback : callbacks) {
+    if (names.insert(callback->name()).second) continue;
+    throw Error("train", ErrorKind::usage,
+                {.what = "two callbacks of one name",
+                 .got = callback->name(),
+                 .expected = "names that differ, as states are saved under them"});
+  }
+  return setup;
+}
+
+bool any_keeps_time(const Callbacks& callbacks) {
+  return std::any_of(callbacks.begin(), callbacks.end(),
+                     [](const auto& callback) { return callback->keeps_time(); });
+}
 
 }  // namespace
 
-Fit::~Fit() {
-  task_.log_to(nullptr, 1);
+Fit::Fit(RunSetup setup, const StopQuestion& question)
+    : setup_(in_order(std::move(setup))),
+      epochs_(setup_),
+      measured_(setup_),
+      stop_(setup_.world(), question, any_keeps_time(setup_.callbacks)),
+      context_{.options = setup_.options,
+               .group = setup_.world(),
+               .groups = setup_.groups,
+               .folder = setup_.folder,
+               .task = setup_.task,
+               .at = epochs_.at(),
+               .plan = &setup_.plan},
+      log_(context_, epochs_, measured_.clock()),
+      origin_(setup_),
+      module_changes_(setup_),
+      hooks_(context_, setup_.callbacks, measured_.profile()),
+      engine_(start_engine()),
+      checkpoints_({.setup = setup_,
+                    .origin = origin_,
+                    .epochs = epochs_,
+                    .measured = measured_,
+                    .context = context_,
+                    .log = log_,
+                    .engine = *engine_}),
+      validator_({.setup = setup_,
+                  .epochs = epochs_,
+                  .measured = measured_,
+                  .stop = stop_,
+                  .context = context_,
+                  .log = log_,
+                  .hooks = hooks_,
+                  .engine = *engine_}) {
+  context_.store = &engine_->store();
+  context_.optimization = &engine_->optimization();
+  context_.run_training_data = [this] { run_training_data(); };
+  context_.save_checkpoint = [this](const auto& path, bool weights_only) {
+    return checkpoints_.ask_to_save_as(path, weights_only);
+  };
+  context_.validates_at_epoch_ends = validator_.is_only_at_epoch_ends();
+  context_.save_alone = [this](const auto& to) { return checkpoints_.save_alone(to); };
+  checkpoints_.begin_from(origin_.load({.epochs = epochs_,
+                                        .clock = measured_.clock(),
+                                        .context = context_,
+                                        .log = log_,
+                                        .engine = *engine_}));
+  // The last operation that may fail, because it drops log rows later than the checkpoint.
+  start_together(setup_.groups, *engine_, [this] { log_.open(origin_.id()); });
 }
 
-int64_t Fit::planned_steps() const {
-  const auto& trainer = options_.trainer;
-  if (trainer.max_epochs < 0) return std::max<int64_t>(trainer.max_steps, 0);
-  // The last step of an epoch may have fewer micro-batches.
-  const int64_t steps =
-      (limits_.micro_batches + plan_.micro_batches - 1) / plan_.micro_batches * trainer.max_epochs;
-  return trainer.max_steps < 0 ? steps : std::min(steps, trainer.max_steps);
+std::unique_ptr<Engine> Fit::start_engine() {
+  measured_.begin_steps();
+  return make_engine({.options = setup_.options,
+                      .plan = setup_.plan,
+                      .task = setup_.task,
+                      .groups = setup_.groups,
+                      .steps = epochs_.planned_steps(),
+                      .global_batch = epochs_.global_batch(),
+                      .times = measured_.times(),
+                      .trace = measured_.trace(),
+                      .before_step = [this] {
+                        context_.learning_rate = engine_->optimization().learning_rate();
+                        hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
+                      }});
 }
 
-std::string Fit::epoch_text() const {
-  const int64_t all = options_.trainer.max_epochs;
-  return all < 0 ? fmt::format("{}", at_.epoch + 1) : fmt::format("{}/{}", at_.epoch + 1, all);
-}
-
-data::SamplerState Fit::sampler_state() const {
-  return {overfits(options_) ? 0 : at_.epoch, at_.position};
-}
-
-int64_t Fit::passes_left() const {
-  const int64_t left = sampler_.steps_left(sampler_state());
-  if (limits_.micro_batches == sampler_.steps_left({})) return left;
-  // The position in a checkpoint of another batch size may be beyond the limit.
-  const int64_t allowed = (limits_.micro_batches * batch_ - at_.position) / batch_;
-  return std::clamp(allowed, int64_t{0}, left);
-}
-
-StopRequest Fit::run() {
-  warnings_.emplace(is_main());
-  call_on_fit_start();
-  if (checkpoint_.empty() && limits_.sanity_batches > 0) check_sanity();
+cluster::StopRequest Fit::run() {
+  log_.begin_warnings();
+  or_leave_module_whole(*engine_, [this] { hooks_.call("on_fit_start", &Hooks::on_fit_start); });
+  if (checkpoints_.latest().empty() && epochs_.limits().sanity_batches > 0) {
+    validator_.check_sanity();
+  }
   hooks_.call("on_train_start", &Hooks::on_train_start);
-  write_asked();
-  go_on();
-  finish_saving();
-  if (is_main() && !context_.stop_reason.empty()) {
-    log::info("stopped at step {}: {}", at_.step, context_.stop_reason);
+  checkpoints_.save_asked_paths();
+  train_epochs();
+  checkpoints_.finish();
+  if (setup_.is_main() && !context_.stop_reason.empty()) {
+    log::info("stopped at step {}: {}", epochs_.at().step, context_.stop_reason);
   }
   hooks_.call("on_train_end", &Hooks::on_train_end);
-  write_asked();
+  checkpoints_.save_asked_paths();
   hooks_.call("on_fit_end", &Hooks::on_fit_end);
-  write_asked();
-  outputs_->flush();
-  if (timeline_) write_timeline();
-  if (profile_ && is_main()) profile_->report(folder_, run_mode_name(RunMode::fit));
+  checkpoints_.save_asked_paths();
+  log_.flush();
+  measured_.write(epochs_.at().step);
   return stop_.asked();
 }
 
-void Fit::go_on() {
+void Fit::tell(const std::exception& problem) {
+  checkpoints_.refuse_requests();
+  hooks_.tell(problem);
+}
+
+void Fit::train_epochs() {
+  const auto& at = epochs_.at();
   // The checkpoint was saved after the last step but before its validation.
-  if (context_.is_done() && at_.ended_step != at_.step && !is_beyond_limits()) end_epoch();
+  if (context_.is_done() && at.ended_step != at.step && !epochs_.is_beyond_limits()) end_epoch();
   while (!is_stopping() && !context_.is_done()) {
     train_epoch();
     if (!is_stopping()) end_epoch();
   }
-  if (is_stopping() && saved_samples_ != at_.samples) save(/*to_go_on=*/true);
-  write_asked();
+  if (is_stopping() && !checkpoints_.has_all_samples()) checkpoints_.save(/*to_go_on=*/true);
+  checkpoints_.save_asked_paths();
   // Also if no step was left: the module must be whole after the run.
   engine_->synchronize_replicas();
 }
 
-bool Fit::is_beyond_limits() const {
-  const auto& limits = options_.trainer;
-  return (limits.max_steps >= 0 && at_.step > limits.max_steps) ||
-         (limits.max_epochs >= 0 && at_.epoch >= limits.max_epochs);
-}
-
-void Fit::log_row(const observe::MetricValues& common, const observe::LoggedRow& row,
-                  const observe::MetricValues& own) {
-  context_.row = row.common;
-  context_.row.insert(context_.row.end(), common.begin(), common.end());
-  for (const auto& [name, value] : context_.row) at_.metrics[name] = value;
-  observe::MetricValues values{{"epoch", static_cast<double>(at_.epoch)}};
-  for (const auto* more : {&row.values, &common, &own}) {
-    values.insert(values.end(), more->begin(), more->end());
-  }
-  outputs_->log(at_.step, values);
-  ++at_.rows;
-  outputs_->show(row.prog_bar);
-}
-
-void Fit::log_training() {
-  take_losses();
-  const auto& optimization = engine_->optimization();
-  observe::MetricValues common{{"train/lr", optimization.learning_rate()}};
-  const auto loss_scale = optimization.loss_scale();
-  if (loss_scale) common.emplace_back("train/loss_scale", *loss_scale);
-  log_row(common, log_.end_interval(), {{"train/samples_per_second", clock_.samples_per_second()}});
-  clock_.start_interval();
-}
-
-void Fit::log_epoch() {
-  // If max_steps has cut the epoch short, the log is kept: a run with more steps resumes the epoch.
-  const bool goes_on = passes_left() > 0;
-  const auto before = goes_on ? log_.state() : at::Tensor();
-  log_row({}, log_.end_epoch());
-  if (goes_on) {
-    log_.clear();
-    log_.add_state(before);
-  }
-  at_.train_loss = at_.metrics.at(observe::kEpochLoss);
-}
-
-bool Fit::validates_after_epoch() const {
-  return limits_.validation_batches > 0 &&
-         (context_.is_last_epoch() ||
-          (at_.epoch + 1) % options_.trainer.check_val_every_n_epoch == 0);
-}
-
 void Fit::end_epoch() {
-  take_losses();
+  log_.read_losses();
   engine_->synchronize_replicas();
-  const bool validates = validates_after_epoch();
+  const bool validates = validator_.is_due_after_epoch();
   // If a validation has ended the run, the same weights are not validated again.
-  if (validates && validated_samples_ != at_.samples && !validate()) return;
-  at_.ended_step = at_.step;
+  if (validates && !validator_.has_judged_weights() && !validator_.validate()) return;
+  auto& at = epochs_.at();
+  at.ended_step = at.step;
   hooks_.call_those(false, "on_train_epoch_end", &Hooks::on_train_epoch_end);
-  log_epoch();
+  log_.log_epoch();
   hooks_.call_those(true, "on_train_epoch_end", &Hooks::on_train_epoch_end);
-  if (is_main() && validates) {
-    auto text =
-        fmt::format("epoch {}: train loss {}", epoch_text(), human_number(at_.train_loss, 4));
-    if (at_.metrics.contains(observe::kValidationLoss)) {
-      text += fmt::format(", validation loss {}", human_number(at_.validation_loss, 4));
-    }
-    if (at_.metrics.contains(observe::kValidationAccuracy)) {
-      text += fmt::format(", accuracy {:.2f} %", 100 * at_.validation_accuracy);
-    }
-    log::info("{}", text);
-  }
-  if (passes_left() == 0) {
-    ++at_.epoch;
-    at_.position = 0;
-  }
-  save_asked();
-}
-
-bool Fit::is_validation_due(int64_t passes) const {
-  if (at_.micro_batch > 0 || limits_.validation_batches == 0) return false;
-  if ((at_.epoch + 1) % options_.trainer.check_val_every_n_epoch != 0) return false;
-  const int64_t done = at_.position / batch_;
-  return done / limits_.validation_every > (done - passes) / limits_.validation_every;
-}
-
-void Fit::check_sanity() {
-  const observe::Profile::Span span(profile(), "run_sanity_check");
-  const auto random = random_state(device());
-  engine_->synchronize_replicas();
-  const auto metrics = validation_loop(limits_.sanity_batches).rehearse(evaluation_log_);
-  require_monitored(callbacks_, options_, task_, metrics, /*warns=*/is_main());
-  load_random_state(device(), random);
-}
-
-EvaluationLoop Fit::validation_loop(int64_t batches) {
-  return {RunMode::validate, context_, *engine_, validation_, batches, stop_};
-}
-
-bool Fit::validate() {
-  take_losses();
-  const TraceSpan span(trace(), "compute", "validation");
-  const observe::Profile::Span profiled(profile(), "run_validation");
-  // Saved because an interrupted validation is repeated with the same random numbers.
-  const auto random = random_state(device());
-  at_.validating = 1;
-  const bool is_whole =
-      validation_loop(limits_.validation_batches)
-          .run(hooks_, evaluation_log_, [this](const EvaluationLoop::Result& result) {
-            at_.validation_loss = result.loss.value_or(NAN);
-            at_.validation_accuracy = result.accuracy.value_or(NAN);
-            engine_->judge(result.loss);
-            log_row(result.metrics(RunMode::validate), result.row);
-          });
-  context_.log = &log_;
-  task_.log_to(&log_, batch_ / groups_.data().size());
-  task_.module().train();
-  if (is_whole) {
-    at_.validating = 0;
-    validated_samples_ = at_.samples;
-  } else {
-    load_random_state(device(), random);
-  }
-  return is_whole;
+  if (validates) log_.print_epoch();
+  epochs_.leave_complete_epoch();
+  checkpoints_.save_asked();
 }
 
 void Fit::run_training_data() {
-  task_.log_to(nullptr, 1);
+  setup_.task.log_to(nullptr, 1);
   const auto& placement = engine_->placement();
   const at::NoGradGuard no_grad;
   const nn::Autocast autocast(placement.precision, placement.device.type());
-  const data::SamplerState start{sampler_state().epoch, 0};
-  auto batches = sampler_.batches(start);
-  batches.resize(static_cast<size_t>(limits_.micro_batches));
-  data::Loader loader(training_, std::move(batches), sampler_.augmentation_seed(start.epoch),
-                      loader_options(options_));
-  task_.module().train();
-  while (const auto batch = loader.next()) task_.training_step(placement.place(*batch));
+  data::Loader loader = epochs_.load_all();
+  setup_.task.module().train();
+  while (const auto batch = loader.next()) setup_.task.training_step(placement.place(*batch));
 }
 
-void Fit::write_timeline() {
-  timeline_->write(folder_ / "trace.json", groups_.describe(world_.rank()));
-  if (!is_main()) return;
-  log::info("timeline of the first {} steps: {} (for ui.perfetto.dev, or troika report {})",
-            std::min(at_.step, trace()->steps()), (folder_ / "trace.json").string(),
-            folder_.string());
+RunPlan Fit::plan() const {
+  const auto& options = setup_.options;
+  const auto& world = setup_.world();
+  return {
+      .name = options.run.name,
+      .model = options.model.name.empty() ? setup_.task.module().name() : options.model.name,
+      .parameters = setup_.parameters,
+      .trainable = setup_.trainable,
+      .training_samples = setup_.training.size(),
+      .validation_samples = setup_.validation.size(),
+      .steps_made = epochs_.at().step,
+      .steps = epochs_.planned_steps(),
+      .steps_per_epoch = epochs_.steps_per_epoch(),
+      .batch = epochs_.global_batch(),
+      .micro_batches = setup_.plan.micro_batches,
+      .ranks = world.size(),
+      .nodes = 1 + std::ranges::max(world.nodes()),
+      .backend = std::string(world.backend()),
+      .device = engine_->placement().device.str(),
+      .strategy = options.trainer.plan.empty() ? options.trainer.strategy : setup_.plan.strategy,
+      .precision = options.trainer.precision,
+      .folder = setup_.folder.string()};
 }
 
 observe::RunSummary Fit::summary(const std::string& status) const {
-  observe::RunSummary summary = empty_summary(options_, world_, folder_, status);
-  summary.steps = at_.step;
-  summary.samples = at_.samples;
-  summary.epochs = at_.epoch;
-  summary.train_loss = at_.train_loss;
-  summary.validation_loss = at_.validation_loss;
-  summary.validation_accuracy = at_.validation_accuracy;
-  summary.samples_per_second = static_cast<double>(summary.samples) / at_.train_seconds;
-  summary.median_step_milliseconds = clock_.median_step_milliseconds();
+  const auto& at = epochs_.at();
+  const auto& checkpoint = checkpoints_.latest();
+  observe::RunSummary summary =
+      empty_summary(setup_.options, setup_.world(), setup_.folder, status);
+  summary.steps = at.step;
+  summary.samples = at.samples;
+  summary.epochs = at.epoch;
+  summary.train_loss = at.train_loss;
+  summary.validation_loss = at.validation_loss;
+  summary.validation_accuracy = at.validation_accuracy;
+  summary.samples_per_second = static_cast<double>(summary.samples) / at.train_seconds;
+  summary.median_step_milliseconds = measured_.clock().median_step_milliseconds();
   summary.roofline = context_.roofline;
-  summary.seconds = clock_.call_seconds();
-  if (!checkpoint_.empty()) summary.checkpoint = (checkpoint_ / checkpoint::kWeightsFile).string();
-  if (!options_.checkpoint.monitor.empty()) {
-    const auto best = checkpoint::linked_checkpoint(checkpoints(), "best");
+  summary.seconds = measured_.clock().call_seconds();
+  if (!checkpoint.empty()) summary.checkpoint = (checkpoint / checkpoint::kWeightsFile).string();
+  if (!setup_.options.checkpoint.monitor.empty()) {
+    const auto best = checkpoint::linked_checkpoint(setup_.checkpoints(), "best");
     if (!best.empty()) summary.best_checkpoint = (best / checkpoint::kWeightsFile).string();
   }
-  summary.metrics = at_.metrics;
+  summary.metrics = at.metrics;
   return summary;
 }
 

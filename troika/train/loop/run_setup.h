@@ -1,0 +1,39 @@
+// The given parts of one call of Trainer::fit().
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "troika/comm/world/mesh_groups.h"
+#include "troika/data/dataset.h"
+#include "troika/layout/plan.h"
+#include "troika/nn/state.h"
+#include "troika/train/options/options.h"
+#include "troika/train/run/callback.h"
+#include "troika/train/task/task.h"
+
+namespace troika::train {
+
+// Returns the number of elements in the parameters that require gradients.
+int64_t trainable_count(const torch::nn::Module& module);
+
+// Made once, before the run begins. All referenced objects must outlive the run.
+struct RunSetup {
+  const TrainOptions& options;
+  layout::Plan plan;
+  comm::MeshGroups groups;  // of the plan's mesh
+  std::filesystem::path folder;
+  Task& task;
+  const data::Dataset& training;
+  const data::Dataset& validation;
+  Callbacks callbacks;
+  // Elements in the parameters of the whole model, and in the trainable ones among them.
+  int64_t parameters = nn::parameter_count(task.module());
+  int64_t trainable = trainable_count(task.module());
+
+  const comm::Group& world() const { return groups.world(); }
+  bool is_main() const { return world().rank() == 0; }
+  std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
+};
+
+}  // namespace troika::train
