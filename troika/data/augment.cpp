@@ -62,12 +62,12 @@ void write_image(const ImageShape& shape, const AugmentationDraw& draw,
   }
 }
 
-void write_mask(const ImageShape& shape, const Placement& placement, const uint8_t* mask,
+void write_mask(const ImageShape& shape, const AugmentationDraw& draw, const uint8_t* mask,
                 int64_t* output) {
   for (int64_t y = 0; y < shape.height; ++y) {
-    const int64_t row = y + placement.dy;
+    const int64_t row = y + draw.dy;
     for (int64_t x = 0; x < shape.width; ++x) {
-      const int64_t column = (placement.mirrored ? shape.width - 1 - x : x) + placement.dx;
+      const int64_t column = (draw.mirrored ? shape.width - 1 - x : x) + draw.dx;
       const bool inside = row >= 0 && row < shape.height && column >= 0 && column < shape.width;
       *output++ = inside ? mask[row * shape.width + column] : 0;
     }

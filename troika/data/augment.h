@@ -51,7 +51,7 @@ void write_image(const ImageShape& shape, const AugmentationDraw& draw,
                  const Normalisation& normalisation, const uint8_t* pixels, float* output);
 // Writes the shape.plane() classes of a mask [height, width] under the same placement. Pixels
 // outside the image are of class 0.
-void write_mask(const ImageShape& shape, const Placement& placement, const uint8_t* mask,
+void write_mask(const ImageShape& shape, const AugmentationDraw& draw, const uint8_t* mask,
                 int64_t* output);
 
 }  // namespace troika::data

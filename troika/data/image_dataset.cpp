@@ -43,7 +43,7 @@ Batch ImageDataset::load(std::span<const int64_t> indices,
     if (images_.masks.empty()) {
       *target++ = images_.labels[index];
     } else {
-      write_mask(shape, placement, &images_.masks[index * shape.plane()], target);
+      write_mask(shape, draw, &images_.masks[index * shape.plane()], target);
       target += shape.plane();
     }
   }
