@@ -276,9 +276,20 @@ TEST(Rendezvous, RankZeroSaysAtOnceThatItHasTooFewDescriptors) {
 
 TEST(Rendezvous, RankZeroRaisesItsOwnLimitOfDescriptors) {
   const pid_t child = in_child([] {
-    const rlimit few{64, 512};
+    static constexpr rlimit few{64, 512};
     ::setrlimit(RLIMIT_NOFILE, &few);
-    EXPECT_THAT(run_all(world(60, free_port()), [](Rendezvous& meeting, int) { meeting.leave(); }),
+    // Ranks are threads here and share the limit, so the others come once rank 0 has raised it.
+    const auto join_in_turn = [](const Environment& own) {
+      const auto deadline = Deadline::after(kLong);
+      rlimit now = few;
+      while (own.rank > 0 && now.rlim_cur == few.rlim_cur && !deadline.passed()) {
+        std::this_thread::yield();
+        ::getrlimit(RLIMIT_NOFILE, &now);
+      }
+      return join(own);
+    };
+    EXPECT_THAT(run_all(world(60, free_port()), join_in_turn,
+                        [](Rendezvous& meeting, int) { meeting.leave(); }),
                 Each(""));
     if (testing::Test::HasFailure()) ::_exit(1);
   });

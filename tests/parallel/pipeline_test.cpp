@@ -92,6 +92,41 @@ TEST(Pipeline, KeepsAsManyMicroBatchesAsTheScheduleSays) {
   expect_active("1f1b", [](int rank) { return 4 - rank; });
 }
 
+// Has the model's last block compute the loss.
+class OutputLosses : public SplitBatch {
+ public:
+  OutputLosses(const PipelineCase& of, int micro_batches)
+      : SplitBatch(of.inputs, of.targets, micro_batches, of.loss),
+        targets_(of.targets.tensor_split(micro_batches)) {}
+  std::shared_ptr<const nn::OutputLoss> output_loss(int micro_batch) override {
+    return std::make_shared<nn::OutputLoss>(
+        nn::OutputLoss{.targets = targets_[static_cast<size_t>(micro_batch)]});
+  }
+  at::Tensor loss(int, nn::Tensors outputs) override { return nn::only(std::move(outputs)); }
+
+ private:
+  std::vector<at::Tensor> targets_;
+};
+
+TEST(Pipeline, TakesTheLossOfAnOutputLayer) {
+  for (const std::string schedule : {"1f1b", "zb-h1", "zb-v"}) {
+    comm::local::run(2, [&](Group world) {
+      const auto of = pipeline_case_alone("gpt", 7);
+      const auto oracle = accumulate(of, 4);
+      of.model->zero_grad(/*set_to_none=*/true);
+      const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=2"));
+      Pipeline pipeline(of.model, groups, {.schedule = schedule, .micro_batches = 4});
+      OutputLosses source(of, 4);
+      pipeline.run(source);
+      for (const auto& parameter : pipeline.parameters()) {
+        EXPECT_TRUE(
+            parameter.tensor.grad().allclose(oracle.gradients.at(parameter.name), 1e-10, 1e-12))
+            << parameter.name << " under " << schedule;
+      }
+    });
+  }
+}
+
 // Running statistics of a step are those of the whole mini-batch, and of every replica of the
 // pipeline the first one's.
 TEST(Pipeline, UpdatesRunningStatisticsOnceAStep) {
@@ -150,6 +185,28 @@ TEST(Pipeline, EvaluatesWithForwardPassesOnly) {
   });
 }
 
+// Three rounds of the schedule's five micro-batches, the last one short, on two replicas.
+TEST(Pipeline, EvaluatesAnyNumberOfMicroBatchesOnUnevenReplicas) {
+  std::mutex mutex;
+  std::map<int, at::Tensor> outputs;
+  comm::local::run(4, [&](Group world) {
+    const auto of = pipeline_case_alone("skips", 13);
+    const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=3 data=1-2-1"));
+    Pipeline pipeline(of.model, groups, {.schedule = "gpipe", .micro_batches = 5});
+    SplitBatch source(of.inputs, of.targets, 13, of.loss);
+    pipeline.evaluate(source, 13, [&](int micro_batch, nn::Tensors given) {
+      const std::lock_guard lock(mutex);
+      outputs[micro_batch] = nn::only(std::move(given));
+    });
+  });
+  const auto of = pipeline_case("skips", 13);
+  const auto expected = of.model->forward(of.inputs);
+  ASSERT_EQ(outputs.size(), 13u);
+  for (const auto& [micro_batch, output] : outputs) {
+    EXPECT_TRUE(output.allclose(expected.narrow(0, micro_batch, 1), 1e-10, 1e-12)) << micro_batch;
+  }
+}
+
 // One rank does not come: all others are told in time, by stage, micro-batch and direction.
 TEST(Pipeline, NamesTheMessageThatDoesNotCome) {
   for (const int victim : {0, 2}) {
@@ -205,6 +262,13 @@ TEST(Pipeline, RefusesWhatDoesNotFitBeforeItCommunicates) {
                  "got 3, expected 2, those of the schedule");
     EXPECT_ERROR(make({.micro_batches = 2, .actions = "0F0 0B0\n1F0 1B0"}), ErrorKind::usage,
                  "[parallel] a schedule for another number of micro-batches; got 1, expected 2");
+    EXPECT_ERROR(make({.actions = "0F0\n1F0"}), ErrorKind::usage,
+                 "[parallel] a schedule that does not train; got forward passes alone, expected "
+                 "backward passes, too");
+    EXPECT_ERROR(make({.micro_batches = 2, .actions = "0F0 0F1 0B1 0B0\n1F1 1B1 1F0 1B0"}),
+                 ErrorKind::usage,
+                 "[parallel] stages take micro-batches in different orders in their forward "
+                 "passes; got 1 0 on stage 1, expected 0 1, as on stage 0");
     EXPECT_ERROR(make({.actions = "0F0 0B0"}), ErrorKind::usage,
                  "[parallel] a schedule for another number of pipeline ranks; got 1, expected 2: "
                  "mesh pipeline=2");

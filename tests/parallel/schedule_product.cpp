@@ -75,7 +75,7 @@ std::vector<Case> pairs() {
 bool run(const Case& one) {
   const auto& row = layout::schedule_table()[one[0]];
   const int ranks = static_cast<int>(one[1]) + 1, replicas = static_cast<int>(one[2]) + 1;
-  const std::array micro_batches{1, ranks, 2 * ranks, 2 * ranks + 1 - ranks % 2};
+  const std::array micro_batches{1, ranks, 2 * ranks, 2 * ranks + 1};
   const std::string model = kModels[one[4]];
   const PipelineOptions options{.schedule = std::string(row.name),
                                 .micro_batches = micro_batches[one[3]]};

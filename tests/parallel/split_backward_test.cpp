@@ -23,8 +23,9 @@ void expect_same_gradients(torch::nn::Module& module, const at::Tensor& input,
   for (int repeat = 1; repeat <= 2; ++repeat) {  // gradients add up
     const auto leaf = input.detach().requires_grad_();
     SplitBackward half({forward(leaf)}, {}, {leaf});
-    ASSERT_TRUE(half.of_inputs()[0].defined());
-    EXPECT_TRUE(half.of_inputs()[0].equal(whole_input.grad()));
+    const auto of_inputs = half.take_inputs();
+    ASSERT_TRUE(of_inputs[0].defined());
+    EXPECT_TRUE(of_inputs[0].equal(whole_input.grad()));
     EXPECT_FALSE(leaf.grad().defined());
     for (const auto& parameter : module.parameters()) {
       EXPECT_EQ(parameter.grad().defined(), repeat > 1);
@@ -73,6 +74,31 @@ TEST(SplitBackward, TakesAParameterThatTwoLayersUse) {
   expect_same_gradients(*layer, torch::randn({2, 3}, at::kDouble), [&](const at::Tensor& x) {
     return layer->forward(layer->forward(x).tanh()).sum();
   });
+}
+
+// Neither use is behind the other.
+TEST(SplitBackward, CallsAHookOnceForAParameterThatIsUsedSideBySide) {
+  torch::nn::Linear layer(3, 3);
+  layer->to(at::kDouble);
+  const auto forward = [&](const at::Tensor& x) {
+    return (layer->forward(x) * layer->forward(x.sin())).sum();
+  };
+  expect_same_gradients(*layer, torch::randn({2, 3}, at::kDouble), forward);
+  int calls = 0;
+  const GradientHook hook(layer->weight, [&] { ++calls; });
+  const auto leaf = torch::ones({2, 3}, at::kDouble).requires_grad_();
+  SplitBackward({forward(leaf)}, {}, {leaf}).run_weights();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(SplitBackward, TakesARootThatIsAParameter) {
+  const auto weight = torch::ones({2}, at::kDouble).requires_grad_();
+  const auto leaf = torch::ones({2}, at::kDouble).requires_grad_();
+  const auto gradient = torch::full({2}, 3.0, at::kDouble);
+  SplitBackward half({leaf * 2, weight}, {gradient, gradient}, {leaf});
+  EXPECT_TRUE(half.take_inputs()[0].eq(6).all().item<bool>());
+  half.run_weights();
+  EXPECT_TRUE(weight.grad().eq(3).all().item<bool>());
 }
 
 // What the second part does not need goes with the first.

@@ -291,10 +291,11 @@ TEST_F(OwnProgram, ItsOptionsNameNeitherModelNorData) {
   TrainOptions read;
   make_table(read).parse(config, "config.toml");
   EXPECT_EQ(read.data.name, "");
-  EXPECT_ERROR(data::make_dataset(read.data, data::Split::train), ErrorKind::usage,
-               "[data] data.name is empty, as in the options of a run whose data a program gave; "
-               "got none, expected one of shapes, cifar10, cifar100, idx, text (the program that "
-               "made the run has its data)");
+  EXPECT_ERROR(
+      data::make_dataset(read.data, data::Split::train), ErrorKind::usage,
+      "[data] data.name is empty, as in the options of a run whose data a program gave; "
+      "got none, expected one of shapes, shape_masks, captions, cifar10, cifar100, idx, text "
+      "(the program that made the run has its data)");
   const auto shapes =
       data::make_dataset({.name = "shapes", .train_samples = 4}, data::Split::train);
   EXPECT_EQ(shapes->name(), "shapes");

@@ -29,7 +29,13 @@ struct Behind {
 class Graph {
  public:
   Graph(const edge_list& roots, const Nodes& inputs) {
-    for (const auto& root : roots) visit(root.function.get(), inputs);
+    for (const auto& root : roots) {
+      Node* node = root.function.get();
+      if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) && !inputs.contains(node)) {
+        parameters_.try_emplace(node, root.function);
+      }
+      visit(node, inputs);
+    }
   }
 
   const std::vector<Node*>& nodes() const { return order_; }  // leaves first
@@ -126,6 +132,14 @@ bool shares(const Graph& graph, Node* node, const edge_list& parameters) {
   return false;
 }
 
+// Adds the parameters to `reached`. Returns whether one was there: its gradient must come in one
+// part, or its hooks would be called for each.
+bool repeats(const edge_list& parameters, Nodes& reached) {
+  bool result = false;
+  for (const auto& one : parameters) result |= !reached.insert(one.function.get()).second;
+  return result;
+}
+
 }  // namespace
 
 SplitBackward::SplitBackward(const std::vector<at::Tensor>& roots,
@@ -182,6 +196,9 @@ SplitBackward::SplitBackward(const std::vector<at::Tensor>& roots,
     if (behind.inputs || !behind.parameters) continue;
     parts_.push_back({{from[i]}, {given[i]}, graph.parameters_behind({from[i].function.get()})});
   }
+  Nodes reached;
+  for (const auto& part : parts_) is_shared |= repeats(part.to, reached);
+  for (const auto& cut : cuts) is_shared |= repeats(cut.part.to, reached);
   if (is_shared) {
     // The second part then runs through the whole graph again: rare, and right.
     parts_ = {whole()};

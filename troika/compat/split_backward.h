@@ -5,6 +5,7 @@
 
 #include <torch/csrc/autograd/edge.h>
 
+#include <utility>
 #include <vector>
 
 #include "troika/compat/autograd.h"
@@ -16,7 +17,7 @@ namespace troika::compat {
 // gradients only to the side of the inputs, and keeps them; the second part gives them to the side
 // of the parameters (Qi et al. 2024, arXiv 2401.10241, section 2). Together they compute what one
 // backward pass computes, with the same operators on the same numbers. A node that computes both in
-// one operator does its work twice.
+// one operator does its work twice, and must not change what it has saved.
 class SplitBackward {
  public:
   // Runs the first part. `gradients` are those of `roots`; empty for a single root of one element.
@@ -25,8 +26,9 @@ class SplitBackward {
   SplitBackward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& gradients,
                 const std::vector<at::Tensor>& inputs);
 
-  // The gradients of the inputs; undefined for those that the roots do not depend on.
-  const std::vector<at::Tensor>& of_inputs() const { return of_inputs_; }
+  // Returns the gradients of the inputs; undefined for those that the roots do not depend on.
+  // Called once.
+  std::vector<at::Tensor> take_inputs() { return std::move(of_inputs_); }
 
   // Runs the second part: adds to the parameters' .grad and calls their hooks. Called once.
   void run_weights();

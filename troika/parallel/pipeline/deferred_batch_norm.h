@@ -19,9 +19,9 @@ namespace troika::parallel {
 
 // Has the nn::BatchNorm layers of a module normalise each micro-batch by its own statistics, and
 // update their running statistics once a step, by the mean and the unbiased variance over all
-// micro-batches (Huang et al. 2019, arXiv 1811.06965, section 2.2). Layers that have another
-// training function (nn::BatchNormImpl::set_training()) and layers of LibTorch are left alone: the
-// latter update theirs with each micro-batch.
+// micro-batches of this rank (Huang et al. 2019, arXiv 1811.06965, section 2.2). Layers that have
+// another training function (nn::BatchNormImpl::set_training()) and layers of LibTorch are left
+// alone: the latter update theirs with each micro-batch.
 class DeferredBatchNorm {
  public:
   // The module must outlive this object, whose destructor restores the layers.

@@ -12,8 +12,8 @@
 namespace troika::parallel {
 
 // Supplies a pipeline's stages with micro-batches, numbered from 0. All ranks of a pipeline replica
-// supply the same ones. Functions are called on the thread of Pipeline::run() or evaluate(), for a
-// micro-batch until done() is called for it.
+// supply the same ones. Functions are called on the thread of Pipeline::run() or evaluate(), those
+// for one micro-batch once for each stage of this rank, and keys() for its backward passes, too.
 class MicroBatchSource {
  public:
   virtual ~MicroBatchSource() = default;

@@ -1,9 +1,11 @@
 #include "troika/parallel/pipeline/pipeline.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -80,6 +82,49 @@ layout::StageEnds ends_of(const nn::Model& model, const std::string& cut, int st
                .expected = fmt::format("{}, those of the schedule", stages)});
 }
 
+[[noreturn]] void refuse(const std::string& what, const std::string& got,
+                         const std::string& expected) {
+  throw Error("parallel", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+}
+
+// Messages between two stages have no numbers: both stages must take micro-batches in one order.
+void require_one_order(const layout::Schedule& passes) {
+  std::map<std::pair<bool, int>, std::vector<int>> orders;  // of forward passes, or not; by stage
+  for (const auto& actions : passes.ranks) {
+    for (const auto& action : actions) {
+      if (action.kind == ActionKind::backward_weight) continue;
+      orders[{action.kind == ActionKind::forward, action.stage}].push_back(action.micro_batch);
+    }
+  }
+  if (!orders.contains({false, 0})) {
+    refuse("a schedule that does not train", "forward passes alone", "backward passes, too");
+  }
+  for (const auto& [key, order] : orders) {
+    if (order == orders.at({key.first, 0})) continue;
+    refuse(fmt::format("stages take micro-batches in different orders in their {} passes",
+                       key.first ? "forward" : "backward"),
+           fmt::format("{} on stage {}", fmt::join(order, " "), key.second),
+           fmt::format("{}, as on stage 0", fmt::join(orders.at({key.first, 0}), " ")));
+  }
+}
+
+// Before any communication.
+void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) {
+  require_one_order(passes);
+  for (const auto axis : mesh.axes()) {
+    if (axis == layout::Axis::pipeline || axis == layout::Axis::data || mesh.size(axis) == 1)
+      continue;
+    refuse("a pipeline on another axis than pipeline and data", mesh.text(), "these two");
+  }
+  const int micro_batches = micro_batches_of(passes);
+  for (int r = 0; mesh.has_uneven_stages() && r < mesh.size(layout::Axis::pipeline); ++r) {
+    if (mesh.replicas(r) <= micro_batches) continue;
+    refuse("a pipeline rank with more replicas than micro-batches",
+           fmt::format("{} replicas, {} micro-batches", mesh.replicas(r), micro_batches),
+           "a micro-batch for each replica");
+  }
+}
+
 }  // namespace
 
 struct Pipeline::OwnStage {
@@ -122,6 +167,7 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
           passes_for(options, groups.mesh().size(layout::Axis::pipeline), model_->blocks().size())),
       stages_(*model_, ends_of(*model_, options.cut, stages_of(schedule_))),
       place_(groups.mesh(), world_.rank(), schedule_) {
+  require_runnable(schedule_, groups.mesh());
   schedule_ = layout::complete(schedule_, stages_.skips());
   forward_schedule_ =
       layout::evaluation_schedule(schedule_, options.micro_batches, stages_.skips());
@@ -134,14 +180,25 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   for (const auto& stage : own_) {
     const auto& of_model = stages_[stage->index];
     for (size_t i = of_model.begin; i < of_model.end; ++i) {
-      stage->borrows_here |= std::ranges::any_of(
-          model_->blocks()[i].borrows, [&](const auto& name) { return seen.contains(name); });
+      const auto& block = model_->blocks()[i];
+      const auto owned = model_->owned_state(block);
+      stage->borrows_here |=
+          std::ranges::any_of(block.borrows,
+                              [&](const auto& name) { return seen.contains(name); }) ||
+          std::ranges::any_of(owned, [&](const auto& one) { return seen.contains(one.first); });
     }
     stage->module = stage_module(*model_, of_model.begin, of_model.end, seen);
     for (const auto& name : nn::named_state(*stage->module)) seen.insert(name.first);
     stage->exchange = options.make_exchange
                           ? options.make_exchange(*stage->module, groups.data())
                           : std::make_unique<DataParallel>(*stage->module, groups.data());
+  }
+  if (tied_->any() && own_.front()->exchange->has_shards()) {
+    throw Error(
+        "parallel", ErrorKind::usage,
+        {.what = "a parameter that stages on several ranks use is not sharded over replicas",
+         .got = "an exchange with shards",
+         .expected = "a DataParallel, or a cut that keeps the parameter on one rank"});
   }
   reducer_ = std::make_unique<OverStages>(*this);
   batch_norms_ = std::make_unique<DeferredBatchNorm>(*model_);
@@ -181,6 +238,7 @@ void Pipeline::zero_grad() {
 }
 
 std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
+  start();
   std::vector<at::Tensor> losses(static_cast<size_t>(options_.micro_batches));
   PipelineRun run({*model_, stages_, place_, *messages_,
                    [this](int stage) -> StagePasses& { return own(stage).passes; }, source});
@@ -231,18 +289,23 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
   }
   messages_->finish();
   tied_->sum_gradients();
+  is_running_ = false;
   return losses;
 }
 
-// A stage without inputs that have gradients computes all of its gradients at once. So does a stage
+// A stage without inputs that have gradients computes all of its gradients at once. So does the
+// stage of an output layer, whose loss goes backward only once (linear_cross_entropy.h), a stage
 // with a parameter of an earlier stage here, whose exchange must have all gradients by the end of
 // that stage's last backward pass, and a model whose blocks are recomputed, which would be computed
 // for each part.
 void Pipeline::plan_backward() {
   const bool recomputes = model_->has_wrapper(nn::WrapperKind::recompute);
+  const auto is_output_layer = [&](int stage) {
+    return model_->has_output_layer() && stages_[stage].end == model_->blocks().size();
+  };
   for (const auto& stage : own_) {
     stage->splits_backward =
-        !recomputes && !stage->borrows_here &&
+        !recomputes && !stage->borrows_here && !is_output_layer(stage->index) &&
         std::ranges::any_of(stages_[stage->index].takes, &StageInput::is_trained);
   }
   for (size_t i = 0; i < actions_.size(); ++i) {
@@ -268,6 +331,14 @@ std::deque<GradientSync::NoSync> Pipeline::accumulate_but(size_t action) {
   return result;
 }
 
+void Pipeline::start() {
+  if (is_running_) {
+    refuse("a pipeline goes on after an error", "a second call",
+           "a new Pipeline, made by all ranks");
+  }
+  is_running_ = true;
+}
+
 void Pipeline::finish_stage(OwnStage& stage) {
   stage.exchange->finish_backward();
   // Each replica has a part of the step's micro-batches, so the sum is wanted, not the mean.
@@ -286,6 +357,10 @@ size_t Pipeline::active() const {
 }
 
 at::Tensor Pipeline::run(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss) {
+  if (const auto count = model_->input_names().size(); count != 1) {
+    refuse("this call is for a model with one input", fmt::format("{} inputs", count),
+           "run() with a MicroBatchSource");
+  }
   SplitBatch source(inputs, targets, options_.micro_batches, loss);
   const auto losses = run(source);
   const auto sum = at::zeros({}, at::kDouble);
@@ -298,14 +373,19 @@ at::Tensor Pipeline::run(const at::Tensor& inputs, const at::Tensor& targets, co
 
 void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
                         const std::function<void(int, nn::Tensors)>& done) {
+  start();
   const at::NoGradGuard no_grad;
   PipelineRun run({*model_, stages_, place_, *forward_messages_,
                    [this](int stage) -> StagePasses& { return own(stage).passes; }, source});
-  const auto actions = place_.actions(forward_schedule_);
   for (int first = 0; first < micro_batches; first += options_.micro_batches) {
-    for (auto action : actions) {
-      action.micro_batch += first;
-      if (action.micro_batch >= micro_batches) continue;
+    // The numbers of the source's micro-batches also decide which replica runs them.
+    auto schedule = forward_schedule_;
+    for (auto& rank : schedule.ranks) {
+      for (auto& action : rank) action.micro_batch += first;
+      std::erase_if(rank,
+                    [&](const Action& action) { return action.micro_batch >= micro_batches; });
+    }
+    for (const auto& action : place_.actions(schedule)) {
       if (action.kind == ActionKind::forward) {
         auto outputs = run.forward(action.stage, action.micro_batch);
         if (!outputs.empty()) done(action.micro_batch, std::move(outputs));
@@ -315,6 +395,7 @@ void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
     }
   }
   forward_messages_->finish();
+  is_running_ = false;
 }
 
 std::vector<optim::Parameter> Pipeline::parameters() const {

@@ -51,9 +51,8 @@ struct PipelineOptions {
 //   pipeline.step(*optimizer);
 //
 // A step equals, up to rounding, that of one process which accumulates the gradients of the same
-// micro-batches; with the same schedule and any cut, it has the same bits. Replicas along the
-// mesh's data axis average their gradients. Where pipeline ranks have different numbers of
-// replicas, they share the micro-batches (pipeline_place.h).
+// micro-batches. Replicas along the mesh's data axis average their gradients. Where pipeline ranks
+// have different numbers of replicas, they share the micro-batches (pipeline_place.h).
 //
 // Batch norms normalise by micro-batches, and update their running statistics once a step
 // (deferred_batch_norm.h).
@@ -111,6 +110,8 @@ class Pipeline : public ParameterStore {
   class OverStages;
 
   OwnStage& own(int stage);
+  // Throws Error(usage) if the last run ended with an error.
+  void start();
   size_t active() const;
   void plan_backward();
   std::deque<GradientSync::NoSync> accumulate_but(size_t action);
@@ -132,6 +133,7 @@ class Pipeline : public ParameterStore {
   std::unique_ptr<DeferredBatchNorm> batch_norms_;
   std::unique_ptr<StageMessages> messages_, forward_messages_;
   size_t most_active_ = 0;
+  bool is_running_ = false;  // or has ended with an error
 };
 
 }  // namespace troika::parallel

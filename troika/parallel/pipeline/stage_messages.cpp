@@ -74,58 +74,54 @@ size_t StageMessages::index_of(const Action& send) const {
 }
 
 comm::EdgeOptions StageMessages::options(size_t index) const {
-  const auto depth = static_cast<int64_t>(std::max(1, edges_[index].depth)) *
-                     static_cast<int64_t>(std::max<size_t>(1, tensors_[index]));
-  return {.depth = static_cast<int>(std::min<int64_t>(depth, kMostDepth)), .label = labels_[index]};
+  return {.depth = std::clamp(edges_[index].depth, 1, kMostDepth), .label = labels_[index]};
+}
+
+int StageMessages::tag(size_t index, size_t tensor) const {
+  const size_t most = std::max<size_t>(1, *std::ranges::max_element(tensors_));
+  return static_cast<int>(index * most + tensor);
 }
 
 void StageMessages::send(const Action& send, int to, const nn::Tensors& tensors) {
-  if (tensors.empty()) return;
-  const size_t index = index_of(send);
-  auto edge = sending_.find({index, to});
-  if (edge == sending_.end()) {
-    edge = sending_
-               .emplace(Key{index, to}, group_.edge_to(to, static_cast<int>(index), options(index)))
-               .first;
-  }
-  drop_finished();
+  const size_t index = tensors.empty() ? 0 : index_of(send);
   const auto name = name_of(send, to);
-  for (const auto& tensor : tensors) {
-    auto message = packed(tensor, format_);
+  drop_finished();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Key key{index, i, to};
+    auto edge = sending_.find(key);
+    if (edge == sending_.end()) {
+      edge = sending_.emplace(key, group_.edge_to(to, tag(index, i), options(index))).first;
+    }
+    auto message = packed(tensors[i], format_);
     auto work = with_name(name, [&] { return edge->second.send(message); });
     if (!work.done()) sent_.push_back({std::move(work), std::move(message), name});
   }
 }
 
 nn::Tensors StageMessages::receive(const Action& receive, int from, size_t count) {
-  if (count == 0) return {};
-  const size_t index = index_of(layout::partner_of(receive));
-  auto edge = receiving_.find({index, from});
-  if (edge == receiving_.end()) {
-    edge = receiving_
-               .emplace(Key{index, from},
-                        group_.edge_from(from, static_cast<int>(index), options(index)))
-               .first;
-  }
+  const size_t index = count == 0 ? 0 : index_of(layout::partner_of(receive));
   nn::Tensors result;
-  with_name(name_of(receive, from), [&] {
-    for (size_t i = 0; i < count; ++i) {
-      result.push_back(unpacked(edge->second.receive(), format_));
+  for (size_t i = 0; i < count; ++i) {
+    const Key key{index, i, from};
+    auto edge = receiving_.find(key);
+    if (edge == receiving_.end()) {
+      edge = receiving_.emplace(key, group_.edge_from(from, tag(index, i), options(index))).first;
     }
-  });
+    with_name(name_of(receive, from),
+              [&] { result.push_back(unpacked(edge->second.receive(), format_)); });
+  }
   return result;
 }
 
 void StageMessages::drop_finished() {
-  while (!sent_.empty() && sent_.front().work.done()) sent_.pop_front();
+  std::erase_if(sent_, [](const Sent& sent) { return sent.work.done(); });
 }
 
 void StageMessages::finish() {
-  while (!sent_.empty()) {
-    const auto sent = std::move(sent_.front());
-    sent_.pop_front();
+  for (const auto& sent : sent_) {
     with_name(sent.name, [&] { sent.work.wait(); });
   }
+  sent_.clear();
 }
 
 }  // namespace troika::parallel

@@ -3,10 +3,9 @@
 
 #include <c10/core/MemoryFormat.h>
 
-#include <deque>
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "troika/comm/edge.h"
@@ -17,9 +16,9 @@
 
 namespace troika::parallel {
 
-// Sends and receives the messages of a schedule. For each pair of stages, direction and pair of
-// ranks there is one edge, whose receives are posted early. So a send is over at once unless the
-// receiver is behind by the edge's depth, which Schedule::verify() shows to be enough.
+// Sends and receives the messages of a schedule. For each tensor of a message, direction, and pair
+// of stages and ranks there is one edge, whose receives are posted early. So a send is over at once
+// unless the receiver is behind by the edge's depth, which Schedule::verify() shows to be enough.
 class StageMessages {
  public:
   // Makes the ends of the edges of this group on first use; no other object may make edges in it.
@@ -45,10 +44,11 @@ class StageMessages {
     at::Tensor tensor;  // kept until the work is done
     std::string name;   // for errors
   };
-  using Key = std::pair<size_t, int>;  // index in edges_, and the other rank
+  using Key = std::tuple<size_t, size_t, int>;  // index in edges_, tensor, and the other rank
 
   size_t index_of(const layout::Action& send) const;
   comm::EdgeOptions options(size_t index) const;
+  int tag(size_t index, size_t tensor) const;
   void drop_finished();
 
   comm::Group group_;
@@ -58,7 +58,7 @@ class StageMessages {
   const at::MemoryFormat format_;
   std::map<Key, comm::SendingEdge> sending_;
   std::map<Key, comm::ReceivingEdge> receiving_;
-  std::deque<Sent> sent_;
+  std::vector<Sent> sent_;
 };
 
 }  // namespace troika::parallel

@@ -33,6 +33,12 @@ nn::Tensors StagePasses::forward(int micro_batch, nn::Tensors inputs,
 }
 
 void StagePasses::start_from(int micro_batch, const at::Tensor& root) {
+  if (root.numel() != 1) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "a backward pass starts from a loss of one element",
+                 .got = std::to_string(root.numel()),
+                 .expected = "1, the mean over the micro-batch"});
+  }
   active_.at(micro_batch).roots = {root};
 }
 
@@ -88,14 +94,15 @@ nn::Tensors StagePasses::backward_input(int micro_batch, const nn::Tensors& grad
   for (size_t i = 0; i < active.inputs.size(); ++i) {
     if (has_gradient(i, active.inputs[i])) inputs.push_back(active.inputs[i]);
   }
-  const auto& half =
+  auto& half =
       halves_.try_emplace(micro_batch, roots.outputs, roots.gradients, inputs).first->second;
+  const auto of_inputs = half.take_inputs();
   nn::Tensors result;
   size_t next = 0;
   for (size_t i = 0; i < active.inputs.size(); ++i) {
     auto& of_input = result.emplace_back();
     if (!has_gradient(i, active.inputs[i])) continue;
-    of_input = half.of_inputs()[next++];
+    of_input = of_inputs[next++];
     if (!of_input.defined()) of_input = at::zeros_like(active.inputs[i]);
   }
   return result;

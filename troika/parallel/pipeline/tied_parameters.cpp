@@ -45,6 +45,7 @@ TiedParameters::TiedParameters(const nn::Model& model, const StagesOfModel& stag
     : contributes_(place.replica() == 0) {
   std::map<Users, std::vector<std::string>> by_users;
   for (const auto& [name, users] : users_of(model, stages, place)) by_users[users].push_back(name);
+  any_ = !by_users.empty();
   std::map<int, int> stage_on;  // a stage of each pipeline rank
   for (int s = 0; s < place.stages(); ++s) stage_on[place.pipeline_rank(s)] = s;
   std::map<std::string, at::Tensor> tensors;

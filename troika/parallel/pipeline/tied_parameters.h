@@ -24,6 +24,8 @@ class TiedParameters {
   // Replaces the gradients, which replicas of a stage have in common, by their sums over stages.
   // Called by all ranks, after all gradients of a step are averaged. Blocks.
   void sum_gradients() const;
+  // Whether ranks share a parameter; the same on all ranks.
+  bool any() const { return any_; }
   // Returns the names of the parameters that this rank holds and another rank owns.
   const std::set<std::string>& borrowed() const { return borrowed_; }
 
@@ -33,6 +35,7 @@ class TiedParameters {
     std::vector<at::Tensor> parameters;
   };
 
+  bool any_ = false;
   bool contributes_ = false;  // whether this rank is the first of its stages' replicas
   std::set<std::string> borrowed_;
   std::vector<Shared> shared_;
