@@ -1,18 +1,15 @@
 #include "troika/parallel/pipeline/pipeline.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
-#include "troika/layout/schedules/table.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/pipeline/pipeline_run.h"
@@ -21,111 +18,8 @@
 
 namespace troika::parallel {
 
-namespace {
-
 using layout::Action;
 using layout::ActionKind;
-
-int most_of(const layout::Schedule& passes, int Action::*number) {
-  int most = -1;
-  for (const auto& actions : passes.ranks) {
-    for (const auto& action : actions) most = std::max(most, action.*number);
-  }
-  return most;
-}
-
-int stages_of(const layout::Schedule& passes) {
-  return most_of(passes, &Action::stage) + 1;
-}
-
-int micro_batches_of(const layout::Schedule& passes) {
-  return most_of(passes, &Action::micro_batch) + 1;
-}
-
-// The passes of the options' schedule, without messages.
-layout::Schedule passes_for(const PipelineOptions& options, int ranks, size_t blocks) {
-  if (!options.actions.empty()) {
-    auto passes =
-        layout::passes_of(layout::read_schedule(options.actions, "the pipeline's schedule"));
-    const int micro_batches = micro_batches_of(passes);
-    if (micro_batches == options.micro_batches) return passes;
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "a schedule for another number of micro-batches",
-                 .got = std::to_string(micro_batches),
-                 .expected = std::to_string(options.micro_batches)});
-  }
-  const auto& row = layout::schedule_row(options.schedule);
-  return row.order(
-      layout::require_domain(row, {.ranks = ranks,
-                                   .micro_batches = options.micro_batches,
-                                   .chunks = options.chunks,
-                                   .blocks = options.cut.empty() ? static_cast<int>(blocks) : 0}));
-}
-
-layout::StageEnds ends_of(const nn::Model& model, const std::string& cut, int stages) {
-  std::vector<std::string> names;
-  std::vector<double> elements;
-  for (const auto& block : model.blocks()) {
-    names.push_back(block.name);
-    double count = 0;
-    for (const auto& [name, tensor] : model.owned_state(block)) {
-      count += static_cast<double>(tensor.numel());
-    }
-    elements.push_back(count);
-  }
-  const auto ends =
-      cut.empty() ? layout::balanced_cut(elements, stages) : layout::parse_cut(cut, names);
-  if (static_cast<int>(ends.size()) == stages) return ends;
-  throw Error("parallel", ErrorKind::usage,
-              {.what = fmt::format("the cut `{}` is for another number of stages", cut),
-               .got = std::to_string(ends.size()),
-               .expected = fmt::format("{}, those of the schedule", stages)});
-}
-
-[[noreturn]] void refuse(const std::string& what, const std::string& got,
-                         const std::string& expected) {
-  throw Error("parallel", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
-}
-
-// Messages between two stages have no numbers: both stages must take micro-batches in one order.
-void require_one_order(const layout::Schedule& passes) {
-  std::map<std::pair<bool, int>, std::vector<int>> orders;  // of forward passes, or not; by stage
-  for (const auto& actions : passes.ranks) {
-    for (const auto& action : actions) {
-      if (action.kind == ActionKind::backward_weight) continue;
-      orders[{action.kind == ActionKind::forward, action.stage}].push_back(action.micro_batch);
-    }
-  }
-  if (!orders.contains({false, 0})) {
-    refuse("a schedule that does not train", "forward passes alone", "backward passes, too");
-  }
-  for (const auto& [key, order] : orders) {
-    if (order == orders.at({key.first, 0})) continue;
-    refuse(fmt::format("stages take micro-batches in different orders in their {} passes",
-                       key.first ? "forward" : "backward"),
-           fmt::format("{} on stage {}", fmt::join(order, " "), key.second),
-           fmt::format("{}, as on stage 0", fmt::join(orders.at({key.first, 0}), " ")));
-  }
-}
-
-// Before any communication.
-void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) {
-  require_one_order(passes);
-  for (const auto axis : mesh.axes()) {
-    if (axis == layout::Axis::pipeline || axis == layout::Axis::data || mesh.size(axis) == 1)
-      continue;
-    refuse("a pipeline on another axis than pipeline and data", mesh.text(), "these two");
-  }
-  const int micro_batches = micro_batches_of(passes);
-  for (int r = 0; mesh.has_uneven_stages() && r < mesh.size(layout::Axis::pipeline); ++r) {
-    if (mesh.replicas(r) <= micro_batches) continue;
-    refuse("a pipeline rank with more replicas than micro-batches",
-           fmt::format("{} replicas, {} micro-batches", mesh.replicas(r), micro_batches),
-           "a micro-batch for each replica");
-  }
-}
-
-}  // namespace
 
 struct Pipeline::OwnStage {
   int index;
@@ -163,14 +57,10 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
     : model_(std::move(model)),
       options_(options),
       world_(groups.world()),
-      schedule_(
-          passes_for(options, groups.mesh().size(layout::Axis::pipeline), model_->blocks().size())),
-      stages_(*model_, ends_of(*model_, options.cut, stages_of(schedule_))),
+      schedule_(passes_for(options, groups.mesh(), model_->blocks().size())),
+      stages_(*model_, ends_for(*model_, options.cut, schedule_)),
       place_(groups.mesh(), world_.rank(), schedule_) {
-  require_runnable(schedule_, groups.mesh());
   schedule_ = layout::complete(schedule_, stages_.skips());
-  forward_schedule_ =
-      layout::evaluation_schedule(schedule_, options.micro_batches, stages_.skips());
   actions_ = place_.actions(schedule_);
   for (const int stage : place_.own_stages()) {
     own_.push_back(std::make_unique<OwnStage>(OwnStage{stage, {*model_, stages_[stage]}, {}, {}}));
@@ -203,10 +93,14 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   reducer_ = std::make_unique<OverStages>(*this);
   batch_norms_ = std::make_unique<DeferredBatchNorm>(*model_);
   messages_ = std::make_unique<StageMessages>(make_messages(groups, schedule_));
-  forward_messages_ = std::make_unique<StageMessages>(make_messages(groups, forward_schedule_));
+  forward_messages_ = std::make_unique<StageMessages>(make_messages(groups, forward_schedule()));
 }
 
 Pipeline::~Pipeline() = default;
+
+layout::Schedule Pipeline::forward_schedule() const {
+  return layout::evaluation_schedule(schedule_, options_.micro_batches, stages_.skips());
+}
 
 Pipeline::OwnStage& Pipeline::own(int stage) {
   const auto found =
@@ -333,8 +227,10 @@ std::deque<GradientSync::NoSync> Pipeline::accumulate_but(size_t action) {
 
 void Pipeline::start() {
   if (is_running_) {
-    refuse("a pipeline goes on after an error", "a second call",
-           "a new Pipeline, made by all ranks");
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "a pipeline goes on after an error",
+                 .got = "a second call",
+                 .expected = "a new Pipeline, made by all ranks"});
   }
   is_running_ = true;
 }
@@ -358,8 +254,10 @@ size_t Pipeline::active() const {
 
 at::Tensor Pipeline::run(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss) {
   if (const auto count = model_->input_names().size(); count != 1) {
-    refuse("this call is for a model with one input", fmt::format("{} inputs", count),
-           "run() with a MicroBatchSource");
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "this call is for a model with one input",
+                 .got = fmt::format("{} inputs", count),
+                 .expected = "run() with a MicroBatchSource"});
   }
   SplitBatch source(inputs, targets, options_.micro_batches, loss);
   const auto losses = run(source);
@@ -379,7 +277,7 @@ void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
                    [this](int stage) -> StagePasses& { return own(stage).passes; }, source});
   for (int first = 0; first < micro_batches; first += options_.micro_batches) {
     // The numbers of the source's micro-batches also decide which replica runs them.
-    auto schedule = forward_schedule_;
+    auto schedule = forward_schedule();
     for (auto& rank : schedule.ranks) {
       for (auto& action : rank) action.micro_batch += first;
       std::erase_if(rank,

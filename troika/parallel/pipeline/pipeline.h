@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/MemoryFormat.h>
 
 #include <deque>
 #include <functional>
@@ -17,29 +16,13 @@
 #include "troika/parallel/pipeline/deferred_batch_norm.h"
 #include "troika/parallel/pipeline/micro_batch_source.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
+#include "troika/parallel/pipeline/pipeline_schedule.h"
 #include "troika/parallel/pipeline/stage_messages.h"
 #include "troika/parallel/pipeline/stage_passes.h"
 #include "troika/parallel/pipeline/stages.h"
 #include "troika/parallel/pipeline/tied_parameters.h"
 
 namespace troika::parallel {
-
-struct PipelineOptions {
-  // A name of layout::schedule_table().
-  std::string schedule = "1f1b";
-  int micro_batches = 1;  // per step, of each replica of the pipeline
-  int chunks = 0;         // stages per rank; 0: the schedule's default
-  // A schedule in text form (layout::read_schedule()) in place of a name; empty: none.
-  std::string actions = {};
-  // A layout string (layout::parse_cut()), which may have empty stages; empty: stages of about
-  // equal numbers of parameters, each with a block at least.
-  std::string cut = {};
-  // The format in which 4-d tensors travel between stages.
-  at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
-  // Makes the exchange of a stage's gradients along the data axis; empty: a DataParallel.
-  std::function<std::unique_ptr<Exchange>(torch::nn::Module& stage, const comm::Group& data)>
-      make_exchange = {};
-};
 
 // Trains a model whose blocks are on several ranks:
 //
@@ -110,6 +93,8 @@ class Pipeline : public ParameterStore {
   class OverStages;
 
   OwnStage& own(int stage);
+  // For evaluate().
+  layout::Schedule forward_schedule() const;
   // Throws Error(usage) if the last run ended with an error.
   void start();
   size_t active() const;
@@ -126,7 +111,6 @@ class Pipeline : public ParameterStore {
   const StagesOfModel stages_;
   const PipelinePlace place_;
   std::vector<layout::Action> actions_;  // of this rank
-  layout::Schedule forward_schedule_;    // of evaluate()
   std::vector<std::unique_ptr<OwnStage>> own_;
   std::unique_ptr<TiedParameters> tied_;
   std::unique_ptr<OverStages> reducer_;

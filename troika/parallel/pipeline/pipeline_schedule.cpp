@@ -1,0 +1,131 @@
+#include "troika/parallel/pipeline/pipeline_schedule.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/table.h"
+
+namespace troika::parallel {
+
+namespace {
+
+using layout::Action;
+using layout::ActionKind;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& got,
+                         const std::string& expected) {
+  throw Error("parallel", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+}
+
+int most_of(const layout::Schedule& passes, int Action::*number) {
+  int most = -1;
+  for (const auto& actions : passes.ranks) {
+    for (const auto& action : actions) most = std::max(most, action.*number);
+  }
+  return most;
+}
+
+int stages_of(const layout::Schedule& passes) {
+  return most_of(passes, &Action::stage) + 1;
+}
+
+int micro_batches_of(const layout::Schedule& passes) {
+  return most_of(passes, &Action::micro_batch) + 1;
+}
+
+layout::Schedule order_for(const PipelineOptions& options, int ranks, size_t blocks) {
+  if (!options.actions.empty()) {
+    auto passes =
+        layout::passes_of(layout::read_schedule(options.actions, "the pipeline's schedule"));
+    const int micro_batches = micro_batches_of(passes);
+    if (micro_batches == options.micro_batches) return passes;
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "a schedule for another number of micro-batches",
+                 .got = std::to_string(micro_batches),
+                 .expected = std::to_string(options.micro_batches)});
+  }
+  const auto& row = layout::schedule_row(options.schedule);
+  return row.order(
+      layout::require_domain(row, {.ranks = ranks,
+                                   .micro_batches = options.micro_batches,
+                                   .chunks = options.chunks,
+                                   .blocks = options.cut.empty() ? static_cast<int>(blocks) : 0}));
+}
+
+// Messages between two stages have no numbers: both stages must take micro-batches in one order.
+void require_one_order(const layout::Schedule& passes) {
+  std::map<std::pair<bool, int>, std::vector<int>> orders;  // of forward passes, or not; by stage
+  for (const auto& actions : passes.ranks) {
+    for (const auto& action : actions) {
+      if (action.kind == ActionKind::backward_weight) continue;
+      orders[{action.kind == ActionKind::forward, action.stage}].push_back(action.micro_batch);
+    }
+  }
+  if (!orders.contains({false, 0})) {
+    refuse("a schedule that does not train", "forward passes alone", "backward passes, too");
+  }
+  for (const auto& [key, order] : orders) {
+    if (order == orders.at({key.first, 0})) continue;
+    refuse(fmt::format("stages take micro-batches in different orders in their {} passes",
+                       key.first ? "forward" : "backward"),
+           fmt::format("{} on stage {}", fmt::join(order, " "), key.second),
+           fmt::format("{}, as on stage 0", fmt::join(orders.at({key.first, 0}), " ")));
+  }
+}
+
+void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) {
+  require_one_order(passes);
+  for (const auto axis : mesh.axes()) {
+    if (axis == layout::Axis::pipeline || axis == layout::Axis::data || mesh.size(axis) == 1)
+      continue;
+    refuse("a pipeline on another axis than pipeline and data", mesh.text(), "these two");
+  }
+  const int micro_batches = micro_batches_of(passes);
+  for (int r = 0; mesh.has_uneven_stages() && r < mesh.size(layout::Axis::pipeline); ++r) {
+    if (mesh.replicas(r) <= micro_batches) continue;
+    refuse("a pipeline rank with more replicas than micro-batches",
+           fmt::format("{} replicas, {} micro-batches", mesh.replicas(r), micro_batches),
+           "a micro-batch for each replica");
+  }
+}
+
+}  // namespace
+
+layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
+                            size_t blocks) {
+  auto passes = order_for(options, mesh.size(layout::Axis::pipeline), blocks);
+  require_runnable(passes, mesh);
+  return passes;
+}
+
+layout::StageEnds ends_for(const nn::Model& model, const std::string& cut,
+                           const layout::Schedule& passes) {
+  const int stages = stages_of(passes);
+  std::vector<std::string> names;
+  std::vector<double> elements;
+  for (const auto& block : model.blocks()) {
+    names.push_back(block.name);
+    double count = 0;
+    for (const auto& [name, tensor] : model.owned_state(block)) {
+      count += static_cast<double>(tensor.numel());
+    }
+    elements.push_back(count);
+  }
+  const auto ends =
+      cut.empty() ? layout::balanced_cut(elements, stages) : layout::parse_cut(cut, names);
+  if (static_cast<int>(ends.size()) == stages) return ends;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = fmt::format("the cut `{}` is for another number of stages", cut),
+               .got = std::to_string(ends.size()),
+               .expected = fmt::format("{}, those of the schedule", stages)});
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,49 @@
+// The options of a pipeline, and the passes and stages that they mean.
+#pragma once
+
+#include <c10/core/MemoryFormat.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "troika/comm/group.h"
+#include "troika/layout/mesh.h"
+#include "troika/layout/schedules/schedule.h"
+#include "troika/layout/stage_cut.h"
+#include "troika/nn/model.h"
+#include "troika/parallel/exchange.h"
+
+namespace troika::parallel {
+
+struct PipelineOptions {
+  // A name of layout::schedule_table().
+  std::string schedule = "1f1b";
+  int micro_batches = 1;  // per step, of each replica of the pipeline
+  int chunks = 0;         // stages per rank; 0: the schedule's default
+  // A schedule in text form (layout::read_schedule()) in place of a name; empty: none.
+  std::string actions = {};
+  // A layout string (layout::parse_cut()), which may have empty stages; empty: stages of about
+  // equal numbers of parameters, each with a block at least.
+  std::string cut = {};
+  // The format in which 4-d tensors travel between stages.
+  at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
+  // Makes the exchange of a stage's gradients along the data axis; empty: a DataParallel.
+  std::function<std::unique_ptr<Exchange>(torch::nn::Module& stage, const comm::Group& data)>
+      make_exchange = {};
+};
+
+// Returns the passes of the options' schedule on the ranks of the mesh's pipeline axis, without
+// messages. Throws Error(usage) for a schedule that does not support these numbers of ranks,
+// micro-batches and blocks, that does not train, or whose stages take micro-batches in different
+// orders, since messages have no numbers; for an axis of the mesh beside pipeline and data; and for
+// more replicas of a stage than micro-batches that they share.
+layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
+                            size_t blocks);
+
+// Returns the ends of the stages that these passes run. Throws Error(usage) for a cut into another
+// number of stages, and where layout::parse_cut() does.
+layout::StageEnds ends_for(const nn::Model& model, const std::string& cut,
+                           const layout::Schedule& passes);
+
+}  // namespace troika::parallel
