@@ -213,7 +213,7 @@ TEST(Dropout, IsSwitchedOffByEvaluation) {
     const auto run = [&] { return only(model->forward(inputs)); };
     EXPECT_TRUE(torch::equal(run(), run())) << name;
     for (const auto& module : model->modules()) {
-      // Those of unet are in the modules of its convolutions, without batch norms.
+      // The dropout of unet is in the modules of its convolutions, which have no batch norms.
       if (module->as<Dropout>() || name == "unet") module->train();
     }
     EXPECT_FALSE(torch::equal(run(), run())) << name;

@@ -101,7 +101,7 @@ TEST(SplitBackward, TakesARootThatIsAParameter) {
   EXPECT_TRUE(weight.grad().eq(3).all().item<bool>());
 }
 
-// What the second part does not need goes with the first.
+// The first part releases everything that the second does not need.
 TEST(SplitBackward, KeepsOnlyWhatTheSecondPartNeeds) {
   const auto weight = torch::ones({4, 4}, at::kDouble).requires_grad_();
   const auto leaf = torch::ones({2, 4}, at::kDouble).requires_grad_();

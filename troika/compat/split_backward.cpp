@@ -19,7 +19,7 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using Nodes = std::unordered_set<Node*>;
 
-// What lies behind a node, against the direction of the forward pass.
+// The kinds of leaves that a node depends on.
 struct Behind {
   bool inputs = false;
   bool parameters = false;

@@ -49,7 +49,7 @@ struct Normalisation {
 // as in torchvision's RandomCrop.
 void write_image(const ImageShape& shape, const AugmentationDraw& draw,
                  const Normalisation& normalisation, const uint8_t* pixels, float* output);
-// Writes the shape.plane() classes of a mask [height, width] under the same placement. Pixels
+// Writes the shape.plane() classes of a mask [height, width] by the same draw. Pixels
 // outside the image are of class 0.
 void write_mask(const ImageShape& shape, const AugmentationDraw& draw, const uint8_t* mask,
                 int64_t* output);

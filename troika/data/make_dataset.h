@@ -32,7 +32,8 @@ const std::vector<std::string>& dataset_names();
 // the nearest known one, for an option out of range, and for files that are missing or wrong.
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split);
 
-// Returns the size of make_dataset()'s result, without rendering images. Throws the same errors.
+// Returns the size of make_dataset()'s result, without rendering images. Throws the same errors,
+// except for the sizes of generated samples.
 int64_t count_samples(const DataOptions& options, Split split);
 
 }  // namespace troika::data

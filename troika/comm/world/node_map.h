@@ -1,4 +1,4 @@
-// Which ranks share a node, and which nodes have fewer processors than ranks.
+// The node of each rank, and whether it has fewer processors than ranks.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace troika::comm {
 
-// What a rank reports of itself at the rendezvous.
+// The facts that a rank reports about itself at the rendezvous.
 struct RankPlace {
   std::string node;       // equal on ranks that share a machine's memory
   Processors processors;  // on which the rank may run; empty if unknown

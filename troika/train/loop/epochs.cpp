@@ -47,7 +47,7 @@ int64_t Epochs::data_epoch() const {
   return overfits(setup_.options) ? 0 : at_.epoch;
 }
 
-int64_t Epochs::passes_left() const {
+int64_t Epochs::micro_batches_left() const {
   const int64_t left = sampler_.steps_left(sampler_state());
   if (limits_.micro_batches == sampler_.steps_left({})) return left;
   // The position in a checkpoint of another batch size may be beyond the limit.
@@ -56,7 +56,7 @@ int64_t Epochs::passes_left() const {
 }
 
 int64_t Epochs::micro_batches_to_train() const {
-  const int64_t left = passes_left();
+  const int64_t left = micro_batches_left();
   const int64_t max_steps = setup_.options.trainer.max_steps;
   if (max_steps < 0) return left;
   const int64_t steps = max_steps - at_.step;
@@ -83,7 +83,7 @@ data::Batch Epochs::load_again(const StepLoss& loss) const {
 }
 
 void Epochs::leave_complete_epoch() {
-  if (passes_left() > 0) return;
+  if (micro_batches_left() > 0) return;
   ++at_.epoch;
   at_.position = 0;
 }

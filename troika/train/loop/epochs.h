@@ -37,7 +37,7 @@ class Epochs {
   int64_t data_epoch() const;
 
   // Micro-batches left in the epoch.
-  int64_t passes_left() const;
+  int64_t micro_batches_left() const;
   // The same, up to trainer.max_steps. An unfinished step has at least one more micro-batch.
   int64_t micro_batches_to_train() const;
   // Micro-batches of the epoch already trained on.

@@ -27,7 +27,8 @@ class TrainLog {
   TrainLog& operator=(const TrainLog&) = delete;
 
   // Opens the logs in the run's folder. If they belong to the run of this `id`, drops rows later
-  // than the current step; otherwise starts new ones. Must precede all functions below but state.
+  // than the current step; otherwise starts new ones. Follows
+  // load_state(); must precede all functions that write rows, losses or progress.
   void open(const std::string& id);
   // Turns LibTorch's warnings on this thread into log lines, until this object is destroyed.
   void begin_warnings();
