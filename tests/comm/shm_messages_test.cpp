@@ -40,7 +40,7 @@ TEST(ShmMessages, MemoryOfOnePeersMessagesServesTheOthers) {
     }
     for (const auto& [pair, bytes] : sizes) ranks.receive(pair.second, pair.first, 1, bytes);
   }
-  // Of every pair the last message stays until the next one is sent.
+  // The last message of each pair stays until the next one is sent.
   EXPECT_LT(shared_memory().resident, 2 * kRanks * (kRanks - 1) * kLargest);
 }
 

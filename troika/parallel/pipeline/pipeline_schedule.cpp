@@ -47,10 +47,8 @@ layout::Schedule order_for(const PipelineOptions& options, int ranks, size_t blo
         layout::passes_of(layout::read_schedule(options.actions, "the pipeline's schedule"));
     const int micro_batches = micro_batches_of(passes);
     if (micro_batches == options.micro_batches) return passes;
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "a schedule for another number of micro-batches",
-                 .got = std::to_string(micro_batches),
-                 .expected = std::to_string(options.micro_batches)});
+    refuse("a schedule for another number of micro-batches", std::to_string(micro_batches),
+           std::to_string(options.micro_batches));
   }
   const auto& row = layout::schedule_row(options.schedule);
   return row.order(
@@ -122,10 +120,8 @@ layout::StageEnds ends_for(const nn::Model& model, const std::string& cut,
   const auto ends =
       cut.empty() ? layout::balanced_cut(elements, stages) : layout::parse_cut(cut, names);
   if (static_cast<int>(ends.size()) == stages) return ends;
-  throw Error("parallel", ErrorKind::usage,
-              {.what = fmt::format("the cut `{}` is for another number of stages", cut),
-               .got = std::to_string(ends.size()),
-               .expected = fmt::format("{}, those of the schedule", stages)});
+  refuse(fmt::format("the cut `{}` is for another number of stages", cut),
+         std::to_string(ends.size()), fmt::format("{}, those of the schedule", stages));
 }
 
 }  // namespace troika::parallel

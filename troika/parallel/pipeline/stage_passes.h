@@ -38,7 +38,8 @@ class StagePasses {
   // of the parameters.
   nn::Tensors backward_input(int micro_batch, const nn::Tensors& gradients);
   void backward_weight(int micro_batch);
-  // Returns the dtypes of the tensors that forward() gave, whose gradients backward() takes.
+  // Returns, for each tensor that forward() gave, whether it is a floating-point tensor, so that
+  // backward() takes its gradient. Only between forward() and backward().
   std::vector<bool> differentiable_outputs(int micro_batch) const;
 
   // The number of micro-batches between the begin of their forward and the end of their backward
