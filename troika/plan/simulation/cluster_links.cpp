@@ -1,0 +1,79 @@
+#include "troika/plan/simulation/cluster_links.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "troika/base/error.h"
+
+namespace troika::plan {
+
+ClusterLinks::ClusterLinks(const layout::Cluster& cluster) : cluster_(cluster) {
+  std::map<std::pair<int, int>, int> numbers;
+  for (const auto& row : cluster.devices) {
+    const auto [group, is_new] =
+        numbers.try_emplace({row.host, row.group}, static_cast<int>(groups_.size()));
+    if (is_new) {
+      groups_.push_back(
+          fmt::format("group {} of {}", row.group, cluster.hosts[static_cast<size_t>(row.host)]));
+    }
+    devices_.insert(devices_.end(), static_cast<size_t>(row.count), {row.host, group->second});
+  }
+}
+
+const ClusterLinks::Device& ClusterLinks::device(int rank) const {
+  TROIKA_CHECK(rank >= 0 && rank < ranks(), fmt::format("rank {} of {}", rank, ranks()));
+  return devices_[static_cast<size_t>(rank)];
+}
+
+ClusterLinks::Path ClusterLinks::path(int from, int to) const {
+  if (from == to) return {};
+  const auto &a = device(from), &b = device(to);
+  if (a.host != b.host) {
+    return {cluster_.network.latency, {{host_port(a.host), 1}, {host_port(b.host) + 1, 1}}};
+  }
+  if (a.group != b.group) {
+    return {cluster_.host.latency, {{group_port(a.group), 1}, {group_port(b.group) + 1, 1}}};
+  }
+  return {cluster_.group.latency, {{device_port(from), 1}, {device_port(to) + 1, 1}}};
+}
+
+bool ClusterLinks::crosses_groups(int one, int other) const {
+  return device(one).host == device(other).host && device(one).group != device(other).group;
+}
+
+std::vector<double> ClusterLinks::bandwidths() const {
+  std::vector<double> all;
+  const auto add = [&](size_t ports, const layout::Link& link) {
+    all.insert(all.end(), 2 * ports, link.bandwidth > 0 ? link.bandwidth : kUnlimited);
+  };
+  add(devices_.size(), cluster_.group);
+  add(groups_.size(), cluster_.host);
+  add(cluster_.hosts.size(), cluster_.network);
+  return all;
+}
+
+std::vector<std::string> ClusterLinks::names() const {
+  std::vector<std::string> all;
+  const auto add = [&](const std::string& port, const char* level) {
+    all.push_back(fmt::format("{}, {}, out", port, level));
+    all.push_back(fmt::format("{}, {}, in", port, level));
+  };
+  for (int rank = 0; rank < ranks(); ++rank) add(fmt::format("device of rank {}", rank), "group");
+  for (const auto& group : groups_) add(group, "host");
+  for (const auto& host : cluster_.hosts) add("host " + host, "network");
+  return all;
+}
+
+std::vector<int> ClusterLinks::links_of(int rank) const {
+  std::vector<int> links;
+  const auto& own = device(rank);
+  for (const int port : {device_port(rank), group_port(own.group), host_port(own.host)}) {
+    links.push_back(port);
+    links.push_back(port + 1);
+  }
+  return links;
+}
+
+}  // namespace troika::plan

@@ -1,0 +1,59 @@
+// The ports of a cluster's devices, groups and hosts, which messages share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "troika/layout/cluster.h"
+#include "troika/plan/simulation/shared_links.h"
+
+namespace troika::plan {
+
+// Rank r is device r of the cluster. Two devices of a group talk through a port of each device, two
+// groups of a host through a port of each group, and two hosts through a port of each host. A port
+// is full duplex: it has the bandwidth of its level (Cluster::group, host, network) outward and
+// inward. Between the ports nothing is shared (a switch of full bisection bandwidth). A bandwidth
+// that is unknown (0) limits nothing.
+class ClusterLinks {
+ public:
+  // What a message crosses.
+  struct Path {
+    double latency = 0;              // seconds
+    std::vector<LinkUse> uses = {};  // empty for a message to oneself
+  };
+
+  explicit ClusterLinks(const layout::Cluster& cluster);
+
+  int ranks() const { return static_cast<int>(devices_.size()); }
+  // Throws CheckError for a rank outside of the cluster.
+  Path path(int from, int to) const;
+  // Returns the number of the host of a rank.
+  int host(int rank) const { return device(rank).host; }
+  // Whether two ranks are on one host, but in different groups.
+  bool crosses_groups(int one, int other) const;
+
+  // By link: bytes per second, and a name such as "host node-1, network, out".
+  std::vector<double> bandwidths() const;
+  std::vector<std::string> names() const;
+  // Returns the links that messages of this rank use, outward and inward by level.
+  std::vector<int> links_of(int rank) const;
+
+  const layout::Cluster& cluster() const { return cluster_; }
+
+ private:
+  struct Device {
+    int host = 0;
+    int group = 0;  // counted over all hosts
+  };
+  // The outward link of a port; the inward link follows it.
+  int device_port(int rank) const { return 2 * rank; }
+  int group_port(int group) const { return 2 * (ranks() + group); }
+  int host_port(int host) const { return 2 * (ranks() + static_cast<int>(groups_.size()) + host); }
+  const Device& device(int rank) const;
+
+  const layout::Cluster cluster_;
+  std::vector<Device> devices_;
+  std::vector<std::string> groups_;  // names
+};
+
+}  // namespace troika::plan

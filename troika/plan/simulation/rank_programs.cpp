@@ -1,0 +1,114 @@
+#include "troika/plan/simulation/rank_programs.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/inventory.h"
+#include "troika/plan/simulation/refuse.h"
+
+namespace troika::plan {
+
+using layout::Action;
+using layout::ActionKind;
+using layout::Axis;
+
+namespace {
+
+bool is_backward(ActionKind kind) {
+  return kind == ActionKind::backward || kind == ActionKind::backward_input;
+}
+
+}  // namespace
+
+RankPrograms::RankPrograms(const layout::Schedule& schedule, const layout::Mesh& mesh)
+    : is_uneven_(mesh.has_uneven_stages()) {
+  for (const auto axis : mesh.axes()) {
+    if (axis == Axis::pipeline || axis == Axis::data || mesh.size(axis) == 1) continue;
+    refuse("mesh of a simulation", mesh.text(), "axes pipeline and data alone");
+  }
+  const int places = mesh.size(Axis::pipeline);
+  if (schedule.ranks.size() != static_cast<size_t>(places)) {
+    refuse("ranks of the schedule", std::to_string(schedule.ranks.size()),
+           fmt::format("{}, the size of the pipeline axis", places));
+  }
+  const layout::Inventory inventory(schedule);
+  micro_batches_ = inventory.micro_batches;
+  place_of_stage_ = inventory.rank_of;
+  replicas_.resize(static_cast<size_t>(places));
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    const int place = mesh.coordinates(rank)[Axis::pipeline];
+    auto& own = replicas_[static_cast<size_t>(place)];
+    places_.push_back(place);
+    replica_of_.push_back(static_cast<int>(own.size()));
+    own.push_back(rank);
+  }
+  const size_t passes = static_cast<size_t>(stages()) * static_cast<size_t>(micro_batches_);
+  takes_activation_.resize(passes);
+  takes_gradient_.resize(passes);
+  if (!is_uneven_) {
+    for (const auto& actions : schedule.ranks) prepare(actions);
+    return;
+  }
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto& actions = schedule.ranks[static_cast<size_t>(place(rank))];
+    const auto replicas = static_cast<int>(replicas_[static_cast<size_t>(place(rank))].size());
+    prepare(layout::actions_of_replica(actions, replica(rank), replicas));
+  }
+}
+
+void RankPrograms::prepare(std::vector<Action> actions) {
+  const auto at = [&](const Action& action) {
+    return static_cast<size_t>(action.stage) * static_cast<size_t>(micro_batches_) +
+           static_cast<size_t>(action.micro_batch);
+  };
+  auto& program = programs_.emplace_back();
+  std::vector<size_t> last_backward(static_cast<size_t>(stages()), actions.size());
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const auto& action = actions[i];
+    if (action.kind == ActionKind::receive_activation ||
+        action.kind == ActionKind::receive_gradient) {
+      continue;  // taken when the pass begins
+    }
+    program.push_back({.action = action});
+    auto& item = program.back();
+    if (is_pass(action.kind) && action.joined) item.beside = actions[++i];
+    const size_t index = program.size() - 1;
+    const auto note = [&](const Action& pass) {
+      if (pass.kind == ActionKind::forward) takes_activation_[at(pass)] = index;
+      if (is_backward(pass.kind)) takes_gradient_[at(pass)] = index;
+      if (is_pass(pass.kind) && pass.kind != ActionKind::forward &&
+          pass.kind != ActionKind::backward_input) {
+        last_backward[static_cast<size_t>(pass.stage)] = index;
+      }
+    };
+    note(item.action);
+    if (item.beside) note(*item.beside);
+  }
+  for (const auto& action : actions) {
+    if (action.kind == ActionKind::receive_activation)
+      ++program[takes_activation_[at(action)]].needs;
+    if (action.kind == ActionKind::receive_gradient) ++program[takes_gradient_[at(action)]].needs;
+  }
+  for (const size_t item : last_backward) {
+    if (item < program.size()) program[item].ends_stage = true;
+  }
+}
+
+const std::vector<ProgramItem>& RankPrograms::of(int rank) const {
+  return programs_[static_cast<size_t>(is_uneven_ ? rank : place(rank))];
+}
+
+MessageTarget RankPrograms::target(int rank, const Action& send) const {
+  const auto take = partner_of(send);
+  const size_t at = static_cast<size_t>(take.stage) * static_cast<size_t>(micro_batches_) +
+                    static_cast<size_t>(take.micro_batch);
+  const auto& receivers = replicas(place_of_stage(take.stage));
+  const size_t replica = is_uneven_ ? static_cast<size_t>(take.micro_batch) % receivers.size()
+                                    : static_cast<size_t>(this->replica(rank));
+  const bool is_activation = send.kind == ActionKind::send_activation;
+  return {receivers[replica], is_activation ? takes_activation_[at] : takes_gradient_[at]};
+}
+
+}  // namespace troika::plan

@@ -1,0 +1,63 @@
+// The actions of each rank of a mesh, prepared for a simulation.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "troika/layout/mesh.h"
+#include "troika/layout/schedules/schedule.h"
+
+namespace troika::plan {
+
+// An action of a rank, or two passes that begin together.
+struct ProgramItem {
+  layout::Action action = {};
+  std::optional<layout::Action> beside = {};
+  int needs = 0;            // of a pass: messages from other ranks
+  bool ends_stage = false;  // the last backward pass of its stage on this rank
+};
+
+// Where a message goes: a rank, and the pass in its program that takes it.
+struct MessageTarget {
+  int rank = 0;
+  size_t item = 0;
+};
+
+// Which rank does what in a step. Replicas of a stage along the data axis run all micro-batches of
+// their own; where stages have different numbers of replicas, they share the micro-batches out
+// (layout::actions_of_replica()).
+class RankPrograms {
+ public:
+  // `schedule` is complete (layout::complete()) and has one line per rank of the pipeline axis.
+  // Throws Error(usage) for a mesh with other axes than pipeline and data, and for a schedule with
+  // another number of lines; throws the errors of layout::Inventory.
+  RankPrograms(const layout::Schedule& schedule, const layout::Mesh& mesh);
+
+  int ranks() const { return static_cast<int>(places_.size()); }
+  int stages() const { return static_cast<int>(place_of_stage_.size()); }
+  const std::vector<ProgramItem>& of(int rank) const;
+  // The coordinate on the pipeline axis.
+  int place(int rank) const { return places_[static_cast<size_t>(rank)]; }
+  int place_of_stage(int stage) const { return place_of_stage_[static_cast<size_t>(stage)]; }
+  // The ranks of a place along the data axis, ascending.
+  const std::vector<int>& replicas(int place) const {
+    return replicas_[static_cast<size_t>(place)];
+  }
+  // A rank's index in replicas(place(rank)).
+  int replica(int rank) const { return replica_of_[static_cast<size_t>(rank)]; }
+  MessageTarget target(int rank, const layout::Action& send) const;
+
+ private:
+  void prepare(std::vector<layout::Action> actions);
+
+  bool is_uneven_;
+  int micro_batches_;
+  std::vector<int> places_;
+  std::vector<int> replica_of_;
+  std::vector<int> place_of_stage_;
+  std::vector<std::vector<int>> replicas_;                 // by place
+  std::vector<std::vector<ProgramItem>> programs_;         // by place, or by rank if uneven
+  std::vector<size_t> takes_activation_, takes_gradient_;  // items, by stage and micro-batch
+};
+
+}  // namespace troika::plan

@@ -1,0 +1,56 @@
+// The state of a simulation: its ranks, and what happens next.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace troika::plan {
+
+// What a rank does with its next action.
+enum class Activity {
+  ready,     // may begin it, or waits for messages or collectives
+  computes,  // a pass
+  gathers,   // a pass whose parameters are not all there
+  updates    // the optimizer's step
+};
+
+struct RankState {
+  int step = 0;
+  size_t next = 0;  // of its program
+  Activity activity = Activity::ready;
+  double begin = 0;                       // of the pass or the update
+  double seconds = 0;                     // that the pass computes
+  size_t awaited = 0;                     // collectives of its place that the next action waits for
+  double waits_since = -1;                // for them; -1: does not
+  bool has_updated = false;               // the next action is a step whose update is done
+  bool has_issued = false;                // the next action is a gather that was issued
+  std::vector<int> arrived = {};          // by item of the program: messages not yet taken
+  std::vector<size_t> buckets = {};       // by stage: reductions issued in this step
+  std::vector<size_t> issued_until = {};  // by stage: collectives of the place until its last one
+  double factor = 1;                      // of its times
+};
+
+enum class EventKind { pass_ends, update_ends, message_arrives, bucket_is_ready, phase, flow };
+
+struct Event {
+  double time = 0;
+  uint64_t order = 0;  // of events at one time
+  EventKind kind = EventKind::pass_ends;
+  int who = 0;       // a rank, or the place of a collective
+  size_t what = 0;   // the item that takes a message, or the stage of a bucket
+  double bytes = 0;  // of a message
+
+  bool operator>(const Event& other) const {
+    return std::pair(time, order) > std::pair(other.time, other.order);
+  }
+};
+
+// What to do when a flow ends.
+struct FlowOwner {
+  Event next;  // for a message: its arrival
+  double latency = 0;
+};
+
+}  // namespace troika::plan

@@ -1,0 +1,138 @@
+#include "troika/plan/simulation/run_account.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace troika::plan {
+
+using layout::Action;
+using layout::ActionKind;
+
+std::vector<Action> passes_of(const ProgramItem& item) {
+  std::vector<Action> passes{item.action};
+  if (item.beside) passes.push_back(*item.beside);
+  return passes;
+}
+
+RunAccount::RunAccount(const SimulatedRun& run, const RankPrograms& programs)
+    : run_(run), programs_(programs) {
+  const auto ranks = static_cast<size_t>(programs.ranks());
+  result_.ranks.resize(ranks);
+  result_.step_seconds.resize(static_cast<size_t>(run.steps));
+  passes_.assign(static_cast<size_t>(run.steps), std::vector<StepPasses>(ranks));
+  memory_.resize(ranks);
+  for (int stage = 0; stage < programs.stages(); ++stage) {
+    for (const int rank : programs.replicas(programs.place_of_stage(stage))) {
+      bytes(rank) += work(stage).resident_bytes;
+    }
+  }
+}
+
+const StageWork& RunAccount::work(int stage) const {
+  return run_.stages[run_.stages.size() == 1 ? 0 : static_cast<size_t>(stage)];
+}
+
+void RunAccount::receive(int rank, double more) {
+  use(rank).received_bytes += more;
+  bytes(rank) += more;
+  note_peak(rank);
+}
+
+void RunAccount::note_peak(int rank) {
+  auto& own = memory_[static_cast<size_t>(rank)];
+  own.peak = std::max(own.peak, own.bytes + own.workspace);
+}
+
+void RunAccount::begin_pass(int rank, const Action& pass, bool took) {
+  const auto& stage = work(pass.stage);
+  if (pass.kind == ActionKind::forward) {
+    // Activations include the message that the pass takes.
+    const double message = took && pass.stage > 0 ? work(pass.stage - 1).output_bytes : 0;
+    bytes(rank) += stage.activation_bytes - message;
+  }
+  auto& workspace = memory_[static_cast<size_t>(rank)].workspace;
+  workspace = std::max(workspace, stage.workspace_bytes);
+  note_peak(rank);
+}
+
+void RunAccount::end_pass(int rank, int step, const ProgramItem& item, const PassTimes& times) {
+  auto& passes = passes_[static_cast<size_t>(step)][static_cast<size_t>(rank)];
+  passes.first = std::min(passes.first, times.begin);
+  passes.last = times.end;
+  passes.busy += times.computed;
+  use(rank).compute_seconds += times.computed;
+  for (const auto& pass : passes_of(item)) free_activations(rank, pass);
+  memory_[static_cast<size_t>(rank)].workspace = 0;
+  if (!run_.records_trace) return;
+  std::string text;
+  for (const auto& pass : passes_of(item)) text += (text.empty() ? "" : "+") + text_of(pass);
+  const bool is_forward = item.action.kind == ActionKind::forward;
+  record({rank, step, "compute", is_forward ? "forward" : "backward", times.begin, times.end});
+  record({rank, step, "passes", text, times.begin, times.end});
+}
+
+void RunAccount::free_activations(int rank, const Action& pass) {
+  const auto& stage = work(pass.stage);
+  const double part = run_.input_part_frees;
+  // The gradient of the output came from another rank.
+  const bool took = pass.stage + 1 < programs_.stages() &&
+                    programs_.place_of_stage(pass.stage + 1) != programs_.place(rank);
+  const double gradient = took ? stage.output_bytes : 0;
+  if (pass.kind == ActionKind::backward) bytes(rank) -= stage.activation_bytes + gradient;
+  if (pass.kind == ActionKind::backward_input) {
+    bytes(rank) -= stage.activation_bytes * part + gradient;
+  }
+  if (pass.kind == ActionKind::backward_weight) bytes(rank) -= stage.activation_bytes * (1 - part);
+}
+
+void RunAccount::end_update(int rank, int step, double begin, double end) {
+  use(rank).compute_seconds += end - begin;
+  record({rank, step, "compute", "optimizer", begin, end});
+}
+
+void RunAccount::end_step(int step, double now) {
+  auto& end = result_.step_seconds[static_cast<size_t>(step)];
+  end = std::max(end, now);
+}
+
+void RunAccount::record(SimulatedSpan span) {
+  if (run_.records_trace) result_.spans.push_back(std::move(span));
+}
+
+void RunAccount::add_bubbles() {
+  for (const auto& ranks : passes_) {
+    const auto longest = std::ranges::max_element(ranks, {}, &StepPasses::span);
+    if (longest->span() == 0) continue;
+    result_.bubble_rate += (longest->span() - longest->busy) / longest->span() / run_.steps;
+  }
+  const auto& ranks = passes_.front();
+  const auto first = std::ranges::min_element(ranks, {}, &StepPasses::first);
+  const auto last = std::ranges::max_element(ranks, {}, &StepPasses::last);
+  result_.makespan = last->last - first->first;
+}
+
+RunSimulation RunAccount::finish(const std::vector<LinkTraffic>& traffic) {
+  add_bubbles();
+  auto& ends = result_.step_seconds;
+  result_.seconds = ends.back();
+  for (size_t step = 0; run_.records_trace && step < ends.size(); ++step) {
+    for (int rank = 0; rank < programs_.ranks(); ++rank) {
+      const double begin = step == 0 ? 0 : ends[step - 1];
+      record({rank, static_cast<int>(step), "compute", "step", begin, ends[step]});
+    }
+  }
+  for (size_t step = ends.size(); step-- > 1;) ends[step] -= ends[step - 1];
+  for (int rank = 0; rank < programs_.ranks(); ++rank) {
+    auto& own = use(rank);
+    own.idle_seconds = result_.seconds - own.compute_seconds - own.exposed_seconds;
+    own.peak_bytes = memory_[static_cast<size_t>(rank)].peak;
+    for (double* sum : {&own.compute_seconds, &own.exposed_seconds, &own.idle_seconds,
+                        &own.sent_bytes, &own.received_bytes}) {
+      *sum /= run_.steps;
+    }
+  }
+  result_.links = traffic;
+  return std::move(result_);
+}
+
+}  // namespace troika::plan

@@ -1,0 +1,71 @@
+// What the ranks of a simulated run did, and the memory that they used.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "troika/plan/simulation/rank_programs.h"
+#include "troika/plan/simulation/run_simulator.h"
+
+namespace troika::plan {
+
+// Returns the pass of an item, or both that begin together.
+std::vector<layout::Action> passes_of(const ProgramItem& item);
+
+struct PassTimes {
+  double begin = 0;
+  double end = 0;
+  double computed = 0;  // without waits for parameters
+};
+
+// Ranks, stages, steps and times are those of the simulation; bytes are of one rank.
+class RunAccount {
+ public:
+  // Both must outlive it.
+  RunAccount(const SimulatedRun& run, const RankPrograms& programs);
+
+  void send(int rank, double bytes) { use(rank).sent_bytes += bytes; }
+  void receive(int rank, double bytes);
+  // `took` says whether the pass takes messages of other ranks.
+  void begin_pass(int rank, const layout::Action& pass, bool took);
+  void end_pass(int rank, int step, const ProgramItem& item, const PassTimes& times);
+  void end_update(int rank, int step, double begin, double end);
+  // The rank waited for collectives.
+  void expose(int rank, double seconds) { use(rank).exposed_seconds += seconds; }
+  void end_step(int step, double now);
+  // Keeps the span if the run records its trace.
+  void record(SimulatedSpan span);
+
+  // Returns the results. The account is then empty.
+  RunSimulation finish(const std::vector<LinkTraffic>& traffic);
+
+ private:
+  struct Memory {
+    double bytes = 0;
+    double peak = 0;
+    double workspace = 0;  // of the pass that runs
+  };
+  // The passes of a rank in a step.
+  struct StepPasses {
+    double first = std::numeric_limits<double>::infinity();
+    double last = 0;
+    double busy = 0;
+
+    double span() const { return last > first ? last - first : 0; }
+  };
+
+  const StageWork& work(int stage) const;
+  RankUse& use(int rank) { return result_.ranks[static_cast<size_t>(rank)]; }
+  double& bytes(int rank) { return memory_[static_cast<size_t>(rank)].bytes; }
+  void note_peak(int rank);
+  void free_activations(int rank, const layout::Action& pass);
+  void add_bubbles();
+
+  const SimulatedRun& run_;
+  const RankPrograms& programs_;
+  std::vector<Memory> memory_;                   // by rank
+  std::vector<std::vector<StepPasses>> passes_;  // by step and rank
+  RunSimulation result_;
+};
+
+}  // namespace troika::plan

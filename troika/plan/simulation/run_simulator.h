@@ -1,0 +1,66 @@
+// Steps of a training run on a cluster, simulated event by event.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "troika/plan/simulation/shared_links.h"
+#include "troika/plan/simulation/simulated_work.h"
+
+namespace troika::plan {
+
+// What a rank did; means over the steps.
+struct RankUse {
+  double compute_seconds = 0;  // passes and optimizer
+  double exposed_seconds = 0;  // waits for collectives
+  double idle_seconds = 0;     // the rest of the step: waits for messages and for other ranks
+  double sent_bytes = 0;       // messages between stages
+  double received_bytes = 0;
+  double peak_bytes = 0;  // the maximum over all steps
+};
+
+struct SimulatedSpan {
+  int rank = 0;
+  int step = 0;
+  const char* track = "";
+  std::string name;
+  double begin = 0;
+  std::optional<double> end = {};  // none for an instant
+  int bucket = -1;
+  double bytes = -1;
+};
+
+struct RunSimulation {
+  // From the end of the step before, on the last rank to end it, to this step's end.
+  std::vector<double> step_seconds;
+  double seconds = 0;  // of all steps
+  // From the begin of the first pass to the end of the last one, in the first step.
+  double makespan = 0;
+  // (span - busy) / span of the rank with the longest span from its first pass to its last, as
+  // Simulation::bubble_rate; the mean over the steps.
+  double bubble_rate = 0;
+  std::vector<RankUse> ranks;
+  // By link of ClusterLinks; of all steps.
+  std::vector<LinkTraffic> links;
+  std::vector<SimulatedSpan> spans;  // if asked for
+};
+
+// Carries out the plan's schedule on every rank:
+// - A rank computes one pass at a time, in its order. A pass begins when its messages have arrived.
+// - A message leaves where the schedule sends it; flow and computing overlap. It takes its flow
+//   over the shared links of its path (ClusterLinks), then the latency.
+// - Gradients are averaged along the data axis by collectives (collective_phases()), which the
+//   ranks of a stage carry out one after the other beside their passes; a collective begins when
+//   all have come to it. With one stage, buckets begin during the last backward pass, as their
+//   gradients are ready; else after it. The step waits for its stage's collectives.
+// - ZeRO averages by reduce-scatter (and an all-reduce between groups), steps over its share, and
+//   gathers the parameters after the step (stages 1 and 2) or in each pass (stage 3).
+// - With local_steps, parameters are averaged after the step, in the steps that the plan says.
+//
+// Without links (latency 0, bandwidth unknown), replicas, and disturbances, passes begin and end
+// when layout::replay() says. Deterministic. Throws the errors of SimulatedRun::verify() and
+// RankPrograms.
+RunSimulation simulate_run(const SimulatedRun& run);
+
+}  // namespace troika::plan

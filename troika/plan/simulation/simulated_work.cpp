@@ -1,0 +1,35 @@
+#include "troika/plan/simulation/simulated_work.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "troika/layout/schedules/inventory.h"
+#include "troika/plan/simulation/refuse.h"
+
+namespace troika::plan {
+
+void SimulatedRun::verify() const {
+  plan.verify();
+  const int ranks = plan.mesh.ranks(), devices = cluster.ranks();
+  if (ranks > devices) {
+    refuse("devices of the cluster", std::to_string(devices),
+           fmt::format("at least {}, the ranks of mesh {}", ranks, plan.mesh.text()));
+  }
+  if (plan.threads > 0) {
+    refuse("mesh.threads of a simulation", std::to_string(plan.threads), "0");
+  }
+  if (steps < 1) refuse("steps of a simulation", std::to_string(steps), "at least 1");
+  for (const auto& [rank, factor] : disturbances.slow_ranks) {
+    if (rank >= 0 && rank < ranks && factor > 0) continue;
+    refuse("a slow rank", fmt::format("rank {} by {:g}", rank, factor),
+           fmt::format("one of {} ranks, by a factor above 0", ranks));
+  }
+  const layout::Inventory inventory(layout::schedule_of(plan));
+  if (stages.size() != 1 && stages.size() != static_cast<size_t>(inventory.stages)) {
+    refuse("stages of a simulation", std::to_string(stages.size()),
+           fmt::format("one for all, or {}, as schedule {} has", inventory.stages, plan.schedule));
+  }
+}
+
+}  // namespace troika::plan

@@ -1,0 +1,72 @@
+// What a simulated run consists of: the work of its stages, and what disturbs it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "troika/layout/all_reduce.h"
+#include "troika/layout/cluster.h"
+#include "troika/layout/plan.h"
+#include "troika/layout/schedules/replay.h"
+
+namespace troika::plan {
+
+// Gradients that are averaged by one collective.
+struct GradientBucket {
+  double bytes = 0;
+  // From the moment when its last gradient is ready to the end of the stage's backward pass.
+  double seconds_before_end = 0;
+};
+
+// A stage on one rank. Times are seconds; those of passes and sizes of activations are for one
+// micro-batch.
+struct StageWork {
+  // `message` is not used: messages take the time of their links.
+  layout::StageTimes passes = {};
+  double optimizer_seconds = 0;  // a step over all parameters of the stage
+  double output_bytes = 0;       // what goes to the next stage; its gradient has as many
+  std::vector<GradientBucket> buckets = {};  // in the order in which they are averaged
+  double parameter_bytes = 0;
+  // Memory on a rank.
+  double resident_bytes = 0;    // parameters, gradients and states of the optimizer
+  double activation_bytes = 0;  // from the begin of a forward pass to the end of its backward pass
+  double workspace_bytes = 0;   // while a pass runs
+  // Of a pass that gathers the stage's parameters: the part of its time that comes after the last
+  // parameter is there.
+  double share_after_gather = 0;
+};
+
+// What makes passes take other times than their stage's. All draws depend on `seed`, rank, step and
+// pass alone.
+struct Disturbances {
+  // The standard deviation of a pass's time, as a share of it: times are log-normal.
+  double jitter = 0;
+  // The share of devices that are slow, drawn by the seed, and the factor of their times.
+  double straggler_share = 0;
+  double straggler_factor = 1;
+  // Ranks that are slow, with the factor of their times.
+  std::vector<std::pair<int, double>> slow_ranks = {};
+  uint64_t seed = 0;
+};
+
+struct SimulatedRun {
+  layout::Plan plan = {};
+  std::vector<StageWork> stages = {};  // one for each stage of the plan's schedule, or one for all
+  // Rank r is device r. If all devices have `flops`, passes take the times of the fastest one;
+  // those of the others are longer by the ratio.
+  layout::Cluster cluster = {};
+  layout::Algorithm all_reduce = layout::Algorithm::automatic;
+  double reduce_per_byte = 0;     // seconds per byte that a rank reduces in a collective
+  double input_part_frees = 0.5;  // as MemoryModel
+  Disturbances disturbances = {};
+  int steps = 1;
+  bool records_trace = false;
+
+  // Throws Error(usage) for a plan of more ranks than the cluster has devices, another number of
+  // stages than the schedule's, threads in a process, a slow rank that the plan lacks, and the
+  // errors of layout::Plan::verify() and schedule_of().
+  void verify() const;
+};
+
+}  // namespace troika::plan
