@@ -8,27 +8,28 @@
 
 namespace troika::comm::codec {
 
-int64_t CopyEncoding::bytes_for(int64_t count, c10::ScalarType type) const {
-  return count * static_cast<int64_t>(c10::elementSize(type));
+int64_t CopyEncoding::bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const {
+  return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type));
 }
 
 void CopyEncoding::encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
                           const at::Tensor& left_out) const {
-  bytes.view(type).copy_(values);
-  if (left_out.defined()) left_out.copy_(values - bytes.view(type));
+  const auto copy = bytes.view(type).view(values.sizes());
+  copy.copy_(values);
+  if (left_out.defined()) left_out.copy_(values - copy);
 }
 
 void CopyEncoding::decode(const at::Tensor& bytes, c10::ScalarType type,
                           const at::Tensor& values) const {
-  values.copy_(bytes.view(type));
+  values.copy_(bytes.view(type).view(values.sizes()));
 }
 
 std::string_view CastEncoding::name() const {
   return type_ == at::kHalf ? "fp16" : "bf16";
 }
 
-int64_t CastEncoding::bytes_for(int64_t count, c10::ScalarType) const {
-  return count * static_cast<int64_t>(c10::elementSize(type_));
+int64_t CastEncoding::bytes_for(at::IntArrayRef sizes, c10::ScalarType) const {
+  return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type_));
 }
 
 at::Tensor CastEncoding::elements(const at::Tensor& bytes) const {
@@ -37,7 +38,7 @@ at::Tensor CastEncoding::elements(const at::Tensor& bytes) const {
 
 void CastEncoding::encode(const at::Tensor& values, c10::ScalarType, const at::Tensor& bytes,
                           const at::Tensor& left_out) const {
-  const auto rounded = elements(bytes);
+  const auto rounded = elements(bytes).view(values.sizes());
   // BFloat16 has the range of float32.
   if (type_ != at::kHalf || values.scalar_type() == type_) {
     rounded.copy_(values);
@@ -51,7 +52,7 @@ void CastEncoding::encode(const at::Tensor& values, c10::ScalarType, const at::T
 
 void CastEncoding::decode(const at::Tensor& bytes, c10::ScalarType,
                           const at::Tensor& values) const {
-  values.copy_(elements(bytes));
+  values.copy_(elements(bytes).view(values.sizes()));
 }
 
 namespace {

@@ -11,16 +11,14 @@ namespace troika::comm {
 
 std::unique_ptr<Encoding> make_encoding(const CodecOptions& options) {
   // Throws for invalid names and values.
-  const auto codec = make_codec(options);
+  make_codec(options);
   if (options.name == "none") return std::make_unique<codec::CopyEncoding>();
   if (options.name == "fp16") return std::make_unique<codec::CastEncoding>(at::kHalf);
   if (options.name == "bf16") return std::make_unique<codec::CastEncoding>(at::kBFloat16);
   if (options.name == "topk") return std::make_unique<codec::TopKEncoding>(options.density);
   if (options.name == "int8") return std::make_unique<codec::Int8Encoding>(options.block);
-  throw Error(
-      "comm", ErrorKind::usage,
-      {.what = fmt::format("codec {} encodes nothing apart from its all-reduces", codec->name()),
-       .expected = "none, fp16, bf16, topk or int8"});
+  TROIKA_CHECK(options.name == "powersgd", "every codec has an encoding");
+  return std::make_unique<codec::LowRankEncoding>(options.rank, options.seed);
 }
 
 EncodedTensor encode(const Encoding& encoding, const at::Tensor& tensor) {
@@ -32,8 +30,8 @@ EncodedTensor encode(const Encoding& encoding, const at::Tensor& tensor) {
                  .expected = "a floating type"});
   }
   const auto type = tensor.scalar_type();
-  const auto values = tensor.detach().cpu().contiguous().view({-1});
-  EncodedTensor encoded{at::empty({encoding.bytes_for(values.numel(), type)}, at::kByte), type,
+  const auto values = tensor.detach().cpu().contiguous();
+  EncodedTensor encoded{at::empty({encoding.bytes_for(values.sizes(), type)}, at::kByte), type,
                         tensor.sizes().vec()};
   encoding.encode(values, type, encoded.bytes);
   return encoded;
@@ -42,7 +40,7 @@ EncodedTensor encode(const Encoding& encoding, const at::Tensor& tensor) {
 at::Tensor decode(const Encoding& encoding, const EncodedTensor& encoded) {
   const at::NoGradGuard no_grad;
   const auto tensor = at::empty(encoded.sizes, encoded.type);
-  const int64_t bytes = encoding.bytes_for(tensor.numel(), encoded.type);
+  const int64_t bytes = encoding.bytes_for(tensor.sizes(), encoded.type);
   if (encoded.bytes.numel() != bytes || encoded.bytes.scalar_type() != at::kByte) {
     throw Error("comm", ErrorKind::usage,
                 {.what = fmt::format("no tensor in encoding {}", encoding.name()),
@@ -52,7 +50,7 @@ at::Tensor decode(const Encoding& encoding, const EncodedTensor& encoded) {
                                          c10::toString(encoded.type), tensor.numel()),
                  .hint = "decode with the options that it was encoded with"});
   }
-  encoding.decode(encoded.bytes, encoded.type, tensor.view({-1}));
+  encoding.decode(encoded.bytes, encoded.type, tensor);
   return tensor;
 }
 

@@ -12,18 +12,18 @@
 
 namespace troika::comm {
 
-// Encodes a flat tensor to bytes and decodes it again; the codec of the same name sends these
-// bytes. Stateless; several threads may use it.
+// Encodes a tensor to bytes and decodes it again. The codec of the same name sends these bytes,
+// except powersgd, whose factors are sums over ranks. Stateless; several threads may use it.
 class Encoding {
  public:
   virtual ~Encoding() = default;
   virtual std::string_view name() const = 0;
 
-  // Returns the encoded size of `count` elements of this floating type. It does not depend on the
-  // values.
-  virtual int64_t bytes_for(int64_t count, c10::ScalarType type) const = 0;
-  // Writes the encoding of `values` to `bytes`, Byte [bytes_for(values.numel(), type)]. `values` is
-  // flat and contiguous, of `type` or of the wider type in which a codec computes. If `left_out` is
+  // Returns the encoded size of a tensor of these sizes and this floating type. It does not depend
+  // on the values; on the shape it depends only with powersgd.
+  virtual int64_t bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const = 0;
+  // Writes the encoding of `values` to `bytes`, Byte [bytes_for(values.sizes(), type)]. `values` is
+  // contiguous, of `type` or of the wider type in which a codec computes. If `left_out` is
   // given, it becomes `values` minus what decode() will return, in the type and shape of `values`;
   // it may be `values` itself.
   virtual void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
@@ -33,8 +33,7 @@ class Encoding {
                       const at::Tensor& values) const = 0;
 };
 
-// Returns the encoding of the codec in the options: "none", "fp16", "bf16", "topk" or "int8".
-// Throws Error(usage) as make_codec() does, and for "powersgd", whose factors are sums over ranks.
+// Returns the encoding of the codec in the options. Throws Error(usage) as make_codec() does.
 std::unique_ptr<Encoding> make_encoding(const CodecOptions& options);
 
 // An encoded tensor. Any process with the same options can decode it.

@@ -11,7 +11,7 @@ namespace troika::comm::codec {
 class CopyEncoding : public Encoding {
  public:
   std::string_view name() const override { return "none"; }
-  int64_t bytes_for(int64_t count, c10::ScalarType type) const override;
+  int64_t bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const override;
   void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
               const at::Tensor& left_out) const override;
   void decode(const at::Tensor& bytes, c10::ScalarType type,
@@ -24,7 +24,7 @@ class CastEncoding : public Encoding {
  public:
   explicit CastEncoding(c10::ScalarType type) : type_(type) {}
   std::string_view name() const override;
-  int64_t bytes_for(int64_t count, c10::ScalarType type) const override;
+  int64_t bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const override;
   void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
               const at::Tensor& left_out) const override;
   void decode(const at::Tensor& bytes, c10::ScalarType type,
@@ -42,7 +42,7 @@ class TopKEncoding : public Encoding {
  public:
   explicit TopKEncoding(double density) : density_(density) {}
   std::string_view name() const override { return "topk"; }
-  int64_t bytes_for(int64_t count, c10::ScalarType type) const override;
+  int64_t bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const override;
   void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
               const at::Tensor& left_out) const override;
   void decode(const at::Tensor& bytes, c10::ScalarType type,
@@ -55,6 +55,25 @@ class TopKEncoding : public Encoding {
   const double density_;
 };
 
+// Factors of rank r as codec powersgd makes them (codecs.h): P, orthonormal, then Q, in the
+// computation type, found by two steps of power iteration on this tensor alone. A tensor for which
+// the codec sends no factors is copied, so its shape matters.
+class LowRankEncoding : public Encoding {
+ public:
+  LowRankEncoding(int64_t rank, uint64_t seed) : rank_(rank), seed_(seed) {}
+  std::string_view name() const override { return "powersgd"; }
+  int64_t bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const override;
+  void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
+              const at::Tensor& left_out) const override;
+  void decode(const at::Tensor& bytes, c10::ScalarType type,
+              const at::Tensor& values) const override;
+
+ private:
+  const int64_t rank_;
+  const uint64_t seed_;
+  const CopyEncoding whole_;
+};
+
 // 8-bit integers with one scale, absmax / 127, per block. A row is `block` integers and their
 // scale; the scale is float64 for Double, otherwise float32.
 class Int8Encoding : public Encoding {
@@ -64,7 +83,7 @@ class Int8Encoding : public Encoding {
   int64_t block() const { return block_; }
   int64_t rows_of(int64_t count) const { return (count + block_ - 1) / block_; }
   int64_t row_bytes(c10::ScalarType type) const;
-  int64_t bytes_for(int64_t count, c10::ScalarType type) const override;
+  int64_t bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const override;
   void encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
               const at::Tensor& left_out) const override;
   void decode(const at::Tensor& bytes, c10::ScalarType type,

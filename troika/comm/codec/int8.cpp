@@ -14,8 +14,8 @@ int64_t Int8Encoding::row_bytes(c10::ScalarType type) const {
   return block_ + static_cast<int64_t>(c10::elementSize(computation_type(type)));
 }
 
-int64_t Int8Encoding::bytes_for(int64_t count, c10::ScalarType type) const {
-  return rows_of(count) * row_bytes(type);
+int64_t Int8Encoding::bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const {
+  return rows_of(c10::multiply_integers(sizes)) * row_bytes(type);
 }
 
 // The kernel leaves the quantisation errors in its input.

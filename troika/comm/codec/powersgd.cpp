@@ -7,6 +7,7 @@
 #include "troika/base/error.h"
 #include "troika/base/random.h"
 #include "troika/comm/codec/codecs.h"
+#include "troika/comm/codec/low_rank.h"
 #include "troika/comm/codec/memory.h"
 #include "troika/comm/codec/orthonormal.h"
 
@@ -18,12 +19,10 @@ namespace {
 struct Matrix {
   int64_t part = 0;
   int64_t begin = 0;  // in flat
-  int64_t rows = 0;
-  int64_t columns = 0;
-  int64_t rank = 0;
+  MatrixShape shape;
 
   at::Tensor of(const at::Tensor& flat) const {
-    return flat.narrow(0, begin, rows * columns).view({rows, columns});
+    return flat.narrow(0, begin, shape.rows * shape.columns).view({shape.rows, shape.columns});
   }
 };
 
@@ -45,11 +44,9 @@ Plan make_plan(const GradientBucket& bucket, int64_t rank) {
   for (size_t i = 0; i < bucket.parts.size(); ++i) {
     const at::Tensor& part = bucket.parts[i];
     const int64_t count = part.numel();
-    const int64_t rows = part.dim() < 2 || count == 0 ? 1 : part.size(0);
-    const int64_t columns = count / rows;
-    const int64_t r = std::min({rank, rows, columns});
-    if (rows > 1 && (rows + columns) * r * 2 < count) {
-      plan.matrices.push_back({static_cast<int64_t>(i), begin, rows, columns, r});
+    const auto shape = MatrixShape::of(part.sizes(), rank);
+    if (shape.pays()) {
+      plan.matrices.push_back({static_cast<int64_t>(i), begin, shape});
     } else {
       plan.raw.push_back({begin, count});
     }
@@ -74,14 +71,6 @@ std::vector<at::Tensor> average_fused(const Group& group, const std::vector<at::
     begin += tensor.numel();
   }
   return means;
-}
-
-// Returns P Q^T, computed column by column with element-wise operations. These give the same bits
-// on different processors; a matrix product does not.
-at::Tensor outer_product(const at::Tensor& p, const at::Tensor& q) {
-  const at::Tensor sum = p.select(1, 0).unsqueeze(1) * q.select(1, 0);
-  for (int64_t k = 1; k < p.size(1); ++k) sum.add_(p.select(1, k).unsqueeze(1) * q.select(1, k));
-  return sum;
 }
 
 class PowerSgd : public Codec {
@@ -161,23 +150,14 @@ void PowerSgd::compress(const Group& group, const GradientBucket& bucket, Kept& 
 at::Tensor PowerSgd::query(const GradientBucket& bucket, const Matrix& matrix,
                            const Kept& kept) const {
   const auto type = computation_type(bucket.flat.scalar_type());
-  const at::Tensor q = at::zeros({matrix.columns, matrix.rank}, at::kDouble);
+  const at::Tensor q = at::zeros({matrix.shape.columns, matrix.shape.rank}, at::kDouble);
   if (const auto last = kept.q.find(matrix.part); last != kept.q.end()) {
     check_fits({.bucket = bucket.index, .part = matrix.part, .field = "q"}, last->second, q.sizes(),
                type);
     q.copy_(last->second);
   }
-  const std::vector<int64_t> missing = orthonormalise(q);
-  if (!missing.empty()) {
-    Random random(
-        mix(options_.seed, static_cast<uint64_t>(kept.step),
-            mix(static_cast<uint64_t>(bucket.index), static_cast<uint64_t>(matrix.part))));
-    auto values = q.accessor<double, 2>();
-    for (const int64_t column : missing) {
-      for (int64_t row = 0; row < matrix.columns; ++row) values[row][column] = random.normal();
-    }
-    orthonormalise(q);
-  }
+  make_query(q, mix(options_.seed, static_cast<uint64_t>(kept.step),
+                    mix(static_cast<uint64_t>(bucket.index), static_cast<uint64_t>(matrix.part))));
   return q.to(bucket.flat.options().dtype(type));
 }
 

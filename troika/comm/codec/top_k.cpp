@@ -25,7 +25,8 @@ int64_t TopKEncoding::chosen_of(int64_t count) const {
   return std::min(count, std::max<int64_t>(1, wanted));
 }
 
-int64_t TopKEncoding::bytes_for(int64_t count, c10::ScalarType type) const {
+int64_t TopKEncoding::bytes_for(at::IntArrayRef sizes, c10::ScalarType type) const {
+  const int64_t count = c10::multiply_integers(sizes);
   return chosen_of(count) *
          static_cast<int64_t>(c10::elementSize(type) + c10::elementSize(index_type(count)));
 }
@@ -33,13 +34,14 @@ int64_t TopKEncoding::bytes_for(int64_t count, c10::ScalarType type) const {
 void TopKEncoding::encode(const at::Tensor& values, c10::ScalarType type, const at::Tensor& bytes,
                           const at::Tensor& left_out) const {
   const int64_t count = values.numel();
-  const at::Tensor chosen = std::get<1>(values.abs().topk(chosen_of(count), 0, /*largest=*/true,
-                                                          /*sorted=*/false));
-  const at::Tensor largest = values.index_select(0, chosen).to(type);
+  const at::Tensor flat = values.view({-1});
+  const at::Tensor chosen = std::get<1>(flat.abs().topk(chosen_of(count), 0, /*largest=*/true,
+                                                        /*sorted=*/false));
+  const at::Tensor largest = flat.index_select(0, chosen).to(type);
   bytes.copy_(at::cat({largest.view(at::kByte), chosen.to(index_type(count)).view(at::kByte)}));
   if (!left_out.defined()) return;
   if (!left_out.is_same(values)) left_out.copy_(values);
-  left_out.index_add_(0, chosen, largest.to(left_out.scalar_type()).neg());
+  left_out.view({-1}).index_add_(0, chosen, largest.to(left_out.scalar_type()).neg());
 }
 
 void TopKEncoding::decode(const at::Tensor& bytes, c10::ScalarType type,
@@ -56,7 +58,7 @@ void TopKEncoding::add_decoded(const at::Tensor& bytes, c10::ScalarType type,
   const at::Tensor at = bytes.narrow(0, value_bytes, bytes.numel() - value_bytes)
                             .clone()
                             .view(index_type(sum.numel()));
-  sum.index_add_(0, at.to(at::kLong), theirs.to(sum.scalar_type()));
+  sum.view({-1}).index_add_(0, at.to(at::kLong), theirs.to(sum.scalar_type()));
 }
 
 namespace {
