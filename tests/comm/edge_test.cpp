@@ -219,6 +219,61 @@ TEST(Edge, BuffersAreUsedAgainAndBounded) {
   });
 }
 
+// As of a back end that sends from the tensor's own memory.
+class NotCopied : public Transfer {
+ public:
+  explicit NotCopied(std::unique_ptr<Transfer> inner) : inner_(std::move(inner)) {}
+  void wait(Deadline deadline) override { inner_->wait(deadline); }
+  bool done() override { return inner_->done(); }
+  bool has_copied() override { return done(); }
+
+ private:
+  const std::unique_ptr<Transfer> inner_;
+};
+
+class NotCopying : public Recording {
+ public:
+  using Recording::Recording;
+  std::unique_ptr<Transfer> send(int peer, uint32_t tag, const void* data, size_t bytes) override {
+    return send_until_received(peer, tag, data, bytes);
+  }
+  std::unique_ptr<Transfer> send_until_received(int peer, uint32_t tag, const void* data,
+                                                size_t bytes) override {
+    return std::make_unique<NotCopied>(Recording::send_until_received(peer, tag, data, bytes));
+  }
+};
+
+// So a sender that keeps tensors until their Work is done keeps no more than the edge's depth.
+TEST(Edge, SentWorkIsDoneWithoutAWaitOnceItsTensorIsReceived) {
+  Posted posted;
+  auto impls = local::make(2);
+  for (auto& impl : impls) impl = std::make_shared<NotCopying>(impl, posted);
+  std::promise<void> received, looked;
+  const auto body = [&](const Group& group) {
+    const auto tensor = at::arange(kLarge);
+    if (group.rank() == 1) {
+      looked.get_future().wait();
+      EXPECT_TRUE(group.edge_from(0).receive().equal(tensor));
+      const auto into = at::empty_like(tensor);
+      group.receive(into, 0).wait();
+      EXPECT_TRUE(into.equal(tensor));
+      return received.set_value();
+    }
+    const auto on_edge = group.edge_to(1).send(tensor);
+    const auto message = group.send(tensor, 1);
+    EXPECT_FALSE(on_edge.done());
+    EXPECT_FALSE(message.done());
+    looked.set_value();
+    received.get_future().wait();
+    EXPECT_TRUE(on_edge.done());
+    EXPECT_TRUE(message.done());
+    on_edge.wait();
+    message.wait();
+    EXPECT_TRUE(on_edge.done());
+  };
+  local::run_ranks(std::move(impls), body, {});
+}
+
 TEST(Edge, ASentTensorMayBeReusedBeforeItIsReceived) {
   local::run(2,
              [](const Group& group) {

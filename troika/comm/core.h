@@ -26,6 +26,9 @@ struct Work::State {
   virtual ~State() = default;
   // Completes a message. Called once, by the first thread that waits, if `has_rest`.
   virtual void run_rest(Deadline) {}
+  // Whether nothing is left of a message but to run_rest(), which would return at once: true for
+  // sent messages whose tensor is free again. Called with `mutex` held, if `has_rest`.
+  virtual bool is_over() { return false; }
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -41,18 +44,28 @@ struct Work::State {
               std::optional<c10::Event> end_on_device = {});
 };
 
-// Work that runs `body` when it is first waited for, and then destroys `body`.
-template <typename Body>
-std::shared_ptr<Work::State> make_rest(Body body) {
+inline bool never_over() {
+  return false;
+}
+
+// Work that runs `body` when it is first waited for, and then destroys `body`. `over` is
+// State::is_over() until then.
+template <typename Body, typename Over = bool (*)()>
+std::shared_ptr<Work::State> make_rest(Body body, Over over = never_over) {
   struct Rest : Work::State {
-    explicit Rest(Body&& own) : body(std::move(own)) { has_rest = true; }
+    Rest(Body&& own, Over&& own_over) : body(std::move(own)), over(std::move(own_over)) {
+      has_rest = true;
+    }
     void run_rest(Deadline deadline) override {
+      over.reset();
       const Body own = *std::exchange(body, std::nullopt);
       own(deadline);
     }
+    bool is_over() override { return (*over)(); }
     std::optional<Body> body;
+    std::optional<Over> over;
   };
-  return std::make_shared<Rest>(std::move(body));
+  return std::make_shared<Rest>(std::move(body), std::move(over));
 }
 
 // A call with the caller's tensors. They are packed when the call starts.

@@ -130,11 +130,13 @@ std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int pee
     return nullptr;
   }
   keep(message);
-  return make_rest([self = shared_from_this(), message](Deadline until) {
-    self->await_message(message->id, message->fingerprint, until,
-                        [&](Deadline deadline) { message->sent->wait(deadline); });
-    self->release(message);
-  });
+  return make_rest(
+      [self = shared_from_this(), message](Deadline until) {
+        self->await_message(message->id, message->fingerprint, until,
+                            [&](Deadline deadline) { message->sent->wait(deadline); });
+        self->release(message);
+      },
+      [message] { return message->done(); });
 }
 
 std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int peer,

@@ -166,7 +166,8 @@ struct SendingEdge::State : Group::Core::Edge {
 Work SendingEdge::send(const at::Tensor& tensor, Group::Site site) const {
   const auto sent = state_->send(tensor, site);
   if (!sent->data.defined()) return Work(nullptr);
-  return Work(make_rest([state = state_, sent](Deadline until) { state->wait(*sent, until); }));
+  return Work(make_rest([state = state_, sent](Deadline until) { state->wait(*sent, until); },
+                        [state = state_, sent] { return sent->is_received(); }));
 }
 
 int64_t SendingEdge::kept_bytes() const {

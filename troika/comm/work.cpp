@@ -38,7 +38,7 @@ void Work::wait(Deadline deadline) const {
 bool Work::done() const {
   if (!state_) return true;
   const std::lock_guard lock(state_->mutex);
-  return state_->done;
+  return state_->done || (state_->has_rest && state_->is_over());
 }
 
 std::optional<Work::Times> Work::times() const {
