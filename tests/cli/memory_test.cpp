@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/subprocess.h"
@@ -61,6 +62,36 @@ TEST_F(Memory, MarksWhatFitsIntoTheBudget) {
   }
   EXPECT_GT(fit, 0);
   EXPECT_LT(fit, static_cast<int>(rows.size()));
+}
+
+// What a rank may send ahead over tcp is held by its peer, however large the model is.
+TEST_F(Memory, CountsTheMailboxesOfTheBackEnd) {
+  const auto predictions = [&](const std::string& backend) {
+    const auto text = troika("memory --json --ranks=1,2,8 --comm.backend=" + backend + kModel).out;
+    std::map<int, nlohmann::json> configured;
+    const auto all = nlohmann::json::parse(text);
+    for (const auto& row : all["predictions"]) {
+      if (row["configured"]) configured[row["ranks"].get<int>()] = row;
+    }
+    return configured;
+  };
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  auto tcp = predictions("tcp"), gloo = predictions("gloo"), automatic = predictions("auto");
+  EXPECT_EQ(tcp[1]["mailbox_bytes"], 0);
+  EXPECT_EQ(tcp[2]["mailbox_bytes"], kMiB);
+  EXPECT_EQ(tcp[8]["mailbox_bytes"], 7 * kMiB);
+  EXPECT_EQ(gloo[8]["mailbox_bytes"], 0);
+  EXPECT_EQ(automatic[8]["mailbox_bytes"], predictions("shm")[8]["mailbox_bytes"]);
+  EXPECT_GT(automatic[8]["mailbox_bytes"], 2 * kMiB);
+  EXPECT_LT(automatic[8]["mailbox_bytes"], 3 * kMiB);
+  // Each number is that of another run of the program, whose libraries are not to the page the
+  // same.
+  const auto resident = [](const nlohmann::json& row) {
+    return row["resident_bytes"].get<double>();
+  };
+  EXPECT_NEAR(resident(tcp[8]) - resident(gloo[8]), 7 * kMiB, kMiB);
+  const auto table = troika("memory --ranks=8 --comm.backend=tcp" + kModel).out;
+  EXPECT_THAT(table, HasSubstr("\n  mailboxes of the back end, at most: 7.0 MiB\n"));
 }
 
 TEST_F(Memory, ComesAsATableOfAllChoices) {

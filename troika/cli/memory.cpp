@@ -129,6 +129,9 @@ void print_parts(const MemoryPrediction& prediction) {
     bytes.push_back(human_bytes(prediction.step.*part.bytes));
   }
   print_columns({names, bytes}, 1);
+  if (prediction.mailboxes > 0) {
+    fmt::print("  mailboxes of the back end, at most: {}\n", human_bytes(prediction.mailboxes));
+  }
 }
 
 // Makes the predictions needed for advice.
@@ -206,6 +209,7 @@ void print_json(const Report& report) {
                                {"between_steps_bytes", whole(prediction.between_steps)},
                                {"validation_bytes", whole(prediction.validation)},
                                {"start_bytes", whole(prediction.start)},
+                               {"mailbox_bytes", whole(prediction.mailboxes)},
                                {"resident_bytes", whole(report.resident(prediction))}};
     if (report.knows_budget(prediction)) row["fits"] = report.fits(prediction);
     rows.push_back(row);

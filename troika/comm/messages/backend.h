@@ -52,6 +52,8 @@ struct Backend {
   // Connects all ranks. Collective. Blocks until they are connected or the deadline passes. Throws
   // the same kind of Error on every rank.
   std::shared_ptr<GroupImpl> (*make)(const Meeting& meeting, Deadline deadline);
+  // See most_mailbox_bytes(), for at least two ranks. Null: unknown.
+  int64_t (*most_mailbox_bytes)(int ranks);
 };
 
 std::span<const Backend> backends();
@@ -66,11 +68,13 @@ net::Protection protection_for(std::string_view backend, const std::string& name
 namespace shm {
 std::string why_unavailable();
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
+int64_t most_mailbox_bytes(int ranks);
 }  // namespace shm
 
 namespace tcp {
 std::string why_unavailable();
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline);
+int64_t most_mailbox_bytes(int ranks);
 }  // namespace tcp
 
 namespace gloo {

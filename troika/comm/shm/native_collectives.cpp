@@ -108,6 +108,10 @@ void copy(char* into, const char* from, size_t bytes) {
 
 }  // namespace
 
+size_t NativeCollectives::staging_bytes() {
+  return kStagingBytes;
+}
+
 NativeCollectives::NativeCollectives(std::shared_ptr<Board> board, std::shared_ptr<Arena> arena,
                                      std::vector<int> arena_ranks, bool in_place)
     : board_(std::move(board)),

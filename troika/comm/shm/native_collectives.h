@@ -16,6 +16,9 @@ namespace troika::comm::shm {
 // of ranks, so all ranks get the same bits.
 class NativeCollectives {
  public:
+  // The bytes of a rank's staging area.
+  static size_t staging_bytes();
+
   // Member m of the board is rank arena_ranks[m] of the arena. `in_place` must be the same on all
   // ranks. If it is false, no rank accesses another's buffers, so a rank whose call failed may
   // reuse its own.

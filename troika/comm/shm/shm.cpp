@@ -358,6 +358,12 @@ std::string why_unavailable() {
   return {};
 }
 
+// Each rank's part of the board: its own slots, and the lanes of the messages that it sends.
+int64_t most_mailbox_bytes(int ranks) {
+  return static_cast<int64_t>(NativeCollectives::staging_bytes() +
+                              Board::bytes_for(ranks) / static_cast<size_t>(ranks));
+}
+
 std::shared_ptr<GroupImpl> make_if_possible(const Meeting& meeting, Deadline deadline) {
   auto [group, problem] = connect(meeting, deadline);
   if (!group && meeting.environment.rank == 0) {

@@ -15,6 +15,7 @@
 #include "troika/base/text.h"
 #include "troika/cluster/discovery/listen.h"
 #include "troika/comm/messages/backend.h"
+#include "troika/net/frame.h"
 #include "troika/net/interface.h"
 #include "troika/net/socket.h"
 #include "troika/net/tcp_endpoint.h"
@@ -317,6 +318,10 @@ class Mesh {
 
 std::string why_unavailable() {
   return {};
+}
+
+int64_t most_mailbox_bytes(int ranks) {
+  return (ranks - 1) * static_cast<int64_t>(net::kCreditWindow);
 }
 
 std::shared_ptr<GroupImpl> make(const Meeting& meeting, Deadline deadline) {

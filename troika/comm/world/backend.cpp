@@ -7,17 +7,29 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/comm/mailboxes.h"
 
 namespace troika::comm {
 
 namespace {
 
 constexpr std::array kBackends{
-    Backend{"shm", shm::why_unavailable, shm::make},
-    Backend{"tcp", tcp::why_unavailable, tcp::make},
-    Backend{"gloo", gloo::why_unavailable, gloo::make},
-    Backend{"mpi", mpi::why_unavailable, mpi::make},
+    Backend{"shm", shm::why_unavailable, shm::make, shm::most_mailbox_bytes},
+    Backend{"tcp", tcp::why_unavailable, tcp::make, tcp::most_mailbox_bytes},
+    Backend{"gloo", gloo::why_unavailable, gloo::make, nullptr},
+    Backend{"mpi", mpi::why_unavailable, mpi::make, nullptr},
 };
+
+const Backend& row_of(std::string_view name) {
+  const auto row = std::ranges::find(kBackends, name, &Backend::name);
+  if (row != kBackends.end()) return *row;
+  std::vector<std::string> names{"auto"};
+  for (const Backend& b : kBackends) names.emplace_back(b.name);
+  throw Error("comm", ErrorKind::usage,
+              {.what = "unknown back end",
+               .got = std::string(name),
+               .hint = "did you mean " + nearest(name, names) + "?"});
+}
 
 }  // namespace
 
@@ -26,20 +38,18 @@ std::span<const Backend> backends() {
 }
 
 const Backend& backend(std::string_view name) {
-  const auto row = std::ranges::find(kBackends, name, &Backend::name);
-  if (row == kBackends.end()) {
-    std::vector<std::string> names{"auto"};
-    for (const Backend& b : kBackends) names.emplace_back(b.name);
-    throw Error("comm", ErrorKind::usage,
-                {.what = "unknown back end",
-                 .got = std::string(name),
-                 .hint = "did you mean " + nearest(name, names) + "?"});
-  }
-  if (const std::string reason = row->why_unavailable(); !reason.empty()) {
+  const Backend& row = row_of(name);
+  if (const std::string reason = row.why_unavailable(); !reason.empty()) {
     throw Error("comm", ErrorKind::usage,
                 {.what = "back end " + std::string(name) + " is not available", .got = reason});
   }
-  return *row;
+  return row;
+}
+
+int64_t most_mailbox_bytes(std::string_view backend, int ranks) {
+  // On one node `auto` is shm.
+  const Backend& row = row_of(backend == "auto" ? "shm" : backend);
+  return ranks > 1 && row.most_mailbox_bytes ? row.most_mailbox_bytes(ranks) : 0;
 }
 
 net::Protection protection_for(std::string_view backend, const std::string& name) {

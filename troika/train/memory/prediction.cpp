@@ -6,6 +6,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/memory.h"
+#include "troika/comm/mailboxes.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/keyed_draws.h"
@@ -26,8 +27,8 @@ constexpr int64_t kSmallerBatch = 2;
 constexpr int64_t kLargerBatch = 4;
 
 // Measured as the memory of processes beyond their libraries and their tensors' peak
-// (docs/precision-and-memory.md). This constant covers threads, buffers of the BLAS and the back
-// end, and code that is paged in.
+// (docs/precision-and-memory.md). This constant covers threads, buffers of the BLAS, and code that
+// is paged in.
 constexpr double kRunBytes = 32.0 * (1 << 20);
 // malloc() keeps freed tensors in its heap, which fragments. This is the fraction kept of the bytes
 // that come and go in a step. Blocks of 32 MiB or more are never in the heap (M_MMAP_THRESHOLD of
@@ -306,6 +307,8 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   }
   result.overhead = kRunBytes + kKeptShare * (result.step.activations + result.step.workspace +
                                               passing_gradients());
+  result.mailboxes =
+      static_cast<double>(comm::most_mailbox_bytes(options_.comm.backend, choice.ranks));
   // The model is made in float32, then cast tensor by tensor; the optimizer is made last.
   const bool comes_in_parts =
       plan.exchange.zero_stage == 3 && !is_made_whole_ && options_.weights.path.empty();

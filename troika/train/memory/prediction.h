@@ -49,15 +49,17 @@ struct MemoryPrediction {
   // The peak in a validation.
   double validation = 0;
 
-  // The memory of the process beyond its tensors and the libraries loaded at its start.
+  // The most that the back end takes for messages: comm::most_mailbox_bytes().
+  double mailboxes = 0;
+  // The other memory of the process beyond its tensors and the libraries loaded at its start.
   double overhead = 0;
 
   // The peak of tensor bytes without validations.
   double training_peak() const;
   // The peak of tensor bytes with validations.
   double peak() const;
-  // peak() plus overhead; without the libraries.
-  double process() const { return peak() + overhead; }
+  // peak() plus mailboxes and overhead; without the libraries.
+  double process() const { return peak() + mailboxes + overhead; }
 };
 
 // Predicts for one configuration's model and batches, with its optimizer. Measures activations in

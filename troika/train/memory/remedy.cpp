@@ -62,7 +62,7 @@ std::string parts_beyond(const MemoryPredictor& predictor, const MemoryPredictio
                          double bytes) {
   std::vector<std::string> parts;
   const auto add = [&](const std::string& name, double part) {
-    if (part + prediction.overhead <= bytes) return;
+    if (part + prediction.mailboxes + prediction.overhead <= bytes) return;
     parts.push_back(fmt::format("{} takes {}", name, human_bytes(part)));
   };
   const bool gathers = predictor.plan(prediction.choice).exchange.zero_stage == 3;
@@ -100,23 +100,20 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
     return fmt::format("{} {} fits", options_of(choice), option);
   }
   const int most = std::min(kMostMachines, std::numeric_limits<int>::max() / ranks);
-  const auto anywhere = least_on(ranks * most, predictor, choices);
-  if (anywhere.process() > bytes) {
+  // More ranks hold less of the model each, but more messages of each other.
+  for (int machines = 2;; machines = std::min(2 * machines, most)) {
+    const auto there = least_on(ranks * machines, predictor, choices);
+    if (there.process() <= bytes) {
+      return fmt::format("on {} ranks, {} {} takes {}", there.choice.ranks,
+                         options_of(there.choice), batch_option(options, 1, there.choice.ranks),
+                         human_bytes(there.process()));
+    }
+    if (machines < most) continue;
     return fmt::format(
         "no precision, recomputation, strategy, batch or number of machines makes it fit: with {} "
         "on {} ranks, {}; take a smaller model, or machines with more memory for each rank",
-        options_of(anywhere.choice), ranks * most, parts_beyond(predictor, anywhere, bytes));
+        options_of(there.choice), ranks * most, parts_beyond(predictor, there, bytes));
   }
-  int machines = 2;
-  auto found = anywhere;
-  for (; machines < most; machines *= 2) {
-    const auto there = least_on(ranks * machines, predictor, choices);
-    if (there.process() > bytes) continue;
-    found = there;
-    break;
-  }
-  return fmt::format("on {} ranks, {} {} takes {}", found.choice.ranks, options_of(found.choice),
-                     batch_option(options, 1, found.choice.ranks), human_bytes(found.process()));
 }
 
 }  // namespace troika::train

@@ -1,0 +1,20 @@
+// The memory of back ends for messages that have not been received.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace troika::comm {
+
+// Returns the largest number of bytes that one rank of a world of `ranks` ranks on one node holds
+// for messages and collectives in memory of the back end itself. `backend` is the name in
+// comm.backend.
+//   shm: the staging area, the slots of calls, and the cells of all messages that the rank sends.
+//   tcp: the credit of each other rank, which limits what that rank may send ahead (net/frame.h).
+//   gloo, mpi: 0, because their libraries do not tell.
+// A message that a sender must not change until it is received stays in the sender's tensor and is
+// not included; neither are the buffers of edges (ReceivingEdge::most_buffer_bytes()). A world of
+// one rank needs 0. Throws Error(usage) for an unknown back end.
+int64_t most_mailbox_bytes(std::string_view backend, int ranks);
+
+}  // namespace troika::comm
