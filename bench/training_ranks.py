@@ -60,11 +60,11 @@ class Ranks:
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def measure(self, mode, steps):
-        """"sync": data-parallel steps; "local": each rank on its own; "alone": rank 0 on its own.
-        Medians over steps and ranks, in seconds."""
+        """"alone": steps of rank 0 on its own; else a mode of the ranks' program, as "sync" (steps of all ranks together) and
+        "local" (each on its own). Medians over steps and ranks, in seconds."""
         ranks = self.ranks[:1] if mode == "alone" else self.ranks
         for rank in ranks:
-            rank.stdin.write(f"{'sync' if mode == 'sync' else 'local'} {steps}\n")
+            rank.stdin.write(f"{'local' if mode == 'alone' else mode} {steps}\n")
             rank.stdin.flush()
         answers = []
         for rank in ranks:

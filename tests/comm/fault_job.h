@@ -41,11 +41,14 @@ struct FaultNews {
   std::string what;
 };
 
-// A job of ranks of fault_rank, started as its back end wants.
+// A job of ranks that run `run`, started as its back end wants. TROIKA_FAULT_RANK is a program that
+// does the same.
 class FaultJob {
  public:
   FaultJob(const std::string& backend, const std::string& fault, const std::string& when,
-           int victim = 1, int ranks = 3, int nodes = 1) {
+           int victim = 1, int ranks = 3, int nodes = 1,
+           int (*run)(const FaultPlan& plan) = run_fault_rank)
+      : run_(run) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (const char* name : {"news", "permission"}) ::mkfifo((folder_ / name).c_str(), 0600);
     // Open both ways: neither side waits for the other to open.
@@ -126,7 +129,7 @@ class FaultJob {
     }
     ::setenv("MASTER_ADDR", "127.0.0.1", 1);
     ::setenv("MASTER_PORT", port.c_str(), 1);
-    ::_exit(run_fault_rank(plan));
+    ::_exit(run_(plan));
   }
   void spawn_mpirun(const std::string& fault, const std::string& when, int victim, int ranks) {
     std::vector<std::string> words{TROIKA_MPIEXEC,
@@ -155,6 +158,7 @@ class FaultJob {
     posix_spawn_file_actions_destroy(&actions);
   }
 
+  int (*const run_)(const FaultPlan& plan);
   const TemporaryFolder folder_;
   int news_ = -1;
   int permission_ = -1;

@@ -1,7 +1,6 @@
 #include "tests/comm/fault_rank.h"
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/comm/fault_news.h"
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/file.h"
@@ -23,46 +23,6 @@ namespace troika::comm {
 namespace {
 
 using Plan = FaultPlan;
-
-class News {
- public:
-  News(const std::filesystem::path& folder, int rank)
-      : pipe_(::open((folder / "news").c_str(), O_WRONLY)), rank_(rank) {}
-
-  void tell(double milliseconds, int kind, Clock::time_point when, std::string what) const {
-    std::replace(what.begin(), what.end(), '\n', ' ');
-    const std::chrono::duration<double, std::milli> at = when.time_since_epoch();
-    const auto line = fmt::format("{} {} {:.0f} {} {:.3f} {}\n", rank_, ::getpid(), milliseconds,
-                                  kind, at.count(), what);
-    if (::write(pipe_, line.data(), line.size()) < 0) ::_exit(9);
-  }
-
- private:
-  const int pipe_;
-  const int rank_;
-};
-
-// Until the test has read what the others had to say, which it then writes.
-void wait_for_permission(const Plan& plan) {
-  const int permission = ::open((plan.folder / "permission").c_str(), O_RDONLY);
-  char byte = 0;
-  if (::read(permission, &byte, 1) < 0) ::_exit(9);
-}
-
-void misbehave(const Plan& plan, const News& news) {
-  if (plan.fault == "kill_unserved") {
-    wait_for_permission(plan);
-    ::raise(SIGKILL);
-  }
-  if (plan.fault == "kill" || plan.fault == "stop") {
-    news.tell(0, 0, Clock::now(), "victim");
-    ::raise(plan.fault == "kill" ? SIGKILL : SIGSTOP);
-  }
-  if (plan.fault == "delay" || plan.fault == "late" || plan.fault == "vanish") {
-    news.tell(0, 0, Clock::now(), "victim");
-    wait_for_permission(plan);
-  }
-}
 
 // Elements of the lower and of the upper half.
 constexpr int64_t kFew = 8;
@@ -136,8 +96,8 @@ void send_too_much(const Group& group, const Plan& plan) {
 
 // The others wait for a tensor of the victim's edges, or, with `when` "edge_full", for the victim
 // to receive of theirs, which are full. Each has got one tensor before.
-void work_over_edges(const Group& group, const Plan& plan, const News& news, at::Tensor& tensor,
-                     Stopwatch& watch) {
+void work_over_edges(const Group& group, const Plan& plan, const FaultReports& news,
+                     at::Tensor& tensor, Stopwatch& watch) {
   const EdgeOptions how{.depth = 2, .label = "step"};
   const bool is_victim = group.rank() == plan.victim;
   const bool victim_sends = plan.when == "edge";
@@ -192,7 +152,7 @@ at::Tensor deadly_bytes(size_t bytes) {
 }
 
 // The victim dies in the middle of a copy; the next rank is the other end of the message.
-void die_in_copy(const Group& group, const Plan& plan, const News& news, Stopwatch& watch) {
+void die_in_copy(const Group& group, const Plan& plan, const FaultReports& news, Stopwatch& watch) {
   constexpr size_t kLong = size_t{8} << 20;
   const bool victim_sends = plan.when == "copy_from";
   const bool is_victim = group.rank() == plan.victim;
@@ -210,7 +170,7 @@ void die_in_copy(const Group& group, const Plan& plan, const News& news, Stopwat
 }
 
 // `tensor` outlives the call: to free it takes milliseconds, which are not of the news.
-void work(const Group& group, const Plan& plan, const News& news, at::Tensor& tensor,
+void work(const Group& group, const Plan& plan, const FaultReports& news, at::Tensor& tensor,
           Stopwatch& watch) {
   const bool victim = group.rank() == plan.victim;
   if (victim && plan.when == "before") misbehave(plan, news);
@@ -273,7 +233,7 @@ struct Outcome {
   Clock::time_point when = Clock::now();
 };
 
-Outcome run(const Plan& plan, const News& news) {
+Outcome run(const Plan& plan, const FaultReports& news) {
   Stopwatch watch;
   // When work() ended: with the group goes rank 0's server, which then waits for stopped ranks.
   double milliseconds = 0;
@@ -303,7 +263,7 @@ Outcome run(const Plan& plan, const News& news) {
 }  // namespace
 
 int run_fault_rank(const FaultPlan& plan) {
-  const News news(plan.folder, cluster::discover().rank);
+  const FaultReports news(plan.folder, cluster::discover().rank);
   auto outcome = run(plan, news);
   for (const auto& left : shared_memory_left()) outcome.what += " left behind: " + left;
   news.tell(outcome.milliseconds, outcome.kind, outcome.when, outcome.what);

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "troika/compat/torch.h"
+#include "troika/nn/keyed_draws.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 #include "troika/parallel/norm.h"
@@ -79,11 +80,41 @@ PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed) {
     result.model = model_with_skips();
     result.inputs = tokens(4, 11);
     result.targets = tokens(4, 11).roll(1, 1);
-  } else if (name == "gpt") {
-    result.model = nn::make_model(
-        {.name = "gpt", .vocab_size = 13, .context = 5, .layers = 6, .heads = 2, .width = 8});
+  } else if (name.starts_with("gpt")) {
+    result.model = nn::make_model({.name = "gpt",
+                                   .dropout = name == "gpt with dropout" ? 0.3 : 0,
+                                   .vocab_size = 13,
+                                   .context = 5,
+                                   .layers = 6,
+                                   .heads = 2,
+                                   .width = 8});
     result.inputs = tokens(5, 13);
     result.targets = tokens(5, 13).roll(1, 1);
+    // Samples ignore different numbers of targets.
+    if (name == "gpt with ignored targets") {
+      result.targets.masked_fill_(at::arange(5, at::kLong) < rows.remainder(4), -100);
+    }
+  } else if (name == "s2vt") {
+    result.model = nn::make_model({.name = "s2vt",
+                                   .hidden_width = 4,
+                                   .feature_width = 3,
+                                   .frames = 3,
+                                   .lstm_layers = 3,
+                                   .vocab_size = 7,
+                                   .context = 4,
+                                   .width = 5});
+    result.inputs = waves({samples, 3, 3}, 0.7, seed);
+    result.captions = tokens(4, 7);
+    result.targets = tokens(4, 7).roll(1, 1);
+  } else if (name == "unet") {
+    result.model = nn::make_model({.name = "unet",
+                                   .num_classes = 3,
+                                   .image_size = 8,
+                                   .depth = 2,
+                                   .convolutions = 2,
+                                   .base_width = 2});
+    result.inputs = waves({samples, 3, 8, 8}, 0.7, seed);
+    result.targets = (rows + at::arange(64, at::kLong)).remainder(3).view({samples, 8, 8});
   } else if (name == "resnet20") {
     result.model = nn::make_model({.name = "resnet20", .num_classes = 5, .image_size = 8});
     result.inputs = waves({samples, 3, 8, 8}, 0.7, seed);
@@ -117,17 +148,53 @@ PipelineCase pipeline_case_alone(const std::string& name, int64_t samples, int s
   return pipeline_case(name, samples, seed);
 }
 
+CaseBatches::CaseBatches(const PipelineCase& of, int micro_batches)
+    : inputs_(of.inputs.tensor_split(micro_batches)),
+      targets_(of.targets.tensor_split(micro_batches)),
+      loss_(of.loss) {
+  if (of.captions.defined()) captions_ = of.captions.tensor_split(micro_batches);
+  int64_t next = of.first_sample;
+  for (const auto& part : inputs_) {
+    nn::SampleKeys keys{.seed = 5};
+    for (int64_t i = 0; i < part.size(0); ++i) keys.samples.push_back(next++);
+    keys_.push_back(std::make_shared<const nn::SampleKeys>(std::move(keys)));
+  }
+}
+
+nn::Tensors CaseBatches::inputs(int micro_batch) {
+  const auto i = static_cast<size_t>(micro_batch);
+  if (captions_.empty()) return {inputs_.at(i)};
+  return {inputs_.at(i), captions_.at(i)};
+}
+
+at::Tensor CaseBatches::loss(int micro_batch, nn::Tensors outputs) {
+  return loss_(nn::only(std::move(outputs)), targets_.at(static_cast<size_t>(micro_batch)));
+}
+
+at::Tensor CaseBatches::root(int micro_batch, const at::Tensor& loss) {
+  return loss * weight(micro_batch);
+}
+
+std::shared_ptr<const nn::SampleKeys> CaseBatches::keys(int micro_batch) {
+  return keys_.at(static_cast<size_t>(micro_batch));
+}
+
+double CaseBatches::weight(int micro_batch) const {
+  const auto count = [](const at::Tensor& targets) { return (targets >= 0).sum().item<double>(); };
+  double all = 0;
+  for (const auto& targets : targets_) all += count(targets);
+  return count(targets_.at(static_cast<size_t>(micro_batch))) / all;
+}
+
 PipelineResult accumulate(const PipelineCase& of, int micro_batches) {
   PipelineResult result;
   of.model->zero_grad();
-  const auto inputs = of.inputs.tensor_split(micro_batches);
-  const auto targets = of.targets.tensor_split(micro_batches);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const double weight =
-        static_cast<double>(inputs[i].size(0)) / static_cast<double>(of.inputs.size(0));
-    const auto loss = of.loss(of.model->forward(inputs[i]), targets[i]) * weight;
-    loss.backward();
-    result.loss += loss.item<double>();
+  CaseBatches batches(of, micro_batches);
+  for (int i = 0; i < micro_batches; ++i) {
+    const nn::KeyedDraws draws(batches.keys(i));
+    const auto loss = batches.loss(i, of.model->forward(batches.inputs(i)));
+    batches.root(i, loss).backward();
+    result.loss += batches.weight(i) * loss.item<double>();
   }
   std::vector<at::Tensor> all;
   for (const auto& [name, parameter] : nn::trained_parameters(*of.model)) {
@@ -150,14 +217,25 @@ void expect_oracle(const comm::Group& world, const std::string& mesh, const std:
   const auto all = pipeline_case_alone(model, samples * replicas);
   const auto oracle = accumulate(all, options.micro_batches * replicas);
   if (!shares) {
-    own.inputs = all.inputs.tensor_split(replicas)[static_cast<size_t>(groups.data().rank())];
-    own.targets = all.targets.tensor_split(replicas)[static_cast<size_t>(groups.data().rank())];
+    const auto replica = groups.data().rank();
+    const auto part_of = [&](const at::Tensor& whole) {
+      return whole.defined() ? whole.tensor_split(replicas)[static_cast<size_t>(replica)] : whole;
+    };
+    own.inputs = part_of(all.inputs);
+    own.targets = part_of(all.targets);
+    own.captions = part_of(all.captions);
+    own.first_sample = replica * samples;
   }
 
   Pipeline pipeline(own.model, groups, options);
+  CaseBatches batches(own, options.micro_batches);
   for (int step = 0; step < 2; ++step) {  // edges and buckets are used again
     pipeline.zero_grad();
-    const auto loss = pipeline.run(own.inputs, own.targets, own.loss);
+    const auto losses = pipeline.run(batches);
+    const auto loss = at::zeros({}, at::kDouble);
+    for (size_t i = 0; i < losses.size(); ++i) {
+      if (losses[i].defined()) loss.add_(losses[i], batches.weight(static_cast<int>(i)));
+    }
     world.all_reduce(loss).wait();
     EXPECT_NEAR(loss.item<double>() / replicas, oracle.loss, 1e-10);
     for (const auto& parameter : pipeline.parameters()) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "troika/comm/group.h"
 #include "troika/nn/model.h"
@@ -18,12 +19,33 @@ namespace troika::parallel {
 struct PipelineCase {
   std::shared_ptr<nn::Model> model;
   at::Tensor inputs, targets;
+  at::Tensor captions = {};  // the model's second input, if it has one
   Pipeline::Loss loss;
+  int64_t first_sample = 0;  // its number, for dropout
 };
 
-// "mlp", "resnet20" (batch norm in evaluation mode), "gpt", "skips" (tensors that skip stages, one
-// of them of integers, and a parameter that the first and the last block use) with `samples`
-// samples. Each call makes a model of its own.
+// Splits a case's samples into micro-batches. Each is weighted by its targets that are not ignored,
+// and has the dropout masks of its samples.
+class CaseBatches : public MicroBatchSource {
+ public:
+  CaseBatches(const PipelineCase& of, int micro_batches);
+
+  nn::Tensors inputs(int micro_batch) override;
+  at::Tensor loss(int micro_batch, nn::Tensors outputs) override;
+  at::Tensor root(int micro_batch, const at::Tensor& loss) override;
+  std::shared_ptr<const nn::SampleKeys> keys(int micro_batch) override;
+  double weight(int micro_batch) const;
+
+ private:
+  std::vector<at::Tensor> inputs_, targets_, captions_;
+  std::vector<std::shared_ptr<const nn::SampleKeys>> keys_;
+  Pipeline::Loss loss_;
+};
+
+// "mlp", "resnet20" (batch norm in evaluation mode), "gpt", "gpt with dropout", "gpt with ignored
+// targets", "unet", "s2vt", "skips" (tensors that skip stages, one of them of integers, and a
+// parameter that the first and the last block use) with `samples` samples. Each call makes a model
+// of its own.
 PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed = 0);
 
 // The same for threads that run at once: models take their first values from one generator.

@@ -34,11 +34,30 @@ TEST(Pipeline, StepsAsOneProcessUnderEverySchedule) {
 }
 
 TEST(Pipeline, StepsAsOneProcessWithEveryModel) {
-  for (const std::string model : {"mlp", "skips", "gpt", "resnet20"}) {
+  for (const std::string model : {"mlp", "skips", "gpt", "resnet20", "s2vt", "unet"}) {
     expect_oracle_on(3, "pipeline=3", model, 7, {.schedule = "1f1b", .micro_batches = 5});
     expect_oracle_on(2, "pipeline=2", model, 6, {.schedule = "zb-v", .micro_batches = 3});
     expect_oracle_on(1, "pipeline=1", model, 4, {.schedule = "gpipe", .micro_batches = 2});
   }
+}
+
+// Masks are a function of samples, whichever rank computes them.
+TEST(Pipeline, DropsOutAsOneProcessUnderEverySchedule) {
+  for (const auto& row : layout::schedule_table()) {
+    const std::string name(row.name);
+    expect_oracle_on(4, "pipeline=2 data=2", "gpt with dropout", 8,
+                     {.schedule = name, .micro_batches = 4});
+  }
+  expect_oracle_on(4, "pipeline=3 data=2-1-1", "gpt with dropout", 7, {.micro_batches = 5});
+  expect_oracle_on(
+      3, "pipeline=3", "gpt with dropout", 5,
+      {.micro_batches = 5, .cut = "embed,transformer.h*4|transformer.h*1|transformer.h,head"});
+}
+
+TEST(Pipeline, WeighsMicroBatchesByTheirTargetsThatAreNotIgnored) {
+  expect_oracle_on(2, "pipeline=2", "gpt with ignored targets", 7, {.micro_batches = 4});
+  expect_oracle_on(4, "pipeline=2 data=3-1", "gpt with ignored targets", 8,
+                   {.schedule = "zb-h1", .micro_batches = 5});
 }
 
 TEST(Pipeline, AveragesOverReplicas) {

@@ -22,7 +22,7 @@
 namespace troika::parallel {
 namespace {
 
-constexpr std::array kModels{"mlp", "skips", "gpt", "resnet20"};
+constexpr std::array kModels{"mlp", "skips", "gpt", "resnet20", "s2vt", "unet"};
 constexpr std::array kMicroBatches{"1", "p", "2p", "odd"};
 
 // Indices of a schedule, of pipeline ranks - 1, of replicas - 1, of micro-batches and of a model.

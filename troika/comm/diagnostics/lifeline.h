@@ -140,7 +140,8 @@ class Lifeline {
 
   // Asks the other end of a message of group `id` for the state of the message. Returns the state
   // in words, e.g. "rank 1 has not sent it (last: ...)", or an empty string if the other end cannot
-  // be asked.
+  // be asked. If the other end waits for a message itself, adds the state of the rank at which the
+  // row of waiting ranks ends.
   std::string other_end(uint32_t id, const MessageFingerprint& message, Deadline deadline);
 
   // Writes the record of every group that has a folder for it, once, with the last known standings.
@@ -177,6 +178,10 @@ class Lifeline {
   std::string answer(const std::string& question);
   // Empty if the question is not about a message.
   std::optional<std::string> answer_about_message(const std::string& question) const;
+  // Returns the state of a rank that has not answered, in words.
+  std::string state_of(int rank, const cluster::Answers& answers) const;
+  // Empty if `first` does not wait for another rank, or if the ranks wait in a circle.
+  std::string end_of_waits(int first, const cluster::Answers& answers) const;
   // Whether the text reports that a group has failed alone. If so, records the failure.
   bool hear_of_failure(const std::string& words);
   void fail_alone(uint32_t id, const Error& cause, const std::string& why);

@@ -2,9 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <set>
 #include <sstream>
 
+#include "troika/base/text.h"
 #include "troika/comm/diagnostics/lifeline.h"
 
 namespace troika::comm {
@@ -37,27 +38,73 @@ struct MessageQuestion {
   }
 };
 
+// What every rank answers to such a question.
+struct MessageAnswer {
+  std::string state;         // of the message, at its other end; empty at other ranks
+  int waits_for = kAnyRank;  // the peer of the message that this rank waits for in the group
+  std::string last;          // the last call, if it waits for no message
+
+  std::string text() const { return fmt::format("{}\n{}\n{}", state, waits_for, last); }
+  static MessageAnswer from_text(const std::string& text) {
+    const auto lines = split(text, '\n');
+    if (lines.size() < 3) return {.state = text};
+    return {lines[0], static_cast<int>(parse_int(lines[1]).value_or(kAnyRank)), lines[2]};
+  }
+};
+
 }  // namespace
 
 std::optional<std::string> Lifeline::answer_about_message(const std::string& text) const {
   const auto question = MessageQuestion::from_text(text);
   if (!question) return std::nullopt;
-  if (question->asked != world_rank_) return "";
+  const bool is_asked = question->asked == world_rank_;
   const std::lock_guard lock(mutex_);
   const auto group = groups_.find(question->group);
-  if (group == groups_.end()) return "has left the group";
+  if (group == groups_.end()) {
+    constexpr const char* kLeft = "has left the group";
+    return MessageAnswer{is_asked ? kLeft : "", kAnyRank, kLeft}.text();
+  }
   const auto& recorder = *group->second.recorder;
+  const auto waiting = recorder.messages().waiting();
+  const auto last = recorder.status().describe_last();
+  MessageAnswer answer{"", waiting ? waiting->peer : kAnyRank, last};
+  if (!is_asked) return answer.text();
   const auto mine = question->is_send ? Direction::receive : Direction::send;
+  const bool sends = mine == Direction::send;
   if (recorder.messages().count({.direction = mine,
                                  .peer = question->asker,
                                  .tag = question->tag,
                                  .on_edge = question->on_edge != 0}) > question->number) {
-    return mine == Direction::send ? "has sent it" : "has called receive for it";
+    answer.state = sends ? "has sent it" : "has called receive for it";
+  } else {
+    answer.state = fmt::format("has not {} it ({})", sends ? "sent" : "called receive for",
+                               waiting ? "it waits in " + waiting->describe() : last);
   }
-  const auto elsewhere = recorder.messages().waiting();
-  return fmt::format(
-      "has not {} it ({})", mine == Direction::send ? "sent" : "called receive for",
-      elsewhere ? "it waits in " + elsewhere->describe() : recorder.status().describe_last());
+  return answer.text();
+}
+
+std::string Lifeline::state_of(int rank, const cluster::Answers& answers) const {
+  const auto index = static_cast<size_t>(rank);
+  if (has_left(rank)) return rank_name(rank) + " has left";
+  return fmt::format("{} does not answer (it is stopped, or out of reach)",
+                     rank_name(answers.silent[index]));
+}
+
+// Ranks of a pipeline wait for each other in a row: its end is the cause.
+std::string Lifeline::end_of_waits(int first, const cluster::Answers& answers) const {
+  std::set<int> visited{world_rank_, first};
+  for (int rank = first;;) {
+    const auto& text = answers.text[static_cast<size_t>(rank)];
+    if (!text) return state_of(rank, answers);
+    const auto answer = MessageAnswer::from_text(*text);
+    if (answer.waits_for == kAnyRank) {
+      return rank == first
+                 ? ""
+                 : fmt::format("{} waits for no message ({})", rank_name(rank), answer.last);
+    }
+    rank = answer.waits_for;
+    if (static_cast<size_t>(rank) >= answers.text.size() || !visited.insert(rank).second) return "";
+  }
 }
 
 std::string Lifeline::other_end(uint32_t id, const MessageFingerprint& message, Deadline deadline) {
@@ -72,11 +119,10 @@ std::string Lifeline::other_end(uint32_t id, const MessageFingerprint& message, 
   const auto answers = plane_->ask_all(question.text(), deadline);
   const auto index = static_cast<size_t>(message.peer);
   if (index >= answers.text.size()) return {};
-  const auto name = rank_name(message.peer);
-  if (answers.text[index]) return fmt::format("{} {}", name, *answers.text[index]);
-  if (has_left(message.peer)) return name + " has left";
-  return fmt::format("{} does not answer (it is stopped, or out of reach)",
-                     rank_name(answers.silent[index]));
+  if (!answers.text[index]) return state_of(message.peer, answers);
+  const auto state = MessageAnswer::from_text(*answers.text[index]).state;
+  const auto end = end_of_waits(message.peer, answers);
+  return fmt::format("{} {}{}{}", rank_name(message.peer), state, end.empty() ? "" : "; ", end);
 }
 
 }  // namespace troika::comm
