@@ -24,7 +24,8 @@ void Work::wait(Deadline deadline) const {
       failure = std::current_exception();
     }
     state_->finish(failure);
-    lock.lock();
+    if (failure) std::rethrow_exception(failure);
+    return;  // a message has no end on a device
   }
   if (!state_->changed.wait_until(lock, deadline.at(), [&] { return state_->done; })) {
     throw Error("comm", ErrorKind::timeout, {.what = "a collective is not done by the deadline"});

@@ -38,6 +38,7 @@ class FrameReader {
   enum class State : uint8_t { head, payload, tag };
 
   size_t buffered() const { return end_ - start_; }
+  bool is_near_end() const;
   void parse(FrameSink& sink);
   bool take_head(FrameSink& sink);
   void take_payload(const char* bytes, size_t size);
