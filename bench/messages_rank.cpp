@@ -130,27 +130,27 @@ class BareSocket {
   int socket_ = -1;
 };
 
-void add_group(std::vector<Way>& ways, const std::string& name, const Group& group) {
+void add_group(std::vector<Way>& routes, const std::string& name, const Group& group) {
   const int other = 1 - group.rank();
-  ways.push_back({name + " message",
-                  [=](const at::Tensor& tensor) { group.send(tensor, other).wait(); },
-                  [=](const at::Tensor& tensor) { group.receive(tensor, other).wait(); }});
+  routes.push_back({name + " message",
+                    [=](const at::Tensor& tensor) { group.send(tensor, other).wait(); },
+                    [=](const at::Tensor& tensor) { group.receive(tensor, other).wait(); }});
   const auto to = group.edge_to(other);
   const auto from = group.edge_from(other);
-  ways.push_back({name + " edge", [=](const at::Tensor& tensor) { to.send(tensor).wait(); },
-                  [=](const at::Tensor&) { from.receive(); }});
+  routes.push_back({name + " edge", [=](const at::Tensor& tensor) { to.send(tensor).wait(); },
+                    [=](const at::Tensor&) { from.receive(); }});
 }
 
-void add_mpi(std::vector<Way>& ways, int other) {
-  ways.push_back({"MPI_Send",
-                  [=](const at::Tensor& tensor) {
-                    MPI_Send(tensor.data_ptr(), static_cast<int>(tensor.nbytes()), MPI_BYTE, other,
-                             0, MPI_COMM_WORLD);
-                  },
-                  [=](const at::Tensor& tensor) {
-                    MPI_Recv(tensor.data_ptr(), static_cast<int>(tensor.nbytes()), MPI_BYTE, other,
-                             0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-                  }});
+void add_mpi(std::vector<Way>& routes, int other) {
+  routes.push_back({"MPI_Send",
+                    [=](const at::Tensor& tensor) {
+                      MPI_Send(tensor.data_ptr(), static_cast<int>(tensor.nbytes()), MPI_BYTE,
+                               other, 0, MPI_COMM_WORLD);
+                    },
+                    [=](const at::Tensor& tensor) {
+                      MPI_Recv(tensor.data_ptr(), static_cast<int>(tensor.nbytes()), MPI_BYTE,
+                               other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                    }});
 }
 
 // Microseconds of one way.
@@ -200,30 +200,30 @@ int main(int argc, char** argv) try {
   const auto mpi = another("mpi");
   SharedPages pages(shm);
   const BareSocket socket(shm);
-  std::vector<Way> ways;
-  ways.push_back({"bare memory", [&](const at::Tensor& tensor) { pages.send(tensor); },
-                  [&](const at::Tensor& tensor) { pages.receive(tensor); }});
-  add_group(ways, "shm", shm);
-  add_mpi(ways, 1 - shm.rank());
-  add_group(ways, "mpi", mpi);
-  ways.push_back({"bare socket", [&](const at::Tensor& tensor) { socket.send(tensor); },
-                  [&](const at::Tensor& tensor) { socket.receive(tensor); }});
-  add_group(ways, "tcp", tcp);
+  std::vector<Way> routes;
+  routes.push_back({"bare memory", [&](const at::Tensor& tensor) { pages.send(tensor); },
+                    [&](const at::Tensor& tensor) { pages.receive(tensor); }});
+  add_group(routes, "shm", shm);
+  add_mpi(routes, 1 - shm.rank());
+  add_group(routes, "mpi", mpi);
+  routes.push_back({"bare socket", [&](const at::Tensor& tensor) { socket.send(tensor); },
+                    [&](const at::Tensor& tensor) { socket.receive(tensor); }});
+  add_group(routes, "tcp", tcp);
 
   nlohmann::json result;
   for (const int64_t bytes :
        {int64_t{4} << 10, int64_t{64} << 10, int64_t{1} << 20, int64_t{16} << 20}) {
     const auto out = at::ones({bytes}, at::kByte), in = at::zeros({bytes}, at::kByte);
     std::vector<int64_t> trips;
-    for (const auto& way : ways) {
+    for (const auto& way : routes) {
       time_trips(shm, way, out, in, 3);
       trips.push_back(trips_a_round(shm, time_trips(shm, way, out, in, 10)));
     }
     const int64_t copies = trips_a_round(shm, std::max(0.01, time_copies(shm, out, in, 10)));
     auto& times = result[std::to_string(bytes)];
     for (int round = 0; round < rounds; ++round) {
-      for (size_t i = 0; i < ways.size(); ++i) {
-        times[ways[i].name].push_back(time_trips(shm, ways[i], out, in, trips[i]));
+      for (size_t i = 0; i < routes.size(); ++i) {
+        times[routes[i].name].push_back(time_trips(shm, routes[i], out, in, trips[i]));
       }
       shm.barrier();
       times["memcpy"].push_back(time_copies(shm, out, in, copies));

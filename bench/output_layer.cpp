@@ -43,8 +43,8 @@ int main(int argc, char** argv) {
   troika::compat::keep_freed_memory();
   troika::compat::count_tensor_memory();
   torch::manual_seed(1);
-  const std::map<std::string, std::function<decltype(whole)>> ways{{"whole", whole},
-                                                                   {"by parts", by_parts}};
+  const std::map<std::string, std::function<decltype(whole)>> methods{{"whole", whole},
+                                                                      {"by parts", by_parts}};
   troika::BenchmarkRecord record("output_layer", {{"libtorch", troika::compat::torch_version()}});
   for (const int64_t classes : {256, 50257}) {
     for (const bool is_mixed : {false, true}) {
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
       std::map<std::string, std::vector<double>> times, memory, ratios;
       for (int i = 0; i <= repeats; ++i) {
         std::map<std::string, double> now;
-        for (const auto& [name, way] : ways) {
+        for (const auto& [name, way] : methods) {
           const int64_t before = troika::memory::live();
           troika::memory::restart_peak();
           const troika::Stopwatch watch;
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
         if (i > 0) ratios["by parts"].push_back(now["by parts"] / now["whole"]);
       }
       const auto what = std::to_string(classes) + (is_mixed ? " bf16-mixed" : " 32");
-      for (const auto& [name, way] : ways) {
+      for (const auto& [name, way] : methods) {
         record.add(what + " " + name, "ms", troika::Better::lower, times[name]);
         record.add(what + " " + name + " memory", "MB", troika::Better::lower, memory[name]);
       }

@@ -1,4 +1,4 @@
-// What the control connection costs when many ranks do the same at once: gathering, a diagnosis
+// The cost of the control connection when many ranks do the same at once: gathering, a diagnosis
 // that all ask for, and leaving. Rank 0 is a process of its own, all other ranks are threads of
 // this one. Prints a record (troika/base/benchmark_record.h): for each phase rank 0's processor
 // time, that of all other ranks together and the seconds it took; and how many descriptors rank 0
@@ -32,7 +32,7 @@ using namespace troika;
 using cluster::Rendezvous;
 
 constexpr Milliseconds kPatience{120'000};
-// What `comm` waits for a diagnosis.
+// The time for which `comm` waits for a diagnosis.
 constexpr Milliseconds kAnswerTime{800};
 constexpr size_t kAnswerSize = 180;
 
@@ -83,7 +83,7 @@ int64_t ask(Rendezvous& meeting) {
 }
 
 // In step with the other process, through the keys.
-void meet(Rendezvous& meeting, const std::string& own, const std::string& other) {
+void exchange_keys(Rendezvous& meeting, const std::string& own, const std::string& other) {
   meeting.set(own, "");
   meeting.get(other, Deadline::after(kPatience));
 }
@@ -100,10 +100,10 @@ Report run_rank_0(int ranks, int port, const cluster::RunSecret& secret) {
   meeting->on_asked([](const std::string&) { return std::string(kAnswerSize, 'x'); });
   report.gather = meter.lap();
   report.descriptors = open_descriptors();
-  meet(*meeting, "ready 0", "ready 1");
+  exchange_keys(*meeting, "ready 0", "ready 1");
   meter.lap();
   report.answers = ask(*meeting);
-  meet(*meeting, "asked 0", "asked 1");
+  exchange_keys(*meeting, "asked 0", "asked 1");
   report.diagnose = meter.lap();
   meeting->leave("x", Deadline::after(kPatience));
   report.leave = meter.lap();
@@ -123,12 +123,12 @@ Report run_others(int ranks, int port, const cluster::RunSecret& secret) {
     meeting->on_asked([](const std::string&) { return std::string(kAnswerSize, 'x'); });
     all.arrive_and_wait();
     if (is_first) report.gather = meter.lap();
-    if (is_first) meet(*meeting, "ready 1", "ready 0");
+    if (is_first) exchange_keys(*meeting, "ready 1", "ready 0");
     if (is_first) meter.lap();
     all.arrive_and_wait();
     answers += ask(*meeting);
     all.arrive_and_wait();
-    if (is_first) meet(*meeting, "asked 1", "asked 0");
+    if (is_first) exchange_keys(*meeting, "asked 1", "asked 0");
     if (is_first) report.diagnose = meter.lap();
     all.arrive_and_wait();
     meeting->leave(std::string(kAnswerSize, 'x'), Deadline::after(kPatience));

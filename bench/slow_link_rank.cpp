@@ -32,7 +32,7 @@ struct Result {
   uint64_t bytes = 0;           // that this rank sent to other hosts in one call
 };
 
-// What rank gives: whole numbers, whose sums are exact in any order.
+// The values of a rank: whole numbers, because their sums are exact in any order.
 at::Tensor contribution(int rank) {
   constexpr int64_t kPeriod = 1021;  // no divisor of a block
   return at::arange(kElements, at::kLong).remainder(kPeriod).add(rank).to(at::kFloat);

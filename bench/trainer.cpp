@@ -1,4 +1,4 @@
-// What Trainer::fit costs beside a hand-written loop: the same model, batch and optimizer, one
+// The time of Trainer::fit beside a hand-written loop: the same model, batch and optimizer, one
 // thread, taking turns. Prints a record (troika/base/benchmark_record.h): per model microseconds a
 // step over the rounds, from one step's start to a later one's, so of all that lies between; what
 // the trainer adds, also in processor time of the thread that trains, which other work on the
@@ -48,7 +48,7 @@ namespace {
 constexpr int64_t kAfter = 1;  // a step that ends the last of the measured ones
 constexpr int64_t kCheckpointEvery = 10;
 
-// Of the thread that made it, in user mode; NaN where they cannot be counted.
+// Counts instructions of the thread that made it, in user mode; NaN where they cannot be counted.
 class InstructionCounter {
  public:
   InstructionCounter() {

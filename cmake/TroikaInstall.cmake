@@ -8,7 +8,7 @@ target_link_libraries(troika_troika INTERFACE troika_train troika_plan)
 install(TARGETS troika_troika EXPORT troika-targets)
 install(FILES troika/troika.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troika)
 
-# What a user without the sources needs.
+# The files that a user without the sources needs.
 install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

@@ -1,5 +1,5 @@
-# What find_package(Torch) needs before and after it, so that any LibTorch can be used: that of a
-# distribution, of an archive, or of the wheel of PyPI's `torch`. Troika's build and its installed
+# The set-up before and after find_package(Torch) with which any LibTorch can be used: that of a distribution,
+# of an archive, or of the wheel of PyPI's `torch`. Troika's build and its installed
 # package (troika-config.cmake) do both.
 
 # Where LibTorch has CUDA, its package looks for a whole CUDA toolkit with nvcc, enables the language

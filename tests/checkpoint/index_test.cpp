@@ -1,5 +1,5 @@
-// What the index of a checkpoint says of its files is checked before they are read, and only chunks
-// that are needed are.
+// The index of a checkpoint is compared with its files before they are read. Only the chunks that
+// are needed are checked.
 #include "troika/checkpoint/index.h"
 
 #include <vector>
@@ -20,7 +20,7 @@ class Boxes : public Integrity {
     return layout::Box::range("t", {2, 4}, {offset, offset + count});
   }
 
-  // Of a tensor [2, 4], rank r gives `count[r]` elements from `offset[r]` on.
+  // Saves a tensor [2, 4], of which rank r writes `counts[r]` elements from `offsets[r]` on.
   std::filesystem::path save_parts(const std::vector<int64_t>& offsets,
                                    const std::vector<int64_t>& counts) {
     comm::local::run(kRanks, [&](const comm::Group& group) {
@@ -33,7 +33,7 @@ class Boxes : public Integrity {
     return find_checkpoint(folder_.path(), "last");
   }
 
-  // Of reading, when the index says something else of the tensor [2, 4] in two halves.
+  // Returns the error of reading a tensor [2, 4] in two halves, after a change of the index.
   std::string error_with(const std::function<void(nlohmann::ordered_json&)>& change) {
     const auto checkpoint = save_parts({0, 4}, {4, 4});
     change_index(checkpoint, [&](auto& index) { change(index["tensors"]["t"]); });

@@ -1,4 +1,4 @@
-// What `troika import` takes from names and shapes.
+// The options of a model that `troika import` finds from names and shapes.
 #include "troika/checkpoint/model_sizes.h"
 
 #include <gmock/gmock.h>

@@ -323,7 +323,7 @@ TEST(Safetensors, FlippedBitsAreAnErrorOrAnotherFile) {
     }
     file.write_at(static_cast<int64_t>(i), whole.substr(i, 1));
   }
-  // What no reader can notice: names, metadata, values, and one dtype for another of its size.
+  // No reader can notice changes of names, metadata and values, or a dtype of the same size.
   EXPECT_GT(refused, 1000);
 }
 

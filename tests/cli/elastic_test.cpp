@@ -59,7 +59,7 @@ class ElasticTraining : public testing::Test {
   }
 
   std::filesystem::path checkpoints() const { return folder_ / "runs/run/checkpoints"; }
-  // Of the latest checkpoint; 0 before there is one.
+  // Returns the step of the latest checkpoint; 0 before there is one.
   int64_t step() const {
     std::error_code none;
     const auto name = std::filesystem::read_symlink(checkpoints() / "last", none).string();

@@ -78,10 +78,10 @@ TEST(Launch, RefusesNoProgramAndUnknownOptions) {
        "100000\n"},
       {"--rdzv-endpoint here:port echo x",
        "error: [cluster] rendezvous endpoint; got \"here:port\", expected HOST or HOST:PORT with a "
-       "port from 1 to 65535 (an IPv6 address stands in brackets)\n"},
+       "port from 1 to 65535 (an IPv6 address is written in brackets)\n"},
       {"--nnodes 2 --master-addr here --max-restarts 1 echo x",
-       "error: [cluster] restarts; got 1 with 2 nodes, expected one node (launches of several "
-       "nodes agree on rounds with --rdzv-endpoint)\n"},
+       "error: [cluster] restarts; got 1 with 2 nodes, expected one node (use --rdzv-endpoint, "
+       "with which launches of several nodes restart together)\n"},
   };
   for (const auto& [arguments, message] : rows) {
     SCOPED_TRACE(arguments);

@@ -64,7 +64,7 @@ TEST_F(Memory, MarksWhatFitsIntoTheBudget) {
   EXPECT_LT(fit, static_cast<int>(rows.size()));
 }
 
-// What a rank may send ahead over tcp is held by its peer, however large the model is.
+// The peer holds the bytes that a rank may send ahead over tcp, however large the model is.
 TEST_F(Memory, CountsTheMailboxesOfTheBackEnd) {
   const auto predictions = [&](const std::string& backend) {
     const auto text = troika("memory --json --ranks=1,2,8 --comm.backend=" + backend + kModel).out;

@@ -116,7 +116,7 @@ TEST_F(TimelineOfARun, HoldsAllRanksAndGoesIntoTheReport) {
       EXPECT_LE(rank.ready.at(key), start) << "step " << key.first << ", bucket " << key.second;
     }
   }
-  // Of one collective no rank can end before every rank has begun it.
+  // No rank can end a collective before every rank has begun it.
   const double slack = errors[1].get<double>() + 1e-3;
   for (const auto& span : ranks[0].spans.at("communication")) {
     const auto key = std::pair<int, int>(span["args"]["step"], span["args"]["bucket"]);

@@ -1,5 +1,5 @@
-// Which folder a run gets: what an earlier run left stays, two runs never share one, and what is
-// started again finds its own.
+// The choice of a run's folder: files of an earlier run stay, two runs never share a folder, and a
+// run that is started again finds its own.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 

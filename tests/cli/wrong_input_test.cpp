@@ -114,7 +114,7 @@ TEST_F(WrongInput, FastDevRunIsAFlagToo) {
                  "error: [config] trainer.max_steps; got \"true\", expected an integer\n");
 }
 
-// What CLI11 finds wrong is told in the words of all errors.
+// Errors that CLI11 finds have the form of all errors.
 TEST_F(WrongInput, EveryErrorOfTheCommandLineHasOneForm) {
   const std::pair<const char*, const char*> rows[] = {
       {"", "[troika] no command; expected one of train, validate, "},
@@ -335,7 +335,7 @@ TEST_F(WrongInput, WorldSizeWithoutRank) {
 TEST_F(WrongInput, ARankThatFailsUnderMpirun) {
   const std::string mpirun =
       "exec " TROIKA_MPIEXEC " --allow-run-as-root --oversubscribe -n 3 " TROIKA_FAILING_RANK;
-  // Which rank's exit code mpirun returns is a matter of who ends first.
+  // mpirun returns the exit code of the rank that ends first.
   const auto thrown = run_program(mpirun + " throw");
   EXPECT_GT(thrown.exit_code, 0);
   EXPECT_THAT(thrown.err, HasSubstr("error: the disk is on fire\n"));

@@ -50,12 +50,12 @@ class Elastic : public testing::Test {
   Launch& add(const LaunchOptions& options, const Prepare& prepare = {}) {
     return *launches_.emplace_back(std::make_unique<Launch>(options, prepare));
   }
-  // Of machines that all wait for each other.
+  // Adds machines that all wait for each other.
   void add(const LaunchOptions& options, int count) {
     for (int i = 0; i < count; ++i) add(options);
   }
 
-  // Waits for a round of so many ranks. Which one it is depends on which launches were the first.
+  // Waits for a round of `world_size` ranks. Its number depends on which launches were the first.
   int begins(int world_size) {
     int round = 0;
     const bool has_begun = comes_into(folder_.path(), [&] {
@@ -205,7 +205,7 @@ TEST_F(Elastic, AMachineThatComesIsTakenInOnceTheRanksHaveSaved) {
   EXPECT_EQ(host.wait(), 0) << host.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
   EXPECT_TRUE(exists(1, 1, 2));
-  EXPECT_THAT(host.err(), HasSubstr("ends the round: to go on with one more machine (process "));
+  EXPECT_THAT(host.err(), HasSubstr("ends the round: to continue with one more machine (process "));
   EXPECT_THAT(host.err(), Not(HasSubstr("failed")));
 }
 

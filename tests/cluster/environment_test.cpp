@@ -116,7 +116,7 @@ TEST(Discover, SlurmStepSmallerThanItsJob) {
 TEST(Discover, ShellsInsideSlurmAreAlone) {
   for (const std::string name : {"bash", "interactive"}) {
     EXPECT_EQ(find(with(kSlurm, {{"SLURM_JOB_NAME", name}})).launcher, "none");
-    // What srun starts from such a shell is not.
+    // Processes that srun starts from that shell are not alone.
     EXPECT_EQ(
         find(with(kSlurm, {{"SLURM_JOB_NAME", name}, {"SLURM_STEP_NUM_TASKS", "11"}})).launcher,
         "slurm");
@@ -199,11 +199,11 @@ TEST(Discover, WorldSizeExportedByABatchScriptMayAgree) {
   EXPECT_ERROR(
       find(with(kSlurm, {{"WORLD_SIZE", "8"}})), ErrorKind::usage,
       "[cluster] contradictory launch environment; got WORLD_SIZE=8 without RANK, expected "
-      "11 as slurm variables tell (unset WORLD_SIZE)");
+      "11, from slurm variables (unset WORLD_SIZE)");
   EXPECT_ERROR(
       find(with(kOpenMpi, {{"RANK", "0"}})), ErrorKind::usage,
       "[cluster] contradictory launch environment; got RANK=0 without WORLD_SIZE, expected "
-      "1 as openmpi variables tell (unset RANK)");
+      "1, from openmpi variables (unset RANK)");
 }
 
 TEST(Discover, RefusesIncompleteSets) {

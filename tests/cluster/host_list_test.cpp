@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
-#include "troika/base/random.h"
 #include "troika/cluster/discovery/port.h"
 
 namespace troika::cluster {
@@ -47,39 +46,6 @@ TEST(HostList, RefusesWhatIsNoList) {
   }
 }
 
-TEST(HostList, Compresses) {
-  EXPECT_EQ(compress_hosts({"n1", "n2", "n3", "n7"}), "n[1-3,7]");
-  EXPECT_EQ(compress_hosts({"a", "b2", "b3", "c"}), "a,b[2-3],c");
-  EXPECT_EQ(compress_hosts({"n08", "n09", "n10", "n011"}), "n[08-10,011]");
-  EXPECT_EQ(compress_hosts({"n9", "n10"}), "n[9-10]");
-  EXPECT_EQ(compress_hosts({"login"}), "login");
-  EXPECT_EQ(compress_hosts({}), "");
-  EXPECT_ERROR(compress_hosts({"a,b"}), ErrorKind::usage,
-               "[cluster] host list; got \"a,b\", expected a plain host name (for example "
-               "n[1-3,07],login)");
-}
-
-TEST(HostList, RoundTripKeepsEveryHostAndTheOrder) {
-  Random random(7);
-  const std::vector<std::string> prefixes{"n", "node-", "r1i", "jz0", "", "x9y"};
-  const std::vector<std::string> suffixes{"", "", "", "-ib", ".site.org", "n4"};
-  for (int trial = 0; trial < 500; ++trial) {
-    std::vector<std::string> hosts;
-    while (hosts.size() < 1 + random.below(30)) {
-      const auto& prefix = prefixes[random.below(prefixes.size())];
-      const auto& suffix = suffixes[random.below(suffixes.size())];
-      uint64_t number = random.below(120);
-      const size_t width = random.below(4);
-      for (uint64_t run = random.below(6) + 1; run > 0; --run, ++number) {
-        std::string digits = std::to_string(number);
-        if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
-        hosts.push_back(prefix + digits + suffix);
-      }
-    }
-    EXPECT_EQ(expand_hosts(compress_hosts(hosts)), hosts) << compress_hosts(hosts);
-  }
-}
-
 TEST(Counts, ExpandRunLengths) {
   EXPECT_THAT(expand_counts("4(x2),3"), ElementsAre(4, 4, 3));
   EXPECT_THAT(expand_counts("1"), ElementsAre(1));
@@ -105,7 +71,7 @@ TEST(Port, OfAJobIsNeverEphemeralAndDiffersForNeighbours) {
   EXPECT_NE(job_port(1, 0), job_port(1, 1));
   EXPECT_ERROR(
       job_port(1, 0, {1024, 65535}), ErrorKind::usage,
-      "[cluster] no port is left for the ranks to meet on; got ephemeral ports 1024-65535, "
+      "[cluster] no port is left for the ranks' rendezvous; got ephemeral ports 1024-65535, "
       "expected ports outside them from 10000 to 65535 (set MASTER_PORT, or narrow "
       "net.ipv4.ip_local_port_range)");
 }

@@ -25,8 +25,8 @@ class InquiriesTest : public testing::Test {
   void arrive(int ranks) {
     for (int rank = 0; rank < ranks; ++rank) inquiries_.arrived(rank);
   }
-  // What has been sent since the last call: "rank: ? wave" for a question, "rank: name text=ranks"
-  // for answers.
+  // Returns the messages since the last call: "rank: ? wave" for a question, and
+  // "rank: name text=ranks" for answers.
   std::vector<std::string> said() {
     std::vector<std::string> lines;
     for (const auto& [rank, frame] : std::exchange(sent_, {})) {

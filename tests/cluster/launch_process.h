@@ -57,7 +57,7 @@ class Launch {
     for (const auto& path : {out_, err_}) write_file_atomically(path, "");
     pid_ = ::fork();
     if (pid_ != 0) return;
-    // What is typed at the launcher is not for the ranks.
+    // The ranks must not read this, the launcher's standard input.
     int typed[2];
     if (::pipe(typed) != 0 || ::write(typed[1], "typed\n", 6) != 6) ::_exit(98);
     ::dup2(typed[0], STDIN_FILENO);

@@ -117,7 +117,7 @@ TEST(Launcher, SigkillOfTheLauncherLeavesNoProcess) {
   ASSERT_TRUE(comes_into(pids.path(), [&] { return whole_family(pids.path(), 2); }));
   std::vector<pid_t> all;
   for (const pid_t pid : pids_in(pids.path())) {
-    // What left its process group is out of the guardian's sight.
+    // The guardian does not see processes that have left their process group.
     if (::getpgid(pid) == ::getsid(pid)) {
       ::kill(pid, SIGKILL);
     } else {

@@ -318,23 +318,22 @@ TEST(Launcher, RefusesBadOptions) {
          o.num_nodes = 2;
          o.master_address = "node0";
        }),
-       "restarts; got 1 with 2 nodes, expected one node (launches of several nodes agree on "
-       "rounds with --rdzv-endpoint)"},
+       "restarts; got 1 with 2 nodes, expected one node (use --rdzv-endpoint, with which launches "
+       "of several nodes restart together)"},
       {bad([](auto& o) {
          o.num_nodes = 2;
          o.elastic = ElasticOptions{.endpoint = "here", .id = ""};
          o.master_address = "node0";
        }),
-       "node rank and master address; got values for an elastic run, expected none (launches that "
-       "meet at --rdzv-endpoint number themselves, and rank 0 is there)"},
+       "node rank and master address; got values for an elastic run, expected none "
+       "(--rdzv-endpoint numbers the launches, and its host has rank 0)"},
       {bad([](auto& o) {
          o.elastic = ElasticOptions{.min_nodes = 2, .endpoint = "here", .id = ""};
        }),
        "number of nodes; got 2:1, expected MIN:MAX with 1 <= MIN <= MAX"},
       {bad([](auto& o) { o.elastic = ElasticOptions{.endpoint = ":1", .id = ""}; }),
        "rendezvous endpoint; got \":1\", expected HOST or HOST:PORT with a port from 1 to 65535 "
-       "(an "
-       "IPv6 address stands in brackets)"},
+       "(an IPv6 address is written in brackets)"},
       {bad([](auto& o) { o.command.clear(); }),
        "program to launch; got none, expected a program and its arguments"},
   };

@@ -1,4 +1,4 @@
-// What the other ranks see when one is killed, throws or leaves.
+// The notices that ranks get when another rank is killed, throws or leaves.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// What ranks say to each other beside keys: farewells, questions and answers.
+// Messages of ranks to each other beside keys: farewells, questions and answers.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -165,7 +165,7 @@ TEST(Rendezvous, MissingRankZeroIsNamed) {
   lost.master_address.clear();
   EXPECT_ERROR(
       join(lost), ErrorKind::usage,
-      "[cluster] the ranks have no place to meet; got rank 1 of 2 (local 1 of 2 on node 0 "
+      "[cluster] the ranks have no address of rank 0; got rank 1 of 2 (local 1 of 2 on node 0 "
       "of 1), found by torchrun variables, expected MASTER_ADDR and MASTER_PORT (set both, "
       "the same on all ranks, to the machine of rank 0 and a free port)");
 }

@@ -91,7 +91,7 @@ inline std::vector<Environment> world(int size, int port) {
   return members;
 }
 
-// What a listener was told, to wait for.
+// The notices that a listener got; tests wait for them.
 class News {
  public:
   using Item = std::pair<int, std::string>;

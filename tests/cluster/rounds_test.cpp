@@ -1,4 +1,4 @@
-// What real launches do only when the kernel is stuck or at an unlucky instant.
+// Cases that real launches meet only if the kernel is stuck, or at an unlucky instant.
 #include <gmock/gmock.h>
 
 #include <string>

@@ -70,13 +70,12 @@ TEST(RunSecret, EveryLaunchOfOneMachineAndEveryRoundHasItsOwn) {
 TEST(RunSecret, OneWhoWasNotTakenLearnsWhereItsSecretIsFrom) {
   const RunSecret own{net::Secret::parse(kHex, "test"), "TROIKA_RUN_SECRET"};
   const Error error = not_authenticated("rank 0 at here:1", {net::DialFailure::Kind::wrong}, own);
-  EXPECT_STREQ(
-      error.what(),
-      "[cluster] could not authenticate with rank 0 at here:1; got an answer made with "
-      "another run secret, expected the same run secret and version of Troika there (ours "
-      "is from TROIKA_RUN_SECRET; where no launcher hands TROIKA_RUN_SECRET down, machines "
-      "without a shared home need the same file named by TROIKA_RUN_SECRET_FILE; else "
-      "another run has the port)");
+  EXPECT_STREQ(error.what(),
+               "[cluster] could not authenticate with rank 0 at here:1; got an answer made with "
+               "another run secret, expected the same run secret and version of Troika there (ours "
+               "is from TROIKA_RUN_SECRET; if no launcher passes TROIKA_RUN_SECRET on, machines "
+               "without a shared home folder need the same file named by TROIKA_RUN_SECRET_FILE; "
+               "otherwise another run has the port)");
   EXPECT_EQ(error.kind(), ErrorKind::usage);
 }
 

@@ -34,7 +34,7 @@ std::string random_bytes(Random& random, size_t size) {
   return bytes;
 }
 
-// What strangers say: none of it may earn a byte.
+// The messages of strangers. None of them may get a byte in return.
 std::vector<std::string> what_strangers_say(const std::string& recorded) {
   Random random(11);
   const Hello hello{.rank = 1, .world_size = kMembers, .host = "h", .patience_ms = 1, .left_ms = 1};
@@ -131,7 +131,7 @@ std::string recording(const RunSecret& secret, const std::string& listener) {
 TEST(Strangers, DoNotDisturbTheGathering) {
   const int port = free_port();
   const RunSecret secret{net::Secret::random(), "a test"};
-  // Of another session of the same run: the listener would answer its first message.
+  // A client of another session of the same run: the listener would answer its first message.
   const Strangers strangers(port, recording(secret, "ranks:1"));
   auto early = world(kMembers, port);
   early.pop_back();
@@ -162,11 +162,11 @@ TEST(Strangers, AReplayedHandshakeEarnsNothing) {
   auto members = world(kMembers, port);
   const Environment last = members.back();
   members.pop_back();
-  const auto meet = [&](Rendezvous& meeting, int) {
+  const auto join = [&](Rendezvous& meeting, int) {
     all_meet(meeting, "here", kMembers);
     meeting.leave();
   };
-  auto run = std::async(std::launch::async, [&] { return run_all(members, secret, meet); });
+  auto run = std::async(std::launch::async, [&] { return run_all(members, secret, join); });
   // A client by hand, so that what it sends can be sent again, word for word.
   const auto deadline = Deadline::after(kLong);
   const auto dial = [&] {
@@ -201,7 +201,7 @@ TEST(Strangers, AReplayedHandshakeEarnsNothing) {
     say(again, replay);
     EXPECT_EQ(all_of(again), "") << replay.size();
   }
-  EXPECT_THAT(run_all({last}, secret, meet), Each(""));
+  EXPECT_THAT(run_all({last}, secret, join), Each(""));
   EXPECT_THAT(run.get(), Each(""));
 }
 

@@ -192,7 +192,7 @@ TEST(Algorithms, HalvesSendHalfOfTheBytesOnEveryTopology) {
                        rank * 0.7);
       };
       for (const auto algorithm : algorithms) {
-        // Of all ranks: bytes, bytes between nodes, messages between nodes.
+        // Sums over all ranks: bytes, bytes between nodes, messages between nodes.
         std::map<at::ScalarType, at::Tensor> sent;
         for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16}) {
           auto exact = at::zeros({static_cast<int64_t>(4 * kModelElements)}, at::kDouble);

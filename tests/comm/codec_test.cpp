@@ -33,7 +33,7 @@ GradientBucket bucket_of(at::Tensor flat, const Shapes& shapes) {
   return bucket;
 }
 
-// What a rank gives in a step; every tensor is new.
+// Returns the gradient of a rank in a step, in new memory.
 at::Tensor gradient(int rank, int step, int64_t count = kCoded,
                     c10::ScalarType type = at::kDouble) {
   Random random(mix(static_cast<uint64_t>(rank), static_cast<uint64_t>(step), 11));
@@ -272,7 +272,7 @@ TEST_P(Sizes, PowerSgdIsOnePowerIterationOnTheMean) {
 TEST_P(Sizes, PowerSgdOfEnoughRankIsExact) {
   const int n = GetParam();
   const Shapes shapes{{40, 48}};
-  // Of rank n, and tiny: an absolute threshold would swallow it.
+  // A tiny matrix of rank n, which an absolute threshold would remove.
   const auto low_rank = [](int rank, c10::ScalarType type) {
     const at::Tensor u = gradient(rank, 1, 40).unsqueeze(1);
     return (1e-12 * u * gradient(rank, 2, 48)).reshape(-1).to(type);

@@ -1,4 +1,4 @@
-// What every back end must do, on any number of ranks: called by each rank of a group.
+// The tests that every back end must pass, on any number of ranks. Each rank of a group calls them.
 #pragma once
 
 #include "troika/comm/group.h"

@@ -98,7 +98,7 @@ void check_all_to_all(Group& group) {
   }
 }
 
-// What was given must survive the giver's group.
+// A tensor must outlive the group of the rank that has sent it.
 void check_parts_that_end_early(Group& group) {
   for (int round = 0; round < 3; ++round) {
     auto all = at::zeros({group.size(), 100'000});

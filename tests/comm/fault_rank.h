@@ -21,10 +21,10 @@ struct FaultPlan {
 // misbehaves instead of sending or receiving the next tensor of edges; a `fault` "edge_..." says in
 // what ranks 0 and 1 disagree about the edge between them. With `when` "copy_from"
 // or "copy_to" the victim dies while it sends the next rank a long message, or receives one from
-// it. What each rank got to know goes as one line into FOLDER/news, a pipe: rank, pid, milliseconds
-// of the last call, kind of the error (0: none), when the rank knew it or misbehaved (milliseconds
-// of the machine's monotonic clock), message. Returns the exit status of the rank's process, whose
-// number is in the environment.
+// it. The notice that each rank got goes as one line into FOLDER/news, a pipe: rank, pid,
+// milliseconds of the last call, kind of the error (0: none), when the rank knew it or misbehaved
+// (milliseconds of the machine's monotonic clock), message. Returns the exit status of the rank's
+// process, whose number is in the environment.
 int run_fault_rank(const FaultPlan& plan);
 
 }  // namespace troika::comm

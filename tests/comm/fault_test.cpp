@@ -1,4 +1,4 @@
-// What the other ranks of a job get to know when one misbehaves: processes, on every back end.
+// The errors that ranks get when another rank misbehaves. Ranks are processes, on every back end.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 class Faults : public testing::TestWithParam<const char*> {
  protected:
-  // What every rank but the victim was told.
+  // The errors of all ranks but the victim.
   static void expect_survivors(FaultJob& job, int victim, ErrorKind kind, double at_most_ms,
                                const testing::Matcher<std::string>& what) {
     std::set<int> survivors{0, 1, 2};

@@ -1,4 +1,4 @@
-// What of the nccl back end needs no GPU: that a call which never returns holds up nobody.
+// The part of the nccl back end that needs no GPU: a call that never returns blocks nobody.
 #include <gmock/gmock.h>
 
 #include <future>

@@ -33,7 +33,7 @@
 namespace troika::comm {
 namespace {
 
-// What the rank got to know, and whether that was right.
+// The errors that the rank got, and whether they were right.
 void expect_error(const std::optional<Error>& error, ErrorKind kind, const std::string& part) {
   ASSERT_TRUE(error) << "no error";
   EXPECT_EQ(error->kind(), kind) << error->what();
@@ -146,7 +146,7 @@ void drive(const Group& group) {
   const auto inside = *group.split(group.nodes()[static_cast<size_t>(group.rank())]);
   const auto large = at::full({4 << 20}, group.rank(), at::kFloat);
   const auto small = at::zeros({1});
-  const auto meet = [&](bool in_world) {
+  const auto synchronize_node = [&](bool in_world) {
     if (!in_world) return inside.barrier();
     const int neighbour = group.rank() ^ 1;
     const auto sent = group.send(small, neighbour);
@@ -158,15 +158,15 @@ void drive(const Group& group) {
       const int to = 2 - from;
       if (group.rank() == 0) {
         const auto work = from == 0 ? group.send(large, to) : group.receive(large, from);
-        meet(in_world);
+        synchronize_node(in_world);
         work.wait();
       } else if (group.rank() == 2) {
         (from == 0 ? group.receive(large, from) : group.send(large, to)).wait();
         group.send(small, 1).wait();
-        meet(in_world);
+        synchronize_node(in_world);
       } else {
         if (group.rank() == 1) group.receive(small, 2).wait();
-        meet(in_world);
+        synchronize_node(in_world);
       }
       const int filled_by = group.rank() == to || group.rank() == from ? from : group.rank();
       EXPECT_TRUE(large.eq(filled_by).all().item<bool>());

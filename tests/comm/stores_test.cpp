@@ -29,8 +29,8 @@ TEST(Give, WritesTheBytesAndNoOthersFromAndToAnyPlace) {
   }
 }
 
-// Makes calls that cost so much by each way, and returns which of them streamed.
-std::vector<bool> ways(StoreTrial& trial, int calls, double cached, double streaming) {
+// Makes calls that cost so much with each kind of store, and returns which of them streamed.
+std::vector<bool> make_calls(StoreTrial& trial, int calls, double cached, double streaming) {
   std::vector<bool> result;
   for (int i = 0; i < calls; ++i) {
     const bool streams = trial.streams();
@@ -46,26 +46,26 @@ int64_t streamed(const std::vector<bool>& calls) {
 
 TEST(StoreTrial, TakesTheFasterWayAndNoticesWhenTheOtherOneBecomesIt) {
   StoreTrial trial;
-  const auto shared_cache = ways(trial, 5120, 1, 2);
+  const auto shared_cache = make_calls(trial, 5120, 1, 2);
   EXPECT_GE(streamed(shared_cache), 30) << "three calls of 512 are tries";
   EXPECT_LE(streamed(shared_cache), 50) << "and some more at first";
   EXPECT_FALSE(shared_cache[250]);
   // The ranks move to processors that share no cache.
-  const auto apart = ways(trial, 5120, 8, 2);
+  const auto apart = make_calls(trial, 5120, 8, 2);
   EXPECT_GE(streamed(apart), 5120 - 512 - 40) << "noticed by the next trial";
   EXPECT_TRUE(apart[600]);
-  const auto together = ways(trial, 5120, 1, 2);
+  const auto together = make_calls(trial, 5120, 1, 2);
   EXPECT_FALSE(together[600]);
   // Where they are alike, nothing changes.
-  const auto alike = ways(trial, 5120, 2, 1.9);
+  const auto alike = make_calls(trial, 5120, 2, 1.9);
   EXPECT_LE(streamed(alike), 33);
 }
 
 TEST(StoreTrial, TakesNoNoticeOfTheFirstCalls) {
   StoreTrial trial;
-  ways(trial, 2, 50, 50);  // memory that was never used before
-  ways(trial, 1, 3, 2);    // and one call that something else has held up
-  EXPECT_EQ(streamed(ways(trial, 29, 1, 2)), 3) << "three tries";
+  make_calls(trial, 2, 50, 50);  // memory that was never used before
+  make_calls(trial, 1, 3, 2);    // and one call that something else has held up
+  EXPECT_EQ(streamed(make_calls(trial, 29, 1, 2)), 3) << "three tries";
 }
 
 // As three ranks make calls: small ones, and others in between.

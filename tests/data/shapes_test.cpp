@@ -127,7 +127,7 @@ TEST(Shapes, CannotBeSolvedByALinearClassifier) {
             0.9);
 }
 
-// What a whole picture is covered by `outline`.
+// Returns the area that `outline` covers, in pixels.
 double area(const Outline& outline, int side = 32) {
   std::vector<float> coverage(static_cast<size_t>(side * side));
   cover(outline, side, coverage.data());

@@ -50,7 +50,7 @@ void run(std::string_view input) {
     auto table = options.table();
     try {
       table.parse(input, "fuzz.toml");
-      // What was taken is written so that it reads back.
+      // Accepted options are written in a form that can be read again.
       Options again;
       again.table().parse(table.to_toml(), "again.toml");
     } catch (const Error&) {

@@ -5,7 +5,7 @@
 //
 // Ends after N inputs (default 1000) or, with --seconds, after that time; with FILEs gives these
 // inputs alone. A fault ends it with a code other than 0, and the input is left in the current
-// folder as NAME-fault. What bounds a run: 10 s an input, and 256 MiB of memory more than the seeds
+// folder as NAME-fault. Limits of a run: 10 s an input, and 256 MiB of memory more than the seeds
 // needed.
 #include <fmt/format.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ constexpr size_t kLargestInput = size_t{64} << 10;
 constexpr unsigned kSecondsAnInput = 10;
 constexpr int64_t kMemoryBound = int64_t{256} << 20;
 
-// What a signal handler writes.
+// The input that a signal handler writes.
 std::string present;
 std::string fault_file;
 

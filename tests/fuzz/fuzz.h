@@ -1,5 +1,5 @@
-// What a fuzz target is. Its program is linked with driver.cpp, which mutates inputs from a seed,
-// or with libfuzzer.cpp, whose inputs follow the coverage (scripts/test-fuzz).
+// The interface of a fuzz target. Its program is linked with driver.cpp, which mutates inputs from
+// a seed, or with libfuzzer.cpp, whose inputs follow the coverage (scripts/test-fuzz).
 #pragma once
 
 #include <string>

@@ -26,7 +26,7 @@ void run(std::string_view input) {
   static const TemporaryFolder folder;
   write_input(folder / "input", input);
   const auto tensors = checkpoint::load_safetensors(folder / "input");
-  // What is accepted is whole: it is written and read again.
+  // An accepted file is whole: it can be written and read again.
   checkpoint::save_safetensors(folder / "again", tensors);
   checkpoint::load_safetensors(folder / "again");
 }

@@ -46,6 +46,15 @@ std::vector<fs::path> sources(const fs::path& folder) {
   return files;
 }
 
+// The sources of the library, the program, tests, examples and benchmarks.
+std::vector<fs::path> own_sources() {
+  std::vector<fs::path> files;
+  for (const char* folder : {"troika", "tests", "examples", "bench"}) {
+    for (auto& file : sources(kSource / folder)) files.push_back(std::move(file));
+  }
+  return files;
+}
+
 std::vector<std::string> includes(const fs::path& file) {
   static const std::regex include(R"(^#include [<"]([^>"]+)[>"])");
   std::vector<std::string> found;
@@ -236,7 +245,7 @@ TEST(House, NamesThatWentStayAway) {
                                    "standing", "station",        "stored_part",
                                    "ways"};
   size_t checked = 0;
-  for (const auto& file : sources(kSource / "troika")) {
+  for (const auto& file : own_sources()) {
     for (const auto& name : identifiers(read_file(file))) {
       ++checked;
       EXPECT_FALSE(gone.contains(name) || name.starts_with("settle")) << name << " in " << file;
@@ -245,6 +254,35 @@ TEST(House, NamesThatWentStayAway) {
     }
   }
   EXPECT_GT(checked, 10000u);
+}
+
+// Returns the sentences of comments that begin with a word for a fragment.
+std::vector<std::string> fragments(const std::string& source) {
+  static const std::regex start(R"((?:^|\. )((?:Of|What|Those|Which|Whose|Else)\b.{0,40}))");
+  std::vector<std::string> found;
+  std::string comment;
+  const auto end_comment = [&] {
+    std::smatch match;
+    if (std::regex_search(comment, match, start)) found.push_back(match[1]);
+    comment.clear();
+  };
+  for (const auto& line : split(source, '\n')) {
+    const auto slashes = line.find("// ");
+    const auto code = std::string_view(line).substr(0, slashes);
+    if (slashes == std::string::npos || !trim(code).empty()) end_comment();
+    if (slashes == std::string::npos || code.ends_with('"')) continue;
+    comment += (comment.empty() ? "" : " ") + line.substr(slashes + 3);
+  }
+  end_comment();
+  return found;
+}
+
+TEST(House, CommentsAreWholeSentences) {
+  EXPECT_THAT(fragments("// A rank.\nint a;  // Of a rank.\n// A\n// b. What c\nint b;\n// d Of\n"),
+              testing::ElementsAre("Of a rank. A b. What c"));
+  for (const auto& file : own_sources()) {
+    EXPECT_THAT(fragments(read_file(file)), testing::IsEmpty()) << file;
+  }
 }
 
 TEST(House, OneNameIsOneClass) {

@@ -59,6 +59,18 @@ std::string code_of(const std::string& text) {
 
 enum class Declaration { none, data, function, other };
 
+// Returns a declaration without its first specifier alignas(...).
+std::string after_alignas(const std::string& text) {
+  size_t at = text.find('(');
+  int depth = 0;
+  do {
+    if (text[at] == '(') ++depth;
+    if (text[at] == ')') --depth;
+    ++at;
+  } while (depth > 0);
+  return std::string(trim(text.substr(at)));
+}
+
 // Returns what a declaration in a class declares, and how many. `text` ends before its semicolon or
 // body, and lacks the contents of braces.
 std::pair<Declaration, int> declaration_of(const std::string& text) {
@@ -68,6 +80,7 @@ std::pair<Declaration, int> declaration_of(const std::string& text) {
   static const std::regex pointer(R"(^\(\s*(\w+::)*\*)");  // to a function or a member
   // The rest of a constructor's initializers begins with a comma.
   if (text.empty() || text[0] == ',') return {Declaration::none, 0};
+  if (text.starts_with("alignas")) return declaration_of(after_alignas(text));
   if (std::regex_search(text, other)) return {Declaration::other, 0};
   if (std::regex_search(text, an_operator)) return {Declaration::function, 1};
   int depth = 0, count = 1;
@@ -193,13 +206,16 @@ TEST(House, DataMembersAreCounted) {
       std::array<std::pair<int, int>, 4> pairs_;
       const std::map<std::string, int>& map_;
       Phase phase_ = Phase::first;
+      alignas(64) std::atomic<int> apart_ = 0;
+      alignas(std::max(alignof(int), alignof(long))) char bytes_[64];
+      alignas(64) int aligned() const { return apart_; }
     };
     void function() { struct Local { int x; int y() { return x; } }; }
   )")
                          .read();
   std::map<std::string, std::pair<int, int>> counted;
   for (const auto& one : found) counted[one.name] = {one.members, one.functions};
-  EXPECT_THAT(counted, testing::UnorderedElementsAre(testing::Pair("Box", testing::Pair(7, 3)),
+  EXPECT_THAT(counted, testing::UnorderedElementsAre(testing::Pair("Box", testing::Pair(9, 4)),
                                                      testing::Pair("Inner", testing::Pair(3, 0)),
                                                      testing::Pair("Local", testing::Pair(1, 1))));
 }
@@ -208,9 +224,8 @@ TEST(House, DataMembersAreCounted) {
 TEST(House, ClassesHaveFewDataMembers) {
   constexpr int kMost = 15;
   // Classes that are still to be taken apart, and FitContext, which hooks see.
-  const std::map<std::string, int> larger{{"Group::Core", 17}, {"Lifeline", 27},
-                                          {"Reducer", 17},     {"Rounds", 17},
-                                          {"Supervisor", 17},  {"FitContext", 22}};
+  const std::map<std::string, int> larger{
+      {"Group::Core", 17}, {"Lifeline", 27}, {"Reducer", 17}, {"FitContext", 22}};
   int checked = 0;
   const fs::path source = TROIKA_SOURCE_DIR;
   for (const auto& entry : fs::recursive_directory_iterator(source / "troika")) {

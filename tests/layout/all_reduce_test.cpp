@@ -7,8 +7,8 @@
 namespace troika::layout {
 namespace {
 
-// What users would choose by hand: few messages for little data, few bytes for much, and few bytes
-// over the slow links.
+// Users would choose by hand: few messages for little data, few bytes for much data, and few bytes
+// over slow links.
 TEST(AllReduce, TheChoiceFollowsTheLinks) {
   const Links even{{10e-6, 1e9}, {10e-6, 1e9}, 1e-10};
   const std::vector<int> one_node(8, 0);

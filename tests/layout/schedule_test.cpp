@@ -136,14 +136,14 @@ TEST(Schedule, RefusesWhatIsIncomplete) {
 TEST(Schedule, RefusesAnOrderThatStandsStill) {
   EXPECT_THAT(
       problem_of("0B0 0F0 0STEP"),
-      testing::StartsWith("[layout] a schedule stands still; got rank 0 at 0B0 (backward, stage 0, "
+      testing::StartsWith("[layout] a schedule deadlocks; got rank 0 at 0B0 (backward, stage 0, "
                           "micro-batch 0), which needs 0F0, expected a receive for each send"));
   // Eager sends would let these pass.
   EXPECT_THAT(
       problem_of("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 0STEP\n"
                  "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1 1STEP\n"),
       testing::StartsWith(
-          "[layout] a schedule stands still; got rank 0 at 0SEND_F1 (activations sent, stage 0, "
+          "[layout] a schedule deadlocks; got rank 0 at 0SEND_F1 (activations sent, stage 0, "
           "micro-batch 1), which needs 1RECV_F1; rank 1 at 1SEND_B0 (gradients sent, stage 1, "
           "micro-batch 0), which needs 0RECV_B0, expected"));
   const std::string good = kOneForwardOneBackward;
@@ -155,18 +155,18 @@ TEST(Schedule, RefusesAnOrderThatStandsStill) {
            {"1F0 1SEND_F0", "1SEND_F0 1F0"},
            {"2B0 2SEND_B0", "2SEND_B0 2B0"},
            {"2F0 2B0", "2B0 2F0"}}) {
-    EXPECT_THAT(problem_of(with(good, what, by)), testing::HasSubstr("stands still")) << by;
+    EXPECT_THAT(problem_of(with(good, what, by)), testing::HasSubstr("deadlocks")) << by;
   }
   for (const auto& [what, by] : std::vector<std::pair<std::string, std::string>>{
            {"1I0 1SEND_B0", "1SEND_B0 1I0"}, {"1I1 1SEND_B1 1W0 1W1", "1W1 1I1 1SEND_B1 1W0"}}) {
-    EXPECT_THAT(problem_of(with(kSplitBackward, what, by)), testing::HasSubstr("stands still"));
+    EXPECT_THAT(problem_of(with(kSplitBackward, what, by)), testing::HasSubstr("deadlocks"));
   }
   EXPECT_THAT(problem_of(with(kBatches, "(1SEND_B0;1RECV_F1)", "1SEND_B0 1RECV_F1")), "none")
       << "the other batch takes both";
   EXPECT_THAT(problem_of(with(with(kBatches, "(1SEND_B0;1RECV_F1)", "1SEND_B0 1RECV_F1"),
                               "(0SEND_F1;0RECV_B0)", "0SEND_F1 0RECV_B0")),
-              testing::HasSubstr("stands still"));
-  EXPECT_THAT(problem_of(with(kSkip, "2RECV_F0<0 ", "")), testing::HasSubstr("stands still"));
+              testing::HasSubstr("deadlocks"));
+  EXPECT_THAT(problem_of(with(kSkip, "2RECV_F0<0 ", "")), testing::HasSubstr("deadlocks"));
   EXPECT_THAT(problem_of(with(with(kSkip, " 0RECV_B0<2", ""), " 2SEND_B0>0", "")),
               testing::HasSubstr("rank 0 at 0B0 (backward, stage 0, micro-batch 0), which needs "
                                  "0RECV_B0<2"));

@@ -204,7 +204,7 @@ TEST(MessageEdges, HaveTheDepthThatLateReceiversNeed) {
       is_needed |= !runs_with_depths(schedule, -1);
     }
   }
-  EXPECT_TRUE(is_needed) << "one less stands still somewhere";
+  EXPECT_TRUE(is_needed) << "one less deadlocks somewhere";
 }
 
 // Stages with 2, 1 and 3 replicas: what they exchange is in one order on both ends of every pair.
@@ -258,7 +258,7 @@ TEST(Replay, TimesPassesAndMessages) {
   EXPECT_EQ(pair[1][2].begin, 7);
   EXPECT_EQ(peak_activations(schedule), (std::vector<int>{2, 2}));
   EXPECT_ERROR(replay(Schedule::parse("0F0 0B0\n1B0 1F0\n"), {{1, 1, 1, 0}}), ErrorKind::usage,
-               "[layout] a schedule stands still; got rank 0 at 0B0 (backward, stage 0, "
+               "[layout] a schedule deadlocks; got rank 0 at 0B0 (backward, stage 0, "
                "micro-batch 0), which needs 1B0; rank 1 at 1B0 (backward, stage 1, micro-batch 0), "
                "which needs 1F0, expected a receive for each send, in one order on both ranks, and "
                "each action after those it needs");

@@ -45,7 +45,7 @@ Samples number_samples() {
   return {target + at::randn({kScoredSamples}, at::kDouble) * 0.5, target};
 }
 
-// Of several ranks the first has no samples, and the others' numbers differ.
+// If there are several ranks, rank 0 has no samples, and the others have different numbers of them.
 int64_t share_begin(int rank, int ranks) {
   return rank == ranks ? kScoredSamples
          : rank < 2    ? 0
@@ -54,7 +54,8 @@ int64_t share_begin(int rank, int ranks) {
 
 using Factory = std::function<std::unique_ptr<Metric>()>;
 
-// Of all ranks, each rank's share given in batches of at most 10; all ranks must get the same bits.
+// Returns the metric over all ranks, which must get the same bits. Each rank adds its samples in
+// batches of at most 10.
 at::Tensor over_ranks(const Factory& make, const Samples& samples, int ranks) {
   std::vector<at::Tensor> values(static_cast<size_t>(ranks));
   comm::local::run(ranks, [&](const comm::Group& group) {

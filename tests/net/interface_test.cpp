@@ -39,6 +39,21 @@ TEST(OwnAddresses, LeadToThisMachineAndAreNotLoopback) {
   EXPECT_EQ(own_addresses(addresses.back()).front(), addresses.back()) << "the way to it first";
 }
 
+TEST(OwnAddresses, LinkLocalOnesAreKnown) {
+  for (const char* address : {"169.254.0.1", "169.254.255.255", "fe80::1%eth0"}) {
+    EXPECT_TRUE(is_link_local(address)) << address;
+  }
+  for (const char* address : {"169.25.4.1", "10.169.254.1", "192.168.0.1", "2001:db8::1"}) {
+    EXPECT_FALSE(is_link_local(address)) << address;
+  }
+}
+
+// A second link-local address of an interface is of no use to other machines.
+TEST(OwnAddresses, LinkLocalOnesAreOnlyTheWayToAPeer) {
+  const auto addresses = own_addresses("127.0.0.1");
+  for (const auto& address : addresses) EXPECT_FALSE(is_link_local(address)) << address;
+}
+
 TEST(Listener, OfOneAddressIsNotReachedAtAnother) {
   int error = 0;
   const Descriptor listener = listen_at("127.0.0.2", 0, error);

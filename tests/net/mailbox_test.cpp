@@ -50,6 +50,18 @@ TEST_F(Mail, CreditComesBackWhenMessagesAreConsumed) {
   EXPECT_GT(back, 9 * kCreditWindow);
 }
 
+TEST_F(Mail, AMessageAboveTheHandlersLimitIsDroppedWithAWarning) {
+  std::vector<std::string> taken;
+  handlers_[7] = {3, [&](const std::string&, std::string text) { taken.push_back(text); }};
+  testing::internal::CaptureStderr();
+  message(7, "four");
+  message(7, "two");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("[net] a message of 4 bytes from peer on channel 7 is dropped; "
+                                 "expected at most 3"));
+  EXPECT_THAT(taken, testing::ElementsAre("two"));
+}
+
 TEST_F(Mail, ItsSenderIsToldOnceThatNobodyTakesMessages) {
   const std::string text(kEagerBytes, 'x');
   for (int i = 0; i < 6; ++i) message(1, text);

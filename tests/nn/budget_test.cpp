@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kElements = 1 << 16;
 constexpr int64_t kTensor = kElements * static_cast<int64_t>(sizeof(float));
 
-// Of a block: the tensors it saves, its output included, and its time, in units that no clock can
+// A block: the tensors it saves, its output included, and its time in units that no clock can
 // change.
 struct Shape {
   int saves;
@@ -88,7 +88,7 @@ TEST(BudgetedRecomputation, BeatsTheSquareRootInItsMemory) {
   const auto by_budget = chain.take(by_root.peak - kTensor);
   EXPECT_LE(by_budget.peak, by_root.peak);
   EXPECT_LT(by_budget.forward, 0.95 * by_root.forward);
-  // Of equal blocks no plan is faster than the root's.
+  // For equal blocks, no plan is faster than the one of the square root.
   Chain equal(std::vector<Shape>(64, {.saves = 2, .forward = 1}));
   const auto root_of_equal = equal.take("sqrt");
   EXPECT_LE(equal.take(root_of_equal.peak).forward, root_of_equal.forward);

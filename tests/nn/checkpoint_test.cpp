@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// What one forward and backward pass leaves behind.
+// The results of one forward and backward pass.
 struct Outcome {
   at::Tensor loss;
   std::vector<at::Tensor> gradients;

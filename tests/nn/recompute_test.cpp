@@ -89,7 +89,7 @@ TEST(MeasureBlocks, CountsWhatIsSavedAndLeavesNoTrace) {
   const auto costs = measure_blocks(*model, {at::ones({16, 3, 4, 4})});
   EXPECT_TRUE(at::rand({4}).equal(drawn));
   ASSERT_EQ(costs.size(), 3);
-  // Of a layer: the ReLU's output, the dropout's mask and its output, all [16, 8].
+  // A layer saves the ReLU's output, the dropout's mask and its output, all [16, 8].
   EXPECT_EQ(costs[0].output_bytes, 16 * 8 * 4);
   EXPECT_EQ(costs[0].saved_bytes, 3 * 16 * 8 * 4);
   EXPECT_EQ(costs[1].saved_bytes, 3 * 16 * 8 * 4);

@@ -68,7 +68,7 @@ TEST(MetricLog, OtherReductions) {
   }
 }
 
-// What two rows would have taken is put together again, in one.
+// A log that resumes in the middle of a row has the values from before in the same row.
 TEST(MetricLog, GoesOnFromItsState) {
   const auto first = [](MetricLog& log) {
     log.log("loss", 1.0 / 3, {.on_epoch = true, .sync_dist = true, .batch_size = 3});

@@ -127,7 +127,7 @@ struct Block {
   }
   void set(const at::Tensor& gradient, unsigned number = 1) { step(gradient, 0, number); }
 
-  // What codes mean, from the definition in kernels.h.
+  // The values of the codes, from the definition in kernels.h.
   at::Tensor first_moments() const {
     const auto code = first.bitwise_and(127), sign = 1 - 2 * first.div(128, "floor").to(at::kInt);
     return decoded(code, first_largest, 127) * sign;

@@ -114,7 +114,7 @@ int64_t parts_of(const Lesson& lesson) {
   return lesson.feature == "accumulation" ? 3 : 1;
 }
 
-// What each rank takes of a global batch.
+// Returns the share of each rank in a global batch.
 std::vector<Share> shares(const Lesson& lesson, int step, int ranks) {
   const int64_t pieces = ranks * parts_of(lesson);
   std::vector<Share> result;

@@ -25,7 +25,8 @@ struct Lesson {
   at::ScalarType type = at::kDouble;
   int stage = 0;       // of Sharded; 0: DataParallel
   int group_size = 0;  // of Sharded
-  // Of the ranks' activations, by nn::recompute_plan() or "nested"; the oracle recomputes none.
+  // The activations that the ranks recompute: a name for nn::recompute_plan(), or "nested". The
+  // oracle recomputes none.
   std::string recompute = "none";
 };
 

@@ -1,4 +1,4 @@
-// What every training loop asks of DataParallel as an Exchange.
+// The functions of Exchange that training loops call, for DataParallel.
 #include "troika/parallel/exchange.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using comm::Group;
 
 const optim::OptimizerOptions kAdam{.name = "adam", .lr = 0.02};
 
-// Of what a codec left out, and of the order of buckets.
+// The state has the residuals of a codec and the order of buckets.
 TEST(Exchange, DataParallelContinuesFromItsState) {
   comm::local::run(2, [](Group group) {
     const DataParallelOptions options{

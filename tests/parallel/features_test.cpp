@@ -1,4 +1,4 @@
-// What goes beyond a plain step, each against what one process would have.
+// Features beyond a plain step, each compared with the results of one process.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -73,7 +73,7 @@ std::unique_ptr<Exchange> make_exchange(nn::Model& module, const Group& group, i
                                    ShardedOptions{.stage = stage, .data_parallel = options});
 }
 
-// Of what this rank steps.
+// Returns the gradients of the parameters that this rank steps, by name.
 std::map<std::string, std::vector<float>> gradients_of(const Exchange& exchange) {
   std::map<std::string, std::vector<float>> result;
   for (const auto& own : exchange.parameters()) {
@@ -105,7 +105,7 @@ TEST(DataParallelFeatures, AStepGoesOnWithGradientsThatLaterPassesDoNotMake) {
         loss.backward();
         exchange->finish_backward();
         auto means = gradients_of(*exchange);
-        // What is shared out lies on rank 0.
+        // The shards of these small parameters lie on rank 0.
         const bool has_any = stage == 0 || group.rank() == 0;
         const auto expected = [&](float value) {
           return has_any ? std::vector{value} : std::vector<float>();
@@ -114,7 +114,7 @@ TEST(DataParallelFeatures, AStepGoesOnWithGradientsThatLaterPassesDoNotMake) {
         EXPECT_EQ(means["1.weight"], expected(3)) << "stage " << stage;
         EXPECT_EQ(means["2.weight"], strict ? expected(2) : std::vector<float>())
             << "stage " << stage;
-        // Of this step alone.
+        // The gradients of this step alone.
         parameters[0].sum().backward();
         if (strict) {
           EXPECT_THROW(exchange->finish_backward(), Error) << "stage " << stage;

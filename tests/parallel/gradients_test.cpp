@@ -144,8 +144,8 @@ TEST(Gradients, TiedParametersAreAveragedOnce) {
   });
 }
 
-// Of parameters that came in another order in the first step: a run that continues with their
-// order has the bits of the one that made it, also with a codec that keeps what it left out.
+// Gradients arrive in another order in the first step. A run that continues with that order has the
+// same bits as the run that found it, also with a codec that keeps residuals.
 TEST(Gradients, BucketOrderContinuesARun) {
   comm::local::run(2, [](Group group) {
     Holder module;

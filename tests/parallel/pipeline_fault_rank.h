@@ -10,7 +10,7 @@ inline constexpr int kFaultStages = 4;
 // Every rank trains one of kFaultStages stages with 1f1b and 8 micro-batches. `plan.fault` is
 // "kill", "stop", "delay" (the rank hangs) or "throw"; `plan.when` is "forward" or "backward": the
 // victim's pass of micro-batch 3; or "receive": its neighbour kills or stops it while it waits for
-// micro-batch 3. What each rank got to know goes to the test, as comm::run_fault_rank() says.
+// micro-batch 3. The error of each rank goes to the test, as comm::run_fault_rank() says.
 int run_pipeline_fault_rank(const comm::FaultPlan& plan);
 
 }  // namespace troika::parallel

@@ -102,8 +102,8 @@ double gathers(const comm::Group& group, const nn::RecomputePlan& plan, size_t r
 }
 
 // The last block stays from its forward to its backward pass. A block that is recomputed by itself
-// is gathered for that, and stays for its backward pass. Of several that are recomputed together
-// the last two stay.
+// is gathered for that, and stays for its backward pass. If several are recomputed
+// together, the last two stay.
 TEST(Sharded, RecomputedBlocksAreGatheredTwiceOrThreeTimes) {
   comm::local::run(2, [](const comm::Group& group) {
     EXPECT_EQ(gathers(group, {}, 6), 6 + 5);

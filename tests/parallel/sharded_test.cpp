@@ -150,7 +150,7 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
-// What a rank's optimizer steps: weights, gradients, and states of their elements.
+// Returns the tensors that a rank's optimizer steps: weights, gradients and states.
 std::vector<at::Tensor> stepped(const Sharded& sharded, const optim::FlatOptimizer& optimizer) {
   std::vector<at::Tensor> result;
   for (const auto& shard : sharded.parameters()) {

@@ -16,14 +16,14 @@ using nn::BatchNorm;
 using torch::nn::BatchNormOptions;
 
 constexpr int kSteps = 3;
-// Of each rank, in each step.
+// The number of samples of each rank, in each step.
 const std::vector<int64_t> kShares = {4, 0, 3};
 
 at::Tensor all_inputs(int step) {
   return at::sin(at::arange(7 * 3 * 4, at::kDouble) * 0.7 + step).view({7, 3, 2, 2}) * 3 + 100;
 }
 
-// What the loss weighs outputs by.
+// The weights of the outputs in the loss.
 at::Tensor all_weights() {
   return at::cos(at::arange(7 * 3 * 4, at::kDouble)).view({7, 3, 2, 2});
 }

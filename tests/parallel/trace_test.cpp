@@ -1,4 +1,4 @@
-// What data parallelism tells a trace.
+// The events that data parallelism records in a trace.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -187,7 +187,7 @@ TEST(RunSimulator, JitterHasItsMeanAndItsSeed) {
   EXPECT_EQ(simulate_run(run).step_seconds, found.step_seconds);
   run.disturbances.seed = 6;
   EXPECT_NE(simulate_run(run).step_seconds, found.step_seconds);
-  // Of many devices, the share is slow that was asked for.
+  // The requested fraction of many devices is slow.
   run = pipeline_run("data=1000", "one_stage", 1);
   run.disturbances = {.straggler_share = 0.1, .straggler_factor = 2, .seed = 5};
   const auto slow = simulate_run(run);

@@ -8,7 +8,7 @@ namespace troika::testing_support {
 
 // Since the start of the process. `new` and LibTorch's allocator for the CPU call malloc()'s kin.
 int64_t allocations_of_process();
-// Of the calling thread alone.
+// Counts those of the calling thread alone.
 int64_t allocations_of_thread();
 
 }  // namespace troika::testing_support

@@ -1,4 +1,4 @@
-// What a process holds, for tests that nothing grows.
+// The resources of a process, for tests that nothing grows.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ int reap_orphans() {
     const std::string children = read_file(path);
     if (children.empty()) return found;
     const pid_t child = std::stoi(children);
-    // What is ending by itself, as MPI's daemon, is not left behind.
+    // A process that is ending by itself, such as MPI's daemon, is not a leftover.
     if (!ends_within(child, kGraceMilliseconds)) {
       ++found;
       ::kill(child, SIGKILL);

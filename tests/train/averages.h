@@ -50,7 +50,7 @@ inline void expect_same(const State& a, const State& b) {
   for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
 }
 
-// What the module was at turns of a run; added after the callbacks of the options.
+// Copies of the module at certain points of a run. Added after the callbacks of the options.
 class Watching : public Callback {
  public:
   std::string name() const override { return "watching"; }

@@ -119,7 +119,7 @@ TEST_F(Averages, AnEmaMayAccompanySeveralRuns) {
   expect_same(fit(options_, 1, ema), first);
 }
 
-// What was validated when a checkpoint became the best is what it gives, to the bit.
+// The best checkpoint has the weights that were validated, bit for bit.
 TEST_F(Averages, TheBestCheckpointGivesTheMetricsThatItWasChosenBy) {
   class Losses : public Callback {
    public:

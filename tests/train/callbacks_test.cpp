@@ -1,4 +1,4 @@
-// What accompanies a run: hooks, log() of a task's steps, early stopping.
+// Hooks, log() in a task's steps, and early stopping.
 #include "troika/train/run/callback.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Which checkpoints stay, by their scores alone: what Lightning 2.6.6 does with the same ones,
-// where it takes the options.
+// The choice of checkpoints that stay, by their scores alone. Lightning 2.6.6 keeps the same ones,
+// if it has the options.
 #include "troika/train/callbacks/checkpoint_manager.h"
 
 #include <gmock/gmock.h>
@@ -71,7 +71,7 @@ TEST(CheckpointManager, KeepsTheBestAndTheLatest) {
   }
 }
 
-// What a kill left between a checkpoint and the removal of another goes with the next one.
+// After a kill between writing a checkpoint and removing another, the next checkpoint removes it.
 TEST(CheckpointManager, GoesOnFromWhatAKillLeft) {
   const Monitor monitor("score", "min");
   CheckpointManager before(1, monitor);

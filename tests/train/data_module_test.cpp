@@ -18,7 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// What the modules of all ranks note.
+// The notes of the modules of all ranks.
 struct Notes {
   void add(const std::string& note) {
     const std::lock_guard lock(mutex);

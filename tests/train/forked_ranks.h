@@ -42,7 +42,7 @@ class Life {
   }
   void kill(int rank) const { ::kill(pids_[static_cast<size_t>(rank)], SIGKILL); }
 
-  // What each rank ended with; those that hang are killed, and give SIGKILL.
+  // Returns how each rank ended. Ranks that hang are killed, and give SIGKILL.
   std::vector<int> statuses() {
     std::vector<int> result;
     const auto deadline = Deadline::after(Milliseconds(60'000));

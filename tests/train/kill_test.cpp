@@ -104,7 +104,7 @@ class Kills : public testing::Test {
     }
   }
 
-  // Those of steps before this one.
+  // Returns the rows of steps before this one.
   static LoggedRows until(LoggedRows rows, int64_t step) {
     std::erase_if(rows, [step](const auto& row) { return row.first >= step; });
     return rows;

@@ -53,7 +53,7 @@ TEST(SecondsOf, DaysToSeconds) {
 
 constexpr int64_t kSamples = 24;
 
-// Whose samples, and the steps at which it was validated, are kept; of all ranks.
+// The samples of training and validation, and the steps of validations, from all ranks.
 struct Seen {
   std::mutex mutex;
   std::vector<std::multiset<int>> epochs;  // of training

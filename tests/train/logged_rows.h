@@ -1,4 +1,4 @@
-// What the logs in a run's folder hold.
+// The rows of the logs in a run's folder.
 #pragma once
 
 #include <gtest/gtest.h>

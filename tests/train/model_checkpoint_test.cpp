@@ -132,8 +132,8 @@ TEST_F(KeptCheckpoints, AreThoseOfLightning) {
       {"every_n_epochs=0 every_n_train_steps=2 save_top_k=-1 monitor=score "
        "trainer.val_check_interval=2",
        six, "2 4 6 8 10 12", "4", "12"},
-      // What is due before the first validation, or right before one, waits for it. (Lightning has
-      // none of epoch 0 here, and judges step 8 by the score of step 4.)
+      // A checkpoint that is due before the first validation, or right before a validation, waits
+      // for it. (Lightning writes none in epoch 0 here, and judges step 8 by the score of step 4.)
       {"every_n_epochs=0 every_n_train_steps=2 save_top_k=-1 monitor=score", three, "4 6 8 10 12",
        "8", "12"},
       // The last one does not wait for a metric (in Lightning it does).

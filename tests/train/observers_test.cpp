@@ -336,7 +336,7 @@ TEST_F(Observed, AFailedValidationLeavesTheWeightsThatAreTrained) {
   }
 }
 
-// What people write when they forget that other ranks do not come.
+// A callback of somebody who forgot that the other ranks do not take part.
 class OnRankZeroOnly : public Callback {
  public:
   std::string name() const override { return "on_rank_zero_only"; }

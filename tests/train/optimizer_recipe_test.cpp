@@ -201,7 +201,7 @@ TEST_F(Recipes, AModuleAndALossAreATask) {
   const auto tested = trainer.test(task, Line());
   ASSERT_EQ(tested.size(), 1u);
   EXPECT_EQ(tested[0].first, "test/loss");
-  // Of batches of different sizes, the mean over samples.
+  // The loss is the mean over samples, also for batches of different sizes.
   const at::NoGradGuard no_grad;
   std::vector<int64_t> all(26);
   std::iota(all.begin(), all.end(), 0);

@@ -1,4 +1,4 @@
-// What a precision does to a run.
+// The effects of trainer.precision on a run.
 #include <gmock/gmock.h>
 
 #include <cmath>

@@ -61,7 +61,7 @@ class SaveCheckpoint : public testing::Test {
         ASSERT_EQ(x.size(), y.size());
         for (size_t i = 0; i < x.size(); ++i) {
           ASSERT_EQ(x[i].first, y[i].first);
-          // Which checkpoints of its own the run keeps is not what these are about.
+          // These tests are not about the checkpoints that the run keeps by itself.
           if (is_measured(x[i].first) || x[i].first.starts_with("callback.model_checkpoint")) {
             continue;
           }

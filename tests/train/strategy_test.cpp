@@ -66,7 +66,7 @@ class Strategies : public testing::Test {
     options_.comm.bucket_megabytes = 1e-4;
   }
 
-  // Of rank 0; every rank must have the same weights.
+  // Returns the course of rank 0. Every rank must have the same weights.
   static Course fit(const TrainOptions& options, int ranks,
                     const std::function<std::shared_ptr<Task>()>& make = make_points_task) {
     return fit(options, std::vector<int>(static_cast<size_t>(ranks), 0), make);

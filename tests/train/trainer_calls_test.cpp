@@ -32,7 +32,7 @@ class TrainerCalls : public testing::Test {
     options_.data.workers = 0;
   }
 
-  // Of rank 0, with the same task on every rank.
+  // Runs `body` with the same task on every rank, and returns the result of rank 0.
   template <typename Body>
   auto on_ranks(int ranks, const Body& body) {
     decltype(body(std::declval<Trainer&>(), std::declval<Task&>(), comm::local::alone())) result;
@@ -67,7 +67,7 @@ void expect_near(const observe::MetricValues& actual, const observe::MetricValue
   }
 }
 
-// What the module gives for all samples at once.
+// Returns the module's outputs for all samples at once.
 at::Tensor forward_all(const data::Dataset& dataset) {
   const auto task = make_waves_task(6, 0.5);
   task->module().to(at::kDouble);

@@ -1,7 +1,7 @@
 // Log lines on standard error and optionally in a file: `12:00:01.234 [rank 1] info: message`.
 //
-// Any thread may log. set_prefix() and also_to_file() are not synchronized: call them while no
-// other thread logs. A program's results go to standard output instead.
+// Any thread may log, and may change the prefix and the files while other threads log. A program's
+// results go to standard output instead.
 #pragma once
 
 #include <fmt/format.h>

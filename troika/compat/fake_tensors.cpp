@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 12> kChangesTensor{
     "aten::squeeze_",  "aten::unsqueeze_", "aten::t_",      "aten::transpose_",
     "aten::swapaxes_", "aten::swapdims_",  "aten::detach_", "aten::_resize_output_"};
 
-// Matrix products, and the index of the left factor.
+// The operators of matrix products, and the index of the left factor among their arguments.
 constexpr std::array<std::pair<std::string_view, size_t>, 4> kProducts{
     {{"aten::mm", 0}, {"aten::bmm", 0}, {"aten::addmm", 1}, {"aten::baddbmm", 1}}};
 // The multiplications of a matrix product that takes about a millisecond.

@@ -57,7 +57,7 @@ void add_exchange(config::Table& table, Written& written) {
             "likewise, with memory shared out; local_steps: parameters are averaged now and then",
             config::one_of(method_names()));
   table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
-            "gradients are averaged in buckets of so many bytes", config::at_least(int64_t{0}));
+            "size of the buckets of gradients, in bytes", config::at_least(int64_t{0}));
   table.add("exchange.first_bucket_bytes", &exchange.first_bucket_bytes,
             "bytes of the bucket that is averaged first", config::at_least(int64_t{0}));
   table.add("exchange.find_unused_parameters", &exchange.find_unused_parameters,
@@ -95,7 +95,7 @@ void add_compression(config::Table& table, Compression& compression) {
   table.add("compression.powersgd_warm_start", &compression.powersgd_warm_start,
             "of powersgd: begin from the factors of the step before");
   table.add("compression.topk_density", &compression.topk_density,
-            "of topk: share of the numbers that is sent", config::above_to(0.0, 1.0));
+            "topk: fraction of the numbers that is sent", config::above_to(0.0, 1.0));
   table.add("compression.int8_block", &compression.int8_block,
             "of int8: numbers that share a scale", config::count_from(1));
 }

@@ -45,7 +45,7 @@ size_t complete(Endpoint& endpoint, const std::string& what, const Start& start,
 }  // namespace
 
 Pieces::Pieces(std::initializer_list<std::string_view> pieces) : count_(pieces.size()) {
-  TROIKA_CHECK(count_ <= kMost, "a message has at most 4 pieces");
+  TROIKA_CHECK(count_ <= kMost, "a message has at most 4 buffers");
   std::ranges::copy(pieces, pieces_.begin());
   for (const auto piece : pieces) bytes_ += piece.size();
 }

@@ -40,10 +40,6 @@ InterfaceList list_interfaces() {
   return {raw, &::freeifaddrs};
 }
 
-bool is_link_local(const std::string& address) {
-  return address.find('%') != std::string::npos;
-}
-
 // Returns this machine's source address for packets to `to`; "" without a route.
 std::string source_address(const std::string& to) {
   addrinfo hints{};
@@ -63,7 +59,15 @@ std::string source_address(const std::string& to) {
   return {};
 }
 
+bool has_zone(const std::string& address) {
+  return address.find('%') != std::string::npos;
+}
+
 }  // namespace
+
+bool is_link_local(const std::string& address) {
+  return has_zone(address) || address.starts_with("169.254.");
+}
 
 std::string interface_address(const std::string& choice, const std::string& source) {
   const InterfaceList list = list_interfaces();
@@ -77,7 +81,7 @@ std::string interface_address(const std::string& choice, const std::string& sour
     names.insert(entry->ifa_name);
     if (entry->ifa_name != choice) continue;
     std::string& first = family == AF_INET ? ipv4 : ipv6;
-    if (first.empty() && !is_link_local(address)) first = address;
+    if (first.empty() && !has_zone(address)) first = address;
   }
   const std::string& address = ipv4.empty() ? ipv6 : ipv4;
   if (!address.empty()) return address;
@@ -92,7 +96,7 @@ std::vector<std::string> own_addresses(const std::string& toward) {
   std::vector<std::string> found;
   const auto add = [&](const std::string& address) {
     const bool is_known = std::ranges::find(found, address) != found.end();
-    if (address.empty() || is_known || is_loopback(address) || is_link_local(address)) return;
+    if (address.empty() || is_known || is_loopback(address) || has_zone(address)) return;
     found.push_back(address);
   };
   add(source_address(toward));
@@ -100,7 +104,8 @@ std::vector<std::string> own_addresses(const std::string& toward) {
   for (const ifaddrs* entry = list.get(); entry; entry = entry->ifa_next) {
     const int family = entry->ifa_addr ? entry->ifa_addr->sa_family : AF_UNSPEC;
     if (family != AF_INET && family != AF_INET6) continue;
-    if (entry->ifa_flags & IFF_UP) add(numeric(entry->ifa_addr));
+    const auto address = numeric(entry->ifa_addr);
+    if ((entry->ifa_flags & IFF_UP) && !is_link_local(address)) add(address);
   }
   return found;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 
 namespace troika::net {
 
@@ -114,7 +115,13 @@ bool Mailbox::deliver(Arrived& arrived) {
     consumed(arrived.cost);
     // A copy, because the handler may replace itself.
     const Handler handler = entry->handler;
-    if (arrived.text.size() <= entry->most) handler(peer_, std::move(arrived.text));
+    if (arrived.text.size() <= entry->most) {
+      handler(peer_, std::move(arrived.text));
+    } else {
+      // The sender cannot be told: its send of a short message has ended.
+      log::warn("[net] a message of {} bytes from {} on channel {} is dropped; expected at most {}",
+                arrived.text.size(), peer_, channel, entry->most);
+    }
     return true;
   }
   const FrameHead& head = arrived.head;

@@ -15,8 +15,8 @@
 
 namespace troika::net {
 
-// wait() may run concurrently with the other functions. Those must be called by one thread at a
-// time.
+// wait() may run concurrently with the other functions. The other functions must be called by
+// one thread at a time.
 class Poller {
  public:
   // Called with the events of epoll_wait(2).

@@ -42,8 +42,6 @@ class Opener {
   // one record, for the next call. Throws Error(net, failure) for a record that the other end did
   // not send at this position, and on every later call.
   void open(std::string_view bytes, std::string& text);
-  // Whether at least one record was opened.
-  bool has_opened() const { return count_ > 0; }
 
  private:
   Secret key_;

@@ -42,9 +42,9 @@ void start_sodium() {
       "net", ErrorKind::failure,
       {.what = fmt::format("cannot {} {}", action, path.string()),
        .got = system_reason(error),
-       .hint = fmt::format("it holds this user's key for runs whose launcher hands no secret "
-                           "down; mend it, {}",
-                           kOther)});
+       .hint = fmt::format(
+           "it holds this user's key for runs whose launcher passes no secret on; repair it, {}",
+           kOther)});
 }
 
 std::string show_mode(mode_t mode) {

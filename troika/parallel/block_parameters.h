@@ -45,12 +45,12 @@ class BlockOrder {
   std::vector<size_t> backward_from_;  // by block; of its last run that was not a recomputation
 };
 
-// Gathers the parameters of a model's blocks before they run. Those of a block, borrowed ones
-// included, are gathered while the previous block in BlockOrder runs, and released once the next
-// block has begun. A block's parameters are gathered for its forward pass, for a recomputation of
-// several blocks, and for its backward pass. Two of these that directly follow each other share one
-// gather: the last block's forward and backward pass, and the recomputation of a single block and
-// its backward pass.
+// Gathers the parameters of a model's blocks before they run. A block's parameters, borrowed
+// ones included, are gathered while the previous block in BlockOrder runs, and released once the
+// next block has begun. A block's parameters are gathered for its forward pass, for a recomputation
+// of several blocks, and for its backward pass. Two of these that directly follow each other share
+// one gather: the last block's forward and backward pass, and the recomputation of a single block
+// and its backward pass.
 //
 // Forward passes without a graph gather and release as well, so all ranks must make the same ones.
 // After gather_all() they do not, until the next pass that keeps a graph or release_all(). For use

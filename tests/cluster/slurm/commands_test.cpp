@@ -1,4 +1,4 @@
-// What Slurm's commands are called with, and what becomes of their answers.
+// The arguments of Slurm's commands, and the results of their answers.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -67,7 +67,7 @@ TEST_F(SlurmCommands, SubmitSaysWhySlurmRefuses) {
 TEST_F(SlurmCommands, NobodyWaitsForEverForAnAnswer) {
   fake("sbatch", "while :; do sleep 1000; done");
   EXPECT_ERROR(submit("x", Deadline::after(Milliseconds(50))), ErrorKind::timeout,
-               "[slurm] no answer from sbatch in time (is Slurm's controller up? sinfo tells)");
+               "[slurm] no answer from sbatch in time (is Slurm's controller up? sinfo shows it)");
 }
 
 TEST_F(SlurmCommands, WithoutSlurmThatIsSaid) {

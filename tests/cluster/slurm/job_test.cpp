@@ -1,4 +1,4 @@
-// What the site would refuse is refused before.
+// Jobs that the site would refuse are refused before they are submitted.
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -19,7 +19,7 @@ namespace {
               {.what = "rendezvous endpoint",
                .got = '"' + text + '"',
                .expected = "HOST or HOST:PORT with a port from 1 to 65535",
-               .hint = "an IPv6 address stands in brackets"});
+               .hint = "an IPv6 address is written in brackets"});
 }
 
 }  // namespace

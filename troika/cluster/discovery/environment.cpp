@@ -61,7 +61,7 @@ void check_half_torchrun(const Reader& reader, const Environment& found) {
       throw Error("cluster", ErrorKind::usage,
                   {.what = "contradictory launch environment",
                    .got = fmt::format("{}={} without {}", name, *set, other),
-                   .expected = fmt::format("{} as {} variables tell", value, found.launcher),
+                   .expected = fmt::format("{}, from {} variables", value, found.launcher),
                    .hint = fmt::format("unset {}", name)});
     }
   }

@@ -80,43 +80,6 @@ std::vector<std::string> expand_entry(std::string_view list, std::string_view en
   return hosts;
 }
 
-// A host name split at its last number.
-struct Parts {
-  std::string prefix, digits, suffix;
-};
-
-Parts cut(const std::string& host) {
-  const auto is_number = [&](size_t i) { return is_digit(host[i]); };
-  size_t end = host.size();
-  while (end > 0 && !is_number(end - 1)) --end;
-  size_t begin = end;
-  while (begin > 0 && is_number(begin - 1) && end - begin < 18) --begin;
-  return {host.substr(0, begin), host.substr(begin, end - begin), host.substr(end)};
-}
-
-struct Range {
-  std::string first, last;
-};
-
-// Whether `digits` is the number after "first-last" in an expanded range.
-bool continues(const Range& range, const std::string& digits) {
-  const auto last = parse_digits(range.last);
-  return last && padded(*last + 1, range.first.size()) == digits;
-}
-
-std::string render(const Parts& parts, const std::vector<Range>& ranges) {
-  if (ranges.size() == 1 && ranges[0].first == ranges[0].last) {
-    return parts.prefix + ranges[0].first + parts.suffix;
-  }
-  std::string inside;
-  for (const auto& range : ranges) {
-    if (!inside.empty()) inside += ',';
-    inside += range.first;
-    if (range.last != range.first) inside += "-" + range.last;
-  }
-  return fmt::format("{}[{}]{}", parts.prefix, inside, parts.suffix);
-}
-
 }  // namespace
 
 std::vector<std::string> expand_hosts(std::string_view list) {
@@ -138,37 +101,6 @@ std::vector<std::string> expand_hosts(std::string_view list) {
     start = i + 1;
   }
   return hosts;
-}
-
-std::string compress_hosts(const std::vector<std::string>& hosts) {
-  std::string list;
-  Parts open;
-  std::vector<Range> ranges;
-  const auto close = [&] {
-    if (ranges.empty()) return;
-    if (!list.empty()) list += ',';
-    list += render(open, ranges);
-    ranges.clear();
-  };
-  for (const auto& host : hosts) {
-    if (host.empty() || host.find_first_of("[],") != std::string::npos) {
-      fail(host, "a plain host name");
-    }
-    Parts parts = cut(host);
-    const bool joins = !ranges.empty() && !parts.digits.empty() && !open.digits.empty() &&
-                       parts.prefix == open.prefix && parts.suffix == open.suffix;
-    if (!joins) {
-      close();
-      open = parts;
-    }
-    if (joins && continues(ranges.back(), parts.digits)) {
-      ranges.back().last = parts.digits;
-    } else {
-      ranges.push_back({parts.digits, parts.digits});
-    }
-  }
-  close();
-  return list;
 }
 
 std::vector<int> expand_counts(std::string_view text) {

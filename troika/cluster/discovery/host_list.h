@@ -13,10 +13,6 @@ namespace troika::cluster {
 // scontrol(1), "show hostnames".
 std::vector<std::string> expand_hosts(std::string_view list);
 
-// Returns a short list that expand_hosts() expands to exactly these hosts, in this order. Merges
-// neighbours that differ only in their last number.
-std::string compress_hosts(const std::vector<std::string>& hosts);
-
 // Parses the format of SLURM_TASKS_PER_NODE: "4(x2),3" -> {4, 4, 3}. Throws Error(cluster, usage).
 std::vector<int> expand_counts(std::string_view text);
 

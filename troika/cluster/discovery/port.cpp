@@ -27,7 +27,7 @@ int port_outside(PortRange ephemeral, uint64_t i) {
   const int above = std::max(0, kHighest - first_above + 1);
   if (below + above == 0) {
     throw Error("cluster", ErrorKind::usage,
-                {.what = "no port is left for the ranks to meet on",
+                {.what = "no port is left for the ranks' rendezvous",
                  .got = fmt::format("ephemeral ports {}-{}", ephemeral.low, ephemeral.high),
                  .expected = fmt::format("ports outside them from {} to {}", kLowest, kHighest),
                  .hint = "set MASTER_PORT, or narrow net.ipv4.ip_local_port_range"});

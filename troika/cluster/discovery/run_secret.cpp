@@ -61,17 +61,16 @@ RunSecret secret_of_ranks(const Environment& environment) {
 
 Error not_authenticated(const std::string& who, const net::DialFailure& failure,
                         const RunSecret& own) {
-  return Error(
-      "cluster", ErrorKind::usage,
-      {.what = fmt::format("could not authenticate with {}", who),
-       .got = failure.kind == net::DialFailure::Kind::wrong
-                  ? "an answer made with another run secret"
-                  : fmt::format("no answer to our proof ({})", failure.detail),
-       .expected = "the same run secret and version of Troika there",
-       .hint = fmt::format("ours is from {}; where no launcher hands {} down, machines without a "
-                           "shared home need the same file named by {}; else another run has the "
-                           "port",
-                           own.source, kSecretVariable, kSecretFileVariable)});
+  return Error("cluster", ErrorKind::usage,
+               {.what = fmt::format("could not authenticate with {}", who),
+                .got = failure.kind == net::DialFailure::Kind::wrong
+                           ? "an answer made with another run secret"
+                           : fmt::format("no answer to our proof ({})", failure.detail),
+                .expected = "the same run secret and version of Troika there",
+                .hint = fmt::format(
+                    "ours is from {}; if no launcher passes {} on, machines without a shared home "
+                    "folder need the same file named by {}; otherwise another run has the port",
+                    own.source, kSecretVariable, kSecretFileVariable)});
 }
 
 std::string show_unproven(int connections) {

@@ -149,7 +149,7 @@ void Agent::exchange() {
         {.what = fmt::format("the launch that hosts the run, at {}, was lost", place()),
          .got = *end,
          .expected = "one that outlives the others",
-         .hint = "launch all again; trainer.ckpt_path=last goes on from the latest checkpoint"});
+         .hint = "launch all again; trainer.ckpt_path=last resumes from the latest checkpoint"});
   }
   is_connected_ = !end && !problem_ && !over_;
 }

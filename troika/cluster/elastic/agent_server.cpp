@@ -71,7 +71,7 @@ void RoundService::greet(Peer& from, const Frame& frame) {
       frame.message == Message::join ? agent_hello_from_json(frame.value) : std::nullopt;
   if (!hello) {
     return refuse(from, {ErrorKind::usage,
-                         {.what = "launches of an elastic run meet here",
+                         {.what = "this port is for launches of an elastic run",
                           .got = "another version of Troika",
                           .expected = "a launch"}});
   }

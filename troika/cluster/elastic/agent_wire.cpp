@@ -4,13 +4,17 @@
 
 namespace troika::cluster {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AgentHello, protocol, host, pid, hosts, options)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RoundEnd, kind, code)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LaunchPlace, address, port, run_id, node_rank, num_nodes, round,
+                                   restarts)
+
 namespace {
 
-template <typename Read>
-auto parsed(const std::string& text, const Read& read)
-    -> std::optional<decltype(read(nlohmann::json()))> {
+template <typename T>
+std::optional<T> parsed(const std::string& text) {
   try {
-    return read(nlohmann::json::parse(text));
+    return nlohmann::json::parse(text).get<T>();
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -19,50 +23,27 @@ auto parsed(const std::string& text, const Read& read)
 }  // namespace
 
 std::string to_json(const AgentHello& hello) {
-  return to_text({{"protocol", hello.protocol},
-                  {"host", hello.host},
-                  {"pid", hello.pid},
-                  {"hosts", hello.hosts},
-                  {"options", hello.options}});
+  return to_text(nlohmann::json(hello));
 }
 
 std::optional<AgentHello> agent_hello_from_json(const std::string& text) {
-  return parsed(text, [](const nlohmann::json& json) {
-    return AgentHello{json.at("protocol"), json.at("host"), json.at("pid"), json.at("hosts"),
-                      json.at("options")};
-  });
+  return parsed<AgentHello>(text);
 }
 
 std::string to_json(const RoundEnd& end) {
-  return to_text({{"kind", static_cast<int>(end.kind)}, {"code", end.code}});
+  return to_text(nlohmann::json(end));
 }
 
 std::optional<RoundEnd> round_end_from_json(const std::string& text) {
-  return parsed(text, [](const nlohmann::json& json) {
-    return RoundEnd{static_cast<RoundEnd::Kind>(json.at("kind").get<int>()), json.at("code")};
-  });
+  return parsed<RoundEnd>(text);
 }
 
 std::string to_json(const LaunchPlace& place) {
-  return to_text({{"address", place.address},
-                  {"port", place.port},
-                  {"run_id", place.run_id},
-                  {"node_rank", place.node_rank},
-                  {"num_nodes", place.num_nodes},
-                  {"round", place.round},
-                  {"restarts", place.restarts}});
+  return to_text(nlohmann::json(place));
 }
 
 std::optional<LaunchPlace> launch_place_from_json(const std::string& text) {
-  return parsed(text, [](const nlohmann::json& json) {
-    return LaunchPlace{.address = json.at("address"),
-                       .port = json.at("port"),
-                       .run_id = json.at("run_id"),
-                       .node_rank = json.at("node_rank"),
-                       .num_nodes = json.at("num_nodes"),
-                       .round = json.at("round"),
-                       .restarts = json.at("restarts")};
-  });
+  return parsed<LaunchPlace>(text);
 }
 
 }  // namespace troika::cluster

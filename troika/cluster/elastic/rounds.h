@@ -4,14 +4,13 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "troika/base/clock.h"
 #include "troika/cluster/elastic/agent_wire.h"
+#include "troika/cluster/elastic/launches.h"
+#include "troika/cluster/elastic/round_results.h"
 
 namespace troika::cluster {
 
@@ -50,10 +49,6 @@ class Rounds {
 
  private:
   enum class Phase { gathering, running, stopping, over };
-  struct Agent {
-    AgentHello hello;
-    bool departing = false;
-  };
 
   void gather();
   // Starts a round if possible, or starts the last-call timeout.
@@ -61,32 +56,23 @@ class Rounds {
   void start();
   void stop(bool may_save, const std::string& why);
   void stop_after_failure(int agent);
-  void remove(int agent);
   void conclude_if_ended();
   void conclude();
   void end_with(int code, const std::string& why);
-  // The agents that would take part in a round now; the host is first.
-  std::vector<int> ready() const;
-  std::string who(int agent) const;
 
   const RoundRules rules_;
-  const AgentHello host_;
   const std::function<LaunchPlace()> next_place_;
   const Send send_;
   const std::function<net::Duration()> now_;
 
-  std::map<int, Agent> agents_;
+  Launches agents_;
   Phase phase_ = Phase::gathering;
   net::Duration join_due_;
   std::optional<net::Duration> last_call_, stop_due_;
   std::optional<int> host_code_;  // set once the host departs, which ends the run
   int round_ = 0, restarts_ = 0;
-
-  // The state of the current round.
-  int size_ = 0;
-  std::set<int> open_;  // agents that have not ended it yet
-  std::vector<RoundEnd> ends_;
-  bool changes_ = false;  // it ends, or has ended, because agents join or leave
+  RoundResults results_;  // of the current round
+  bool changes_ = false;  // the current round ends, or has ended, because agents join or leave
 };
 
 }  // namespace troika::cluster

@@ -30,7 +30,7 @@ void check_elastic(const LaunchOptions& options) {
   }
   if (options.node_rank != 0 || !options.master_address.empty()) {
     refuse("node rank and master address", "values for an elastic run", "none",
-           "launches that meet at --rdzv-endpoint number themselves, and rank 0 is there");
+           "--rdzv-endpoint numbers the launches, and its host has rank 0");
   }
   for (const auto& [what, time] : {std::pair("last-call timeout", elastic.last_call_timeout),
                                    std::pair("join timeout", elastic.join_timeout)}) {
@@ -84,7 +84,8 @@ void check(const LaunchOptions& options) {
   }
   if (options.max_restarts > 0 && is_one_of_numbered) {
     refuse("restarts", fmt::format("{} with {} nodes", options.max_restarts, options.num_nodes),
-           "one node", "launches of several nodes agree on rounds with --rdzv-endpoint");
+           "one node",
+           "use --rdzv-endpoint, with which launches of several nodes restart together");
   }
   if (options.command.empty()) refuse("program to launch", "none", "a program and its arguments");
 }

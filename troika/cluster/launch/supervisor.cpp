@@ -2,19 +2,14 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <limits>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/exit_code.h"
-#include "troika/base/file.h"
-#include "troika/base/temporary_folder.h"
 #include "troika/net/socket.h"
 
 namespace troika::cluster {
@@ -30,35 +25,10 @@ constexpr Milliseconds kCertainTime{3000};
 Supervisor::Supervisor(const LaunchOptions& options)
     : options_(options),
       secret_(secret_of_launch(options)),
+      logs_(options.log_dir),
       signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}),
-      children_before_(children()),
       out_(STDOUT_FILENO),
-      err_(STDERR_FILENO) {
-  prepare_log_dir();
-}
-
-Supervisor::~Supervisor() {
-  // Ranks are left only after an exception.
-  for (const auto& rank : ranks_) {
-    if (rank->pid == 0) continue;
-    signal_group(rank->pid, SIGKILL);
-    reap(rank->pid);
-  }
-  if (!have_ranks_run_) remove_own_logs();
-}
-
-void Supervisor::remove_own_logs() const {
-  std::error_code ignored;  // a temporary folder
-  if (!own_log_dir_ || std::filesystem::exists(flight_record(), ignored)) return;
-  std::filesystem::remove_all(log_dir_, ignored);
-}
-
-void Supervisor::prepare_log_dir() {
-  log_dir_ = options_.log_dir;
-  if (!log_dir_.empty()) return make_folder(log_dir_);
-  log_dir_ = make_temporary_folder("troika-launch-");
-  own_log_dir_ = true;
-}
+      err_(STDERR_FILENO) {}
 
 int Supervisor::run() {
   return options_.elastic ? run_elastic() : run_alone();
@@ -83,7 +53,7 @@ std::optional<std::vector<RankEnd>> Supervisor::complete_round(const LaunchPlace
 }
 
 bool Supervisor::start_round(const LaunchPlace& place) {
-  guardian_.emplace(options_.processes);
+  processes_.begin(options_.processes);
   phase_ = Phase::running;
   phase_end_.reset();
   try {
@@ -95,17 +65,9 @@ bool Supervisor::start_round(const LaunchPlace& place) {
     kill_all();
     loop();
     sweep();
-    ranks_.clear();
+    processes_.clear();
     return false;
   }
-}
-
-std::filesystem::path Supervisor::error_file(int rank) const {
-  return log_dir_ / fmt::format("rank-{}.error.json", rank);
-}
-
-std::filesystem::path Supervisor::flight_record() const {
-  return log_dir_ / "flight-record";
 }
 
 void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
@@ -115,27 +77,19 @@ void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
                        : options_.tee  ? PassOn::lines
                                        : PassOn::nothing;
   const auto log = place.round == 0 ? RankOutput::Log::fresh : RankOutput::Log::goes_on;
-  auto started = std::make_unique<Rank>(Rank{
-      0, RankOutput(rank, log_dir_ / fmt::format("rank-{}.log", rank), log, pass_on, out_, err_)});
-  started->end.rank = rank;
-  std::filesystem::remove(error_file(rank));  // left by an earlier launch
+  RankOutput output(rank, logs_.log(rank), log, pass_on, out_, err_);
+  const auto error_file = logs_.error_file(rank);
+  std::filesystem::remove(error_file);  // left by an earlier launch
   Child child =
       spawn(options_.command,
             rank_environment(options_, place, secret_of_round(secret_.secret, place), local_rank,
-                             {.error_file = error_file(rank), .flight_record = flight_record()}));
-  guardian_->watch(child.pid);
-  have_ranks_run_ = true;
-  started->pid = child.pid;
-  started->output.attach(std::move(child.out), std::move(child.err));
-  ranks_.push_back(std::move(started));
-}
-
-bool Supervisor::all_ended() const {
-  return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->ended; });
+                             {.error_file = error_file, .flight_record = logs_.flight_record()}));
+  logs_.mark_logs();
+  processes_.add(rank, std::move(child), std::move(output));
 }
 
 void Supervisor::loop() {
-  while (!all_ended()) {
+  while (!processes_.have_ended()) {
     // Before the first step, because a round may be cancelled right after its start.
     if (agent_ && phase_ == Phase::running) follow_others();
     const auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
@@ -161,7 +115,7 @@ void Supervisor::step(Milliseconds at_most) {
   entries.push_back({agent_ ? agent_->fd() : -1, POLLIN, 0});
   const size_t first = entries.size();
   std::vector<Source> sources;
-  for (const auto& rank : ranks_) {
+  for (const auto& rank : processes_.all()) {
     for (auto& stream : rank->output.streams()) {
       if (!stream.wanted()) continue;
       entries.push_back({stream.pipe.get(), POLLIN, 0});
@@ -189,11 +143,8 @@ void Supervisor::handle_signal(int signal) {
       return look_for_ended();
     case SIGUSR1:
     case SIGUSR2:
-      for (const auto& rank : ranks_) {
-        // To the program only: it handles the signal, which would kill its child processes.
-        if (!rank->ended) ::kill(rank->pid, signal);
-      }
-      return;
+      // The program handles the signal, which would kill its child processes.
+      return processes_.forward(signal);
     case SIGINT:
     case SIGTERM:
     case SIGHUP:
@@ -211,19 +162,9 @@ void Supervisor::handle_signal(int signal) {
 }
 
 void Supervisor::look_for_ended() {
-  for (const auto& rank : ranks_) {
-    if (rank->ended) continue;
-    const auto status = status_of(rank->pid);
-    if (!status) continue;
-    rank->ended = true;
-    rank->end.status = *status;
-    rank->end.ended_ns = realtime_ns();
-    if (!status->ok() && !status->saved() && phase_ == Phase::running) {
-      begin_grace_time();
-      if (agent_) agent_->failing();
-    }
-  }
-  for (const pid_t pid : strays()) ::waitpid(pid, nullptr, WNOHANG);
+  if (!processes_.note_ended() || phase_ != Phase::running) return;
+  begin_grace_time();
+  if (agent_) agent_->failing();
 }
 
 void Supervisor::begin_grace_time() {
@@ -242,54 +183,26 @@ void Supervisor::advance() {
 void Supervisor::stop_all(int signal) {
   phase_ = Phase::stopping;
   phase_end_ = Deadline::after(options_.shutdown_timeout);
-  for (const auto& rank : ranks_) {
-    if (rank->ended) continue;
-    if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
-    signal_group(rank->pid, signal);
-    signal_group(rank->pid, SIGCONT);  // so that a stopped process handles the signal
-  }
+  processes_.stop(signal);
 }
 
 void Supervisor::kill_all() {
   phase_ = Phase::killing;
   phase_end_ = Deadline::after(kCertainTime);
-  for (const auto& rank : ranks_) {
-    if (rank->ended) continue;
-    if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
-    rank->end.had_to_be_killed = true;
-    signal_group(rank->pid, SIGKILL);
-  }
-}
-
-std::vector<pid_t> Supervisor::strays() const {
-  std::vector<pid_t> found;
-  for (const pid_t pid : children()) {
-    const bool rank = std::ranges::any_of(ranks_, [&](const auto& r) { return r->pid == pid; });
-    if (!rank && !(guardian_ && pid == guardian_->pid()) &&
-        !std::ranges::count(children_before_, pid)) {
-      found.push_back(pid);
-    }
-  }
-  return found;
+  processes_.kill();
 }
 
 // Kills all processes that the ranks left running: their process groups, and orphans outside of the
 // groups, which are now children of the launcher.
 void Supervisor::sweep() {
-  for (const auto& rank : ranks_) signal_group(rank->pid, SIGKILL);
+  using Strays = RankProcesses::Strays;
+  processes_.kill_groups();
   const auto deadline = Deadline::after(kCertainTime);
-  for (auto left = strays(); !left.empty() && !deadline.passed(); left = strays()) {
-    bool living = false;
-    for (const pid_t pid : left) {
-      ::kill(pid, SIGKILL);
-      if (::waitpid(pid, nullptr, WNOHANG) == 0) living = true;
-    }
-    if (living) step(deadline.left());  // until SIGCHLD
+  for (auto found = processes_.kill_strays(); found != Strays::none && !deadline.passed();
+       found = processes_.kill_strays()) {
+    if (found == Strays::running) step(deadline.left());  // until SIGCHLD
   }
-  // Until now the zombies have kept the ids of their process groups from being reused.
-  for (const auto& rank : ranks_) {
-    if (rank->ended) reap(rank->pid);
-  }
+  processes_.reap();
 }
 
 // Reads the rest of the ranks' output, and waits until the readers of the launcher's own outputs
@@ -297,7 +210,7 @@ void Supervisor::sweep() {
 void Supervisor::drain() {
   const auto deadline = Deadline::after(kCertainTime);
   const auto open = [](const auto& rank) { return rank->output.open(); };
-  while (std::ranges::any_of(ranks_, open) && !deadline.passed()) step(deadline.left());
+  while (std::ranges::any_of(processes_.all(), open) && !deadline.passed()) step(deadline.left());
   while ((out_.pending() || err_.pending()) && (stop_signal_ == 0 || !deadline.passed())) {
     step(stop_signal_ == 0 ? Milliseconds::max() : deadline.left());
   }
@@ -305,15 +218,15 @@ void Supervisor::drain() {
 
 std::vector<RankEnd> Supervisor::end_round() {
   std::vector<RankEnd> ends;
-  for (const auto& rank : ranks_) {
-    rank->end.note = read_failure(error_file(rank->end.rank));
+  for (const auto& rank : processes_.all()) {
+    rank->end.note = read_failure(logs_.error_file(rank->end.rank));
     rank->end.last_error_line = rank->output.last_error_line();
     rank->end.is_shown = rank->output.is_shown();
     rank->end.log = rank->output.log();
-    if (!rank->ended) rank->end.status = {0, SIGKILL};
+    if (!rank->has_ended) rank->end.status = {0, SIGKILL};
     ends.push_back(rank->end);
   }
-  ranks_.clear();
+  processes_.clear();
   return ends;
 }
 
@@ -327,7 +240,7 @@ bool Supervisor::may_restart(const std::vector<RankEnd>& ends, int restarts) con
 }
 
 void Supervisor::say_stopped() const {
-  const auto logs = have_ranks_run_ ? fmt::format(", logs are in {}", log_dir_.string()) : "";
+  const auto logs = logs_.has_logs() ? fmt::format(", logs are in {}", logs_.path().string()) : "";
   say(fmt::format("[cluster] stopped by {}{}\n", signal_name(stop_signal_), logs));
 }
 
@@ -339,7 +252,7 @@ int Supervisor::conclude(const std::vector<RankEnd>& ends) {
     say_stopped();
     return saved.value_or(128 + stop_signal_);
   }
-  if (!first) remove_own_logs();
+  if (!first) logs_.remove_temporary();
   return first ? first->status.as_exit_code() : saved.value_or(0);
 }
 

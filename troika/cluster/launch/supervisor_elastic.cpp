@@ -99,7 +99,7 @@ int Supervisor::conclude_elastic(const std::vector<RankEnd>& ends) {
     return saved.value_or(over ? over->code : 128 + stop_signal_);
   }
   const bool all_went_well = code == 0 || ExitStatus{code}.saved();
-  if (over && all_went_well && !first_failure(ends)) remove_own_logs();
+  if (over && all_went_well && !first_failure(ends)) logs_.remove_temporary();
   return code;
 }
 

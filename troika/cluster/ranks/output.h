@@ -7,8 +7,8 @@
 
 namespace troika::cluster {
 
-// Splits a byte stream into lines. Of a line that is overwritten with carriage returns (a progress
-// bar), keeps only the last state. Very long lines are split.
+// Splits a byte stream into lines. Keeps only the last state of a line that is overwritten
+// with carriage returns (a progress bar). Very long lines are split.
 class LineCutter {
  public:
   // Calls `take` with each complete line, including its '\n'.

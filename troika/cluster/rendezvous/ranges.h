@@ -7,7 +7,7 @@
 
 namespace troika::cluster {
 
-// `ranks` must be ascending.
+// Returns the ranks as ranges, for example "0-3,7-7". `ranks` must be ascending.
 std::string to_ranges(const std::vector<int>& ranks);
 // Calls `take` for each rank. Throws Error(cluster, failure) unless to_ranges() made the text, with
 // ranks below `world_size`.

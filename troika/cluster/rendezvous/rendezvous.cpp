@@ -48,7 +48,7 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment,
   if (!alone && (environment.master_address.empty() || environment.master_port == 0)) {
     throw Error(
         "cluster", ErrorKind::usage,
-        {.what = "the ranks have no place to meet",
+        {.what = "the ranks have no address of rank 0",
          .got = describe(environment),
          .expected = "MASTER_ADDR and MASTER_PORT",
          .hint = "set both, the same on all ranks, to the machine of rank 0 and a free port"});

@@ -68,27 +68,16 @@ Frame take_frame(std::string_view& bytes) {
           std::string(body.substr(kHead, key_size)), std::string(body.substr(kHead + key_size))};
 }
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, protocol, rank, world_size, run_id, host, pid,
+                                   patience_ms, left_ms, machine, relay_port, direct)
+
 std::string to_json(const Hello& hello) {
-  return to_text({{"protocol", hello.protocol},
-                  {"rank", hello.rank},
-                  {"world_size", hello.world_size},
-                  {"run_id", hello.run_id},
-                  {"host", hello.host},
-                  {"pid", hello.pid},
-                  {"patience_ms", hello.patience_ms},
-                  {"left_ms", hello.left_ms},
-                  {"machine", hello.machine},
-                  {"relay_port", hello.relay_port},
-                  {"direct", hello.direct}});
+  return to_text(nlohmann::json(hello));
 }
 
 std::optional<Hello> hello_from_json(const std::string& text) {
   try {
-    const auto json = nlohmann::json::parse(text);
-    return Hello{json.at("protocol"),    json.at("rank"),    json.at("world_size"),
-                 json.at("run_id"),      json.at("host"),    json.at("pid"),
-                 json.at("patience_ms"), json.at("left_ms"), json.at("machine"),
-                 json.at("relay_port"),  json.at("direct")};
+    return nlohmann::json::parse(text).get<Hello>();
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }

@@ -65,7 +65,8 @@ Answer call(const std::vector<std::string>& command, Deadline deadline,
 
 std::string ask_slurm(const std::vector<std::string>& command, Deadline deadline,
                       Sigterm sigterm = Sigterm::ends_it) {
-  const Answer answer = call(command, deadline, "is Slurm's controller up? sinfo tells", sigterm);
+  const Answer answer =
+      call(command, deadline, "is Slurm's controller up? sinfo shows it", sigterm);
   if (answer.status.ok()) return answer.out;
   const std::string words(trim(answer.err));
   throw Error("slurm", ErrorKind::failure,

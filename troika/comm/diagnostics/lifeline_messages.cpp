@@ -38,7 +38,7 @@ struct MessageQuestion {
   }
 };
 
-// What every rank answers to such a question.
+// The answer of every rank to such a question.
 struct MessageAnswer {
   std::string state;         // of the message, at its other end; empty at other ranks
   int waits_for = kAnyRank;  // the peer of the message that this rank waits for in the group

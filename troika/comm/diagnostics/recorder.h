@@ -71,7 +71,7 @@ class Recorder {
     std::string backend;
   };
   // Returns the whole record as a JSON text: {"group", "rank", "size", "world_ranks", "places",
-  // "backend", "cause", "host", "pid", "now", "standings": [a RankStatus, or null, for each rank],
+  // "backend", "cause", "host", "pid", "now", "statuses": [a RankStatus, or null, for each rank],
   // "calls": [{"sequence", "operation", "type", "count", "bytes", "label", "site", "state",
   // "queued", "started", "ended"}, ...], "messages": [{"direction", "peer", "tag", "edge",
   // "number", "type", "count", "label", "site", "state", "begun", "awaited", "ended"}, ...]}. Times

@@ -19,8 +19,8 @@
 namespace troika::comm::shm {
 
 // The receiving side of Outbox. A receive copies out, so it does not wait for the sender's
-// progress, except for the bytes of a long message. What a sender wrote about a message is checked
-// before it is used. All functions may be called from any thread.
+// progress, except for the bytes of a long message. The sender's description of a message is
+// checked before it is used. All functions may be called from any thread.
 class Inbox {
  public:
   // Member m of the board is rank arena_ranks[m] of the arena.

@@ -51,7 +51,7 @@ class NativeCollectives {
   size_t move_staged(const Call& call, Deadline deadline);
   // Starts turns that stage at most `bytes` each, but not more than a chunk.
   void start_turns(size_t bytes);
-  // Where a rank stages its data in a turn, counted from start_turns().
+  // Returns the staging memory of a rank in a turn. Turns are counted from start_turns().
   char* staging(int rank, size_t turn) const;
 
   const std::shared_ptr<Board> board_;

@@ -28,7 +28,7 @@ struct Waiting {
     if (all[i].needs) texts.back() += ", which needs " + text_of(*all[i].needs);
   }
   if (all.size() > kShown) texts.push_back(fmt::format("{} more ranks", all.size() - kShown));
-  refuse("a schedule stands still", fmt::format("{}", fmt::join(texts, "; ")),
+  refuse("a schedule deadlocks", fmt::format("{}", fmt::join(texts, "; ")),
          "a receive for each send, in one order on both ranks, and each action after those it "
          "needs");
 }

@@ -16,7 +16,7 @@ namespace troika::plan {
 // that is unknown (0) limits nothing.
 class ClusterLinks {
  public:
-  // What a message crosses.
+  // The links that a message crosses.
   struct Path {
     double latency = 0;              // seconds
     std::vector<LinkUse> uses = {};  // empty for a message to oneself

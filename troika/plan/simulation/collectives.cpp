@@ -105,7 +105,8 @@ class Rounds {
   // The largest power of two that has a member each, and whether members are left over.
   int power() const { return static_cast<int>(std::bit_floor(static_cast<unsigned>(size()))); }
   bool has_fold() const { return power() < size(); }
-  // Of 2r members, r of which are too many, the even ones take part in the rounds.
+  // Returns the member at a position of the rounds. If there are r members too many, only the even
+  // ones of the first 2r take part.
   int member_at(int position) const {
     const int extra = size() - power();
     return position < extra ? 2 * position : position + extra;

@@ -8,8 +8,8 @@
 
 namespace troika::plan {
 
-// Messages of a collective that progress together: first `seconds` pass in which nothing moves (the
-// latencies of their rounds, and the reduction of what arrives), then a flow of `bytes`.
+// A phase of a collective. During the first `seconds` nothing moves: these are the latencies of the
+// rounds and the reduction of received data. Then `bytes` flow over the links of `uses`.
 struct CollectivePhase {
   double seconds = 0;
   double bytes = 0;
@@ -22,7 +22,8 @@ enum class CollectiveKind { all_reduce, reduce_scatter, all_gather };
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
-  // Of an all-reduce. The others are rings. `automatic` takes the one of least predicted time.
+  // The algorithm of an all-reduce. The other collectives are rings. `automatic` takes the one of
+  // least predicted time.
   layout::Algorithm algorithm = layout::Algorithm::automatic;
   double bytes = 0;            // of the whole tensor
   double reduce_per_byte = 0;  // seconds per byte that a rank reduces

@@ -23,8 +23,8 @@ struct MessageTarget {
   size_t item = 0;
 };
 
-// Which rank does what in a step. Replicas of a stage along the data axis run all micro-batches of
-// their own; where stages have different numbers of replicas, they share the micro-batches out
+// The program of each rank in a step. Replicas of a stage along the data axis run all micro-batches
+// of their own; where stages have different numbers of replicas, they share the micro-batches out
 // (layout::actions_of_replica()).
 class RankPrograms {
  public:

@@ -8,7 +8,7 @@
 
 namespace troika::plan {
 
-// What a rank does with its next action.
+// The state of a rank's next action.
 enum class Activity {
   ready,     // may begin it, or waits for messages or collectives
   computes,  // a pass
@@ -47,7 +47,7 @@ struct Event {
   }
 };
 
-// What to do when a flow ends.
+// The event that follows the end of a flow.
 struct FlowOwner {
   Event next;  // for a message: its arrival
   double latency = 0;

@@ -1,4 +1,4 @@
-// What the ranks of a simulated run did, and the memory that they used.
+// The activity of the ranks of a simulated run, and the memory that they used.
 #pragma once
 
 #include <limits>

@@ -10,7 +10,7 @@
 
 namespace troika::plan {
 
-// What a rank did; means over the steps.
+// The activity of a rank; means over the steps.
 struct RankUse {
   double compute_seconds = 0;  // passes and optimizer
   double exposed_seconds = 0;  // waits for collectives

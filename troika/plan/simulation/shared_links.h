@@ -22,7 +22,7 @@ struct LinkUse {
   bool operator==(const LinkUse&) const = default;
 };
 
-// What crossed a link.
+// The traffic of a link.
 struct LinkTraffic {
   double bytes = 0;
   double busy_seconds = 0;  // in which at least one flow used it

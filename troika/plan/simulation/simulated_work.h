@@ -1,4 +1,4 @@
-// What a simulated run consists of: the work of its stages, and what disturbs it.
+// A simulated run: the work of its stages, and its disturbances.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct StageWork {
   double share_after_gather = 0;
 };
 
-// What makes passes take other times than their stage's. All draws depend on `seed`, rank, step and
-// pass alone.
+// The disturbances that make passes take other times than their stage's. All draws depend on
+// `seed`, rank, step and pass alone.
 struct Disturbances {
   // The standard deviation of a pass's time, as a share of it: times are log-normal.
   double jitter = 0;

@@ -20,7 +20,7 @@ struct Recipe {
   std::vector<CollectivePhase> phases = {};  // none: takes no time
 };
 
-// What a stage exchanges in a step.
+// The exchanges of a stage in a step.
 struct StageRecipes {
   std::vector<Recipe> reductions = {};           // gradients, by bucket
   std::optional<Recipe> gather_after_step = {};  // ZeRO stages 1 and 2

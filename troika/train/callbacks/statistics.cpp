@@ -64,7 +64,7 @@ void StatisticsMonitor::log(FitContext& context, const std::string& what,
                             const std::vector<at::Tensor>& tensors, double scale) const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const auto groups = static_cast<int64_t>(names_.size());
-  // The columns of `sums` are: sum of squares, sum, count. Those of `extremes` are: maximum,
+  // The columns of `sums` are: sum of squares, sum, count. The columns of `extremes` are: maximum,
   // negated minimum.
   const auto sums = at::zeros({groups, 3}, at::kDouble);
   const auto extremes = at::full({groups, 2}, -kInfinity, at::kDouble);

@@ -53,8 +53,8 @@ class TrainLog {
   void log_steps();
   // The row of an epoch's end.
   void log_epoch();
-  // The row, with the values of `common` and `own`. Those of `common` and of row.common, the same
-  // on all ranks, become the latest metrics.
+  // The row, with the values of `common` and `own`. The values of `common` and of row.common,
+  // the same on all ranks, become the latest metrics.
   void log_row(const observe::MetricValues& common, const observe::LoggedRow& row,
                const observe::MetricValues& own = {});
   // Prints the losses and the accuracy at an epoch's end, on rank 0.

@@ -1,0 +1,36 @@
+// The folder that a launch writes its ranks' logs to.
+#pragma once
+
+#include <filesystem>
+
+namespace troika::cluster {
+
+class LogFolder {
+ public:
+  // Makes `folder`, or a temporary folder if `folder` is empty. The destructor removes a temporary
+  // folder without logs.
+  explicit LogFolder(std::filesystem::path folder);
+  ~LogFolder();
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path log(int rank) const;
+  // The file for the error report of a failing rank.
+  std::filesystem::path error_file(int rank) const;
+  // The folder for flight records of failing ranks.
+  std::filesystem::path flight_record() const { return path_ / "flight-record"; }
+
+  // Marks that ranks have written logs.
+  void mark_logs() { has_logs_ = true; }
+  bool has_logs() const { return has_logs_; }
+  // Removes a temporary folder that has no flight records.
+  void remove_temporary() const;
+
+ private:
+  std::filesystem::path path_;
+  const bool is_temporary_;
+  bool has_logs_ = false;
+};
+
+}  // namespace troika::cluster

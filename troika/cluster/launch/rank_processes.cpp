@@ -1,0 +1,103 @@
+#include "troika/cluster/launch/rank_processes.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "troika/base/clock.h"
+
+namespace troika::cluster {
+
+RankProcesses::~RankProcesses() {
+  // Ranks are left only after an exception.
+  for (const auto& rank : ranks_) {
+    signal_group(rank->pid, SIGKILL);
+    cluster::reap(rank->pid);
+  }
+}
+
+void RankProcesses::add(int rank, Child child, RankOutput output) {
+  guardian_->watch(child.pid);
+  output.attach(std::move(child.out), std::move(child.err));
+  ranks_.push_back(std::make_unique<RankProcess>(RankProcess{child.pid, std::move(output)}));
+  ranks_.back()->end.rank = rank;
+}
+
+bool RankProcesses::have_ended() const {
+  return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->has_ended; });
+}
+
+bool RankProcesses::note_ended() {
+  bool has_failure = false;
+  for (const auto& rank : ranks_) {
+    if (rank->has_ended) continue;
+    const auto status = status_of(rank->pid);
+    if (!status) continue;
+    rank->has_ended = true;
+    rank->end.status = *status;
+    rank->end.ended_ns = realtime_ns();
+    if (!status->ok() && !status->saved()) has_failure = true;
+  }
+  for (const pid_t pid : strays()) ::waitpid(pid, nullptr, WNOHANG);
+  return has_failure;
+}
+
+void RankProcesses::forward(int signal) const {
+  for (const auto& rank : ranks_) {
+    if (!rank->has_ended) ::kill(rank->pid, signal);
+  }
+}
+
+void RankProcesses::stop(int signal) {
+  for (const auto& rank : ranks_) {
+    if (rank->has_ended) continue;
+    if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
+    signal_group(rank->pid, signal);
+    signal_group(rank->pid, SIGCONT);  // so that a stopped process handles the signal
+  }
+}
+
+void RankProcesses::kill() {
+  for (const auto& rank : ranks_) {
+    if (rank->has_ended) continue;
+    if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
+    rank->end.had_to_be_killed = true;
+    signal_group(rank->pid, SIGKILL);
+  }
+}
+
+void RankProcesses::kill_groups() const {
+  for (const auto& rank : ranks_) signal_group(rank->pid, SIGKILL);
+}
+
+RankProcesses::Strays RankProcesses::kill_strays() const {
+  const auto left = strays();
+  auto result = left.empty() ? Strays::none : Strays::ended;
+  for (const pid_t pid : left) {
+    ::kill(pid, SIGKILL);
+    if (::waitpid(pid, nullptr, WNOHANG) == 0) result = Strays::running;
+  }
+  return result;
+}
+
+void RankProcesses::reap() const {
+  for (const auto& rank : ranks_) {
+    if (rank->has_ended) cluster::reap(rank->pid);
+  }
+}
+
+std::vector<pid_t> RankProcesses::strays() const {
+  std::vector<pid_t> found;
+  for (const pid_t pid : children()) {
+    const bool is_rank = std::ranges::any_of(ranks_, [&](const auto& r) { return r->pid == pid; });
+    if (!is_rank && !(guardian_ && pid == guardian_->pid()) &&
+        !std::ranges::count(children_before_, pid)) {
+      found.push_back(pid);
+    }
+  }
+  return found;
+}
+
+}  // namespace troika::cluster
