@@ -12,6 +12,7 @@
 #include "troika/cli/configuration.h"
 #include "troika/cli/draw.h"
 #include "troika/cli/plan_file.h"
+#include "troika/cli/plan_search.h"
 #include "troika/train/options/resolve_plan.h"
 
 namespace troika::cli {
@@ -26,6 +27,7 @@ struct PlanArguments {
   int64_t nodes = 0;  // 0: not given
   bool draws = false;
   DrawArguments draw;
+  SearchArguments search;
 };
 
 // The number of processes that the configuration or the plan asks for.
@@ -54,8 +56,33 @@ layout::Cluster cluster_asked(const PlanArguments& arguments, const train::Train
   return layout::Cluster::uniform(static_cast<int>(nodes), static_cast<int>(ranks / nodes));
 }
 
+// Throws Error(usage) for arguments that a search by --profile has no use for.
+void require_search_alone(const PlanArguments& arguments,
+                          const std::vector<std::string>& overrides) {
+  std::string other;
+  if (!arguments.file.empty()) other = arguments.file;
+  if (!arguments.plan.empty()) other = "--plan " + arguments.plan;
+  if (arguments.ranks > 0 || arguments.nodes > 0) other = "--ranks or --nodes";
+  if (arguments.draws) other = "--draw";
+  if (!overrides.empty()) other = overrides.front();
+  if (!arguments.cluster.empty() && !arguments.search.machines.empty()) {
+    other = "both --cluster and --machines";
+  }
+  if (other.empty()) return;
+  throw Error("plan", ErrorKind::usage,
+              {.what = "arguments beside --profile",
+               .got = other,
+               .expected = "--cluster or --machines, and the options of the search"});
+}
+
 int run_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
   if (arguments.draws && !arguments.draw.what.empty()) return draw_schedule(arguments.draw);
+  if (!arguments.search.profiles.empty()) {
+    require_search_alone(arguments, overrides);
+    auto search = arguments.search;
+    search.cluster = arguments.cluster;
+    return search_plan(search);
+  }
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.file, overrides);
@@ -93,6 +120,7 @@ Entry add_plan(CLI::App& app) {
       ->excludes(ranks)
       ->excludes(nodes);
   add_draw_options(*command, arguments->draw);
+  add_search_options(*command, arguments->search);
   command->allow_extras();
   command->footer("Any option of CONFIG may follow as --section.name=value.");
   return {command, [command, arguments] {

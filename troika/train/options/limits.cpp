@@ -177,10 +177,9 @@ int64_t global_batch(const TrainOptions& options, int ranks) {
   return whole > 0 ? whole : options.data.batch_size * ranks;
 }
 
-data::LoaderOptions loader_options(const TrainOptions& options, c10::DeviceType device) {
+data::LoaderOptions loader_options(const TrainOptions& options) {
   return {.workers = static_cast<int>(options.data.workers),
-          .prefetch = static_cast<int>(options.data.prefetch),
-          .device = device};
+          .prefetch = static_cast<int>(options.data.prefetch)};
 }
 
 }  // namespace troika::train

@@ -1,0 +1,150 @@
+#include "troika/layout/profile.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+
+namespace troika::layout {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Pair;
+
+constexpr const char* kProfile = R"({
+  "model": "net",
+  "precision": "bf16-mixed",
+  "micro_batch": 32,
+  "optimizer_factor": 2,
+  "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
+  "blocks": [
+    {"name": "stem", "forward_seconds": 0.5, "backward_input_seconds": 0.25,
+     "backward_weight_seconds": 1, "spread": 0.125, "output_bytes": 64, "saved_bytes": 128,
+     "parameter_bytes": 16, "workspace_bytes": 8},
+    {"name": "side", "forward_seconds": 1, "backward_input_seconds": 1,
+     "backward_weight_seconds": 1, "output_bytes": 1, "saved_bytes": 1, "parameter_bytes": 0},
+    {"name": "head", "layer": "Linear", "forward_seconds": 1, "backward_input_seconds": 1,
+     "backward_weight_seconds": 1, "output_bytes": 1, "saved_bytes": 1, "parameter_bytes": 4
+    }
+  ],
+  "edges": [["stem", "side"], ["stem", "head"],
+            ["side", "head"]]
+}
+)";
+
+constexpr const char* kGraph =
+    "node2 -- Conv2d(3, 64) -- forward_compute_time=2.000, backward_compute_time=4.000, "
+    "activation_size=[16.0; 8.0], parameter_size=12.000\n"
+    "node3 -- Linear -- forward_compute_time=1.000, backward_compute_time=0.500, "
+    "activation_size=4.0, parameter_size=8.000 -- stage_id=1\n"
+    "node1 -- Input -- forward_compute_time=9.000, backward_compute_time=0.000, "
+    "activation_size=602112.0, parameter_size=0.000\n"
+    "\tnode1 -- node2\n"
+    "\tnode2 -- node3\n";
+
+Profile read(const std::string& text) {
+  return Profile::parse(text, "p.json");
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  const auto at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), by);
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    read(text);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error for " << text;
+  return {};
+}
+
+TEST(Profile, ReadsItsText) {
+  const auto profile = read(kProfile);
+  EXPECT_EQ(profile.model, "net");
+  EXPECT_EQ(profile.micro_batch, 32);
+  EXPECT_EQ(profile.network.link.bandwidth, 1.25e10);
+  EXPECT_EQ(profile.host.link.bandwidth, 0);
+  ASSERT_EQ(profile.blocks.size(), 3);
+  EXPECT_EQ(profile.blocks[0].seconds(), 1.75);
+  EXPECT_EQ(profile.blocks[0].workspace_bytes, 8);
+  EXPECT_EQ(profile.blocks[1].workspace_bytes, 0);
+  EXPECT_THAT(profile.edges, ElementsAre(Pair(0, 1), Pair(0, 2), Pair(1, 2)));
+  EXPECT_EQ(read(profile.text()), profile);
+  EXPECT_THAT(profile.topological_order(), ElementsAre(0, 1, 2));
+}
+
+TEST(Profile, WithoutEdgesIsAChain) {
+  auto profile = read(kProfile);
+  profile.edges.clear();
+  EXPECT_EQ(read(profile.text()), profile);
+  EXPECT_THAT(profile.readers(), ElementsAre(ElementsAre(1), ElementsAre(2), IsEmpty()));
+}
+
+TEST(Profile, ReadsAGraphOfPipeDream) {
+  const auto profile = Profile::parse(kGraph, "graph.txt");
+  ASSERT_EQ(profile.blocks.size(), 3);
+  EXPECT_EQ(profile.blocks[0].name, "node2");
+  EXPECT_EQ(profile.blocks[0].layer, "Conv2d(3, 64)");
+  EXPECT_DOUBLE_EQ(profile.blocks[0].seconds(), 6e-3);
+  EXPECT_EQ(profile.blocks[0].output_bytes, 24);
+  EXPECT_EQ(profile.blocks[1].parameter_bytes, 8);
+  EXPECT_EQ(profile.blocks[2].seconds() + profile.blocks[2].output_bytes, 0);
+  EXPECT_THAT(profile.edges, ElementsAre(Pair(2, 0), Pair(0, 1)));
+  EXPECT_THAT(profile.topological_order(), ElementsAre(2, 0, 1));
+  EXPECT_EQ(read(profile.text()), profile);
+}
+
+TEST(Profile, RefusesWithTheLineAndTheField) {
+  EXPECT_EQ(
+      error_of(replaced(kProfile, "0.25", "-0.25")),
+      "[layout] blocks[0].backward_input_seconds (p.json:8); got -0.25, expected a number >= 0");
+  EXPECT_EQ(error_of(replaced(kProfile, "\"parameter_bytes\": 0", "\"parameter_bytes\": null")),
+            "[layout] blocks[1].parameter_bytes (p.json:12); got null, expected a number >= 0");
+  // The number ends its line.
+  EXPECT_THAT(error_of(replaced(kProfile, "\"parameter_bytes\": 4", "\"parameter_bytes\": -4")),
+              HasSubstr("blocks[2].parameter_bytes (p.json:14); got -4"));
+  EXPECT_THAT(error_of(replaced(kProfile, "\"saved_bytes\": 128,", "")),
+              HasSubstr("blocks[0].saved_bytes (p.json:8); got no such key"));
+  EXPECT_THAT(error_of(replaced(kProfile, "\"spread\": 0.125", "\"sprad\": 0.125")),
+              HasSubstr("blocks[0].sprad (p.json:9); got an unknown key"));
+  EXPECT_THAT(error_of(replaced(kProfile, "\"spread\": 0.125", "\"name\": \"again\"")),
+              HasSubstr("name (p.json:9); got the key a second time"));
+  EXPECT_THAT(error_of(replaced(kProfile, "\"name\": \"side\"", "\"name\": \"stem\"")),
+              HasSubstr("blocks[1].name (p.json:11); got stem"));
+  EXPECT_THAT(error_of(replaced(kProfile, "[\"side\", \"head\"]", "[\"sid\", \"head\"]")),
+              HasSubstr("edges[2][0] (p.json:18); got sid, expected the name of a block (did you "
+                        "mean side?)"));
+  EXPECT_THAT(error_of(replaced(kProfile, "[\"side\", \"head\"]", "[\"head\", \"stem\"]")),
+              HasSubstr("edges (p.json:17); got a circle"));
+  EXPECT_THAT(error_of(replaced(kProfile, "\"micro_batch\": 32", "\"micro_batch\": 0")),
+              HasSubstr("micro_batch (p.json:4); got 0, expected a number >= 1"));
+  EXPECT_THAT(error_of("{\n\"blocks\": [}"), HasSubstr("p.json:2 is not JSON"));
+  EXPECT_THAT(error_of("{\"blocks\": []}"), HasSubstr("blocks (p.json:1); got none"));
+  EXPECT_THAT(error_of("{\"model\": \"a\"}"), HasSubstr("blocks (p.json:1); got no such key"));
+  EXPECT_THAT(error_of(" \n"), HasSubstr("p.json:1 is empty"));
+}
+
+TEST(Profile, RefusesALineOfAGraph) {
+  EXPECT_EQ(error_of(replaced(kGraph, "=0.500", "=-0.500")),
+            "[layout] backward_compute_time (p.json:2); got -0.500, expected a number >= 0");
+  EXPECT_THAT(error_of(replaced(kGraph, "parameter_size=12.000", "parameter_size=nan")),
+              HasSubstr("parameter_size (p.json:1); got nan"));
+  EXPECT_THAT(error_of(replaced(kGraph, ", parameter_size=12.000", "")),
+              HasSubstr("node2 (p.json:1)"));
+  EXPECT_THAT(error_of(replaced(kGraph, "\tnode2 -- node3", "\tnode2 -- node4")),
+              HasSubstr("an edge (p.json:5); got node4"));
+  EXPECT_THAT(error_of(replaced(kGraph, "\tnode2 -- node3", "\tnode2 -- node1")),
+              HasSubstr("got a circle"));
+  EXPECT_THAT(error_of(replaced(kGraph, "node3 -- Linear", "node2 -- Linear")),
+              HasSubstr("a layer (p.json:2); got node2"));
+  EXPECT_THAT(error_of("[mesh]\naxes = 1\n"), HasSubstr("a layer (p.json:1); got [mesh]"));
+}
+
+}  // namespace
+}  // namespace troika::layout

@@ -1,0 +1,149 @@
+#include "troika/plan/search/step_search.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/plan/random_chains.h"
+#include "tests/support/errors.h"
+#include "troika/plan/search/step_layout.h"
+
+namespace troika::plan {
+namespace {
+
+using testing::ElementsAre;
+
+StepProblem problem_of(std::vector<double> seconds, int devices, double batch) {
+  StepProblem problem{.profiles = {{}}, .cluster = layout::Cluster::uniform(1, devices)};
+  for (const double each : seconds) {
+    problem.profiles[0].blocks.push_back({.name = std::to_string(problem.profiles[0].blocks.size()),
+                                          .forward = each / 2,
+                                          .backward_input = each / 4,
+                                          .backward_weight = each / 4,
+                                          .output_bytes = 10,
+                                          .saved_bytes = 100,
+                                          .parameter_bytes = 1000});
+  }
+  problem.cluster.group = {0, 1e6};
+  problem.global_batch = batch;
+  return problem;
+}
+
+TEST(StepSearch, IsTheLeastOfAllPlansOfRandomChains) {
+  int infeasible = 0;
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    Draws draws(seed);
+    const StepModel model(random_problem(draws));
+    const auto found = search_steps(model);
+    const AllPlans all(model);
+    const bool fits = all.fastest < 1e300;
+    ASSERT_EQ(found.best.has_value(), fits) << seed;
+    ASSERT_EQ(found.nearest.has_value(), !fits) << seed;
+    ASSERT_TRUE(found.is_exact) << seed;
+    const auto& plan = fits ? *found.best : *found.nearest;
+    ASSERT_NEAR(plan.seconds, fits ? all.fastest : all.fastest_lacking, 1e-9 * (1 + plan.seconds))
+        << seed;
+    if (!fits) {
+      ASSERT_NEAR(plan.lacking_bytes, all.least_lack, 1e-9) << seed;
+    }
+    ASSERT_LE(found.lower_bound, plan.seconds * (1 + 1e-9)) << seed;
+    infeasible += fits ? 0 : 1;
+  }
+  EXPECT_GT(infeasible, 100);
+}
+
+TEST(StepModel, AddsUpAPipeline) {
+  // Two equal stages of 4 s, 8 micro-batches: (8 + 1) * 4 s, and messages of 10 us there and back.
+  const StepModel model(problem_of({2, 2, 2, 2}, 2, 8));
+  const auto plan = model.price({.family = StepFamily::pipeline, .devices = 2}, {{2, 1}, {4, 1}});
+  EXPECT_DOUBLE_EQ(plan.seconds, 36 + 2e-5);
+  // Parameters, gradients, activations of two blocks for two micro-batches and then for one, and
+  // the output that crosses the cut.
+  EXPECT_THAT(plan.memory_bytes, ElementsAre(4000 + 400 + 10, 4000 + 200 + 10));
+  // zb-h1 waits for F + I - W = 2 s less than 4 s, and keeps as much on both.
+  auto zero_bubble = plan.settings;
+  zero_bubble.family = StepFamily::zero_bubble;
+  const auto shorter = model.price(zero_bubble, plan.stages);
+  EXPECT_DOUBLE_EQ(shorter.seconds, 8 * 4 + 2 + 2e-5);
+  EXPECT_THAT(shorter.memory_bytes, ElementsAre(4410, 4410));
+}
+
+TEST(StepModel, HidesAveragesBehindTheBackwardPass) {
+  auto problem = problem_of({4, 4}, 2, 2);
+  const StepModel model(problem);
+  // A ring of two sends each half twice: 2 * 1000 / 1e6 s, of which the last block's half is
+  // hidden.
+  const StepSettings both{.devices = 2};
+  EXPECT_DOUBLE_EQ(model.price(both, {{2, 2}}).seconds, 8 + 1e-3);
+  problem.cluster.group.bandwidth = 100;
+  // 20 s, of which the last block's backward pass hides 2 s.
+  EXPECT_DOUBLE_EQ(StepModel(problem).price(both, {{2, 2}}).seconds, 8 + 18);
+  // Devices at half the rate take twice as long, and hide twice as much.
+  problem.profiles[0].device_flops = 2;
+  problem.cluster.devices[0].flops = 1;
+  EXPECT_DOUBLE_EQ(StepModel(problem).price(both, {{2, 2}}).seconds, 16 + 16);
+}
+
+TEST(StepModel, SharesAHostsPort) {
+  auto problem = problem_of({1, 1}, 4, 4);
+  problem.cluster = layout::Cluster::uniform(2, 2);
+  problem.cluster.network = {0.5, 10};
+  const StepModel model(problem);
+  const StepSettings settings{.family = StepFamily::pipeline, .devices = 4};
+  // Both replicas send 10 bytes at 10 bytes a second through the port of their host.
+  const auto wire = model.boundary(settings, 1, 0, 2, 2);
+  EXPECT_DOUBLE_EQ(wire.latency, 2 * 1.5);
+  EXPECT_DOUBLE_EQ(wire.steady, 3 * 1.0);
+}
+
+TEST(StepSearch, SaysTheNearestPlanIfNoneFits) {
+  auto problem = problem_of({1, 1, 1, 1}, 2, 2);
+  problem.memory_bytes = 100;
+  const auto found = search_steps(StepModel(problem));
+  EXPECT_FALSE(found.best.has_value());
+  ASSERT_TRUE(found.nearest.has_value());
+  EXPECT_GT(found.nearest->lacking_bytes, 0);
+  for (const auto& plan : found.alternatives) {
+    EXPECT_GE(plan.lacking_bytes, found.nearest->lacking_bytes);
+  }
+}
+
+TEST(StepSearch, PrefersTheProfileOfLeastTime) {
+  auto problem = problem_of({4, 4}, 1, 2);
+  problem.profiles.push_back(problem.profiles[0]);
+  problem.profiles[1].precision = "bf16-mixed";
+  for (auto& block : problem.profiles[1].blocks) block.forward /= 2;
+  const auto found = search_steps(StepModel(problem));
+  ASSERT_TRUE(found.best.has_value());
+  EXPECT_EQ(found.best->settings.profile, 1);
+  EXPECT_EQ(layout_of(StepModel(problem), *found.best).precision, "bf16-mixed");
+  problem.profiles[1].blocks[1].name = "other";
+  EXPECT_ERROR(StepModel{problem}, ErrorKind::usage,
+               "[plan] block 1 of the profiles of a model; got other, expected 1");
+  problem.profiles.pop_back();
+  problem.global_batch = 0.5;
+  EXPECT_THROW(StepModel{problem}, Error);
+}
+
+TEST(StepLayout, MakesPlansThatAreValid) {
+  const StepModel model(problem_of({1, 1, 1, 1}, 4, 8));
+  const auto uneven = layout_of(
+      model, model.price({.family = StepFamily::pipeline, .devices = 4}, {{3, 3}, {4, 1}}));
+  uneven.verify();
+  EXPECT_EQ(uneven.mesh.text(), "pipeline=2 data=3-1");
+  EXPECT_EQ(uneven.cut, "0,1,2|3");
+  // Four micro-batches are on their way before the first one comes back.
+  EXPECT_THAT(uneven.actions, testing::StartsWith("0F0 0F1 0F2 0F3 0B0 0F4 0B1"));
+  const auto rows = layout_of(
+      model, model.price({.family = StepFamily::pipeline_rows, .devices = 4}, {{2, 2}, {4, 2}}));
+  rows.verify();
+  EXPECT_EQ(rows.mesh.text(), "data=2 pipeline=2");
+  EXPECT_EQ(rows.schedule, "1f1b");
+  EXPECT_EQ(rows.micro_batches, 4);
+  const auto sharded =
+      layout_of(model, model.price({.recompute = true, .zero_stage = 2, .devices = 4}, {{4, 4}}));
+  sharded.verify();
+  EXPECT_EQ(sharded.exchange.zero_stage, 2);
+  EXPECT_EQ(sharded.recompute, "full");
+}
+
+}  // namespace
+}  // namespace troika::plan

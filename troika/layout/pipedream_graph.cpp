@@ -1,0 +1,117 @@
+// Reads graph.txt, the profiles of PipeDream: a line for each layer, then a line for each edge.
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "troika/base/text.h"
+#include "troika/layout/errors/refuse.h"
+#include "troika/layout/profile.h"
+
+namespace troika::layout {
+
+namespace {
+
+constexpr std::string_view kSeparator = " -- ";
+constexpr double kMillisecond = 1e-3;
+
+std::vector<std::string> split_at(std::string_view text, std::string_view separator) {
+  std::vector<std::string> parts;
+  for (size_t end = text.find(separator); end != std::string_view::npos;
+       end = text.find(separator)) {
+    parts.emplace_back(text.substr(0, end));
+    text.remove_prefix(end + separator.size());
+  }
+  parts.emplace_back(text);
+  return parts;
+}
+
+// A line of the file, for errors.
+struct Line {
+  std::string_view file;
+  int number;
+
+  [[noreturn]] void fail(const std::string& what, std::string got, std::string expected) const {
+    refuse(fmt::format("{} ({}:{})", what, file, number), std::move(got), std::move(expected));
+  }
+  double number_in(const std::string& key, const std::string& text) const {
+    const auto value = parse_double(text);
+    if (!value || !std::isfinite(*value) || *value < 0) fail(key, text, "a number >= 0");
+    return *value;
+  }
+  // The value of `key=value`. The outputs of a layer with several, [a; b], are added.
+  double value(const std::string& key, const std::string& text) const {
+    const auto parts = split_at(text, "=");
+    if (parts.size() != 2 || parts[0] != key) fail(key, text, key + "=NUMBER");
+    const auto list = trim(parts[1]);
+    if (!list.starts_with('[') || !list.ends_with(']')) return number_in(key, std::string(list));
+    double sum = 0;
+    for (const auto& one : split_at(list.substr(1, list.size() - 2), ";")) {
+      sum += number_in(key, std::string(trim(one)));
+    }
+    return sum;
+  }
+};
+
+ProfiledBlock read_layer(const Line& line, const std::vector<std::string>& parts) {
+  constexpr std::array<const char*, 4> kKeys{"forward_compute_time", "backward_compute_time",
+                                             "activation_size", "parameter_size"};
+  const auto texts = split_at(parts[2], ", ");
+  if (texts.size() != kKeys.size()) {
+    line.fail(parts[0], parts[2],
+              "forward_compute_time, backward_compute_time, activation_size and parameter_size");
+  }
+  std::array<double, 4> values{};
+  for (size_t i = 0; i < kKeys.size(); ++i) values[i] = line.value(kKeys[i], texts[i]);
+  // An input's time is waiting for data, which each stage loads itself.
+  if (parts[1].starts_with("Input")) values = {};
+  return {.name = parts[0],
+          .layer = parts[1],
+          .forward = values[0] * kMillisecond,
+          .backward_input = values[1] * kMillisecond / 2,
+          .backward_weight = values[1] * kMillisecond / 2,
+          .output_bytes = values[2],
+          .saved_bytes = values[2],
+          .parameter_bytes = values[3]};
+}
+
+}  // namespace
+
+Profile parse_pipedream_graph(std::string_view text, std::string_view name) {
+  Profile profile{.splits_backward = false};
+  std::map<std::string, size_t> names;
+  Line line{.file = name, .number = 0};
+  const auto block_of = [&](const std::string& node) {
+    const auto found = names.find(node);
+    if (found == names.end()) line.fail("an edge", node, "a layer of the lines above");
+    return found->second;
+  };
+  for (const auto& row : split(text, '\n')) {
+    ++line.number;
+    if (trim(row).empty()) continue;
+    const auto parts = split_at(trim(row), kSeparator);
+    if (row.starts_with('\t')) {
+      if (parts.size() != 2) line.fail("an edge", std::string(trim(row)), "NODE -- NODE");
+      profile.edges.emplace_back(block_of(parts[0]), block_of(parts[1]));
+      continue;
+    }
+    // A plan of PipeDream's optimizer has a fourth part, the stage.
+    if (parts.size() != 3 && parts.size() != 4) {
+      line.fail("a layer", std::string(trim(row)), "NODE -- LAYER -- TIMES AND SIZES, or JSON");
+    }
+    profile.blocks.push_back(read_layer(line, parts));
+    if (!names.emplace(parts[0], names.size()).second) {
+      line.fail("a layer", parts[0], "a name that no other layer has");
+    }
+  }
+  if (profile.edges.empty() && profile.blocks.size() > 1) {
+    line.fail("the graph", "no edges", "a line for each, after those of the layers");
+  }
+  if (profile.topological_order().size() < profile.blocks.size()) {
+    line.fail("the edges", "a circle", "edges from layers to layers that come after them");
+  }
+  return profile;
+}
+
+}  // namespace troika::layout

@@ -1,0 +1,179 @@
+#include "troika/layout/profile.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <queue>
+
+#include "troika/base/text.h"
+#include "troika/layout/errors/refuse.h"
+#include "troika/layout/located_json.h"
+
+namespace troika::layout {
+
+namespace {
+
+struct BlockNumber {
+  const char* key;
+  double ProfiledBlock::*value;
+  bool is_required;
+};
+
+constexpr std::array<BlockNumber, 8> kNumbers{
+    {{"forward_seconds", &ProfiledBlock::forward, true},
+     {"backward_input_seconds", &ProfiledBlock::backward_input, true},
+     {"backward_weight_seconds", &ProfiledBlock::backward_weight, true},
+     {"spread", &ProfiledBlock::spread, false},
+     {"output_bytes", &ProfiledBlock::output_bytes, true},
+     {"saved_bytes", &ProfiledBlock::saved_bytes, true},
+     {"parameter_bytes", &ProfiledBlock::parameter_bytes, true},
+     {"workspace_bytes", &ProfiledBlock::workspace_bytes, false}}};
+
+constexpr std::array<std::pair<const char*, MeasuredLink Profile::*>, 3> kMeasuredLinks{
+    {{"group", &Profile::group}, {"host", &Profile::host}, {"network", &Profile::network}}};
+
+ProfiledBlock read_block(const JsonField& field) {
+  std::vector<std::string> keys{"name", "layer"};
+  for (const auto& number : kNumbers) keys.emplace_back(number.key);
+  field.require_keys(keys);
+  ProfiledBlock block{.name = field.text("name")};
+  if (field.has("layer")) block.layer = field.text("layer");
+  for (const auto& number : kNumbers) {
+    if (number.is_required || field.has(number.key)) {
+      block.*(number.value) = field.number(number.key);
+    }
+  }
+  return block;
+}
+
+size_t index_of(const std::map<std::string, size_t>& names, const JsonField& field) {
+  const auto found = names.find(field.text());
+  if (found == names.end()) {
+    std::vector<std::string> known;
+    for (const auto& [name, index] : names) known.push_back(name);
+    field.fail(field.text(), "the name of a block",
+               fmt::format("did you mean {}?", nearest(field.text(), known)));
+  }
+  return found->second;
+}
+
+void read_links(Profile& profile, const JsonField& links) {
+  links.require_keys({"group", "host", "network"});
+  for (const auto& [key, member] : kMeasuredLinks) {
+    if (!links.has(key)) continue;
+    const auto field = links.member(key);
+    field.require_keys({"latency", "bandwidth", "spread"});
+    profile.*member = {
+        .link = {.latency = field.number_or("latency", 0), .bandwidth = field.number("bandwidth")},
+        .spread = field.number_or("spread", 0)};
+  }
+}
+
+void read_edges(Profile& profile, const JsonField& file,
+                const std::map<std::string, size_t>& names) {
+  for (const auto& edge : file.items("edges")) {
+    const auto ends = edge.items();
+    if (ends.size() != 2) edge.fail(fmt::format("{} names", ends.size()), "two");
+    profile.edges.emplace_back(index_of(names, ends[0]), index_of(names, ends[1]));
+  }
+}
+
+nlohmann::ordered_json as_json(const ProfiledBlock& block) {
+  nlohmann::ordered_json json{{"name", block.name}};
+  if (!block.layer.empty()) json["layer"] = block.layer;
+  for (const auto& number : kNumbers) json[number.key] = block.*(number.value);
+  return json;
+}
+
+}  // namespace
+
+Profile Profile::parse(std::string_view text, std::string_view name) {
+  const auto first = trim(text);
+  if (first.empty()) refuse(fmt::format("{}:1 is empty", name), "", "a profile");
+  if (first.front() != '{') return parse_pipedream_graph(text, name);
+  const auto json = parse_located_json(text, name);
+  const JsonField file(json, name);
+  file.require_keys({"model", "device", "device_flops", "precision", "micro_batch",
+                     "splits_backward", "optimizer_factor", "links", "blocks", "edges"});
+  Profile profile;
+  if (file.has("model")) profile.model = file.text("model");
+  if (file.has("device")) profile.device = file.text("device");
+  if (file.has("precision")) profile.precision = file.text("precision");
+  profile.device_flops = file.number_or("device_flops", 0);
+  profile.micro_batch = file.number_or("micro_batch", 1, 1);
+  if (file.has("splits_backward")) {
+    profile.splits_backward = file.member("splits_backward").boolean();
+  }
+  profile.optimizer_factor = file.number_or("optimizer_factor", 0);
+  if (file.has("links")) read_links(profile, file.member("links"));
+  std::map<std::string, size_t> names;
+  for (const auto& field : file.items("blocks")) {
+    profile.blocks.push_back(read_block(field));
+    if (!names.emplace(profile.blocks.back().name, names.size()).second) {
+      field.member("name").fail(profile.blocks.back().name, "a name that no other block has");
+    }
+  }
+  if (profile.blocks.empty()) file.member("blocks").fail("none", "at least one block");
+  if (!file.has("edges")) return profile;
+  read_edges(profile, file, names);
+  if (profile.topological_order().size() < profile.blocks.size()) {
+    file.member("edges").fail("a circle", "edges from blocks to blocks that come after them");
+  }
+  return profile;
+}
+
+std::string Profile::text() const {
+  nlohmann::ordered_json json;
+  if (!model.empty()) json["model"] = model;
+  if (!device.empty()) json["device"] = device;
+  json["device_flops"] = device_flops;
+  json["precision"] = precision;
+  json["micro_batch"] = micro_batch;
+  json["splits_backward"] = splits_backward;
+  json["optimizer_factor"] = optimizer_factor;
+  for (const auto& [key, member] : kMeasuredLinks) {
+    const auto& [link, spread] = this->*member;
+    if (link.bandwidth == 0) continue;
+    json["links"][key] = {
+        {"latency", link.latency}, {"bandwidth", link.bandwidth}, {"spread", spread}};
+  }
+  json["blocks"] = nlohmann::ordered_json::array();
+  for (const auto& block : blocks) json["blocks"].push_back(as_json(block));
+  for (const auto& [from, to] : edges)
+    json["edges"].push_back({blocks[from].name, blocks[to].name});
+  return json.dump(2) + "\n";
+}
+
+std::vector<std::vector<size_t>> Profile::readers() const {
+  std::vector<std::vector<size_t>> readers(blocks.size());
+  for (const auto& [from, to] : edges) readers[from].push_back(to);
+  if (!edges.empty()) return readers;
+  for (size_t i = 0; i + 1 < blocks.size(); ++i) readers[i].push_back(i + 1);
+  return readers;
+}
+
+std::vector<size_t> Profile::topological_order() const {
+  const auto after = readers();
+  std::vector<size_t> inputs(blocks.size(), 0);
+  for (const auto& row : after) {
+    for (const size_t to : row) ++inputs[to];
+  }
+  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (inputs[i] == 0) ready.push(i);
+  }
+  std::vector<size_t> order;
+  while (!ready.empty()) {
+    order.push_back(ready.top());
+    ready.pop();
+    for (const size_t to : after[order.back()]) {
+      if (--inputs[to] == 0) ready.push(to);
+    }
+  }
+  return order;
+}
+
+}  // namespace troika::layout

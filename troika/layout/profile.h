@@ -1,0 +1,96 @@
+// Measured times and bytes of a model's blocks and of the links between devices, as plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "troika/layout/cluster.h"
+
+namespace troika::layout {
+
+// All numbers are those of one micro-batch on one device.
+struct ProfiledBlock {
+  std::string name;
+  std::string layer = {};  // a description; may be empty
+
+  // Seconds, medians over steps.
+  double forward = 0;
+  double backward_input = 0;   // the gradients of the block's inputs
+  double backward_weight = 0;  // the gradients of its parameters
+  // Standard deviation of the sum of these times over steps, divided by their sum.
+  double spread = 0;
+
+  double output_bytes = 0;     // that later blocks read
+  double saved_bytes = 0;      // kept from the forward pass until the backward pass
+  double parameter_bytes = 0;  // the gradients take as much
+  double workspace_bytes = 0;  // in use only while a pass of the block runs
+
+  double backward() const { return backward_input + backward_weight; }
+  double seconds() const { return forward + backward(); }
+  bool operator==(const ProfiledBlock&) const = default;
+};
+
+struct MeasuredLink {
+  Link link = {};     // unknown where its bandwidth is 0
+  double spread = 0;  // standard deviation of the bandwidth, divided by the bandwidth
+
+  bool operator==(const MeasuredLink&) const = default;
+};
+
+// Text form: JSON.
+//
+//   {
+//     "model": "mlp", "device": "Xeon", "device_flops": 1e11, "precision": "32",
+//     "micro_batch": 32, "splits_backward": true, "optimizer_factor": 2,
+//     "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
+//     "blocks": [
+//       {"name": "stem", "forward_seconds": 0.001, "backward_input_seconds": 0.0005,
+//        "backward_weight_seconds": 0.0006, "spread": 0.01, "output_bytes": 4096,
+//        "saved_bytes": 8192, "parameter_bytes": 400, "workspace_bytes": 0}],
+//     "edges": [["stem", "head"]]
+//   }
+//
+// `blocks`, and the name, the times and the bytes of each block except for workspace_bytes are
+// required. Without `edges`, each block reads the output of the one before it.
+struct Profile {
+  std::string model = {};
+  std::string device = {};       // on which the times were measured
+  double device_flops = 0;       // its floating-point operations per second; 0: unknown
+  std::string precision = "32";  // as trainer.precision
+  double micro_batch = 1;        // samples; 1 if the file does not tell what a minibatch has
+  // Whether backward_input and backward_weight are measured apart; otherwise they are equal parts
+  // of a whole.
+  bool splits_backward = true;
+  // Bytes of the optimizer's states per byte of parameters.
+  double optimizer_factor = 0;
+  MeasuredLink group = {}, host = {}, network = {};  // as in Cluster
+  std::vector<ProfiledBlock> blocks = {};
+  // Pairs of indices into `blocks`: the second one reads the output of the first one. Empty: a
+  // chain in the order of `blocks`.
+  std::vector<std::pair<size_t, size_t>> edges = {};
+
+  // Reads the text form above, or a graph.txt of PipeDream (github.com/msr-fiddle/pipedream), whose
+  // backward times are taken as equal parts for inputs and weights, and whose layers Input have
+  // neither times nor bytes. `name` is the file's name, for
+  // errors. Throws Error(usage) with the line and the field for other text, an unknown, missing or
+  // repeated key, a number that is negative or not finite, a repeated name of a block, an edge of
+  // an unknown block, and edges that form a circle.
+  static Profile parse(std::string_view text, std::string_view name);
+  std::string text() const;
+
+  // Returns the blocks that read from each block. The chain's edges are added if `edges` is empty.
+  std::vector<std::vector<size_t>> readers() const;
+  // Returns the indices of the blocks so that each block comes after those that it reads from, and
+  // otherwise in the order of `blocks`.
+  std::vector<size_t> topological_order() const;
+
+  bool operator==(const Profile&) const = default;
+};
+
+// Reads a graph.txt; Profile::parse() calls it for text that does not begin with a brace.
+Profile parse_pipedream_graph(std::string_view text, std::string_view name);
+
+}  // namespace troika::layout

@@ -1,0 +1,78 @@
+#include "troika/plan/search/step_layout.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "troika/layout/stage_cut.h"
+
+namespace troika::plan {
+
+namespace {
+
+// The passes of each stage: as many forward passes as devices follow from it on, then a backward
+// pass after each forward pass.
+std::string passes_of(const StepPlan& plan, int micro_batches) {
+  std::string text;
+  int left = plan.settings.devices;
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const int first = std::min(left, micro_batches);
+    for (int i = 0; i < micro_batches + first; ++i) {
+      if (i < micro_batches) text += fmt::format("{}F{} ", stage, i);
+      if (i + 1 >= first && i + 1 - first < micro_batches) {
+        text += fmt::format("{}B{} ", stage, i + 1 - first);
+      }
+    }
+    text.back() = '\n';
+    left -= plan.stages[stage].replicas;
+  }
+  return text;
+}
+
+}  // namespace
+
+layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
+  const auto& settings = plan.settings;
+  const auto& profile = model.problem().profiles[settings.profile];
+  const int micro_batches = model.micro_batches(settings.profile);
+  const int replicas = plan.stages.front().replicas;
+  const size_t stages = plan.stages.size();
+  layout::Plan result{.strategy = "auto",
+                      .micro_batches = (micro_batches + replicas - 1) / replicas,
+                      .precision = profile.precision,
+                      .recompute = settings.recompute ? "full" : "none"};
+  if (settings.zero_stage > 0) {
+    result.exchange.method = layout::ExchangeMethod::zero;
+    result.exchange.zero_stage = settings.zero_stage;
+  }
+  if (stages == 1) {
+    result.mesh = layout::Mesh(layout::Axis::data, replicas);
+    return result;
+  }
+  layout::StageEnds ends;
+  std::vector<int> counts;
+  for (const auto& stage : plan.stages) {
+    ends.push_back(stage.end);
+    counts.push_back(stage.replicas);
+  }
+  std::vector<std::string> names;
+  for (const size_t block : model.order()) names.push_back(profile.blocks[block].name);
+  result.cut = layout::cut_text(ends, names);
+  const bool is_even = std::ranges::count(counts, replicas) == static_cast<int64_t>(stages);
+  if (!is_even) {
+    result.mesh =
+        layout::Mesh::parse(fmt::format("pipeline={} data={}", stages, fmt::join(counts, "-")));
+    result.schedule = layout::kCustomSchedule;
+    result.micro_batches = micro_batches;
+    result.actions = passes_of(plan, micro_batches);
+    return result;
+  }
+  const bool is_rows = settings.family == StepFamily::pipeline_rows;
+  result.mesh = layout::Mesh::parse(is_rows ? fmt::format("data={} pipeline={}", replicas, stages)
+                                            : fmt::format("pipeline={} data={}", stages, replicas));
+  result.schedule = settings.family == StepFamily::zero_bubble ? "zb-h1" : "1f1b";
+  return result;
+}
+
+}  // namespace troika::plan
