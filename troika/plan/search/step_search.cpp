@@ -236,7 +236,7 @@ StepSearch search_steps(const StepModel& model) {
   StepSearch result{.lower_bound = model.lower_bound()};
   const auto places = places_of(model);
   result.is_exact =
-      places.size() == model.blocks() && model.problem().cluster.ranks() <= kMostExactDevices;
+      model.blocks() <= kMostPlaces && model.problem().cluster.ranks() <= kMostExactDevices;
   const auto settings_with = [&](StepSettings settings, int devices) {
     settings.devices = devices;
     return settings;
