@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <utility>
 
-#include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/cli/refuse_argument.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/plan/automatic.h"
@@ -19,15 +19,6 @@
 namespace troika::cli {
 
 namespace {
-
-[[noreturn]] void refuse_argument(std::string what, std::string got, std::string expected,
-                                  std::string hint = {}) {
-  throw Error("simulate", ErrorKind::usage,
-              {.what = std::move(what),
-               .got = std::move(got),
-               .expected = std::move(expected),
-               .hint = std::move(hint)});
-}
 
 bool is_known(const std::string& name) {
   const auto names = layout::schedule_names();

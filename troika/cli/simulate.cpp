@@ -1,4 +1,5 @@
-// `troika simulate`: how long a schedule of a pipeline takes, and what it keeps in memory.
+// `troika simulate`: how long a schedule of a pipeline takes and what it keeps in memory, or how a
+// plan does on a cluster.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
@@ -10,6 +11,8 @@
 #include "troika/base/file.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/pipeline_arguments.h"
+#include "troika/cli/refuse_argument.h"
+#include "troika/cli/simulate_cluster.h"
 #include "troika/plan/simulated_trace.h"
 #include "troika/plan/simulator.h"
 
@@ -19,6 +22,7 @@ namespace {
 
 struct SimulateArguments {
   PipelineArguments pipeline;
+  ClusterArguments cluster;
   std::string json;
   std::string actions;
   std::string trace;
@@ -46,7 +50,7 @@ nlohmann::ordered_json as_json(const PipelineSchedule& made, const plan::Simulat
           {"peak_memory", memory}};
 }
 
-int simulate(const SimulateArguments& arguments) {
+int simulate_schedule(const SimulateArguments& arguments) {
   const auto made = make_pipeline_schedule(arguments.pipeline);
   const auto simulation =
       plan::simulate(made.schedule, plan::stage_times(made.schedule, made.times));
@@ -75,6 +79,21 @@ int simulate(const SimulateArguments& arguments) {
   return 0;
 }
 
+int simulate(const SimulateArguments& arguments, const std::vector<std::string>& overrides) {
+  const auto& cluster = arguments.cluster;
+  if (!cluster.profile.empty()) {
+    return simulate_cluster(cluster, arguments.json, arguments.trace, overrides);
+  }
+  if (arguments.pipeline.schedule.empty()) {
+    refuse_argument("--schedule", "none", "a schedule, or a plan with --profile and --cluster");
+  }
+  if (!cluster.config.empty() || !overrides.empty()) {
+    refuse_argument("an argument", cluster.config.empty() ? overrides.front() : cluster.config,
+                    "none beside --schedule");
+  }
+  return simulate_schedule(arguments);
+}
+
 constexpr const char* kFooter =
     R"(A stage is what one of P ranks holds. B is the part of the backward pass for inputs, W the part for
 weights; schedules that do not split it take B + W. A stage of V chunks takes 1/V of each time for
@@ -90,28 +109,39 @@ nobody is busy meanwhile. Times are in any one unit.
   peak memory       of each stage, in activations of a whole stage: as before, but the input part of
                     a split backward pass has freed --input-part-frees of it at its end
 
---json writes these as makespan, bubble_rate, peak_activations, and spans, busy and peak_memory.)";
+--json writes these as makespan, bubble_rate, peak_activations, and spans, busy and peak_memory.
+
+With --profile, --cluster and a plan, simulates the plan's steps on the cluster: docs/simulate.md.)";
 
 }  // namespace
 
 Entry add_simulate(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "simulate", "time a schedule of a pipeline, and count what it keeps in memory");
+      "simulate", "time a schedule of a pipeline, or simulate a plan on a cluster from a profile");
   const auto arguments = std::make_shared<SimulateArguments>();
   auto& pipeline = arguments->pipeline;
-  command->add_option("--schedule", pipeline.schedule, schedule_help())->required();
-  command->add_option("--stages", pipeline.stages, "P: ranks of the pipeline, with one stage each")
-      ->check(CLI::Range(1, layout::kMostPipelineRanks));
-  command->add_option("--micro-batches", pipeline.micro_batches, "M: micro-batches of a step")
-      ->check(CLI::Range(1, 1'000'000));
-  add_timing_options(*command, pipeline);
+  auto timing = add_timing_options(*command, pipeline);
+  timing.push_back(command->add_option("--schedule", pipeline.schedule, schedule_help()));
+  timing.push_back(
+      command
+          ->add_option("--stages", pipeline.stages, "P: ranks of the pipeline, with one stage each")
+          ->check(CLI::Range(1, layout::kMostPipelineRanks)));
+  timing.push_back(
+      command->add_option("--micro-batches", pipeline.micro_batches, "M: micro-batches of a step")
+          ->check(CLI::Range(1, 1'000'000)));
   command->add_option("--json", arguments->json, "file to write the results to");
-  command->add_option("--actions", arguments->actions,
-                      "file to write the schedule's actions to, a line for each rank");
+  timing.push_back(
+      command->add_option("--actions", arguments->actions,
+                          "file to write the schedule's actions to, a line for each rank"));
   command->add_option("--trace", arguments->trace,
-                      "file to write a Chrome trace to, with the times in milliseconds");
+                      "file to write a Chrome trace to; without --profile, the times are in "
+                      "milliseconds");
+  for (auto* option : add_cluster_options(*command, arguments->cluster)) {
+    for (auto* other : timing) option->excludes(other);
+  }
+  command->allow_extras();
   command->footer(kFooter);
-  return {command, [arguments] { return simulate(*arguments); }};
+  return {command, [command, arguments] { return simulate(*arguments, command->remaining()); }};
 }
 
 }  // namespace troika::cli

@@ -8,6 +8,7 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/observe/report/comparison.h"
 #include "troika/observe/report/curves.h"
 #include "troika/observe/report/html.h"
 #include "troika/observe/report/plots.h"
@@ -243,7 +244,7 @@ std::string make_page(const RunRecord& run, const ChangedOptions& changed_option
          name + " – Troika</title>\n<style>\n" + style_sheet() + "</style>\n</head>\n<body>\n<h1>" +
          name + "</h1>\n" + facts(run) +
          section("Metrics", why_no_steps(run) + curves(run.metrics)) + breakdown(run) +
-         roofline(run) + stragglers(run) + memory(run) + timeline(run) +
+         roofline(run) + stragglers(run) + memory(run) + timeline(run) + comparison(run) +
          options_of(run, changed_options) + "</body>\n</html>\n";
 }
 

@@ -49,7 +49,8 @@ RunRecord read_run(const std::filesystem::path& folder) {
                 .config = read_file(config),
                 .metrics = {},
                 .summary = {},
-                .trace = {}};
+                .trace = {},
+                .simulated = {}};
   // A path such as "runs/run/" has no file name.
   if (run.name.empty()) {
     run.name = std::filesystem::absolute(folder).lexically_normal().parent_path().filename();
@@ -62,6 +63,8 @@ RunRecord read_run(const std::filesystem::path& folder) {
   if (std::filesystem::exists(summary)) run.summary = read_summary(summary);
   const auto trace = folder / "trace.json";
   if (std::filesystem::exists(trace)) run.trace = read_trace(trace);
+  const auto simulated = folder / "simulated.json";
+  if (std::filesystem::exists(simulated)) run.simulated = read_trace(simulated);
   return run;
 }
 

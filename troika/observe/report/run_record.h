@@ -29,6 +29,8 @@ struct RunRecord {
   std::vector<Series> metrics;
   std::optional<RunSummary> summary;  // empty: the run was killed or is still running
   std::optional<TraceRecord> trace;   // empty: the run had no --trace
+  // simulated.json, a trace of troika simulate; empty: there is none.
+  std::optional<TraceRecord> simulated;
 };
 
 // Throws Error(usage) for a folder without a run, and for damaged files, naming file and position;

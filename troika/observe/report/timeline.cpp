@@ -61,7 +61,7 @@ TraceRecord record_of(const json& file) {
   throw Error("observe", ErrorKind::usage,
               {.what = path.string() + " is damaged",
                .got = got,
-               .expected = "a trace that troika train --trace wrote",
+               .expected = "a trace that troika train or simulate wrote",
                .hint = "delete it for a report without timeline"});
 }
 

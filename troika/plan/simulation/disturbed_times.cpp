@@ -13,25 +13,24 @@ namespace {
 
 constexpr uint64_t kStragglerDraw = 1, kJitterDraw = 2;
 
-// By device: the rate of the fastest one divided by its own; 1 if a rate is unknown.
-std::vector<double> slowness(const layout::Cluster& cluster) {
-  double fastest = 0, slowest = 0;
-  for (const auto& row : cluster.devices) {
-    fastest = std::max(fastest, row.flops);
-    slowest = slowest == 0 ? row.flops : std::min(slowest, row.flops);
-    if (row.flops == 0) return std::vector<double>(static_cast<size_t>(cluster.ranks()), 1);
-  }
+// By device: the rate of the device whose times the stages have, divided by its own; 1 if a rate is
+// unknown.
+std::vector<double> slowness(const SimulatedRun& run) {
+  const auto& devices = run.cluster.devices;
+  double reference = run.reference_flops;
+  if (reference == 0) reference = std::ranges::max(devices, {}, &layout::Devices::flops).flops;
+  const bool is_known = std::ranges::all_of(devices, [](const auto& row) { return row.flops > 0; });
   std::vector<double> factors;
-  for (const auto& row : cluster.devices) {
-    factors.insert(factors.end(), static_cast<size_t>(row.count), fastest / row.flops);
+  for (const auto& row : devices) {
+    factors.insert(factors.end(), static_cast<size_t>(row.count),
+                   is_known ? reference / row.flops : 1);
   }
   return factors;
 }
 
 }  // namespace
 
-DisturbedTimes::DisturbedTimes(const SimulatedRun& run)
-    : run_(run), factors_(slowness(run.cluster)) {
+DisturbedTimes::DisturbedTimes(const SimulatedRun& run) : run_(run), factors_(slowness(run)) {
   const auto& disturbances = run.disturbances;
   for (size_t rank = 0; rank < factors_.size(); ++rank) {
     Random random(mix(disturbances.seed, kStragglerDraw, rank));

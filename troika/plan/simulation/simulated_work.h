@@ -53,9 +53,11 @@ struct Disturbances {
 struct SimulatedRun {
   layout::Plan plan = {};
   std::vector<StageWork> stages = {};  // one for each stage of the plan's schedule, or one for all
-  // Rank r is device r. If all devices have `flops`, passes take the times of the fastest one;
-  // those of the others are longer by the ratio.
+  // Rank r is device r.
   layout::Cluster cluster = {};
+  // The rate of the device whose times the stages have; 0: the fastest one of the cluster. If all
+  // devices have `flops`, passes of the others take longer or shorter by the ratio.
+  double reference_flops = 0;
   layout::Algorithm all_reduce = layout::Algorithm::automatic;
   double reduce_per_byte = 0;     // seconds per byte that a rank reduces in a collective
   double input_part_frees = 0.5;  // as MemoryModel

@@ -1,0 +1,124 @@
+// `troika simulate` of a plan on a cluster.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/subprocess.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
+
+namespace troika {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kProfile = R"({"micro_batch": 4, "optimizer_factor": 1, "blocks": [
+  {"name": "a", "forward_seconds": 1, "backward_input_seconds": 1, "backward_weight_seconds": 1,
+   "output_bytes": 100, "saved_bytes": 1000, "parameter_bytes": 400},
+  {"name": "b", "forward_seconds": 1, "backward_input_seconds": 1, "backward_weight_seconds": 1,
+   "output_bytes": 0, "saved_bytes": 1000, "parameter_bytes": 400}]})";
+
+class SimulateCluster : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_file_atomically(folder_ / "profile.json", kProfile);
+    write_file_atomically(folder_ / "cluster.toml",
+                          "[links.network]\nlatency = 0.5\nbandwidth = 100\n"
+                          "[[devices]]\nhost = \"x\"\n[[devices]]\nhost = \"y\"\n");
+    write_file_atomically(folder_ / "plan.toml",
+                          "[mesh]\naxes = \"pipeline=2\"\n[schedule]\nname = \"1f1b\"\n"
+                          "micro_batches = 2\n");
+  }
+  testing_support::Outcome troika(const std::string& arguments) {
+    return testing_support::run_program("cd " + folder_.path().string() + " && exec " +
+                                        TROIKA_PROGRAM + " simulate " + arguments);
+  }
+  nlohmann::json simulated(const std::string& arguments) {
+    const auto outcome =
+        troika("--profile profile.json --cluster cluster.toml --json out.json " + arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(read_file(folder_ / "out.json"));
+  }
+  std::string refused(const std::string& arguments) {
+    const auto outcome = troika(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments << outcome.out;
+    return outcome.err;
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(SimulateCluster, SimulatesAPlan) {
+  const auto found = simulated("--plan plan.toml --trace trace.json");
+  // Rank 0: F0 F1; a message takes 1.5 s. Rank 1: F0 B0 F1 B1 from 2.5 on, then B1 of rank 0.
+  EXPECT_EQ(found["step_seconds"], 2.5 + 6 + 1.5 + 2);
+  EXPECT_EQ(found["ranks"].size(), 2u);
+  EXPECT_EQ(found["ranks"][0]["compute_seconds"], 6);
+  EXPECT_EQ(found["ranks"][0]["peak_bytes"], 400 * 3 + 2 * 1000 + 100);
+  EXPECT_EQ(found["ranks"][0]["sent_bytes"], 200);
+  EXPECT_EQ(found["ranks"][0]["busiest_link"], "host x, network, out");
+  EXPECT_EQ(found["links"].size(), 4u);
+  EXPECT_THAT(read_file(folder_ / "trace.json"), HasSubstr("\"0SEND_F1\""));
+  EXPECT_EQ(simulated("--plan plan.toml --slow 1,2")["step_seconds"], 2.5 + 12 + 1.5 + 2);
+  // A configuration means a plan: data parallelism, of whole models, whose two ranks exchange all.
+  const auto data = simulated("--trainer.accumulate_grad_batches=3 --trainer.devices=2");
+  EXPECT_EQ(data["mesh"], "data=2");
+  EXPECT_EQ(data["step_seconds"], 3 * 6 + 0.5 + 8);
+  EXPECT_EQ(data["samples_per_second"], 24 / 26.5);
+}
+
+TEST_F(SimulateCluster, SimulatesFailures) {
+  const auto goodput = simulated(
+      "--plan plan.toml --mean-between-failures 3600 --checkpoint-interval 600 "
+      "--checkpoint-seconds 10 --restart-seconds 60 --seed 4")["goodput"];
+  EXPECT_EQ(goodput["steps_between_checkpoints"], 50);
+  EXPECT_NEAR(goodput["share"].get<double>() / goodput["expected_share"].get<double>(), 1, 0.01);
+}
+
+TEST_F(SimulateCluster, Sweeps) {
+  const auto devices = simulated("--plan plan.toml --sweep devices=1,2,5")["devices"];
+  ASSERT_EQ(devices.size(), 3u);
+  EXPECT_EQ(devices[0]["step_seconds"], 12);
+  EXPECT_EQ(devices[2]["mesh"], "pipeline=2 data=2");
+  EXPECT_EQ(devices[2]["idle_devices"], 1);
+  const auto batches = simulated("--plan plan.toml --sweep micro_batches=1..16");
+  EXPECT_EQ(batches["micro_batches"].size(), 4u);  // of eight samples
+  EXPECT_EQ(batches["micro_batches"][1]["step_seconds"], 12);
+}
+
+TEST_F(SimulateCluster, RefusesWithFileAndField) {
+  const std::string files = "--plan plan.toml --profile profile.json --cluster cluster.toml ";
+  auto profile = nlohmann::json::parse(kProfile);
+  profile["blocks"][1]["forward_seconds"] = -1;
+  write_file_atomically(folder_ / "bad.json", profile.dump(1));
+  EXPECT_THAT(refused("--plan plan.toml --profile bad.json --cluster cluster.toml"),
+              HasSubstr("blocks[1].forward_seconds (bad.json:"));
+  write_file_atomically(folder_ / "bad.toml", "[[devices]]\nhost = \"x\"\ncount = -1\n");
+  EXPECT_THAT(refused("--plan plan.toml --profile profile.json --cluster bad.toml"),
+              HasSubstr("devices.count (bad.toml:3); got -1"));
+  write_file_atomically(folder_ / "three.toml",
+                        "[mesh]\naxes = \"pipeline=3\"\n[schedule]\n"
+                        "name = \"1f1b\"\nmicro_batches = 2\n");
+  EXPECT_THAT(refused("--plan three.toml --profile profile.json --cluster cluster.toml"),
+              HasSubstr("[plan] blocks of the profile; got 2, expected at least 3"));
+  write_file_atomically(folder_ / "four.toml",
+                        "[mesh]\naxes = \"pipeline=2 data=2\"\n[schedule]\n"
+                        "name = \"1f1b\"\nmicro_batches = 2\n");
+  EXPECT_THAT(refused("--plan four.toml --profile profile.json --cluster cluster.toml"),
+              HasSubstr("[plan] devices of the cluster; got 2, expected at least 4"));
+  EXPECT_THAT(refused(files + "--slow 2,2"), HasSubstr("[plan] a slow rank; got rank 2 by 2"));
+  EXPECT_THAT(refused(files + "--slow 2"),
+              HasSubstr("[simulate] --slow; got 2, expected RANK,FAC"));
+  EXPECT_THAT(refused(files + "--sweep hosts=1..2"), HasSubstr("[plan] --sweep; got hosts=1..2"));
+  EXPECT_THAT(refused(files + "--trainer.devices=2"), HasSubstr("expected none beside --plan"));
+  EXPECT_THAT(refused(files + "--schedule gpipe"), HasSubstr("excludes"));
+  EXPECT_THAT(refused("--plan plan.toml --profile profile.json"),
+              HasSubstr("[simulate] --cluster; got none"));
+  EXPECT_THAT(refused("--profile profile.json --cluster cluster.toml"),
+              HasSubstr("[simulate] --plan; got none"));
+  EXPECT_THAT(refused(""), HasSubstr("[simulate] --schedule; got none"));
+  EXPECT_THAT(refused("run.toml --schedule gpipe --stages 2 --micro-batches 2"),
+              HasSubstr("[simulate] an argument; got run.toml, expected none beside --schedule"));
+}
+
+}  // namespace
+}  // namespace troika

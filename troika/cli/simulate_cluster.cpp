@@ -1,0 +1,192 @@
+#include "troika/cli/simulate_cluster.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "troika/base/file.h"
+#include "troika/base/text.h"
+#include "troika/cli/configuration.h"
+#include "troika/cli/refuse_argument.h"
+#include "troika/cli/simulated_results.h"
+#include "troika/layout/schedules/inventory.h"
+#include "troika/plan/simulation/run_trace.h"
+#include "troika/train/options/resolve_plan.h"
+
+namespace troika::cli {
+
+namespace {
+
+using layout::Algorithm;
+
+const std::vector<std::pair<std::string, Algorithm>> kAlgorithms{
+    {"auto", Algorithm::automatic},
+    {"ring", Algorithm::ring},
+    {"recursive_doubling", Algorithm::recursive_doubling},
+    {"rabenseifner", Algorithm::rabenseifner},
+    {"double_tree", Algorithm::double_tree},
+    {"hierarchical", Algorithm::hierarchical}};
+
+std::pair<int, double> parse_slow(const std::string& text) {
+  const auto words = split(text, ',');
+  if (words.size() == 2) {
+    const auto rank = parse_int(trim(words[0]));
+    const auto factor = parse_double(trim(words[1]));
+    if (rank && *rank >= 0 && *rank <= 1'000'000 && factor && *factor > 0 &&
+        std::isfinite(*factor)) {
+      return {static_cast<int>(*rank), *factor};
+    }
+  }
+  refuse_argument("--slow", text, "RANK,FACTOR: a rank, and a factor above 0");
+}
+
+layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster& cluster,
+                        const std::vector<std::string>& overrides) {
+  if (!arguments.plan.empty()) {
+    if (!overrides.empty()) refuse_argument("an argument", overrides.front(), "none beside --plan");
+    return layout::Plan::parse(read_file(arguments.plan), arguments.plan, cluster.ranks());
+  }
+  if (arguments.config.empty() && overrides.empty()) {
+    refuse_argument("--plan", "none", "a file with a plan, or CONFIG",
+                    "troika plan CONFIG writes one");
+  }
+  train::TrainOptions options;
+  auto table = train::make_table(options);
+  read_configuration(table, arguments.config, overrides);
+  return train::resolve_plan(options, cluster);
+}
+
+plan::SweptRun run_asked(const ClusterArguments& arguments,
+                         const std::vector<std::string>& overrides) {
+  plan::SweptRun asked;
+  auto& run = asked.run;
+  asked.profile = layout::Profile::parse(read_file(arguments.profile), arguments.profile);
+  if (arguments.cluster.empty()) {
+    refuse_argument("--cluster", "none", "a file with hosts, devices and links",
+                    "docs/plan.md#cluster");
+  }
+  const auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
+  run.plan = plan_asked(arguments, cluster, overrides);
+  run.cluster = plan::with_measured_links(cluster, asked.profile);
+  run.reference_flops = asked.profile.device_flops;
+  run.all_reduce = std::ranges::find(kAlgorithms, arguments.all_reduce,
+                                     &std::pair<std::string, Algorithm>::first)
+                       ->second;
+  run.disturbances = arguments.disturbances;
+  if (!arguments.stragglers.empty()) {
+    run.disturbances.straggler_share = arguments.stragglers[0];
+    run.disturbances.straggler_factor = arguments.stragglers[1];
+    if (arguments.stragglers[0] < 0 || arguments.stragglers[0] > 1 ||
+        !(arguments.stragglers[1] > 0)) {
+      refuse_argument("--stragglers",
+                      fmt::format("{:g} {:g}", arguments.stragglers[0], arguments.stragglers[1]),
+                      "a share of devices from 0 to 1, and a factor above 0");
+    }
+  }
+  for (const auto& text : arguments.slow) run.disturbances.slow_ranks.push_back(parse_slow(text));
+  run.steps = arguments.steps;
+  asked.work.optimizer_bytes_per_second = arguments.optimizer_rate;
+  asked.work.pass_overhead = arguments.pass_overhead;
+  return asked;
+}
+
+nlohmann::ordered_json swept(const plan::SweptRun& asked, const std::string& text) {
+  const auto range = plan::SweepRange::parse(text);
+  if (range.what == plan::SweepRange::What::devices) {
+    return show(plan::sweep_devices(asked, range.values));
+  }
+  return show(plan::sweep_micro_batches(asked, range.values));
+}
+
+}  // namespace
+
+std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArguments& arguments) {
+  std::vector<CLI::Option*> options;
+  const auto add = [&](const char* name, auto& value, const std::string& help) {
+    options.push_back(command.add_option(name, value, help));
+    return options.back();
+  };
+  const CLI::Range times(0.0, 1e12), positive(1e-12, 1e12);
+  command.add_option("CONFIG", arguments.config,
+                     "with --profile: a configuration that means a plan, as of troika plan");
+  add("--plan", arguments.plan, "file with a plan, instead of CONFIG");
+  auto* profile = command.add_option(
+      "--profile", arguments.profile,
+      "file with times and bytes of the model's blocks: simulates a plan on a cluster");
+  add("--cluster", arguments.cluster, "file with hosts, devices and links; docs/plan.md");
+  add("--steps", arguments.steps, "steps to simulate; default: 1")->check(CLI::Range(1, 100'000));
+  std::vector<std::string> names;
+  for (const auto& [name, algorithm] : kAlgorithms) names.push_back(name);
+  add("--all-reduce", arguments.all_reduce, "algorithm of all-reduces; default: auto")
+      ->check(CLI::IsMember(names));
+  add("--optimizer-rate", arguments.optimizer_rate,
+      "bytes of parameters that the optimizer steps over in a second; default: steps take no time")
+      ->check(positive);
+  add("--pass-overhead", arguments.pass_overhead,
+      "seconds of a stage's pass that do not depend on the samples; default: 0")
+      ->check(times);
+  add("--jitter", arguments.disturbances.jitter,
+      "standard deviation of a pass's time, as a share of it; default: 0")
+      ->check(CLI::Range(0.0, 10.0));
+  add("--stragglers", arguments.stragglers,
+      "SHARE FACTOR: so many of the devices, drawn by the seed, take so many times as long")
+      ->expected(2);
+  add("--slow", arguments.slow, "RANK,FACTOR: a rank takes so many times as long")
+      ->take_all()
+      ->delimiter('\0');
+  add("--seed", arguments.disturbances.seed, "of jitter, stragglers and failures; default: 0");
+  auto* mean = add("--mean-between-failures", arguments.failures.mean_between_failures,
+                   "seconds between failures of the run, in the mean: simulates goodput");
+  mean->check(positive);
+  add("--failure-shape", arguments.failures.shape,
+      "shape of the Weibull distribution of times between failures; default: 1, exponential")
+      ->check(CLI::Range(0.1, 10.0))
+      ->needs(mean);
+  add("--checkpoint-interval", arguments.failures.checkpoint_interval,
+      "seconds between checkpoints; default: 600")
+      ->check(times)
+      ->needs(mean);
+  add("--checkpoint-seconds", arguments.failures.checkpoint_seconds,
+      "that training stands still for a checkpoint; default: 0")
+      ->check(times)
+      ->needs(mean);
+  add("--restart-seconds", arguments.failures.restart_seconds,
+      "from a failure until training goes on; default: 0")
+      ->check(times)
+      ->needs(mean);
+  add("--sweep", arguments.sweep,
+      "devices=1..1024 or micro_batches=1..64 (doubling), FROM..TO/STEP, or a list: a table")
+      ->excludes(mean);
+  for (auto* option : options) option->needs(profile);
+  options.push_back(profile);
+  return options;
+}
+
+int simulate_cluster(const ClusterArguments& arguments, const std::string& json,
+                     const std::string& trace, const std::vector<std::string>& overrides) {
+  auto asked = run_asked(arguments, overrides);
+  nlohmann::ordered_json results;
+  if (!arguments.sweep.empty()) {
+    if (!trace.empty()) refuse_argument("--trace", trace, "none with --sweep");
+    results = swept(asked, arguments.sweep);
+  } else {
+    auto& run = asked.run;
+    run.stages = plan::stage_work(asked.profile, run.plan, asked.work);
+    run.records_trace = !trace.empty();
+    const auto simulation = plan::simulate_run(run);
+    results = show(asked, simulation);
+    if (std::isfinite(arguments.failures.mean_between_failures)) {
+      auto failures = arguments.failures;
+      failures.seed = run.disturbances.seed;
+      results["goodput"] = show(plan::simulate_goodput(failures, simulation.step_seconds));
+    }
+    if (!trace.empty()) write_file_atomically(trace, plan::trace_of(simulation));
+  }
+  if (!json.empty()) write_file_atomically(json, results.dump(2) + "\n");
+  return 0;
+}
+
+}  // namespace troika::cli

@@ -1,0 +1,42 @@
+// `troika simulate` of a plan on a cluster, from a profile of the model's blocks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "troika/plan/simulation/goodput.h"
+#include "troika/plan/simulation/stage_work.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace troika::cli {
+
+struct ClusterArguments {
+  std::string config;
+  std::string plan;
+  std::string profile;
+  std::string cluster;
+  std::string all_reduce = "auto";
+  std::string sweep;
+  int steps = 1;
+  double optimizer_rate = 0;
+  double pass_overhead = 0;
+  plan::Disturbances disturbances;
+  std::vector<double> stragglers;  // share and factor
+  std::vector<std::string> slow;   // RANK,FACTOR
+  plan::FailureModel failures;
+};
+
+// Adds the options. Returns those that only a simulation of a cluster has.
+std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArguments& arguments);
+
+// Simulates, prints the results, and writes them to the files `json` and `trace` unless these are
+// empty. `overrides` are --section.name=value for CONFIG. Returns the exit code. Throws
+// Error(usage) for missing or contradictory arguments and files, with the file and the place in it.
+int simulate_cluster(const ClusterArguments& arguments, const std::string& json,
+                     const std::string& trace, const std::vector<std::string>& overrides);
+
+}  // namespace troika::cli

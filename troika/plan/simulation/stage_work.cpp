@@ -1,0 +1,235 @@
+#include "troika/plan/simulation/stage_work.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+
+#include "troika/layout/buckets.h"
+#include "troika/layout/recompute.h"
+#include "troika/layout/schedules/inventory.h"
+#include "troika/layout/stage_cut.h"
+#include "troika/plan/simulation/refuse.h"
+
+namespace troika::plan {
+
+using layout::ExchangeMethod;
+using layout::Profile;
+using layout::ProfiledBlock;
+
+namespace {
+
+using Blocks = std::span<const ProfiledBlock>;
+
+template <typename Value>
+double sum(Blocks blocks, Value ProfiledBlock::*value) {
+  double sum = 0;
+  for (const auto& block : blocks) sum += block.*value;
+  return sum;
+}
+
+void require_number(const char* what, double value) {
+  if (std::isfinite(value) && value >= 0) return;
+  refuse(what, fmt::format("{:g}", value), "a number from 0 on");
+}
+
+void require_told(const Profile& profile, const layout::Plan& plan) {
+  if (plan.precision != profile.precision) {
+    refuse("precision of the plan", plan.precision, profile.precision + ", as the profile has");
+  }
+  if (plan.compression.codec != "none") {
+    refuse("compression.codec of a simulation", plan.compression.codec, "none");
+  }
+  for (const auto& folder : {plan.offload_activations, plan.offload_optimizer}) {
+    if (!folder.empty()) refuse("offload of a simulation", folder, "none");
+  }
+  if (plan.recompute == "selective" || layout::recompute_budget(plan.recompute)) {
+    refuse("recompute of a simulation", plan.recompute, "none, full, sqrt or every_K");
+  }
+}
+
+// The profile with blocks in an order in which each reads from earlier ones.
+class OrderedBlocks {
+ public:
+  explicit OrderedBlocks(const Profile& profile) {
+    const auto order = profile.topological_order();
+    std::vector<size_t> place(order.size());
+    for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+    const auto readers = profile.readers();
+    for (const size_t index : order) {
+      blocks_.push_back(profile.blocks[index]);
+      auto& last = last_reader_.emplace_back(place[index]);
+      for (const size_t reader : readers[index]) last = std::max(last, place[reader]);
+    }
+  }
+
+  size_t size() const { return blocks_.size(); }
+  Blocks range(size_t begin, size_t end) const {
+    return Blocks(blocks_).subspan(begin, end - begin);
+  }
+
+  layout::StageEnds cut(const std::string& text, int stages) const {
+    std::vector<std::string> names;
+    std::vector<double> seconds;
+    for (const auto& block : blocks_) {
+      names.push_back(block.name);
+      seconds.push_back(block.seconds());
+    }
+    if (text.empty()) return layout::balanced_cut(seconds, stages);
+    auto ends = layout::parse_cut(text, names);
+    if (ends.size() == static_cast<size_t>(stages)) return ends;
+    refuse("stages.cut of the plan", fmt::format("{} stages", ends.size()),
+           fmt::format("{}, as its schedule has", stages));
+  }
+
+  // The bytes that blocks from `end` on read from those before it.
+  double crossing(size_t end) const {
+    double bytes = 0;
+    for (size_t i = 0; i < end; ++i) {
+      if (last_reader_[i] >= end) bytes += blocks_[i].output_bytes;
+    }
+    return bytes;
+  }
+
+ private:
+  std::vector<ProfiledBlock> blocks_;
+  std::vector<size_t> last_reader_;  // itself if nobody reads it
+};
+
+class StageMaker {
+ public:
+  StageMaker(const layout::Plan& plan, const StageWorkOptions& options)
+      : plan_(plan), options_(options) {}
+
+  // `input_bytes` come from the stage before.
+  StageWork make(Blocks blocks, double input_bytes, double output_bytes,
+                 double optimizer_factor) const {
+    StageWork work;
+    work.passes = {.forward = seconds(sum(blocks, &ProfiledBlock::forward)),
+                   .backward_input = seconds(sum(blocks, &ProfiledBlock::backward_input)),
+                   .backward_weight = seconds(sum(blocks, &ProfiledBlock::backward_weight))};
+    work.output_bytes = output_bytes * options_.samples;
+    work.parameter_bytes = sum(blocks, &ProfiledBlock::parameter_bytes);
+    if (options_.optimizer_bytes_per_second > 0) {
+      work.optimizer_seconds = work.parameter_bytes / options_.optimizer_bytes_per_second;
+    }
+    add_buckets(work, blocks);
+    add_memory(work, blocks, input_bytes, optimizer_factor);
+    if (blocks.size() > 1 && work.passes.forward > 0) {
+      // The last block of a backward pass is the first one.
+      work.share_after_gather =
+          (blocks.back().forward + blocks.front().backward()) /
+          (sum(blocks, &ProfiledBlock::forward) + sum(blocks, &ProfiledBlock::backward_input) +
+           sum(blocks, &ProfiledBlock::backward_weight));
+    } else {
+      work.share_after_gather = 1;
+    }
+    return work;
+  }
+
+ private:
+  // The time of a pass that takes `measured` with the profile's samples.
+  double seconds(double measured) const {
+    const double fixed = std::min(options_.pass_overhead, measured);
+    return fixed + (measured - fixed) * options_.samples;
+  }
+
+  void add_buckets(StageWork& work, Blocks blocks) const {
+    std::vector<layout::BucketItem> items;
+    std::vector<size_t> order;
+    std::vector<double> before;  // by block: backward passes that come after its own
+    double sum = 0;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      items.push_back({.bytes = static_cast<int64_t>(blocks[i].parameter_bytes)});
+      if (blocks[i].parameter_bytes > 0) order.insert(order.begin(), i);
+      before.push_back(sum * options_.samples);
+      sum += blocks[i].backward();
+    }
+    const auto& exchange = plan_.exchange;
+    for (const auto& bucket :
+         layout::assign_buckets(items, order, exchange.first_bucket_bytes, exchange.bucket_bytes)) {
+      GradientBucket made{.seconds_before_end = before[bucket.back()]};
+      for (const size_t item : bucket) made.bytes += blocks[item].parameter_bytes;
+      work.buckets.push_back(made);
+    }
+  }
+
+  void add_memory(StageWork& work, Blocks blocks, double input_bytes,
+                  double optimizer_factor) const {
+    const auto& exchange = plan_.exchange;
+    const auto share = [&](int64_t stage) {
+      const bool is_shared =
+          exchange.method == ExchangeMethod::zero && exchange.zero_stage >= stage;
+      return is_shared ? 1 / static_cast<double>(plan_.sharing_ranks()) : 1.0;
+    };
+    const double parameters = work.parameter_bytes;
+    work.resident_bytes = parameters * (optimizer_factor * share(1) + share(2) + share(3));
+    double largest = 0;
+    for (const auto& block : blocks) {
+      work.workspace_bytes =
+          std::max(work.workspace_bytes, block.workspace_bytes * options_.samples);
+      largest = std::max(largest, block.parameter_bytes);
+    }
+    if (share(3) < 1) work.workspace_bytes += largest * (1 - share(3));
+    work.activation_bytes = sum(blocks, &ProfiledBlock::saved_bytes) * options_.samples;
+    recompute(work, blocks, input_bytes);
+  }
+
+  void recompute(StageWork& work, Blocks blocks, double input_bytes) const {
+    double most = 0;  // saved by a segment while it runs
+    for (const auto& segment : layout::recompute_plan(plan_.recompute, blocks.size())) {
+      const auto part = blocks.subspan(segment.begin, segment.end - segment.begin);
+      const double saved = sum(part, &ProfiledBlock::saved_bytes) * options_.samples;
+      const double input =
+          segment.begin == 0 ? input_bytes : blocks[segment.begin - 1].output_bytes;
+      work.activation_bytes += input * options_.samples - saved;
+      most = std::max(most, saved);
+      // Ahead of the input part, which needs it first.
+      work.passes.backward_input += seconds(sum(part, &ProfiledBlock::forward));
+    }
+    work.activation_bytes = std::max(0.0, work.activation_bytes);
+    work.workspace_bytes += most;
+  }
+
+  const layout::Plan& plan_;
+  const StageWorkOptions& options_;
+};
+
+}  // namespace
+
+std::vector<StageWork> stage_work(const Profile& profile, const layout::Plan& plan,
+                                  const StageWorkOptions& options) {
+  require_told(profile, plan);
+  require_number("samples of a micro-batch", options.samples);
+  require_number("overhead of a pass", options.pass_overhead);
+  require_number("rate of the optimizer", options.optimizer_bytes_per_second);
+  const OrderedBlocks blocks(profile);
+  const int stages = layout::Inventory(layout::schedule_of(plan)).stages;
+  if (blocks.size() < static_cast<size_t>(stages)) {
+    refuse("blocks of the profile", std::to_string(blocks.size()),
+           fmt::format("at least {}, one for each stage", stages));
+  }
+  const StageMaker maker(plan, options);
+  std::vector<StageWork> all;
+  size_t begin = 0;
+  for (const size_t end : blocks.cut(plan.cut, stages)) {
+    all.push_back(maker.make(blocks.range(begin, end), blocks.crossing(begin), blocks.crossing(end),
+                             profile.optimizer_factor));
+    begin = end;
+  }
+  return all;
+}
+
+layout::Cluster with_measured_links(layout::Cluster cluster, const Profile& profile) {
+  const auto take = [](layout::Link& link, const layout::MeasuredLink& measured) {
+    if (link == layout::Link{}) link = measured.link;
+  };
+  take(cluster.group, profile.group);
+  take(cluster.host, profile.host);
+  take(cluster.network, profile.network);
+  return cluster;
+}
+
+}  // namespace troika::plan

@@ -1,0 +1,217 @@
+#include "troika/plan/simulation/sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "troika/base/text.h"
+#include "troika/layout/schedules/table.h"
+#include "troika/plan/simulation/refuse.h"
+
+namespace troika::plan {
+
+using layout::Axis;
+using layout::Cluster;
+using layout::Plan;
+
+namespace {
+
+constexpr int kMostValue = 1'000'000;
+constexpr size_t kMostValues = 10'000;
+constexpr double kOneSample = 1 - 1e-9;  // up to rounding
+
+[[noreturn]] void refuse_sweep(std::string_view text) {
+  refuse("--sweep", std::string(text),
+         "devices or micro_batches with FROM..TO, FROM..TO/STEP or a list, as in devices=1..1024, "
+         "of numbers from 1 to 1000000 and at most 10000 of them");
+}
+
+std::optional<int> value_of(std::string_view text) {
+  const auto value = parse_int(trim(text));
+  if (!value || *value < 1 || *value > kMostValue) return std::nullopt;
+  return static_cast<int>(*value);
+}
+
+std::vector<int> parse_range(std::string_view whole, std::string_view text) {
+  const size_t dots = text.find("..");
+  const size_t slash = text.find('/');
+  const auto from = value_of(text.substr(0, dots));
+  const auto to = value_of(text.substr(dots + 2, slash == text.npos ? slash : slash - dots - 2));
+  const auto step = slash == text.npos ? 0 : value_of(text.substr(slash + 1));
+  if (!from || !to || !step || *from > *to) refuse_sweep(whole);
+  std::vector<int> values;
+  for (int64_t value = *from; value<*to; value += *step> 0 ? *step : value) {
+    values.push_back(static_cast<int>(value));
+    if (values.size() > kMostValues) refuse_sweep(whole);
+  }
+  // The end belongs to doublings, and to steps that meet it.
+  if (*step == 0 || (*to - *from) % *step == 0) values.push_back(*to);
+  return values;
+}
+
+// Whether the plan's schedule has its shape in its domain.
+bool is_in_domain(const Plan& plan) {
+  if (plan.schedule == layout::kOneStageSchedule || plan.schedule == layout::kCustomSchedule) {
+    return true;
+  }
+  const auto& row = layout::schedule_row(plan.schedule);
+  const layout::PipelineShape shape{
+      .ranks = plan.mesh.size(Axis::pipeline),
+      .micro_batches = static_cast<int>(plan.micro_batches),
+      .chunks = plan.chunks > 0 ? static_cast<int>(plan.chunks) : row.chunks};
+  return !row.takes || row.takes(shape);
+}
+
+double mean_seconds(const RunSimulation& simulation) {
+  return simulation.seconds / static_cast<double>(simulation.step_seconds.size());
+}
+
+RunSimulation simulated(const SweptRun& swept, const Plan& plan, const Cluster& cluster,
+                        double samples) {
+  auto run = swept.run;
+  run.plan = plan;
+  run.cluster = cluster;
+  run.records_trace = false;
+  auto work = swept.work;
+  work.samples *= samples;
+  run.stages = stage_work(swept.profile, plan, work);
+  return simulate_run(run);
+}
+
+// The plan on `devices` devices, or fewer.
+Plan on_devices(const Plan& plan, int devices) {
+  if (plan.mesh.has_uneven_stages()) {
+    refuse("mesh of a sweep over devices", plan.mesh.text(), "stages with equal replicas");
+  }
+  Plan scaled = plan;
+  const int stages = std::min(plan.mesh.size(Axis::pipeline), devices);
+  if (stages < plan.mesh.size(Axis::pipeline)) {
+    if (plan.schedule == layout::kCustomSchedule) {
+      refuse("devices of a sweep", std::to_string(devices),
+             fmt::format("at least {}, for which schedule.actions is made",
+                         plan.mesh.size(Axis::pipeline)));
+    }
+    scaled.cut.clear();  // made for more stages
+  }
+  const bool data_is_outer = !plan.mesh.axes().empty() && plan.mesh.axes().front() == Axis::data;
+  scaled.mesh = layout::Mesh::parse(
+      fmt::format(fmt::runtime(data_is_outer ? "data={1} pipeline={0}" : "pipeline={0} data={1}"),
+                  stages, devices / stages));
+  return scaled;
+}
+
+}  // namespace
+
+SweepRange SweepRange::parse(std::string_view text) {
+  const size_t equals = text.find('=');
+  const auto name = text.substr(0, equals);
+  SweepRange range;
+  if (equals == text.npos || (name != "devices" && name != "micro_batches")) refuse_sweep(text);
+  range.what = name == "devices" ? What::devices : What::micro_batches;
+  const auto values = text.substr(equals + 1);
+  if (values.find("..") != values.npos) {
+    range.values = parse_range(text, values);
+    return range;
+  }
+  for (const auto& word : split(values, ',')) {
+    const auto value = value_of(word);
+    if (!value) refuse_sweep(text);
+    range.values.push_back(*value);
+  }
+  std::ranges::sort(range.values);
+  const auto repeated = std::ranges::unique(range.values);
+  range.values.erase(repeated.begin(), repeated.end());
+  return range;
+}
+
+Cluster resized(const Cluster& cluster, int devices) {
+  Cluster result = cluster;
+  result.devices.clear();
+  int left = devices;
+  for (const auto& row : cluster.devices) {
+    if (left == 0) return result;
+    result.devices.push_back(row);
+    result.devices.back().count = std::min(row.count, left);
+    left -= result.devices.back().count;
+  }
+  std::vector<layout::Devices> last;  // the rows of the last host
+  for (const auto& row : cluster.devices) {
+    if (row.host == cluster.devices.back().host) last.push_back(row);
+  }
+  while (left > 0) {
+    result.hosts.push_back(fmt::format("more-{}", result.hosts.size()));
+    for (auto row : last) {
+      if (left == 0) break;
+      row.host = static_cast<int>(result.hosts.size()) - 1;
+      row.count = std::min(row.count, left);
+      left -= row.count;
+      result.devices.push_back(row);
+    }
+  }
+  return result;
+}
+
+std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices) {
+  const auto rate_on = [&](int count, DevicesPoint& point) {
+    const auto plan = on_devices(swept.run.plan, count);
+    if (!is_in_domain(plan)) return false;
+    const auto simulation = simulated(swept, plan, resized(swept.run.cluster, count), 1);
+    point.devices = count;
+    point.used = plan.mesh.ranks();
+    point.mesh = plan.mesh.text();
+    point.step_seconds = mean_seconds(simulation);
+    const double samples = static_cast<double>(plan.micro_batches) * plan.mesh.size(Axis::data) *
+                           swept.work.samples * swept.profile.micro_batch;
+    point.samples_per_second = samples / point.step_seconds;
+    double computes = 0;
+    for (const auto& rank : simulation.ranks) computes += rank.compute_seconds;
+    point.idle_share = 1 - computes / (point.step_seconds * count);
+    return true;
+  };
+  std::vector<DevicesPoint> points;
+  DevicesPoint one;
+  const bool has_one = rate_on(1, one);
+  for (const int count : devices) {
+    DevicesPoint point;
+    if (!rate_on(count, point)) continue;
+    if (has_one) point.speed_up = point.samples_per_second / one.samples_per_second;
+    points.push_back(point);
+  }
+  return points;
+}
+
+std::vector<MicroBatchesPoint> sweep_micro_batches(const SweptRun& swept,
+                                                   const std::vector<int>& micro_batches) {
+  std::vector<MicroBatchesPoint> points;
+  for (const int count : micro_batches) {
+    auto plan = swept.run.plan;
+    const double samples = static_cast<double>(plan.micro_batches) / count;
+    plan.micro_batches = count;
+    const double each = samples * swept.work.samples * swept.profile.micro_batch;
+    if (each < kOneSample || !is_in_domain(plan)) continue;
+    const auto simulation = simulated(swept, plan, swept.run.cluster, samples);
+    auto& point = points.emplace_back();
+    point.micro_batches = count;
+    point.samples = each;
+    point.step_seconds = mean_seconds(simulation);
+    point.bubble_rate = simulation.bubble_rate;
+    for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
+      const double peak = simulation.ranks[rank].peak_bytes;
+      const auto memory = swept.run.cluster.devices_of(static_cast<int>(rank)).memory_bytes;
+      point.peak_bytes = std::max(point.peak_bytes, peak);
+      if (memory > 0 && peak > static_cast<double>(memory)) point.fits = false;
+    }
+  }
+  return points;
+}
+
+const MicroBatchesPoint* best_of(const std::vector<MicroBatchesPoint>& points) {
+  const MicroBatchesPoint* best = nullptr;
+  for (const auto& point : points) {
+    if (point.fits && (!best || point.step_seconds < best->step_seconds)) best = &point;
+  }
+  return best;
+}
+
+}  // namespace troika::plan
