@@ -168,6 +168,22 @@ TEST_F(Integrity, WhatWasPublishedBeforeAKillBecomesTheLast) {
   EXPECT_FALSE(std::filesystem::is_symlink(folder_ / ".publishing"));
 }
 
+// A kill while a checkpoint replaces another on a file system that cannot exchange folders.
+TEST_F(Integrity, AKillWhileACheckpointIsReplacedLeavesTheFormer) {
+  const auto path = folder_ / "named";
+  const auto write = [&](int64_t step) {
+    write_checkpoint(comm::local::alone(), path, {}, {}, {.step = step});
+  };
+  write(1);
+  std::filesystem::rename(path, folder_ / ".former-named");
+  EXPECT_EQ(find_checkpoint(folder_.path(), path), folder_ / ".former-named");
+  write(2);
+  EXPECT_EQ(find_checkpoint(folder_.path(), path), path);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / ".former-named"));
+  std::filesystem::remove_all(path);
+  EXPECT_THROW(find_checkpoint(folder_.path(), path), Error);
+}
+
 TEST_F(Integrity, AReadOnlyFolderLeavesTheFormerCheckpoint) {
   save(1);
   {

@@ -70,7 +70,7 @@ TEST(ModelSizes, HeadsMustBeSaidSomewhere) {
   const nn::ModelOptions gpt{.name = "gpt", .layers = 1, .heads = 2, .width = 8};
   const auto file = folder / "weights.safetensors", config = folder / "config.json";
   EXPECT_ERROR(taken(gpt, file), ErrorKind::usage,
-               "[checkpoint] weights of gpt do not tell the number of attention heads; got no "
+               "[checkpoint] weights of gpt do not contain the number of attention heads; got no "
                "config.json beside " +
                    file.string() + ", expected one with n_head (give --model.heads)");
   for (const char* text : {"", "{", "[]", "{}", R"({"n_head": "2"})", R"({"n_head": -2})"}) {

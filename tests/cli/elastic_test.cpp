@@ -108,7 +108,7 @@ TEST_F(ElasticTraining, EndsAsOneProcessThatNothingHappenedTo) {
   EXPECT_EQ(host.wait(), 0) << host.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
   EXPECT_THAT(host.err(), HasSubstr("was lost"));
-  EXPECT_THAT(host.log(0), HasSubstr("goes on from"));
+  EXPECT_THAT(host.log(0), HasSubstr("resumes from"));
   EXPECT_THAT(fourth.err(), HasSubstr("of 3, ranks 2-2 of 3\n"));
 
   const TemporaryFolder alone;

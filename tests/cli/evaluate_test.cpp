@@ -112,10 +112,11 @@ TEST_F(Evaluate, ACheckpointByAnyHandleBringsItsOptions) {
       HasSubstr("error: [checkpoint] there is no checkpoint nowhere/last; got No such file"));
   EXPECT_THAT(troika("test runs").err, HasSubstr("[checkpoint] there is no checkpoint runs; got a "
                                                  "folder without one"));
-  EXPECT_THAT(troika("train runs/tiny").err,
-              HasSubstr("error: [config] CONFIG is a folder; got runs/tiny, expected a file in "
-                        "TOML (`troika train runs/tiny/config.toml --trainer.ckpt_path=last` goes "
-                        "on with the run)"));
+  EXPECT_THAT(
+      troika("train runs/tiny").err,
+      HasSubstr(
+          "error: [config] CONFIG is a folder; got runs/tiny, expected a file in "
+          "TOML (`troika train runs/tiny/config.toml --trainer.ckpt_path=last` resumes the run)"));
 }
 
 TEST_F(Evaluate, FlightRecordsAreFoundByTheirRun) {
@@ -129,7 +130,7 @@ TEST_F(Evaluate, FlightRecordsAreFoundByTheirRun) {
   make_folder(folder_ / "runs/flight-records/tiny");
   write_file_atomically(folder_ / "runs/flight-records/tiny/world-rank0.json",
                         R"({"group": "world", "backend": "gloo", "cause": "", "host": "",
-                            "rank": 0, "size": 1, "now": 1, "standings": [], "calls": []})");
+                            "rank": 0, "size": 1, "now": 1, "statuses": [], "calls": []})");
   for (const char* handle : {"runs/tiny", "runs/tiny/last", "runs/flight-records/tiny"}) {
     EXPECT_THAT(troika("doctor --flight-record " + std::string(handle)).out,
                 testing::StartsWith("Group world (1 rank, gloo) shows no failure.\n"))

@@ -70,7 +70,8 @@ TEST(Launch, RefusesNoProgramAndUnknownOptions) {
        "error: [launch] shutdown timeout; got nan, expected a number of seconds from 0 to "
        "604800\n"},
       {"--nnodes 1:3 echo x",
-       "error: [launch] where do the launches meet; got --nnodes 1:3 without --rdzv-endpoint, "
+       "error: [launch] the launches have no common endpoint; got --nnodes 1:3 without "
+       "--rdzv-endpoint, "
        "expected the host and port of one of them (on all machines the same: --rdzv-endpoint "
        "HOST:29400)\n"},
       {"--nnodes 3:1 --rdzv-endpoint here echo x",

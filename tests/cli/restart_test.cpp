@@ -58,7 +58,7 @@ TEST(Restart, EndsWithTheWeightsOfARunThatNeverStopped) {
   EXPECT_EQ(restarted.orphans, 0);
   EXPECT_THAT(restarted.err, HasSubstr("[cluster] rank 1 failed first: exit code 137\n"));
   EXPECT_THAT(restarted.err, HasSubstr("[cluster] restart 1 of 1\n"));
-  EXPECT_THAT(restarted.err, HasSubstr("goes on from"));
+  EXPECT_THAT(restarted.err, HasSubstr("resumes from"));
   const auto summary = nlohmann::json::parse(read_file(folder / "runs/restarted/summary.json"));
   const auto whole = launch("-n 2 sh rank whole " + summary["steps"].dump());
   ASSERT_EQ(whole.exit_code, 0) << whole.err;

@@ -94,7 +94,7 @@ TEST_F(ResumeRun, NewProcessesGoOnToTheBit) {
   EXPECT_THAT(std::filesystem::read_symlink(last("run")).string(), "epoch=1-step=21");
   const auto resumed = train(two + " --trainer.ckpt_path=last");
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+  EXPECT_THAT(resumed.err, HasSubstr("resumes from"));
   EXPECT_EQ(tensors(last("run") / "model.safetensors"),
             tensors(last("whole") / "model.safetensors"));
   const auto found = named_tensors(last("run") / "rank-1.safetensors");
@@ -116,7 +116,7 @@ TEST_F(ResumeRun, OptionsThatDifferFromTheCheckpointsAreNamed) {
   const auto kept =
       train(goes_on + " --data.global_batch_size=32 --optim.lr=0.02 --trainer.devices=2");
   ASSERT_EQ(kept.exit_code, 0) << kept.err;
-  EXPECT_THAT(kept.err, HasSubstr("goes on from"));
+  EXPECT_THAT(kept.err, HasSubstr("resumes from"));
   EXPECT_THAT(kept.err, testing::Not(HasSubstr("in the checkpoint")));
   const auto changed = train(goes_on + eight +
                              " --optim.lr=0.01 --optim.weight_decay=0.25 --trainer.devices=2 "
@@ -168,7 +168,7 @@ TEST_F(ResumeRun, CtrlCSavesAndSaysHowToGoOn) {
         fmt::format("{} {} --trainer.max_steps={}", TROIKA_PROGRAM, command,
                     summary("by-hand-" + std::string(processes))["steps"].get<int64_t>() + 1));
     EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-    EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+    EXPECT_THAT(resumed.err, HasSubstr("resumes from"));
   }
 }
 
@@ -201,7 +201,7 @@ TEST_F(ResumeRun, TheUserSignalSavesAndRequeuesOnce) {
       shell(job + "SLURM_RESTART_COUNT=1 " TROIKA_PROGRAM " launch -n 2 " TROIKA_PROGRAM " train" +
             kSmall + " --trainer.max_epochs=1");
   EXPECT_EQ(again.exit_code, 0);
-  EXPECT_THAT(again.err, HasSubstr("goes on from"));
+  EXPECT_THAT(again.err, HasSubstr("resumes from"));
 }
 
 // Nearly all the time goes into checkpoints, so kills fall into the middle of them.
@@ -213,7 +213,7 @@ TEST_F(ResumeRun, AKillLeavesALoadableCheckpoint) {
     EXPECT_EQ(shell(fmt::format("./signalled KILL 'epoch {}/' {}", epoch, run)).exit_code, 137);
   }
   const auto resumed = shell(run + " --trainer.max_steps=70");
-  EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+  EXPECT_THAT(resumed.err, HasSubstr("resumes from"));
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   for (const auto& entry : std::filesystem::directory_iterator(last("run").parent_path())) {
     EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();

@@ -92,7 +92,7 @@ TEST_F(RunFolders, ARunThatGoesOnKeepsItsFolder) {
   ASSERT_EQ(train("").exit_code, 0);
   const auto later = train(" --trainer.ckpt_path=last --trainer.max_epochs=2");
   ASSERT_EQ(later.exit_code, 0) << later.err;
-  EXPECT_THAT(later.err, HasSubstr("goes on with run run; run-2 is later"));
+  EXPECT_THAT(later.err, HasSubstr("resumes run run; run-2 is later"));
   EXPECT_EQ(summary("run")["steps"], 32);
   EXPECT_EQ(summary("run-2")["steps"], 16);
   // Its own checkpoint by its path.
@@ -149,7 +149,7 @@ TEST_F(RunFolders, TwoAtOnceHaveTwoAndACrashFreesTheName) {
                 testing::ContainsRegex("\\[train\\] run folder runs/" + name +
                                        " is in use; got the lock of process [0-9]+ on .*, "
                                        "expected a run that has ended"));
-    EXPECT_THAT(both.err, HasSubstr("goes on from"));
+    EXPECT_THAT(both.err, HasSubstr("resumes from"));
   }
 }
 
@@ -173,7 +173,7 @@ wait $child
 )");
   const auto restarted = shell("exec " TROIKA_PROGRAM " launch -n 4 --max-restarts 1 sh rank");
   ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
-  EXPECT_THAT(restarted.err, HasSubstr("goes on from"));
+  EXPECT_THAT(restarted.err, HasSubstr("resumes from"));
   EXPECT_EQ(content("run"), first);
   EXPECT_EQ(summary("run-2")["world_size"], 4);
   EXPECT_FALSE(exists("run-3"));
@@ -199,7 +199,7 @@ TEST_F(RunFolders, ARequeuedJobFindsItsFolder) {
         "{}export SLURM_RESTART_COUNT=1; {} train{}{} --trainer.devices={} --trainer.max_steps={}",
         job, TROIKA_PROGRAM, kSmallRun, kEndless, processes, steps + 5));
     ASSERT_EQ(again.exit_code, 0) << again.err;
-    EXPECT_THAT(again.err, HasSubstr("goes on from"));
+    EXPECT_THAT(again.err, HasSubstr("resumes from"));
     EXPECT_EQ(summary(taken)["steps"], steps + 5);
     // Other jobs are not it.
     EXPECT_EQ(content("run"), first);

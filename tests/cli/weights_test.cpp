@@ -141,9 +141,10 @@ TEST_F(Weights, AnImportedGptSpeaksAsBefore) {
   ASSERT_EQ(troika("export runs/run/checkpoints/last out.safetensors").exit_code, 0);
   const auto no_heads = troika("import out.safetensors in.safetensors --model gpt");
   EXPECT_EQ(no_heads.exit_code, 2);
-  EXPECT_EQ(no_heads.err,
-            "error: [checkpoint] weights of gpt do not tell the number of attention heads; got no "
-            "config.json beside out.safetensors, expected one with n_head (give --model.heads)\n");
+  EXPECT_EQ(
+      no_heads.err,
+      "error: [checkpoint] weights of gpt do not contain the number of attention heads; got no "
+      "config.json beside out.safetensors, expected one with n_head (give --model.heads)\n");
   write_file_atomically(folder_ / "config.json", R"({"n_head": 2, "activation_function": "relu"})");
   EXPECT_THAT(troika("import out.safetensors in.safetensors --model gpt").err,
               HasSubstr("config.json describes a GPT-2 that gpt is not: activation_function; got "
@@ -259,7 +260,7 @@ TEST_F(Weights, AreFoundByAnyHandleByAllCommands) {
         "--trainer.ckpt_path=" +
         handle + options);
     ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-    EXPECT_THAT(resumed.err, HasSubstr("goes on from"));
+    EXPECT_THAT(resumed.err, HasSubstr("resumes from"));
     EXPECT_THAT(resumed.err, HasSubstr("checkpoints/" + name + ": "));
   }
   const auto refused = troika("train --trainer.ckpt_path=copy.safetensors" + options);

@@ -59,7 +59,7 @@ class FlightReport : public testing::Test {
                           {"host", "n1"},
                           {"pid", 100 + rank},
                           {"now", kStart + now},
-                          {"standings", std::move(statuses)},
+                          {"statuses", std::move(statuses)},
                           {"calls", std::move(calls)}};
     write(fmt::format("{}-rank{}.json", group, rank), content.dump(1));
   }
@@ -102,7 +102,7 @@ TEST_F(FlightReport, RanksHaveTheirNumbersInTheWorldAndTheirCoordinates) {
                           {"host", "n1"},
                           {"pid", 100},
                           {"now", kStart + 70.5},
-                          {"standings", json::array()},
+                          {"statuses", json::array()},
                           {"calls", {finished(6, 9), failed(7, 10, 70)}}};
     write(fmt::format("group1-of-4-rank{}.json", rank), content.dump(1));
   };
@@ -223,7 +223,7 @@ TEST_F(FlightReport, FilesThatAreNoRecordsAreNamed) {
   write("world-rank1.json", R"({"group": "world", "ra)");
   write("other.json", R"({"loss": 1})");
   write("out-of-range.json", R"({"group": "world", "backend": "gloo", "cause": "", "host": "",
-        "rank": 2, "size": 2, "now": 1, "standings": [], "calls": []})");
+        "rank": 2, "size": 2, "now": 1, "statuses": [], "calls": []})");
   const auto text = report();
   EXPECT_THAT(text, HasSubstr("Rank 0 waited in it for 60.0 s.\nRank 1 left no record that can"));
   EXPECT_THAT(text, HasSubstr("\n\nNot used: other.json: no flight record\n"

@@ -35,7 +35,7 @@ Enrolment group(uint32_t id) {
 TEST(Lifeline, AnswersForTheGroupsThatWentLast) {
   constexpr uint32_t kGroups = 3000;
   ControlPlane::Listener listener;
-  Lifeline lifeline(std::make_unique<Alone>(listener), 0, 2);
+  Lifeline lifeline(std::make_unique<Alone>(listener), 0);
   const auto has_left = [&](uint32_t id) {
     const auto status = RankStatus::from_text(listener.answer(std::to_string(id)));
     return status && status->left;

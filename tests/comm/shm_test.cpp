@@ -33,9 +33,10 @@ TEST(Arena, TensorsOfEverySizeInTurnTakeTheMemoryOfTheLargest) {
 
 TEST(Arena, MoreThanAReferenceCanNameIsRefused) {
   Ranks ranks(1);
-  EXPECT_ERROR(ranks.arena(0)->tensor((int64_t{1} << 40) + 1, at::kByte), ErrorKind::usage,
-               "[comm] a piece of shared memory is too large; got 1099511627777 bytes, expected at "
-               "most 1099511627776");
+  EXPECT_ERROR(
+      ranks.arena(0)->tensor((int64_t{1} << 40) + 1, at::kByte), ErrorKind::usage,
+      "[comm] a segment of shared memory is too large; got 1099511627777 bytes, expected at "
+      "most 1099511627776");
 }
 
 TEST(Arena, ThousandsOfSmallTensorsShareAFewSegments) {

@@ -175,7 +175,7 @@ TEST_F(Idx, HeaderMustBeWholeAndRight) {
   expect_error("[data] height or width in " + images + "; got 2147483647, expected 1 to 16384");
   put(images, big_endian({0x803, 0xffffffff, 16384, 16384}));
   expect_error("[data] " + images +
-               " does not have the size its header tells; got 16 bytes, expected "
+               " does not have the size in its header; got 16 bytes, expected "
                "1152921504338411536");
 }
 
@@ -184,10 +184,10 @@ TEST_F(Idx, ContentMustMatchTheHeader) {
   const auto labels = path("train-labels-idx1-ubyte");
   put(images, idx_images(3, 2, 4).substr(0, 39));
   expect_error("[data] " + images +
-               " does not have the size its header tells; got 39 bytes, expected 40");
+               " does not have the size in its header; got 39 bytes, expected 40");
   put(images, idx_images(3, 2, 4) + "x");
   expect_error("[data] " + images +
-               " does not have the size its header tells; got 41 bytes, expected 40");
+               " does not have the size in its header; got 41 bytes, expected 40");
   put(images, idx_images(2, 2, 4));
   expect_error("[data] number of labels in " + labels + "; got 3, expected 2 as in " + images);
   put(labels, idx_labels(""));

@@ -15,7 +15,7 @@ namespace {
 using comm::Group;
 
 constexpr const char* kGoesOn =
-    "[parallel] data parallelism goes on after an error; expected a new DataParallel, made by all "
+    "[parallel] data parallelism was used after an error; expected a new DataParallel, made by all "
     "ranks";
 
 struct Weights : torch::nn::Module {

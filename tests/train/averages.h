@@ -54,7 +54,9 @@ inline void expect_same(const State& a, const State& b) {
 class Watching : public Callback {
  public:
   std::string name() const override { return "watching"; }
-  void on_before_optimizer_step(FitContext& c) override { rates.push_back(c.learning_rate); }
+  void on_before_optimizer_step(FitContext& c) override {
+    rates.push_back(c.training.learning_rate);
+  }
   void on_train_batch_end(FitContext& c, const data::Batch&, const at::Tensor&) override {
     // After steps, zero3 has no whole parameters.
     if (sees_steps) after_steps.push_back(copy_of(c.task.module()));

@@ -36,9 +36,10 @@ TEST(BatchesOf, ANumberOrAShare) {
       batches_of("o", "0.1", 7), ErrorKind::usage,
       "[train] o makes no sense; got 0.1 of 7 batches, which is none, expected at least one batch");
   for (const std::string text : {"-1", "1.5", "many", "nan"}) {
-    EXPECT_ERROR(batches_of("o", text, 7), ErrorKind::usage,
-                 "[train] o makes no sense; got " + text +
-                     ", expected a number of batches as 10, or a share of them as 0.1");
+    EXPECT_ERROR(
+        batches_of("o", text, 7), ErrorKind::usage,
+        "[train] o makes no sense; got " + text +
+            ", expected a number of batches, for example 10, or a fraction, for example 0.1");
   }
 }
 

@@ -71,8 +71,8 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
                      .folder = {},
                      .task = *task,
                      .at = start};
-  context.store = &engine->store();
-  context.optimization = &engine->optimization();
+  context.training.store = &engine->store();
+  context.training.optimization = &engine->optimization();
   WeightAverage average(options.ema.decay, options.ema.use_buffers);
   if (options.ema.enabled) average.attach(context);
   const auto batch = batch_of(data, options.data.batch_size);

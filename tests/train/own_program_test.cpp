@@ -9,6 +9,8 @@
 #include "tests/train/own_program.h"
 #include "troika/comm/end_with.h"
 #include "troika/data/make_dataset.h"
+#include "troika/train/run/callback.h"
+#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 namespace {
@@ -130,6 +132,26 @@ TEST_F(OwnProgram, EvaluationsPrintTheirMetrics) {
   EXPECT_THAT(said, HasSubstr(fmt::format("info: test finished\n  test/loss            {:.4f}\n",
                                           metrics[0].second)));
   EXPECT_THAT(said, HasSubstr("info: validate finished\n  validation/loss      "));
+}
+
+TEST_F(OwnProgram, HooksOfAnEvaluationHaveNoRunToSave) {
+  class Saving : public Callback {
+   public:
+    std::string name() const override { return "saving"; }
+    void on_validation_start(FitContext& context) override {
+      EXPECT_ERROR(context.save_checkpoint("x", false), ErrorKind::usage,
+                   "[train] no run to save as x; got a hook of validate(), expected a hook of "
+                   "fit()");
+      ++calls;
+    }
+    int calls = 0;
+  };
+  Task task(make_sum_net(), mean_square);
+  Trainer trainer(options_, comm::local::alone());
+  const auto saving = std::make_shared<Saving>();
+  trainer.add(saving);
+  trainer.validate(task, Sums());
+  EXPECT_EQ(saving->calls, 1);
 }
 
 TEST_F(OwnProgram, EpochsThatNobodyChoseAreTold) {

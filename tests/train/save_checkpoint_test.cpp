@@ -377,7 +377,7 @@ TEST_F(SaveCheckpoint, ThereMustBeARunToSave) {
       EXPECT_ERROR(context.save_checkpoint("x", false), ErrorKind::usage,
                    "[train] save_checkpoint() of a run that has failed; got a call in "
                    "on_exception, where ranks cannot agree any more, expected "
-                   "checkpoint.on_exception, or FitContext::save_alone");
+                   "checkpoint.on_exception, or FitContext::actions.save_alone");
     }
   };
   comm::local::run(kRanks, [&](comm::Group group) {

@@ -280,7 +280,7 @@ TEST_F(ShardedRun, ShardsOfStatesAreContiguous) {
   EXPECT_ERROR(learn(with("zero2"), 1, &other), ErrorKind::usage,
                "[train] states of adamw_8bit and of ddp.hook follow the order of weights in "
                "memory; got a checkpoint of channels_last for contiguous, expected the same "
-               "order (ZeRO keeps weights contiguous: go on with ddp)");
+               "order (ZeRO keeps weights contiguous: resume with ddp)");
 }
 
 TEST_F(ShardedRun, GroupsOfRanksShareOutAmongThem) {

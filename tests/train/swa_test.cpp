@@ -131,8 +131,8 @@ TEST_F(SwaRun, RefusesWhatLeavesNothingToAverage) {
                "trainer.max_epochs, 5");
   options_.swa.swa_epoch_start = "1.5";
   EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
-               "[train] swa.swa_epoch_start makes no sense; got 1.5, expected an epoch as 8, or a "
-               "share of trainer.max_epochs as 0.8");
+               "[train] swa.swa_epoch_start makes no sense; got 1.5, expected an epoch, for "
+               "example 8, or a fraction of trainer.max_epochs, for example 0.8");
   options_.swa.swa_epoch_start = "2";
   options_.trainer.strategy = "dp";
   options_.trainer.devices = 2;

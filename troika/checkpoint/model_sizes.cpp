@@ -48,7 +48,7 @@ int64_t configured_heads(const std::filesystem::path& file) {
   const auto config = file.parent_path() / "config.json";
   if (!std::filesystem::exists(config)) {
     throw Error("checkpoint", ErrorKind::usage,
-                {.what = "weights of gpt do not tell the number of attention heads",
+                {.what = "weights of gpt do not contain the number of attention heads",
                  .got = "no config.json beside " + file.string(),
                  .expected = "one with n_head",
                  .hint = "give --model.heads"});

@@ -21,6 +21,7 @@ namespace troika::checkpoint {
 namespace {
 
 constexpr const char* kUnfinished = ".unfinished-";
+constexpr const char* kFormer = ".former-";
 // A link to the checkpoint that is being published.
 constexpr const char* kPublishing = ".publishing";
 // A link to the last checkpoint from before the current run began.
@@ -209,21 +210,26 @@ bool is_free(const std::filesystem::path& path) {
           (!std::filesystem::is_symlink(path) && std::filesystem::exists(path / kIndexFile)));
 }
 
+// The name of a checkpoint while another one takes its place, if the file system cannot exchange
+// two folders. Between the two renames the checkpoint has no other name; find_checkpoint() knows
+// this.
+std::filesystem::path former_of(const std::filesystem::path& path) {
+  return path.parent_path() / (kFormer + path.filename().string());
+}
+
 void replace(const std::filesystem::path& unfinished, const std::filesystem::path& path) {
+  const auto former = former_of(path);
   if (!std::filesystem::exists(path)) {
     std::filesystem::rename(unfinished, path);
-  } else {
-    // If the file system cannot exchange the folders and the process is killed between the two
-    // renames, both checkpoints still exist under temporary names.
-    const auto former = unfinished.string() + "-former";
-    if (::renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
-      std::filesystem::rename(path, former);
-      std::filesystem::rename(unfinished, path);
-    }
-    sync_path(path.parent_path());
-    std::filesystem::remove_all(unfinished);
+  } else if (::renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) !=
+             0) {
     std::filesystem::remove_all(former);
+    std::filesystem::rename(path, former);
+    std::filesystem::rename(unfinished, path);
   }
+  sync_path(path.parent_path());
+  std::filesystem::remove_all(unfinished);
+  std::filesystem::remove_all(former);
   sync_path(path.parent_path());
 }
 
@@ -300,6 +306,8 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder,
       auto last = find_checkpoint(run, "last");
       if (!last.empty()) return last;
     }
+  } else if (std::filesystem::exists(former_of(path) / kIndexFile)) {
+    return former_of(path);  // after a kill between the renames of replace()
   } else if (path.has_parent_path() && (path.filename() == "last" || path.filename() == "best")) {
     auto named = find_checkpoint(path.parent_path() / "checkpoints", path.filename());
     if (!named.empty()) return named;

@@ -36,15 +36,15 @@ void require_file(const std::filesystem::path& file) {
   if (std::filesystem::is_regular_file(file, none) && file.extension() != ".safetensors") return;
   const auto config = config_of_run(file);
   if (!is_folder && config.empty()) return;  // load() reports the error
-  throw Error("config", ErrorKind::usage,
-              {.what = is_folder ? "CONFIG is a folder" : "CONFIG is a checkpoint",
-               .got = file.string(),
-               .expected = "a file in TOML",
-               .hint = config.empty()
-                           ? ""
-                           : fmt::format("`troika train {} --trainer.ckpt_path=last` goes on with "
-                                         "the run",
-                                         config.string())});
+  throw Error(
+      "config", ErrorKind::usage,
+      {.what = is_folder ? "CONFIG is a folder" : "CONFIG is a checkpoint",
+       .got = file.string(),
+       .expected = "a file in TOML",
+       .hint = config.empty()
+                   ? ""
+                   : fmt::format("`troika train {} --trainer.ckpt_path=last` resumes the run",
+                                 config.string())});
 }
 
 struct SampleWords {

@@ -84,7 +84,7 @@ int run(Arguments arguments, std::vector<std::string> command) {
     options.elastic->join_timeout = to_timeout("join timeout", arguments.join_seconds);
   } else if (nodes.min != nodes.max) {
     throw Error("launch", ErrorKind::usage,
-                {.what = "where do the launches meet",
+                {.what = "the launches have no common endpoint",
                  .got = fmt::format("--nnodes {} without --rdzv-endpoint", arguments.num_nodes),
                  .expected = "the host and port of one of them",
                  .hint = "on all machines the same: --rdzv-endpoint HOST:29400"});
@@ -133,8 +133,8 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       ->capture_default_str();
   auto* endpoint =
       command->add_option("--rdzv-endpoint,--rdzv_endpoint", arguments->elastic.endpoint,
-                          "HOST:PORT where the launches of all machines meet; HOST "
-                          "has rank 0, and is the one that must not be lost");
+                          "HOST:PORT that the launches of all machines connect to; HOST has rank "
+                          "0, and must not be lost");
   command
       ->add_flag("--standalone", arguments->standalone,
                  "one machine and any free port, as without it; torchrun's name")

@@ -289,8 +289,9 @@ Entry add_memory(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1'000'000));
   command
-      ->add_option("--budget", arguments->budget,
-                   "of each process, as in 6GiB; none: a share of what is left here")
+      ->add_option(
+          "--budget", arguments->budget,
+          "of each process, for example 6GiB; none: a fraction of the memory that is free here")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::PositiveNumber);
   command->add_flag("--all", arguments->all, "print every choice, not those that matter most");

@@ -59,7 +59,7 @@ void require_told(const PipelineArguments& arguments, const PipelineSchedule& ma
   if (arguments.blocks > 0 && arguments.blocks < made.all_chunks) {
     refuse_argument(
         "--blocks", std::to_string(arguments.blocks),
-        fmt::format("at least {}, as {} has so many chunks in all", made.all_chunks, made.name));
+        fmt::format("at least {}, the number of chunks of {}", made.all_chunks, made.name));
   }
 }
 
@@ -80,9 +80,8 @@ std::vector<CLI::Option*> add_timing_options(CLI::App& command, PipelineArgument
   std::vector<CLI::Option*> options;
   options.push_back(
       command
-          .add_option(
-              "--chunks", arguments.chunks,
-              "V: parts that each stage is cut into; default: as many as the schedule wants")
+          .add_option("--chunks", arguments.chunks,
+                      "V: chunks that each stage is cut into; default: the number of the schedule")
           ->check(CLI::Range(1, 1'000)));
   options.push_back(
       command

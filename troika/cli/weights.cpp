@@ -101,7 +101,8 @@ Entry add_import(CLI::App& app) {
   command->add_option("--model", *model, "which model they are of, as model.name")->required();
   command->allow_extras();
   command->footer(
-      "Sizes are the file's; config.json beside it tells the heads of a GPT-2. Options of the "
+      "Sizes are the file's; config.json beside it has the number of heads of a GPT-2. Options of "
+      "the "
       "model "
       "may follow, as --model.heads=12.");
   return {command,

@@ -83,7 +83,7 @@ std::shared_ptr<Work::State> Group::Core::submit(CallRequest&& request, bool asy
 std::shared_ptr<Work::State> Group::Core::run_or_queue(CallRequest&& request, bool async) {
   auto& fingerprint = request.call.fingerprint;
   std::unique_lock lock(mutex_);
-  refuse_if_failed();
+  failure_.refuse_if_set();
   fingerprint.sequence = next_sequence_++;
   const auto bytes = std::max(request.input.defined() ? request.input.nbytes() : 0,
                               request.output.defined() ? request.output.nbytes() : 0);
@@ -133,10 +133,7 @@ void Group::Core::run_queue() {
     std::exception_ptr failure;
     std::optional<c10::Event> end;
     try {
-      {
-        const std::lock_guard again(mutex_);
-        refuse_if_failed();
-      }
+      failure_.refuse_if_set();
       recorder_->started(next.request.call.fingerprint);
       end = run_beside(next.request);
     } catch (...) {
@@ -242,13 +239,6 @@ Error Group::Core::explained(const Error& error, const std::string& what, Millis
                                     lifeline.rank_name(lifeline.world_rank()), cause.what())});
 }
 
-void Group::Core::refuse_if_failed() const {
-  if (!cause_) return;
-  throw Error(
-      "comm", cause_->kind(),
-      {.what = fmt::format("this group is unusable since an earlier failure: {}", cause_->what())});
-}
-
 // Keeps the first failure and notifies the other ranks.
 void Group::Core::fail(const std::exception_ptr& failure) {
   Error cause("comm", ErrorKind::failure, {.what = "an unknown exception"});
@@ -260,12 +250,7 @@ void Group::Core::fail(const std::exception_ptr& failure) {
     cause = Error("comm", ErrorKind::failure, {.what = error.what()});
   } catch (...) {
   }
-  {
-    const std::lock_guard lock(mutex_);
-    if (cause_) return;
-    cause_ = cause;
-    has_failed_ = true;
-  }
+  if (!failure_.set(cause)) return;
   auto& lifeline = *impl_->lifeline();
   const auto& info = impl_->info();
   if (info.fails_alone) {
@@ -278,7 +263,7 @@ void Group::Core::fail(const std::exception_ptr& failure) {
 
 void Group::Core::refuse_unusable() const {
   refuse_other_thread();
-  if (has_failed_) refuse_if_failed();
+  failure_.refuse_if_set();
 }
 
 void Group::Core::guarded(c10::function_ref<void()> body) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "troika/comm/algorithms/collective.h"
+#include "troika/comm/first_failure.h"
 #include "troika/comm/group.h"
 
 namespace troika::comm {
@@ -137,6 +138,22 @@ class Group::Core : public std::enable_shared_from_this<Core> {
 
  private:
   struct Message;  // in flight
+  // Messages and edges, which live as long as their transfers, even if their Work was dropped.
+  // keep() and release() may be called from any thread.
+  class KeptTransfers {
+   public:
+    void keep(const std::shared_ptr<Message>& message);
+    void release(const std::shared_ptr<Message>& message);
+    // Returns false if this end of the edge exists already.
+    bool keep(std::shared_ptr<Edge> edge);
+    // Waits for each sent message and each edge, each at most `timeout`.
+    void finish(Milliseconds timeout);
+
+   private:
+    std::mutex mutex_;
+    std::vector<std::shared_ptr<Message>> messages_;
+    std::vector<std::shared_ptr<Edge>> edges_;
+  };
   struct Queued {
     CallRequest request;
     std::shared_ptr<Work::State> state;
@@ -153,9 +170,6 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   void take(Message& message, Deadline deadline);
   // Runs before the group is destroyed. Also waits for messages whose Work was dropped.
   void wait_for_sent();
-  // Messages live as long as their transfers, even if their Work was dropped.
-  void keep(const std::shared_ptr<Message>& message);
-  void release(const std::shared_ptr<Message>& message);
   void carry_out(Call& call, Deadline deadline);
   // Time to ask who is missing after a timeout. The rest of the second is for notifying the other
   // ranks.
@@ -164,9 +178,8 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   // timeout, `who` is called to say in words who is missing.
   Error explained(const Error& error, const std::string& what, Milliseconds waited,
                   const std::function<std::string(Deadline)>& who) const;
-  void refuse_if_failed() const;  // call with mutex_ held, or if has_failed_
   void refuse_other_thread() const;
-  void refuse_unusable() const;  // both checks
+  void refuse_unusable() const;  // also after a failure
   void fail(const std::exception_ptr& failure);
 
   const std::shared_ptr<GroupImpl> impl_;
@@ -180,12 +193,10 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   int64_t next_sequence_ = 0;
   bool busy_ = false;  // a thread is running a call
   bool closing_ = false;
-  std::vector<std::shared_ptr<Message>> messages_;
-  std::vector<std::shared_ptr<Edge>> edges_;
-  std::atomic<int> next_of_any_ = 0;      // the rank that receive_any() checks first
-  std::optional<Error> cause_;            // the first failure
-  std::atomic<bool> has_failed_ = false;  // cause_ is set, and does not change any more
-  std::thread thread_;                    // started by the first asynchronous call
+  KeptTransfers transfers_;
+  FirstFailure failure_;
+  std::atomic<int> next_of_any_ = 0;  // the rank that receive_any() checks first
+  std::thread thread_;                // started by the first asynchronous call
 };
 
 }  // namespace troika::comm

@@ -129,12 +129,12 @@ std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int pee
     recorder_->messages().ended(message->id, true);
     return nullptr;
   }
-  keep(message);
+  transfers_.keep(message);
   return make_rest(
       [self = shared_from_this(), message](Deadline until) {
         self->await_message(message->id, message->fingerprint, until,
                             [&](Deadline deadline) { message->sent->wait(deadline); });
-        self->release(message);
+        self->transfers_.release(message);
       },
       [message] { return message->done(); });
 }
@@ -153,14 +153,14 @@ std::shared_ptr<Work::State> Group::Core::receive(const at::Tensor& tensor, int 
     // Posted even if nobody waits, so that messages are consumed in order.
     message->arriving->post_payload();
   });
-  keep(message);
+  transfers_.keep(message);
   return make_rest([self = shared_from_this(), message, tensor](Deadline until) {
     self->await_message(message->id, message->fingerprint, until, [&](Deadline deadline) {
       self->take(*message, deadline);
       const at::NoGradGuard no_grad_either;
       unpack(message->data, tensor);
     });
-    self->release(message);
+    self->transfers_.release(message);
   });
 }
 
@@ -258,41 +258,51 @@ void Group::Core::await_message(int64_t id, const MessageFingerprint& fingerprin
 }
 
 void Group::Core::keep_edge(std::shared_ptr<Edge> edge) {
-  const auto end = [](const MessageFingerprint& fingerprint) {
-    return std::tuple(fingerprint.direction, fingerprint.peer, fingerprint.tag);
-  };
-  const std::lock_guard lock(mutex_);
-  for (const auto& other : edges_) {
-    if (end(other->fingerprint) != end(edge->fingerprint)) continue;
-    throw Error("comm", ErrorKind::usage,
-                {.what = fmt::format("edge {} {} {} exists already", edge->fingerprint.tag,
-                                     edge->fingerprint.direction == Direction::send ? "to" : "from",
-                                     impl_->lifeline()->rank_name(edge->fingerprint.peer)),
-                 .hint = "keep its end, or choose another tag"});
-  }
-  edges_.push_back(std::move(edge));
+  if (transfers_.keep(edge)) return;
+  throw Error("comm", ErrorKind::usage,
+              {.what = fmt::format("edge {} {} {} exists already", edge->fingerprint.tag,
+                                   edge->fingerprint.direction == Direction::send ? "to" : "from",
+                                   impl_->lifeline()->rank_name(edge->fingerprint.peer)),
+               .hint = "keep its end, or choose another tag"});
 }
 
 void Group::Core::wait_for_sent() {
   try {
-    for (const auto& message : messages_) {
-      if (message->sent) message->sent->wait(deadline());
-    }
-    for (const auto& edge : edges_) edge->finish(deadline());
+    transfers_.finish(options_.timeout);
   } catch (const Error& error) {
-    if (!cause_) log::warn("[comm] a message was never received: {}", error.what());
+    if (!failure_.is_set()) log::warn("[comm] a message was never received: {}", error.what());
   }
 }
 
-void Group::Core::keep(const std::shared_ptr<Message>& message) {
+void Group::Core::KeptTransfers::keep(const std::shared_ptr<Message>& message) {
   const std::lock_guard lock(mutex_);
   std::erase_if(messages_, [](const auto& kept) { return kept->done(); });
   messages_.push_back(message);
 }
 
-void Group::Core::release(const std::shared_ptr<Message>& message) {
+void Group::Core::KeptTransfers::release(const std::shared_ptr<Message>& message) {
   const std::lock_guard lock(mutex_);
   std::erase(messages_, message);
+}
+
+bool Group::Core::KeptTransfers::keep(std::shared_ptr<Edge> edge) {
+  const auto end = [](const Edge& one) {
+    const auto& fingerprint = one.fingerprint;
+    return std::tuple(fingerprint.direction, fingerprint.peer, fingerprint.tag);
+  };
+  const std::lock_guard lock(mutex_);
+  for (const auto& other : edges_) {
+    if (end(*other) == end(*edge)) return false;
+  }
+  edges_.push_back(std::move(edge));
+  return true;
+}
+
+void Group::Core::KeptTransfers::finish(Milliseconds timeout) {
+  for (const auto& message : messages_) {
+    if (message->sent) message->sent->wait(Deadline::after(timeout));
+  }
+  for (const auto& edge : edges_) edge->finish(Deadline::after(timeout));
 }
 
 }  // namespace troika::comm

@@ -42,7 +42,7 @@ void add_options(config::Table& table, CommOptions& options) {
             "the start fails if not all processes have come after this time",
             above_to(0.0, kWeekSeconds));
   table.add("comm.bucket_megabytes", &options.bucket_megabytes,
-            "gradients are averaged in buckets of so many MiB", above_to(0.0, kMaxMegabytes));
+            "size of the buckets of gradients, in MiB", above_to(0.0, kMaxMegabytes));
   table.add("comm.first_bucket_megabytes", &options.first_bucket_megabytes,
             "MiB of the bucket that is averaged first", above_to(0.0, kMaxMegabytes));
 }

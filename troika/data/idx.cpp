@@ -64,7 +64,7 @@ IdxFile read(const std::filesystem::path& folder, const std::string& name, uint3
   }
   expected += values;
   if (static_cast<int64_t>(content.size()) != expected) {
-    fail(fmt::format("{} does not have the size its header tells", file.name),
+    fail(fmt::format("{} does not have the size in its header", file.name),
          fmt::format("{} bytes", content.size()), std::to_string(expected));
   }
   file.values.assign(content.begin() + static_cast<std::ptrdiff_t>(header), content.end());

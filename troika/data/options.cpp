@@ -14,10 +14,10 @@ void add_dataset(config::Table& table, DataOptions& options) {
   table.add("data.path", &options.path, "folder of the files of cifar10, cifar100 and idx");
   table.add("data.files", &options.files, "text: the files to read, one after another");
   table.add("data.train_samples", &options.train_samples,
-            "train on the first so many samples; 0: all (10000 of those that are generated)",
+            "train on the first N samples; 0: all (10000 of those that are generated)",
             at_least(int64_t{0}));
   table.add("data.validation_samples", &options.validation_samples,
-            "validate on the first so many samples; 0: all (2000 of those that are generated)",
+            "validate on the first N samples; 0: all (2000 of those that are generated)",
             at_least(int64_t{0}));
   table.add("data.frames", &options.frames, "captions: frames of a video", at_least(int64_t{6}));
   table.add("data.feature_width", &options.feature_width, "captions: features of a frame",

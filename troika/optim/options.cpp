@@ -25,7 +25,7 @@ void add_options(config::Table& table, OptimizerOptions& options) {
             from_to_below(0.0, 1.0));
   table.add("optim.eps", &options.eps, "of adam, adamw, adamw_8bit, lamb and adagrad", above(0.0));
   table.add("optim.trust_coefficient", &options.trust_coefficient,
-            "of lars: a tensor's step as a share of its norm", above(0.0));
+            "lars: ratio of a tensor's step to its norm", above(0.0));
   for (const char* name : {"learning_rate", "base_lr"}) table.add_known_as(name, "optim.lr");
   for (const char* name : {"optimizer", "opt"}) table.add_known_as(name, "optim.name");
   table.add_known_as("wd", "optim.weight_decay");
@@ -41,29 +41,34 @@ void add_options(config::Table& table, ScheduleOptions& options) {
   table.add("optim.schedule", &options.name, "how the learning rate changes from step to step",
             one_of(schedule_names()));
   table.add("optim.warmup_steps", &options.warmup_steps,
-            "the learning rate rises to lr linearly in so many first steps", at_least(int64_t{0}));
-  table.add("optim.final_factor", &options.final_factor,
-            "cosine, polynomial and one_cycle: last learning rate as a share of lr; plateau: the "
-            "least one",
-            between(0.0, 1.0));
+            "number of first steps in which the learning rate rises linearly to lr",
+            at_least(int64_t{0}));
+  table.add(
+      "optim.final_factor", &options.final_factor,
+      "cosine, polynomial and one_cycle: last learning rate as a fraction of lr; plateau: the "
+      "least one",
+      between(0.0, 1.0));
   table.add("optim.gamma", &options.gamma,
             "step, multi_step and plateau: factor by which the learning rate falls",
             above_to(0.0, 1.0));
   table.add("optim.step_size", &options.step_size,
-            "step: the learning rate falls every so many optimizer steps", count_from(1));
+            "step: number of optimizer steps between two falls of the learning rate",
+            count_from(1));
   table.add("optim.milestones", &options.milestones,
             "multi_step: optimizer steps at which the learning rate falls, ascending");
   table.add("optim.power", &options.power, "polynomial: exponent", above(0.0));
   table.add("optim.start_factor", &options.start_factor,
-            "one_cycle: first learning rate as a share of lr", between(0.0, 1.0));
+            "one_cycle: first learning rate as a fraction of lr", between(0.0, 1.0));
   table.add("optim.rise_fraction", &options.rise_fraction,
-            "one_cycle: share of the steps in which the learning rate rises", between(0.0, 1.0));
-  table.add("optim.patience", &options.patience,
-            "plateau: the learning rate falls after so many validations in a row without a lower "
-            "loss, and one more",
-            count_from(0));
+            "one_cycle: fraction of the steps in which the learning rate rises", between(0.0, 1.0));
+  table.add(
+      "optim.patience", &options.patience,
+      "plateau: the learning rate falls after this number of validations in a row without a lower "
+      "loss, and one more",
+      count_from(0));
   table.add("optim.threshold", &options.threshold,
-            "plateau: a loss is lower if it is by this share of the best loss", between(0.0, 1.0));
+            "plateau: a loss is lower if it is below the best loss by this fraction of it",
+            between(0.0, 1.0));
   for (const char* name : {"scheduler", "lr_scheduler", "lr_scheduler_type"}) {
     table.add_known_as(name, "optim.schedule");
   }

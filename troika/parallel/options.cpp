@@ -26,7 +26,7 @@ void add_options(config::Table& table, DdpOptions& options) {
             "of powersgd: steps without compression first", count_from(0));
   table.add("ddp.powersgd_warm_start", &codec.warm_start,
             "of powersgd: begin from the factors of the step before");
-  table.add("ddp.topk_density", &codec.density, "of topk: share of the numbers that is sent",
+  table.add("ddp.topk_density", &codec.density, "topk: fraction of the numbers that is sent",
             above_to(0.0, 1.0));
   table.add("ddp.int8_block", &codec.block, "of int8: numbers that share a scale", count_from(1));
 }

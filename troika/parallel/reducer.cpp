@@ -14,30 +14,30 @@
 
 namespace troika::parallel {
 
+namespace {
+
+std::vector<GradientSlot> slots_of(state::StateDict parameters) {
+  std::vector<GradientSlot> slots(parameters.size());
+  for (size_t i = 0; i < slots.size(); ++i) {
+    slots[i].name = std::move(parameters[i].first);
+    slots[i].parameter = std::move(parameters[i].second);
+    slots[i].options = slots[i].parameter.options();
+  }
+  return slots;
+}
+
+}  // namespace
+
 Reducer::Reducer(const comm::Group& group, state::StateDict parameters,
                  const ReducerOptions& options, BucketHook hook)
     : group_(group),
       options_(options),
       alone_(group.size() == 1 && options.keeps == Keeps::all && !hook),
-      slots_(parameters.size()) {
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].name = std::move(parameters[i].first);
-    slots_[i].parameter = std::move(parameters[i].second);
-    slots_[i].options = slots_[i].parameter.options();
-  }
-  const auto order = first_order(slots_, options_.bucket_order);
-  const auto members =
-      alone_ ? std::vector<std::vector<size_t>>()
-      : options_.buckets.empty()
-          ? assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes)
-          : members_of(slots_, options_.buckets);
-  buckets_ = make_buckets(group_, slots_, members, options_.keeps, options_.shard_multiple);
+      slots_(slots_of(std::move(parameters))),
+      averages_(group_, options_, slots_, first_members(), std::move(hook)) {
   // If the set of gradients changes from step to step, their order changes as well: do not rebuild.
   rebuilt_ = !alone_ && (options_.keeps != Keeps::all || !options_.bucket_order.empty() ||
                          (options_.find_unused_parameters && !options_.static_graph));
-  if (hook) {
-    hook_ = std::make_unique<HookThread>(*group_.split(0), std::move(hook), options_.trace);
-  }
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].hook =
         std::make_unique<compat::GradientHook>(slots_[i].parameter, [this, i] { on_gradient(i); });
@@ -47,17 +47,24 @@ Reducer::Reducer(const comm::Group& group, state::StateDict parameters,
 
 Reducer::~Reducer() = default;
 
+std::vector<std::vector<size_t>> Reducer::first_members() const {
+  const auto order = first_order(slots_, options_.bucket_order);
+  if (alone_) return {};
+  if (!options_.buckets.empty()) return members_of(slots_, options_.buckets);
+  return assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes);
+}
+
 void Reducer::require_whole() const {
   if (!failed_) return;
   throw Error("parallel", ErrorKind::usage,
-              {.what = "data parallelism goes on after an error",
+              {.what = "data parallelism was used after an error",
                .expected = "a new DataParallel, made by all ranks"});
 }
 
 void Reducer::set_factor(double factor) {
   require_whole();
   const auto fired = [](const GradientSlot& slot) { return slot.fired > 0; };
-  if (launched_ > 0 || (alone_ && std::any_of(slots_.begin(), slots_.end(), fired))) {
+  if (averages_.launched() > 0 || (alone_ && std::any_of(slots_.begin(), slots_.end(), fired))) {
     throw Error("parallel", ErrorKind::usage,
                 {.what = "begin_step() was called in the middle of a step",
                  .got = "gradients that are averaged already",
@@ -72,7 +79,7 @@ void Reducer::continue_step() {
 
 size_t Reducer::launched() const {
   const std::lock_guard lock(mutex_);
-  return launched_;
+  return averages_.launched();
 }
 
 void Reducer::on_gradient(size_t index) {
@@ -106,103 +113,16 @@ void Reducer::take(size_t index) {
   if (slot.fired < slot.expected) return;
   if (alone_) return;
   if (!adds_up_inside) fill(slot);
-  Bucket& bucket = buckets_[slot.bucket];
-  if (--bucket.pending == 0) mark_ready(bucket);
-  launch_full_buckets();
-}
-
-// Opens a closed bucket. At most two are open at a time, except while more are being filled. Every
-// rank launches buckets in the same order, so the wait here cannot depend on a bucket that this
-// rank has still to launch.
-void Reducer::open(Bucket& bucket) {
-  constexpr int64_t kOpen = 2;
-  if (bucket.gradient.flat.defined()) return;
-  const auto count = [&] {
-    return std::count_if(buckets_.begin(), buckets_.end(),
-                         [](const Bucket& b) { return b.gradient.flat.defined(); });
-  };
-  while (taken_ < launched_ && count() >= kOpen) take_result(buckets_[taken_++]);
-  open_bucket(group_, slots_, bucket);
+  Bucket& bucket = averages_.buckets()[slot.bucket];
+  if (--bucket.pending == 0) averages_.mark_ready(bucket);
+  averages_.launch_full(factor_, rebuilt_);
 }
 
 void Reducer::fill(GradientSlot& slot) {
-  open(buckets_[slot.bucket]);
+  averages_.open(averages_.buckets()[slot.bucket]);
   adopt_gradient(slot);
   slot.filled = true;
   if (options_.keeps == Keeps::own_block_only) slot.parameter.mutable_grad().reset();
-}
-
-void Reducer::mark_ready(const Bucket& bucket) {
-  if (!options_.trace) return;
-  options_.trace->add({.track = "compute",
-                       .name = "bucket ready",
-                       .start = Clock::now(),
-                       .end = {},
-                       .bucket = bucket.gradient.index,
-                       .bytes = static_cast<int64_t>(bucket.gradient.flat.nbytes())});
-}
-
-void Reducer::trace_average(const Bucket& bucket, const char* track,
-                            const comm::Work::Times& times) {
-  options_.trace->add({.track = track,
-                       .name = "bucket",
-                       .start = times.start,
-                       .end = times.end,
-                       .bucket = bucket.gradient.index,
-                       .bytes = static_cast<int64_t>(bucket.gradient.flat.nbytes())});
-}
-
-// Launches strictly in order: ranks whose gradients arrive in another order would otherwise pair
-// the wrong buckets.
-void Reducer::launch_full_buckets() {
-  while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) {
-    launch(buckets_[launched_++]);
-    average_scattered();
-  }
-}
-
-void Reducer::launch(Bucket& bucket) {
-  const auto& flat = bucket.gradient.flat;
-  if (factor_ == 0) {
-    flat.zero_();  // not a product: the loss over no samples may be NaN
-  } else if (factor_ != 1) {
-    flat.mul_(factor_);
-  }
-  // A codec's state belongs to the final layout of buckets, so it is not used before rebuild().
-  if (hook_ && rebuilt_) {
-    hook_->submit(bucket.gradient);
-    return;
-  }
-  if (options_.keeps == Keeps::own_block_only && !bucket.own_block.defined()) {
-    bucket.own_block = allocate_flat(group_, bucket.count / group_.size(), flat);
-  }
-  const auto start = Clock::now();
-  const comm::CallOptions how{.label = bucket.label, .async_op = true};
-  bucket.work =
-      options_.keeps == Keeps::all
-          ? group_.all_reduce(flat, comm::ReduceOp::average, how)
-          : group_.reduce_scatter(bucket.own_block, flat, comm::ReduceOp::average, {}, how);
-  // The group has no thread of its own (one rank, or a back end for one thread), so the call ran
-  // here.
-  if (options_.trace && bucket.work->done() && !bucket.work->times()) {
-    trace_average(bucket, "compute", {start, Clock::now()});
-  }
-}
-
-// Averages own_block over the copies, in the order of buckets, as for all collectives. Called after
-// each launch: a group without a thread of its own runs calls here, and another order would
-// deadlock.
-void Reducer::average_scattered() {
-  if (!options_.copies) return;
-  while (averaged_ < launched_ && buckets_[averaged_].work->done()) {
-    average_block(buckets_[averaged_++]);
-  }
-}
-
-void Reducer::average_block(Bucket& bucket) {
-  bucket.work->wait();
-  bucket.copied = options_.copies->all_reduce(bucket.own_block, comm::ReduceOp::average,
-                                              {.label = bucket.label, .async_op = true});
 }
 
 // A parameter without a gradient on this rank contributes zeros, or the content of its .grad.
@@ -213,11 +133,11 @@ void Reducer::fill_missing() {
     if (counting) slot.expected = slot.fired;
     const bool only_added_up = slot.fired == 0 && slot.used;
     if (slot.fired != slot.expected && !only_added_up) missing.push_back(slot.name);
-    if (alone_ || slot.filled || slot.bucket < launched_) continue;
+    if (alone_ || slot.filled || slot.bucket < averages_.launched()) continue;
     if (slot.parameter.grad().defined()) {
       fill(slot);
     } else {
-      open(buckets_[slot.bucket]);
+      averages_.open(averages_.buckets()[slot.bucket]);
       slot.view.zero_();
     }
   }
@@ -229,10 +149,11 @@ void Reducer::fill_missing() {
       {.what = "parameters got no gradient in this backward pass",
        .got = "none for " + fmt::format("{}", fmt::join(missing, ", ")),
        .expected = "every parameter to take part in the loss",
-       .hint = options_.static_graph
-                   ? "with static_graph every pass makes the gradients of the first one"
-                   : "set find_unused_parameters, or call requires_grad_(false) on unused ones "
-                     "before DataParallel is made"});
+       .hint =
+           options_.static_graph
+               ? "with static_graph every backward pass must make the gradients of the first one"
+               : "set find_unused_parameters, or call requires_grad_(false) on unused ones "
+                 "before DataParallel is made"});
 }
 
 // All-reduces a bitmap over slots by maximum. The bitmap is on the host, even if gradients are not.
@@ -251,25 +172,8 @@ std::vector<bool> Reducer::used_anywhere() {
   return used;
 }
 
-void Reducer::take_result(Bucket& bucket) {
-  if (!bucket.work) return;  // the hook averages it
-  bucket.work->wait();
-  if (options_.copies) {
-    const auto index = static_cast<size_t>(bucket.gradient.index);
-    while (averaged_ <= index) average_block(buckets_[averaged_++]);
-  }
-  const auto times = bucket.work->times();
-  if (options_.trace && times) trace_average(bucket, "communication", *times);
-  bucket.work.reset();
-  if (options_.keeps == Keeps::own_block_only) close_bucket(slots_, bucket);
-}
-
 void Reducer::take_results() {
-  while (taken_ < launched_) take_result(buckets_[taken_++]);
-  if (hook_) hook_->wait();
-  for (auto& bucket : buckets_) {
-    if (const auto copied = std::exchange(bucket.copied, std::nullopt)) copied->wait();
-  }
+  averages_.finish();
   const auto used = used_anywhere();
   for (size_t i = 0; i < slots_.size(); ++i) {
     GradientSlot& slot = slots_[i];
@@ -292,16 +196,14 @@ void Reducer::finish_alone() {
 }
 
 void Reducer::begin_step() {
-  for (auto& bucket : buckets_) bucket.pending = 0;
+  for (auto& bucket : averages_.buckets()) bucket.pending = 0;
   for (GradientSlot& slot : slots_) {
     slot.fired = 0;
     slot.used = false;
     slot.filled = false;
-    if (slot.expected > 0 && !alone_) ++buckets_[slot.bucket].pending;
+    if (slot.expected > 0 && !alone_) ++averages_.buckets()[slot.bucket].pending;
   }
-  launched_ = 0;
-  averaged_ = 0;
-  taken_ = 0;
+  averages_.begin_step();
   factor_ = 1;
 }
 
@@ -318,10 +220,10 @@ void Reducer::finish() {
   if (alone_) {
     finish_alone();
   } else {
-    for (auto& bucket : buckets_) {
-      if (std::exchange(bucket.pending, 0) > 0) mark_ready(bucket);
+    for (auto& bucket : averages_.buckets()) {
+      if (std::exchange(bucket.pending, 0) > 0) averages_.mark_ready(bucket);
     }
-    launch_full_buckets();
+    averages_.launch_full(factor_, rebuilt_);
     take_results();
     rebuild();
   }
@@ -333,7 +235,7 @@ void Reducer::finish() {
 void Reducer::rebuild() {
   if (std::exchange(rebuilt_, true)) return;
   std::vector<size_t> order = std::exchange(arrival_, {});
-  for (const auto& bucket : buckets_) {
+  for (const auto& bucket : averages_.buckets()) {
     for (const size_t i : bucket.members) {
       if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
     }
@@ -344,9 +246,10 @@ void Reducer::rebuild() {
   std::copy_n(agreed.data_ptr<int64_t>(), order.size(), order.begin());
   const auto members =
       assign_buckets(slots_, order, options_.first_bucket_bytes, options_.bucket_bytes);
-  const bool same = std::equal(buckets_.begin(), buckets_.end(), members.begin(), members.end(),
+  const auto& buckets = averages_.buckets();
+  const bool same = std::equal(buckets.begin(), buckets.end(), members.begin(), members.end(),
                                [](const Bucket& a, const auto& b) { return a.members == b; });
-  if (!same) buckets_ = make_buckets(group_, slots_, members);
+  if (!same) averages_.rebuild(members);
 }
 
 void Reducer::check_unchanged(const state::StateDict& parameters) const {
@@ -367,7 +270,7 @@ void Reducer::check_unchanged(const state::StateDict& parameters) const {
 
 std::vector<at::Tensor> Reducer::gradients() const {
   std::vector<at::Tensor> result;
-  for (const auto& bucket : buckets_) result.push_back(bucket.gradient.flat);
+  for (const auto& bucket : averages_.buckets()) result.push_back(bucket.gradient.flat);
   if (!alone_) return result;
   for (const GradientSlot& slot : slots_) {
     const auto& gradient = slot.parameter.grad();
@@ -378,7 +281,7 @@ std::vector<at::Tensor> Reducer::gradients() const {
 
 std::vector<std::string> Reducer::order() const {
   std::vector<std::string> names;
-  for (const auto& bucket : buckets_) {
+  for (const auto& bucket : averages_.buckets()) {
     for (const size_t i : bucket.members) names.push_back(slots_[i].name);
   }
   return names;

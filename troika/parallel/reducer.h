@@ -4,45 +4,24 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "troika/base/trace.h"
 #include "troika/comm/group.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/bucket_averages.h"
 #include "troika/parallel/buckets.h"
-#include "troika/parallel/hook_thread.h"
+#include "troika/parallel/reducer_options.h"
 
 namespace troika::parallel {
 
-struct ReducerOptions {
-  int64_t bucket_bytes = 25 << 20;
-  int64_t first_bucket_bytes = 1 << 20;
-  bool find_unused_parameters = false;
-  bool static_graph = false;
-  std::vector<std::string> bucket_order = {};
-  // If not empty, the names in each bucket; overrides the sizes and bucket_order.
-  std::vector<std::vector<std::string>> buckets = {};
-  // Unless `all`, buckets are made only once, and after finish() parameters have no .grad: the mean
-  // is in Bucket::own_block.
-  Keeps keeps = Keeps::all;
-  // For make_buckets(); used unless `keeps` is `all`.
-  int64_t shard_multiple = 1;
-  // The ranks of other groups that keep the same blocks; blocks are averaged over them as well.
-  // Used unless `keeps` is `all`.
-  std::optional<comm::Group> copies = {};
-  Trace* trace = nullptr;
-};
-
-// Owns the buckets of a fixed list of parameters. A single rank with Keeps::all and without hook
-// has no buckets: there is nothing to average, and gradients stay where autograd puts them. All
-// ranks must make the same calls. Gradient hooks may run on several threads of autograd; all other
-// calls come from one thread. Errors in a gradient hook are thrown by backward(). After such an
-// error, or an error in finish(), other calls throw Error(usage), since some ranks may have
-// averaged buckets that others have not.
+// Fills buckets with the gradients of a fixed list of parameters, and has them averaged. A single
+// rank with Keeps::all and without hook has no buckets: there is nothing to average, and gradients
+// stay where autograd puts them. All ranks must make the same calls. Gradient hooks may run on
+// several threads of autograd; all other calls come from one thread. Errors in a gradient hook are
+// thrown by backward(). After such an error, or an error in finish(), other calls throw
+// Error(usage), since some ranks may have averaged buckets that others have not.
 class Reducer {
  public:
   // `parameters` must be equal on all ranks except for their values. Without `hook`, buckets are
@@ -75,24 +54,17 @@ class Reducer {
   std::vector<std::string> order() const;
   // False until the end of the first step if the order depends on the arrival of gradients.
   bool order_is_final() const { return rebuilt_; }
-  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const std::vector<Bucket>& buckets() const { return averages_.buckets(); }
   // In the order of the parameters given at construction.
   const std::vector<GradientSlot>& slots() const { return slots_; }
   size_t launched() const;
 
  private:
+  std::vector<std::vector<size_t>> first_members() const;
   void require_whole() const;
   void on_gradient(size_t index);
   void take(size_t index);
-  void open(Bucket& bucket);
   void fill(GradientSlot& slot);
-  void mark_ready(const Bucket& bucket);
-  void trace_average(const Bucket& bucket, const char* track, const comm::Work::Times& times);
-  void launch_full_buckets();
-  void launch(Bucket& bucket);
-  void average_scattered();
-  void average_block(Bucket& bucket);
-  void take_result(Bucket& bucket);
   void fill_missing();
   void finish_alone();
   void take_results();
@@ -105,14 +77,10 @@ class Reducer {
   const ReducerOptions options_;
   const bool alone_;  // without buckets
   std::vector<GradientSlot> slots_;
-  std::vector<Bucket> buckets_;
-  std::unique_ptr<HookThread> hook_;  // null: plain averages
-  mutable std::mutex mutex_;          // for gradient hooks
-  std::vector<size_t> arrival_;       // slots by arrival of their first gradients; until rebuilt
-  std::vector<bool> static_use_;      // static_graph: the slots that got a gradient on some rank
-  size_t launched_ = 0;
-  size_t averaged_ = 0;  // launched buckets whose average over `copies` has started
-  size_t taken_ = 0;     // launched buckets whose results were taken
+  BucketAverages averages_;
+  mutable std::mutex mutex_;      // for gradient hooks
+  std::vector<size_t> arrival_;   // slots by arrival of their first gradients; until rebuilt
+  std::vector<bool> static_use_;  // static_graph: the slots that got a gradient on some rank
   double factor_ = 1;
   bool syncing_ = true;
   bool failed_ = false;

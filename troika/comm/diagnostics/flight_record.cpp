@@ -53,7 +53,7 @@ FlightRecord parse_flight_record(const std::string& file, const std::string& tex
   record.now = json.at("now");
   record.world_ranks = json.value("world_ranks", std::vector<int>());
   record.places = json.value("places", std::vector<std::string>());
-  for (const auto& row : json.at("standings")) {
+  for (const auto& row : json.at("statuses")) {
     auto& answer = record.statuses.emplace_back();
     if (row.is_null()) continue;
     answer = {row.at("sequence"), row.at("finished"), row.at("left"), row.at("call")};

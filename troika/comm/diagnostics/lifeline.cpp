@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -14,9 +13,6 @@
 namespace troika::comm {
 
 namespace {
-
-// Number of former groups whose last status a rank keeps, to answer questions about them.
-constexpr size_t kDismissedKept = 1024;
 
 constexpr std::array kKinds{
     std::pair{ErrorKind::failure, "failure: "}, std::pair{ErrorKind::usage, "usage: "},
@@ -31,11 +27,10 @@ std::string Lifeline::with_kind(const Error& cause) {
   return cause.what();
 }
 
-Lifeline::Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank, int world_size)
+Lifeline::Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank)
     : world_rank_(world_rank),
-      world_size_(world_size),
       plane_(std::move(plane)),
-      deadlock_watch_(world_rank, [this](int rank) { return rank_name(rank); }) {
+      calls_(world_rank, [this](int rank) { return rank_name(rank); }) {
   plane_->listen(
       {.lost = [this](int rank, const std::string& why) { hear_lost(rank, why); },
        .left = [this](int rank, const std::string& farewell) { hear_left(rank, farewell); },
@@ -53,22 +48,6 @@ Lifeline::~Lifeline() {
   plane_.reset();  // before the members that its listener uses
 }
 
-void Lifeline::place_ranks(const layout::Mesh& mesh) {
-  const std::lock_guard lock(mesh_mutex_);
-  mesh_.reset();
-  if (mesh.axes().size() > 1) mesh_ = mesh;
-}
-
-std::string Lifeline::place(int world_rank) const {
-  const std::lock_guard lock(mesh_mutex_);
-  return mesh_ ? mesh_->place(world_rank) : "";
-}
-
-std::string Lifeline::rank_name(int world_rank) const {
-  const std::lock_guard lock(mesh_mutex_);
-  return mesh_ ? mesh_->describe(world_rank) : fmt::format("rank {}", world_rank);
-}
-
 Error Lifeline::loss_of(int rank, const std::string& why) const {
   for (const auto& [kind, prefix] : kKinds) {
     if (why.starts_with(prefix)) {
@@ -81,31 +60,17 @@ Error Lifeline::loss_of(int rank, const std::string& why) const {
 }
 
 void Lifeline::leave() {
+  std::string farewell;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(parted_, true)) return;
+    farewell = groups_.farewell();
   }
-  plane_->leave(farewell());
-}
-
-void Lifeline::wake_with(const void* owner, std::function<void()> wake) {
-  const std::lock_guard lock(wake_mutex_);
-  if (wake) {
-    wakes_[owner] = std::move(wake);
-  } else {
-    wakes_.erase(owner);
-  }
-}
-
-std::optional<Error> Lifeline::cause() const {
-  const std::lock_guard lock(mutex_);
-  return cause_;
+  plane_->leave(farewell);
 }
 
 void Lifeline::require_live() const {
-  if (!cut_) return;
-  const std::lock_guard lock(mutex_);
-  throw Error(*cause_);
+  if (is_cut()) throw Error(*cause());
 }
 
 void Lifeline::require_live(uint32_t tag_space) const {
@@ -115,7 +80,7 @@ void Lifeline::require_live(uint32_t tag_space) const {
 void Lifeline::explain_broken_connection() const {
   {
     std::unique_lock lock(mutex_);
-    news_.wait_for(lock, kNewsTime, [&] { return cut_.load(); });
+    news_.wait_for(lock, kNewsTime, [&] { return is_cut(); });
   }
   require_live();
 }
@@ -126,20 +91,16 @@ void Lifeline::witness_death(int world_rank) {
 
 bool Lifeline::has_left(int world_rank) const {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(departed_, [&](const Departed& d) { return d.rank == world_rank; });
+  return departed_.contains(world_rank);
 }
 
-void Lifeline::cut(const Error& cause, bool heard) {
+void Lifeline::cut(const Error& cause, bool is_reported) {
   {
     const std::lock_guard lock(mutex_);
-    if (cut_) return;
-    cause_ = cause;
-    heard_ = heard;
-    cut_ = true;
+    if (!loss_.set(cause, is_reported)) return;
   }
   news_.notify_all();
-  const std::lock_guard lock(wake_mutex_);
-  for (const auto& [owner, wake] : wakes_) wake();
+  wakes_.call_all();
 }
 
 void Lifeline::abandon(const Error& cause) {
@@ -165,24 +126,13 @@ void Lifeline::hear_lost(int rank, const std::string& why) {
 }
 
 void Lifeline::hear_left(int rank, const std::string& farewell) {
-  Departed departed{rank, {}};
-  const auto groups = nlohmann::json::parse(farewell, nullptr, false);
-  if (groups.is_object()) {
-    for (const auto& [id, text] : groups.items()) {
-      const auto number = parse_int(id);
-      if (!number || !text.is_string()) continue;
-      if (auto last = RankStatus::from_text(text)) {
-        departed.last[static_cast<uint32_t>(*number)] = *std::move(last);
-      }
-    }
-  }
   std::optional<Error> hopeless;
   std::vector<std::pair<uint32_t, Error>> alone;
   {
     const std::lock_guard lock(mutex_);
-    departed_.push_back(std::move(departed));
+    departed_.add(rank, farewell);
     news_.notify_all();
-    for (const auto& [id, group] : groups_) {
+    for (const auto& [id, group] : groups_.all()) {
       const auto progress = group.recorder->progress();
       auto error = progress.running ? absence(group, progress.sequence) : std::nullopt;
       if (!error) continue;
@@ -197,19 +147,14 @@ void Lifeline::hear_left(int rank, const std::string& farewell) {
   if (hopeless) cut(*hopeless, true);
 }
 
-std::optional<RankStatus> Lifeline::last_of(const Departed& departed, uint32_t id) const {
-  const auto last = departed.last.find(id);
-  return last == departed.last.end() ? std::nullopt : std::optional(last->second);
-}
-
 std::optional<Error> Lifeline::absence(const Enrolment& group, int64_t sequence) const {
-  for (const auto& departed : departed_) {
-    if (std::ranges::find(group.ranks, departed.rank) == group.ranks.end()) continue;
-    const auto last = last_of(departed, group.id);
+  for (const int rank : departed_.all()) {
+    if (std::ranges::find(group.ranks, rank) == group.ranks.end()) continue;
+    const auto last = departed_.last_of(rank, group.id);
     if (last && last->sequence >= sequence) continue;
     return Error(
         "comm", ErrorKind::peer,
-        {.what = fmt::format("{} has left and takes no part in {}", rank_name(departed.rank),
+        {.what = fmt::format("{} has left and takes no part in {}", rank_name(rank),
                              group.recorder->status().call),
          .got = last && last->sequence >= 0 ? fmt::format("its last call was {}", last->call)
                                             : "no call of it in this group",
@@ -220,125 +165,82 @@ std::optional<Error> Lifeline::absence(const Enrolment& group, int64_t sequence)
 
 int64_t Lifeline::next_id() const {
   const std::lock_guard lock(mutex_);
-  return last_id_ + 1;
+  return groups_.next_id();
 }
 
 void Lifeline::take_id(int64_t id) {
   const std::lock_guard lock(mutex_);
-  last_id_ = std::max(last_id_, id);
+  groups_.take_id(id);
 }
 
 std::bitset<Lifeline::kTagSpaces> Lifeline::tag_spaces() const {
-  std::bitset<kTagSpaces> taken;
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, group] : groups_) taken.set(group.tag_space);
-  for (const auto& [space, cause] : failures_) taken.set(space);
+  auto taken = failures_.tag_spaces();
+  for (const auto& [id, group] : groups_.all()) taken.set(group.tag_space);
   return taken;
 }
 
 void Lifeline::enrol(Enrolment group) {
   const std::lock_guard lock(mutex_);
   const bool watches = group.stall_warning > Milliseconds(0) || !group.flight_record.empty();
-  alone_[group.tag_space] = group.fails_alone;
-  const auto early = std::ranges::find_if(early_failures_, [&](const EarlyFailure& failure) {
-    return failure.id == group.id && failure.first == group.ranks.front();
-  });
-  if (group.fails_alone && early != early_failures_.end()) {
-    failures_.emplace(group.tag_space, early->cause);
-    failed_[group.tag_space] = true;
-  }
-  groups_[group.id] = std::move(group);
-  if (watches && world_size_ > 1 && !watch_.joinable()) watch_ = std::thread([this] { watch(); });
+  const bool has_others = group.ranks.size() > 1;
+  failures_.join(group);
+  groups_.add(std::move(group));
+  if (watches && has_others && !watch_.joinable()) watch_ = std::thread([this] { watch(); });
 }
 
 void Lifeline::dismiss(uint32_t id) {
   const std::lock_guard lock(mutex_);
-  const auto group = groups_.find(id);
-  RankStatus last = group->second.recorder->status();
-  last.left = true;
-  dismissed_.emplace_back(id, std::move(last));
-  if (dismissed_.size() > kDismissedKept) dismissed_.pop_front();
-  groups_.erase(group);
-  known_.erase(id);
-  warned_.erase(id);
+  groups_.remove(id);
+  calls_.forget(id);
 }
 
 void Lifeline::require_present(uint32_t id, int64_t sequence) const {
   const std::lock_guard lock(mutex_);
-  if (departed_.empty()) return;
-  const auto group = groups_.find(id);
-  if (group == groups_.end()) return;
-  if (auto error = absence(group->second, sequence)) throw Error(*error);
+  if (departed_.all().empty()) return;
+  const auto* group = groups_.find(id);
+  if (!group) return;
+  if (auto error = absence(*group, sequence)) throw Error(*error);
 }
 
 std::string Lifeline::answer(const std::string& question) {
   if (hear_of_failure(question)) return {};
-  if (question == kAllGroups) return to_text(account());
   if (auto words = answer_about_message(question)) return *std::move(words);
+  const std::lock_guard lock(mutex_);
+  if (question == kAllGroups) return to_text(groups_.account());
   const auto id = parse_int(question);
-  if (!id) return {};
-  const std::lock_guard lock(mutex_);
-  if (const auto group = groups_.find(static_cast<uint32_t>(*id)); group != groups_.end()) {
-    return group->second.recorder->status().to_text();
-  }
-  const auto last = std::ranges::find(dismissed_, static_cast<uint32_t>(*id),
-                                      &std::pair<uint32_t, RankStatus>::first);
-  return (last == dismissed_.end() ? RankStatus{} : last->second).to_text();
-}
-
-Account Lifeline::account() const {
-  Account account;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, group] : groups_) {
-    const auto progress = group.recorder->progress();
-    account.push_back({.id = id,
-                       .first = group.ranks.front(),
-                       .sequence = progress.sequence,
-                       .inside = progress.inside,
-                       .caller = progress.caller,
-                       .call = progress.running ? group.recorder->status().call : ""});
-  }
-  return account;
-}
-
-std::string Lifeline::farewell() const {
-  nlohmann::json groups = nlohmann::json::object();
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, last] : dismissed_) groups[std::to_string(id)] = last.to_text();
-  return groups.dump();
+  return id ? groups_.status(static_cast<uint32_t>(*id)).to_text() : "";
 }
 
 Lifeline::Members Lifeline::ask_members(uint32_t id, Deadline deadline) {
   Members members;
   {
     const std::lock_guard lock(mutex_);
-    const auto group = groups_.find(id);
-    if (group == groups_.end()) return {};
-    members.ranks = group->second.ranks;
+    const auto* group = groups_.find(id);
+    if (!group) return {};
+    members.ranks = group->ranks;
   }
   const auto answers = plane_->ask_all(std::to_string(id), deadline);
   std::unique_lock lock(mutex_);
   // Answers missing before the deadline belong to lost ranks: wait for the notice of the loss.
   const auto is_known = [&](int rank) {
     const auto index = static_cast<size_t>(rank);
-    return index >= answers.text.size() || answers.text[index] ||
-           std::ranges::find(departed_, rank, &Departed::rank) != departed_.end();
+    return index >= answers.text.size() || answers.text[index] || departed_.contains(rank);
   };
   news_.wait_until(lock, deadline.at(),
-                   [&] { return cut_ || std::ranges::all_of(members.ranks, is_known); });
+                   [&] { return is_cut() || std::ranges::all_of(members.ranks, is_known); });
   for (const int rank : members.ranks) {
     const auto index = static_cast<size_t>(rank);
     const bool is_told = index < answers.text.size();
     auto& status = members.statuses.emplace_back();
     members.silent.push_back(is_told ? answers.silent[index] : rank);
     if (is_told && answers.text[index]) status = RankStatus::from_text(*answers.text[index]);
-    for (const auto& departed : departed_) {
-      if (departed.rank != rank) continue;
-      status = last_of(departed, id).value_or(RankStatus{});
+    if (departed_.contains(rank)) {
+      status = departed_.last_of(rank, id).value_or(RankStatus{});
       status->left = true;
     }
   }
-  known_[id] = members.statuses;
+  groups_.set_known(id, members.statuses);
   return members;
 }
 

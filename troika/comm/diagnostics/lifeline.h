@@ -2,15 +2,10 @@
 // instead of hanging.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <bitset>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,9 +17,14 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/cluster/rendezvous/answers.h"
-#include "troika/comm/diagnostics/deadlock.h"
+#include "troika/comm/diagnostics/call_watch.h"
+#include "troika/comm/diagnostics/departed_ranks.h"
+#include "troika/comm/diagnostics/failed_groups.h"
+#include "troika/comm/diagnostics/group_register.h"
+#include "troika/comm/diagnostics/rank_names.h"
 #include "troika/comm/diagnostics/recorder.h"
-#include "troika/layout/mesh.h"
+#include "troika/comm/diagnostics/wake_functions.h"
+#include "troika/comm/diagnostics/world_loss.h"
 
 namespace troika::comm {
 
@@ -47,18 +47,6 @@ class ControlPlane {
   virtual cluster::Answers ask_all(const std::string& question, Deadline deadline) = 0;
 };
 
-// A group, as the lifeline needs it. `ranks` are the members' world ranks.
-struct Enrolment {
-  uint32_t id = 0;
-  uint32_t tag_space = 0;
-  std::vector<int> ranks;
-  std::shared_ptr<Recorder> recorder;
-  Recorder::Owner owner;
-  Milliseconds stall_warning{0};
-  std::filesystem::path flight_record;
-  bool fails_alone = false;
-};
-
 // A transport only shows that some connection broke, often to a rank that itself failed because of
 // another rank. The control plane knows within milliseconds which rank was lost first, also where
 // the transport would show nothing. One lifeline serves a world and every group split from it: the
@@ -67,7 +55,7 @@ struct Enrolment {
 // lost. All functions may be called from any thread.
 class Lifeline {
  public:
-  Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank, int world_size);
+  Lifeline(std::unique_ptr<ControlPlane> plane, int world_rank);
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
@@ -75,26 +63,28 @@ class Lifeline {
   int world_rank() const { return world_rank_; }
 
   // Names ranks by their coordinates too, from now on, if the mesh has several axes.
-  void place_ranks(const layout::Mesh& mesh);
+  void place_ranks(const layout::Mesh& mesh) { names_.place(mesh); }
   // Returns the name of a rank of the world: "rank 5", or "rank 5 = pipeline 1, data 0, tensor 1".
-  std::string rank_name(int world_rank) const;
+  std::string rank_name(int world_rank) const { return names_.name(world_rank); }
   // Returns "pipeline 1, data 0, tensor 1"; empty if ranks have no coordinates.
-  std::string place(int world_rank) const;
+  std::string place(int world_rank) const { return names_.place_of(world_rank); }
 
   // Registers a function that ends pending waits. It is called on another thread, or inside
   // abandon(), when the world is lost and before the others are told. One per owner; an empty
   // function unregisters. The function must not call wake_with().
-  void wake_with(const void* owner, std::function<void()> wake);
+  void wake_with(const void* owner, std::function<void()> wake) {
+    wakes_.set(owner, std::move(wake));
+  }
 
-  bool is_cut() const { return cut_; }
+  bool is_cut() const { return loss_.is_set(); }
   // Whether the world is lost, or the group of that tag space has failed alone.
-  bool is_cut(uint32_t tag_space) const { return cut_ || failed_[tag_space]; }
+  bool is_cut(uint32_t tag_space) const { return loss_.is_set() || failures_.is_failed(tag_space); }
   // Whether the group of that tag space fails alone.
-  bool fails_alone(uint32_t tag_space) const { return alone_[tag_space]; }
+  bool fails_alone(uint32_t tag_space) const { return failures_.fails_alone(tag_space); }
   // Whether another rank reported the loss.
-  bool heard_of_loss() const { return heard_; }
+  bool heard_of_loss() const { return loss_.is_reported(); }
   // The first loss, if any.
-  std::optional<Error> cause() const;
+  std::optional<Error> cause() const { return loss_.cause(); }
   // The first loss, if any; otherwise the cause of the group of that tag space, if it has failed
   // alone.
   std::optional<Error> cause(uint32_t tag_space) const;
@@ -114,9 +104,9 @@ class Lifeline {
   // Reports that this rank fails and makes no further calls; the others are told. Only the first
   // cause counts.
   void abandon(const Error& cause);
-  // The same, because the program of this rank failed for any reason.
+  // Does what abandon() does, if the program of this rank failed for any reason.
   void abandon_for_program();
-  // The same for a group: if it fails alone, only its members are told.
+  // Do the same for a group that fails alone: only its members are told.
   void abandon_group(uint32_t id, const Error& cause);
   void abandon_group_for_program(uint32_t id);
   // Leaves normally, unless abandon() was called before. Call this before the connections close.
@@ -128,7 +118,7 @@ class Lifeline {
   int64_t next_id() const;
   void take_id(int64_t id);
   // The tag spaces of the groups this rank is in, and of the groups that have failed alone.
-  static constexpr size_t kTagSpaces = 512;
+  static constexpr size_t kTagSpaces = FailedGroups::kTagSpaces;
   std::bitset<kTagSpaces> tag_spaces() const;
   void enrol(Enrolment group);
   void dismiss(uint32_t id);
@@ -144,7 +134,7 @@ class Lifeline {
   // row of waiting ranks ends.
   std::string other_end(uint32_t id, const MessageFingerprint& message, Deadline deadline);
 
-  // Writes the record of every group that has a folder for it, once, with the last known standings.
+  // Writes the record of every group that has a folder for it, once, with the last known statuses.
   // The second function writes the record of one group that has failed alone.
   void write_flight_records(const std::string& cause);
   void write_flight_record_of(uint32_t id, const std::string& cause);
@@ -155,11 +145,6 @@ class Lifeline {
   // The question for the account of a rank. Other questions are about a message, or are the id of a
   // group.
   static constexpr const char* kAllGroups = "all";
-
-  struct Departed {
-    int rank;
-    std::map<uint32_t, RankStatus> last;  // by group
-  };
 
   // The members of a group. For each member: its status, or the rank that did not answer, which
   // is the member itself or a rank that relays for it.
@@ -188,50 +173,28 @@ class Lifeline {
   // Call without locks held. Returns false if the group had failed before.
   bool mark_failed(uint32_t id, const Error& cause);
   void write(Enrolment group, const RankStatuses& known, const std::string& cause) const;
-  // This rank's account of all its groups.
-  Account account() const;
-  std::string farewell() const;
-  void cut(const Error& cause, bool heard);
+  void cut(const Error& cause, bool is_reported);
   void give_up(const Error& cause, const std::string& why);
   // Call with mutex_ held. Returns the reason why call `sequence` of that group can never end.
   std::optional<Error> absence(const Enrolment& group, int64_t sequence) const;
-  std::optional<RankStatus> last_of(const Departed& departed, uint32_t id) const;
   void watch();
   void warn_of_stalls();
   void look_for_deadlock();
 
   const int world_rank_;
-  const int world_size_;
-  std::atomic<bool> cut_ = false;
-  std::atomic<bool> heard_ = false;
-  std::array<std::atomic<bool>, kTagSpaces> alone_ = {};   // by tag space
-  std::array<std::atomic<bool>, kTagSpaces> failed_ = {};  // by tag space
-  mutable std::mutex mesh_mutex_;  // guards mesh_; no other lock is taken while it is held
-  std::optional<layout::Mesh> mesh_;
-  std::mutex wake_mutex_;                               // held while a wake function runs
-  std::map<const void*, std::function<void()>> wakes_;  // by owner
-  mutable std::mutex mutex_;                            // guards all below
+  RankNames names_;
+  WakeFunctions wakes_;
+  mutable std::mutex mutex_;  // guards all below, except as their classes say
   mutable std::condition_variable news_;
-  std::optional<Error> cause_;
+  WorldLoss loss_;
+  FailedGroups failures_;
+  GroupRegister groups_;
+  DepartedRanks departed_;
   bool parted_ = false;  // leave() or fail() of the plane was called
   bool closing_ = false;
-  std::map<uint32_t, Enrolment> groups_;
-  std::deque<std::pair<uint32_t, RankStatus>> dismissed_;  // the latest, oldest first
-  std::vector<Departed> departed_;
-  std::map<uint32_t, RankStatuses> known_;
-  std::map<uint32_t, int64_t> warned_;  // the call that was warned of, by group
-  bool recorded_ = false;
-  std::map<uint32_t, Error> failures_;  // of groups that failed alone, by tag space
-  // A failure of a group that this rank has not joined yet, and may never join.
-  struct EarlyFailure {
-    uint32_t id;
-    int first;
-    Error cause;
-  };
-  std::deque<EarlyFailure> early_failures_;
-  int64_t last_id_ = 0;
+  bool recorded_ = false;  // the flight records were written
   std::unique_ptr<ControlPlane> plane_;
-  DeadlockWatch deadlock_watch_;  // used by watch_
+  CallWatch calls_;
   std::thread watch_;
 };
 

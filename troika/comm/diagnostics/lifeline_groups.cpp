@@ -14,16 +14,12 @@ namespace {
 constexpr std::string_view kNews = "failed ";
 // The report has been sent by then; only a stopped rank does not confirm it.
 constexpr Milliseconds kToldWithin{100};
-// Failures of unknown groups are kept, because this rank may be about to join these groups.
-constexpr size_t kEarlyKept = 64;
 
 }  // namespace
 
 std::optional<Error> Lifeline::cause(uint32_t tag_space) const {
   const std::lock_guard lock(mutex_);
-  if (cause_) return cause_;
-  const auto failure = failures_.find(tag_space);
-  return failure == failures_.end() ? std::nullopt : std::optional(failure->second);
+  return is_cut() ? cause() : failures_.cause(tag_space);
 }
 
 void Lifeline::abandon_group(uint32_t id, const Error& cause) {
@@ -39,9 +35,9 @@ void Lifeline::fail_alone(uint32_t id, const Error& cause, const std::string& wh
   int first = 0;
   {
     const std::lock_guard lock(mutex_);
-    const auto group = groups_.find(id);
-    if (group == groups_.end()) return;
-    first = group->second.ranks.front();
+    const auto* group = groups_.find(id);
+    if (!group) return;
+    first = group->ranks.front();
   }
   if (!mark_failed(id, cause)) return;
   plane_->ask_all(fmt::format("{}{} {} {} {}", kNews, id, first, world_rank_, why),
@@ -60,10 +56,9 @@ bool Lifeline::hear_of_failure(const std::string& words) {
   const Error cause = loss_of(teller, why);
   {
     const std::lock_guard lock(mutex_);
-    const auto group = groups_.find(id);
-    if (group == groups_.end() || group->second.ranks.front() != first) {
-      early_failures_.push_back({id, first, cause});
-      if (early_failures_.size() > kEarlyKept) early_failures_.pop_front();
+    const auto* group = groups_.find(id);
+    if (!group || group->ranks.front() != first) {
+      failures_.add_early(id, first, cause);
       return true;
     }
   }
@@ -74,15 +69,11 @@ bool Lifeline::hear_of_failure(const std::string& words) {
 bool Lifeline::mark_failed(uint32_t id, const Error& cause) {
   {
     const std::lock_guard lock(mutex_);
-    const auto group = groups_.find(id);
-    if (group == groups_.end()) return false;
-    const uint32_t space = group->second.tag_space;
-    if (!failures_.emplace(space, cause).second) return false;
-    failed_[space] = true;
+    const auto* group = groups_.find(id);
+    if (!group || !failures_.add(group->tag_space, cause)) return false;
   }
   news_.notify_all();
-  const std::lock_guard lock(wake_mutex_);
-  for (const auto& [owner, wake] : wakes_) wake();
+  wakes_.call_all();
   return true;
 }
 

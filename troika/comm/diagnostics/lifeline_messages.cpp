@@ -59,12 +59,12 @@ std::optional<std::string> Lifeline::answer_about_message(const std::string& tex
   if (!question) return std::nullopt;
   const bool is_asked = question->asked == world_rank_;
   const std::lock_guard lock(mutex_);
-  const auto group = groups_.find(question->group);
-  if (group == groups_.end()) {
+  const auto* group = groups_.find(question->group);
+  if (!group) {
     constexpr const char* kLeft = "has left the group";
     return MessageAnswer{is_asked ? kLeft : "", kAnyRank, kLeft}.text();
   }
-  const auto& recorder = *group->second.recorder;
+  const auto& recorder = *group->recorder;
   const auto waiting = recorder.messages().waiting();
   const auto last = recorder.status().describe_last();
   MessageAnswer answer{"", waiting ? waiting->peer : kAnyRank, last};

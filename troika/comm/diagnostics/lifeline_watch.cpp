@@ -19,42 +19,32 @@ constexpr Milliseconds kWatchPeriod{250};
 
 void Lifeline::watch() {
   std::unique_lock lock(mutex_);
-  while (!closing_ && !cut_) {
-    news_.wait_for(lock, kWatchPeriod, [&] { return closing_ || cut_; });
-    if (closing_ || cut_) break;
+  while (!closing_ && !is_cut()) {
+    news_.wait_for(lock, kWatchPeriod, [&] { return closing_ || is_cut(); });
+    if (closing_ || is_cut()) break;
     lock.unlock();
     warn_of_stalls();
     look_for_deadlock();
     lock.lock();
   }
-  if (!cut_) return;
+  if (!is_cut()) return;
   // A rank in a call notices the loss itself and records how that call ended; wait for this.
   news_.wait_for(lock, kNewsTime, [&] { return closing_ || recorded_; });
-  const std::string cause = cause_->what();
   lock.unlock();
-  write_flight_records(cause);
+  write_flight_records(cause()->what());
 }
 
 void Lifeline::warn_of_stalls() {
-  struct Stall {
-    uint32_t id;
-    Progress progress;
-    std::string call;
-  };
-  std::vector<Stall> stalls;
+  std::vector<StalledCall> stalls;
   std::vector<std::pair<uint32_t, MessageLog::Stalled>> messages;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, group] : groups_) {
+    stalls = calls_.stalled(groups_);
+    for (const auto& [id, group] : groups_.all()) {
       if (group.stall_warning == Milliseconds(0)) continue;
       for (auto& stalled : group.recorder->messages().stalled(group.stall_warning)) {
         messages.emplace_back(id, std::move(stalled));
       }
-      const auto progress = group.recorder->progress();
-      if (progress.since < group.stall_warning) continue;
-      const auto [warned, first] = warned_.try_emplace(id, -1);
-      if (std::exchange(warned->second, progress.sequence) == progress.sequence) continue;
-      stalls.push_back({id, progress, group.recorder->status().call});
     }
   }
   for (const auto& [id, progress, call] : stalls) {
@@ -74,12 +64,12 @@ void Lifeline::look_for_deadlock() {
   Milliseconds longest{0};
   {
     const std::lock_guard lock(mutex_);
-    if (groups_.size() < 2) return;
-    for (const auto& [id, group] : groups_) {
+    if (groups_.all().size() < 2) return;
+    for (const auto& [id, group] : groups_.all()) {
       longest = std::max(longest, group.recorder->progress().since);
     }
   }
-  const auto error = deadlock_watch_.look(
+  const auto error = calls_.find_deadlock(
       longest, [&] { return plane_->ask_all(kAllGroups, Deadline::after(kAnswerTime)); });
   if (error) abandon(*error);
 }
@@ -89,8 +79,8 @@ void Lifeline::write_flight_records(const std::string& cause) {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(recorded_, true)) return;
-    for (const auto& [id, group] : groups_) {
-      if (!group.flight_record.empty()) groups.emplace_back(group, known_[id]);
+    for (const auto& [id, group] : groups_.all()) {
+      if (!group.flight_record.empty()) groups.emplace_back(group, groups_.known(id));
     }
   }
   news_.notify_all();
@@ -102,10 +92,10 @@ void Lifeline::write_flight_record_of(uint32_t id, const std::string& cause) {
   RankStatuses known;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = groups_.find(id);
-    if (found == groups_.end() || found->second.flight_record.empty()) return;
-    group = found->second;
-    known = known_[id];
+    const auto* found = groups_.find(id);
+    if (!found || found->flight_record.empty()) return;
+    group = *found;
+    known = groups_.known(id);
   }
   write(std::move(group), known, cause);
 }

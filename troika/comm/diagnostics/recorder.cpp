@@ -139,11 +139,11 @@ std::string Recorder::to_json(const Owner& owner, const std::string& cause,
                  {"host", host.data()},
                  {"pid", ::getpid()},
                  {"now", time.now()},
-                 {"standings", json::array()},
+                 {"statuses", json::array()},
                  {"calls", json::array()},
                  {"messages", json::array()}};
   for (const auto& status : statuses) {
-    record["standings"].push_back(status ? comm::to_json(*status) : json());
+    record["statuses"].push_back(status ? comm::to_json(*status) : json());
   }
   const std::lock_guard lock(mutex_);
   const auto kept = static_cast<int64_t>(kCapacity);

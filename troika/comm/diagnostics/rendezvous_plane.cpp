@@ -28,7 +28,7 @@ class RendezvousPlane : public ControlPlane {
     try {
       rendezvous_->leave(farewell);
     } catch (const Error& error) {
-      log::warn("[comm] could not part from the other ranks: {}", error.what());
+      log::warn("[comm] could not leave the other ranks: {}", error.what());
     }
   }
   cluster::Answers ask_all(const std::string& question, Deadline deadline) override {

@@ -174,7 +174,7 @@ class LocalGroup : public GroupImpl {
  public:
   LocalGroup(const std::shared_ptr<Hub>& hub, const GroupInfo& info)
       : GroupImpl(info, std::make_shared<Lifeline>(std::make_unique<LocalPlane>(hub, info.rank),
-                                                   info.rank, info.size)),
+                                                   info.rank)),
         hub_(hub) {
     lifeline()->wake_with(this, [hub] { hub->wake(); });
   }

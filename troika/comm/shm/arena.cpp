@@ -62,7 +62,7 @@ Arena::Entry& Arena::entry(int rank, size_t segment) const {
 void Arena::add_segment(size_t bytes) {
   if (own_.size() == kMaxSegments) {
     throw Error("comm", ErrorKind::failure,
-                {.what = "too many pieces of shared memory",
+                {.what = "too many segments of shared memory",
                  .got = fmt::format("{} on this rank", kMaxSegments),
                  .hint = "allocate fewer, larger tensors"});
   }
@@ -78,7 +78,7 @@ char* Arena::own(Ref ref) const {
 Arena::Piece Arena::take(size_t bytes) {
   if (bytes > BuddyAllocator::kLargestBlock) {
     throw Error("comm", ErrorKind::usage,
-                {.what = "a piece of shared memory is too large",
+                {.what = "a segment of shared memory is too large",
                  .got = fmt::format("{} bytes", bytes),
                  .expected = fmt::format("at most {}", BuddyAllocator::kLargestBlock)});
   }

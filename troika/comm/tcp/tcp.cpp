@@ -205,7 +205,7 @@ std::vector<net::Address> addresses_from(const std::string& text) {
   for (const auto& line : split(text, '\n')) {
     const auto space = line.find(' ');
     const auto port = parse_int(line.substr(0, space));
-    TROIKA_CHECK(port && space != std::string::npos, "a rank tells its ports and addresses");
+    TROIKA_CHECK(port && space != std::string::npos, "a rank announces its ports and addresses");
     addresses.push_back({line.substr(space + 1), static_cast<int>(*port)});
   }
   return addresses;

@@ -63,8 +63,8 @@ Meeting hold_meeting(const MeetingPlace& place, Deadline deadline) {
   meeting.nodes = std::move(map.nodes);
   meeting.is_crowded =
       map.crowded[static_cast<size_t>(meeting.nodes[static_cast<size_t>(environment.rank)])];
-  meeting.lifeline = std::make_shared<Lifeline>(make_control_plane(meeting.rendezvous),
-                                                environment.rank, environment.world_size);
+  meeting.lifeline =
+      std::make_shared<Lifeline>(make_control_plane(meeting.rendezvous), environment.rank);
   return meeting;
 }
 

@@ -29,13 +29,13 @@ struct Known {
 // come last.
 constexpr std::array<Known, 8> kKnown{
     {{"loss", "Loss", "loss"},
-     {"accuracy", "Accuracy", "share of samples"},
+     {"accuracy", "Accuracy", "fraction of samples"},
      {"lr", "Learning rate", "learning rate"},
      {"samples_per_second", "Throughput", "samples/s"},
      {"throughput/batches_per_second", "Batches", "batches/s"},
      {"throughput/tokens_per_second", "Tokens", "tokens/s"},
      {"throughput/flops_per_second", "Floating-point operations", "FLOP/s"},
-     {"throughput/mfu", "Model FLOPs utilization (MFU)", "share of the peak"}}};
+     {"throughput/mfu", "Model FLOPs utilization (MFU)", "fraction of the peak"}}};
 constexpr size_t kOfStages = 2;  // the position of other metrics of stages in kKnown
 
 bool take_prefix(std::string& name, std::string_view prefix) {

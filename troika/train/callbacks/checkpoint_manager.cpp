@@ -73,11 +73,6 @@ std::vector<std::string> CheckpointManager::finish_writing(const std::string& na
   return candidates;
 }
 
-std::string CheckpointManager::kth_best() const {
-  const bool has_worst = !best_.empty() && (save_top_k_ < 0 || is_full(best_));
-  return has_worst ? worst_of(best_)->name : "";
-}
-
 CheckpointManager::State CheckpointManager::state() const {
   State result{.best = next(), .others = others_, .chosen = {chosen_.begin(), chosen_.end()}};
   for (const auto& kept : best_) {

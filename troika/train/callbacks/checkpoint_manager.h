@@ -46,10 +46,8 @@ class CheckpointManager {
   // Called when the checkpoint is written. Returns the names of the checkpoints to remove.
   std::vector<std::string> finish_writing(const std::string& name);
 
-  // Names, empty if there is none. best(): the best checkpoint. kth_best(): the one of the best to
-  // be removed next (Lightning's kth_best_model_path). latest(): the latest checkpoint.
+  // Names, empty if there is none.
   std::string best() const { return best_.empty() ? "" : best_.front().name; }
-  std::string kth_best() const;
   const std::string& latest() const { return latest_; }
   const std::vector<Kept>& all_best() const { return best_; }
 

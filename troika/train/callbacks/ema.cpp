@@ -10,14 +10,14 @@ Ema::Ema(const EmaOptions& options)
     : options_(options), average_(options.decay, options.use_buffers) {}
 
 void Ema::on_fit_start(FitContext& context) {
-  if (!context.plan->keeps_replicas_equal()) {
+  if (!context.training.plan->keeps_replicas_equal()) {
     throw Error("train", ErrorKind::usage,
                 {.what = "ema averages weights that are the same on all ranks after each step",
-                 .got = "strategy " + context.plan->strategy,
+                 .got = "strategy " + context.training.plan->strategy,
                  .expected = "ddp, zero1, zero2 or zero3",
                  .hint = "swa averages at the end of epochs"});
   }
-  if (options_.use_buffers && !context.plan->exchange.broadcast_buffers &&
+  if (options_.use_buffers && !context.training.plan->exchange.broadcast_buffers &&
       context.groups.data().size() > 1) {
     throw Error("train", ErrorKind::usage,
                 {.what = "ema averages buffers that are the same on all ranks",

@@ -23,14 +23,14 @@ void ExceptionCheckpoint::on_exception(FitContext& context, const std::exception
   const int rank = context.group.rank();
   if (rank != 0 && !failed_by_itself(problem)) return;
   const auto checkpoints = context.folder / "checkpoints";
-  if (!context.plan->holds_all_states()) {
+  if (!context.training.plan->holds_all_states()) {
     log::warn("no checkpoint of the failure: with {} a rank has not all states; the latest is {}",
-              context.plan->strategy, (checkpoints / "last").string());
+              context.training.plan->strategy, (checkpoints / "last").string());
     return;
   }
   const auto folder = checkpoints / "on_exception" / fmt::format("rank-{}", rank);
   const auto former = checkpoint::linked_checkpoint(folder, "last");
-  const auto written = context.save_alone(folder);
+  const auto written = context.actions.save_alone(folder);
   if (!former.empty()) checkpoint::remove_checkpoint(former);
   log::warn("what rank {} had reached is in {}", rank, written.string());
 }

@@ -87,12 +87,12 @@ void ModelCheckpoint::on_train_batch_end(FitContext& context, const data::Batch&
   if (!is_time && !is_steps_turn(context)) return;
   considered_at_ = context.seconds;
   const bool has_metric = monitor_.name.empty() || context.at.metrics.contains(monitor_.name);
-  if (has_metric && (monitor_.name.empty() || !context.validation_follows)) {
+  if (has_metric && (monitor_.name.empty() || !context.validation.follows)) {
     consider(context);
     return;
   }
   is_due_ = true;
-  if (!context.validation_follows) ask_for_latest(context);
+  if (!context.validation.follows) ask_for_latest(context);
 }
 
 void ModelCheckpoint::on_validation_end(FitContext& context) {
@@ -124,7 +124,7 @@ bool ModelCheckpoint::is_epoch_due(const FitContext& context) const {
 
 bool ModelCheckpoint::saves_at_epoch_end(const FitContext& context) const {
   if (options_.save_on_train_epoch_end != "auto") return options_.save_on_train_epoch_end == "true";
-  return context.validates_at_epoch_ends;
+  return context.validation.only_at_epoch_ends;
 }
 
 void ModelCheckpoint::consider(FitContext& context) {

@@ -31,7 +31,7 @@ StatisticsMonitor::StatisticsMonitor(const StatisticsOptions& options)
       of_weights_(has(options.of, "weights")) {}
 
 void StatisticsMonitor::on_fit_start(FitContext& context) {
-  parameters_ = context.store->parameters();
+  parameters_ = context.training.store->parameters();
   names_ = {""};
   groups_.clear();
   for (const auto& parameter : parameters_) {
@@ -50,11 +50,11 @@ void StatisticsMonitor::on_before_optimizer_step(FitContext& context) {
   std::vector<at::Tensor> tensors;
   if (of_gradients_) {
     for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor.grad());
-    log(context, "gradient", tensors, context.optimization->loss_scale().value_or(1));
+    log(context, "gradient", tensors, context.training.optimization->loss_scale().value_or(1));
     tensors.clear();
   }
   if (!of_weights_) return;
-  for (const auto& parameter : context.optimization->parameters()) {
+  for (const auto& parameter : context.training.optimization->parameters()) {
     tensors.push_back(parameter.tensor.detach());
   }
   log(context, "weight", tensors, 1);
@@ -85,8 +85,8 @@ void StatisticsMonitor::log(FitContext& context, const std::string& what,
       extreme[2 * group + 1] = std::max(extreme[2 * group + 1], -least.item<double>());
     }
   }
-  context.store->reducer().sum(sums, "statistics");
-  context.store->reducer().max(extremes, "statistics");
+  context.training.store->reducer().sum(sums, "statistics");
+  context.training.store->reducer().max(extremes, "statistics");
   const observe::LogOptions options{.sync_dist = true};
   for (size_t g = 0; g < names_.size(); ++g) {
     if (sum[3 * g + 2] == 0) continue;

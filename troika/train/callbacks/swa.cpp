@@ -30,10 +30,12 @@ int64_t epoch_of(const std::string& text, int64_t max_epochs) {
   if (share && *share >= 0 && *share <= 1) {
     return static_cast<int64_t>(*share * static_cast<double>(max_epochs));
   }
-  throw Error("train", ErrorKind::usage,
-              {.what = "swa.swa_epoch_start makes no sense",
-               .got = text,
-               .expected = "an epoch as 8, or a share of trainer.max_epochs as 0.8"});
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "swa.swa_epoch_start makes no sense",
+       .got = text,
+       .expected =
+           "an epoch, for example 8, or a fraction of trainer.max_epochs, for example 0.8"});
 }
 
 // LibTorch's own optional type, which differs between versions.
@@ -142,9 +144,9 @@ double Swa::rate(int64_t epoch) const {
 
 void Swa::on_before_optimizer_step(FitContext& context) {
   if (context.at.epoch < first_epoch_) return;
-  if (base_rate_ == 0) base_rate_ = context.learning_rate;
-  context.learning_rate = rate(context.at.epoch);
-  context.optimization->set_learning_rate(context.learning_rate);
+  if (base_rate_ == 0) base_rate_ = context.training.learning_rate;
+  context.training.learning_rate = rate(context.at.epoch);
+  context.training.optimization->set_learning_rate(context.training.learning_rate);
 }
 
 // Not at the end of the previous epoch: if max_steps cuts an epoch short, a run with more steps
@@ -154,7 +156,7 @@ void Swa::on_train_epoch_start(FitContext& context) {
 }
 
 void Swa::on_train_end(FitContext& context) {
-  if (context.at.epoch < epochs_ && context.stop_reason.empty()) return;
+  if (context.at.epoch < epochs_ && context.requests.stop_reason.empty()) return;
   // On a copy: a resumed run adds this epoch's weights when the next epoch starts.
   mean_.emplace(Mean{average_.copy()});
   auto& mean = mean_->weights;
@@ -166,7 +168,7 @@ void Swa::on_train_end(FitContext& context) {
   auto& module = context.task.module();
   mean.put_into_module();
   mean_->trained = copy_of_statistics(module);
-  renew_batch_norm(module, context.groups.data(), context.run_training_data);
+  renew_batch_norm(module, context.groups.data(), context.actions.run_training_data);
   if (context.group.rank() == 0 && context.options.checkpoint.enabled) {
     const auto file = context.folder / "checkpoints" / "swa.safetensors";
     checkpoint::save_weights(file, checkpoint::model_state(module),

@@ -79,7 +79,7 @@ void Throughput::sum_up_work(FitContext& context, const data::Batch& batch) {
       add(work.is_backward ? 1 : 0, static_cast<double>(work.flops),
           static_cast<double>(work.bytes));
     }
-    add(2, 0, bytes_of_step(*context.optimization));
+    add(2, 0, bytes_of_step(*context.training.optimization));
   }
   const auto all_sums =
       at::from_blob(sums.data(), {static_cast<int64_t>(sums.size())}, at::kDouble);

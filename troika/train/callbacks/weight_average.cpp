@@ -20,13 +20,13 @@ constexpr const char* kAverage = ".average";
 }  // namespace
 
 void WeightAverage::attach(const FitContext& context) {
-  store_ = context.store;
+  store_ = context.training.store;
   weights_.clear();
   buffers_.clear();
   is_in_module_ = false;
   updates_ = 0;
   const auto in_module = store_->parameters();
-  const auto& stepped = context.optimization->parameters();
+  const auto& stepped = context.training.optimization->parameters();
   for (size_t i = 0; i < stepped.size(); ++i) {
     const auto source = stepped[i].tensor.detach();
     weights_.push_back({stepped[i].name,
@@ -68,7 +68,7 @@ void WeightAverage::take_loaded(const checkpoint::CheckpointReader& saved) {
     const auto whole = prefix_ + name + suffix_;
     if (saved.has(whole)) return whole;
     throw Error("train", ErrorKind::usage,
-                {.what = "cannot go on averaging weights",
+                {.what = "cannot resume averaging weights",
                  .got = "a checkpoint without an average of " + name});
   };
   // If the checkpoint has no averages of buffers, the averages start with the buffers' latest

@@ -82,7 +82,7 @@ void EngineState::require_readable(const checkpoint::CheckpointReader& saved) co
          .got = fmt::format("a checkpoint of {} for {}", before, now),
          .expected = "the same order",
          .hint = !parts_.exchange.has_shards() ? fmt::format("set trainer.{} to {}", option, before)
-                                               : "ZeRO keeps weights contiguous: go on with ddp"});
+                                               : "ZeRO keeps weights contiguous: resume with ddp"});
   };
   // Checkpoints of older versions lack the layout (it was in_out) and perhaps also the format.
   const auto number = [&](const char* name, auto otherwise) {

@@ -24,7 +24,7 @@ double number_of(const at::Tensor& loss) {
 
 bool ends_run(double loss, const FitContext& context) {
   return !std::isfinite(loss) && context.options.trainer.terminate_on_nan &&
-         !context.optimization->loss_scale();
+         !context.training.optimization->loss_scale();
 }
 
 void refuse_loss(const StepLoss& loss, const data::Batch& batch, const FitContext& context) {

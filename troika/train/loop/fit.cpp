@@ -51,7 +51,7 @@ Fit::Fit(RunSetup setup, const StopQuestion& question)
                .folder = setup_.folder,
                .task = setup_.task,
                .at = epochs_.at(),
-               .plan = &setup_.plan},
+               .training = {.plan = &setup_.plan}},
       log_(context_, epochs_, measured_.clock()),
       origin_(setup_),
       module_changes_(setup_),
@@ -72,14 +72,14 @@ Fit::Fit(RunSetup setup, const StopQuestion& question)
                   .log = log_,
                   .hooks = hooks_,
                   .engine = *engine_}) {
-  context_.store = &engine_->store();
-  context_.optimization = &engine_->optimization();
-  context_.run_training_data = [this] { run_training_data(); };
-  context_.save_checkpoint = [this](const auto& path, bool weights_only) {
+  context_.training.store = &engine_->store();
+  context_.training.optimization = &engine_->optimization();
+  context_.actions.run_training_data = [this] { run_training_data(); };
+  context_.actions.save_checkpoint = [this](const auto& path, bool weights_only) {
     return checkpoints_.ask_to_save_as(path, weights_only);
   };
-  context_.validates_at_epoch_ends = validator_.is_only_at_epoch_ends();
-  context_.save_alone = [this](const auto& to) { return checkpoints_.save_alone(to); };
+  context_.validation.only_at_epoch_ends = validator_.is_only_at_epoch_ends();
+  context_.actions.save_alone = [this](const auto& to) { return checkpoints_.save_alone(to); };
   checkpoints_.begin_from(origin_.load({.epochs = epochs_,
                                         .clock = measured_.clock(),
                                         .context = context_,
@@ -100,7 +100,7 @@ std::unique_ptr<Engine> Fit::start_engine() {
                       .times = measured_.times(),
                       .trace = measured_.trace(),
                       .before_step = [this] {
-                        context_.learning_rate = engine_->optimization().learning_rate();
+                        context_.training.learning_rate = engine_->optimization().learning_rate();
                         hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
                       }});
 }
@@ -115,8 +115,8 @@ cluster::StopRequest Fit::run() {
   checkpoints_.save_asked_paths();
   train_epochs();
   checkpoints_.finish();
-  if (setup_.is_main() && !context_.stop_reason.empty()) {
-    log::info("stopped at step {}: {}", epochs_.at().step, context_.stop_reason);
+  if (setup_.is_main() && !context_.requests.stop_reason.empty()) {
+    log::info("stopped at step {}: {}", epochs_.at().step, context_.requests.stop_reason);
   }
   hooks_.call("on_train_end", &Hooks::on_train_end);
   checkpoints_.save_asked_paths();

@@ -127,7 +127,7 @@ void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is
     clock.end_step();
     if (at.step % setup_.options.trainer.log_every_n_steps == 0) log_.log_steps();
   }
-  context_.validation_follows = is_last_of_epoch ? validator_.is_due_after_epoch()
+  context_.validation.follows = is_last_of_epoch ? validator_.is_due_after_epoch()
                                                  : validator_.is_due_within_epoch(micro_batches);
   hooks_.call("on_train_batch_end", &Hooks::on_train_batch_end, batch, loss);
   measured_.times().finish();

@@ -29,14 +29,14 @@ std::filesystem::path RunCheckpoints::ask_to_save_as(const std::filesystem::path
     throw Error("train", ErrorKind::usage,
                 {.what = "save_checkpoint() of a run that has failed",
                  .got = "a call in on_exception, where ranks cannot agree any more",
-                 .expected = "checkpoint.on_exception, or FitContext::save_alone"});
+                 .expected = "checkpoint.on_exception, or FitContext::actions.save_alone"});
   }
   asked_.push_back({checkpoint::checkpoint_path(parts_.setup.world(), path), weights_only});
   return asked_.back().path;
 }
 
 void RunCheckpoints::save_asked() {
-  if (parts_.context.checkpoint_asked) save(!parts_.setup.options.checkpoint.weights_only);
+  if (parts_.context.requests.checkpoint) save(!parts_.setup.options.checkpoint.weights_only);
   save_asked_paths();
 }
 
@@ -63,7 +63,7 @@ void RunCheckpoints::save(bool to_go_on) {
   at.seconds = parts_.measured.clock().run_seconds();
   const checkpoint::RankState state = this->state(/*weights_only=*/!to_go_on);
   if (to_go_on) saved_samples_ = at.samples;
-  parts_.context.checkpoint_asked = false;
+  parts_.context.requests.checkpoint = false;
   for (const auto& callback : setup.callbacks) callback->on_save_checkpoint(parts_.context);
   const auto metadata = checkpoint_metadata(setup.options);
   if (writer_) {

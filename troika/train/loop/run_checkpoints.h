@@ -46,7 +46,7 @@ class RunCheckpoints {
   // Called when the run has failed.
   void refuse_requests() { has_failed_ = true; }
   // Whether hooks have asked for a checkpoint that is not written yet.
-  bool has_requests() const { return parts_.context.checkpoint_asked || !asked_.empty(); }
+  bool has_requests() const { return parts_.context.requests.checkpoint || !asked_.empty(); }
   // Writes the checkpoints that hooks asked for: full, weights only, and those of
   // save_checkpoint(). Called only where all callbacks have had the same hooks and the progress
   // includes all work done, so a resumed run neither repeats nor misses anything.
@@ -61,7 +61,7 @@ class RunCheckpoints {
   void finish_if_written() {
     if (writer_ && writer_->is_done()) finish();
   }
-  // Implements FitContext::save_alone.
+  // Implements RunActions::save_alone.
   std::filesystem::path save_alone(const std::filesystem::path& folder);
 
   // The state of the run for a checkpoint. Its tensors share memory with the module and the

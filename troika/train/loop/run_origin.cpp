@@ -217,7 +217,7 @@ void RunOrigin::load_random(int64_t samples, at::Device device) const {
 
 void RunOrigin::report(const ResumedParts& parts) const {
   const auto& at = parts.epochs.at();
-  log::info("goes on from {}: epoch {}, step {}", saved_->path().string(), at.epoch + 1, at.step);
+  log::info("resumes from {}: epoch {}, step {}", saved_->path().string(), at.epoch + 1, at.step);
   warn_of_changes(*saved_, setup_.options, setup_.plan);
   if (parts.context.is_done() && (at.ended_step == at.step || parts.epochs.is_beyond_limits())) {
     const auto limits = reached_limits(setup_.options, at.epoch, at.step);

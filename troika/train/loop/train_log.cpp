@@ -102,7 +102,7 @@ void TrainLog::log_row(const observe::MetricValues& common, const observe::Logge
 
 void TrainLog::log_steps() {
   read_losses();
-  const auto& optimization = *context_.optimization;
+  const auto& optimization = *context_.training.optimization;
   observe::MetricValues common{{"train/lr", optimization.learning_rate()}};
   const auto loss_scale = optimization.loss_scale();
   if (loss_scale) common.emplace_back("train/loss_scale", *loss_scale);
@@ -143,7 +143,7 @@ void TrainLog::start_progress(int64_t count) {
 }
 
 void TrainLog::load_state(const checkpoint::CheckpointReader& saved) {
-  if (saved.mesh().has_places_of(context_.plan->mesh)) {
+  if (saved.mesh().has_places_of(context_.training.plan->mesh)) {
     log_.add_state(saved.read(kLog));
     return;
   }

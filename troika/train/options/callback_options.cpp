@@ -12,17 +12,16 @@ using config::some_of;
 void add_options(config::Table& table, ModelCheckpointOptions& options) {
   table.add("checkpoint.enabled", &options.enabled,
             "write checkpoints; a run that is asked to stop writes one all the same");
-  table.add(
-      "checkpoint.every_n_epochs", &options.every_n_epochs,
-      "write a checkpoint every so many epochs; 0: none at the end of epochs, but save_last's "
-      "at the end of the run",
-      count_from(0));
+  table.add("checkpoint.every_n_epochs", &options.every_n_epochs,
+            "write a checkpoint every N epochs; 0: none at the end of epochs, but save_last's "
+            "at the end of the run",
+            count_from(0));
   table.add("checkpoint.every_n_train_steps", &options.every_n_train_steps,
-            "also write a checkpoint every so many optimizer steps; 0: none", count_from(0));
+            "also write a checkpoint every N optimizer steps; 0: none", count_from(0));
   table.add("checkpoint.async", &options.async,
             "write checkpoints beside training, from a copy of the state in memory, one at a time");
   table.add("checkpoint.weights_only", &options.weights_only,
-            "write the weights alone, from which no run can go on; a run that is asked to stop "
+            "write the weights alone, from which no run can resume; a run that is asked to stop "
             "writes all");
   table.add("checkpoint.train_time_interval", &options.train_time_interval,
             "also write a checkpoint after this time, DD:HH:MM:SS; empty: none");
@@ -33,7 +32,7 @@ void add_options(config::Table& table, ModelCheckpointOptions& options) {
             "min: smaller values of the metric are better; max: greater ones are",
             one_of({"min", "max"}));
   table.add("checkpoint.save_top_k", &options.save_top_k,
-            "keep so many of the best checkpoints; -1: all", count_from(-1));
+            "number of best checkpoints to keep; -1: all", count_from(-1));
   table.add("checkpoint.save_last", &options.save_last,
             "true: also write and keep the latest checkpoint; false: not unless it is among the "
             "best; link: only if save_top_k is 0",
@@ -54,7 +53,7 @@ void add_options(config::Table& table, EarlyStoppingOptions& options) {
             "min: smaller values of the metric are better; max: greater ones are",
             one_of({"min", "max"}));
   table.add("early_stopping.patience", &options.patience,
-            "end the run after so many values in a row without an improvement", count_from(1));
+            "end the run after N values in a row without an improvement", count_from(1));
   table.add("early_stopping.min_delta", &options.min_delta,
             "count only improvements that are greater than this", at_least(0.0));
   table.add("early_stopping.strict", &options.strict,
@@ -82,9 +81,9 @@ void add_options(config::Table& table, EmaOptions& options) {
             "weight of the old average at each update; the new weights have the rest",
             from_to_below(0.0, 1.0));
   table.add("ema.update_every_n_steps", &options.update_every_n_steps,
-            "update the average every so many optimizer steps", count_from(1));
+            "update the average every N optimizer steps", count_from(1));
   table.add("ema.update_starting_at_step", &options.update_starting_at_step,
-            "leave the weights of so many first steps out of the average", count_from(0));
+            "leave the weights of the first N steps out of the average", count_from(0));
   table.add("ema.use_buffers", &options.use_buffers,
             "average buffers (batch-norm statistics), too; false: take the latest ones");
 }
@@ -94,19 +93,19 @@ void add_options(config::Table& table, SwaOptions& options) {
             "stochastic weight averaging: learning rate while the weights of the ends of epochs "
             "are averaged; 0: off",
             at_least(0.0));
-  table.add(
-      "swa.swa_epoch_start", &options.swa_epoch_start,
-      "begin to average in this epoch, counted from 0: a number as 8, or a share of max_epochs",
-      number_or_share());
+  table.add("swa.swa_epoch_start", &options.swa_epoch_start,
+            "begin to average in this epoch, counted from 0: a number, for example 8, or a "
+            "fraction of max_epochs",
+            number_or_share());
   table.add("swa.annealing_epochs", &options.annealing_epochs,
-            "change the learning rate to swa_lrs within so many epochs", count_from(0));
+            "change the learning rate to swa_lrs within N epochs", count_from(0));
   table.add("swa.annealing_strategy", &options.annealing_strategy, "curve of that change",
             one_of({"cos", "linear"}));
 }
 
 void add_options(config::Table& table, StatisticsOptions& options) {
   table.add("statistics.every_n_steps", &options.every_n_steps,
-            "log statistics of gradients and weights every so many optimizer steps; 0: never",
+            "log statistics of gradients and weights every N optimizer steps; 0: never",
             count_from(0));
   table.add("statistics.of", &options.of, "which tensors the statistics are of",
             some_of({"gradients", "weights"}));
@@ -118,7 +117,7 @@ void add_options(config::Table& table, StatisticsOptions& options) {
 
 void add_options(config::Table& table, ThroughputOptions& options) {
   table.add("throughput.enabled", &options.enabled,
-            "log steps, tokens and FLOPs a second, and the share of the device's peak (MFU)");
+            "log steps, tokens and FLOPs a second, and the fraction of the device's peak (MFU)");
   table.add("throughput.available_flops", &options.available_flops,
             "peak of each process's device in FLOPs a second; 0: its data sheet's if it is a known "
             "GPU, else measured by matrix products",

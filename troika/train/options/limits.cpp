@@ -26,7 +26,8 @@ int64_t batches_of(const std::string& option, const std::string& text, int64_t a
   if (const auto count = parse_int(text); count && *count >= 0) return std::min(*count, available);
   const auto share = parse_double(text);
   if (!share || !(*share >= 0 && *share <= 1)) {
-    refuse_limit(option, text, "a number of batches as 10, or a share of them as 0.1");
+    refuse_limit(option, text,
+                 "a number of batches, for example 10, or a fraction, for example 0.1");
   }
   const auto batches = static_cast<int64_t>(std::floor(static_cast<double>(available) * *share));
   if (batches == 0 && *share > 0 && available > 0) {

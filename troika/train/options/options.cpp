@@ -57,7 +57,7 @@ bool is_run_name(const std::filesystem::path& name) {
 void add_run(config::Table& table, TrainOptions::Run& run) {
   table.add("run.name", &run.name,
             "name of the run: results go to folder/name, or to folder/name-2, name-3... if a run "
-            "has left results there and this one does not go on with it",
+            "has left results there and this one does not resume it",
             {kRunNames,
              [](const config::Value& value) { return is_run_name(std::get<std::string>(value)); }});
   table.add("run.folder", &run.folder, "where runs are kept");
@@ -133,11 +133,11 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.limit_predict_batches", &trainer.limit_predict_batches,
             "the same for troika predict", number_or_share());
   table.add("trainer.overfit_batches", &trainer.overfit_batches,
-            "train and validate on this number or share of batches, training the same in every "
+            "train and validate on this number or fraction of batches, training the same in every "
             "epoch; 0: off",
             number_or_share());
   table.add("trainer.fast_dev_run", &trainer.fast_dev_run,
-            "try everything on so many batches, without loggers and checkpoints; 0: off",
+            "try everything on this number of batches, without loggers and checkpoints; 0: off",
             count_or_flag());
   table.add("trainer.val_check_interval", &trainer.val_check_interval,
             "batches between validations inside of an epoch: a number or a share; 1.0: only at its "
@@ -202,7 +202,7 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
              }});
   table.add(
       "trainer.ckpt_path", &trainer.ckpt_path,
-      "checkpoint to go on from: last or best of the run (a new run if there is none), the folder "
+      "checkpoint to resume from: last or best of the run (a new run if there is none), the folder "
       "of a run or of a checkpoint; for validate, test and predict: whose weights, also a file");
 }
 

@@ -26,6 +26,43 @@ namespace troika::train {
 
 class Optimization;
 
+// The plan of fit(), and the parts that carry it out.
+struct TrainingParts {
+  const layout::Plan* plan = nullptr;  // null outside of fit()
+  // The owners of the parameters, and the tensors that this rank steps; set from on_fit_start on.
+  parallel::ParameterStore* store = nullptr;
+  Optimization* optimization = nullptr;
+  double learning_rate = 0;  // of the latest optimizer step
+};
+
+// When fit() validates.
+struct ValidationTimes {
+  // Whether validations take place only at the end of each epoch, or not at all.
+  bool only_at_epoch_ends = true;
+  // In on_train_batch_end: whether a validation comes before the next micro-batch.
+  bool follows = false;
+};
+
+// Functions of fit() for hooks; empty outside of it.
+struct RunActions {
+  // Runs the forward passes of an epoch in training mode, without gradients and logs, to update
+  // statistics that the module keeps. Called by all ranks.
+  std::function<void()> run_training_data = {};
+  // Writes this rank's state alone into `folder`, as a checkpoint of one rank, and returns the
+  // checkpoint. A run resumes from it with the current optimizer step. Does not communicate if the
+  // strategy leaves all states on each rank.
+  std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
+  // Implements FitContext::save_checkpoint().
+  std::function<std::filesystem::path(const std::filesystem::path& path, bool weights_only)>
+      save_checkpoint = {};
+};
+
+// The requests of hooks that fit() has still to carry out.
+struct RunRequests {
+  std::string stop_reason = {};  // empty: no stop was asked for
+  bool checkpoint = false;
+};
+
 struct FitContext {
   RunMode mode = RunMode::fit;
   const TrainOptions& options;
@@ -42,25 +79,12 @@ struct FitContext {
   // The values of the latest row that are the same on all ranks: the validation's in
   // on_validation_end, the epoch's in on_train_epoch_end of a callback that monitors().
   observe::MetricValues row = {};
-  // The plan that fit() carries out; null outside of fit().
-  const layout::Plan* plan = nullptr;
-  // The owners of the parameters, and the tensors that this rank steps; set from on_fit_start on.
-  parallel::ParameterStore* store = nullptr;
-  Optimization* optimization = nullptr;
-  // Runs the forward passes of an epoch in training mode, without gradients and logs, to update
-  // statistics that the module keeps. Called by all ranks.
-  std::function<void()> run_training_data = {};
-  // Whether validations take place only at the end of each epoch, or not at all.
-  bool validates_at_epoch_ends = true;
-  // In on_train_batch_end: whether a validation comes before the next micro-batch.
-  bool validation_follows = false;
-  // Writes this rank's state alone into `folder`, as a checkpoint of one rank, and returns the
-  // checkpoint. A run resumes from it with the current optimizer step. Does not communicate if the
-  // strategy leaves all states on each rank.
-  std::function<std::filesystem::path(const std::filesystem::path& folder)> save_alone = {};
+  TrainingParts training = {};
+  ValidationTimes validation = {};
+  RunActions actions = {};
+  RunRequests requests = {};
   // For the run's summary.
   std::optional<observe::Roofline> roofline = {};
-  double learning_rate = 0;  // of the latest optimizer step
   // The duration of the run, as ranks agree on it about once a second; updated only if a callback
   // keeps_time().
   double seconds = 0;
@@ -70,19 +94,16 @@ struct FitContext {
   void ask_to_stop(const std::string& reason);
   // Requests a checkpoint at the end of the current micro-batch or epoch. All ranks must call this
   // alike.
-  void ask_for_checkpoint() { checkpoint_asked = true; }
+  void ask_for_checkpoint() { requests.checkpoint = true; }
+  // Does what Trainer::save_checkpoint() does in a hook, for the run of this context. Throws
+  // Error(usage) outside of fit().
+  std::filesystem::path save_checkpoint(const std::filesystem::path& path, bool weights_only);
   // Between epochs and steps: whether a stop was asked for, or max_steps or max_epochs is reached.
   bool is_done() const { return is_done_after(at.epoch); }
   // Whether the current epoch is the last, as far as is known now.
   bool is_last_epoch() const { return is_done_after(at.epoch + 1); }
 
   bool is_done_after(int64_t epochs) const;
-
-  std::string stop_reason = {};  // empty: no stop was asked for
-  bool checkpoint_asked = false;
-  // Implements Trainer::save_checkpoint() in hooks of fit().
-  std::function<std::filesystem::path(const std::filesystem::path& path, bool weights_only)>
-      save_checkpoint = {};
 };
 
 }  // namespace troika::train

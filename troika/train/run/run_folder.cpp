@@ -208,7 +208,7 @@ Lock claim_new(TrainOptions& options) {
     if (!lock || has_results(folder)) continue;
     if (number > 1) {
       log::info(
-          "run.name {} is taken, this run is {} (trainer.ckpt_path=last goes on with the former, "
+          "run.name {} is taken, this run is {} (trainer.ckpt_path=last resumes the former, "
           "run.overwrite=true replaces it)",
           asked, options.run.name);
     }
@@ -221,7 +221,7 @@ Lock claim_same(const TrainOptions& options) {
     auto other = options;
     other.run.name = name;
     if (!goes_on(options) || number == 1 || !has_results(run_folder(other))) continue;
-    log::warn("[train] goes on with run {}; {} is later", options.run.name, name);
+    log::warn("[train] resumes run {}; {} is later", options.run.name, name);
     break;
   }
   return lock_to_go_on(run_folder(options));

@@ -1,0 +1,34 @@
+// The options of a Reducer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "troika/base/trace.h"
+#include "troika/comm/group.h"
+#include "troika/parallel/buckets.h"
+
+namespace troika::parallel {
+
+struct ReducerOptions {
+  int64_t bucket_bytes = 25 << 20;
+  int64_t first_bucket_bytes = 1 << 20;
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  std::vector<std::string> bucket_order = {};
+  // If not empty, the names in each bucket; overrides the sizes and bucket_order.
+  std::vector<std::vector<std::string>> buckets = {};
+  // Unless `all`, buckets are made only once, and after finish() parameters have no .grad: the mean
+  // is in Bucket::own_block.
+  Keeps keeps = Keeps::all;
+  // For make_buckets(); used unless `keeps` is `all`.
+  int64_t shard_multiple = 1;
+  // The ranks of other groups that keep the same blocks; blocks are averaged over them as well.
+  // Used unless `keeps` is `all`.
+  std::optional<comm::Group> copies = {};
+  Trace* trace = nullptr;
+};
+
+}  // namespace troika::parallel
