@@ -210,7 +210,7 @@ TEST(Sweep, FindsTheBestNumberOfMicroBatches) {
   }
   ASSERT_TRUE(best_of(points));
   EXPECT_EQ(best_of(points)->micro_batches, 8);
-  // What does not fit is not the best.
+  // A plan that does not fit is not the best.
   swept.run.plan.schedule = "gpipe";
   for (auto& row : swept.run.cluster.devices) row.memory_bytes = 1;
   EXPECT_EQ(best_of(sweep_micro_batches(swept, {1, 2})), nullptr);

@@ -1,4 +1,4 @@
-// What `troika plan --profile` prints and writes of a search by Troika's cost model.
+// The output of `troika plan --profile` for a search by Troika's cost model.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

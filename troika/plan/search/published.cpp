@@ -25,7 +25,8 @@ constexpr double kEqualTimes = 1e-12;
 // whose time grows with the third power of the number.
 constexpr size_t kMostCuts = 2000, kSomeCuts = 4000, kSomeCutsOfLevels = 500;
 
-// What is minimised: the time of a plan within the limit of memory, or the memory that it needs.
+// The minimised quantity: the time of a plan within the limit of memory, or the memory that it
+// needs.
 enum class Objective { seconds, bytes };
 
 // A range of a plan: the blocks of cut `end` that the cut before `start` lacks. Start 0 lacks none.

@@ -15,8 +15,8 @@
 namespace troika::plan {
 
 struct StepProblem {
-  // Of one model, with the same blocks: one for each precision and size of micro-batches that the
-  // search may take.
+  // The profiles of one model with the same blocks: one for each precision and size of
+  // micro-batches that the search may take.
   std::vector<layout::Profile> profiles = {};
   layout::Cluster cluster = {};  // unknown links are those of the profile, or take no time
   double global_batch = 0;       // samples of an optimizer step
@@ -87,10 +87,11 @@ class StepModel {
     double memory_bytes = 0;
     double lacking_bytes = 0;  // negative or 0 if it fits
   };
-  // Of the blocks from `begin` to `end` on `replicas` devices, after `used` devices of other
-  // stages.
+  // Returns the cost of the blocks from `begin` to `end` on `replicas` devices, after `used`
+  // devices of other stages.
   Cost stage(const StepSettings& settings, size_t begin, size_t end, int used, int replicas) const;
-  // Of the messages between two stages, the first one of which has `replicas` devices after `used`.
+  // Returns the cost of the messages between two stages. The first one has `replicas` devices after
+  // `used`.
   Cost boundary(const StepSettings& settings, size_t end, int used, int replicas,
                 int next_replicas) const;
 

@@ -14,7 +14,7 @@ constexpr double kNoPlan = std::numeric_limits<double>::infinity();
 constexpr size_t kMostPlaces = 40;
 constexpr int kMostExactDevices = 16;
 
-// What a plan's first stages cost.
+// The cost of a plan's first stages.
 struct Label {
   double latency = 0, steady = 0, exposed = 0, lacking = -kNoPlan;
   int before = -1;  // the label without the last stage

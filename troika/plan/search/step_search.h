@@ -22,8 +22,8 @@ struct StepSearch {
 };
 
 // An exact dynamic programme for each of the settings: the stages from the first one on, with all
-// sums and maxima of the model that no other ones are below. What cannot be faster than the best
-// plan so far is dropped. The result depends on `model` alone.
+// sums and maxima of the model that no other ones are below. A partial plan that cannot be
+// faster than the best plan so far is dropped. The result depends on `model` alone.
 StepSearch search_steps(const StepModel& model);
 
 }  // namespace troika::plan
