@@ -128,6 +128,8 @@ TEST(Profile, RefusesWithTheLineAndTheField) {
   EXPECT_THAT(error_of("{\"blocks\": []}"), HasSubstr("blocks (p.json:1); got none"));
   EXPECT_THAT(error_of("{\"model\": \"a\"}"), HasSubstr("blocks (p.json:1); got no such key"));
   EXPECT_THAT(error_of(" \n"), HasSubstr("p.json:1 is empty"));
+  EXPECT_EQ(error_of("{\"blocks\": " + std::string(1'000'000, '[')),
+            "[layout] p.json:1; got values nested more deeply, expected at most 64 levels");
 }
 
 TEST(Profile, RefusesALineOfAGraph) {

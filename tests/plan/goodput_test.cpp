@@ -47,6 +47,15 @@ TEST(Goodput, WithoutFailuresLosesCheckpoints) {
   EXPECT_EQ(found.failures, 0);
 }
 
+// Nearly every restart is ended by the next failure.
+TEST(Goodput, IsNearNothingWhereRestartsTakeLongerThanFailures) {
+  const auto found = simulate_goodput(
+      {.mean_between_failures = 60, .checkpoint_interval = 600, .restart_seconds = kHour}, {1});
+  EXPECT_EQ(found.failures, 20'000);
+  EXPECT_LT(found.share, 1e-3);
+  EXPECT_GT(found.restart_share, 0.99);
+}
+
 TEST(Goodput, IsBestNearYoungsInterval) {
   FailureModel model{.mean_between_failures = kHour, .checkpoint_seconds = 10};
   const auto share = [&](double interval) {

@@ -86,7 +86,6 @@ class AllPlans {
   double fastest = std::numeric_limits<double>::infinity();          // of those that fit
   double least_lack = std::numeric_limits<double>::infinity();       // of all
   double fastest_lacking = std::numeric_limits<double>::infinity();  // of those that lack least
-  int64_t plans = 0;
 
  private:
   void add_stages(std::vector<StepStage> stages, size_t begin, int left) {
@@ -102,16 +101,17 @@ class AllPlans {
   bool is_allowed(const std::vector<StepStage>& stages) const {
     const bool is_one = stages.size() == 1;
     if (is_one != (settings_.family == StepFamily::one_stage)) return false;
+    bool all_equal = true;
     for (const auto& stage : stages) {
       if (model_.problem().straight && stage.replicas > 1) return false;
       const bool is_equal = stage.replicas == stages.front().replicas;
       if (settings_.family != StepFamily::pipeline && !is_equal) return false;
+      all_equal = all_equal && is_equal;
     }
-    return true;
+    return !all_equal || model_.shares_evenly(settings_.profile, stages.front().replicas);
   }
   void price(const std::vector<StepStage>& stages) {
     if (!is_allowed(stages)) return;
-    ++plans;
     const auto plan = model_.price(settings_, stages);
     if (plan.lacking_bytes <= 0 && plan.seconds < fastest) fastest = plan.seconds;
     if (plan.lacking_bytes < least_lack) {

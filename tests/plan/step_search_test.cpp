@@ -145,5 +145,19 @@ TEST(StepLayout, MakesPlansThatAreValid) {
   EXPECT_EQ(sharded.recompute, "full");
 }
 
+// Also where the devices do not divide the micro-batches.
+TEST(StepLayout, TrainsTheBatchThatWasAsked) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Draws draws(seed);
+    const StepModel model(random_problem(draws));
+    const auto found = search_steps(model);
+    const auto& plan = found.best ? found.best : found.nearest;
+    ASSERT_TRUE(plan) << seed;
+    const auto layout = layout_of(model, *plan);
+    const int sharing = layout.mesh.has_uneven_stages() ? 1 : layout.mesh.size(layout::Axis::data);
+    EXPECT_EQ(layout.micro_batches * sharing, model.micro_batches(plan->settings.profile)) << seed;
+  }
+}
+
 }  // namespace
 }  // namespace troika::plan

@@ -76,13 +76,13 @@ void require_search_alone(const PlanArguments& arguments,
 }
 
 int run_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
-  if (arguments.draws && !arguments.draw.what.empty()) return draw_schedule(arguments.draw);
   if (!arguments.search.profiles.empty()) {
     require_search_alone(arguments, overrides);
     auto search = arguments.search;
     search.cluster = arguments.cluster;
     return search_plan(search);
   }
+  if (arguments.draws && !arguments.draw.what.empty()) return draw_schedule(arguments.draw);
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.file, overrides);

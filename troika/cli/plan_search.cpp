@@ -177,6 +177,7 @@ layout::Cluster cluster_of(const SearchArguments& arguments) {
     refuse_search("levels of --machines", std::to_string(levels.size()),
                   "at most 3 with the cost model troika");
   }
+  constexpr int64_t kMostDevices = 4096;
   int64_t devices = 1;
   for (const auto& level : levels) {
     if (level.machines < 1 || !(level.bandwidth > 0)) {
@@ -184,10 +185,9 @@ layout::Cluster cluster_of(const SearchArguments& arguments) {
                     fmt::format("{} of {}", level.machines, level.bandwidth), "numbers > 0");
     }
     devices *= level.machines;
-  }
-  constexpr int64_t kMostDevices = 4096;
-  if (devices > kMostDevices) {
-    refuse_search("devices of --machines", std::to_string(devices), "at most 4096");
+    if (devices > kMostDevices) {
+      refuse_search("devices of --machines", std::to_string(devices), "at most 4096");
+    }
   }
   const int hosts = levels.back().machines;
   auto cluster = layout::Cluster::uniform(hosts, static_cast<int>(devices) / hosts);

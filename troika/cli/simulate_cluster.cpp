@@ -47,6 +47,8 @@ layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster
                         const std::vector<std::string>& overrides) {
   if (!arguments.plan.empty()) {
     if (!overrides.empty()) refuse_argument("an argument", overrides.front(), "none beside --plan");
+    if (!arguments.config.empty())
+      refuse_argument("CONFIG", arguments.config, "none beside --plan");
     return layout::Plan::parse(read_file(arguments.plan), arguments.plan, cluster.ranks());
   }
   if (arguments.config.empty() && overrides.empty()) {

@@ -18,6 +18,9 @@ namespace {
 
 using JsonKind = LocatedJson::Kind;
 
+// A LocatedJson is destroyed recursively.
+constexpr size_t kMostDepth = 64;
+
 // An iterator over the text that tells how far the parser has read.
 struct Cursor {
   using iterator_category = std::input_iterator_tag;
@@ -98,6 +101,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
   bool add(LocatedJson value) { return place(std::move(value)) != nullptr; }
   bool open(JsonKind kind) {
+    if (open_.size() == kMostDepth) {
+      refuse(fmt::format("{}:{}", name_, line()), "values nested more deeply",
+             fmt::format("at most {} levels", kMostDepth));
+    }
     open_.push_back(place({.kind = kind}));
     return true;
   }

@@ -40,6 +40,9 @@ ProfiledBlock read_block(const JsonField& field) {
   for (const auto& number : kNumbers) keys.emplace_back(number.key);
   field.require_keys(keys);
   ProfiledBlock block{.name = field.text("name")};
+  if (block.name.empty() || block.name.find_first_of(",|*() ") != std::string::npos) {
+    field.member("name").fail(block.name, "a name without blanks and , | * ( ), for cuts");
+  }
   if (field.has("layer")) block.layer = field.text("layer");
   for (const auto& number : kNumbers) {
     if (number.is_required || field.has(number.key)) {

@@ -2,15 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
-#include "troika/base/text.h"
 #include "troika/comm/diagnostics/lifeline.h"
 
 namespace troika::comm {
 
 namespace {
+
+using nlohmann::json;
 
 // A question is about the other end of a message of the rank that asks.
 constexpr std::string_view kQuestion = "message ";
@@ -42,13 +44,17 @@ struct MessageQuestion {
 struct MessageAnswer {
   std::string state;         // of the message, at its other end; empty at other ranks
   int waits_for = kAnyRank;  // the peer of the message that this rank waits for in the group
-  std::string last;          // the last call, if it waits for no message
+  std::string doing;         // in words, if the rank does not wait for a certain peer
 
-  std::string text() const { return fmt::format("{}\n{}\n{}", state, waits_for, last); }
+  std::string text() const {
+    // Labels may contain bytes that are not UTF-8.
+    return json{{"state", state}, {"waits_for", waits_for}, {"doing", doing}}.dump(
+        -1, ' ', false, json::error_handler_t::replace);
+  }
   static MessageAnswer from_text(const std::string& text) {
-    const auto lines = split(text, '\n');
-    if (lines.size() < 3) return {.state = text};
-    return {lines[0], static_cast<int>(parse_int(lines[1]).value_or(kAnyRank)), lines[2]};
+    const auto read = json::parse(text, nullptr, false);
+    if (!read.is_object()) return {.state = text};
+    return {read.value("state", ""), read.value("waits_for", kAnyRank), read.value("doing", "")};
   }
 };
 
@@ -67,7 +73,9 @@ std::optional<std::string> Lifeline::answer_about_message(const std::string& tex
   const auto& recorder = *group->recorder;
   const auto waiting = recorder.messages().waiting();
   const auto last = recorder.status().describe_last();
-  MessageAnswer answer{"", waiting ? waiting->peer : kAnyRank, last};
+  MessageAnswer answer{
+      "", waiting ? waiting->peer : kAnyRank,
+      waiting ? "waits in " + waiting->describe() : fmt::format("waits for no message ({})", last)};
   if (!is_asked) return answer.text();
   const auto mine = question->is_send ? Direction::receive : Direction::send;
   const bool sends = mine == Direction::send;
@@ -98,9 +106,7 @@ std::string Lifeline::end_of_waits(int first, const cluster::Answers& answers) c
     if (!text) return state_of(rank, answers);
     const auto answer = MessageAnswer::from_text(*text);
     if (answer.waits_for == kAnyRank) {
-      return rank == first
-                 ? ""
-                 : fmt::format("{} waits for no message ({})", rank_name(rank), answer.last);
+      return rank == first ? "" : fmt::format("{} {}", rank_name(rank), answer.doing);
     }
     rank = answer.waits_for;
     if (static_cast<size_t>(rank) >= answers.text.size() || !visited.insert(rank).second) return "";

@@ -39,7 +39,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   const int replicas = plan.stages.front().replicas;
   const size_t stages = plan.stages.size();
   layout::Plan result{.strategy = "auto",
-                      .micro_batches = (micro_batches + replicas - 1) / replicas,
+                      .micro_batches = micro_batches / replicas,
                       .precision = profile.precision,
                       .recompute = settings.recompute ? "full" : "none"};
   if (settings.zero_stage > 0) {

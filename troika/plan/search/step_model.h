@@ -81,6 +81,11 @@ class StepModel {
   size_t blocks() const { return order_.size(); }
   // Micro-batches of an optimizer step; 0 if they do not divide the global batch.
   int micro_batches(size_t profile) const { return micro_batches_[profile]; }
+  // Whether stages with equally many replicas train the whole batch: each replica has as many
+  // micro-batches. Stages of different numbers of replicas share any number.
+  bool shares_evenly(size_t profile, int replicas) const {
+    return micro_batches(profile) % replicas == 0;
+  }
 
   struct Cost {
     double latency = 0, steady = 0, exposed = 0;

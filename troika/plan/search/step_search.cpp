@@ -44,8 +44,9 @@ class Search {
   }
 
  private:
-  // A number of places that are cut off, of devices in use, and of replicas of the last stage.
-  using State = std::tuple<size_t, int, int>;
+  // A number of places that are cut off, of devices in use, and of replicas of the last stage;
+  // whether all stages have as many replicas.
+  using State = std::tuple<size_t, int, int, bool>;
 
   bool is_equal_family() const {
     return settings_.family == StepFamily::pipeline_rows ||
@@ -85,14 +86,16 @@ class Search {
     labels_.clear();
     states_.clear();
     best_ = -1;
-    extend(0, 0, {}, {-1});
+    extend(0, 0, {}, true, {-1});
     for (size_t cut = 1; cut < places_.size(); ++cut) {
       for (int used = 1; used < settings_.devices; ++used) {
         for (int replicas = 1; replicas <= used; ++replicas) {
-          const auto found = states_.find({cut, used, replicas});
-          if (found == states_.end()) continue;
-          const auto open = found->second;
-          extend(cut, used, replicas, open);
+          for (const bool is_equal : {false, true}) {
+            const auto found = states_.find({cut, used, replicas, is_equal});
+            if (found == states_.end()) continue;
+            const auto open = found->second;
+            extend(cut, used, replicas, is_equal, open);
+          }
         }
       }
     }
@@ -106,10 +109,13 @@ class Search {
   }
 
   // Adds a stage after each of the labels `open`, which have `used` devices and end at place `cut`.
-  void extend(size_t cut, int used, std::optional<int> replicas, const std::vector<int>& open) {
+  void extend(size_t cut, int used, std::optional<int> replicas, bool is_equal,
+              const std::vector<int>& open) {
     const size_t begin = cut == 0 ? 0 : places_[cut - 1];
     for (const int count : replicas_for(used)) {
       const bool is_last = used + count == settings_.devices;
+      const bool stays_equal = is_equal && count == replicas.value_or(count);
+      if (is_last && stays_equal && !model_.shares_evenly(settings_.profile, count)) continue;
       if (is_last && cut == 0 && settings_.family != StepFamily::one_stage) continue;
       if (!is_last && settings_.family == StepFamily::one_stage) continue;
       StepModel::Cost wire;
@@ -129,7 +135,7 @@ class Search {
           label.lacking = std::max(label.lacking, own.lacking_bytes);
           label.before = before;
           label.last = {places_[next - 1], count};
-          add(std::move(label), {next, used + count, count}, is_last);
+          add(std::move(label), {next, used + count, count, stays_equal}, is_last);
         }
       }
     }

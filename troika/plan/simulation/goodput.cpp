@@ -46,6 +46,8 @@ class Run {
       : model_(model), steps_(steps), random_(model.seed) {
     for (const double step : steps) round_ += step;
     scale_ = model.mean_between_failures / std::tgamma(1 + 1 / model.shape);
+    require(scale_ > 0, "shape of times between failures", model.shape,
+            "a larger one: their typical time is 0");
     next_failure_ = draw();
   }
 
@@ -100,7 +102,7 @@ class Run {
 
   // A failure takes the run back to its last checkpoint, after a restart without failures.
   void fail() {
-    for (;;) {
+    while (found_.failures < kFailures) {
       now_ = next_failure_;
       ++found_.failures;
       next_failure_ = draw();

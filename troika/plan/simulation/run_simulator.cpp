@@ -58,6 +58,8 @@ class Simulator {
         break;
       }
     }
+    for (const auto& rank : ranks_)
+      TROIKA_CHECK(rank.step == run_.steps, "all ranks end all steps");
     return account_.finish(flows_.traffic());
   }
 
@@ -338,7 +340,8 @@ class Simulator {
   }
   bool averages_parameters(int step) const {
     const auto& exchange = run_.plan.exchange;
-    return is_local() && step >= exchange.warmup_steps && (step + 1) % exchange.period == 0;
+    const int after_warmup = step - static_cast<int>(exchange.warmup_steps) + 1;
+    return is_local() && after_warmup > 0 && after_warmup % exchange.period == 0;
   }
 
   const SimulatedRun& run_;

@@ -73,6 +73,8 @@ RunSimulation simulated(const SweptRun& swept, const Plan& plan, const Cluster& 
   run.plan = plan;
   run.cluster = cluster;
   run.records_trace = false;
+  std::erase_if(run.disturbances.slow_ranks,
+                [&](const auto& slow) { return slow.first >= plan.mesh.ranks(); });
   auto work = swept.work;
   work.samples *= samples;
   run.stages = stage_work(swept.profile, plan, work);
@@ -171,7 +173,9 @@ std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector
   };
   std::vector<DevicesPoint> points;
   DevicesPoint one;
-  const bool has_one = rate_on(1, one);
+  const bool runs_on_one = swept.run.plan.schedule != layout::kCustomSchedule ||
+                           swept.run.plan.mesh.size(Axis::pipeline) == 1;
+  const bool has_one = runs_on_one && rate_on(1, one);
   for (const int count : devices) {
     DevicesPoint point;
     if (!rate_on(count, point)) continue;

@@ -36,16 +36,17 @@ struct DevicesPoint {
   std::string mesh;
   double step_seconds = 0;  // mean
   double samples_per_second = 0;
-  double speed_up = 0;    // over one device
+  double speed_up = 0;    // over one device; 0 if the plan does not run on one
   double idle_share = 0;  // of the time of all devices: they wait, or are not used
 };
 
 // Runs the plan on the first n devices for each n: on pipelines of the plan's length, or of n
 // stages if n is less, and as many of them as fit. Each replica has the plan's micro-batches. A
 // cluster of fewer devices goes on with hosts like its last one. Numbers of stages outside of the
-// schedule's domain are left out. Throws Error(usage) for stages of different numbers of replicas
-// and a plan with a schedule or cut of its own where it needs other numbers of stages, and the
-// errors of simulate_run() and stage_work().
+// schedule's domain are left out. A cut of the plan's own is dropped where it needs fewer stages,
+// and slow ranks that a point does not have are left out. Throws Error(usage) for stages of
+// different numbers of replicas and a plan with a schedule of its own where it needs fewer stages,
+// and the errors of simulate_run() and stage_work().
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices);
 
 struct MicroBatchesPoint {
