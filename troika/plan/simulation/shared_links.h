@@ -82,7 +82,7 @@ class SharedLinks {
     double bandwidth = kUnlimited;
     std::vector<Flow> flows = {};  // those of positive size
     double busy_since = 0;         // while it has flows
-    // Of share(): the bandwidth and the weights of flows without a rate.
+    // Used by share(): the bandwidth and the weights of flows without a rate.
     double left = 0;
     double weight = 0;
     bool is_seen = false;

@@ -32,8 +32,8 @@ struct StageWork {
   double resident_bytes = 0;    // parameters, gradients and states of the optimizer
   double activation_bytes = 0;  // from the begin of a forward pass to the end of its backward pass
   double workspace_bytes = 0;   // while a pass runs
-  // Of a pass that gathers the stage's parameters: the part of its time that comes after the last
-  // parameter is there.
+  // For a pass that gathers the stage's parameters: the part of its time that comes after the last
+  // parameter has arrived.
   double share_after_gather = 0;
 };
 
