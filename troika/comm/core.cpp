@@ -277,4 +277,13 @@ void Group::Core::guarded(c10::function_ref<void()> body) {
   }
 }
 
+void Group::Core::guarded(const MessageFingerprint& fingerprint, c10::function_ref<void()> body) {
+  try {
+    guarded(body);
+  } catch (const Error& error) {
+    throw explained(error, fingerprint.describe(), Milliseconds(0),
+                    [](Deadline) { return std::string(); });
+  }
+}
+
 }  // namespace troika::comm

@@ -118,6 +118,8 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   Deadline deadline() const { return Deadline::after(options_.timeout); }
   // Runs `body`, which communicates outside of collectives. If it throws, the group fails.
   void guarded(c10::function_ref<void()> body);
+  // The same for a part of a message, which errors then name.
+  void guarded(const MessageFingerprint& fingerprint, c10::function_ref<void()> body);
   Recorder& recorder() const { return *recorder_; }
   // Runs `body`, which waits for message `id` of the log. If it throws, the group fails, and the
   // error describes the state of the message's other end.

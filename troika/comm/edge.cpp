@@ -124,7 +124,7 @@ struct SendingEdge::State : Group::Core::Edge {
       core.await_message(sent->id, sent->fingerprint, Deadline::after(Milliseconds::max()),
                          [](Deadline) {});
     }
-    core.guarded([&] { start(*sent, TensorKind::of(tensor)); });
+    core.guarded(sent->fingerprint, [&] { start(*sent, TensorKind::of(tensor)); });
     place = sent;
     ++next;
     return sent;
