@@ -107,14 +107,20 @@ void work_over_edges(const Group& group, const Plan& plan, const FaultReports& n
     if (victim_sends) group.edge_to(r, 5, how).send(tensor).wait();
     if (!victim_sends) group.edge_from(r, 5, how).receive();
   }
+  // The victim misbehaves when all others have left the barrier.
+  const auto left = at::ones({kFew});
   if (is_victim) {
     group.barrier({.label = "ready"});
+    for (int r = 0; r < group.size(); ++r) {
+      if (r != group.rank()) group.receive(left, r, 6).wait();
+    }
     return misbehave(plan, news);
   }
   if (victim_sends) {
     const auto edge = group.edge_from(plan.victim, 5, how);
     edge.receive();
     group.barrier({.label = "ready"});
+    group.send(left, plan.victim, 6);
     watch.restart();
     edge.receive();
     return;
@@ -122,6 +128,7 @@ void work_over_edges(const Group& group, const Plan& plan, const FaultReports& n
   const auto edge = group.edge_to(plan.victim, 5, how);
   edge.send(tensor);
   group.barrier({.label = "ready"});
+  group.send(left, plan.victim, 6);
   watch.restart();
   for (int i = 0; i < 8; ++i) edge.send(tensor);
 }
