@@ -16,6 +16,7 @@
 
 namespace troika::comm {
 
+// Writes lines into FOLDER/news, in the form that run_fault_rank() describes.
 class FaultReports {
  public:
   FaultReports(const std::filesystem::path& folder, int rank)
@@ -34,13 +35,15 @@ class FaultReports {
   const int rank_;
 };
 
-// Until the test has read what the others had to say, which it then writes.
+// Blocks until the test has read the reports of the other ranks and gives its permission.
 inline void wait_for_permission(const FaultPlan& plan) {
   const int permission = ::open((plan.folder / "permission").c_str(), O_RDONLY);
   char byte = 0;
   if (::read(permission, &byte, 1) < 0) ::_exit(9);
 }
 
+// Does what the plan says of the victim. A killed rank does not return; the others return when the
+// test continues or permits them.
 inline void misbehave(const FaultPlan& plan, const FaultReports& news) {
   if (plan.fault == "kill_unserved") {
     wait_for_permission(plan);
