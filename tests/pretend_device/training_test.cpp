@@ -4,7 +4,10 @@
 #include "tests/pretend_device/pretend_device.h"
 #include "tests/support/errors.h"
 #include "tests/train/resumed_run.h"
+#include "troika/nn/state.h"
+#include "troika/train/engine/placement.h"
 #include "troika/train/run/run_plan.h"
+#include "troika/train/task/replicated_task.h"
 
 namespace troika::pretend {
 namespace {
@@ -44,6 +47,8 @@ class Training : public train::ResumedRun {
     // The bias before the batch norm has a gradient of nothing but rounding, which adaptive methods
     // would else blow up.
     options_.optimizer.eps = 1;
+    options_.local_sgd = {.period = 2, .warmup_steps = 3};
+    options_.diloco.period = 3;
   }
 
   // Runs on the pretend device and on the CPU, and expects equal ends.
@@ -79,7 +84,9 @@ INSTANTIATE_TEST_SUITE_P(OnTwoRanks, Strategies,
                                          Case{"zero1", "adamw"}, Case{"zero2", "sgd"},
                                          Case{"zero2", "adamw"}, Case{"zero3", "sgd"},
                                          Case{"zero3", "adamw"}, Case{"ddp", "lamb"},
-                                         Case{"zero2", "adagrad"}, Case{"ddp", "adamw", "full"},
+                                         Case{"zero2", "adagrad"}, Case{"local_sgd", "sgd"},
+                                         Case{"post_local_sgd", "adamw"}, Case{"diloco", "adamw"},
+                                         Case{"ddp", "adamw", "full"},
                                          Case{"zero3", "adamw", "full"}),
                          testing::PrintToStringParamName());
 
@@ -87,6 +94,57 @@ TEST_F(Training, ClippingAndAccumulationAreTheCpus) {
   options_.trainer.accumulate_grad_batches = 2;
   options_.trainer.gradient_clip_val = 0.1;
   expect_the_cpus(2);
+}
+
+// Averages would not reach the masters, which overwrite the parameters.
+TEST_F(Training, LocalStepsNeedAnOptimizerThatStepsOnTheDevice) {
+  options_.trainer.strategy = "local_sgd";
+  options_.trainer.accelerator = "gpu";
+  options_.optimizer.name = "lamb";
+  EXPECT_ERROR(fit(options_, 1), ErrorKind::usage,
+               "[train] strategy local_sgd averages weights between steps of single ranks; got an "
+               "optimizer that steps masters on the host, expected one that steps on the device "
+               "(sgd, adam, adamw and adagrad do, without offload.optimizer)");
+}
+
+// Each replica on a device of its own.
+TEST_F(Training, ReplicasInThreadsAreTheCpus) {
+  dropout_ = 0.3;
+  options_.trainer.strategy = "dp";
+  options_.trainer.devices = 2;
+  const auto weights = [&](const std::string& accelerator) {
+    options_.trainer.accelerator = accelerator;
+    options_.run.folder = (folder_ / accelerator).string();
+    const auto make = [&] {
+      return std::make_shared<train::Task>(train::make_waves_model(width_, dropout_));
+    };
+    const std::vector replicas{make(), make()};
+    train::ReplicatedTask task(replicas);
+    const train::Waves waves;
+    train::Trainer trainer(options_, comm::local::alone());
+    EXPECT_EQ(trainer.fit(task, waves, waves).status, "finished");
+    const auto second = replicas[1]->module().parameters()[0].device();
+    EXPECT_EQ(second, accelerator == "cpu" ? c10::Device(c10::kCPU) : device(1));
+    NamedTensors result;
+    for (const auto& [name, tensor] : nn::named_state(task.module())) {
+      result.emplace_back(name, tensor.cpu());
+    }
+    return result;
+  };
+  const auto oracle = weights("cpu");
+  expect_close(weights("gpu"), oracle);
+}
+
+TEST_F(Training, ReplicasInThreadsNeedADeviceEach) {
+  options_.trainer.strategy = "dp";
+  options_.trainer.devices = kDevices + 1;
+  options_.trainer.accelerator = "gpu";
+  EXPECT_ERROR(train::Placement::of(options_, comm::local::alone()), ErrorKind::usage,
+               "[train] trainer.accelerator gpu cannot be had; got 4 GPUs for 5 replicas of rank 0 "
+               "of this machine, expected one for each replica (trainer.devices replicas in all "
+               "processes of a machine take as many GPUs)");
+  options_.trainer.accelerator = "auto";
+  EXPECT_TRUE(train::Placement::of(options_, comm::local::alone()).device.is_cpu());
 }
 
 TEST_F(Training, DropoutDrawsFromTheDevice) {

@@ -10,7 +10,6 @@
 #include "troika/comm/local/local.h"
 #include "troika/observe/profile.h"
 #include "troika/train/engine/placement.h"
-#include "troika/train/options/resolve_plan.h"
 #include "troika/train/run/run_group.h"
 #include "troika/train/trainer.h"
 
@@ -106,30 +105,6 @@ TEST_F(RunOptions, AGpuThatIsNotThereIsRefused) {
   }
   options_.trainer.accelerator = "cpu";
   EXPECT_GT(fit().steps, 0);
-}
-
-TEST_F(RunOptions, OnGpusReplicasOfOneProcessAndLocalStepsAreRefused) {
-  Placement placement;
-  const auto error_on_device = [&] {
-    const auto plan = resolve_plan(options_, layout::Cluster::uniform(1, 2));
-    return error_of([&] { placement.require_trainable(plan, options_.trainer.accelerator); });
-  };
-  options_.trainer.strategy = "diloco";
-  EXPECT_EQ(error_on_device(), "nothing");
-  placement.device = at::Device(at::kCUDA, 0);
-  EXPECT_EQ(
-      error_on_device(),
-      "[train] strategy diloco does not train on GPUs; got trainer.accelerator auto, expected "
-      "cpu, or a strategy of processes that average gradients in each step (ddp, zero1, zero2 and "
-      "zero3 do)");
-  for (const char* name : {"dp", "local_sgd", "post_local_sgd"}) {
-    options_.trainer.strategy = name;
-    EXPECT_NE(error_on_device(), "nothing") << name;
-  }
-  for (const char* name : {"ddp", "ddp_spawn", "horovod", "deepspeed_stage_1", "sharded", "fsdp"}) {
-    options_.trainer.strategy = name;
-    EXPECT_EQ(error_on_device(), "nothing") << name;
-  }
 }
 
 TEST_F(RunOptions, TheNumberOfMachinesIsChecked) {

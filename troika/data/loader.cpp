@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/compat/staging.h"
 
 namespace troika::data {
 
@@ -14,6 +15,16 @@ namespace {
 // In units of hand_over. Large enough that a data set with occasional disk reads stays with the
 // workers.
 constexpr double kEnough = 64;
+
+void stage(Batch& batch, c10::DeviceType device) {
+  const auto copy = [&](at::Tensor& tensor) {
+    if (tensor.defined()) tensor = compat::staged_for(device, tensor);
+  };
+  copy(batch.inputs);
+  copy(batch.targets);
+  for (auto& [name, tensor] : batch.named) copy(tensor);
+  batch.is_staged = true;
+}
 
 }  // namespace
 
@@ -55,6 +66,7 @@ Loader::Outcome Loader::load(size_t batch) const {
     const auto samples = static_cast<int64_t>(batches_[batch].size());
     if (loaded.size() == samples) {
       if (loaded.samples.empty()) loaded.samples = batches_[batch];
+      if (options_.device != c10::DeviceType::CPU) stage(loaded, options_.device);
       return loaded;
     }
     throw Error("data", ErrorKind::usage,

@@ -1,6 +1,8 @@
 // Batches loaded ahead by worker threads, returned in order.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -16,6 +18,10 @@ namespace troika::data {
 struct LoaderOptions {
   int workers = 1;   // threads; 0: next() loads. Results do not depend on it.
   int prefetch = 4;  // batches loaded or being loaded ahead of next(); >= 1
+  // The type of device that trains on the batches. Unless it is the CPU, batches are copied to
+  // memory from which that device copies asynchronously (Batch::is_staged), by the thread that
+  // loads them.
+  c10::DeviceType device = c10::DeviceType::CPU;
   // How long next() waits for a worker; data may be on a file system that hangs.
   Milliseconds patience = std::chrono::minutes(5);
   // The approximate time to wake a worker. While recent loads took less than this on average,

@@ -1,5 +1,7 @@
 #include "troika/parallel/replicated.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/compat/accelerator.h"
 #include "troika/compat/autocast.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/keyed_draws.h"
@@ -43,7 +46,8 @@ struct KnownGradients : torch::autograd::Function<KnownGradients> {
     // If the gradients have no second owner, autograd takes them over instead of copying them.
     auto gradients = saved->second.toTensorVector();
     context->saved_data.erase(saved);
-    const bool is_one = of_loss[0].item<double>() == 1;
+    // The host does not wait for a device to know.
+    const bool is_one = of_loss[0].is_cpu() && of_loss[0].item<double>() == 1;
     for (auto& gradient : gradients) {
       if (gradient.defined() && !is_one) gradient.mul_(of_loss[0]);
       result.push_back(std::move(gradient));
@@ -58,14 +62,33 @@ std::vector<at::Tensor> tensors_of(const state::StateDict& list) {
   return result;
 }
 
-// first = first + other; either may be undefined.
-void add_to(at::Tensor& first, const at::Tensor& other) {
+// first = first + other, on `device`; either may be undefined.
+void add_to(at::Tensor& first, const at::Tensor& other, c10::Device device) {
   if (!other.defined()) return;
+  const auto own = other.to(device, other.scalar_type(), /*non_blocking=*/true);
   if (first.defined()) {
-    first.add_(other);
+    first.add_(own);
   } else {
-    first = other;
+    first = own;
   }
+}
+
+// The device of replica `r` if that of the first is `first`.
+c10::Device device_of_replica(c10::Device first, size_t r) {
+  if (first.is_cpu()) return first;
+  return {first.type(), static_cast<c10::DeviceIndex>(static_cast<size_t>(first.index()) + r)};
+}
+
+data::Batch moved_to(c10::Device device, data::Batch batch) {
+  const auto move = [&](at::Tensor& tensor) {
+    if (tensor.defined()) {
+      tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true);
+    }
+  };
+  move(batch.inputs);
+  move(batch.targets);
+  for (auto& [name, tensor] : batch.named) move(tensor);
+  return batch;
 }
 
 }  // namespace
@@ -98,18 +121,26 @@ void Replicated::follow_first() {
   const auto parameters = tensors_of(nn::named_parameters(*replicas_[0].module));
   const auto buffers = tensors_of(nn::named_buffers(*replicas_[0].module));
   for (size_t r = 1; r < replicas_.size(); ++r) {
-    replicas_[r].module->train(replicas_[0].module->is_training());
-    const auto own_parameters = tensors_of(nn::named_parameters(*replicas_[r].module));
+    auto& module = *replicas_[r].module;
+    module.train(replicas_[0].module->is_training());
+    const auto first = parameters.at(0).device();
+    const auto device = device_of_replica(first, r);
+    if (device != first) compat::move_module(module, device, parameters[0].scalar_type());
+    const auto own_parameters = tensors_of(nn::named_parameters(module));
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto &mine = own_parameters[i], &theirs = parameters[i];
-      if (mine.data_ptr() != theirs.data_ptr()) mine.set_data(theirs.detach());
+      if (device != first) {
+        mine.copy_(theirs, /*non_blocking=*/true);
+      } else if (mine.data_ptr() != theirs.data_ptr()) {
+        mine.set_data(theirs.detach());
+      }
       mine.requires_grad_(theirs.requires_grad());
     }
-    const auto own_buffers = tensors_of(nn::named_buffers(*replicas_[r].module));
+    const auto own_buffers = tensors_of(nn::named_buffers(module));
     for (size_t i = 0; i < buffers.size(); ++i) {
       const auto &mine = own_buffers[i], &theirs = buffers[i];
-      if (mine.scalar_type() == theirs.scalar_type()) {
-        mine.copy_(theirs);
+      if (device != first || mine.scalar_type() == theirs.scalar_type()) {
+        mine.copy_(theirs, /*non_blocking=*/true);
       } else {
         mine.set_data(theirs.detach().clone());
       }
@@ -119,46 +150,58 @@ void Replicated::follow_first() {
 
 at::Tensor Replicated::loss(const data::Batch& batch) {
   follow_first();
-  const auto shares = data::split(batch, size());
+  auto shares = data::split(batch, size());
   const auto samples = static_cast<double>(batch.size());
   const auto parameters = tensors_of(nn::trained_parameters(*replicas_[0].module));
   std::vector<std::vector<at::Tensor>> gradients(replicas_.size());
   std::vector<at::Tensor> losses(replicas_.size());
+  const auto first = parameters.at(0).device();
+  const c10::impl::VirtualGuardImpl devices(first.type());
+  std::vector<c10::Stream> streams;  // the caller's, on the device of each replica
+  for (size_t r = 0; r < replicas_.size(); ++r) {
+    const auto own = device_of_replica(first, r);
+    streams.push_back(devices.getStream(own));
+    if (own != first) shares[r] = moved_to(own, std::move(shares[r]));
+  }
   // Each thread has its own autocast for its forward pass, so that its cache of cast weights is
   // dropped before the weights change. Backward passes run outside of autocast.
-  const auto device = parameters.at(0).device().type();
-  const auto autocast = compat::autocast_state(device);
-  const compat::AutocastGuard without(device, {});
+  const auto autocast = compat::autocast_state(first.type());
+  const compat::AutocastGuard without(first.type(), {});
   const auto keys = nn::DrawState::current().keys;
   team_->run([&](int index) {
     const auto r = static_cast<size_t>(index);
     const auto share = static_cast<double>(shares[r].size()) / samples;
     if (share == 0) return;
+    const c10::StreamGuard on_stream(streams[r]);
     std::optional<nn::KeyedDraws> draws;
     if (keys) draws.emplace(nn::SampleKeys{keys->seed, shares[r].samples});
     const auto own = tensors_of(nn::trained_parameters(*replicas_[r].module));
     const auto loss = [&] {
-      const compat::AutocastGuard guard(device, autocast);
+      const compat::AutocastGuard guard(first.type(), autocast);
       return replicas_[r].loss(shares[r]) * share;
     }();
     gradients[r] = torch::autograd::grad({loss}, own, {}, /*retain_graph=*/{},
                                          /*create_graph=*/false, /*allow_unused=*/true);
     losses[r] = loss.detach();
   });
-  // Adds in the order of replicas, independent of which thread handles a parameter.
+  // Adds in the order of replicas, independent of which thread handles a parameter. Sums of devices
+  // are only queued here, in the order of the caller's streams.
   auto& sums = gradients[0];
-  std::atomic<size_t> next = 0;
-  team_->run([&](int /*index*/) {
+  const auto add = [&](size_t i) {
     const at::NoGradGuard no_grad;
-    for (size_t i = next++; i < sums.size(); i = next++) {
-      for (size_t r = 1; r < gradients.size(); ++r) {
-        if (!gradients[r].empty()) add_to(sums[i], gradients[r][i]);
-      }
+    for (size_t r = 1; r < gradients.size(); ++r) {
+      if (!gradients[r].empty()) add_to(sums[i], gradients[r][i], first);
     }
-  });
-  for (size_t r = 1; r < losses.size(); ++r) {
-    if (losses[r].defined()) losses[0].add_(losses[r]);
+  };
+  if (first.is_cpu()) {
+    std::atomic<size_t> next = 0;
+    team_->run([&](int /*index*/) {
+      for (size_t i = next++; i < sums.size(); i = next++) add(i);
+    });
+  } else {
+    for (size_t i = 0; i < sums.size(); ++i) add(i);
   }
+  for (size_t r = 1; r < losses.size(); ++r) add_to(losses[0], losses[r], losses[0].device());
   return KnownGradients::apply(losses[0], Known{std::move(sums)}, at::TensorList(parameters));
 }
 

@@ -24,9 +24,14 @@ struct ModuleReplica {
   std::function<at::Tensor(const data::Batch& batch)> loss;
 };
 
-// PyTorch's DataParallel, on CPUs. Replicas persist from step to step and share the memory of the
-// first replica's parameters, so a step copies no parameters. Threads persist too, and LibTorch's
+// PyTorch's DataParallel. Replicas and their threads persist from step to step, and LibTorch's
 // threads are divided evenly among them.
+//
+// On CPUs, replicas share the memory of the first replica's parameters, so a step copies no
+// parameters. If the first replica's parameters are on device n of another type, replica r is on
+// device n + r: a step copies parameters and shares of the batch to these devices, and gradients
+// back. Copies and computation are in the order of the caller's current streams, for which the host
+// does not wait.
 //
 //   parallel::Replicated replicated(replicas);
 //   replicated.loss({inputs, targets}).backward();  // gradients of the first replica's module

@@ -10,9 +10,9 @@
 #include "troika/base/error.h"
 #include "troika/compat/accelerator.h"
 #include "troika/compat/torch.h"
-#include "troika/layout/plan.h"
 #include "troika/nn/memory_format.h"
 #include "troika/train/options/options.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::train {
 
@@ -32,7 +32,8 @@ bool can_meet_on_gpus(const comm::Group& group) {
                .hint = std::move(hint)});
 }
 
-at::Device device_of(const std::string& accelerator, const comm::Group& group) {
+// `replicas` is the number of this rank's replicas, each of which has a GPU.
+at::Device device_of(const std::string& accelerator, const comm::Group& group, int64_t replicas) {
   if (accelerator == "cpu") return at::kCPU;
   const auto gpus = static_cast<int64_t>(compat::accelerator_count());
   const auto& nodes = group.nodes();
@@ -40,17 +41,24 @@ at::Device device_of(const std::string& accelerator, const comm::Group& group) {
   const auto local = std::count(nodes.begin(), nodes.begin() + group.rank(), nodes[rank]);
   if (accelerator == "auto") {
     const bool all_have_one = std::all_of(nodes.begin(), nodes.end(), [&](int node) {
-      return std::count(nodes.begin(), nodes.end(), node) <= gpus;
+      return std::count(nodes.begin(), nodes.end(), node) * replicas <= gpus;
     });
     if (!all_have_one || !can_meet_on_gpus(group)) return at::kCPU;
   } else if (gpus == 0) {
     refuse_gpu(accelerator, "a LibTorch that finds no CUDA device", "at least one GPU",
                "trainer.accelerator=cpu computes on processors");
-  } else if (local >= gpus) {
-    refuse_gpu(accelerator, fmt::format("{} GPUs for rank {} of this machine", gpus, local),
-               "one for each rank", "start as many processes as there are GPUs");
+  } else if ((local + 1) * replicas > gpus) {
+    const bool has_one = replicas == 1;
+    refuse_gpu(accelerator,
+               has_one ? fmt::format("{} GPUs for rank {} of this machine", gpus, local)
+                       : fmt::format("{} GPUs for {} replicas of rank {} of this machine", gpus,
+                                     replicas, local),
+               has_one ? "one for each rank" : "one for each replica",
+               has_one
+                   ? "start as many processes as there are GPUs"
+                   : "trainer.devices replicas in all processes of a machine take as many GPUs");
   }
-  return {compat::accelerator_type(), static_cast<at::DeviceIndex>(local)};
+  return {compat::accelerator_type(), static_cast<at::DeviceIndex>(local * replicas)};
 }
 
 }  // namespace
@@ -60,18 +68,11 @@ Placement Placement::of(const TrainOptions& options, const comm::Group& group) {
   result.precision = nn::parse_precision(options.trainer.precision);
   result.memory_format = nn::parse_memory_format(options.trainer.memory_format, result.precision);
   result.weight_layout = nn::parse_weight_layout(options.trainer.weight_layout);
-  result.device = device_of(options.trainer.accelerator, group);
+  // The number of replicas does not depend on the cluster.
+  const auto threads = resolve_plan(options, layout::Cluster()).threads;
+  result.device = device_of(options.trainer.accelerator, group, std::max<int64_t>(1, threads));
   nn::require_supported(result.precision, result.device.type());
   return result;
-}
-
-void Placement::require_trainable(const layout::Plan& plan, const std::string& accelerator) const {
-  if (device.is_cpu() || (plan.threads == 0 && plan.keeps_replicas_equal())) return;
-  throw Error("train", ErrorKind::usage,
-              {.what = "strategy " + plan.strategy + " does not train on GPUs",
-               .got = "trainer.accelerator " + accelerator,
-               .expected = "cpu, or a strategy of processes that average gradients in each step",
-               .hint = "ddp, zero1, zero2 and zero3 do"});
 }
 
 void Placement::place(torch::nn::Module& module) const {
@@ -96,13 +97,16 @@ bool Placement::is_placed(const data::Batch& batch) const {
 data::Batch Placement::place(data::Batch batch) const {
   const auto convert = [&](at::Tensor& tensor) {
     if (is_placed(tensor)) return;
-    const bool is_number = at::isFloatingType(tensor.scalar_type());
-    tensor = tensor.to(device, is_number ? precision.parameters : tensor.scalar_type());
+    const auto type = tensor.scalar_type();
+    // Types change on the device: a conversion on the host would give memory that is not staged.
+    tensor = tensor.to(device, type, /*non_blocking=*/batch.is_staged && !device.is_cpu());
+    if (at::isFloatingType(type)) tensor = tensor.to(precision.parameters);
     if (tensor.dim() == 4) tensor = tensor.contiguous(memory_format);
   };
   convert(batch.inputs);
   convert(batch.targets);
   for (auto& [name, tensor] : batch.named) convert(tensor);
+  batch.is_staged = batch.is_staged && device.is_cpu();
   return batch;
 }
 

@@ -15,10 +15,6 @@ namespace torch::nn {
 class Module;
 }
 
-namespace troika::layout {
-struct Plan;
-}
-
 namespace troika::train {
 
 struct TrainOptions;
@@ -30,18 +26,17 @@ struct Placement {
   at::Device device = at::kCPU;
 
   // Follows trainer.accelerator, precision, memory_format and weight_layout. A rank uses the GPU
-  // whose number is its local rank. Throws Error(usage) if the device does not exist, if a node has
-  // fewer GPUs than ranks, or if LibTorch cannot compute in this type there.
+  // whose number is its local rank. With replicas in threads (strategy dp), each replica has a GPU:
+  // a rank of n replicas uses the n GPUs from n times its local rank on, and `device` is the first.
+  // Throws Error(usage) if the device does not exist, if a node has
+  // fewer GPUs than replicas, or if LibTorch cannot compute in this type there.
   static Placement of(const TrainOptions& options, const comm::Group& group);
-
-  // Throws Error(usage) unless the plan can train on this device. On GPUs, each rank must have one
-  // replica and average its gradients in every step. `accelerator` is trainer.accelerator.
-  void require_trainable(const layout::Plan& plan, const std::string& accelerator) const;
 
   // Moves and converts parameters and buffers; must precede the making of optimizers and exchanges.
   void place(torch::nn::Module& module) const;
   // Moves a batch to the device. Floating-point tensors get the type of parameters; 4-d tensors get
-  // the memory format.
+  // the memory format. Copies to a device are in the order of its current stream. The host waits
+  // for them unless the batch is staged (data::Batch::is_staged).
   data::Batch place(data::Batch batch) const;
   // Whether place() would return the batch unchanged.
   bool is_placed(const data::Batch& batch) const;

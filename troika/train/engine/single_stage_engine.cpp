@@ -83,7 +83,6 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
       learning_rate_(recipe_, setup.plan, setup.steps, setup.global_batch) {
   const auto& plan = setup.plan;
   Task& task = setup.task;
-  placement().require_trainable(plan, setup.options.trainer.accelerator);
   if (placement().device.is_cpu()) compat::keep_freed_memory();
   if (plan.exchange.zero_stage < 3) task.make_values();
   const auto values = task.take_values();
@@ -117,6 +116,15 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
     if (task.has_blocks()) {
       offloading_ = nn::offload(dynamic_cast<nn::Model&>(task.module()), std::move(offload_));
     }
+  }
+  // Averages of weights would not reach masters, which overwrite the weights.
+  if (!plan.keeps_replicas_equal() && !placement().device.is_cpu() && !steps_on_devices(recipe_)) {
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = "strategy " + plan.strategy + " averages weights between steps of single ranks",
+         .got = "an optimizer that steps masters on the host",
+         .expected = "one that steps on the device",
+         .hint = "sgd, adam, adamw and adagrad do, without offload.optimizer"});
   }
   TrainOptions own = setup.options;
   own.optimizer = recipe_.optimizer;

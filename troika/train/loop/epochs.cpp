@@ -63,19 +63,20 @@ int64_t Epochs::micro_batches_to_train() const {
   return std::min(left, std::max<int64_t>(steps * setup_.plan.micro_batches - at_.micro_batch, 1));
 }
 
-data::Loader Epochs::load(const data::SamplerState& from, int64_t count) const {
+data::Loader Epochs::load(const data::SamplerState& from, int64_t count,
+                          c10::DeviceType device) const {
   auto batches = sampler_.batches(from);
   batches.resize(static_cast<size_t>(count));
   return data::Loader(setup_.training, std::move(batches), sampler_.augmentation_seed(from.epoch),
-                      loader_options(setup_.options));
+                      loader_options(setup_.options, device));
 }
 
-data::Loader Epochs::load_next(int64_t count) const {
-  return load(sampler_state(), count);
+data::Loader Epochs::load_next(int64_t count, c10::DeviceType device) const {
+  return load(sampler_state(), count, device);
 }
 
-data::Loader Epochs::load_all() const {
-  return load({data_epoch(), 0}, limits_.micro_batches);
+data::Loader Epochs::load_all(c10::DeviceType device) const {
+  return load({data_epoch(), 0}, limits_.micro_batches, device);
 }
 
 data::Batch Epochs::load_again(const StepLoss& loss) const {

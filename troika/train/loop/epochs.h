@@ -43,10 +43,10 @@ class Epochs {
   // Micro-batches of the epoch already trained on.
   int64_t micro_batches_done() const { return at_.position / batch_; }
 
-  // Loads this rank's next `count` micro-batches of the epoch.
-  data::Loader load_next(int64_t count) const;
-  // Loads this rank's micro-batches of the whole epoch.
-  data::Loader load_all() const;
+  // Loads this rank's next `count` micro-batches of the epoch, for a device of this type.
+  data::Loader load_next(int64_t count, c10::DeviceType device) const;
+  // Loads this rank's micro-batches of the whole epoch, for a device of this type.
+  data::Loader load_all(c10::DeviceType device) const;
   // Loads the micro-batch of a loss again. The loss must have the indices of its samples.
   data::Batch load_again(const StepLoss& loss) const;
 
@@ -62,7 +62,7 @@ class Epochs {
 
  private:
   data::SamplerState sampler_state() const { return {data_epoch(), at_.position}; }
-  data::Loader load(const data::SamplerState& from, int64_t count) const;
+  data::Loader load(const data::SamplerState& from, int64_t count, c10::DeviceType device) const;
 
   const RunSetup& setup_;
   const int64_t batch_;

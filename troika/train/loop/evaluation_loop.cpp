@@ -94,7 +94,7 @@ bool EvaluationLoop::for_each_batch(const std::string& label,
   const int64_t own_batch = std::max<int64_t>(1, batch / replicas.size());
   data::Loader loader(
       dataset_, data::evaluation_batches(samples, own_batch, {replicas.rank(), replicas.size()}),
-      {}, loader_options(options));
+      {}, loader_options(options, placement.device.type()));
   // The number of batches of the rank with most samples. All ranks must ask `stop` equally often.
   const int64_t most = divide_up(divide_up(samples, replicas.size()), own_batch);
   std::optional<observe::ProgressBar> progress;

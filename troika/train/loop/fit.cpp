@@ -167,7 +167,7 @@ void Fit::run_training_data() {
   const auto& placement = engine_->placement();
   const at::NoGradGuard no_grad;
   const nn::Autocast autocast(placement.precision, placement.device.type());
-  data::Loader loader = epochs_.load_all();
+  data::Loader loader = epochs_.load_all(placement.device.type());
   setup_.task.module().train();
   while (const auto batch = loader.next()) setup_.task.training_step(placement.place(*batch));
 }

@@ -54,7 +54,7 @@ void Fit::train_epoch() {
   auto& at = epochs_.at();
   int64_t count = epochs_.micro_batches_to_train();
   if (std::exchange(at.validating, 0) != 0 && count > 0 && !repeat_validation()) return;
-  data::Loader loader = epochs_.load_next(count);
+  data::Loader loader = epochs_.load_next(count, engine_->placement().device.type());
   log_.start_progress(count);
   setup_.task.module().train();
   if (at.position == 0) hooks_.call("on_train_epoch_start", &Hooks::on_train_epoch_start);

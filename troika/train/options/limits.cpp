@@ -178,9 +178,10 @@ int64_t global_batch(const TrainOptions& options, int ranks) {
   return whole > 0 ? whole : options.data.batch_size * ranks;
 }
 
-data::LoaderOptions loader_options(const TrainOptions& options) {
+data::LoaderOptions loader_options(const TrainOptions& options, c10::DeviceType device) {
   return {.workers = static_cast<int>(options.data.workers),
-          .prefetch = static_cast<int>(options.data.prefetch)};
+          .prefetch = static_cast<int>(options.data.prefetch),
+          .device = device};
 }
 
 }  // namespace troika::train

@@ -59,6 +59,6 @@ TrainOptions with_fast_dev_run(TrainOptions options);
 // The samples of a micro-batch over `ranks` ranks, from data.batch_size or data.global_batch_size.
 int64_t global_batch(const TrainOptions& options, int ranks);
 
-data::LoaderOptions loader_options(const TrainOptions& options);
+data::LoaderOptions loader_options(const TrainOptions& options, c10::DeviceType device);
 
 }  // namespace troika::train
