@@ -1,0 +1,246 @@
+// Steps of workers: equality with one process, and the bounds of delays.
+#include <gmock/gmock.h>
+
+#include "tests/server/nodes.h"
+#include "tests/support/errors.h"
+#include "troika/base/random.h"
+
+namespace troika::server {
+namespace {
+
+constexpr uint64_t kKeys = 40;
+constexpr int kRows = 24;
+constexpr int64_t kSteps = 20;
+
+// Returns the least-squares gradient of the rows r with r % workers == index.
+std::vector<double> row_gradients(int index, int workers, std::span<const double> w) {
+  std::vector<double> gradient(kKeys);
+  for (int row = index; row < kRows; row += workers) {
+    Random random(static_cast<uint64_t>(row) + 1);
+    std::vector<double> x(kKeys);
+    for (auto& value : x) value = random.normal();
+    double error = -random.normal();
+    for (size_t i = 0; i < kKeys; ++i) error += x[i] * w[i];
+    for (size_t i = 0; i < kKeys; ++i) gradient[i] += error * x[i] / kRows;
+  }
+  return gradient;
+}
+
+TableSpec table_with(const std::string& update, Application application) {
+  return {.name = "w",
+          .type = ValueType::float64,
+          .keys = kKeys,
+          .spread = 1,
+          .application = application,
+          .update = parse_update(update)};
+}
+
+std::vector<double> one_process(const TableSpec& spec) {
+  const auto update = make_update(spec.update, {});
+  std::vector<double> w(kKeys), state(kKeys * static_cast<size_t>(update.states));
+  for (Key key = 0; key < kKeys; ++key) w[key] = initial_value(spec, key, 0);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const auto gradient = row_gradients(0, 1, w);
+    update.apply64({w, state, gradient, static_cast<uint64_t>(step) + 1});
+  }
+  return w;
+}
+
+std::vector<double> pull_all(Nodes& nodes, Worker& worker) {
+  const auto begun = worker.begin_step();
+  begun.wait(soon());
+  const auto pull = worker.pull("w", KeySpan{0, kKeys});
+  pull.wait(soon());
+  worker.end_step();
+  nodes.run_for(milliseconds(1));
+  const auto values = pull.values<double>();
+  return {values.begin(), values.end()};
+}
+
+void expect_equal_to_one_process(const std::string& update, int servers, int workers, int replicas,
+                                 test::Faults faults = {}) {
+  SCOPED_TRACE(fmt::format("{}, {} servers, {} workers", update, servers, workers));
+  const auto spec = table_with(update, Application::per_step);
+  Nodes nodes({.tables = {spec},
+               .ranges = 8,
+               .replicas = replicas,
+               .first_servers = servers,
+               .first_workers = workers},
+              7, faults);
+  nodes.add_all(servers, workers);
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (int i = 0; i < workers; ++i) {
+    trainers.push_back(std::make_unique<Trainer>(
+        nodes.worker(i), "w", kKeys, kSteps,
+        [i, workers](int64_t, std::span<const double> w) { return row_gradients(i, workers, w); }));
+  }
+  ASSERT_TRUE(nodes.run_until([&] {
+    return std::ranges::all_of(trainers, [](const auto& trainer) { return trainer->is_done(); });
+  }));
+  for (int i = 1; i < workers; ++i) {
+    nodes.worker(i).leave(soon());
+  }
+  const auto got = pull_all(nodes, nodes.worker(0)), expected = one_process(spec);
+  for (Key key = 0; key < kKeys; ++key) EXPECT_NEAR(got[key], expected[key], 1e-10) << key;
+}
+
+TEST(ServerSteps, SequentialOnesEqualOneProcess) {
+  for (const char* update : {"sgd rate=0.1", "momentum rate=0.05 momentum=0.9", "adagrad rate=0.2",
+                             "adam rate=0.05", "proximal_l1 rate=0.1 l1=0.05"}) {
+    expect_equal_to_one_process(update, 3, 4, 0);
+  }
+  for (const int servers : {1, 3}) {
+    for (const int workers : {1, 2, 4}) {
+      expect_equal_to_one_process("adam rate=0.05", servers, workers, servers > 1);
+    }
+  }
+}
+
+TEST(ServerSteps, EqualOneProcessOnABadNetwork) {
+  const test::Faults bad{.drop = 0.3, .duplicate = 0.3, .delay = 0.5};
+  expect_equal_to_one_process("adam rate=0.05", 1, 2, 0, bad);
+  expect_equal_to_one_process("momentum rate=0.05 momentum=0.9", 3, 4, 1, bad);
+}
+
+// Workers that push 1 in each step, and take the time `pace` for it.
+class PacedWorkers {
+ public:
+  PacedWorkers(Nodes& nodes, int workers, int64_t steps) {
+    for (int i = 0; i < workers; ++i) {
+      trainers_.push_back(std::make_unique<Trainer>(
+          nodes.worker(i), "w", kKeys, steps,
+          [](int64_t, std::span<const double>) { return std::vector<double>(kKeys, 1); }));
+      trainers_.back()->on_step = [this](int64_t step) {
+        int64_t least = step;
+        for (const auto& trainer : trainers_) least = std::min(least, trainer->finished());
+        farthest_ = std::max(farthest_, step - least);
+      };
+    }
+  }
+  bool are_done() const {
+    return std::ranges::all_of(trainers_, [](const auto& t) { return t->is_done(); });
+  }
+  int64_t least_finished() const {
+    int64_t least = trainers_[0]->finished();
+    for (const auto& trainer : trainers_) least = std::min(least, trainer->finished());
+    return least;
+  }
+  // Returns the largest distance, since the last call, between a step that began and the last step
+  // that all workers had finished.
+  int64_t take_farthest() { return std::exchange(farthest_, 0); }
+
+ private:
+  std::vector<std::unique_ptr<Trainer>> trainers_;
+  int64_t farthest_ = 0;
+};
+
+// The messages of one worker are late, so that the others get as far ahead as they may.
+TEST(ServerSteps, DelaysAreBoundedAndTheBoundCanChange) {
+  const test::Faults slow{.delay = 0.3, .longest_delay = milliseconds(30)};
+  SchedulerOptions options{.tables = {table_with("sum", Application::per_push)},
+                           .ranges = 8,
+                           .first_servers = 2,
+                           .first_workers = 4,
+                           .consistency = bounded_delay(4)};
+  Nodes nodes(options, 3, slow);
+  nodes.add_all(2, 4);
+  PacedWorkers workers(nodes, 4, 120);
+  ASSERT_TRUE(nodes.run_until([&] { return workers.least_finished() >= 40; }));
+  EXPECT_EQ(workers.take_farthest(), 5) << "a delay of 4, which is used";
+  nodes.scheduler().set_consistency(bounded_delay(1));
+  ASSERT_TRUE(nodes.run_until([&] { return workers.least_finished() >= 50; }));
+  workers.take_farthest();  // steps that had begun or were granted before the change
+  ASSERT_TRUE(nodes.run_until([&] { return workers.least_finished() >= 80; }));
+  EXPECT_EQ(workers.take_farthest(), 2);
+  nodes.scheduler().set_consistency(sequential());
+  ASSERT_TRUE(nodes.run_until([&] { return workers.least_finished() >= 85; }));
+  workers.take_farthest();
+  ASSERT_TRUE(nodes.run_until([&] { return workers.least_finished() >= 100; }));
+  EXPECT_EQ(workers.take_farthest(), 1);
+  nodes.scheduler().set_consistency(eventual());
+  ASSERT_TRUE(nodes.run_until([&] { return workers.are_done(); }));
+  EXPECT_GT(workers.take_farthest(), 2) << "no step waits";
+  const auto pull = nodes.worker(0).pull("w", KeySpan{0, kKeys});
+  pull.wait(soon());
+  EXPECT_THAT(pull.values<double>(), testing::ElementsAreArray(pull_all(nodes, nodes.worker(1))));
+  for (Key key = 0; key < kKeys; ++key) {
+    EXPECT_NEAR(pull.values<double>()[key],
+                initial_value(table_with("sum", Application::per_push), key, 0) + 4 * 120, 1e-9)
+        << "the sum of the pushes";
+  }
+}
+
+TEST(ServerSteps, UsersDecideWhenTheyBegin) {
+  // Worker w1 may begin a step when w0 has finished it.
+  SchedulerOptions options{.tables = {table_with("sum", Application::per_push)},
+                           .ranges = 2,
+                           .first_workers = 2,
+                           .consistency = [](const StepRequest& request) {
+                             return request.worker == "w0" ||
+                                    request.finished.at("w0") >= request.step;
+                           }};
+  Nodes nodes(options);
+  nodes.add_all(1, 2);
+  const auto second = nodes.worker(1).begin_step();
+  nodes.run_for(milliseconds(300));
+  EXPECT_FALSE(second.is_done());
+  nodes.worker(0).begin_step().wait(soon());
+  nodes.worker(0).end_step();
+  second.wait(soon());
+  EXPECT_EQ(nodes.worker(1).step(), 0);
+  EXPECT_ERROR(nodes.worker(1).begin_step(), ErrorKind::usage,
+               "[server] a step begins before the one before was ended (call end_step() first)");
+}
+
+// A worker that joins later begins with the step after the last that all others have finished.
+TEST(ServerSteps, WorkersJoinAndLeaveBetweenSteps) {
+  Nodes nodes({.tables = {table_with("sum", Application::per_step)}, .ranges = 4});
+  nodes.add_all(1, 1);
+  auto& first = nodes.worker(0);
+  for (int step = 0; step < 5; ++step) {
+    first.begin_step().wait(soon());
+    first.push("w", KeySpan{0, kKeys}, std::vector<double>(kKeys, 1));
+    first.end_step();
+  }
+  ASSERT_TRUE(nodes.run_until([&] { return first.committed() == 4; }));
+  auto& second = nodes.add_worker("w1");
+  second.wait_until_ready(soon());
+  second.begin_step().wait(soon());
+  EXPECT_EQ(second.step(), 5);
+  second.push("w", KeySpan{0, kKeys}, std::vector<double>(kKeys, 10));
+  second.end_step();
+  first.begin_step().wait(soon());
+  EXPECT_EQ(first.step(), 5);
+  first.end_step();
+  second.leave(soon());
+  const auto values = pull_all(nodes, first);
+  EXPECT_NEAR(values[0], initial_value(table_with("sum", {}), 0, 0) + 15, 1e-12);
+}
+
+// A worker is lost in the middle of a step: none of its pushes of this step count, all earlier ones
+// do.
+TEST(ServerSteps, LeaveOutTheUnfinishedStepOfALostWorker) {
+  Nodes nodes({.tables = {table_with("sum", Application::per_step)},
+               .ranges = 4,
+               .first_workers = 2,
+               .limit = milliseconds(300)});
+  nodes.add_all(2, 2);
+  for (int step = 0; step < 2; ++step) {
+    std::vector<Handle> begun{nodes.worker(0).begin_step(), nodes.worker(1).begin_step()};
+    for (int i = 0; i < 2; ++i) {
+      begun[static_cast<size_t>(i)].wait(soon());
+      const uint64_t keys = i == 1 && step == 1 ? kKeys / 2 : kKeys;
+      const auto push =
+          nodes.worker(i).push("w", KeySpan{0, keys}, std::vector<double>(keys, i == 0 ? 1 : 100));
+      push.wait(soon());
+      if (i == 0 || step == 0) nodes.worker(i).end_step();
+    }
+  }
+  nodes.stop("w1");
+  const auto values = pull_all(nodes, nodes.worker(0));
+  EXPECT_NEAR(values[0], initial_value(table_with("sum", {}), 0, 0) + 102, 1e-12);
+  EXPECT_NEAR(values[kKeys - 1], initial_value(table_with("sum", {}), kKeys - 1, 0) + 102, 1e-12);
+}
+
+}  // namespace
+}  // namespace troika::server

@@ -1,0 +1,65 @@
+// The state that a Handle refers to. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/server/handle.h"
+#include "troika/server/request.h"
+#include "troika/server/send.h"
+
+namespace troika::server {
+
+// The keys of a call that are in one range of the ring: the call's keys [first, first + count), or
+// those at `positions`.
+struct KeyGroup {
+  uint32_t range = 0;
+  uint64_t first = 0;
+  uint64_t count = 0;
+  std::vector<uint64_t> positions = {};
+
+  uint64_t position(uint64_t i) const { return positions.empty() ? first + i : positions[i]; }
+};
+
+// The request of a call to one range.
+struct RangeRequest {
+  std::shared_ptr<Call> call;
+  KeyGroup keys;
+  Message body;
+  Message answer = {};
+};
+
+// Until it is done, it is used only under the endpoint's rules for callbacks. After that it does
+// not change.
+struct Call {
+  explicit Call(net::Endpoint& endpoint_) : endpoint(endpoint_) {}
+
+  net::Endpoint& endpoint;
+  int64_t timestamp = 0;
+  int64_t step = -1;
+  std::string what;  // for messages
+  TableSpec table;
+  std::vector<std::shared_ptr<RangeRequest>> requests;
+  size_t unanswered = 0;  // of requests
+  bool is_done = false;
+  std::string error = {};
+  ErrorKind error_kind = ErrorKind::failure;
+  std::function<std::string()> missing = {};  // describes the missing answers, for messages
+  std::vector<std::function<void()>> listeners = {};
+  // The result of a read: the bytes of the values and, for width 0, the number of values of each
+  // key.
+  std::vector<uint32_t> lengths = {};
+  std::vector<char> values = {};
+
+  // Combines the answers. Called when all have arrived.
+  void assemble();
+  // Runs the listeners.
+  void finish();
+};
+
+}  // namespace troika::server

@@ -1,0 +1,74 @@
+#include "troika/server/control.h"
+
+#include "troika/server/wire.h"
+
+namespace troika::server {
+
+std::string to_message(const Beat& beat) {
+  std::string message;
+  Writer writer(message);
+  writer.number(beat.role);
+  writer.number(beat.is_leaving);
+  for (const uint64_t value :
+       {beat.instance, beat.number, beat.generation, beat.bytes, beat.keys, beat.requests}) {
+    writer.number(value);
+  }
+  writer.number(beat.wanted);
+  writer.number(beat.finished);
+  writer.number<uint64_t>(beat.copies.size());
+  for (const auto& copy : beat.copies) {
+    writer.number(copy.range);
+    writer.text(copy.server);
+  }
+  return message;
+}
+
+Beat parse_beat(std::string_view message) {
+  Reader reader(message);
+  Beat beat;
+  beat.role = reader.number<uint8_t>() == 0 ? Role::server : Role::worker;
+  beat.is_leaving = reader.number<uint8_t>() != 0;
+  for (uint64_t* const value :
+       {&beat.instance, &beat.number, &beat.generation, &beat.bytes, &beat.keys, &beat.requests}) {
+    *value = reader.number<uint64_t>();
+  }
+  beat.wanted = reader.number<int64_t>();
+  beat.finished = reader.number<int64_t>();
+  for (auto left = reader.number<uint64_t>(); left > 0; --left) {
+    const auto range = reader.number<uint32_t>();
+    beat.copies.push_back({range, reader.text()});
+  }
+  return beat;
+}
+
+std::string to_message(const State& state) {
+  std::string message;
+  Writer writer(message);
+  writer.number(state.may_leave);
+  for (const uint64_t value : {state.instance, state.generation, state.worker}) {
+    writer.number(value);
+  }
+  for (const int64_t value : {state.granted, state.committed, state.before_first}) {
+    writer.number(value);
+  }
+  writer.text(state.refusal);
+  writer.text(state.map);
+  return message;
+}
+
+State parse_state(std::string_view message) {
+  Reader reader(message);
+  State state;
+  state.may_leave = reader.number<uint8_t>() != 0;
+  for (uint64_t* const value : {&state.instance, &state.generation, &state.worker}) {
+    *value = reader.number<uint64_t>();
+  }
+  for (int64_t* const value : {&state.granted, &state.committed, &state.before_first}) {
+    *value = reader.number<int64_t>();
+  }
+  state.refusal = reader.text();
+  state.map = reader.text();
+  return state;
+}
+
+}  // namespace troika::server

@@ -1,0 +1,69 @@
+// The messages between nodes and the scheduler. Internal to the room.
+//
+// A node sends a beat at regular intervals and after each change, and the scheduler answers with a
+// state. Both describe the whole situation, not a change, so they can be lost, repeated and
+// reordered without harm.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troika/net/endpoint.h"
+
+namespace troika::server {
+
+// Channels of the room's messages.
+inline constexpr net::Channel kFirstChannel = 0x7372'0000;
+inline constexpr net::Channel kBeats = kFirstChannel;
+inline constexpr net::Channel kStates = kFirstChannel + 1;
+inline constexpr net::Channel kRequests = kFirstChannel + 2;
+inline constexpr net::Channel kAnswers = kFirstChannel + 3;
+inline constexpr net::Channel kCopies = kFirstChannel + 4;
+inline constexpr net::Channel kReceipts = kFirstChannel + 5;
+
+enum class Role : uint8_t { server, worker };
+
+// A copy that the sender has made of one of its ranges on `server`. It now has all writes.
+struct CopyDone {
+  uint32_t range = 0;
+  std::string server;
+};
+
+struct Beat {
+  Role role = Role::worker;
+  uint64_t instance = 0;    // distinguishes processes of the same name
+  uint64_t number = 0;      // grows with each beat
+  uint64_t generation = 0;  // of the node's map
+  bool is_leaving = false;
+  // Workers: the step that it wants to begin, and the last one that it finished; -1: none.
+  int64_t wanted = -1;
+  int64_t finished = -1;
+  // Servers.
+  std::vector<CopyDone> copies = {};
+  uint64_t bytes = 0;  // of the ranges that it has
+  uint64_t keys = 0;
+  uint64_t requests = 0;  // that it has executed
+};
+std::string to_message(const Beat& beat);
+// Throws Error(server, failure) for bytes that are not a beat.
+Beat parse_beat(std::string_view message);
+
+struct State {
+  uint64_t instance = 0;     // the process for which the state is
+  std::string refusal = {};  // why the node cannot take part; empty if it can
+  uint64_t generation = 0;
+  std::string map = {};    // text of the map; empty if the node's beat had this generation
+  bool may_leave = false;  // a leaving node is no longer needed
+  // Workers: the worker's number, the last step that it may begin, the last step that all workers
+  // have finished, and the step before its first one.
+  uint64_t worker = 0;
+  int64_t granted = -1;
+  int64_t committed = -1;
+  int64_t before_first = -1;
+};
+std::string to_message(const State& state);
+State parse_state(std::string_view message);
+
+}  // namespace troika::server

@@ -1,0 +1,229 @@
+#include "troika/server/held_range.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "troika/base/log.h"
+#include "troika/server/send.h"
+#include "troika/server/wire.h"
+
+namespace troika::server {
+
+namespace {
+
+std::string head_text(const CopyHead& head) {
+  std::string text;
+  Writer writer(text);
+  for (const uint64_t value :
+       {head.generation, head.term, head.number, uint64_t{head.range}, uint64_t{head.is_whole}}) {
+    writer.number(value);
+  }
+  return text;
+}
+
+}  // namespace
+
+CopyHead parse_copy_head(std::string_view message) {
+  Reader reader(message);
+  CopyHead head;
+  head.generation = reader.number<uint64_t>();
+  head.term = reader.number<uint64_t>();
+  head.number = reader.number<uint64_t>();
+  head.range = static_cast<uint32_t>(reader.number<uint64_t>());
+  head.is_whole = reader.number<uint64_t>() != 0;
+  return head;
+}
+
+Receipt parse_receipt(std::string_view message) {
+  Reader reader(message);
+  Receipt receipt;
+  receipt.term = reader.number<uint64_t>();
+  receipt.number = reader.number<uint64_t>();
+  receipt.range = static_cast<uint32_t>(reader.number<uint64_t>());
+  return receipt;
+}
+
+HeldRange::HeldRange(net::Endpoint& endpoint, uint32_t index, uint32_t ranges,
+                     const std::vector<Table>& tables, net::Duration patience)
+    : endpoint_(endpoint), index_(index), patience_(patience), range_(index, ranges, tables) {}
+
+void HeldRange::follow(std::shared_ptr<const RingMap> map) {
+  map_ = std::move(map);
+  const auto& [holders, joiners, is_lost] = map_->ranges[index_];
+  const bool was_master =
+      std::exchange(is_master_, !holders.empty() && holders[0] == endpoint_.name());
+  if (!is_master_) {
+    // Workers ask the new master again.
+    copies_.clear();
+    waiting_.clear();
+    return;
+  }
+  if (!was_master) written_ = acknowledged_ = 0;
+  std::erase_if(copies_, [&](const auto& entry) {
+    const auto& [server, copy] = entry;
+    const bool is_holder = std::ranges::find(holders, server) != holders.end();
+    return !is_holder && std::ranges::none_of(joiners, [&](const Joiner& joiner) {
+      // A server that was lost and joined again needs a new stream.
+      return joiner.server == server && joiner.since <= copy.term;
+    });
+  });
+  for (size_t i = 1; i < holders.size(); ++i) start_copy(holders[i], true);
+  for (const auto& joiner : joiners) start_copy(joiner.server, false);
+  send_acknowledged();
+}
+
+void HeldRange::start_copy(const std::string& server, bool is_required) {
+  const auto [entry, is_new] = copies_.try_emplace(server, map_->generation, patience_);
+  Copy& copy = entry->second;
+  copy.is_required = copy.is_required || is_required;
+  if (!is_new) return;
+  copy.whole = written_;
+  copy.queue.add(written_, std::make_shared<const std::string>(range_.save()));
+  send_to(server, copy);
+}
+
+void HeldRange::send_entry(const std::string& server, const Copy& copy, uint64_t number,
+                           const Message& entry) {
+  const CopyHead head{.generation = map_->generation,
+                      .term = copy.term,
+                      .number = number,
+                      .range = index_,
+                      .is_whole = number == copy.whole};
+  send_pieces(endpoint_, server, kCopies, head_text(head), entry);
+}
+
+void HeldRange::send_to(const std::string& server, Copy& copy) {
+  copy.queue.send(endpoint_.now(), [&](uint64_t number, const Message& entry) {
+    send_entry(server, copy, number, entry);
+  });
+}
+
+void HeldRange::add_entry(const Message& write) {
+  ++written_;
+  for (auto& [server, copy] : copies_) {
+    copy.queue.add(written_, write);
+    send_to(server, copy);
+  }
+}
+
+bool HeldRange::take_request(const std::string& worker, const Request& request,
+                             const Message& message) {
+  const auto& [head, body] = request;
+  // With a newer map the worker may speak of steps that this server cannot judge yet.
+  if (!is_master_ || head.generation > map_->generation || !map_->workers.contains(head.worker)) {
+    return false;
+  }
+  range_.commit(head.committed, map_->departed);
+  const bool is_repeated = head.number <= range_.clock(head.worker);
+  if (!is_repeated && !range_.is_next(head)) return false;
+  const auto refusal = range_.refusal(body);
+  if (!is_repeated) {
+    if (refusal.empty() && writes(body.operation)) {
+      range_.write(request, message);
+      add_entry(message);
+    }
+    range_.advance(head);
+  }
+  answer(worker, request, refusal);
+  return !is_repeated;
+}
+
+void HeldRange::answer(const std::string& worker, const Request& request,
+                       const std::string& refusal) {
+  const auto& [head, body] = request;
+  std::string text;
+  if (refusal.empty() && reads(body.operation)) {
+    range_.read(request, text);
+  }
+  std::string error = refusal;
+  if (text.size() > kMostMessage) error = "the values are too long for one answer";
+  if (text.empty() || !error.empty()) {
+    text.clear();
+    write_answer({.worker = head.worker,
+                  .number = head.number,
+                  .range = index_,
+                  .error = error,
+                  .lengths = {},
+                  .values = {}},
+                 text);
+  }
+  auto message = std::make_shared<const std::string>(std::move(text));
+  if (!writes(body.operation)) {
+    net::send_owned(endpoint_, worker, kAnswers, std::move(message));
+    return;
+  }
+  waiting_.push_back({written_, worker, std::move(message)});
+  send_acknowledged();
+}
+
+void HeldRange::send_acknowledged() {
+  uint64_t everywhere = written_;
+  for (const auto& [server, copy] : copies_) {
+    // Without a copy that has all values, not even the writes of the master before are safe.
+    if (copy.is_required && !copy.has_begun) return;
+    if (copy.is_required) everywhere = std::min(everywhere, copy.received);
+  }
+  acknowledged_ = std::max(acknowledged_, everywhere);
+  while (!waiting_.empty() && waiting_.front().number <= everywhere) {
+    auto& [number, worker, message] = waiting_.front();
+    net::send_owned(endpoint_, worker, kAnswers, std::move(message));
+    waiting_.pop_front();
+  }
+  for (auto& [server, copy] : copies_) {
+    copy.is_done =
+        copy.is_done || (copy.is_required && copy.has_begun && copy.received >= acknowledged_);
+  }
+}
+
+void HeldRange::take_copy(const std::string& master, const CopyHead& head, std::string_view entry) {
+  if (is_master_ || head.generation > map_->generation || map_->master(index_) != master) return;
+  if (head.is_whole && head.term > term_) {
+    range_.load(entry);
+    term_ = head.term;
+    next_ = head.number + 1;
+  } else if (!head.is_whole && head.term == term_ && head.number == next_) {
+    const auto message = std::make_shared<const std::string>(entry);
+    const Request request = parse_request(*message);
+    range_.commit(request.head.committed, map_->departed);
+    range_.write(request, message);
+    range_.advance(request.head);
+    ++next_;
+  }
+  if (head.term != term_) return;
+  std::string receipt;
+  Writer writer(receipt);
+  for (const uint64_t value : {term_, next_ - 1, uint64_t{index_}}) writer.number(value);
+  net::send_owned(endpoint_, master, kReceipts, std::make_shared<const std::string>(receipt));
+}
+
+void HeldRange::take_receipt(const std::string& server, const Receipt& receipt) {
+  const auto found = copies_.find(server);
+  if (found == copies_.end() || found->second.term != receipt.term) return;
+  Copy& copy = found->second;
+  copy.received = std::max(copy.received, receipt.number);
+  // From here on writes wait for the copy, so that it catches up with what was acknowledged.
+  copy.has_begun = copy.is_required = true;
+  copy.queue.take_through(copy.received, endpoint_.now());
+  send_to(server, copy);
+  send_acknowledged();
+}
+
+void HeldRange::resend() {
+  for (auto& [server, copy] : copies_) {
+    copy.queue.resend(endpoint_.now(), [&](uint64_t number, const Message& entry) {
+      send_entry(server, copy, number, entry);
+    });
+  }
+}
+
+std::vector<CopyDone> HeldRange::copies_done() const {
+  std::vector<CopyDone> done;
+  if (!is_master_) return done;
+  for (const auto& joiner : map_->ranges[index_].joiners) {
+    const auto copy = copies_.find(joiner.server);
+    if (copy != copies_.end() && copy->second.is_done) done.push_back({index_, joiner.server});
+  }
+  return done;
+}
+
+}  // namespace troika::server

@@ -1,0 +1,114 @@
+// A range of the ring on one of the servers that hold it: the master, or a server with a copy.
+// Internal to the room.
+//
+// A master sends each copy a stream of numbered entries: first all values, then every write, in the
+// master's order. It acknowledges a write when all required copies have it (Li et al., OSDI 2014,
+// section 4.3). The term of a stream is the generation of the map at its beginning. A server
+// accepts entries only from the master in its own map, so a master that was replaced while its
+// process was stopped cannot acknowledge anything.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troika/net/endpoint.h"
+#include "troika/server/control.h"
+#include "troika/server/range.h"
+#include "troika/server/resend_queue.h"
+#include "troika/server/ring_map.h"
+
+namespace troika::server {
+
+// The head of an entry's message, 40 bytes. The entry follows.
+struct CopyHead {
+  uint64_t generation = 0;  // of the master's map
+  uint64_t term = 0;
+  uint64_t number = 0;  // of the write, or of the last write that the copy contains
+  uint32_t range = 0;
+  bool is_whole = false;  // the entry is a copy of all values, not a write
+};
+// Acknowledges all entries up to `number`. 24 bytes.
+struct Receipt {
+  uint64_t term = 0;
+  uint64_t number = 0;
+  uint32_t range = 0;
+};
+CopyHead parse_copy_head(std::string_view message);
+inline constexpr size_t kCopyHead = 40;
+Receipt parse_receipt(std::string_view message);
+
+// The maximum size of a request or an answer, in bytes.
+inline constexpr size_t kMostMessage = size_t{1} << 30;
+
+// All functions run under the endpoint's rules for callbacks. Entries that a receiver has not
+// acknowledged stay in memory until the scheduler declares the receiver lost.
+class HeldRange {
+ public:
+  // `endpoint` and `tables` must outlive it. `patience`: see ResendQueue.
+  HeldRange(net::Endpoint& endpoint, uint32_t index, uint32_t ranges,
+            const std::vector<Table>& tables, net::Duration patience);
+
+  // Changes to the role that a newer map gives this server.
+  void follow(std::shared_ptr<const RingMap> map);
+  // Executes a worker's request and sends the answer, if this server is the range's master and the
+  // request is the worker's next one. Returns whether the request was executed now, not earlier.
+  bool take_request(const std::string& worker, const Request& request, const Message& message);
+  void take_copy(const std::string& master, const CopyHead& head, std::string_view entry);
+  void take_receipt(const std::string& server, const Receipt& receipt);
+  // Sends entries again that were not acknowledged in time.
+  void resend();
+
+  // Returns the servers whose copies are whole and required, but which are not yet holders in the
+  // map.
+  std::vector<CopyDone> copies_done() const;
+  const Range& range() const { return range_; }
+
+ private:
+  // A copy on another server.
+  struct Copy {
+    Copy(uint64_t term_, net::Duration patience) : term(term_), queue(patience, 256) {}
+
+    uint64_t term;
+    ResendQueue<Message> queue;
+    uint64_t whole = 0;        // the number of the entry with all values
+    uint64_t received = 0;     // the entries up to this one have arrived
+    bool has_begun = false;    // the entry with all values has arrived
+    bool is_required = false;  // writes are acknowledged only after they have arrived here
+    bool is_done = false;      // all acknowledged writes have arrived
+  };
+  // An answer that waits for copies.
+  struct WaitingAnswer {
+    uint64_t number = 0;
+    std::string worker;
+    Message answer;
+  };
+
+  void start_copy(const std::string& server, bool is_required);
+  void send_to(const std::string& server, Copy& copy);
+  void send_entry(const std::string& server, const Copy& copy, uint64_t number,
+                  const Message& entry);
+  void add_entry(const Message& write);
+  void answer(const std::string& worker, const Request& request, const std::string& refusal);
+  void send_acknowledged();
+
+  net::Endpoint& endpoint_;
+  const uint32_t index_;
+  const net::Duration patience_;
+  Range range_;
+  std::shared_ptr<const RingMap> map_;  // the newest
+  // For a master.
+  bool is_master_ = false;
+  std::map<std::string, Copy> copies_;
+  uint64_t written_ = 0;       // number of writes since this server became master
+  uint64_t acknowledged_ = 0;  // writes up to this one may be acknowledged
+  std::deque<WaitingAnswer> waiting_;
+  // For a copy: the master's stream and its next entry.
+  uint64_t term_ = 0;
+  uint64_t next_ = 0;
+};
+
+}  // namespace troika::server

@@ -1,0 +1,31 @@
+// Splits a worker's call into requests to ranges of the ring. Internal to the room.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troika/server/call.h"
+#include "troika/server/ring_map.h"
+#include "troika/server/worker.h"
+
+namespace troika::server {
+
+// Returns the index of a table. Throws Error(server, usage) with the most similar name if the map
+// has no table of this name.
+uint32_t table_index(const RingMap& map, std::string_view table);
+
+// Throws Error(server, usage) if keys and values do not fit the table. `values` is null for reads.
+// The message begins with `what`.
+void check_call(const TableSpec& table, const std::string& what, const Keys& keys,
+                const Values* values, const CallOptions& options);
+
+// Returns the call's keys by range, in the order of ranges.
+std::vector<KeyGroup> group_keys(const TableSpec& table, const Keys& keys, uint32_t ranges);
+
+// Returns the body of the request for a group.
+std::string request_body(Operation operation, uint32_t index, const TableSpec& table,
+                         const Keys& keys, const Values* values, const CallOptions& options,
+                         const KeyGroup& group);
+
+}  // namespace troika::server

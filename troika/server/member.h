@@ -1,0 +1,61 @@
+// The part of a server or worker that exchanges beats and states with the scheduler. Internal to
+// the room.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "troika/net/endpoint.h"
+#include "troika/server/control.h"
+#include "troika/server/ring_map.h"
+
+namespace troika::server {
+
+struct MemberOptions {
+  std::string scheduler = "scheduler";  // the name of the scheduler's endpoint
+  // The interval of beats. The scheduler's limit should be several times as long.
+  net::Duration beat = std::chrono::milliseconds(200);
+};
+
+// Except for the constructor and the destructor, all functions and callbacks run under the
+// endpoint's rules for callbacks. The endpoint must outlive it.
+class Member {
+ public:
+  // `fill` completes each beat before it is sent. `on_state` runs when a state of the scheduler has
+  // arrived and map() has been updated. Throws Error(server, usage) for a name with white space.
+  Member(net::Endpoint& endpoint, MemberOptions options, Role role, std::function<void(Beat&)> fill,
+         std::function<void(const State&)> on_state);
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  // Sends a beat now.
+  void beat();
+  void leave();
+  bool may_leave() const { return may_leave_; }
+
+  // Generation 0 until the scheduler has answered. Never null.
+  const std::shared_ptr<const RingMap>& map() const { return map_; }
+  // Why the scheduler does not let this node take part; empty if it does.
+  const std::string& refusal() const { return refusal_; }
+  // Returns a text for messages that says when the scheduler was last heard of.
+  std::string scheduler_age() const;
+
+ private:
+  void take(const std::string& peer, const std::string& message);
+  void tick();
+
+  net::Endpoint& endpoint_;
+  const MemberOptions options_;
+  const std::function<void(Beat&)> fill_;
+  const std::function<void(const State&)> on_state_;
+  Beat beat_;
+  std::shared_ptr<const RingMap> map_ = std::make_shared<const RingMap>();
+  std::string refusal_;
+  bool may_leave_ = false;
+  net::Duration heard_;
+  net::Ticket timer_ = 0;
+};
+
+}  // namespace troika::server

@@ -1,0 +1,232 @@
+#include "troika/server/membership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "troika/base/error.h"
+
+namespace troika::server {
+
+namespace {
+
+void require(bool holds, const std::string& what, const std::string& got,
+             const std::string& expected) {
+  if (!holds) {
+    throw Error("server", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+  }
+}
+
+void check(const SchedulerOptions& options) {
+  require(options.ranges >= 1 && options.ranges <= 1u << 20, "the number of ranges",
+          std::to_string(options.ranges), "1 to 1048576");
+  require(options.replicas >= 0, "the number of replicas", std::to_string(options.replicas),
+          ">= 0");
+  require(options.first_servers > options.replicas, "servers to begin with",
+          std::to_string(options.first_servers),
+          fmt::format("at least {}, one more than replicas", options.replicas + 1));
+  require(options.first_workers >= 1, "workers to begin with",
+          std::to_string(options.first_workers), ">= 1");
+  require(!options.tables.empty(), "a parameter server without tables", "none", "at least one");
+  std::set<std::string> names;
+  for (const auto& table : options.tables) {
+    require(!table.name.empty() && table.name.find_first_of(" \t\n") == std::string::npos,
+            "a table's name", "`" + table.name + "`", "a word");
+    require(names.insert(table.name).second, "two tables of one name", table.name, "other names");
+  }
+}
+
+}  // namespace
+
+Membership::Membership(SchedulerOptions options)
+    : options_(std::move(options)), consistency_(options_.consistency) {
+  check(options_);
+  map_.tables = options_.tables;
+  map_.ranges.resize(options_.ranges);
+}
+
+bool Membership::take(const std::string& name, const Beat& beat, net::Duration now) {
+  const auto generation = map_.generation;
+  const auto gone = removed_.find(name);
+  if (gone != removed_.end() && gone->second.instance == beat.instance) return false;
+  const auto known = nodes_.find(name);
+  if (known != nodes_.end()) {
+    if (known->second.beat.instance == beat.instance && beat.number <= known->second.beat.number) {
+      return false;
+    }
+    // Another process took the name, so the one before is gone.
+    if (known->second.beat.instance != beat.instance) remove(name);
+  }
+  if (!nodes_.contains(name)) join(name, beat, now);
+  auto& node = nodes_.at(name);
+  node.heard = now;
+  node.beat = beat;
+  take_copies(name, beat);
+  if (beat.role == Role::worker && beat.is_leaving) remove(name);
+  update_ranges();
+  return update_steps() || map_.generation != generation;
+}
+
+void Membership::join(const std::string& name, const Beat& beat, net::Duration now) {
+  Node node{.beat = beat, .heard = now};
+  if (beat.role == Role::worker) {
+    node.worker = ++last_worker_;
+    node.before_first = committed_;
+    node.granted = committed_;
+    map_.workers[node.worker] = name;
+    ++map_.generation;
+  }
+  nodes_[name] = node;
+  const auto workers = map_.workers.size();
+  has_begun_ = has_begun_ || workers >= static_cast<size_t>(options_.first_workers);
+}
+
+void Membership::remove(const std::string& name) {
+  const auto node = nodes_.extract(name).mapped();
+  removed_[name] = node.beat;
+  if (node.worker == 0) {
+    // Copies that a new process under this name would not have.
+    for (auto& range : map_.ranges) {
+      std::erase(range.holders, name);
+      std::erase_if(range.joiners, [&](const Joiner& joiner) { return joiner.server == name; });
+    }
+  } else {
+    map_.workers.erase(node.worker);
+    map_.departed[node.worker] = std::max(node.beat.finished, node.before_first);
+  }
+  ++map_.generation;
+}
+
+void Membership::take_copies(const std::string& name, const Beat& beat) {
+  std::set<std::string> servers;
+  for (const auto& [other, node] : nodes_) {
+    if (node.worker == 0 && !node.beat.is_leaving) servers.insert(other);
+  }
+  for (const auto& copy : beat.copies) {
+    if (copy.range >= map_.ranges.size() || map_.master(copy.range) != name) continue;
+    // The master may speak of a copy that it made before the server was lost and joined again.
+    const bool is_current =
+        std::ranges::any_of(map_.ranges[copy.range].joiners, [&](const Joiner& joiner) {
+          return joiner.server == copy.server && joiner.since <= beat.generation;
+        });
+    if (!is_current) continue;
+    complete_copy(map_, copy.range, copy.server, servers, options_.replicas);
+    ++map_.generation;
+  }
+}
+
+void Membership::update_ranges() {
+  std::set<std::string> servers, leaving;
+  for (const auto& [name, node] : nodes_) {
+    if (node.worker == 0) (node.beat.is_leaving ? leaving : servers).insert(name);
+  }
+  if (is_assigned_) {
+    if (plan_ranges(map_, servers, leaving, options_.replicas)) ++map_.generation;
+  } else if (servers.size() >= static_cast<size_t>(options_.first_servers)) {
+    assign_ranges(map_, servers, options_.replicas);
+    ++map_.generation;
+    is_assigned_ = true;
+  }
+}
+
+bool Membership::update_steps() {
+  StepRequest request;
+  bool changed = false;
+  for (const auto& [name, node] : nodes_) {
+    if (node.worker != 0) {
+      request.finished[name] = std::max(node.beat.finished, node.before_first);
+    }
+  }
+  if (request.finished.empty() || !has_begun_) return false;
+  const auto least = std::ranges::min_element(
+      request.finished, [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (least->second > committed_) {
+    committed_ = least->second;
+    changed = true;
+  }
+  for (auto& [name, node] : nodes_) {
+    if (node.worker == 0 || node.beat.wanted <= node.granted) continue;
+    request.worker = name;
+    request.step = node.beat.wanted;
+    if (!consistency_(request)) continue;
+    node.granted = node.beat.wanted;
+    changed = true;
+  }
+  return changed;
+}
+
+bool Membership::expire(net::Duration now) {
+  std::vector<std::string> lost;
+  for (const auto& [name, node] : nodes_) {
+    if (now - node.heard > options_.limit) lost.push_back(name);
+  }
+  for (const auto& name : lost) remove(name);
+  if (lost.empty()) return false;
+  update_ranges();
+  update_steps();
+  return true;
+}
+
+bool Membership::set_consistency(Consistency consistency) {
+  consistency_ = std::move(consistency);
+  return update_steps();
+}
+
+bool Membership::may_leave(const std::string& name, const Node& node) const {
+  return node.beat.is_leaving && node.worker == 0 && !map_.has_server(name) &&
+         node.beat.generation == map_.generation;
+}
+
+State Membership::state_for(const std::string& name) const {
+  State state{.generation = map_.generation, .committed = committed_};
+  const auto found = nodes_.find(name);
+  if (found == nodes_.end()) {
+    const auto gone = removed_.find(name);
+    if (gone == removed_.end()) return state;
+    state.instance = gone->second.instance;
+    if (gone->second.is_leaving) {
+      state.may_leave = true;
+    } else {
+      state.refusal = fmt::format("the scheduler had not heard of {} for {:g} s", name,
+                                  std::chrono::duration<double>(options_.limit).count());
+    }
+    return state;
+  }
+  const auto& node = found->second;
+  state.instance = node.beat.instance;
+  state.may_leave = may_leave(name, node);
+  state.worker = node.worker;
+  state.granted = node.granted;
+  state.before_first = node.before_first;
+  if (node.beat.generation < map_.generation) state.map = to_text(map_);
+  return state;
+}
+
+std::vector<std::string> Membership::nodes() const {
+  std::vector<std::string> names;
+  for (const auto& [name, node] : nodes_) names.push_back(name);
+  return names;
+}
+
+NodeCounts Membership::counts() const {
+  NodeCounts counts;
+  for (const auto& [name, node] : nodes_) ++(node.worker == 0 ? counts.servers : counts.workers);
+  return counts;
+}
+
+std::string Membership::status(net::Duration now) const {
+  std::string text = to_text(map_) + fmt::format("committed {}\n", committed_);
+  for (const auto& [name, node] : nodes_) {
+    const double age = std::chrono::duration<double>(now - node.heard).count();
+    const auto& beat = node.beat;
+    text += node.worker == 0
+                ? fmt::format("server {}: heard {:.1f} s ago, {} keys, {} bytes, {} requests{}\n",
+                              name, age, beat.keys, beat.bytes, beat.requests,
+                              beat.is_leaving ? ", leaving" : "")
+                : fmt::format("worker {}: heard {:.1f} s ago, finished step {}, may begin {}\n",
+                              name, age, std::max(beat.finished, node.before_first), node.granted);
+  }
+  return text;
+}
+
+}  // namespace troika::server

@@ -1,0 +1,180 @@
+#include "troika/server/range.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "troika/server/step_sum.h"
+
+namespace troika::server {
+
+Range::Range(uint32_t index, uint32_t ranges, const std::vector<Table>& tables)
+    : index_(index), ranges_(ranges), tables_(tables) {
+  for (const auto& table : tables) {
+    if (table.spec.type == ValueType::float32) {
+      stores_.emplace_back(std::in_place_type<Store<float>>, table, index, ranges);
+    } else {
+      stores_.emplace_back(std::in_place_type<Store<double>>, table, index, ranges);
+    }
+  }
+}
+
+uint64_t Range::clock(uint64_t worker) const {
+  const auto found = clocks_.find(worker);
+  return found == clocks_.end() ? 0 : found->second;
+}
+
+bool Range::is_next(const RequestHead& head) const {
+  const uint64_t done = clock(head.worker);
+  return head.number > done && head.number <= std::max(done + 1, head.floor);
+}
+
+std::string Range::refusal(const RequestBody& body) const {
+  if (body.table >= stores_.size()) return fmt::format("there is no table {}", body.table);
+  return std::visit([&](const auto& store) { return store.refusal(body); }, stores_[body.table]);
+}
+
+void Range::write(const Request& request, const Message& message) {
+  const auto& [head, body] = request;
+  const bool is_assignment = body.operation == Operation::assign;
+  const bool waits = !is_assignment && head.step > committed_ &&
+                     tables_[body.table].spec.application == Application::per_step;
+  std::visit(
+      [&](auto& store) {
+        if (is_assignment) return store.assign(body);
+        if (!waits) return store.push(body);
+        store.reserve(body);
+      },
+      stores_[body.table]);
+  if (waits) waiting_[{head.step, head.worker}].push_back(message);
+}
+
+void Range::read(const Request& request, std::string& answer) const {
+  const auto& [head, body] = request;
+  std::visit(
+      [&]<typename T>(const Store<T>& store) {
+        std::vector<uint32_t> lengths;
+        std::vector<T> values;
+        store.pull(body, lengths, values);
+        write_answer(
+            {.worker = head.worker,
+             .number = head.number,
+             .range = head.range,
+             .error = {},
+             .lengths = lengths,
+             .values = {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)}},
+            answer);
+      },
+      stores_[body.table]);
+}
+
+void Range::advance(const RequestHead& head) {
+  clocks_[head.worker] = head.number;
+}
+
+template <typename T>
+void Range::apply_sums(Store<T>& store, uint32_t table, int64_t step, const Departed& departed) {
+  StepSum<T> sum(tables_[table].spec.width);
+  bool has_push = false;
+  const auto end = waiting_.lower_bound({step + 1, 0});
+  for (auto entry = waiting_.lower_bound({step, 0}); entry != end; ++entry) {
+    const auto left = departed.find(entry->first.second);
+    if (left != departed.end() && left->second < step) continue;
+    for (const auto& message : entry->second) {
+      const auto body = parse_request(*message).body;
+      if (body.table != table) continue;
+      sum.add(body);
+      has_push = true;
+    }
+  }
+  if (has_push) store.push(sum.push());
+}
+
+void Range::commit(int64_t step, const Departed& departed) {
+  if (step <= committed_) return;
+  committed_ = step;
+  while (!waiting_.empty() && waiting_.begin()->first.first <= step) {
+    const int64_t first = waiting_.begin()->first.first;
+    for (uint32_t table = 0; table < tables_.size(); ++table) {
+      std::visit([&](auto& store) { apply_sums(store, table, first, departed); }, stores_[table]);
+    }
+    waiting_.erase(waiting_.begin(), waiting_.lower_bound({first + 1, 0}));
+  }
+}
+
+size_t Range::bytes() const {
+  size_t bytes = 0;
+  for (const auto& any : stores_) {
+    bytes += std::visit([](const auto& store) { return store.bytes(); }, any);
+  }
+  for (const auto& [key, messages] : waiting_) {
+    for (const auto& message : messages) bytes += message->size();
+  }
+  return bytes;
+}
+
+uint64_t Range::keys() const {
+  uint64_t keys = 0;
+  for (const auto& any : stores_) {
+    keys += std::visit([](const auto& store) { return store.keys(); }, any);
+  }
+  return keys;
+}
+
+std::string Range::save() const {
+  std::string copy;
+  Writer writer(copy);
+  writer.number<uint64_t>(index_);
+  writer.number<uint64_t>(ranges_);
+  for (uint32_t table = 0; table < tables_.size(); ++table) {
+    writer.text(to_text(tables_[table].spec));
+    std::visit([&](const auto& store) { store.save(writer); }, stores_[table]);
+  }
+  writer.number(committed_);
+  writer.number<uint64_t>(clocks_.size());
+  for (const auto& [worker, number] : clocks_) {
+    writer.number(worker);
+    writer.number(number);
+  }
+  writer.number<uint64_t>(waiting_.size());
+  for (const auto& [step_and_worker, messages] : waiting_) {
+    writer.number(step_and_worker.first);
+    writer.number(step_and_worker.second);
+    writer.number<uint64_t>(messages.size());
+    for (const auto& message : messages) writer.text(*message);
+  }
+  return copy;
+}
+
+void Range::load(std::string_view copy) {
+  Reader reader(copy);
+  const auto expect = [&](const std::string& got, const std::string& expected) {
+    if (got == expected) return;
+    throw Error("server", ErrorKind::failure,
+                {.what = fmt::format("a copy is not of range {}", index_),
+                 .got = got,
+                 .expected = expected});
+  };
+  expect(fmt::format("range {}", reader.number<uint64_t>()), fmt::format("range {}", index_));
+  expect(fmt::format("{} ranges", reader.number<uint64_t>()), fmt::format("{} ranges", ranges_));
+  for (uint32_t table = 0; table < tables_.size(); ++table) {
+    expect(reader.text(), to_text(tables_[table].spec));
+    std::visit([&](auto& store) { store.load(reader); }, stores_[table]);
+  }
+  committed_ = reader.number<int64_t>();
+  clocks_.clear();
+  waiting_.clear();
+  for (auto left = reader.number<uint64_t>(); left > 0; --left) {
+    const auto worker = reader.number<uint64_t>();
+    clocks_[worker] = reader.number<uint64_t>();
+  }
+  for (auto left = reader.number<uint64_t>(); left > 0; --left) {
+    const auto step = reader.number<int64_t>();
+    auto& messages = waiting_[{step, reader.number<uint64_t>()}];
+    for (auto count = reader.number<uint64_t>(); count > 0; --count) {
+      messages.push_back(std::make_shared<const std::string>(reader.text()));
+    }
+  }
+}
+
+}  // namespace troika::server

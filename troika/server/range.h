@@ -1,0 +1,69 @@
+// One range of the ring: the values of all tables in this range, and the vector clock of the
+// requests that they include (Li et al., OSDI 2014, section 4.1). Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "troika/server/request.h"
+#include "troika/server/send.h"
+#include "troika/server/store.h"
+
+namespace troika::server {
+
+// The last finished step of each worker that has left or was lost, by the worker's number.
+using Departed = std::map<uint64_t, int64_t>;
+
+// Copies that execute the same writes in the same order have bit-identical values. Not thread-safe.
+class Range {
+ public:
+  // `tables` must outlive it.
+  Range(uint32_t index, uint32_t ranges, const std::vector<Table>& tables);
+
+  // The number of the worker's last executed request; 0: none.
+  uint64_t clock(uint64_t worker) const;
+  // Whether the request is the worker's next one: all earlier ones were executed, or the worker has
+  // their answers.
+  bool is_next(const RequestHead& head) const;
+
+  // Returns why the request cannot be executed; empty if it can.
+  std::string refusal(const RequestBody& body) const;
+  // Executes a write for which refusal() is empty. `message` is the request's message. For a table
+  // that applies pushes per step, it is kept until commit().
+  void write(const Request& request, const Message& message);
+  // Appends an Answer with the values that the request reads.
+  void read(const Request& request, std::string& answer) const;
+  // Advances the worker's clock to the request.
+  void advance(const RequestHead& head);
+  // Applies the waiting pushes of all steps up to this one, except for those of steps that a
+  // departed worker did not finish. Does nothing if the step was committed already.
+  void commit(int64_t step, const Departed& departed);
+
+  // Bytes of values, state and waiting pushes.
+  size_t bytes() const;
+  uint64_t keys() const;
+  // Save and load a copy: values, clocks and waiting pushes. load() throws Error(server, failure)
+  // if the copy has other tables.
+  std::string save() const;
+  void load(std::string_view copy);
+
+ private:
+  using AnyStore = std::variant<Store<float>, Store<double>>;
+
+  template <typename T>
+  void apply_sums(Store<T>& store, uint32_t table, int64_t step, const Departed& departed);
+
+  const uint32_t index_;
+  const uint32_t ranges_;
+  const std::vector<Table>& tables_;
+  std::vector<AnyStore> stores_;         // of each table
+  std::map<uint64_t, uint64_t> clocks_;  // by worker
+  int64_t committed_ = -1;
+  std::map<std::pair<int64_t, uint64_t>, std::vector<Message>> waiting_;  // by step and worker
+};
+
+}  // namespace troika::server

@@ -1,0 +1,45 @@
+// The scheduler of a parameter server: keeps the list of servers and workers, and decides which
+// servers have which ranges of the ring and which step each worker may begin (Li et al., OSDI 2014,
+// sections 3.1 and 4.3, where these are the server manager and the workers' task scheduler).
+#pragma once
+
+#include <string>
+
+#include "troika/server/membership.h"
+
+namespace troika::server {
+
+// A service on an endpoint, which works in the endpoint's callbacks. The endpoint must outlive it,
+// and be connected to the endpoints of all servers and workers. Each server and worker has its own
+// endpoint, which may be in the same process. If the scheduler ends, servers and workers continue
+// until a worker asks for a step or a node is lost. Any thread may call its functions.
+class Scheduler {
+ public:
+  // Throws Error(server, usage) for options that cannot work.
+  Scheduler(net::Endpoint& endpoint, SchedulerOptions options);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Sets the rule for steps that begin from now on. Does not affect steps that have begun.
+  void set_consistency(Consistency consistency);
+  // Blocks until at least so many servers and workers take part. Throws Error(server, timeout) with
+  // the present numbers. Callbacks must not call it.
+  void wait_for(int servers, int workers, Deadline deadline);
+  RingMap map();
+  // Returns the map and the state of each node, as lines of text.
+  std::string status();
+
+ private:
+  void take(const std::string& peer, const std::string& message);
+  void tick();
+  void tell(const std::string& name);
+  void tell_all();
+
+  net::Endpoint& endpoint_;
+  const net::Duration interval_;
+  Membership membership_;
+  net::Ticket timer_ = 0;
+};
+
+}  // namespace troika::server

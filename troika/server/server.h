@@ -1,0 +1,72 @@
+// One server of a parameter server: holds ranges of the ring and executes the requests of workers
+// (Li et al., OSDI 2014).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "troika/net/endpoint.h"
+#include "troika/server/held_range.h"
+#include "troika/server/member.h"
+#include "troika/server/update.h"
+
+namespace troika::server {
+
+struct ServerOptions {
+  MemberOptions member = {};
+  // Update rules that tables can use by name. All servers must have the same ones.
+  UserUpdates updates = {};
+  // Writes that another server does not confirm within this time are sent to it again.
+  net::Duration resend = std::chrono::milliseconds(500);
+};
+
+// A service on an endpoint, which works in the endpoint's callbacks; these also update values. The
+// endpoint must outlive it, and be connected to the scheduler, to all workers and to all other
+// servers. Any thread may call its functions, but callbacks must not.
+class Server {
+ public:
+  // Joins. Does not block. Throws Error(server, usage) if the endpoint's name has white space.
+  Server(net::Endpoint& endpoint, ServerOptions options = {});
+  // For other nodes the server is then lost, unless it has left.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Blocks until the scheduler has given this server a role. Throws Error(server): `timeout`;
+  // `usage` if this server does not have a table's update rule; `peer` if the scheduler refuses
+  // this server.
+  void wait_until_ready(Deadline deadline);
+  // Hands all ranges over to the other servers and blocks until they have them. Throws
+  // Error(server, timeout) after the deadline; the server then continues to hand over its ranges.
+  void leave(Deadline deadline);
+
+ private:
+  // A message that needs a newer map than this server has.
+  struct Early {
+    net::Channel channel;
+    std::string peer;
+    std::string message;
+  };
+
+  void take(net::Channel channel, const std::string& peer, std::string message);
+  // Returns false if the message needs a newer map.
+  bool try_take(net::Channel channel, const std::string& peer, std::string& message);
+  void follow();
+  void fill(Beat& beat);
+  void tick();
+
+  net::Endpoint& endpoint_;
+  const ServerOptions options_;
+  std::vector<Table> tables_;  // set once, with the first map
+  std::map<uint32_t, HeldRange> ranges_;
+  std::deque<Early> early_;
+  std::string failure_;  // why this server cannot work
+  uint64_t requests_ = 0;
+  net::Ticket timer_ = 0;
+  Member member_;
+};
+
+}  // namespace troika::server

@@ -1,0 +1,232 @@
+#include "troika/server/store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace troika::server {
+
+namespace {
+
+template <typename T>
+const std::function<void(const Segment<T>&)>& rule(const Update& update) {
+  if constexpr (std::is_same_v<T, float>) {
+    return update.apply32;
+  } else {
+    return update.apply64;
+  }
+}
+
+template <typename T>
+std::span<const T> typed(std::span<const char> bytes) {
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+// Calls `visit(key, values)` for each key of a write, in order.
+template <typename T, typename Visit>
+void for_each_segment(const RequestBody& request, uint32_t width, const Visit& visit) {
+  const auto values = typed<T>(request.values);
+  size_t at = 0;
+  for (size_t i = 0; i < request.key_count(); ++i) {
+    const uint32_t length = width > 0 ? width : request.lengths[i];
+    visit(request.key(i), values.subspan(at, length));
+    at += length;
+  }
+}
+
+}  // namespace
+
+template <typename T>
+Store<T>::Store(const Table& table, uint32_t range, uint32_t ranges)
+    : table_(table),
+      range_(range),
+      ranges_(ranges),
+      span_(table.spec.keys > 0 ? keys_of(table.spec, range, ranges) : KeySpan{}) {
+  if (!is_array()) return;
+  updates_.resize(span_.count);
+  values_.resize(span_.count * table.spec.width);
+  state_.resize(values_.size() * static_cast<size_t>(table.update.states));
+  for (size_t i = 0; i < values_.size(); ++i) {
+    values_[i] = static_cast<T>(initial_value(table.spec, span_.first + i / table.spec.width,
+                                              static_cast<uint32_t>(i % table.spec.width)));
+  }
+}
+
+template <typename T>
+std::string Store<T>::refusal(const RequestBody& request) const {
+  const auto& spec = table_.spec;
+  const size_t count = request.key_count();
+  // A run may be as long as 2^64, so it is compared before anything is done for each key.
+  const bool is_run = request.keys.empty() && count > 0;
+  if (is_run && spec.keys == 0) return "table " + spec.name + " is sparse and takes lists of keys";
+  const auto belongs = [&](Key key) {
+    return spec.keys > 0 ? span_.contains(key) : range_of(spec, key, ranges_) == range_;
+  };
+  for (size_t i = 0; i < (is_run ? 1 : count); ++i) {
+    if (i > 0 && request.keys[i] <= request.keys[i - 1]) return "the keys are not ascending";
+    if (!belongs(request.key(i)) ||
+        (is_run && count > span_.count - (request.key(0) - span_.first)))
+      return fmt::format("key {} of table {} does not belong to range {}", request.key(i),
+                         spec.name, range_);
+  }
+  if (!writes(request.operation)) return "";
+  uint64_t expected = count * spec.width;
+  if (spec.width == 0) {
+    if (request.lengths.size() != count) return "the keys and their lengths differ in number";
+    expected = std::accumulate(request.lengths.begin(), request.lengths.end(), uint64_t{0});
+    for (size_t i = 0; i < count; ++i) {
+      const auto row = find(request.key(i));
+      if (row && row->length != request.lengths[i]) {
+        return fmt::format("key {} of table {} has another number of values; got {}, expected {}",
+                           request.key(i), spec.name, request.lengths[i], row->length);
+      }
+    }
+  }
+  if (request.values.size() != expected * sizeof(T)) {
+    return fmt::format("wrong number of values for {} keys of table {}; got {} bytes, expected {}",
+                       count, spec.name, request.values.size(), expected * sizeof(T));
+  }
+  return "";
+}
+
+template <typename T>
+auto Store<T>::find(Key key) const -> std::optional<Row> {
+  if (is_array()) {
+    const size_t index = key - span_.first;
+    return Row{index, index * table_.spec.width, table_.spec.width};
+  }
+  const auto found = rows_.find(key);
+  return found == rows_.end() ? std::nullopt : std::optional(found->second);
+}
+
+template <typename T>
+auto Store<T>::find_or_add(Key key, uint32_t length) -> Row {
+  if (const auto row = find(key)) return *row;
+  const Row row{updates_.size(), values_.size(), length};
+  rows_.emplace(key, row);
+  updates_.push_back(0);
+  for (uint32_t i = 0; i < length; ++i) {
+    values_.push_back(table_.spec.width > 0 ? static_cast<T>(initial_value(table_.spec, key, i))
+                                            : T(0));
+  }
+  state_.resize(values_.size() * static_cast<size_t>(table_.update.states));
+  return row;
+}
+
+template <typename T>
+void Store<T>::apply(const Row& row, std::span<const T> pushed) {
+  const auto states = static_cast<size_t>(table_.update.states);
+  rule<T>(table_.update)({
+      .values = std::span(values_).subspan(row.offset, row.length),
+      .state = std::span(state_).subspan(row.offset * states, row.length * states),
+      .pushed = pushed,
+      .updates = ++updates_[row.index],
+  });
+}
+
+template <typename T>
+void Store<T>::push(const RequestBody& request) {
+  if (is_array() && request.keys.empty() && table_.update.merges && request.run.count > 0) {
+    const auto row = *find(request.run.first);
+    const auto pushed = typed<T>(request.values);
+    rule<T>(table_.update)({.values = std::span(values_).subspan(row.offset, pushed.size()),
+                            .state = {},
+                            .pushed = pushed});
+    return;
+  }
+  for_each_segment<T>(request, table_.spec.width, [&](Key key, std::span<const T> pushed) {
+    apply(find_or_add(key, static_cast<uint32_t>(pushed.size())), pushed);
+  });
+}
+
+template <typename T>
+void Store<T>::assign(const RequestBody& request) {
+  for_each_segment<T>(request, table_.spec.width, [&](Key key, std::span<const T> values) {
+    const Row row = find_or_add(key, static_cast<uint32_t>(values.size()));
+    const auto states = static_cast<size_t>(table_.update.states);
+    std::ranges::copy(values, values_.begin() + static_cast<ptrdiff_t>(row.offset));
+    std::ranges::fill(std::span(state_).subspan(row.offset * states, row.length * states), T(0));
+    updates_[row.index] = 0;
+  });
+}
+
+template <typename T>
+void Store<T>::reserve(const RequestBody& request) {
+  for_each_segment<T>(request, table_.spec.width, [&](Key key, std::span<const T> values) {
+    find_or_add(key, static_cast<uint32_t>(values.size()));
+  });
+}
+
+template <typename T>
+void Store<T>::pull(const RequestBody& request, std::vector<uint32_t>& lengths,
+                    std::vector<T>& values) const {
+  const auto add = [&](const Row& row, uint64_t rows) {
+    const auto begin = values_.begin() + static_cast<ptrdiff_t>(row.offset);
+    values.insert(values.end(), begin, begin + static_cast<ptrdiff_t>(row.length * rows));
+  };
+  if (is_array() && request.keys.empty()) {
+    if (request.run.count > 0) add(*find(request.run.first), request.run.count);
+    return;
+  }
+  for (size_t i = 0; i < request.key_count(); ++i) {
+    const Key key = request.key(i);
+    const auto row = find(key);
+    if (row) add(*row, 1);
+    for (uint32_t k = 0; !row && k < table_.spec.width; ++k) {
+      values.push_back(static_cast<T>(initial_value(table_.spec, key, k)));
+    }
+    if (table_.spec.width == 0) lengths.push_back(row ? row->length : 0);
+  }
+}
+
+template <typename T>
+size_t Store<T>::bytes() const {
+  return (values_.size() + state_.size()) * sizeof(T) + updates_.size() * sizeof(uint64_t) +
+         rows_.size() * (sizeof(Key) + sizeof(Row));
+}
+
+template <typename T>
+void Store<T>::save(Writer& writer) const {
+  writer.array(std::span<const T>(values_));
+  writer.array(std::span<const T>(state_));
+  writer.array(std::span<const uint64_t>(updates_));
+  std::vector<uint64_t> index;
+  index.reserve(rows_.size() * 4);
+  for (const auto& [key, row] : rows_) {
+    index.insert(index.end(), {key, row.index, row.offset, row.length});
+  }
+  writer.array(std::span<const uint64_t>(index));
+}
+
+template <typename T>
+void Store<T>::load(Reader& reader) {
+  const auto values = reader.array<T>();
+  const auto state = reader.array<T>();
+  const auto updates = reader.array<uint64_t>();
+  const auto index = reader.array<uint64_t>();
+  std::unordered_map<Key, Row> rows;
+  bool fits = state.size() == values.size() * static_cast<size_t>(table_.update.states);
+  if (is_array()) fits = fits && values.size() == values_.size() && updates.size() == span_.count;
+  for (size_t i = 0; i + 3 < index.size(); i += 4) {
+    const Row row{index[i + 1], index[i + 2], static_cast<uint32_t>(index[i + 3])};
+    fits = fits && row.index < updates.size() && row.offset <= values.size() &&
+           row.length <= values.size() - row.offset;
+    rows.emplace(index[i], row);
+  }
+  if (!fits || (!is_array() && rows.size() != updates.size())) {
+    throw Error(
+        "server", ErrorKind::failure,
+        {.what = fmt::format("a copy of range {} does not fit table {}", range_, table_.spec.name),
+         .hint = "were the table's options changed?"});
+  }
+  values_.assign(values.begin(), values.end());
+  state_.assign(state.begin(), state.end());
+  updates_.assign(updates.begin(), updates.end());
+  rows_ = std::move(rows);
+}
+
+template class Store<float>;
+template class Store<double>;
+
+}  // namespace troika::server

@@ -1,0 +1,70 @@
+// The values of one table in one range of the ring. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "troika/server/request.h"
+#include "troika/server/wire.h"
+
+namespace troika::server {
+
+// A table and its rule.
+struct Table {
+  TableSpec spec;
+  Update update;
+};
+
+// `T` is float or double, as the table's type says. Not thread-safe. `table` must outlive it.
+template <typename T>
+class Store {
+ public:
+  Store(const Table& table, uint32_t range, uint32_t ranges);
+
+  // Returns why the request cannot be executed; empty if it can. Executing the request does not
+  // change the result for it.
+  std::string refusal(const RequestBody& request) const;
+  // Execute a request for which refusal() is empty.
+  void push(const RequestBody& request);
+  void assign(const RequestBody& request);
+  // Fixes the number of values of a push's keys, without changing values.
+  void reserve(const RequestBody& request);
+  // Appends the values, and for width 0 the number of values of each key.
+  void pull(const RequestBody& request, std::vector<uint32_t>& lengths,
+            std::vector<T>& values) const;
+
+  uint64_t keys() const { return updates_.size(); }
+  // Bytes of values, rules' state and index.
+  size_t bytes() const;
+  void save(Writer& writer) const;
+  void load(Reader& reader);
+
+ private:
+  struct Row {
+    size_t index = 0;   // in updates_
+    size_t offset = 0;  // in values_
+    uint32_t length = 0;
+  };
+
+  bool is_array() const { return table_.spec.keys > 0 && table_.spec.width > 0; }
+  std::optional<Row> find(Key key) const;
+  Row find_or_add(Key key, uint32_t length);
+  void apply(const Row& row, std::span<const T> pushed);
+
+  const Table& table_;
+  const uint32_t range_;
+  const uint32_t ranges_;
+  const KeySpan span_;                 // of a dense table
+  std::unordered_map<Key, Row> rows_;  // empty for dense tables of one width
+  std::vector<T> values_;
+  std::vector<T> state_;           // Update::states times as long
+  std::vector<uint64_t> updates_;  // of each row
+};
+
+extern template class Store<float>;
+extern template class Store<double>;
+
+}  // namespace troika::server

@@ -1,0 +1,273 @@
+#include "troika/server/worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/server/key_groups.h"
+#include "troika/server/wire.h"
+
+namespace troika::server {
+
+namespace {
+
+const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::push:
+      return "push to";
+    case Operation::pull:
+      return "pull from";
+    case Operation::push_pull:
+      return "push and pull of";
+    case Operation::assign:
+      break;
+  }
+  return "assignment to";
+}
+
+}  // namespace
+
+Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
+    : endpoint_(endpoint),
+      resend_(options.resend),
+      requests_(endpoint, options.resend),
+      member_(
+          endpoint, options.member, Role::worker,
+          [this](Beat& beat) {
+            beat.wanted = steps_.wanted();
+            beat.finished = steps_.finished();
+          },
+          [this](const State& state) { follow(state); }) {
+  endpoint_.handle(kAnswers, kMostMessage + 4096,
+                   [this](const std::string& peer, std::string message) {
+                     take_answer(peer, std::move(message));
+                   });
+  net::act_on(endpoint_, [this] { tick(); });
+}
+
+Worker::~Worker() {
+  endpoint_.handle(kAnswers, 0, {});
+  net::act_on(endpoint_, [this] {
+    endpoint_.cancel(timer_, net::Outcome::cancelled);
+    fail_all("the worker has ended");
+  });
+}
+
+void Worker::tick() {
+  requests_.resend();
+  timer_ = endpoint_.after(resend_ / 4, [this] { tick(); });
+}
+
+void Worker::follow(const State& state) {
+  if (!member_.refusal().empty()) return fail_all(member_.refusal());
+  const auto begun = steps_.follow(state);
+  const auto failed = requests_.follow(member_.map(), state.worker, state.committed);
+  for (const auto& [request, reason] : failed) {
+    request->call->error = reason;
+    request->call->error_kind = ErrorKind::peer;
+    if (--request->call->unanswered == 0) end(request->call);
+  }
+  if (begun) end(begun);
+}
+
+void Worker::fail_all(const std::string& reason) {
+  while (!calls_.empty()) {
+    const auto call = calls_.begin()->second;
+    call->error = reason;
+    call->error_kind = ErrorKind::peer;
+    end(call);
+  }
+}
+
+void Worker::end(const std::shared_ptr<Call>& call) {
+  if (call->is_done) return;
+  if (call->error.empty()) call->assemble();
+  calls_.erase(call->timestamp);
+  call->requests.clear();
+  const bool is_news = call->step >= 0 && steps_.remove_call(call->step);
+  call->finish();
+  if (is_news) member_.beat();
+}
+
+void Worker::take_answer(const std::string& peer, std::string message) {
+  try {
+    const auto kept = std::make_shared<const std::string>(std::move(message));
+    const Answer answer = parse_answer(*kept);
+    const auto request = requests_.take(answer);
+    if (!request || request->call->is_done) return;
+    request->answer = kept;
+    Call& call = *request->call;
+    if (!answer.error.empty() && call.error.empty()) {
+      call.error = answer.error;
+      call.error_kind = ErrorKind::usage;
+    }
+    if (--call.unanswered == 0) end(request->call);
+  } catch (const Error& error) {
+    log::warn("an answer of {}: {}", peer, error.what());
+  }
+}
+
+Handle Worker::start(Operation operation, std::string_view table, const Keys& keys,
+                     const Values* values, const CallOptions& options) {
+  const auto call = std::make_shared<Call>(endpoint_);
+  call->what = fmt::format("the {} table {}", name_of(operation), table);
+  std::shared_ptr<const RingMap> map;
+  net::act_on(endpoint_, [&] {
+    map = member_.map();
+    call->step = steps_.current();
+  });
+  if (map->generation == 0) {
+    throw Error("server", ErrorKind::usage,
+                {.what = call->what + " came too early", .hint = "call wait_until_ready() first"});
+  }
+  const auto index = table_index(*map, table);
+  call->table = map->tables[index];
+  check_call(call->table, call->what, keys, values, options);
+  const auto groups = group_keys(call->table, keys, static_cast<uint32_t>(map->ranges.size()));
+  for (const auto& group : groups) {
+    auto body = request_body(operation, index, call->table, keys, values, options, group);
+    call->requests.push_back(std::make_shared<RangeRequest>(
+        RangeRequest{call, group, std::make_shared<const std::string>(std::move(body))}));
+  }
+  call->unanswered = call->requests.size();
+  call->missing = [this, call = call.get()] {
+    return requests_.missing(*call) + "; " + member_.scheduler_age();
+  };
+  net::act_on(endpoint_, [&] {
+    call->timestamp = ++last_timestamp_;
+    calls_[call->timestamp] = call;
+    if (call->step >= 0) steps_.add_call(call->step);
+    if (!member_.refusal().empty()) return fail_all(member_.refusal());
+    const auto open = std::make_shared<size_t>(1);
+    const auto one_is_done = [this, open, call] {
+      if (--*open == 0) release(call);
+    };
+    for (const auto& handle : options.after) {
+      if (handle.call_->is_done) continue;
+      ++*open;
+      handle.call_->listeners.push_back(one_is_done);
+    }
+    one_is_done();
+  });
+  return Handle(call);
+}
+
+void Worker::release(const std::shared_ptr<Call>& call) {
+  if (call->is_done) return;
+  if (call->requests.empty()) return end(call);
+  for (const auto& request : call->requests) {
+    for (const auto& [failed, reason] : requests_.add(request)) {
+      failed->call->error = reason;
+      failed->call->error_kind = ErrorKind::peer;
+      if (--failed->call->unanswered == 0) end(failed->call);
+    }
+  }
+}
+
+Handle Worker::push(std::string_view table, const Keys& keys, const Values& values,
+                    const CallOptions& options) {
+  return start(Operation::push, table, keys, &values, options);
+}
+
+Handle Worker::pull(std::string_view table, const Keys& keys, const CallOptions& options) {
+  return start(Operation::pull, table, keys, nullptr, options);
+}
+
+Handle Worker::push_pull(std::string_view table, const Keys& keys, const Values& values,
+                         const CallOptions& options) {
+  return start(Operation::push_pull, table, keys, &values, options);
+}
+
+Handle Worker::assign(std::string_view table, const Keys& keys, const Values& values,
+                      const CallOptions& options) {
+  return start(Operation::assign, table, keys, &values, options);
+}
+
+Handle Worker::begin_step() {
+  const auto call = std::make_shared<Call>(endpoint_);
+  call->what = "the beginning of a step";
+  call->missing = [this] {
+    return fmt::format("step {} was not granted; {}", steps_.wanted(), member_.scheduler_age());
+  };
+  bool is_wrong = false;
+  net::act_on(endpoint_, [&] {
+    is_wrong = steps_.has_begun() || steps_.is_waiting();
+    if (is_wrong) return;
+    call->timestamp = ++last_timestamp_;
+    calls_[call->timestamp] = call;
+    if (!member_.refusal().empty()) return fail_all(member_.refusal());
+    steps_.begin(call);
+    member_.beat();
+  });
+  if (is_wrong) {
+    throw Error(
+        "server", ErrorKind::usage,
+        {.what = "a step begins before the one before was ended", .hint = "call end_step() first"});
+  }
+  return Handle(call);
+}
+
+void Worker::end_step() {
+  bool is_wrong = false;
+  net::act_on(endpoint_, [&] {
+    is_wrong = !steps_.has_begun();
+    if (!is_wrong && steps_.end()) member_.beat();
+  });
+  if (is_wrong) {
+    throw Error("server", ErrorKind::usage,
+                {.what = "no step has begun", .hint = "wait for the handle of begin_step()"});
+  }
+}
+
+int64_t Worker::step() {
+  int64_t step = -1;
+  net::act_on(endpoint_, [&] { step = steps_.current(); });
+  return step;
+}
+
+int64_t Worker::committed() {
+  int64_t step = -1;
+  net::act_on(endpoint_, [&] { step = steps_.committed(); });
+  return step;
+}
+
+bool Worker::is_ready() {
+  bool is_ready = false;
+  net::act_on(endpoint_, [&] {
+    const auto& map = *member_.map();
+    is_ready = map.generation > 0 && (!map.master(0).empty() || map.ranges[0].is_lost);
+  });
+  return is_ready;
+}
+
+void Worker::wait_until_ready(Deadline deadline) {
+  std::string problem;
+  const auto is_over = [&] {
+    problem = member_.refusal();
+    return !problem.empty() || is_ready();
+  };
+  const bool is_in_time = endpoint_.run_until(is_over, time_left(deadline));
+  if (is_in_time && problem.empty()) return;
+  if (!is_in_time) net::act_on(endpoint_, [&] { problem = member_.scheduler_age(); });
+  throw Error("server", is_in_time ? ErrorKind::peer : ErrorKind::timeout,
+              {.what = "worker " + endpoint_.name() + " cannot begin", .got = problem});
+}
+
+void Worker::leave(Deadline deadline) {
+  const bool has_ended =
+      endpoint_.run_until([this] { return calls_.empty(); }, time_left(deadline));
+  if (has_ended) {
+    net::act_on(endpoint_, [this] { member_.leave(); });
+    if (endpoint_.run_until([this] { return member_.may_leave(); }, time_left(deadline))) return;
+  }
+  std::string age;
+  net::act_on(endpoint_, [&] { age = member_.scheduler_age(); });
+  throw Error("server", ErrorKind::timeout,
+              {.what = "worker " + endpoint_.name() + " could not leave in time",
+               .got = has_ended ? age : "unfinished calls"});
+}
+
+}  // namespace troika::server

@@ -1,0 +1,137 @@
+// A worker of a parameter server: pushes values to the servers and pulls them (Li et al., OSDI
+// 2014).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troika/net/endpoint.h"
+#include "troika/server/handle.h"
+#include "troika/server/member.h"
+#include "troika/server/range_requests.h"
+#include "troika/server/steps.h"
+
+namespace troika::server {
+
+struct WorkerOptions {
+  MemberOptions member = {};
+  // Requests that are not answered within this time are sent again. Servers execute each only once.
+  net::Duration resend = std::chrono::milliseconds(500);
+};
+
+// The keys of a call: consecutive ones, or an ascending list, which must stay valid until the call
+// returns.
+struct Keys {
+  Keys(std::span<const Key> list_) : list(list_) {}
+  Keys(const std::vector<Key>& list_) : list(list_) {}
+  Keys(KeySpan run_) : run(run_) {}
+
+  KeySpan run = {};
+  std::span<const Key> list = {};
+
+  uint64_t count() const { return list.empty() ? run.count : list.size(); }
+  Key key(uint64_t i) const { return list.empty() ? run.first + i : list[i]; }
+};
+
+// Values to push or assign, key by key. The call copies them.
+struct Values {
+  Values(std::span<const float> values) : type(ValueType::float32), bytes(as_chars(values)) {}
+  Values(std::span<const double> values) : type(ValueType::float64), bytes(as_chars(values)) {}
+  Values(const std::vector<float>& values) : Values(std::span<const float>(values)) {}
+  Values(const std::vector<double>& values) : Values(std::span<const double>(values)) {}
+
+  ValueType type;
+  std::span<const char> bytes;
+
+ private:
+  template <typename T>
+  static std::span<const char> as_chars(std::span<const T> values) {
+    return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+  }
+};
+
+struct CallOptions {
+  // The number of values of each key; only for writes to tables of width 0.
+  std::span<const uint32_t> lengths = {};
+  // The call's requests are sent only when these calls of the same worker are finished.
+  std::vector<Handle> after = {};
+};
+
+// A service on an endpoint. The endpoint must outlive it, and be connected to the scheduler and all
+// servers. Any thread may call its functions; callbacks must not call those that block.
+//
+// Calls do not block: they return a handle. The requests of this worker to one range of the ring
+// are executed in the order of its calls, so a pull sees the worker's earlier pushes (except in
+// tables that apply pushes per step). Calls throw Error(server, usage) for an unknown table, keys
+// that are not ascending or not in the table, and values of a wrong type or number.
+class Worker {
+ public:
+  // Joins. Does not block. Throws Error(server, usage) if the endpoint's name has white space.
+  Worker(net::Endpoint& endpoint, WorkerOptions options = {});
+  // Unfinished calls end with an error. For the scheduler, the worker is then lost, unless it has
+  // left.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // Blocks until the scheduler has assigned the ranges to servers. Earlier calls throw. Throws
+  // Error(server, timeout or peer).
+  void wait_until_ready(Deadline deadline);
+  // Whether wait_until_ready() would return at once.
+  bool is_ready();
+
+  // Asks for the next step. The handle is finished when the scheduler's consistency lets the step
+  // begin; later calls belong to this step. The first step of a worker that joins late is the one
+  // after the last step that all others have finished. Throws Error(server, usage) if the current
+  // step was not ended.
+  Handle begin_step();
+  // Ends the step. Does not block: the step counts as finished when the servers have answered all
+  // its calls. Throws Error(server, usage) if no step has begun.
+  void end_step();
+  // Returns the current step; -1: none.
+  int64_t step();
+  // Returns the last step that all workers have finished, as far as this worker knows.
+  int64_t committed();
+
+  // Applies the table's update rule to the values of the keys.
+  Handle push(std::string_view table, const Keys& keys, const Values& values,
+              const CallOptions& options = {});
+  // Reads the values of the keys.
+  Handle pull(std::string_view table, const Keys& keys, const CallOptions& options = {});
+  // Pushes, and reads the values after the push.
+  Handle push_pull(std::string_view table, const Keys& keys, const Values& values,
+                   const CallOptions& options = {});
+  // Replaces the values of the keys, and resets the state of the update rule.
+  Handle assign(std::string_view table, const Keys& keys, const Values& values,
+                const CallOptions& options = {});
+
+  // Blocks until all calls are finished and the scheduler has confirmed that this worker may leave.
+  // Throws Error(server, timeout).
+  void leave(Deadline deadline);
+
+ private:
+  Handle start(Operation operation, std::string_view table, const Keys& keys, const Values* values,
+               const CallOptions& options);
+  void release(const std::shared_ptr<Call>& call);
+  void follow(const State& state);
+  void take_answer(const std::string& peer, std::string message);
+  void end(const std::shared_ptr<Call>& call);
+  void fail_all(const std::string& reason);
+  void tick();
+
+  net::Endpoint& endpoint_;
+  const net::Duration resend_;
+  RangeRequests requests_;
+  Steps steps_;
+  int64_t last_timestamp_ = 0;
+  std::map<int64_t, std::shared_ptr<Call>> calls_;  // unfinished calls, by timestamp
+  net::Ticket timer_ = 0;
+  Member member_;
+};
+
+}  // namespace troika::server
