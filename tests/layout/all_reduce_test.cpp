@@ -7,8 +7,8 @@
 namespace troika::layout {
 namespace {
 
-// Users would choose by hand: few messages for little data, few bytes for much data, and few bytes
-// over slow links.
+// As users would choose: few messages for small data, few bytes for large data, and few bytes over
+// slow links.
 TEST(AllReduce, TheChoiceFollowsTheLinks) {
   const Links even{{10e-6, 1e9}, {10e-6, 1e9}, 1e-10};
   const std::vector<int> one_node(8, 0);

@@ -1,4 +1,4 @@
-// Boxes at random, and their elements one by one.
+// Random boxes, and lists of their elements.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace troika::layout {
 
-// The row-major numbers of the box's elements in its tensor, in the box's order.
+// Returns the row-major positions in the tensor of the box's elements, in the order of the box.
 inline std::vector<int64_t> ordered_elements(const Box& box) {
   std::vector<int64_t> result;
   const auto count =

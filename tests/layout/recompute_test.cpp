@@ -1,4 +1,4 @@
-// Plans of recomputation, against all plans there are.
+// Recomputation plans, against all possible plans.
 #include "troika/layout/recompute.h"
 
 #include <gmock/gmock.h>

@@ -150,8 +150,8 @@ TEST(Schedules, AreEvaluatedOnTheSameRanks) {
   EXPECT_THROW(evaluation_schedule(make_schedule("gpipe", {2, 4}), 0), Error);
 }
 
-// Runs a schedule whose sends wait as long as `depth` messages of their edge are not taken, and
-// whose receivers take a message when a pass begins. Whether all passes are done.
+// Runs a schedule in which a send waits while `depth` messages of its edge are not received, and a
+// pass receives its messages when it begins. Returns whether all passes run.
 bool runs_with_depths(const Schedule& schedule, int change) {
   std::map<std::tuple<int, int, ActionKind>, int> room;
   for (const auto& edge : message_edges(schedule)) {
@@ -207,7 +207,8 @@ TEST(MessageEdges, HaveTheDepthThatLateReceiversNeed) {
   EXPECT_TRUE(is_needed) << "one less deadlocks somewhere";
 }
 
-// Stages with 2, 1 and 3 replicas: what they exchange is in one order on both ends of every pair.
+// With 2, 1 and 3 replicas of the stages, the messages of every pair of ranks have the same order
+// on both ends.
 TEST(Schedules, OfReplicasKeepTheirOrder) {
   const std::vector<int> replicas{2, 1, 3};
   for (const auto* name : {"1f1b", "zb-h2", "gpipe"}) {

@@ -75,7 +75,8 @@ double largest(const std::vector<double>& costs, const StageEnds& ends) {
   return result;
 }
 
-// The least largest cost over all cuts of costs[from...] into `stages` stages.
+// Returns the minimum over all cuts of costs[from...] into `stages` stages of the largest cost of a
+// stage.
 double by_trying(const std::vector<double>& costs, size_t from, int stages) {
   double sum = 0;
   if (stages == 1)

@@ -1,5 +1,5 @@
-// Texts that somebody damaged: each is taken or refused as an error of the user, and what is taken
-// has a text that means the same.
+// Damaged texts: each is accepted or refused with Error(usage), and an accepted value has a text
+// with the same meaning.
 #include <gmock/gmock.h>
 
 #include <random>
@@ -16,7 +16,7 @@ namespace {
 
 class Damage {
  public:
-  // Some edits of a text: pieces that go, come twice or change places, and numbers that change.
+  // Makes random edits of a text: removed, repeated and exchanged pieces, and changed numbers.
   std::string operator()(std::string text) {
     for (int edits = number(1, 3); edits > 0; --edits) {
       const auto at = static_cast<size_t>(number(0, static_cast<int>(text.size())));

@@ -65,12 +65,13 @@ TEST(Automatic, IsNeverWorseThanTheTableWithinItsMemory) {
 }
 
 TEST(Automatic, KeepsPipelinesBusyWithLittleMemory) {
-  // Two activations on four ranks: at most two micro-batches are under way, which takes at least 8
-  // slots for each, and the ends of the step.
+  // Two activations on four ranks: at most two micro-batches are in flight, so each takes at least
+  // 8 slots, plus the ends of the step.
   const auto schedule = automatic_schedule({4, 16, 1}, {StageTimes{}}, 2, {0.0});
   EXPECT_LE(most_memory(schedule, {0.0}), 2);
   EXPECT_LE(simulate(schedule, {StageTimes{}}).makespan, 16 / 2 * 9 + 9);
-  // Half of what zb-v keeps, and more than v-half does: better than either kind of schedule.
+  // Half of the activations of zb-v, and more than those of v-half: faster than either kind of
+  // schedule.
   const auto v = automatic_schedule({8, 24, 2}, {StageTimes{}}, 7, {0.5});
   EXPECT_LE(most_memory(v, {0.5}), 7 + 1e-9);
   EXPECT_LT(rate_of(v, {}), 0.4 * rate_of(layout::make_schedule("v-half", {8, 24}), {}));
@@ -94,7 +95,7 @@ TEST(Automatic, RefusesWhatNoScheduleKeeps) {
                "stage, expected at least 1, the least of the schedules found");
   EXPECT_THROW(automatic_schedule({0, 8}, {StageTimes{}}, 4, {0.5}), Error);
   EXPECT_THROW(automatic_schedule({4, 0}, {StageTimes{}}, 4, {0.5}), Error);
-  // Three blocks make no four stages; five make four, but no eight.
+  // Three blocks cannot make four stages; five can make four, but not eight.
   EXPECT_THROW(
       automatic_schedule({.ranks = 4, .micro_batches = 8, .blocks = 3}, {StageTimes{}}, 8, {0.5}),
       Error);

@@ -1,4 +1,4 @@
-// Collectives on a cluster without other flows take the predicted times.
+// Collectives that are alone on a cluster take the predicted times.
 #include "troika/plan/simulation/collectives.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@ namespace {
 using layout::Algorithm;
 using layout::Cluster;
 
-// The time of phases that have all links for themselves.
+// Returns the time of phases without other messages on the links.
 double seconds_alone(const std::vector<CollectivePhase>& phases, const ClusterLinks& links) {
   SharedLinks shared(links.bandwidths());
   double now = 0;
@@ -72,7 +72,7 @@ TEST(Collectives, TakeThePredictedTimesOnOneHost) {
       }
     }
   }
-  // The prediction counts a reduction in the round in which members too many get the result.
+  // The prediction includes a reduction in the round in which surplus members get the result.
   for (const int ranks : {3, 5, 7, 12}) {
     const double ring = predicted(Algorithm::ring, links, ranks, 64e6);
     EXPECT_NEAR(simulated(Algorithm::ring, links, ranks, 64e6), ring, ring * 1e-9);
@@ -86,13 +86,14 @@ TEST(Collectives, TakeThePredictedTimesOnOneHost) {
 
 TEST(Collectives, ShareTheNetworkOfAHost) {
   const ClusterLinks links(cluster_of(4, 4));
-  // Only one message of a ring leaves a host; all other algorithms wait for each other at its port.
+  // Only one message of a ring leaves a host. With all other algorithms, messages share the host's
+  // port.
   const double ring = predicted(Algorithm::ring, links, 16, 64e6);
   EXPECT_NEAR(simulated(Algorithm::ring, links, 16, 64e6), ring, ring * 1e-9);
   const double levels = predicted(Algorithm::hierarchical, links, 16, 64e6);
   EXPECT_NEAR(simulated(Algorithm::hierarchical, links, 16, 64e6), levels, levels * 1e-9);
-  // Rounds of 1/2 and 1/4 of the bytes, there and back, leave a host of which all four ranks send;
-  // in the other rounds none does.
+  // In the rounds with 1/2 and 1/4 of the bytes, all four ranks of a host send to another host, in
+  // both directions; in the other rounds, none does.
   const double network = 2 * (64e6 / 2 + 64e6 / 4) * 4 / 10e9;
   const double inside = 2 * (64e6 / 8 + 64e6 / 16) / 100e9;
   const double latency = 4 * 1e-5 + 4 * 2e-6;
@@ -119,6 +120,8 @@ TEST(Collectives, ProgressTogether) {
   const CollectivePhase small{1, 10, {{0, 1}}}, large{2, 20, {{0, 2}, {1, 1}}};
   const CollectivePhase merged{2, 20, {{0, 2.5}, {1, 1}}};
   EXPECT_EQ(together({{small}, {}, {large}}), std::vector<CollectivePhase>{merged});
+  // One has ended after a phase.
+  EXPECT_EQ(together({{small}, {large, small}}), (std::vector<CollectivePhase>{merged, small}));
 }
 
 TEST(ClusterLinks, AreNamedByPortAndLevel) {

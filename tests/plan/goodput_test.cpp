@@ -47,7 +47,39 @@ TEST(Goodput, WithoutFailuresLosesCheckpoints) {
   EXPECT_EQ(found.failures, 0);
 }
 
-// Nearly every restart is ended by the next failure.
+// Steps of different lengths, counted one after the other.
+TEST(Goodput, SavesAfterTheFirstStepThatEndsTheInterval) {
+  const std::vector<double> steps{3, 1, 4, 1, 5};
+  for (const double interval : {0.5, 1.0, 3.0, 7.0, 14.0, 15.0, 30.5}) {
+    size_t at = 0;
+    double kept = 0, all = 0;
+    int64_t last = 0;
+    for (int checkpoint = 0; checkpoint < 2'000'000; ++checkpoint) {
+      double seconds = 0;
+      last = 0;
+      for (; seconds < interval; ++last) seconds += steps[at++ % steps.size()];
+      kept += seconds;
+      all += seconds + 2;
+    }
+    const auto found = simulate_goodput({.mean_between_failures = kInfinite,
+                                         .checkpoint_interval = interval,
+                                         .checkpoint_seconds = 2},
+                                        steps);
+    EXPECT_NEAR(found.share, kept / all, 1e-9) << interval;
+    EXPECT_EQ(found.steps_between_checkpoints, last) << interval;
+  }
+}
+
+// Would take hours if every step was counted.
+TEST(Goodput, OfManyStepsBetweenCheckpoints) {
+  std::vector<double> steps(2'000'000, 0.5);
+  const auto found = simulate_goodput(
+      {.mean_between_failures = 1e7, .checkpoint_interval = 5e5, .checkpoint_seconds = 100}, steps);
+  EXPECT_EQ(found.steps_between_checkpoints, 1'000'000);
+  EXPECT_NEAR(found.share, *found.expected_share, 0.01);
+}
+
+// Nearly every restart is interrupted by the next failure.
 TEST(Goodput, IsNearNothingWhereRestartsTakeLongerThanFailures) {
   const auto found = simulate_goodput(
       {.mean_between_failures = 60, .checkpoint_interval = 600, .restart_seconds = kHour}, {1});
@@ -72,7 +104,7 @@ TEST(Goodput, OfOtherDistributions) {
   FailureModel model{.mean_between_failures = kHour, .shape = 0.7, .seed = 3};
   const auto found = simulate_goodput(model, {1});
   EXPECT_FALSE(found.expected_share);
-  // Failures are as frequent, but many follow soon after the last one, when little is lost.
+  // Failures have the same frequency, but many follow soon after the last one, when little is lost.
   EXPECT_NEAR(found.simulated_seconds / static_cast<double>(found.failures), kHour, 150);
   model.shape = 1;
   EXPECT_GT(found.share, simulate_goodput(model, {1}).share);

@@ -46,8 +46,8 @@ Profile random_profile(Draws& draws, int blocks, bool is_chain) {
   return profile;
 }
 
-// The formulas of the released optimizer for one level, without a table: the least over all ways to
-// choose the last stage.
+// The formulas of the released optimizer for one level, computed recursively: the minimum over all
+// choices of the last stage.
 struct Formulas {
   const std::vector<GraphCut>& cuts;
   const PublishedOptions& options;
@@ -90,7 +90,7 @@ struct Formulas {
   }
 };
 
-// The time of a plan by its stages, if transfers take none.
+// Returns the time of a plan by its stages, if transfers take no time.
 double time_of(const Profile& profile, const PublishedPlan& plan, const Formulas& formulas) {
   double slowest = 0;
   for (const auto& stage : plan.stages) {
@@ -200,7 +200,8 @@ TEST(Published, CountsWhatEachCutLeavesUnread) {
   profile.edges = {{0, 1}, {0, 2}, {1, 3}, {2, 3}};
   std::vector<double> crossing;
   for (const auto& cut : find_cuts(profile, 10, 10).cuts) crossing.push_back(cut.crossing_bytes);
-  // The output of block 0 counts beside both of its readers, as it does in the released optimizer.
+  // The output of block 0 counts in addition to those of both readers, as in the released
+  // optimizer.
   EXPECT_THAT(crossing,
               ElementsAre(1, testing::AnyOf(11, 101), testing::AnyOf(11, 101), 111, 1000));
 }

@@ -1,4 +1,4 @@
-// Random models and clusters, and a search through all plans of Troika's cost model.
+// Random models and clusters, and a search that tries every plan of Troika's cost model.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class Draws {
   uint64_t state_;
 };
 
-// A chain of at most 8 blocks on at most 4 devices, which may lie in several hosts and differ, with
-// or without a limit of memory.
+// Returns a chain of at most 8 blocks and at most 4 devices. The devices may be on several hosts
+// and may differ; there may be a memory limit.
 inline StepProblem random_problem(Draws& draws) {
   StepProblem problem;
   layout::Profile profile{.device_flops = 4,
@@ -63,7 +63,7 @@ inline StepProblem random_problem(Draws& draws) {
   return problem;
 }
 
-// Prices all plans, one after the other.
+// Computes the times of all plans, one after the other.
 class AllPlans {
  public:
   explicit AllPlans(const StepModel& model) : model_(model) {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tests/support/errors.h"
+#include "troika/layout/device_rates.h"
 #include "troika/layout/schedules/table.h"
 #include "troika/plan/simulation/cluster_links.h"
 #include "troika/plan/simulator.h"
@@ -207,6 +208,68 @@ TEST(RunSimulator, CountsMemory) {
   EXPECT_EQ(found.ranks[1].peak_bytes, 1000 + 3 * 100 + 7);
   run.plan.schedule = "1f1b";
   EXPECT_EQ(simulate_run(run).ranks[1].peak_bytes, 1000 + 100 + 10 + 7);
+}
+
+// Messages add to what ranks keep, and a pass replaces those that it takes, also where two passes
+// begin together and where a stage's neighbour is on its own rank.
+TEST(RunSimulator, CountsMessagesOnTop) {
+  auto names = layout::schedule_names();
+  names.push_back(layout::kCustomSchedule);
+  for (const auto& name : names) {
+    auto run = pipeline_run("pipeline=2", name, 8);
+    if (name == layout::kCustomSchedule) {
+      // Rank 1 has stages 1 and 2. Its pass 2F1 takes what 1F1 made there, and 2B0 a message.
+      run.plan.micro_batches = 2;
+      run.plan.actions =
+          "0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1\n1F0 2F0 1F1 (2F1;2B0)OVERLAP_F_B 2B1 1B0 1B1\n";
+    }
+    run.stages[0].activation_bytes = 100;
+    run.steps = 2;
+    const auto without = simulate_run(run);
+    run.stages[0].output_bytes = 10;
+    const auto with = simulate_run(run);
+    // Four activations and the gradient that 2B0 takes.
+    if (name == layout::kCustomSchedule) EXPECT_EQ(with.ranks[1].peak_bytes, 4 * 100 + 10);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_GE(with.ranks[rank].peak_bytes, without.ranks[rank].peak_bytes) << name;
+      EXPECT_LE(with.ranks[rank].peak_bytes, without.ranks[rank].peak_bytes + 8 * 2 * 10) << name;
+    }
+  }
+}
+
+// The rates of devices mean the same in plans and in simulations.
+TEST(RunSimulator, ScalesTimesByTheRatesOfDevices) {
+  auto run = pipeline_run("data=2", "one_stage", 1);
+  run.cluster.devices[0].flops = 2;
+  const auto seconds = [&] { return simulate_run(run).seconds; };
+  // A device of unknown rate takes as long as measured.
+  EXPECT_EQ(layout::device_slowness(run.cluster, 4), (std::vector<double>{2, 1}));
+  run.reference_flops = 4;
+  EXPECT_EQ(seconds(), 6);
+  // Without a rate of the measured device, it is the fastest one.
+  run.reference_flops = 0;
+  EXPECT_EQ(seconds(), 3);
+  run.cluster.devices[1].flops = 8;
+  EXPECT_EQ(layout::device_slowness(run.cluster, 0), (std::vector<double>{4, 1}));
+  EXPECT_EQ(seconds(), 12);
+}
+
+// The groups of ZeRO's ranks with the same shard lie on one host and on several, so their averages
+// have other algorithms.
+TEST(RunSimulator, AveragesShardsWithinAndBetweenHosts) {
+  auto run = pipeline_run("data=8", "one_stage", 1);
+  run.plan.exchange.method = layout::ExchangeMethod::zero;
+  run.plan.exchange.zero_stage = 1;
+  run.plan.exchange.zero_group = 2;
+  run.cluster.hosts = {"a", "b", "c", "d", "e"};
+  run.cluster.devices.clear();
+  for (int rank = 0; rank < 8; ++rank) {
+    run.cluster.devices.push_back({.host = rank % 2 == 0 ? 0 : 1 + rank / 2});
+  }
+  run.cluster.group = {0, 1};
+  run.cluster.network = {100, 1e9};
+  run.stages = {{.passes = {1, 1, 1}, .buckets = {{80, 0}}, .parameter_bytes = 80}};
+  EXPECT_GT(simulate_run(run).seconds, 3 + 100);
 }
 
 TEST(RunSimulator, RefusesContradictions) {

@@ -17,13 +17,13 @@ TEST(SharedLinks, TwoFlowsShareALink) {
   const Flow other = links.begin(0.5, {{0, 1}}, 100);
   EXPECT_EQ(links.rate(0.5, one), 50);
   EXPECT_EQ(links.rate(0.5, other), 50);
-  // 50 bytes are left of the first one.
+  // The first flow has 50 bytes left.
   auto end = links.next_end(0.5);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->flow, one);
   EXPECT_DOUBLE_EQ(end->time, 1.5);
   links.finish(*end);
-  // The other one has 50 left, and the link for itself.
+  // The other flow has 50 bytes left, and the link alone.
   end = links.next_end(end->time);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->flow, other);
@@ -56,7 +56,7 @@ TEST(SharedLinks, AThirdFlowJoins) {
   EXPECT_NEAR(end->time, 2 + 15.0 / 45 + 90.0 / 90, 1e-12);
 }
 
-// A flow that is limited elsewhere leaves the rest of a link to the others.
+// A flow that is limited by another link leaves the rest of the bandwidth to the others.
 TEST(SharedLinks, FlowsHaveDifferentBottlenecks) {
   SharedLinks links({10.0, 100.0, 60.0});
   const Flow narrow = links.begin(0, {{0, 1}, {1, 1}}, 1000);
@@ -94,14 +94,14 @@ TEST(SharedLinks, UnlimitedLinksAndEmptyFlowsTakeNoTime) {
   EXPECT_EQ(links.next_end(3)->flow, empty);
   EXPECT_EQ(links.next_end(3)->time, 3);
   links.finish(*links.next_end(3));
-  // A flow with the number of one that has ended.
+  // A flow that reuses the number of an ended flow.
   const Flow next = links.begin(4, {{0, 1}, {1, 2}}, 10);
   EXPECT_EQ(links.next_end(4)->flow, next);
   EXPECT_EQ(links.next_end(4)->time, 6);
 }
 
-// No flow could go faster without one that is not faster going slower: each has a link that is
-// full, on which no flow is faster (Bertsekas and Gallager, section 6.5.2).
+// Max-min fairness: every flow has a full link on which no other flow is faster (Bertsekas and
+// Gallager, section 6.5.2).
 TEST(SharedLinks, RandomFlowsAreMaxMinFair) {
   Random random(7);
   for (int round = 0; round < 200; ++round) {

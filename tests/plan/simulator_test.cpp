@@ -147,7 +147,7 @@ TEST(Formulas, TwoStagesARankInAV) {
   });
 }
 
-// Bubble rates of the paper, to the digits that it has.
+// The bubble rates of the paper, to its number of digits.
 TEST(PublishedRates, OfZeroBubble) {
   for (const auto& row : kZeroBubbleRows) {
     const auto rate = [&](std::string_view name) {
@@ -167,7 +167,8 @@ TEST(Simulation, SaysWhatEachRankDoes) {
   EXPECT_EQ(simulation.busy, (std::vector<double>{3, 6}));
   EXPECT_EQ(simulation.longest, 0u);
   EXPECT_DOUBLE_EQ(simulation.bubble_rate, (9.75 - 3) / 9.75);
-  // Messages between stages of one rank take no time, and passes that begin together are one wait.
+  // Messages between stages of one rank take no time, and passes that begin together wait only
+  // once.
   const auto pair =
       simulate(Schedule::parse("0F0 1F0 0F1 (1F1;1B0)OVERLAP_F_B 0B0 1B1 0B1\n"), {{1, 1, 1, 100}});
   EXPECT_EQ(pair.makespan, 12);

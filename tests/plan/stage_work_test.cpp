@@ -117,6 +117,47 @@ TEST(StageWork, ScalesWithSamples) {
   EXPECT_EQ(half.parameter_bytes, 4000);
 }
 
+// A pass has its overhead once: F, I and W each, B as a whole, and also a pass that recomputes.
+TEST(StageWork, CountsTheOverheadOfAPassOnce) {
+  const StageWorkOptions half{.samples = 0.5, .pass_overhead = 1};
+  auto plan = plan_on("data=1", "one_stage", 1);
+  const auto passes = stage_work(four_blocks(), plan, half)[0].passes;
+  EXPECT_EQ(passes.of(layout::ActionKind::forward), 1 + 3 * 0.5);
+  EXPECT_EQ(passes.of(layout::ActionKind::backward_input), 1 + 3 * 0.5);
+  EXPECT_EQ(passes.of(layout::ActionKind::backward_weight), 1 + 3 * 0.5);
+  EXPECT_EQ(passes.of(layout::ActionKind::backward), 1 + 7 * 0.5);
+  plan.recompute = "full";
+  const auto again = stage_work(four_blocks(), plan, half)[0].passes;
+  EXPECT_EQ(again.of(layout::ActionKind::backward_input), 1 + 7 * 0.5);
+  EXPECT_EQ(again.of(layout::ActionKind::backward), 1 + 11 * 0.5);
+}
+
+// A bucket is ready when its last block's backward pass ends.
+TEST(StageWork, TimesBucketsByTheWholeBackwardPass) {
+  auto plan = plan_on("data=2", "one_stage", 1);
+  plan.exchange.first_bucket_bytes = 1;
+  plan.exchange.bucket_bytes = 1;
+  const auto befores = [&](const StageWorkOptions& options) {
+    std::vector<double> seconds;
+    const auto stages = stage_work(four_blocks(), plan, options);
+    for (const auto& bucket : stages[0].buckets) {
+      seconds.push_back(bucket.seconds_before_end);
+    }
+    return seconds;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(befores({}), ElementsAre(6, 4, 2, 0));
+  // 8 s take 1 + 7 / 2 s.
+  EXPECT_THAT(befores({.samples = 0.5, .pass_overhead = 1}),
+              ElementsAre(6 * 4.5 / 8, 4 * 4.5 / 8, 2 * 4.5 / 8, 0));
+  // Each block runs forward again before its backward pass.
+  plan.recompute = "full";
+  EXPECT_THAT(befores({}), ElementsAre(9, 6, 3, 0));
+  // The blocks 0 and 1, and then 2 and 3, which are kept.
+  plan.recompute = "sqrt";
+  EXPECT_THAT(befores({}), ElementsAre(8, 6, 2, 0));
+}
+
 TEST(StageWork, RefusesWhatTheProfileDoesNotTell) {
   auto plan = plan_on("pipeline=5", "gpipe", 1);
   EXPECT_ERROR(stage_work(four_blocks(), plan), ErrorKind::usage,
@@ -197,19 +238,19 @@ TEST(Sweep, FindsTheBestNumberOfMicroBatches) {
   auto swept = swept_run();
   swept.run.plan.mesh = Mesh::parse("pipeline=4");
   swept.run.plan.micro_batches = 4;
-  // A stage's pass of 1 s takes 0.1 s anyway: more micro-batches fill the pipeline, and cost more.
+  // A pass of 1 s has 0.1 s that do not depend on the samples: more micro-batches fill the
+  // pipeline, but cost more.
   swept.work.pass_overhead = 0.1;
   const auto points = sweep_micro_batches(swept, {1, 2, 4, 8, 16, 32, 64});
   ASSERT_EQ(points.size(), 6u);
   for (const auto& point : points) {
     const double m = point.micro_batches;
-    // Three parts of the passes: 0.1 + 0.9 * 4 / m of the forward pass, twice that backward but one
-    // overhead for each part.
-    EXPECT_NEAR(point.step_seconds, (m + 3) * 3 * (0.1 + 0.9 * 4 / m), 1e-9);
+    // The forward pass takes 0.1 + 0.9 * 4 / m, and the backward pass 0.1 + 1.9 * 4 / m.
+    EXPECT_NEAR(point.step_seconds, (m + 3) * (0.2 + 2.8 * 4 / m), 1e-9);
     EXPECT_DOUBLE_EQ(point.samples, 32 / m);
   }
   ASSERT_TRUE(best_of(points));
-  EXPECT_EQ(best_of(points)->micro_batches, 8);
+  EXPECT_EQ(best_of(points)->micro_batches, 16);
   // A plan that does not fit is not the best.
   swept.run.plan.schedule = "gpipe";
   for (auto& row : swept.run.cluster.devices) row.memory_bytes = 1;

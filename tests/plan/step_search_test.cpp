@@ -2,6 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <vector>
+
 #include "tests/plan/random_chains.h"
 #include "tests/support/errors.h"
 #include "troika/plan/search/step_layout.h"
@@ -58,7 +63,8 @@ TEST(StepModel, AddsUpAPipeline) {
   // Parameters, gradients, activations of two blocks for two micro-batches and then for one, and
   // the output that crosses the cut.
   EXPECT_THAT(plan.memory_bytes, ElementsAre(4000 + 400 + 10, 4000 + 200 + 10));
-  // zb-h1 waits for F + I - W = 2 s less than 4 s, and keeps as much on both.
+  // The latency of zb-h1 is F + I - W, 2 s less than 4 s, and both stages keep the same number of
+  // activations.
   auto zero_bubble = plan.settings;
   zero_bubble.family = StepFamily::zero_bubble;
   const auto shorter = model.price(zero_bubble, plan.stages);
@@ -92,6 +98,70 @@ TEST(StepModel, SharesAHostsPort) {
   const auto wire = model.boundary(settings, 1, 0, 2, 2);
   EXPECT_DOUBLE_EQ(wire.latency, 2 * 1.5);
   EXPECT_DOUBLE_EQ(wire.steady, 3 * 1.0);
+}
+
+// Counts the messages of all pairs of ranks, one micro-batch after the other.
+TEST(StepModel, CountsTheMessagesThroughPorts) {
+  Draws draws(1);
+  for (int round = 0; round < 200; ++round) {
+    auto problem = problem_of({1, 1}, 1, 60);
+    problem.cluster.devices.clear();
+    problem.cluster.hosts = {"0", "1", "2"};
+    for (int i = 0; i < 9; ++i) {
+      problem.cluster.devices.push_back({.host = draws.from(0, 2), .group = draws.from(0, 1)});
+    }
+    problem.cluster.group = {0.125, 16};
+    problem.cluster.host = {0.25, 8};
+    problem.cluster.network = {0.5, 4};
+    const int used = draws.from(0, 2), first = draws.from(1, 4), second = draws.from(1, 3);
+    const int period = std::lcm(first, second);
+    std::map<int, int> leaving, arriving;
+    double slowest = 0, port = 0;
+    for (int i = 0; i < period; ++i) {
+      const int from = used + i % first, to = used + first + i % second;
+      const auto& link = problem.cluster.link_between(from, to);
+      slowest = std::max(slowest, link.seconds(10));
+      int most = period / std::min(first, second);
+      if (problem.cluster.level_between(from, to) == layout::Level::network) {
+        most = std::max(++leaving[problem.cluster.devices_of(from).host],
+                        ++arriving[problem.cluster.devices_of(to).host]);
+      }
+      port = std::max(port, most * 10 * link.seconds_per_byte() / period);
+    }
+    const StepModel model(problem);
+    const auto wire =
+        model.boundary({.family = StepFamily::pipeline, .devices = 9}, 1, used, first, second);
+    EXPECT_DOUBLE_EQ(wire.latency, 2 * slowest) << round;
+    EXPECT_DOUBLE_EQ(wire.steady, 59 * port) << round;
+  }
+}
+
+TEST(RangeMaximum, IsTheLargestOfTheRange) {
+  const std::vector<double> values{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
+  const RangeMaximum maxima(values);
+  for (size_t begin = 0; begin < values.size(); ++begin) {
+    for (size_t end = begin + 1; end <= values.size(); ++end) {
+      const auto at = [&](size_t i) { return values.begin() + static_cast<int64_t>(i); };
+      EXPECT_EQ(maxima.of(begin, end), *std::max_element(at(begin), at(end)));
+    }
+  }
+}
+
+// Every place is tried, although there are many devices.
+TEST(StepSearch, CutsManyEqualBlocksIntoEqualStages) {
+  auto problem = problem_of(std::vector<double>(66, 1.0), 22, 220);
+  problem.cluster.group = {0, 1e3};
+  const auto found = search_steps(StepModel(problem));
+  ASSERT_TRUE(found.best.has_value());
+  EXPECT_FALSE(found.is_exact);
+  EXPECT_LE(found.lower_bound, found.best->seconds);
+  for (const auto& plan : found.alternatives) {
+    if (plan.settings.family != StepFamily::pipeline_rows) continue;
+    ASSERT_EQ(plan.settings.devices, 22);
+    const size_t each = 66 / plan.stages.size();
+    EXPECT_EQ(plan.stages.front().end, each);
+    EXPECT_EQ(plan.stages[1].end, 2 * each);
+  }
 }
 
 TEST(StepSearch, SaysTheNearestPlanIfNoneFits) {
@@ -130,7 +200,7 @@ TEST(StepLayout, MakesPlansThatAreValid) {
   uneven.verify();
   EXPECT_EQ(uneven.mesh.text(), "pipeline=2 data=3-1");
   EXPECT_EQ(uneven.cut, "0,1,2|3");
-  // Four micro-batches are on their way before the first one comes back.
+  // Four micro-batches are in flight before the first one comes back.
   EXPECT_THAT(uneven.actions, testing::StartsWith("0F0 0F1 0F2 0F3 0B0 0F4 0B1"));
   const auto rows = layout_of(
       model, model.price({.family = StepFamily::pipeline_rows, .devices = 4}, {{2, 2}, {4, 2}}));
@@ -145,7 +215,7 @@ TEST(StepLayout, MakesPlansThatAreValid) {
   EXPECT_EQ(sharded.recompute, "full");
 }
 
-// Also where the devices do not divide the micro-batches.
+// Also if the number of devices does not divide the number of micro-batches.
 TEST(StepLayout, TrainsTheBatchThatWasAsked) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Draws draws(seed);

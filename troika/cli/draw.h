@@ -24,8 +24,8 @@ struct DrawArguments {
 // Adds --draw and the options that depend on it.
 void add_draw_options(CLI::App& command, DrawArguments& arguments);
 
-// Print the drawing, and write it as SVG if asked to. Throw Error(usage) for arguments that
-// describe no schedule. With `plan`, also throws for options that contradict the plan.
+// Print the drawing, and write it as SVG if requested. Throw Error(usage) for arguments that do not
+// describe a schedule. With `plan`, also throws for options that contradict the plan.
 int draw_schedule(const DrawArguments& arguments);
 int draw_schedule(const DrawArguments& arguments, const layout::Plan& plan);
 

@@ -47,7 +47,7 @@ layout::Schedule schedule_of_file(const std::string& file) {
   return layout::read_schedule(read_file(file), file);
 }
 
-// Throws unless the shape in the arguments, as far as given, is that of the schedule.
+// Throws if a size given in the arguments differs from the schedule's.
 void require_told(const PipelineArguments& arguments, const PipelineSchedule& made) {
   const auto require = [&](const char* option, int told, int found) {
     if (told == 0 || told == found) return;

@@ -56,7 +56,7 @@ layout::Cluster cluster_asked(const PlanArguments& arguments, const train::Train
   return layout::Cluster::uniform(static_cast<int>(nodes), static_cast<int>(ranks / nodes));
 }
 
-// Throws Error(usage) for arguments that a search by --profile has no use for.
+// Throws Error(usage) for arguments that have no effect on a search by --profile.
 void require_search_alone(const PlanArguments& arguments,
                           const std::vector<std::string>& overrides) {
   std::string other;

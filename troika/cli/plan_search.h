@@ -27,8 +27,9 @@ struct SearchArguments {
 // Adds --profile and the options that depend on it.
 void add_search_options(CLI::App& command, SearchArguments& arguments);
 
-// Prints the plan, or why none fits and the nearest one that does, and returns 0 in both cases.
-// Throws Error(usage) for files and arguments that are wrong or contradict each other.
+// Prints the best plan. If no plan fits into memory, says so and prints the plan that needs the
+// least memory. Returns 0 in both cases. Throws Error(usage) for files and arguments that are wrong
+// or contradict each other.
 int search_plan(const SearchArguments& arguments);
 
 }  // namespace troika::cli

@@ -35,7 +35,7 @@ bool takes_configuration(const CLI::App& command);
 // The work of one process; returns its exit code.
 using WorkHere = std::function<int(train::TrainOptions, const cluster::Environment&)>;
 
-// Runs the subcommand `name`. Prints the configuration if only that was asked for. Otherwise, if no
+// Runs the subcommand `name`. Prints the configuration if only this was requested. Otherwise, if no
 // launcher has started this process and trainer.devices > 1 counts processes, starts this program
 // once for each device, with the `more` arguments. Otherwise calls `work` here. `change`, if not
 // empty, modifies the options after they were read.

@@ -1,5 +1,4 @@
-// `troika simulate`: how long a schedule of a pipeline takes and what it keeps in memory, or how a
-// plan does on a cluster.
+// `troika simulate`: simulates the time and memory of a pipeline schedule, or a plan on a cluster.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>

@@ -30,7 +30,7 @@ struct ClusterArguments {
   plan::FailureModel failures;
 };
 
-// Adds the options. Returns those that only a simulation of a cluster has.
+// Adds the options. Returns the options that apply only to a simulation of a cluster.
 std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArguments& arguments);
 
 // Simulates, prints the results, and writes them to the files `json` and `trace` unless these are

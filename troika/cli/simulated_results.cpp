@@ -19,7 +19,7 @@ const char* plural(int64_t count) {
   return count == 1 ? "" : "s";
 }
 
-// The traffic of a link: its share of what the link could carry, or 0 for a link without limit.
+// The traffic of a link, and its share of the link's bandwidth (0 if the bandwidth is unlimited).
 struct LinkShare {
   std::string name;
   double bandwidth = 0;  // 0: unlimited

@@ -1,5 +1,5 @@
-// The algorithms of all-reduce and a model of their time, by which ranks choose an algorithm and
-// simulations predict it.
+// The algorithms of all-reduce and a model of their time. Ranks choose an algorithm by this model,
+// and simulations predict times with it.
 #pragma once
 
 #include <cstddef>

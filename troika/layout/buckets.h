@@ -23,14 +23,16 @@ std::vector<std::vector<size_t>> assign_buckets(std::span<const BucketItem> item
                                                 std::span<const size_t> order, int64_t first_bytes,
                                                 int64_t bytes);
 
-// The multiple of elements at which blocks start, for alignment to cache lines.
+// A rank's block of a bucket starts at a multiple of this number of elements, for alignment to
+// cache lines.
 inline constexpr int64_t kBlockMultiple = 16;
 
 // Returns the offset of an item of `count` elements in a bucket that already holds `end` elements.
 // Items of at least `shard_multiple` elements start at a multiple of `shard_multiple`.
 int64_t item_offset(int64_t end, int64_t count, int64_t shard_multiple);
 // Returns the number of elements of a bucket of `end` elements, padded so that it splits into
-// `ranks` equal blocks whose boundaries within items are multiples of `shard_multiple`.
+// `ranks` equal blocks. Where a block boundary is within an item, it is a multiple of
+// `shard_multiple`.
 int64_t padded_count(int64_t end, int64_t ranks, int64_t shard_multiple);
 
 }  // namespace troika::layout

@@ -36,7 +36,7 @@ struct Devices {
   bool operator==(const Devices&) const = default;
 };
 
-// Text form, in TOML:
+// The devices of a cluster, and its links by level. Text form, in TOML:
 //
 //   [links.network]        # also links.group and links.host
 //   latency = 5e-06        # seconds
@@ -49,7 +49,7 @@ struct Devices {
 //   memory_bytes = 42949672960
 //   flops = 19500000000000
 struct Cluster {
-  std::vector<std::string> hosts = {};  // different names
+  std::vector<std::string> hosts = {};  // names are unique
   std::vector<Devices> devices = {};    // in the order of ranks
   Link group = {}, host = {}, network = {};
 

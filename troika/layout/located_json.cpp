@@ -21,7 +21,7 @@ using JsonKind = LocatedJson::Kind;
 // A LocatedJson is destroyed recursively.
 constexpr size_t kMostDepth = 64;
 
-// An iterator over the text that tells how far the parser has read.
+// An iterator over the text that records how far the parser has read.
 struct Cursor {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -84,7 +84,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // The parser has read at most one character after the present value.
+  // The parser has read at most one character beyond the current value.
   int line() {
     for (; counted_ + 1 < read_; ++counted_) line_ += *counted_ == '\n' ? 1 : 0;
     return line_;
@@ -118,7 +118,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   const char* counted_ = nullptr;
   int line_ = 1;
   LocatedJson root_;
-  // An outer value does not grow while an inner one is open, so that pointers stay valid.
+  // Pointers stay valid, because an outer value does not grow while an inner value is open.
   std::vector<LocatedJson*> open_;
   std::string key_;
 };

@@ -1,4 +1,4 @@
-// JSON whose values know their line, for errors that name it.
+// JSON values with their line numbers, for error messages.
 #pragma once
 
 #include <string>
@@ -22,11 +22,12 @@ struct LocatedJson {
   const LocatedJson* find(std::string_view key) const;
 };
 
-// `name` is the file's name, for errors. Throws Error(usage) with the line for text that is not
-// JSON and for a key that an object has twice.
+// Parses JSON. `name` is the file's name, for errors. Throws Error(usage) with the line for text
+// that is not JSON and for a key that occurs twice in an object.
 LocatedJson parse_located_json(std::string_view text, std::string_view name);
 
-// A value of a file with its path in the file, such as blocks[3].name. Both outlive it.
+// A value of a file with its path in the file, such as blocks[3].name. The file's name and the
+// value must outlive this object.
 class JsonField {
  public:
   JsonField(const LocatedJson& value, std::string_view file, std::string path = {})
@@ -35,14 +36,14 @@ class JsonField {
   // Throws Error(usage), naming the nearest known key, if this is not an object of known keys.
   void require_keys(const std::vector<std::string>& known) const;
   bool has(std::string_view key) const { return value_.find(key) != nullptr; }
-  // Throw Error(usage) if the key is missing or has another kind of value.
+  // These throw Error(usage) if the key is missing or its value has the wrong type.
   JsonField member(std::string_view key) const;
   std::vector<JsonField> items(std::string_view key) const;
   std::vector<JsonField> items() const;
   std::string text(std::string_view key) const { return member(key).text(); }
   std::string text() const;
   bool boolean() const;
-  // A finite number that is at least `least`.
+  // Returns a finite number; throws Error(usage) if it is below `least`.
   double number(std::string_view key, double least = 0) const { return member(key).number(least); }
   double number(double least) const;
   double number_or(std::string_view key, double otherwise, double least = 0) const {

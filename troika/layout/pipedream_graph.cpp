@@ -40,7 +40,7 @@ struct Line {
     if (!value || !std::isfinite(*value) || *value < 0) fail(key, text, "a number >= 0");
     return *value;
   }
-  // The value of `key=value`. The outputs of a layer with several, [a; b], are added.
+  // Returns the value of `key=value`. The sizes of several outputs, [a; b], are added.
   double value(const std::string& key, const std::string& text) const {
     const auto parts = split_at(text, "=");
     if (parts.size() != 2 || parts[0] != key) fail(key, text, key + "=NUMBER");
@@ -64,7 +64,7 @@ ProfiledBlock read_layer(const Line& line, const std::vector<std::string>& parts
   }
   std::array<double, 4> values{};
   for (size_t i = 0; i < kKeys.size(); ++i) values[i] = line.value(kKeys[i], texts[i]);
-  // An input's time is waiting for data, which each stage loads itself.
+  // The time of an input layer is the wait for data, which each stage loads itself.
   if (parts[1].starts_with("Input")) values = {};
   return {.name = parts[0],
           .layer = parts[1],

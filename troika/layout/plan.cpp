@@ -117,7 +117,8 @@ config::Table make_table(Written& written) {
   table.add("mesh.threads", &plan.threads,
             "threads of each process that train a replica each; 0: the process trains one itself",
             config::count_from(0));
-  table.add("stages.cut", &plan.cut, "where the model is cut into stages; empty: one stage");
+  table.add("stages.cut", &plan.cut,
+            "where the model is cut into stages; empty: one stage, or stages of about equal size");
   table.add("schedule.name", &plan.schedule, "order of forward and backward passes",
             config::one_of(plan_schedule_names()));
   table.add("schedule.chunks", &plan.chunks,
@@ -146,7 +147,7 @@ std::string exchange_text(const Plan& plan) {
   const int64_t sharing = plan.sharing_ranks();
   switch (exchange.method) {
     case ExchangeMethod::all_reduce:
-      return plan.mesh.ranks() == 1 && plan.threads <= 1
+      return !plan.mesh.has_uneven_stages() && plan.mesh.size(Axis::data) == 1 && plan.threads <= 1
                  ? "one replica: nothing is exchanged"
                  : "each step averages gradients by all-reduce; every replica holds all parameters "
                    "and states";
@@ -281,8 +282,12 @@ std::string explain(const Plan& plan) {
       plan.threads > 0 ? fmt::format(", {} thread{} with a replica each in each", plan.threads,
                                      plan.threads == 1 ? "" : "s")
                        : ""));
-  lines.push_back(fmt::format(
-      "stages     {}", plan.cut.empty() ? "one: each replica runs the whole model" : plan.cut));
+  lines.push_back(fmt::format("stages     {}",
+                              !plan.cut.empty() ? plan.cut
+                              : plan.schedule == kOneStageSchedule
+                                  ? "one: each replica runs the whole model"
+                                  : "the model's blocks, cut into parts of about equal numbers of "
+                                    "parameters"));
   lines.push_back(fmt::format("schedule   {}, {} micro-batch{} a step{}", plan.schedule,
                               plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
                               plan.micro_batches == 1   ? ""

@@ -24,7 +24,7 @@ struct Compression {
   bool operator==(const Compression&) const = default;
 };
 
-// The method by which replicas along the data axis are kept equal.
+// The method that keeps the replicas along the data axis equal.
 enum class ExchangeMethod {
   all_reduce,  // averages gradients every step; each rank holds all parameters and states
   zero,        // as all_reduce, with states, gradients and parameters sharded
@@ -46,11 +46,12 @@ struct GradientExchange {
   // them.
   int64_t zero_group = 0;
 
-  // For local_steps: steps between averages, and first steps that average gradients.
+  // For local_steps: the number of steps between averages, and the number of warm-up steps, which
+  // average gradients.
   int64_t period = 1;
   int64_t warmup_steps = 0;
-  // Averages are gradients of an outer SGD with Nesterov momentum (DiLoCo, Douillard et al. 2023,
-  // arXiv 2311.08105).
+  // Whether an outer optimizer, SGD with Nesterov momentum, steps at each average (DiLoCo,
+  // Douillard et al. 2023, arXiv 2311.08105).
   bool outer_step = false;
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
@@ -58,8 +59,8 @@ struct GradientExchange {
   bool operator==(const GradientExchange&) const = default;
 };
 
-// Names of schedules that are not in schedule_table(): alternating forward and backward passes on a
-// rank with the whole model, and a schedule given in the plan itself.
+// Names of schedules that are not in schedule_table(): each rank has the whole model (one_stage()),
+// or the plan itself contains the schedule's actions.
 inline constexpr const char* kOneStageSchedule = "one_stage";
 inline constexpr const char* kCustomSchedule = "custom";
 
@@ -95,14 +96,16 @@ struct Plan {
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
   // Returns all keys, each with a comment.
   std::string text() const;
-  // Throws Error(usage) for contradictions: ZeRO's stage and group, and threads, with methods and
-  // meshes that do not support them.
+  // Throws Error(usage) if ZeRO's stage or group, or threads, are combined with a method or a mesh
+  // that does not support them.
   void verify() const;
 
   // Whether all ranks have bitwise the same parameters after each step.
   bool keeps_replicas_equal() const { return exchange.method != ExchangeMethod::local_steps; }
   // Whether every rank has all parameters and all states of the optimizer.
-  bool holds_all_states() const { return exchange.method == ExchangeMethod::all_reduce; }
+  bool holds_all_states() const {
+    return exchange.method == ExchangeMethod::all_reduce && mesh.size(Axis::pipeline) == 1;
+  }
   // Returns the number of ranks that share one copy of the model; 1 without ZeRO.
   int64_t sharing_ranks() const;
 

@@ -23,9 +23,9 @@ struct ProfiledBlock {
   // Standard deviation of the sum of these times over steps, divided by their sum.
   double spread = 0;
 
-  double output_bytes = 0;     // that later blocks read
+  double output_bytes = 0;     // of the output, which later blocks read
   double saved_bytes = 0;      // kept from the forward pass until the backward pass
-  double parameter_bytes = 0;  // the gradients take as much
+  double parameter_bytes = 0;  // the gradients take the same number of bytes
   double workspace_bytes = 0;  // in use only while a pass of the block runs
 
   double backward() const { return backward_input + backward_weight; }
@@ -34,7 +34,7 @@ struct ProfiledBlock {
 };
 
 struct MeasuredLink {
-  Link link = {};     // unknown where its bandwidth is 0
+  Link link = {};     // unknown if its bandwidth is 0
   double spread = 0;  // standard deviation of the bandwidth, divided by the bandwidth
 
   bool operator==(const MeasuredLink&) const = default;
@@ -60,7 +60,7 @@ struct Profile {
   std::string device = {};       // on which the times were measured
   double device_flops = 0;       // its floating-point operations per second; 0: unknown
   std::string precision = "32";  // as trainer.precision
-  double micro_batch = 1;        // samples; 1 if the file does not tell what a minibatch has
+  double micro_batch = 1;        // samples; 1 if the file does not say
   // Whether backward_input and backward_weight are measured apart; otherwise they are equal parts
   // of a whole.
   bool splits_backward = true;
@@ -68,23 +68,23 @@ struct Profile {
   double optimizer_factor = 0;
   MeasuredLink group = {}, host = {}, network = {};  // as in Cluster
   std::vector<ProfiledBlock> blocks = {};
-  // Pairs of indices into `blocks`: the second one reads the output of the first one. Empty: a
-  // chain in the order of `blocks`.
+  // Pairs of indices into `blocks`: the second block reads the output of the first. Empty: a chain
+  // in the order of `blocks`.
   std::vector<std::pair<size_t, size_t>> edges = {};
 
-  // Reads the text form above, or a graph.txt of PipeDream (github.com/msr-fiddle/pipedream), whose
-  // backward times are taken as equal parts for inputs and weights, and whose layers Input have
-  // neither times nor bytes. `name` is the file's name, for
-  // errors. Throws Error(usage) with the line and the field for other text, an unknown, missing or
-  // repeated key, a number that is negative or not finite, a repeated name of a block, an edge of
-  // an unknown block, and edges that form a circle.
+  // Reads the text form above, or a graph.txt of PipeDream (github.com/msr-fiddle/pipedream), of
+  // which half of each backward time counts for inputs and half for weights, and Input layers get
+  // no times and no bytes. `name` is the file's name, for errors. Throws Error(usage) with the line
+  // and the field for other text, an unknown, missing or repeated key, a number that is negative or
+  // not finite, a repeated block name, an edge of an unknown block, and edges that form a cycle.
   static Profile parse(std::string_view text, std::string_view name);
   std::string text() const;
 
-  // Returns the blocks that read from each block. The chain's edges are added if `edges` is empty.
+  // Returns for each block the blocks that read its output. If `edges` is empty, the blocks form a
+  // chain.
   std::vector<std::vector<size_t>> readers() const;
-  // Returns the indices of the blocks so that each block comes after those that it reads from, and
-  // otherwise in the order of `blocks`.
+  // Returns the indices of the blocks in topological order: each block comes after the blocks that
+  // it reads. Ties are in the order of `blocks`.
   std::vector<size_t> topological_order() const;
 
   bool operator==(const Profile&) const = default;

@@ -39,8 +39,8 @@ RecomputePlan recompute_plan(const std::string& policy, size_t blocks);
 struct BlockCost {
   double forward = 0;
   double backward = 0;
-  int64_t output_bytes = 0;  // of its output; the gradient of the output is as large
-  int64_t saved_bytes = 0;   // of all it keeps for its backward pass, its output included
+  int64_t output_bytes = 0;  // of its output; the gradient of the output has the same size
+  int64_t saved_bytes = 0;   // kept for its backward pass, including its output
 };
 
 // Returns the bytes of the policy "budget:BYTES", as in "budget:6GiB"; nothing for another policy.

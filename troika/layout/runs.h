@@ -1,4 +1,4 @@
-// The memory locations, in each of two boxes, of the elements that they share.
+// The memory locations of the elements that two boxes share, in each of the boxes.
 #pragma once
 
 #include <cstdint>

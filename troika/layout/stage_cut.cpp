@@ -15,7 +15,7 @@ namespace troika::layout {
 
 namespace {
 
-// Bounds what a layout string can grow to.
+// Limits the length of a layout string after its repetitions are expanded.
 constexpr size_t kMostRepetitions = 10'000;
 constexpr size_t kLongestText = 1 << 20;
 
@@ -118,14 +118,14 @@ std::string expand(std::string text, const CutReader& reader) {
     if (list.size() * count > kLongestText) {
       reader.fail("too many repetitions", std::to_string(count), "fewer");
     }
-    // A list that ends with a stage is followed by the next one's first item; others need a comma.
+    // Repetitions of a list that ends with `|` need no comma between them.
     const bool ends_stage = trim(list).ends_with('|');
     for (size_t i = 0; i < count; ++i) {
       repeated += list;
       if (!ends_stage && i + 1 < count) repeated += ',';
     }
     auto rest = text.substr(after);
-    // `(block|)*2,head`: the comma after a list that ends a stage separates nothing.
+    // In `(block|)*2,head`, the comma after a list that ends with `|` is ignored.
     if (ends_stage && trim(rest).starts_with(',')) rest = rest.substr(rest.find(',') + 1);
     text = text.substr(0, open) + repeated + rest;
     if (text.size() > kLongestText)
@@ -161,7 +161,8 @@ StageEnds balanced_cut(const std::vector<double>& costs, int stages) {
   std::partial_sum(costs.begin(), costs.end(), sums.begin() + 1);
   constexpr double kNever = std::numeric_limits<double>::infinity();
 
-  // best[s][e]: of the first e blocks in s + 1 stages, by `join` of the last stage and the rest.
+  // best[s][e] is the least value for the first e blocks in s + 1 stages. `join` combines the value
+  // of the earlier stages with the last stage's cost.
   std::vector<std::vector<double>> best;
   std::vector<std::vector<size_t>> begins;
   const auto solve = [&](const auto& join) {

@@ -10,9 +10,9 @@ namespace troika::plan {
 
 // Returns the blocks of arXiv 2405.15362 whose ranks keep at most `limit` activations of a stage in
 // the steady state, if every pass takes one slot. Tries all positions of a rank's four passes
-// modulo the period. Between ranks, passes that go down the ranks have a constant distance, or one
-// that changes once to a smaller one. Returns at most `most` blocks, those that keep most
-// activations first.
+// modulo the period. From one rank to the next, the slots of a pass differ by a constant, which may
+// change once to a smaller one. Returns at most `most` blocks, in decreasing order of the
+// activations that they keep.
 std::vector<layout::VBlock> blocks_within(int ranks, double limit, const MemoryModel& memory,
                                           size_t most);
 

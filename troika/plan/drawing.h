@@ -15,7 +15,7 @@ std::string draw_text(const Simulation& simulation, int width);
 
 // Draws the same as a complete SVG document: forward passes are blue, whole backward passes and
 // input parts are green, weight parts are orange, with the number of the micro-batch. Odd chunks
-// are darker; two passes that start together have half of the height each. `title` is plain text.
+// are darker; two passes that start together each get half of the height. `title` is plain text.
 std::string draw_svg(const Simulation& simulation, const std::string& title);
 
 }  // namespace troika::plan

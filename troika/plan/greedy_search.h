@@ -8,9 +8,10 @@
 
 namespace troika::plan {
 
-// Returns the order of passes if each free rank runs the first possible of these: the input part of
-// a backward pass whose input is there, a forward pass for which it has memory, a weight part. For
-// limits that delay micro-batches. Returns nothing if a single micro-batch exceeds the limit.
+// Returns the order of passes if each free rank runs the first possible one of: the input part of a
+// backward pass whose input has arrived; a forward pass for which the rank has memory; a weight
+// part. Used for memory limits that delay micro-batches. Returns nothing if a single micro-batch
+// exceeds the limit.
 std::optional<layout::Schedule> greedy_passes(const SearchedPipeline& pipeline);
 
 }  // namespace troika::plan

@@ -21,7 +21,7 @@ struct SearchedPipeline {
 
 // Choices that the heuristic leaves open; it is run with every combination.
 struct SearchSwitches {
-  // Forward passes started before the first gradient arrives may end after its arrival.
+  // Forward passes that start before the first gradient arrives may end after it has arrived.
   bool fills_beyond_gradient = false;
   // A rank skips a forward pass in a round if the next rank has enough to do.
   bool may_skip_forward = false;
@@ -29,7 +29,7 @@ struct SearchSwitches {
   bool fills_every_wait = false;
 };
 
-// Returns the passes of each rank; nothing if these switches give no order within the limit.
+// Returns the passes of each rank; nothing if no order with these switches is within the limit.
 std::optional<layout::Schedule> search_passes(const SearchedPipeline& pipeline,
                                               const SearchSwitches& switches);
 

@@ -63,6 +63,7 @@ std::vector<StageTimes> stage_times(const Schedule& schedule,
     one.forward /= share;
     one.backward_input /= share;
     one.backward_weight /= share;
+    one.saved_by_whole /= share;
     times.push_back(one);
   }
   return times;

@@ -23,7 +23,8 @@ struct Simulation {
   double bubble_rate = 0;
   // By rank: the maximum number of (stage, micro-batch) pairs whose activations are alive at the
   // same time, from the begin of their forward pass to the end of their backward pass or its weight
-  // part. If ranks have V stages, each counts 1/V of a rank's share of the model.
+  // part. A stage counts as one, so with V stages per rank a rank's whole share of the model is V
+  // pairs.
   std::vector<int> peak_activations;
 };
 

@@ -7,7 +7,8 @@
 
 namespace troika::layout {
 
-// An output of stage `from` that is sent directly to stage `to`, skipping the stages between.
+// A connection on which stage `from` sends an output directly to stage `to`, skipping the stages
+// between.
 struct SkipEdge {
   int from = 0;
   int to = 0;
@@ -20,8 +21,8 @@ struct SkipEdge {
 // reduction of each stage as soon as its last backward pass is done, and the steps at the end; with
 // `gathers`, a gather of each stage before its first pass.
 //
-// A send follows the pass that computed its tensor. The place of its receive is found by simulating
-// unit times (F = I = W = 1): where the receiving rank is at the time of the send, before the pass
+// A send follows the pass that computed its tensor. Its receive is placed by a simulation with unit
+// times (F = I = W = 1): where the receiving rank is when the send happens, but before the pass
 // that needs the tensor. So all ranks have their messages in one common order, and sends cannot
 // wait for each other in a cycle (Schedule::verify()). Throws the errors of replay(), and
 // Error(usage) for a skip that is not from an earlier stage to a later one beyond its neighbour.
@@ -40,7 +41,7 @@ Schedule evaluation_schedule(const Schedule& training, int micro_batches,
 
 // Returns the actions of one replica of a stage's rank: micro-batch i belongs to replica i mod
 // `replicas`, and actions without a micro-batch belong to all. If the schedule has no deadlock,
-// neither have the replicas that run their parts of it.
+// replicas that run their parts of the schedule have none.
 std::vector<Action> actions_of_replica(const std::vector<Action>& actions, int replica,
                                        int replicas);
 

@@ -13,10 +13,10 @@ struct MessageEdge {
   ActionKind kind = ActionKind::send_activation;  // or send_gradient
   int from = 0;                                   // stages
   int to = 0;
-  // The maximum number of messages that the schedule has received and whose consuming pass has not
-  // begun. If the edge allows this many messages in flight (the depth of a comm::SendingEdge), a
-  // receiver may take each message only when its consuming pass begins, and no schedule accepted by
-  // verify() deadlocks.
+  // The maximum number of messages that are received, by the schedule, before the pass that
+  // consumes them begins. If the edge allows this many messages in flight (the depth of a
+  // comm::SendingEdge), a receiver may take each message only when its consuming pass begins, and
+  // no schedule accepted by verify() deadlocks.
   int depth = 0;
 
   bool operator==(const MessageEdge&) const = default;

@@ -40,7 +40,7 @@ class Rehearsal {
   std::optional<Action> forward_needs(const Action& action) const;
   std::optional<Action> backward_needs(const Action& action) const;
   std::optional<Action> all_backward_needs(int stage) const;
-  // Whether `action` is the rank's current action or one of its current batch.
+  // Whether `action` is the rank's current action or in its current batch.
   bool is_at(size_t rank, const Action& action) const;
   size_t group_end(size_t rank) const;
   bool exchange(size_t rank);

@@ -56,20 +56,6 @@ class Replay {
     return times_[times_.size() == 1 ? 0 : static_cast<size_t>(stage)];
   }
 
-  double duration(const Action& pass) const {
-    const auto& times = times_of(pass.stage);
-    switch (pass.kind) {
-      case ActionKind::forward:
-        return times.forward;
-      case ActionKind::backward:
-        return times.backward();
-      case ActionKind::backward_input:
-        return times.backward_input;
-      default:
-        return times.backward_weight;
-    }
-  }
-
   double message(int from, int to) const {
     return inventory_.rank(from) == inventory_.rank(to) ? 0 : times_of(from).message;
   }
@@ -121,7 +107,7 @@ class Replay {
     double length = 0;
     for (size_t i = begin; i < end; ++i) {
       start = std::max(start, ready(passes[i]));
-      length += duration(passes[i]);
+      length += times_of(passes[i].stage).of(passes[i].kind);
     }
     if (start == kNotYet) return false;
     for (size_t i = begin; i < end; ++i) {
@@ -144,6 +130,22 @@ class Replay {
 };
 
 }  // namespace
+
+double StageTimes::of(ActionKind pass) const {
+  switch (pass) {
+    case ActionKind::forward:
+      return forward;
+    case ActionKind::backward:
+      return backward();
+    case ActionKind::backward_input:
+      return backward_input;
+    case ActionKind::backward_weight:
+      return backward_weight;
+    default:
+      TROIKA_CHECK(false, "a pass");
+      return 0;
+  }
+}
 
 std::vector<std::vector<TimedPass>> replay(const Schedule& schedule,
                                            const std::vector<StageTimes>& times) {

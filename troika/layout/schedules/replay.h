@@ -15,8 +15,12 @@ struct StageTimes {
   // From the end of a pass until its output is on the next stage's rank. Only a delay: neither rank
   // is busy. Not applied between stages of one rank.
   double message = 0;
+  // The time that a backward pass in one piece takes less than its two parts together.
+  double saved_by_whole = 0;
 
-  double backward() const { return backward_input + backward_weight; }
+  double backward() const { return backward_input + backward_weight - saved_by_whole; }
+  // Returns the time of one pass: F, B, I or W.
+  double of(ActionKind pass) const;
   bool operator==(const StageTimes&) const = default;
 };
 

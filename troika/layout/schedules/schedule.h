@@ -23,18 +23,19 @@ enum class ActionKind {
 
 struct Action {
   ActionKind kind = ActionKind::forward;
-  int stage = 0;         // a part of the model, numbered in its order; a rank may hold several
+  int stage = 0;         // the number of the stage in the model; a rank may hold several stages
   int micro_batch = -1;  // -1 for gather, reduce and step, which are not for one micro-batch
   // The stage at the other end of a message that skips stages; -1: the neighbouring stage.
   int peer = -1;
-  // Starts together with the rank's next action: a forward pass with a backward pass, whose
-  // operators may interleave on the device, or messages of one batch (comm::Group::batch()).
+  // Whether the action starts together with the rank's next action: a forward pass with a backward
+  // pass, whose operators may interleave on the device; or messages of one batch
+  // (comm::Group::batch()).
   bool joined = false;
 
   bool operator==(const Action&) const = default;
 };
 
-// Whether it is F, B, I or W, which compute on the device.
+// Returns whether the kind is F, B, I or W, which compute on the device.
 bool is_pass(ActionKind kind);
 bool is_message(ActionKind kind);
 // Returns the stage to which a message goes or from which it comes.
@@ -70,18 +71,18 @@ struct Schedule {
   // where a dependency is on another rank; in training each stage steps once, and only steps follow
   // on its rank.
   //
-  // Checks that the schedule is free of deadlock if a send ends only once its receiver has reached
-  // the receive, and a receive only with its message. Messages of a batch start together, and the
-  // next action waits for all of them. Then there is no deadlock with buffered sends either. Throws
-  // Error(usage) naming ranks and actions.
+  // Checks that the schedule is free of deadlock if sends are unbuffered: a send ends only when its
+  // receiver has reached the receive, and a receive ends only when its message has arrived.
+  // Messages of a batch start together, and the next action waits for all of them. Then there is no
+  // deadlock with buffered sends either. Throws Error(usage) naming ranks and actions.
   void verify() const;
 
   bool operator==(const Schedule&) const = default;
 };
 
-// Returns a step of a model that is one stage: each micro-batch runs forward and then backward, so
-// activations of one micro-batch are in memory at a time; then come the reduction and the optimizer
-// step.
+// Returns the schedule of a model with a single stage: each micro-batch runs forward and then
+// backward, so the activations of only one micro-batch are in memory at a time. The reduction and
+// the optimizer step follow.
 Schedule one_stage(int micro_batches);
 
 }  // namespace troika::layout

@@ -38,12 +38,12 @@ inline constexpr int64_t kMostPipelinePasses = 1'000'000;
 const std::vector<ScheduleRow>& schedule_table();
 std::vector<std::string> schedule_names();
 
-// Throws Error(usage), naming the nearest known name, for an unknown one.
+// Throws Error(usage) with the nearest known name if `name` is unknown.
 const ScheduleRow& schedule_row(std::string_view name);
 
-// Returns the shape, with the row's default for a missing number of chunks. Throws Error(usage)
-// with the numbers for a shape outside of the schedule's domain, with another number of chunks, or
-// with more stages than blocks.
+// Returns the shape; if `chunks` is 0, sets it to the row's default. Throws Error(usage) with the
+// numbers for a shape outside of the schedule's domain, with another number of chunks, or with more
+// stages than blocks.
 PipelineShape require_domain(const ScheduleRow& row, PipelineShape shape);
 
 // Returns a whole schedule: the row's order of passes, completed. Throws the errors of

@@ -15,7 +15,7 @@ namespace {
 constexpr int kFree = -1;
 constexpr int kWeight = static_cast<int>(kVPasses);
 
-// The slot of a pass that has none.
+// Marks a pass without a slot.
 constexpr int kNowhere = -1;
 
 struct TimeSlot {

@@ -27,7 +27,8 @@ void unite(Bits& bits, const Bits& more) {
   for (size_t i = 0; i < bits.size(); ++i) bits[i] |= more[i];
 }
 
-// The blocks that are planned, by their indices in the profile, and what follows from their edges.
+// The blocks that the search considers, by their indices in the profile, and their ancestors and
+// readers.
 class Graph {
  public:
   explicit Graph(const Profile& profile)
@@ -44,12 +45,12 @@ class Graph {
   }
 
   Bits none() const { return Bits(words_, 0); }
-  // The block and all that it reads from, directly or not.
+  // The block and its ancestors: the blocks that it reads from, directly or not.
   const Bits& closure(size_t block) const { return closures_[block]; }
   const std::vector<size_t>& readers(size_t block) const { return readers_[block]; }
   const std::vector<size_t>& inputs(size_t block) const { return inputs_[block]; }
   size_t first() const { return first_; }
-  // The blocks that the largest cut has, in the profile's order.
+  // The blocks of the largest cut, in the profile's order.
   const std::vector<size_t>& universe() const { return universe_; }
   size_t blocks() const { return readers_.size(); }
 
@@ -81,8 +82,8 @@ class Graph {
   }
 
  private:
-  // Removes the blocks without such edges whose layer begins with `prefix`; decides by the edges
-  // from before.
+  // Removes the blocks without `edges` whose layer begins with `prefix`. Edges removed by this call
+  // do not count.
   void leave_out(const std::vector<std::vector<size_t>>& edges, const char* prefix) {
     std::vector<size_t> removed;
     for (size_t block = 0; block < edges.size(); ++block) {
@@ -146,7 +147,7 @@ class Graph {
   std::vector<std::vector<size_t>> inputs_;
   std::vector<bool> is_planned_;
   std::vector<Bits> closures_;
-  // For each block, those that it reads from that have a reader other than it and these.
+  // For each block: its ancestors with a reader that is neither this block nor its ancestor.
   std::vector<Bits> read_beyond_;
   size_t first_ = 0;
   std::vector<size_t> universe_;
@@ -173,8 +174,8 @@ std::set<Bits> all_cuts(const Graph& graph, size_t most) {
   return seen;
 }
 
-// Returns an order of the universe in which each block comes after its inputs. The block of least
-// rank comes first among those that are ready.
+// Returns an order of the universe in which each block comes after its inputs. If several blocks
+// may come next, the one with the least rank does.
 std::vector<size_t> order_by(const Graph& graph, const std::function<double(size_t)>& rank) {
   std::vector<size_t> order, missing(graph.blocks(), 0), ready;
   for (const size_t block : graph.universe()) {
@@ -182,7 +183,7 @@ std::vector<size_t> order_by(const Graph& graph, const std::function<double(size
     if (missing[block] == 0) ready.push_back(block);
   }
   while (!ready.empty()) {
-    // The one that became ready last, of several.
+    // Among blocks with equal ranks, this chooses the one that became ready last.
     size_t best = ready.size() - 1;
     for (size_t at = best; at-- > 0;) {
       if (rank(ready[at]) < rank(ready[best])) best = at;
@@ -197,8 +198,8 @@ std::vector<size_t> order_by(const Graph& graph, const std::function<double(size
   return order;
 }
 
-// Adds about `count` prefixes of the order, at equal distances of the sum of the shares that blocks
-// have of the model's time and parameters.
+// Adds about `count` prefixes of the order, at equal distances. The distance is measured by the
+// blocks' shares of the model's time and of its parameters.
 void add_prefixes(std::set<Bits>& cuts, const Graph& graph, const Profile& profile,
                   const std::vector<size_t>& order, size_t count) {
   double seconds = 0, bytes = 0;

@@ -1,4 +1,4 @@
-// A cluster as levels of equal machines, as the published cost models see it.
+// Describes a cluster by levels of equal machines, as the published cost models require.
 #pragma once
 
 #include <string_view>
@@ -9,10 +9,10 @@
 
 namespace troika::plan {
 
-// Returns the devices of a group, the groups of a host and the hosts, without levels of one machine
-// (but at least one level), with the bandwidths of the cluster's links. `name` is the cluster's
-// file, for errors. Throws Error(usage) for a cluster whose hosts or groups differ, and for a link
-// without a bandwidth.
+// Returns up to three levels, innermost first: the devices of a group, the groups of a host, and
+// the hosts, with the bandwidths of the cluster's links. Omits levels of one machine, but returns
+// at least one level. `name` is the cluster's file, for errors. Throws Error(usage) for a cluster
+// whose hosts or groups differ, and for a link without a bandwidth.
 std::vector<MachineLevel> machine_levels(const layout::Cluster& cluster, std::string_view name);
 
 }  // namespace troika::plan

@@ -21,15 +21,17 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kEqualTimes = 1e-12;
-// The most cuts of an exact search, and how many others see: with one level, and with several,
-// whose time grows with the third power of the number.
+// The most cuts for an exact search. If there are more, the search considers kSomeCuts of them, or
+// kSomeCutsOfLevels with several levels, for which its time grows with the third power of the
+// number of cuts.
 constexpr size_t kMostCuts = 2000, kSomeCuts = 4000, kSomeCutsOfLevels = 500;
 
-// The minimised quantity: the time of a plan within the limit of memory, or the memory that it
-// needs.
+// The quantity that the search minimises: the time of a plan within the memory limit, or the memory
+// that a plan needs.
 enum class Objective { seconds, bytes };
 
-// A range of a plan: the blocks of cut `end` that the cut before `start` lacks. Start 0 lacks none.
+// Finds the best value of each range of blocks. The range from `start` to `end` has the blocks of
+// cut `end` that are not in cut `start` - 1; with start 0, it has all blocks of cut `end`.
 class Solver {
  public:
   Solver(const GraphCuts& cuts, const PublishedOptions& options, Objective objective)
@@ -50,7 +52,7 @@ class Solver {
   }
 
  private:
-  // Values by end and number of machines.
+  // Values of the ranges with one start, by end and number of machines.
   using Row = std::vector<double>;
 
   struct Range {
@@ -75,7 +77,7 @@ class Solver {
   size_t cell(size_t level, size_t end, int used) const {
     return end * static_cast<size_t>(machines(level)) + static_cast<size_t>(used) - 1;
   }
-  // Whether a range can begin after the cut before `start` and end with `end`.
+  // Whether cut `end` contains cut `start` - 1.
   bool is_range(size_t start, size_t end) const {
     return start == 0 || (end >= start && cuts_[end].contains(cuts_[start - 1]));
   }
@@ -102,7 +104,8 @@ class Solver {
         options_.model == PublishedModel::sum ? alone + exchange : std::max(alone, exchange);
     return both / replicas;
   }
-  // The value of a stage on the last `replicas` of `used` machines of the level.
+  // Returns the value of a stage on the last `replicas` of `used` machines of the level, given its
+  // value without memory. In seconds, a stage that does not fit takes infinitely long.
   double with_memory(size_t level, double value, const Range& range, int used, int replicas) const {
     if (objective_ == Objective::seconds && !options_.memory_bytes) return value;
     const double copies = std::ceil(static_cast<double>(machines(level) - used) / replicas);
@@ -120,7 +123,8 @@ class Solver {
     }
     return with_memory(level, value, facts, used, used);
   }
-  // The value of the last stage of a range, before its memory is looked at.
+  // Returns the value of the last stage of a range, which begins after the cut `split`, without
+  // memory.
   double last_stage(size_t level, size_t split, size_t end, int replicas) const {
     const double alone = of_machine(level, split + 1, end);
     if (objective_ == Objective::bytes) return alone;
@@ -139,23 +143,49 @@ class Solver {
     return is_range(start, split) && cuts_[end].contains(cuts_[split]);
   }
 
-  // Improves the values of a range by those with a last stage after the cut `split`.
+  // Returns how many copies of a range fit into the memory, or the level's number of machines if
+  // more fit.
+  int most_copies(size_t level, const Range& range) const {
+    const double bytes = range.stashed(), memory = *options_.memory_bytes;
+    int copies = machines(level);
+    if (copies * bytes > memory) copies = static_cast<int>(memory / bytes);
+    // The quotient may be rounded up.
+    return copies * bytes > memory ? copies - 1 : copies;
+  }
+
+  // Improves the values of the ranges up to `end` by plans whose last stage begins after the cut
+  // `split`.
   void add_split(size_t level, size_t split, size_t end, Row& row) const {
     const int all = machines(level), most = options_.straight ? 1 : all - 1;
     const double* first = &row[cell(level, split, 1)];
     double* best = &row[cell(level, end, 1)];
-    const bool limits = objective_ == Objective::bytes || options_.memory_bytes;
     const auto facts = range(split + 1, end);
+    const bool limits = objective_ == Objective::seconds && options_.memory_bytes;
+    const int copies = limits ? most_copies(level, facts) : 0;
+    double slowest = 0;  // of the values that a stage may improve
+    for (int used = 2; used <= all; ++used) slowest = std::max(slowest, best[used - 1]);
     for (int replicas = 1; replicas <= most; ++replicas) {
       const double last = last_stage(level, split, end, replicas);
-      double worst = 0;
-      for (int used = replicas + 1; used <= all; ++used) worst = std::max(worst, best[used - 1]);
-      if (last >= worst) continue;
-      for (int used = replicas + 1; used <= all; ++used) {
-        const double own = limits ? with_memory(level, last, facts, used, replicas) : last;
+      if (last >= slowest) continue;
+      int least = replicas + 1;
+      if (limits) least = std::max(least, all - copies * replicas);
+      for (int used = least; used <= all; ++used) {
+        const double own =
+            objective_ == Objective::bytes ? with_memory(level, last, facts, used, replicas) : last;
         best[used - 1] = std::min(best[used - 1], std::max(first[used - replicas - 1], own));
       }
     }
+  }
+  // Whether a last stage that begins after the cut `split` is too slow to improve any value of the
+  // range.
+  bool is_too_slow(size_t level, size_t split, size_t end, const Row& row) const {
+    if (objective_ == Objective::bytes) return false;
+    const int all = machines(level);
+    double most = options_.straight ? 1 : all - 1;
+    for (size_t below = 0; below < level; ++below) most *= machines(below);
+    const auto* best = &row[cell(level, end, 1)];
+    const double least = range(split + 1, end).seconds / most * (1 - kEqualTimes);
+    return std::all_of(best + 1, best + all, [&](double value) { return value <= least; });
   }
 
   Row row(size_t level, size_t start) const {
@@ -166,8 +196,9 @@ class Solver {
       for (int used = 1; used <= all; ++used) {
         row[cell(level, end, used)] = one_stage(level, start, end, used);
       }
-      // The last stage of all machines but one is slower than the worst value from here on.
+      // If this last stage is too slow, so are those of all earlier splits, which are longer.
       for (size_t split = end; all > 1 && split-- > start;) {
+        if (is_too_slow(level, split, end, row)) break;
         if (is_split(start, split, end)) add_split(level, split, end, row);
       }
       for (int used = 2; leaves_idle(start, end) && used <= all; ++used) {
@@ -189,7 +220,7 @@ class Solver {
     inner_.push_back(std::move(values));
   }
 
-  // Returns the choice of fewest stages whose value is within the limit.
+  // Returns the choice with the fewest stages whose value is at most the limit.
   const Choice& fewest(Trace& trace, size_t end, int used) const {
     const auto found = trace.known.find({end, used});
     if (found != trace.known.end()) return found->second;
@@ -217,7 +248,8 @@ class Solver {
     return trace.known[{end, used}] = choice;
   }
 
-  // Adds the stages of a range on all machines of the level, each of them `copies` times.
+  // Adds the best stages of a range on all machines of the level to `stages`, with `copies` times
+  // their replicas.
   void expand(size_t level, size_t start, size_t end, int copies,
               std::vector<PublishedStage>& stages) const {
     const auto values = row(level, start);
@@ -295,7 +327,7 @@ double data_parallel_seconds(const GraphCut& all, const PublishedOptions& option
   return seconds;
 }
 
-// The blocks that the search leaves out because they only read data belong to the first stage.
+// Adds the blocks that the search leaves out because they only read data to the first stage.
 void add_inputs(std::vector<PublishedStage>& stages, const Profile& profile) {
   std::vector<bool> reads(profile.blocks.size(), false);
   const auto readers = profile.readers();

@@ -11,8 +11,8 @@ namespace troika::plan {
 
 namespace {
 
-// The passes of each stage: as many forward passes as devices follow from it on, then a backward
-// pass after each forward pass.
+// The passes of each stage. A stage begins with as many forward passes as it and all later stages
+// have devices, and then alternates backward and forward passes.
 std::string passes_of(const StepPlan& plan, int micro_batches) {
   std::string text;
   int left = plan.settings.devices;

@@ -1,4 +1,4 @@
-// A plan of the search as the layout::Plan that a run takes.
+// Converts a plan of the search to the layout::Plan of a run.
 #pragma once
 
 #include "troika/layout/plan.h"
@@ -6,9 +6,10 @@
 
 namespace troika::plan {
 
-// Stages with different numbers of replicas get a schedule of their own, in which each replica has
-// as many micro-batches on their way as StepModel counts; its micro-batches are those of all
-// replicas. Otherwise micro-batches are those of each replica.
+// If the stages have different numbers of replicas, the plan has a custom schedule, in which each
+// replica has as many micro-batches in flight as StepModel assumes, and `micro_batches` counts
+// those of all replicas. Otherwise the schedule is a named one, and `micro_batches` counts those of
+// each replica.
 layout::Plan layout_of(const StepModel& model, const StepPlan& plan);
 
 }  // namespace troika::plan

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/layout/device_rates.h"
 
 namespace troika::plan {
 
@@ -85,6 +86,8 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
     const bool divides = count >= 1 && count <= kMost && count == std::floor(count);
     micro_batches_.push_back(divides ? static_cast<int>(count) : 0);
     sums_.push_back(sums_of(profile));
+    sums_.back().slowness = layout::device_slowness(problem_.cluster, profile.device_flops);
+    sums_.back().least_slowness = std::ranges::min(sums_.back().slowness);
   }
   if (std::ranges::max(micro_batches_) == 0) {
     refuse_problem("samples of an optimizer step", fmt::format("{}", problem_.global_batch),
@@ -125,6 +128,15 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.saved, [&](size_t i) { return block(i).saved_bytes; });
   add(sums.inputs, [&](size_t i) { return inputs[i]; });
   add(sums.parameters, [&](size_t i) { return block(i).parameter_bytes; });
+  const auto maximum = [&](auto&& value) {
+    std::vector<double> values;
+    for (size_t i = 0; i < count; ++i) values.push_back(value(block(i)));
+    return RangeMaximum(std::move(values));
+  };
+  sums.workspace = maximum([](const auto& one) { return one.workspace_bytes; });
+  sums.saved_and_workspace =
+      maximum([](const auto& one) { return one.saved_bytes + one.workspace_bytes; });
+  sums.largest_parameters = maximum([](const auto& one) { return one.parameter_bytes; });
   return sums;
 }
 
@@ -149,16 +161,13 @@ Link StepModel::link(size_t profile, layout::Level level) const {
   }
 }
 
-double StepModel::slowness(size_t profile, int rank) const {
-  const double measured = problem_.profiles[profile].device_flops;
-  const double flops = problem_.cluster.devices_of(rank).flops;
-  return measured > 0 && flops > 0 ? measured / flops : 1;
+int StepModel::arrangement(const StepSettings& settings) {
+  return settings.family == StepFamily::pipeline_rows ? settings.devices : 0;
 }
 
 const StepModel::Place& StepModel::place_of(const StepSettings& settings, int used,
                                             int replicas) const {
-  const std::array key{static_cast<int>(settings.profile), static_cast<int>(settings.family),
-                       settings.devices, used, replicas};
+  const std::array key{static_cast<int>(settings.profile), arrangement(settings), used, replicas};
   const auto found = places_.find(key);
   if (found != places_.end()) return found->second;
   return places_[key] = find_place(settings, used, replicas);
@@ -172,19 +181,21 @@ StepModel::Place StepModel::find_place(const StepSettings& settings, int used, i
   for (int i = 0; i < replicas; ++i) {
     const int rank = rank_of(settings, used, replicas, i);
     const auto& device = cluster.devices_of(rank);
-    place.slowness = std::max(place.slowness, slowness(settings.profile, rank));
+    place.slowness =
+        std::max(place.slowness, sums_[settings.profile].slowness[static_cast<size_t>(rank)]);
     const double memory = problem_.memory_bytes.value_or(static_cast<double>(device.memory_bytes));
     if (memory > 0 || problem_.memory_bytes) place.capacity = std::min(place.capacity, memory);
     ++ranks_of_hosts[device.host];
     groups.emplace(device.host, device.group);
   }
+  place.lateness = std::sqrt(2 * std::log(static_cast<double>(replicas)));
   place.hosts = static_cast<int>(ranks_of_hosts.size());
   for (const auto& [host, count] : ranks_of_hosts) place.fullest = std::max(place.fullest, count);
   const bool in_groups = static_cast<int>(groups.size()) == place.hosts;
   place.inside = link(settings.profile, in_groups ? layout::Level::group : layout::Level::host);
   place.between = link(settings.profile, layout::Level::network);
   if (settings.family == StepFamily::pipeline_rows) {
-    // All stages average at once.
+    // All stages average at the same time.
     int on_host = 0;
     const int host = cluster.devices_of(rank_of(settings, used, replicas, 0)).host;
     for (int rank = 0; rank < settings.devices; ++rank) {
@@ -214,17 +225,11 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   const int own = (count + replicas - 1) / replicas;
   const double zero = replicas;
 
-  double bytes = part(sums.parameters), block_saved = 0, workspace = 0, block_bytes = 0;
-  for (size_t i = begin; i < end; ++i) {
-    const auto& block = profile.blocks[order_[i]];
-    block_saved = std::max(block_saved, block.saved_bytes + block.workspace_bytes);
-    workspace = std::max(workspace, block.workspace_bytes);
-    block_bytes = std::max(block_bytes, block.parameter_bytes);
-  }
+  const double bytes = part(sums.parameters);
   const double average = average_seconds(place, replicas, bytes);
 
   const double once = part(sums.forward) + part(sums.input) + part(sums.weight);
-  const double late = part(sums.deviation) * std::sqrt(2 * std::log(static_cast<double>(replicas)));
+  const double late = part(sums.deviation) * place.lateness;
   const double again = settings.recompute ? part(sums.forward) : 0;
   // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
   const double gathers = settings.zero_stage == 3 ? average : 0;
@@ -232,13 +237,13 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   Cost cost;
   cost.latency = pass;
   if (settings.family == StepFamily::zero_bubble) {
-    // The weight parts fill the waits.
+    // In zb-h1, the weight parts of backward passes fill the waits.
     const double waits =
         (part(sums.forward) + again + part(sums.input) - part(sums.weight)) * place.slowness;
     cost.latency = std::clamp(waits, 0.0, pass);
   }
   cost.steady = own * pass - cost.latency;
-  // The average of the stage's first block begins when all is computed.
+  // The gradients of the stage's first block are averaged after the whole backward pass.
   const auto& first = profile.blocks[order_[begin]];
   const double reduced = settings.zero_stage == 3 ? average / 2 : average;
   const double hidden = (part(sums.input) + part(sums.weight) + again - first.backward() -
@@ -254,36 +259,81 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   cost.memory_bytes = bytes * profile.optimizer_factor / (settings.zero_stage >= 1 ? zero : 1) +
                       bytes / (settings.zero_stage >= 2 ? zero : 1) +
                       bytes / (settings.zero_stage >= 3 ? zero : 1) + kept * activations +
-                      (settings.recompute ? block_saved : workspace) + sums.crossing[begin] +
-                      sums.crossing[end];
-  if (settings.zero_stage == 3 && replicas > 1) cost.memory_bytes += 2 * block_bytes;
+                      (settings.recompute ? sums.saved_and_workspace.of(begin, end)
+                                          : sums.workspace.of(begin, end)) +
+                      sums.crossing[begin] + sums.crossing[end];
+  if (settings.zero_stage == 3 && replicas > 1) {
+    cost.memory_bytes += 2 * sums.largest_parameters.of(begin, end);
+  }
   cost.lacking_bytes = place.capacity == kUnlimitedBytes ? 0 : cost.memory_bytes - place.capacity;
   return cost;
+}
+
+const StepModel::Crossing& StepModel::crossing_of(const StepSettings& settings, int used,
+                                                  int replicas, int next_replicas) const {
+  const std::array key{arrangement(settings), used, replicas, next_replicas};
+  const auto found = crossings_.find(key);
+  if (found != crossings_.end()) return found->second;
+  return crossings_[key] = find_crossing(settings, used, replicas, next_replicas);
+}
+
+// Micro-batch i goes from replica i modulo `replicas` to replica i modulo `next_replicas`. So among
+// lcm(replicas, next_replicas) micro-batches, two ranks exchange one if their replica numbers are
+// equal modulo the greatest common divisor, otherwise none.
+StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int used, int replicas,
+                                             int next_replicas) const {
+  const auto& cluster = problem_.cluster;
+  const int classes = std::gcd(replicas, next_replicas);
+  using Counts = std::map<std::pair<int, int>, int>;  // of ranks, by class and host
+  Counts senders, receivers;
+  std::map<std::array<int, 3>, int> in_groups;  // receivers, by class, host and group
+  for (int i = 0; i < next_replicas; ++i) {
+    const auto& to = cluster.devices_of(rank_of(settings, used + replicas, next_replicas, i));
+    ++receivers[{i % classes, to.host}];
+    ++in_groups[{i % classes, to.host, to.group}];
+  }
+  Crossing crossing;
+  const auto has = [&](layout::Level level) -> bool& {
+    return crossing.has_level[static_cast<size_t>(level)];
+  };
+  const int receivers_of_class = next_replicas / classes, senders_of_class = replicas / classes;
+  std::map<int, int> leaving, arriving;  // by host
+  for (int i = 0; i < replicas; ++i) {
+    const auto& from = cluster.devices_of(rank_of(settings, used, replicas, i));
+    ++senders[{i % classes, from.host}];
+    const auto on_host = receivers.find({i % classes, from.host});
+    const int near = on_host == receivers.end() ? 0 : on_host->second;
+    const auto in_group = in_groups.find({i % classes, from.host, from.group});
+    const int nearest = in_group == in_groups.end() ? 0 : in_group->second;
+    has(layout::Level::group) |= nearest > 0;
+    has(layout::Level::host) |= near > nearest;
+    leaving[from.host] += receivers_of_class - near;
+  }
+  for (const auto& [key, count] : receivers) {
+    const auto near = senders.find(key);
+    arriving[key.second] += count * (senders_of_class - (near == senders.end() ? 0 : near->second));
+  }
+  int most = 0;
+  for (const auto* messages : {&leaving, &arriving}) {
+    for (const auto& [host, count] : *messages) most = std::max(most, count);
+  }
+  has(layout::Level::network) = most > 0;
+  crossing.port_share = static_cast<double>(most) / std::lcm(replicas, next_replicas);
+  return crossing;
 }
 
 StepModel::Cost StepModel::boundary(const StepSettings& settings, size_t end, int used,
                                     int replicas, int next_replicas) const {
   const double bytes = sums_[settings.profile].crossing[end] / problem_.compression_ratio;
-  const auto& cluster = problem_.cluster;
-  // The pairs of ranks repeat after so many micro-batches.
-  const int period = std::lcm(replicas, next_replicas);
-  std::map<int, int> leaving;  // micro-batches, by host
-  std::map<int, int> arriving;
+  const auto& crossing = crossing_of(settings, used, replicas, next_replicas);
   double slowest = 0, port = 0;
-  for (int i = 0; i < period; ++i) {
-    const int from = rank_of(settings, used, replicas, i % replicas);
-    const int to = rank_of(settings, used + replicas, next_replicas, i % next_replicas);
-    const auto level = cluster.level_between(from, to);
+  for (const auto level : {layout::Level::group, layout::Level::host, layout::Level::network}) {
+    if (!crossing.has_level[static_cast<size_t>(level)]) continue;
     const auto wire = link(settings.profile, level);
+    const double share = level == layout::Level::network ? crossing.port_share
+                                                         : 1.0 / std::min(replicas, next_replicas);
     slowest = std::max(slowest, wire.seconds(bytes));
-    if (level == layout::Level::network) {
-      const int most = std::max(++leaving[cluster.devices_of(from).host],
-                                ++arriving[cluster.devices_of(to).host]);
-      port = std::max(port, most * bytes * wire.seconds_per_byte() / period);
-    } else {
-      const int fewer = std::min(replicas, next_replicas);
-      port = std::max(port, bytes * wire.seconds_per_byte() / fewer);
-    }
+    port = std::max(port, share * bytes * wire.seconds_per_byte());
   }
   return {.latency = 2 * slowest, .steady = (micro_batches_[settings.profile] - 1) * port};
 }
@@ -314,17 +364,30 @@ StepPlan StepModel::price(const StepSettings& settings,
   return plan;
 }
 
+// The steady part of a stage is at least its pass times (micro-batches / replicas - 1). The maximum
+// over stages is at least their mean weighted by replicas, and this mean is at least the value for
+// one stage on all devices.
+StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, int devices) const {
+  const auto& sums = sums_[settings.profile];
+  const auto rest = [&](const std::vector<double>& sum) { return sum.back() - sum[begin]; };
+  const double again = settings.recompute ? rest(sums.forward) : 0;
+  const double once = rest(sums.forward) + again + rest(sums.input) + rest(sums.weight);
+  const double waits = settings.family == StepFamily::zero_bubble
+                           ? std::max(0.0, once - 2 * rest(sums.weight))
+                           : once;
+  const double rounds = static_cast<double>(micro_batches_[settings.profile]) / devices - 1;
+  return {.latency = waits * sums.least_slowness,
+          .steady = std::max(0.0, rounds) * once * sums.least_slowness};
+}
+
 double StepModel::lower_bound() const {
   double least = kUnlimitedBytes;
   for (size_t i = 0; i < problem_.profiles.size(); ++i) {
     if (micro_batches_[i] == 0) continue;
-    double fastest = kUnlimitedBytes;
-    for (int rank = 0; rank < problem_.cluster.ranks(); ++rank) {
-      fastest = std::min(fastest, slowness(i, rank));
-    }
     const auto& sums = sums_[i];
     const double once = sums.forward.back() + sums.input.back() + sums.weight.back();
-    least = std::min(least, once * fastest * micro_batches_[i] / problem_.cluster.ranks());
+    least =
+        std::min(least, once * sums.least_slowness * micro_batches_[i] / problem_.cluster.ranks());
   }
   return least;
 }

@@ -11,12 +11,13 @@
 
 #include "troika/layout/cluster.h"
 #include "troika/layout/profile.h"
+#include "troika/plan/search/range_maximum.h"
 
 namespace troika::plan {
 
 struct StepProblem {
-  // The profiles of one model with the same blocks: one for each precision and size of
-  // micro-batches that the search may take.
+  // Profiles of one model with the same blocks: one for each combination of precision and
+  // micro-batch size that the search may choose.
   std::vector<layout::Profile> profiles = {};
   layout::Cluster cluster = {};  // unknown links are those of the profile, or take no time
   double global_batch = 0;       // samples of an optimizer step
@@ -25,22 +26,22 @@ struct StepProblem {
   double compression_ratio = 1;             // of activations between stages
 };
 
-// Orders of passes and places of ranks.
+// A schedule, and the arrangement of stages and replicas on consecutive ranks.
 enum class StepFamily {
   one_stage,      // replicas of the whole model
-  pipeline,       // 1f1b; stages of any numbers of replicas, which are neighbours
-  pipeline_rows,  // 1f1b; equal numbers of replicas, stages are neighbours: data=R pipeline=S
-  zero_bubble     // zb-h1; equal numbers of replicas, which are neighbours
+  pipeline,       // 1f1b; any numbers of replicas, on consecutive ranks
+  pipeline_rows,  // 1f1b; equal numbers of replicas; stages on consecutive ranks: data=R pipeline=S
+  zero_bubble     // zb-h1; equal numbers of replicas, on consecutive ranks
 };
 std::string_view name(StepFamily family);
 
-// All of a plan but its stages.
+// A plan without its stages.
 struct StepSettings {
   size_t profile = 0;      // an index into StepProblem::profiles
-  bool recompute = false;  // each block keeps its inputs, and repeats its forward pass
+  bool recompute = false;  // each block keeps only its inputs and is recomputed
   int zero_stage = 0;      // as layout::GradientExchange::zero_stage
   StepFamily family = StepFamily::one_stage;
-  int devices = 1;  // the first ones of the cluster
+  int devices = 1;  // the plan uses the first devices of the cluster
 };
 
 struct StepStage {
@@ -55,7 +56,7 @@ struct StepPlan {
   std::vector<StepStage> stages = {};
   double seconds = 0;                     // of an optimizer step
   std::vector<double> memory_bytes = {};  // of a device of each stage
-  // The most that a device lacks; at most 0 if all stages fit.
+  // The maximum over devices of the bytes needed beyond their memory; <= 0 if all stages fit.
   double lacking_bytes = 0;
 };
 
@@ -64,25 +65,28 @@ struct StepPlan {
 // `steady` is the time that the slowest stage or link takes for the other micro-batches. `exposed`
 // is the part of the average of gradients that the last backward pass does not hide.
 //
-// A stage is as slow as its slowest device (Cluster's flops), and as the latest of its replicas,
-// sqrt(2 ln replicas) spreads of its time after their mean. A micro-batch i is at replica i modulo
-// replicas; links are shared by the replicas of a host. Averages are rings, or rings within hosts
-// and between hosts. A stage keeps activations for as many micro-batches as its replicas need until
-// the first one comes back: U / R of U devices from its own on, and of all devices for zb-h1.
+// A stage is as slow as its slowest device (layout::device_slowness()), and as the latest of its
+// replicas, sqrt(2 ln replicas) spreads of its time after their mean. A micro-batch i is at replica
+// i modulo replicas; links are shared by the replicas of a host. Averages are rings, or rings
+// within hosts and between hosts. A stage keeps activations for as many micro-batches as its
+// replicas need until the first one comes back: U / R of U devices from its own on, and of all
+// devices for zb-h1.
 class StepModel {
  public:
-  // Keeps a copy of `problem`. Throws Error(usage) for profiles of different models or precisions
-  // twice, a batch that no profile's micro-batch divides, and numbers that are not positive.
+  // Throws Error(usage) for profiles of different models, for two profiles of the same precision
+  // and micro-batch, for a global batch that is not a multiple of any profile's micro-batch, and
+  // for numbers that are not positive. There may be at most 10^6 micro-batches.
   explicit StepModel(StepProblem problem);
 
   const StepProblem& problem() const { return problem_; }
-  // The blocks, each after those that it reads from.
+  // The blocks in topological order: each block comes after its inputs.
   const std::vector<size_t>& order() const { return order_; }
   size_t blocks() const { return order_.size(); }
   // Micro-batches of an optimizer step; 0 if they do not divide the global batch.
   int micro_batches(size_t profile) const { return micro_batches_[profile]; }
-  // Whether stages with equally many replicas train the whole batch: each replica has as many
-  // micro-batches. Stages of different numbers of replicas share any number.
+  // Whether this number of replicas divides the number of micro-batches, as required if all stages
+  // have the same number of replicas. Stages with different numbers of replicas can share any
+  // number of micro-batches.
   bool shares_evenly(size_t profile, int replicas) const {
     return micro_batches(profile) % replicas == 0;
   }
@@ -90,49 +94,73 @@ class StepModel {
   struct Cost {
     double latency = 0, steady = 0, exposed = 0;
     double memory_bytes = 0;
-    double lacking_bytes = 0;  // negative or 0 if it fits
+    double lacking_bytes = 0;  // <= 0 if the stage fits
   };
-  // Returns the cost of the blocks from `begin` to `end` on `replicas` devices, after `used`
-  // devices of other stages.
+  // Returns the cost of a stage with blocks [begin, end) on `replicas` devices. Earlier stages have
+  // the first `used` devices.
   Cost stage(const StepSettings& settings, size_t begin, size_t end, int used, int replicas) const;
-  // Returns the cost of the messages between two stages. The first one has `replicas` devices after
-  // `used`.
+  // Returns the cost of the messages between two stages. The first stage ends at block `end` and
+  // has `replicas` devices, after the first `used` devices.
   Cost boundary(const StepSettings& settings, size_t end, int used, int replicas,
                 int next_replicas) const;
 
   // Returns the plan with its time and memory.
   StepPlan price(const StepSettings& settings, const std::vector<StepStage>& stages) const;
-  // No plan takes less.
+  // Returns a lower bound on the seconds of any plan.
   double lower_bound() const;
 
+  // Lower bounds on the cost of the blocks from `begin` on, in any stages on `devices` devices in
+  // total.
+  struct Least {
+    double latency = 0, steady = 0;
+  };
+  Least least(const StepSettings& settings, size_t begin, int devices) const;
+
  private:
-  // Sums over the blocks before each place.
+  // Sums over the blocks before each position in order().
   struct Sums {
     std::vector<double> forward, input, weight, deviation, saved, inputs, parameters;
-    std::vector<double> crossing;  // bytes of outputs that are read after each place
+    std::vector<double> crossing;  // bytes of earlier outputs that are read after each position
+    // The largest numbers of bytes of single blocks.
+    RangeMaximum workspace, saved_and_workspace, largest_parameters;
+    std::vector<double> slowness;  // by device
+    double least_slowness = 1;
   };
   struct Place {
     double slowness = 1, capacity = 0;
     int hosts = 1, fullest = 1;  // of the ranks of a stage
     double share = 1;            // of the network's bandwidth
+    double lateness = 0;         // of the slowest replica, in standard deviations
     layout::Link inside = {}, between = {};
+  };
+  // The messages between two stages.
+  struct Crossing {
+    std::array<bool, 3> has_level = {};  // by layout::Level
+    double port_share = 0;               // the share of messages through the busiest port
   };
 
   Sums sums_of(const layout::Profile& profile) const;
   int rank_of(const StepSettings& settings, int used, int replicas, int replica) const;
+  // Returns a number that differs between settings whose stages are on different ranks.
+  static int arrangement(const StepSettings& settings);
   const Place& place_of(const StepSettings& settings, int used, int replicas) const;
   Place find_place(const StepSettings& settings, int used, int replicas) const;
+  const Crossing& crossing_of(const StepSettings& settings, int used, int replicas,
+                              int next_replicas) const;
+  Crossing find_crossing(const StepSettings& settings, int used, int replicas,
+                         int next_replicas) const;
   layout::Link link(size_t profile, layout::Level level) const;
-  double slowness(size_t profile, int rank) const;
   double average_seconds(const Place& place, int replicas, double bytes) const;
 
   StepProblem problem_;
   std::vector<size_t> order_;
   std::vector<int> micro_batches_;
   std::vector<Sums> sums_;
-  // By profile, family, devices, used devices and replicas. Filled by const functions, so that a
-  // model is of one thread.
-  mutable std::map<std::array<int, 5>, Place> places_;
+  // Keys: profile, arrangement, used devices and replicas; for crossings, arrangement, used
+  // devices, replicas and the next stage's replicas. Filled by const functions, so a model may be
+  // used by only one thread at a time.
+  mutable std::map<std::array<int, 4>, Place> places_;
+  mutable std::map<std::array<int, 4>, Crossing> crossings_;
 };
 
 }  // namespace troika::plan

@@ -1,9 +1,8 @@
 #include "troika/plan/search/step_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
-#include <map>
-#include <tuple>
 #include <utility>
 
 namespace troika::plan {
@@ -12,7 +11,17 @@ namespace {
 
 constexpr double kNoPlan = std::numeric_limits<double>::infinity();
 constexpr size_t kMostPlaces = 40;
+// The limit if all stages have the same number of replicas, where the search is much faster.
+constexpr size_t kMostEvenPlaces = 128;
 constexpr int kMostExactDevices = 16;
+// On more devices, stages with different numbers of replicas have multiples of a unit, except for
+// the last few devices. This is the largest number of units.
+constexpr int kMostUnits = 32;
+constexpr double kSameSum = 1e-12;
+
+bool is_even(StepFamily family) {
+  return family == StepFamily::pipeline_rows || family == StepFamily::zero_bubble;
+}
 
 // The cost of a plan's first stages.
 struct Label {
@@ -26,77 +35,75 @@ struct Label {
 // Finds the best stages for given settings.
 class Search {
  public:
+  // `places` are the ends of blocks at which a stage may end, ascending.
   Search(const StepModel& model, const StepSettings& settings, const std::vector<size_t>& places)
-      : model_(model), settings_(settings), places_(places) {}
+      : model_(model), settings_(settings), places_(places) {
+    for (int count = 1; count <= settings.devices; ++count) {
+      if (is_even(settings.family) && settings.devices % count != 0) continue;
+      if (settings.family == StepFamily::one_stage && count < settings.devices) continue;
+      counts_.push_back(count);
+      if (model.problem().straight) break;
+    }
+  }
 
-  // Returns the fastest plan faster than `limit` whose stages lack at most `allowance` bytes.
+  // Returns the fastest plan of less than `limit` seconds whose stages lack at most `allowance`
+  // bytes.
   std::optional<StepPlan> fastest(double allowance, double limit) {
     least_lack_ = false;
     allowance_ = allowance;
     limit_ = limit;
     return run();
   }
-  // Returns the plan whose worst stage lacks least.
-  std::optional<StepPlan> least_lacking() {
+  // Returns the plan whose worst stage lacks the fewest bytes, if they are fewer than `limit`.
+  std::optional<StepPlan> least_lacking(double limit) {
     least_lack_ = true;
-    allowance_ = limit_ = kNoPlan;
+    allowance_ = kNoPlan;
+    limit_ = limit;
     return run();
   }
 
  private:
-  // A number of places that are cut off, of devices in use, and of replicas of the last stage;
-  // whether all stages have as many replicas.
-  using State = std::tuple<size_t, int, int, bool>;
-
-  bool is_equal_family() const {
-    return settings_.family == StepFamily::pipeline_rows ||
-           settings_.family == StepFamily::zero_bubble;
-  }
-  std::vector<int> replicas_for(int used) const {
-    const int left = settings_.devices - used;
-    std::vector<int> counts;
-    for (int count = 1; count <= left; ++count) {
-      if (model_.problem().straight && count > 1) break;
-      const bool divides = settings_.devices % count == 0;
-      if (is_equal_family() && (!divides || (equal_ > 0 && count != equal_))) continue;
-      // The last few devices, as in 15-1, and powers and halves stand for all numbers.
-      const bool is_likely = divides || count + 2 >= left;
-      if (settings_.devices > kMostExactDevices && !is_likely) continue;
-      counts.push_back(count);
-    }
-    return counts;
-  }
+  // The first stages of plans. They end at the same place, on the same number of devices, and their
+  // last stages have the same number of replicas.
+  struct State {
+    int replicas = 0;
+    bool is_equal = true;  // all stages have as many replicas
+    std::vector<int> labels = {};
+  };
 
   std::optional<StepPlan> run() {
+    if (!is_even(settings_.family)) return run_once();
     std::optional<StepPlan> best;
-    if (!is_equal_family()) return run_once();
-    for (int count = 1; count < settings_.devices; ++count) {
-      if (settings_.devices % count != 0) continue;
+    for (const int count : counts_) {
+      if (count == settings_.devices) continue;
       equal_ = count;
-      auto plan = run_once();
-      if (plan && (!best || is_better(*plan, *best))) best = std::move(plan);
+      if (auto plan = run_once()) best = std::move(plan);  // within limit_, so better
     }
     return best;
   }
-  bool is_better(const StepPlan& one, const StepPlan& other) const {
-    return least_lack_ ? one.lacking_bytes < other.lacking_bytes : one.seconds < other.seconds;
+
+  // Whether the search tries a stage of `count` replicas after stages on `used` devices.
+  bool is_tried(int count, int used) const {
+    const int left = settings_.devices - used;
+    if (count > left || (equal_ > 0 && count != equal_)) return false;
+    if (is_even(settings_.family) || settings_.devices <= kMostExactDevices) return true;
+    const int unit = (settings_.devices + kMostUnits - 1) / kMostUnits;
+    const bool ends = count + 2 >= left;  // the last few devices, as in 15-1
+    const bool is_small = left <= unit && (count & (count - 1)) == 0;
+    return count % unit == 0 || ends || is_small;
   }
 
   std::optional<StepPlan> run_once() {
     labels_.clear();
-    states_.clear();
+    states_.assign(places_.size() * static_cast<size_t>(settings_.devices), {});
     best_ = -1;
-    extend(0, 0, {}, true, {-1});
+    const std::vector<State> start{{.labels = {-1}}};
+    extend(0, 0, start);
     for (size_t cut = 1; cut < places_.size(); ++cut) {
       for (int used = 1; used < settings_.devices; ++used) {
-        for (int replicas = 1; replicas <= used; ++replicas) {
-          for (const bool is_equal : {false, true}) {
-            const auto found = states_.find({cut, used, replicas, is_equal});
-            if (found == states_.end()) continue;
-            const auto open = found->second;
-            extend(cut, used, replicas, is_equal, open);
-          }
-        }
+        auto& states = states_at(cut, used);
+        if (!states.empty()) extend(cut, used, states);
+        states.clear();
       }
     }
     if (best_ < 0) return std::nullopt;
@@ -108,79 +115,111 @@ class Search {
     return model_.price(settings_, stages);
   }
 
-  // Adds a stage after each of the labels `open`, which have `used` devices and end at place `cut`.
-  void extend(size_t cut, int used, std::optional<int> replicas, bool is_equal,
-              const std::vector<int>& open) {
-    const size_t begin = cut == 0 ? 0 : places_[cut - 1];
-    for (const int count : replicas_for(used)) {
+  std::vector<State>& states_at(size_t cut, int used) {
+    return states_[cut * static_cast<size_t>(settings_.devices) + static_cast<size_t>(used)];
+  }
+
+  // Adds a stage to all plans that have `used` devices and end at place `cut`.
+  void extend(size_t cut, int used, const std::vector<State>& states) {
+    const bool is_one_stage = settings_.family == StepFamily::one_stage;
+    for (const int count : counts_) {
+      if (!is_tried(count, used)) continue;
       const bool is_last = used + count == settings_.devices;
-      const bool stays_equal = is_equal && count == replicas.value_or(count);
-      if (is_last && stays_equal && !model_.shares_evenly(settings_.profile, count)) continue;
-      if (is_last && cut == 0 && settings_.family != StepFamily::one_stage) continue;
-      if (!is_last && settings_.family == StepFamily::one_stage) continue;
-      StepModel::Cost wire;
-      if (replicas) {
-        wire = model_.boundary(settings_, begin, used - *replicas, *replicas, count);
-      }
+      if (is_last && cut == 0 && !is_one_stage) continue;
+      // Each later stage ends at a place of its own.
+      const int after = equal_ > 0 ? (settings_.devices - used - count) / equal_ : is_last ? 0 : 1;
       const size_t first = is_last ? places_.size() : cut + 1;
-      const size_t end = is_last ? places_.size() : places_.size() - 1;
-      for (size_t next = first; next <= end; ++next) {
-        const auto own = model_.stage(settings_, begin, places_[next - 1], used, count);
-        if (own.lacking_bytes > allowance_) continue;
-        for (const int before : open) {
-          Label label = before < 0 ? Label{} : labels_[static_cast<size_t>(before)];
-          label.latency += wire.latency + own.latency;
-          label.steady = std::max({label.steady, wire.steady, own.steady});
-          label.exposed = std::max(label.exposed, own.exposed);
-          label.lacking = std::max(label.lacking, own.lacking_bytes);
-          label.before = before;
-          label.last = {places_[next - 1], count};
-          add(std::move(label), {next, used + count, count, stays_equal}, is_last);
+      for (size_t next = first; next + static_cast<size_t>(after) <= places_.size(); ++next) {
+        add_stage(cut, used, states, next, count);
+      }
+    }
+  }
+
+  void add_stage(size_t cut, int used, const std::vector<State>& states, size_t next, int count) {
+    const size_t begin = cut == 0 ? 0 : places_[cut - 1], end = places_[next - 1];
+    const int left = settings_.devices - used - count;
+    const auto own = model_.stage(settings_, begin, end, used, count);
+    if (own.lacking_bytes > allowance_) return;
+    if (least_lack_ && own.lacking_bytes >= limit_) return;
+    const auto rest = left > 0 ? model_.least(settings_, end, left) : StepModel::Least{};
+    for (const auto& state : states) {
+      const bool stays_equal = state.is_equal && (state.replicas == 0 || state.replicas == count);
+      if (left == 0 && stays_equal && !model_.shares_evenly(settings_.profile, count)) continue;
+      StepModel::Cost wire;
+      if (state.replicas > 0) {
+        wire = model_.boundary(settings_, begin, used - state.replicas, state.replicas, count);
+      }
+      for (const int before : state.labels) {
+        Label label = before < 0 ? Label{} : labels_[static_cast<size_t>(before)];
+        label.latency += wire.latency + own.latency;
+        // The maximum over later stages will be at least rest.steady.
+        label.steady = std::max({label.steady, wire.steady, own.steady, rest.steady});
+        label.exposed = std::max(label.exposed, own.exposed);
+        label.lacking = std::max(label.lacking, own.lacking_bytes);
+        label.before = before;
+        label.last = {end, count};
+        const double least = label.seconds() + rest.latency;
+        if (value_of(label, least * (1 - kSameSum)) >= limit_) continue;
+        if (left == 0) {
+          add_whole(label);
+        } else {
+          add(label, states_at(next, used + count), count, stays_equal);
         }
       }
     }
   }
 
+  double value_of(const Label& label, double seconds) const {
+    return least_lack_ ? label.lacking : seconds;
+  }
   bool is_below(const Label& one, const Label& other) const {
     if (least_lack_) return one.lacking <= other.lacking;
-    return one.latency <= other.latency && one.steady <= other.steady &&
-           one.exposed <= other.exposed;
+    // Sums of the same times in different orders may differ by rounding.
+    const auto is_less = [](double less, double more) { return less <= more * (1 + kSameSum); };
+    return is_less(one.latency, other.latency) && is_less(one.steady, other.steady) &&
+           is_less(one.exposed, other.exposed);
   }
 
-  void add(Label label, const State& state, bool is_last) {
-    if (!least_lack_ && label.seconds() >= limit_) return;
-    if (is_last) {
-      if (best_ >= 0) {
-        const auto& best = labels_[static_cast<size_t>(best_)];
-        if (least_lack_ ? label.lacking >= best.lacking : label.seconds() >= best.seconds()) return;
-      }
-      best_ = static_cast<int>(labels_.size());
-      if (!least_lack_) limit_ = std::min(limit_, label.seconds());
-      labels_.push_back(std::move(label));
-      return;
+  void add_whole(const Label& label) {
+    const double value = value_of(label, label.seconds());
+    if (value >= limit_) return;
+    limit_ = value;
+    best_ = static_cast<int>(labels_.size());
+    labels_.push_back(label);
+  }
+  void add(const Label& label, std::vector<State>& states, int replicas, bool is_equal) {
+    auto state = std::ranges::find_if(states, [&](const State& one) {
+      return one.replicas == replicas && one.is_equal == is_equal;
+    });
+    if (state == states.end()) {
+      states.push_back({.replicas = replicas, .is_equal = is_equal});
+      state = states.end() - 1;
     }
-    auto& known = states_[state];
+    auto& known = state->labels;
     for (const int other : known) {
       if (is_below(labels_[static_cast<size_t>(other)], label)) return;
     }
     std::erase_if(known,
                   [&](int other) { return is_below(label, labels_[static_cast<size_t>(other)]); });
     known.push_back(static_cast<int>(labels_.size()));
-    labels_.push_back(std::move(label));
+    labels_.push_back(label);
   }
 
   const StepModel& model_;
   const StepSettings settings_;
-  const std::vector<size_t>& places_;  // ends of blocks at which a stage may end, ascending
+  const std::vector<size_t>& places_;
+  std::vector<int> counts_;  // of replicas
   bool least_lack_ = false;
   double allowance_ = 0, limit_ = kNoPlan;
   int equal_ = 0;  // replicas of all stages; 0: any
   std::vector<Label> labels_;
-  std::map<State, std::vector<int>> states_;
+  std::vector<std::vector<State>> states_;  // by place and devices in use
   int best_ = -1;
 };
 
-std::vector<size_t> places_of(const StepModel& model) {
+// Returns at most `most` places at which a stage may end, at equal distances in time and
+// parameters.
+std::vector<size_t> places_of(const StepModel& model, size_t most) {
   const size_t count = model.blocks();
   std::vector<size_t> places;
   double seconds = 0, bytes = 0, sum = 0;
@@ -192,13 +231,13 @@ std::vector<size_t> places_of(const StepModel& model) {
   bool reads_alone = true;
   for (size_t i = 0; i < count; ++i) {
     const auto& block = blocks[model.order()[i]];
-    // Layers that only read data are no stage.
+    // Blocks that only read data are not a stage by themselves.
     reads_alone = reads_alone && block.layer.starts_with("Input");
     if (reads_alone && i + 1 < count) continue;
     sum += (seconds > 0 ? block.seconds() / seconds / 2 : 0) +
            (bytes > 0 ? block.parameter_bytes / bytes / 2 : 0);
-    const auto share = static_cast<double>(places.size() + 1) / kMostPlaces;
-    if (count <= kMostPlaces || i + 1 == count || sum >= share) places.push_back(i + 1);
+    const auto share = static_cast<double>(places.size() + 1) / static_cast<double>(most);
+    if (count <= most || i + 1 == count || sum >= share) places.push_back(i + 1);
   }
   return places;
 }
@@ -236,29 +275,36 @@ std::vector<int> device_counts(const StepModel& model, StepFamily family) {
   return counts;
 }
 
+// Returns the smallest limit that is greater than this value.
+double up_to(double value) {
+  return std::nextafter(value, kNoPlan);
+}
+
 }  // namespace
 
 StepSearch search_steps(const StepModel& model) {
   StepSearch result{.lower_bound = model.lower_bound()};
-  const auto places = places_of(model);
+  const auto some = places_of(model, kMostPlaces), many = places_of(model, kMostEvenPlaces);
   result.is_exact =
       model.blocks() <= kMostPlaces && model.problem().cluster.ranks() <= kMostExactDevices;
-  const auto settings_with = [&](StepSettings settings, int devices) {
+  const auto search_with = [&](StepSettings settings, int devices) {
     settings.devices = devices;
-    return settings;
+    return Search(model, settings, is_even(settings.family) ? many : some);
   };
   double least_lack = kNoPlan;
   for (const auto& settings : all_settings(model)) {
     std::optional<StepPlan> fastest, nearest;
-    for (const int devices : device_counts(model, settings.family)) {
-      Search search(model, settings_with(settings, devices), places);
-      auto plan = search.fastest(0, fastest ? fastest->seconds : kNoPlan);
+    // Begins with the most devices: this is usually the fastest choice, and a low limit ends the
+    // other searches sooner. Among plans of equal time, the one with fewer devices is kept.
+    auto counts = device_counts(model, settings.family);
+    std::ranges::reverse(counts);
+    for (const int devices : counts) {
+      auto search = search_with(settings, devices);
+      auto plan = search.fastest(0, up_to(fastest ? fastest->seconds : kNoPlan));
       if (plan) fastest = std::move(plan);
       if (fastest) continue;
-      plan = search.least_lacking();
-      if (plan && (!nearest || plan->lacking_bytes < nearest->lacking_bytes)) {
-        nearest = std::move(plan);
-      }
+      plan = search.least_lacking(up_to(nearest ? nearest->lacking_bytes : kNoPlan));
+      if (plan) nearest = std::move(plan);
     }
     if (!fastest && !nearest) continue;
     const auto& found = fastest ? fastest : nearest;
@@ -274,8 +320,8 @@ StepSearch search_steps(const StepModel& model) {
   if (result.best) return result;
   for (const auto& settings : all_settings(model)) {
     for (const int devices : device_counts(model, settings.family)) {
-      Search search(model, settings_with(settings, devices), places);
-      auto plan = search.fastest(least_lack, result.nearest ? result.nearest->seconds : kNoPlan);
+      const double limit = result.nearest ? result.nearest->seconds : kNoPlan;
+      auto plan = search_with(settings, devices).fastest(least_lack, limit);
       if (plan) result.nearest = std::move(plan);
     }
   }

@@ -1,4 +1,4 @@
-// The search for the plan of least time by StepModel.
+// The search for the fastest plan by StepModel.
 #pragma once
 
 #include <optional>
@@ -9,21 +9,22 @@
 namespace troika::plan {
 
 struct StepSearch {
-  // For all settings, apart from the number of devices: the fastest plan that fits, or the one that
-  // lacks least.
+  // One plan for each combination of settings except the number of devices: the fastest plan that
+  // fits; if none fits, the plan that exceeds the memory least.
   std::vector<StepPlan> alternatives = {};
   std::optional<StepPlan> best = {};  // the fastest plan that fits
-  // If none fits: the fastest of those that lack least.
+  // If no plan fits: the fastest of the plans that exceed the memory least.
   std::optional<StepPlan> nearest = {};
-  double lower_bound = 0;  // no plan takes less
-  // Whether all plans were considered: every cut between blocks, and every number of replicas. That
-  // is so for at most 40 blocks and 16 devices.
+  double lower_bound = 0;  // on the seconds of any plan
+  // Whether all plans were considered: every cut between blocks, and every number of replicas. True
+  // for at most 40 blocks and 16 devices.
   bool is_exact = true;
 };
 
-// An exact dynamic programme for each of the settings: the stages from the first one on, with all
-// sums and maxima of the model that no other ones are below. A partial plan that cannot be
-// faster than the best plan so far is dropped. The result depends on `model` alone.
+// Runs an exact dynamic program for each combination of settings. It extends partial plans stage by
+// stage, and keeps those whose sums and maxima (see StepModel) are not all exceeded or equalled by
+// another partial plan's with the same stages' end and devices. Drops partial plans that cannot be
+// faster than the best plan so far. The result depends only on `model`.
 StepSearch search_steps(const StepModel& model);
 
 }  // namespace troika::plan

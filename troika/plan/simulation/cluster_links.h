@@ -9,11 +9,11 @@
 
 namespace troika::plan {
 
-// Rank r is device r of the cluster. Two devices of a group talk through a port of each device, two
-// groups of a host through a port of each group, and two hosts through a port of each host. A port
-// is full duplex: it has the bandwidth of its level (Cluster::group, host, network) outward and
-// inward. Between the ports nothing is shared (a switch of full bisection bandwidth). A bandwidth
-// that is unknown (0) limits nothing.
+// Rank r is device r of the cluster. A message between two devices of a group crosses a port of
+// each device; between two groups of a host, a port of each group; between two hosts, a port of
+// each host. A port is full duplex: it has the bandwidth of its level (Cluster::group, host,
+// network) in each direction. Ports are connected by a switch of full bisection bandwidth. An
+// unknown bandwidth (0) counts as unlimited.
 class ClusterLinks {
  public:
   // The links that a message crosses.
@@ -32,10 +32,10 @@ class ClusterLinks {
   // Whether two ranks are on one host, but in different groups.
   bool crosses_groups(int one, int other) const;
 
-  // By link: bytes per second, and a name such as "host node-1, network, out".
+  // Return for each link its bytes per second, and its name, such as "host node-1, network, out".
   std::vector<double> bandwidths() const;
   std::vector<std::string> names() const;
-  // Returns the links that messages of this rank use, outward and inward by level.
+  // Returns the links that messages of this rank use: for each level, outward and inward.
   std::vector<int> links_of(int rank) const;
 
   const layout::Cluster& cluster() const { return cluster_; }

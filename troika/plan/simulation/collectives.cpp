@@ -27,7 +27,8 @@ class Messages {
     for (const auto& use : path.uses) bytes_[use.link] += bytes * use.weight;
   }
 
-  // `rounds` counts the latencies, `reduced` are the seconds of the reduction.
+  // `rounds` is the number of messages that follow each other, `reduced` is the time of the
+  // reduction in seconds.
   CollectivePhase phase(double rounds, double reduced) const {
     CollectivePhase phase{.seconds = rounds * latency_ + reduced, .bytes = largest_};
     if (largest_ == 0) return phase;
@@ -42,13 +43,13 @@ class Messages {
   std::map<int, double> bytes_;  // by link
 };
 
-// The collectives of one set of ranks.
+// The phases of collectives among `ranks`.
 class Rounds {
  public:
   Rounds(const std::vector<int>& ranks, const ClusterLinks& links, double reduce_per_byte)
       : ranks_(ranks), links_(links), reduce_per_byte_(reduce_per_byte) {}
 
-  // `turns` is 2 for an all-reduce, and 1 for half of it.
+  // `turns` is 2 for an all-reduce, and 1 for a reduce-scatter or an all-gather.
   Phases ring(double bytes, int turns, bool reduces) const {
     Messages messages(links_);
     const double each = bytes * (size() - 1) / size();
@@ -66,7 +67,8 @@ class Rounds {
     return phases;
   }
 
-  // Halves from the largest distance on, and doubles back.
+  // A reduce-scatter by halving, from the largest distance to the smallest, then an all-gather by
+  // doubling.
   Phases rabenseifner(double bytes) const {
     Phases phases;
     if (has_fold()) phases.push_back(fold(bytes, true));
@@ -82,7 +84,7 @@ class Rounds {
     return phases;
   }
 
-  // Each of two binary trees carries a half: upward to the roots, and back.
+  // Each of two binary trees carries half of the data to its root and back.
   Phases double_tree(double bytes) const {
     const double segments = std::ceil(bytes / 2 / static_cast<double>(layout::kSegmentBytes));
     const double rounds = std::bit_width(static_cast<unsigned>(size() - 1)) + segments;
@@ -102,18 +104,19 @@ class Rounds {
  private:
   int size() const { return static_cast<int>(ranks_.size()); }
   int at(int member) const { return ranks_[static_cast<size_t>(member)]; }
-  // The largest power of two that has a member each, and whether members are left over.
+  // The largest power of two that is at most the number of members, and whether there are more
+  // members.
   int power() const { return static_cast<int>(std::bit_floor(static_cast<unsigned>(size()))); }
   bool has_fold() const { return power() < size(); }
-  // Returns the member at a position of the rounds. If there are r members too many, only the even
-  // ones of the first 2r take part.
+  // Returns the member at a position of the rounds. If there are r members more than `power()`,
+  // only the even members of the first 2r take part.
   int member_at(int position) const {
     const int extra = size() - power();
     return position < extra ? 2 * position : position + extra;
   }
 
-  // Before the rounds (`is_before`), a member too many hands its data to its neighbour; after them,
-  // it gets the result.
+  // Before the rounds (`is_before`), each member that does not take part sends its data to its
+  // neighbour; after them, it gets the result.
   CollectivePhase fold(double bytes, bool is_before) const {
     Messages messages(links_);
     for (int i = 0; i < size() - power(); ++i) {
@@ -130,8 +133,8 @@ class Rounds {
     return messages.phase(1, reduced * reduce_per_byte_);
   }
 
-  // The parent of a place in the in-order binary tree whose leaves are the even places; -1 for the
-  // root.
+  // Returns the parent of a place in the in-order binary tree whose leaves are the even places; -1
+  // for the root.
   int parent_of(int place) const {
     int root = 0;
     while ((root << 1 | 1) < size()) root = root << 1 | 1;
@@ -154,7 +157,7 @@ std::map<int, std::vector<int>> by_host(const std::vector<int>& ranks, const Clu
   return hosts;
 }
 
-// The links by which layout::choose() predicts.
+// The links from which layout::choose() predicts the times of algorithms.
 layout::Links predicted_links(const std::vector<int>& ranks, const ClusterLinks& links,
                               double reduce_per_byte) {
   bool crosses_groups = false;
@@ -263,8 +266,7 @@ Phases together(const std::vector<Phases>& all) {
     auto& phase = merged[i];
     std::map<int, double> bytes;
     for (const auto& one : all) {
-      if (one.empty()) continue;
-      TROIKA_CHECK(one.size() == count, "collectives with as many phases");
+      if (i >= one.size()) continue;  // has ended
       phase.seconds = std::max(phase.seconds, one[i].seconds);
       phase.bytes = std::max(phase.bytes, one[i].bytes);
       for (const auto& use : one[i].uses) bytes[use.link] += use.weight * one[i].bytes;

@@ -1,4 +1,4 @@
-// Collectives as the messages of their algorithms.
+// Collectives, simulated as the messages of their algorithms.
 #pragma once
 
 #include <vector>
@@ -22,26 +22,26 @@ enum class CollectiveKind { all_reduce, reduce_scatter, all_gather };
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
-  // The algorithm of an all-reduce. The other collectives are rings. `automatic` takes the one of
-  // least predicted time.
+  // The algorithm of an all-reduce; the other collectives are rings. `automatic` chooses the
+  // algorithm with the least predicted time.
   layout::Algorithm algorithm = layout::Algorithm::automatic;
   double bytes = 0;            // of the whole tensor
   double reduce_per_byte = 0;  // seconds per byte that a rank reduces
 };
 
 // Returns the phases of a collective among `ranks` (ascending), one after the other; none for one
-// rank. The rounds of the algorithms are those of comm/algorithms: a ring's rounds are equal, so
-// they are one phase; recursive doubling and Rabenseifner have a phase for each round; double_tree
-// one for each direction, whose segments are pipelined; hierarchical a phase of rings inside the
-// hosts before and after those of all-reduces between hosts. Ranks of a round progress together.
-// Without other flows, and with one rank on each host, phases take the time of layout::predict() if
-// the number of ranks is a power of two.
+// rank. The rounds are those of comm/algorithms. All rounds of a ring are equal and form one phase.
+// Recursive doubling and Rabenseifner have a phase for each round. double_tree has one phase for
+// each direction, with pipelined segments. hierarchical has a phase of rings inside the hosts, the
+// phases of all-reduces between hosts, and another phase inside the hosts. The messages of a round
+// progress together. Without other flows, with one rank on each host and a power of two of ranks,
+// the phases take the time of layout::predict().
 std::vector<CollectivePhase> collective_phases(const Collective& collective,
                                                const std::vector<int>& ranks,
                                                const ClusterLinks& links);
 
-// Returns phases in which several collectives progress together. All must have as many phases, or
-// none.
+// Returns phases in which several collectives progress together, phase by phase. Collectives with
+// fewer phases end sooner.
 std::vector<CollectivePhase> together(const std::vector<std::vector<CollectivePhase>>& all);
 
 }  // namespace troika::plan

@@ -10,17 +10,17 @@ namespace troika::plan {
 
 class DisturbedTimes {
  public:
-  // `run` must outlive it.
+  // `run` must outlive this object.
   explicit DisturbedTimes(const SimulatedRun& run);
 
-  // Returns the factor of a rank's times: its device's rate, and whether it is a straggler.
+  // Returns the factor on a rank's times. It accounts for the rate of the rank's device and for
+  // stragglers.
   double factor(int rank) const { return factors_[static_cast<size_t>(rank)]; }
-  // Returns the seconds of a pass, or of two that begin together. Depends on its arguments alone.
+  // Returns the seconds of a pass, or of two passes that begin together. Depends only on the
+  // arguments.
   double seconds(int rank, int step, size_t item, const ProgramItem& passes) const;
 
  private:
-  double stage_seconds(const layout::Action& pass) const;
-
   const SimulatedRun& run_;
   std::vector<double> factors_;  // by rank
 };

@@ -44,7 +44,8 @@ class Run {
  public:
   Run(const FailureModel& model, const std::vector<double>& steps)
       : model_(model), steps_(steps), random_(model.seed) {
-    for (const double step : steps) round_ += step;
+    for (const double step : steps) ends_.push_back(ends_.back() + step);
+    round_ = ends_.back();
     scale_ = model.mean_between_failures / std::tgamma(1 + 1 / model.shape);
     require(scale_ > 0, "shape of times between failures", model.shape,
             "a larger one: their typical time is 0");
@@ -78,29 +79,30 @@ class Run {
  private:
   double draw() {
     if (std::isinf(scale_)) return scale_;
-    // 1 - uniform() is above 0.
+    // The logarithm is finite, as uniform() is less than 1.
     return now_ + scale_ * std::pow(-std::log(1 - random_.uniform()), 1 / model_.shape);
   }
 
-  // Returns the time of the steps until the next checkpoint, and sets after_ to the step that
-  // follows.
+  // Returns the time of the steps until the next checkpoint, and sets after_ to the step after it.
   double segment() {
-    // Whole rounds of all steps, then single steps. The last step is the first to end after the
-    // interval.
-    const double rounds = std::max(0.0, std::ceil(model_.checkpoint_interval / round_) - 1);
-    double seconds = rounds * round_;
-    auto count = static_cast<int64_t>(rounds) * static_cast<int64_t>(steps_.size());
-    after_ = first_;
-    do {
-      seconds += steps_[after_];
-      after_ = (after_ + 1) % steps_.size();
-      ++count;
-    } while (seconds < model_.checkpoint_interval * (1 - kRounding));
-    found_.steps_between_checkpoints = count;
-    return seconds;
+    // Counts whole rounds of all steps, then searches for the first step of the round that ends
+    // after the interval.
+    const double due = model_.checkpoint_interval * (1 - kRounding);
+    const double rounds = std::max(0.0, std::ceil(due / round_) - 1);
+    const double goal = ends_[first_] + due - rounds * round_;
+    const bool wraps = goal > ends_.back();
+    const auto from = ends_.begin() + (wraps ? 1 : static_cast<int64_t>(first_) + 1);
+    const auto last = std::min(std::lower_bound(from, ends_.end(), wraps ? goal - round_ : goal),
+                               ends_.end() - 1);
+    const auto steps = static_cast<int64_t>(steps_.size());
+    const int64_t ended = last - ends_.begin() + (wraps ? steps : 0);
+    after_ = static_cast<size_t>(ended % steps);
+    found_.steps_between_checkpoints =
+        static_cast<int64_t>(rounds) * steps + ended - static_cast<int64_t>(first_);
+    return rounds * round_ + *last + (wraps ? round_ : 0) - ends_[first_];
   }
 
-  // A failure takes the run back to its last checkpoint, after a restart without failures.
+  // The run returns to its last checkpoint. A failure during the restart begins the restart anew.
   void fail() {
     while (found_.failures < kFailures) {
       now_ = next_failure_;
@@ -128,13 +130,14 @@ class Run {
     }
   }
 
-  static constexpr double kRounding = 1e-12;
+  static constexpr double kRounding = 1e-9;  // of sums of steps
 
   const FailureModel& model_;
   const std::vector<double>& steps_;
   Random random_;
-  double round_ = 0;  // seconds of all steps
-  double scale_ = 0;  // of the Weibull distribution
+  std::vector<double> ends_{0};  // sums of the first steps
+  double round_ = 0;             // seconds of all steps
+  double scale_ = 0;             // of the Weibull distribution
   double now_ = 0;
   double next_failure_ = 0;
   double kept_ = 0;               // seconds of steps

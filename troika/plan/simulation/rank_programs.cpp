@@ -22,6 +22,12 @@ bool is_backward(ActionKind kind) {
 
 }  // namespace
 
+std::vector<Action> passes_of(const ProgramItem& item) {
+  std::vector<Action> passes{item.action};
+  if (item.beside) passes.push_back(*item.beside);
+  return passes;
+}
+
 RankPrograms::RankPrograms(const layout::Schedule& schedule, const layout::Mesh& mesh)
     : is_uneven_(mesh.has_uneven_stages()) {
   for (const auto axis : mesh.axes()) {
@@ -87,9 +93,10 @@ void RankPrograms::prepare(std::vector<Action> actions) {
     if (item.beside) note(*item.beside);
   }
   for (const auto& action : actions) {
-    if (action.kind == ActionKind::receive_activation)
-      ++program[takes_activation_[at(action)]].needs;
-    if (action.kind == ActionKind::receive_gradient) ++program[takes_gradient_[at(action)]].needs;
+    const bool is_activation = action.kind == ActionKind::receive_activation;
+    if (!is_activation && action.kind != ActionKind::receive_gradient) continue;
+    program[is_activation ? takes_activation_[at(action)] : takes_gradient_[at(action)]]
+        .takes.push_back(action);
   }
   for (const size_t item : last_backward) {
     if (item < program.size()) program[item].ends_stage = true;

@@ -13,37 +13,41 @@ namespace troika::plan {
 struct ProgramItem {
   layout::Action action = {};
   std::optional<layout::Action> beside = {};
-  int needs = 0;            // of a pass: messages from other ranks
-  bool ends_stage = false;  // the last backward pass of its stage on this rank
+  // If the action is a pass: the messages of other ranks that the item receives.
+  std::vector<layout::Action> takes = {};
+  bool ends_stage = false;  // whether this is the last backward pass of its stage on this rank
 };
 
-// Where a message goes: a rank, and the pass in its program that takes it.
+// Returns the pass of an item, or the two that begin together.
+std::vector<layout::Action> passes_of(const ProgramItem& item);
+
+// The destination of a message: a rank, and the pass in its program that takes the message.
 struct MessageTarget {
   int rank = 0;
   size_t item = 0;
 };
 
-// The program of each rank in a step. Replicas of a stage along the data axis run all micro-batches
-// of their own; where stages have different numbers of replicas, they share the micro-batches out
-// (layout::actions_of_replica()).
+// The program of each rank in a step. If all stages have the same number of replicas, each replica
+// has its own micro-batches; otherwise the replicas of a stage share the micro-batches
+// (layout::actions_of_replica()). A rank's "place" is its coordinate on the pipeline axis.
 class RankPrograms {
  public:
-  // `schedule` is complete (layout::complete()) and has one line per rank of the pipeline axis.
-  // Throws Error(usage) for a mesh with other axes than pipeline and data, and for a schedule with
-  // another number of lines; throws the errors of layout::Inventory.
+  // `schedule` must be complete (layout::complete()). Throws Error(usage) for a mesh with axes
+  // other than pipeline and data, and for a schedule that does not have one line per rank of the
+  // pipeline axis; throws the errors of layout::Inventory.
   RankPrograms(const layout::Schedule& schedule, const layout::Mesh& mesh);
 
   int ranks() const { return static_cast<int>(places_.size()); }
   int stages() const { return static_cast<int>(place_of_stage_.size()); }
   const std::vector<ProgramItem>& of(int rank) const;
-  // The coordinate on the pipeline axis.
+  // Returns the coordinate of a rank on the pipeline axis.
   int place(int rank) const { return places_[static_cast<size_t>(rank)]; }
   int place_of_stage(int stage) const { return place_of_stage_[static_cast<size_t>(stage)]; }
-  // The ranks of a place along the data axis, ascending.
+  // Returns the ranks of a place along the data axis, ascending.
   const std::vector<int>& replicas(int place) const {
     return replicas_[static_cast<size_t>(place)];
   }
-  // A rank's index in replicas(place(rank)).
+  // Returns a rank's index in replicas(place(rank)).
   int replica(int rank) const { return replica_of_[static_cast<size_t>(rank)]; }
   MessageTarget target(int rank, const layout::Action& send) const;
 

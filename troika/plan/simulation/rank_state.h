@@ -1,4 +1,4 @@
-// The state of a simulation: its ranks, and what happens next.
+// The state of a simulation: its ranks, and its pending events.
 #pragma once
 
 #include <cstddef>
@@ -10,33 +10,35 @@ namespace troika::plan {
 
 // The state of a rank's next action.
 enum class Activity {
-  ready,     // may begin it, or waits for messages or collectives
+  ready,     // may begin, or waits for messages or collectives
   computes,  // a pass
-  gathers,   // a pass whose parameters are not all there
+  gathers,   // waits for the parameters of a pass
   updates    // the optimizer's step
 };
 
 struct RankState {
   int step = 0;
-  size_t next = 0;  // of its program
+  size_t next = 0;  // index in its program
   Activity activity = Activity::ready;
-  double begin = 0;                       // of the pass or the update
-  double seconds = 0;                     // that the pass computes
-  size_t awaited = 0;                     // collectives of its place that the next action waits for
-  double waits_since = -1;                // for them; -1: does not
-  bool has_updated = false;               // the next action is a step whose update is done
-  bool has_issued = false;                // the next action is a gather that was issued
-  std::vector<int> arrived = {};          // by item of the program: messages not yet taken
-  std::vector<size_t> buckets = {};       // by stage: reductions issued in this step
-  std::vector<size_t> issued_until = {};  // by stage: collectives of the place until its last one
-  double factor = 1;                      // of its times
+  double begin = 0;          // of the pass or the update
+  double seconds = 0;        // for which the pass computes
+  size_t awaited = 0;        // collectives of its place that must end before the next action
+  double waits_since = -1;   // since when it waits for them; -1: it does not wait
+  bool has_updated = false;  // the next action is a step whose update is done
+  bool has_issued = false;   // the next action is a gather that was issued
+  // For each item of the program, the number of messages that have arrived and are not used yet.
+  std::vector<size_t> arrived = {};
+  std::vector<size_t> buckets = {};  // by stage: reductions issued in this step
+  std::vector<size_t> issued_until =
+      {};             // by stage: collectives of the place up to the stage's last one
+  double factor = 1;  // on its times
 };
 
 enum class EventKind { pass_ends, update_ends, message_arrives, bucket_is_ready, phase, flow };
 
 struct Event {
   double time = 0;
-  uint64_t order = 0;  // of events at one time
+  uint64_t order = 0;  // among events at the same time
   EventKind kind = EventKind::pass_ends;
   int who = 0;       // a rank, or the place of a collective
   size_t what = 0;   // the item that takes a message, or the stage of a bucket

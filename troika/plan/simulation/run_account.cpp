@@ -8,12 +8,6 @@ namespace troika::plan {
 using layout::Action;
 using layout::ActionKind;
 
-std::vector<Action> passes_of(const ProgramItem& item) {
-  std::vector<Action> passes{item.action};
-  if (item.beside) passes.push_back(*item.beside);
-  return passes;
-}
-
 RunAccount::RunAccount(const SimulatedRun& run, const RankPrograms& programs)
     : run_(run), programs_(programs) {
   const auto ranks = static_cast<size_t>(programs.ranks());
@@ -23,13 +17,9 @@ RunAccount::RunAccount(const SimulatedRun& run, const RankPrograms& programs)
   memory_.resize(ranks);
   for (int stage = 0; stage < programs.stages(); ++stage) {
     for (const int rank : programs.replicas(programs.place_of_stage(stage))) {
-      bytes(rank) += work(stage).resident_bytes;
+      bytes(rank) += run_.stage(stage).resident_bytes;
     }
   }
-}
-
-const StageWork& RunAccount::work(int stage) const {
-  return run_.stages[run_.stages.size() == 1 ? 0 : static_cast<size_t>(stage)];
 }
 
 void RunAccount::receive(int rank, double more) {
@@ -43,15 +33,26 @@ void RunAccount::note_peak(int rank) {
   own.peak = std::max(own.peak, own.bytes + own.workspace);
 }
 
-void RunAccount::begin_pass(int rank, const Action& pass, bool took) {
-  const auto& stage = work(pass.stage);
-  if (pass.kind == ActionKind::forward) {
-    // Activations include the message that the pass takes.
-    const double message = took && pass.stage > 0 ? work(pass.stage - 1).output_bytes : 0;
-    bytes(rank) += stage.activation_bytes - message;
+double RunAccount::taken_bytes(const ProgramItem& item, ActionKind receive) const {
+  double bytes = 0;
+  for (const auto& taken : item.takes) {
+    if (taken.kind != receive) continue;
+    // Gradients have as many bytes as the outputs that they belong to.
+    const bool is_activation = receive == ActionKind::receive_activation;
+    bytes += run_.stage(is_activation ? peer_stage(taken) : taken.stage).output_bytes;
   }
+  return bytes;
+}
+
+void RunAccount::begin_passes(int rank, const ProgramItem& item) {
   auto& workspace = memory_[static_cast<size_t>(rank)].workspace;
-  workspace = std::max(workspace, stage.workspace_bytes);
+  for (const auto& pass : passes_of(item)) {
+    const auto& stage = run_.stage(pass.stage);
+    if (pass.kind == ActionKind::forward) bytes(rank) += stage.activation_bytes;
+    workspace = std::max(workspace, stage.workspace_bytes);
+  }
+  // Activations include the messages that the passes take.
+  bytes(rank) -= taken_bytes(item, ActionKind::receive_activation);
   note_peak(rank);
 }
 
@@ -62,6 +63,7 @@ void RunAccount::end_pass(int rank, int step, const ProgramItem& item, const Pas
   passes.busy += times.computed;
   use(rank).compute_seconds += times.computed;
   for (const auto& pass : passes_of(item)) free_activations(rank, pass);
+  bytes(rank) -= taken_bytes(item, ActionKind::receive_gradient);
   memory_[static_cast<size_t>(rank)].workspace = 0;
   if (!run_.records_trace) return;
   std::string text;
@@ -72,17 +74,11 @@ void RunAccount::end_pass(int rank, int step, const ProgramItem& item, const Pas
 }
 
 void RunAccount::free_activations(int rank, const Action& pass) {
-  const auto& stage = work(pass.stage);
+  const double bytes_of_pass = run_.stage(pass.stage).activation_bytes;
   const double part = run_.input_part_frees;
-  // The gradient of the output came from another rank.
-  const bool took = pass.stage + 1 < programs_.stages() &&
-                    programs_.place_of_stage(pass.stage + 1) != programs_.place(rank);
-  const double gradient = took ? stage.output_bytes : 0;
-  if (pass.kind == ActionKind::backward) bytes(rank) -= stage.activation_bytes + gradient;
-  if (pass.kind == ActionKind::backward_input) {
-    bytes(rank) -= stage.activation_bytes * part + gradient;
-  }
-  if (pass.kind == ActionKind::backward_weight) bytes(rank) -= stage.activation_bytes * (1 - part);
+  if (pass.kind == ActionKind::backward) bytes(rank) -= bytes_of_pass;
+  if (pass.kind == ActionKind::backward_input) bytes(rank) -= bytes_of_pass * part;
+  if (pass.kind == ActionKind::backward_weight) bytes(rank) -= bytes_of_pass * (1 - part);
 }
 
 void RunAccount::end_update(int rank, int step, double begin, double end) {

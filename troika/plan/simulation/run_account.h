@@ -9,9 +9,6 @@
 
 namespace troika::plan {
 
-// Returns the pass of an item, or both that begin together.
-std::vector<layout::Action> passes_of(const ProgramItem& item);
-
 struct PassTimes {
   double begin = 0;
   double end = 0;
@@ -26,8 +23,8 @@ class RunAccount {
 
   void send(int rank, double bytes) { use(rank).sent_bytes += bytes; }
   void receive(int rank, double bytes);
-  // `took` says whether the pass takes messages of other ranks.
-  void begin_pass(int rank, const layout::Action& pass, bool took);
+  // Begins the passes of an item. What they take has been received.
+  void begin_passes(int rank, const ProgramItem& item);
   void end_pass(int rank, int step, const ProgramItem& item, const PassTimes& times);
   void end_update(int rank, int step, double begin, double end);
   // The rank waited for collectives.
@@ -54,10 +51,11 @@ class RunAccount {
     double span() const { return last > first ? last - first : 0; }
   };
 
-  const StageWork& work(int stage) const;
   RankUse& use(int rank) { return result_.ranks[static_cast<size_t>(rank)]; }
   double& bytes(int rank) { return memory_[static_cast<size_t>(rank)].bytes; }
   void note_peak(int rank);
+  // The bytes of the messages of a kind that an item takes.
+  double taken_bytes(const ProgramItem& item, layout::ActionKind receive) const;
   void free_activations(int rank, const layout::Action& pass);
   void add_bubbles();
 

@@ -30,7 +30,7 @@ class Simulator {
         account_(run, programs_) {
     const auto stages = static_cast<size_t>(programs_.stages());
     for (int rank = 0; rank < programs_.ranks(); ++rank) {
-      ranks_.push_back({.arrived = std::vector<int>(programs_.of(rank).size(), 0),
+      ranks_.push_back({.arrived = std::vector<size_t>(programs_.of(rank).size(), 0),
                         .buckets = std::vector<size_t>(stages, 0),
                         .issued_until = std::vector<size_t>(stages, 0),
                         .factor = times_.factor(rank)});
@@ -43,7 +43,7 @@ class Simulator {
   RunSimulation simulate() {
     for (int rank = 0; rank < programs_.ranks(); ++rank) advance(rank);
     for (;;) {
-      // Events of this instant come before new rates of flows.
+      // All events of this instant are handled before flows get new rates.
       const bool has_event_now = !events_.empty() && events_.top().time <= now_;
       const auto end = has_event_now ? std::nullopt : flows_.next_end(now_);
       if (end && (events_.empty() || end->time < events_.top().time)) {
@@ -64,9 +64,7 @@ class Simulator {
   }
 
  private:
-  const StageWork& work(int stage) const {
-    return run_.stages[run_.stages.size() == 1 ? 0 : static_cast<size_t>(stage)];
-  }
+  const StageWork& work(int stage) const { return run_.stage(stage); }
   RankState& state(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   CollectiveQueue& queue_of(int rank) {
     return queues_[static_cast<size_t>(programs_.place(rank))];
@@ -100,7 +98,7 @@ class Simulator {
     }
   }
 
-  // Begins actions of a rank until it has to wait or compute.
+  // Begins a rank's next actions, until the rank has to wait or compute.
   void advance(int rank) {
     auto& own = state(rank);
     while (own.activity == Activity::ready && own.step < run_.steps) {
@@ -111,7 +109,7 @@ class Simulator {
       const auto& action = item(rank).action;
       const auto stage = static_cast<size_t>(action.stage);
       if (is_pass(action.kind)) {
-        if (own.arrived[own.next] < item(rank).needs) return;
+        if (own.arrived[own.next] < item(rank).takes.size()) return;
         begin_pass(rank);
       } else if (action.kind == ActionKind::gather) {
         if (!recipes(action.stage).gather) {
@@ -144,7 +142,7 @@ class Simulator {
     }
   }
 
-  // Whether the collectives have ended that the rank waits for; else it begins to wait.
+  // Whether the collectives that the rank waits for have ended. If not, the rank begins to wait.
   bool awaited_ended(int rank) {
     auto& own = state(rank);
     if (queue_of(rank).finished() < own.awaited) {
@@ -162,13 +160,13 @@ class Simulator {
   void begin_pass(int rank) {
     auto& own = state(rank);
     const auto& begun = item(rank);
-    own.arrived[own.next] -= begun.needs;
+    own.arrived[own.next] -= begun.takes.size();
     own.begin = now_;
     own.seconds = times_.seconds(rank, own.step, own.next, begun);
     own.activity = Activity::computes;
     bool gathers = false;
+    account_.begin_passes(rank, begun);
     for (const auto& pass : passes_of(begun)) {
-      account_.begin_pass(rank, pass, begun.needs > 0);
       const bool reads = pass.kind != ActionKind::backward_weight;
       if (reads && gathers_in_passes() && recipes(pass.stage).gather) {
         issue(rank, *recipes(pass.stage).gather);
@@ -197,7 +195,7 @@ class Simulator {
     push(end, EventKind::pass_ends, rank);
   }
 
-  // The parameters of the pass are there.
+  // Called when the parameters that a pass needs have been gathered.
   void end_gather(int rank) {
     auto& own = state(rank);
     own.activity = Activity::computes;
@@ -289,8 +287,8 @@ class Simulator {
     own.awaited = awaited;
   }
 
-  // Returns how many collectives of its place have then to end for this one to have ended, and has
-  // the rank's next wait be for them.
+  // Adds a collective to the queue of the rank's place. Returns the number of collectives of this
+  // place that have ended once this one has. The rank's next wait is for this number.
   size_t issue(int rank, const Recipe& recipe) {
     auto& queue = queue_of(rank);
     const auto member = static_cast<size_t>(programs_.replica(rank));
@@ -332,7 +330,7 @@ class Simulator {
   }
 
   bool is_one_stage() const { return run_.plan.schedule == layout::kOneStageSchedule; }
-  // Pipelines have actions that gather.
+  // Pipelines gather in actions of their own instead.
   bool gathers_in_passes() const { return is_one_stage(); }
   bool is_local() const { return run_.plan.exchange.method == ExchangeMethod::local_steps; }
   bool averages_gradients(int step) const {

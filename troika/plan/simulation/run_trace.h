@@ -7,11 +7,11 @@
 
 namespace troika::plan {
 
-// Returns a trace file (troika/base/trace.h) of a run that recorded its spans, with the tracks of
-// runs: `compute` has steps with their forward and backward passes, optimizer, and waits for
-// collectives (finish_backward); `communication` has the collectives along the data axis. In
-// addition `passes` names each pass as the text form of schedules does, and `messages` has the
-// sends.
+// Returns a trace file (troika/base/trace.h) of a simulated run that recorded its spans. It has the
+// tracks of a real run's trace: `compute` has the steps with their forward and backward passes,
+// optimizer, and waits for collectives (finish_backward); `communication` has the collectives along
+// the data axis. In addition, `passes` names each pass in the text form of schedules, and
+// `messages` has the sends.
 std::string trace_of(const RunSimulation& simulation);
 
 }  // namespace troika::plan

@@ -43,7 +43,7 @@ SharedLinks::Flow SharedLinks::begin(double now, std::vector<LinkUse> uses, doub
 }
 
 std::optional<SharedLinks::End> SharedLinks::next_end(double now) {
-  // Rates do not matter to flows that end now.
+  // A flow that ends now ends whatever its rate is, so rates are only updated if there is none.
   drop_outdated();
   if (due_.empty() || due_.top().time > now) {
     update_rates(now);
@@ -111,9 +111,9 @@ SharedLinks::Component SharedLinks::connected(int first) {
 }
 
 void SharedLinks::share(double now, const Component& component) {
-  // The rate at which a link would be full if all its flows without a rate had this rate. It never
-  // decreases while flows get theirs, so outdated entries of the queue are found when they are
-  // taken.
+  // The rate at which a link would be full if all its flows without a rate had this rate. This rate
+  // never decreases while flows get their rates, so an outdated entry of the queue is recognized
+  // when it is taken.
   using Level = std::pair<double, int>;
   std::priority_queue<Level, std::vector<Level>, std::greater<>> levels;
   for (const int index : component.links) {

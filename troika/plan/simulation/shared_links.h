@@ -11,7 +11,7 @@
 
 namespace troika::plan {
 
-// The bandwidth of a link that limits nothing.
+// The bandwidth of an unlimited link.
 inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
 // How a flow uses a link: `weight` bytes cross the link for every byte of the flow.
@@ -25,16 +25,17 @@ struct LinkUse {
 // The traffic of a link.
 struct LinkTraffic {
   double bytes = 0;
-  double busy_seconds = 0;  // in which at least one flow used it
+  double busy_seconds = 0;  // in which at least one flow used the link
 };
 
 // Links with flows whose rates are max-min fair (Bertsekas and Gallager, Data Networks, section
-// 6.5.2): all rates grow together until a link is full; its flows keep their rate, and the others
-// go on. A flow over several links with weights stands for messages that progress together, as
-// those of a collective.
+// 6.5.2): all rates grow together until a link is full; the flows of this link keep their rates,
+// and the other rates continue to grow. A flow over several links with weights represents messages
+// that progress together, such as those of a collective.
 //
-// Times are seconds and never decrease from call to call. Only rates of flows that share links,
-// directly or through others, with one that begins or ends are computed anew. Deterministic.
+// Times are seconds and never decrease from call to call. When a flow begins or ends, only the
+// rates of the flows that share links with it, directly or through other flows, are recomputed.
+// Deterministic.
 class SharedLinks {
  public:
   using Flow = size_t;
@@ -46,14 +47,14 @@ class SharedLinks {
   // `bandwidths` are the bytes per second of each link, > 0 or kUnlimited.
   explicit SharedLinks(std::vector<double> bandwidths);
 
-  // Begins a flow of `bytes` >= 0. Each link occurs in `uses` at most once, with a weight > 0. The
-  // number of a flow that has ended is used again.
+  // Begins a flow of `bytes` >= 0 and returns its number. Each link occurs in `uses` at most once,
+  // with a weight > 0. The numbers of ended flows are reused.
   Flow begin(double now, std::vector<LinkUse> uses, double bytes);
   // Returns the next flow to end, and when; nothing if there is no flow.
   std::optional<End> next_end(double now);
   // Ends the flow that next_end() returned, at its time.
   void finish(const End& end);
-  // Bytes per second; kUnlimited for a flow that no link limits.
+  // Returns the rate in bytes per second; kUnlimited if no link of the flow is limited.
   double rate(double now, Flow flow);
 
   const std::vector<LinkTraffic>& traffic() const { return traffic_; }
@@ -64,11 +65,12 @@ class SharedLinks {
     double bytes = 0;  // left at time `since`
     double since = 0;
     double rate = 0;
-    uint64_t version = 0;   // counts its rates, and the flows that had its number
+    uint64_t version = 0;   // counts the changes of its rate, and the flows with this number
     bool is_seen = false;   // of connected()
     bool has_rate = false;  // of share()
   };
-  // The end of a flow at one of its rates; outdated if the version is.
+  // The time at which a flow ends if its rate does not change. Outdated if the flow has another
+  // version.
   struct Due {
     double time = 0;
     Flow flow = 0;
@@ -89,7 +91,7 @@ class SharedLinks {
 
     bool is_limited() const { return bandwidth < kUnlimited; }
   };
-  // The flows and links that an update concerns.
+  // The flows and links whose rates an update changes.
   struct Component {
     std::vector<Flow> flows;
     std::vector<int> links;  // limited ones

@@ -15,37 +15,37 @@ namespace troika::plan {
 // Gradients that are averaged by one collective.
 struct GradientBucket {
   double bytes = 0;
-  // From the moment when its last gradient is ready to the end of the stage's backward pass.
+  // The time from when the bucket's last gradient is ready to the end of the stage's backward pass.
   double seconds_before_end = 0;
 };
 
-// A stage on one rank. Times are seconds; those of passes and sizes of activations are for one
+// A stage on one rank. Times are in seconds. Times of passes and sizes of activations are for one
 // micro-batch.
 struct StageWork {
   // `message` is not used: messages take the time of their links.
   layout::StageTimes passes = {};
   double optimizer_seconds = 0;  // a step over all parameters of the stage
-  double output_bytes = 0;       // what goes to the next stage; its gradient has as many
+  double output_bytes = 0;       // sent to the next stage; the gradient has the same size
   std::vector<GradientBucket> buckets = {};  // in the order in which they are averaged
   double parameter_bytes = 0;
   // Memory on a rank.
   double resident_bytes = 0;    // parameters, gradients and states of the optimizer
   double activation_bytes = 0;  // from the begin of a forward pass to the end of its backward pass
   double workspace_bytes = 0;   // while a pass runs
-  // For a pass that gathers the stage's parameters: the part of its time that comes after the last
-  // parameter has arrived.
+  // For a pass that gathers the stage's parameters: the share of its computation that follows the
+  // arrival of the last parameter.
   double share_after_gather = 0;
 };
 
-// The disturbances that make passes take other times than their stage's. All draws depend on
-// `seed`, rank, step and pass alone.
+// Random and fixed changes to the times of passes. All draws depend only on `seed`, rank, step and
+// pass.
 struct Disturbances {
-  // The standard deviation of a pass's time, as a share of it: times are log-normal.
+  // The standard deviation of a pass's time, relative to the time. Times are log-normal.
   double jitter = 0;
-  // The share of devices that are slow, drawn by the seed, and the factor of their times.
+  // The share of devices that are slow, drawn at random, and the factor on their times.
   double straggler_share = 0;
   double straggler_factor = 1;
-  // Ranks that are slow, with the factor of their times.
+  // Ranks that are slow, with the factor on their times.
   std::vector<std::pair<int, double>> slow_ranks = {};
   uint64_t seed = 0;
 };
@@ -55,8 +55,8 @@ struct SimulatedRun {
   std::vector<StageWork> stages = {};  // one for each stage of the plan's schedule, or one for all
   // Rank r is device r.
   layout::Cluster cluster = {};
-  // The rate of the device whose times the stages have; 0: the fastest one of the cluster. If all
-  // devices have `flops`, passes of the others take longer or shorter by the ratio.
+  // The `flops` of the device on which the stages' times were measured; 0: those of the cluster's
+  // fastest device. Used by layout::device_slowness().
   double reference_flops = 0;
   layout::Algorithm all_reduce = layout::Algorithm::automatic;
   double reduce_per_byte = 0;     // seconds per byte that a rank reduces in a collective
@@ -65,9 +65,13 @@ struct SimulatedRun {
   int steps = 1;
   bool records_trace = false;
 
-  // Throws Error(usage) for a plan of more ranks than the cluster has devices, another number of
-  // stages than the schedule's, threads in a process, a slow rank that the plan lacks, and the
-  // errors of layout::Plan::verify() and schedule_of().
+  // Returns the work of a stage of the plan's schedule.
+  const StageWork& stage(int number) const {
+    return stages[stages.size() == 1 ? 0 : static_cast<size_t>(number)];
+  }
+  // Throws Error(usage) for a plan with more ranks than the cluster has devices, a number of stages
+  // that differs from the schedule's, threads in a process, and a slow rank that is not in the
+  // plan. Throws the errors of layout::Plan::verify() and schedule_of().
   void verify() const;
 };
 

@@ -94,8 +94,7 @@ std::vector<StageRecipes> make_recipes(const SimulatedRun& run, const RankProgra
   std::vector<StageRecipes> recipes;
   for (int stage = 0; stage < programs.stages(); ++stage) {
     const auto& ranks = programs.replicas(programs.place_of_stage(stage));
-    const auto& work = run.stages[run.stages.size() == 1 ? 0 : static_cast<size_t>(stage)];
-    recipes.push_back(RecipeMaker(run, links, ranks).make(work));
+    recipes.push_back(RecipeMaker(run, links, ranks).make(run.stage(stage)));
   }
   return recipes;
 }

@@ -12,7 +12,7 @@
 
 namespace troika::plan {
 
-// A collective as all ranks of a place carry it out.
+// A collective of the ranks of a place (RankPrograms).
 struct Recipe {
   std::string name;  // of the span in traces
   int bucket = -1;
@@ -20,7 +20,7 @@ struct Recipe {
   std::vector<CollectivePhase> phases = {};  // none: takes no time
 };
 
-// The exchanges of a stage in a step.
+// The collectives of a stage in a step.
 struct StageRecipes {
   std::vector<Recipe> reductions = {};           // gradients, by bucket
   std::optional<Recipe> gather_after_step = {};  // ZeRO stages 1 and 2
@@ -32,33 +32,34 @@ struct StageRecipes {
 std::vector<StageRecipes> make_recipes(const SimulatedRun& run, const RankPrograms& programs,
                                        const ClusterLinks& links);
 
-// The collectives of the ranks of one place, which begin in one order: when all ranks have issued
-// the next one, and the one before it has ended.
+// The collectives of the ranks of one place, in order. A collective begins when all ranks have
+// issued it and the previous collective has ended.
 class CollectiveQueue {
  public:
   struct Running {
     const Recipe* recipe = nullptr;
-    std::vector<double> issued;  // by member: when; the time of the last event for those missing
+    std::vector<double> issued;  // by member: the time of issue; for members that have not issued
+                                 // it, that of the last event
     size_t missing = 0;
     size_t next_phase = 0;
     bool has_begun = false;
-    double before = 0;  // when the collective before it ended
+    double before = 0;  // when the previous collective ended
   };
 
   explicit CollectiveQueue(size_t members) : issued_(members, 0) {}
 
-  // A member issues its next collective. `recipe` must be the same for all members, and outlive the
-  // queue's use of it. Returns the number of the collective, from 0.
+  // Called when a member issues its next collective. `recipe` must be the same for all members, and
+  // must stay valid until the collective has ended. Returns the number of the collective, from 0.
   size_t issue(size_t member, const Recipe& recipe, double now);
-  // Returns the collective that all have issued and whose turn it is; null if there is none.
+  // Returns the collective that is running or can begin; null if there is none.
   Running* current();
   // Ends current().
   void finish(double now);
-  // How many have ended.
+  // Returns the number of collectives that have ended.
   size_t finished() const { return finished_; }
 
  private:
-  std::vector<size_t> issued_;  // by member: how many
+  std::vector<size_t> issued_;  // by member: number of collectives
   std::deque<Running> waiting_;
   size_t finished_ = 0;
   double last_end_ = 0;

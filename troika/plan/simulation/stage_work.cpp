@@ -50,7 +50,7 @@ void require_told(const Profile& profile, const layout::Plan& plan) {
   }
 }
 
-// The profile with blocks in an order in which each reads from earlier ones.
+// The profile's blocks in topological order: each block comes after its inputs.
 class OrderedBlocks {
  public:
   explicit OrderedBlocks(const Profile& profile) {
@@ -84,7 +84,7 @@ class OrderedBlocks {
            fmt::format("{}, as its schedule has", stages));
   }
 
-  // The bytes that blocks from `end` on read from those before it.
+  // Returns the bytes of the outputs before `end` that blocks from `end` on read.
   double crossing(size_t end) const {
     double bytes = 0;
     for (size_t i = 0; i < end; ++i) {
@@ -103,22 +103,34 @@ class StageMaker {
   StageMaker(const layout::Plan& plan, const StageWorkOptions& options)
       : plan_(plan), options_(options) {}
 
-  // `input_bytes` come from the stage before.
+  // `input_bytes` and `output_bytes` are the sizes of one sample's message from the previous stage
+  // and to the next one.
   StageWork make(Blocks blocks, double input_bytes, double output_bytes,
                  double optimizer_factor) const {
+    const auto segments = layout::recompute_plan(plan_.recompute, blocks.size());
+    double again = 0;
+    for (const auto& segment : segments) {
+      again += sum(part_of(blocks, segment), &ProfiledBlock::forward);
+    }
+    // Recomputation comes before the input part of the backward pass.
+    const double inputs = sum(blocks, &ProfiledBlock::backward_input) + again;
+    const double weights = sum(blocks, &ProfiledBlock::backward_weight);
     StageWork work;
     work.passes = {.forward = seconds(sum(blocks, &ProfiledBlock::forward)),
-                   .backward_input = seconds(sum(blocks, &ProfiledBlock::backward_input)),
-                   .backward_weight = seconds(sum(blocks, &ProfiledBlock::backward_weight))};
+                   .backward_input = seconds(inputs),
+                   .backward_weight = seconds(weights)};
+    // A backward pass that is not split has the overhead only once.
+    work.passes.saved_by_whole = work.passes.backward() - seconds(inputs + weights);
     work.output_bytes = output_bytes * options_.samples;
     work.parameter_bytes = sum(blocks, &ProfiledBlock::parameter_bytes);
     if (options_.optimizer_bytes_per_second > 0) {
       work.optimizer_seconds = work.parameter_bytes / options_.optimizer_bytes_per_second;
     }
-    add_buckets(work, blocks);
+    add_buckets(work, blocks, segments);
     add_memory(work, blocks, input_bytes, optimizer_factor);
+    keep_inputs(work, blocks, segments, input_bytes);
     if (blocks.size() > 1 && work.passes.forward > 0) {
-      // The last block of a backward pass is the first one.
+      // A backward pass ends with the stage's first block.
       work.share_after_gather =
           (blocks.back().forward + blocks.front().backward()) /
           (sum(blocks, &ProfiledBlock::forward) + sum(blocks, &ProfiledBlock::backward_input) +
@@ -130,27 +142,41 @@ class StageMaker {
   }
 
  private:
-  // The time of a pass that takes `measured` with the profile's samples.
+  // Scales the measured time of a pass to the run's samples.
   double seconds(double measured) const {
     const double fixed = std::min(options_.pass_overhead, measured);
     return fixed + (measured - fixed) * options_.samples;
   }
 
-  void add_buckets(StageWork& work, Blocks blocks) const {
+  static Blocks part_of(Blocks blocks, const layout::RecomputedSegment& segment) {
+    return blocks.subspan(segment.begin, segment.end - segment.begin);
+  }
+
+  void add_buckets(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments) const {
     std::vector<layout::BucketItem> items;
     std::vector<size_t> order;
-    std::vector<double> before;  // by block: backward passes that come after its own
-    double sum = 0;
+    // For each block, the measured time of the rest of a backward pass after the block's part,
+    // including the recomputation of earlier segments.
+    std::vector<double> before;
+    double sum_before = 0;
+    auto segment = segments.begin();
     for (size_t i = 0; i < blocks.size(); ++i) {
+      for (; segment != segments.end() && segment->end <= i; ++segment) {
+        sum_before += sum(part_of(blocks, *segment), &ProfiledBlock::forward);
+      }
       items.push_back({.bytes = static_cast<int64_t>(blocks[i].parameter_bytes)});
       if (blocks[i].parameter_bytes > 0) order.insert(order.begin(), i);
-      before.push_back(sum * options_.samples);
-      sum += blocks[i].backward();
+      before.push_back(sum_before);
+      sum_before += blocks[i].backward();
     }
+    for (; segment != segments.end(); ++segment) {
+      sum_before += sum(part_of(blocks, *segment), &ProfiledBlock::forward);
+    }
+    const double scale = sum_before > 0 ? work.passes.backward() / sum_before : 0;
     const auto& exchange = plan_.exchange;
     for (const auto& bucket :
          layout::assign_buckets(items, order, exchange.first_bucket_bytes, exchange.bucket_bytes)) {
-      GradientBucket made{.seconds_before_end = before[bucket.back()]};
+      GradientBucket made{.seconds_before_end = before[bucket.back()] * scale};
       for (const size_t item : bucket) made.bytes += blocks[item].parameter_bytes;
       work.buckets.push_back(made);
     }
@@ -174,20 +200,19 @@ class StageMaker {
     }
     if (share(3) < 1) work.workspace_bytes += largest * (1 - share(3));
     work.activation_bytes = sum(blocks, &ProfiledBlock::saved_bytes) * options_.samples;
-    recompute(work, blocks, input_bytes);
   }
 
-  void recompute(StageWork& work, Blocks blocks, double input_bytes) const {
-    double most = 0;  // saved by a segment while it runs
-    for (const auto& segment : layout::recompute_plan(plan_.recompute, blocks.size())) {
-      const auto part = blocks.subspan(segment.begin, segment.end - segment.begin);
-      const double saved = sum(part, &ProfiledBlock::saved_bytes) * options_.samples;
+  // A recomputed segment keeps its input, and saves activations only while it runs.
+  void keep_inputs(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments,
+                   double input_bytes) const {
+    double most = 0;  // saved by a segment
+    for (const auto& segment : segments) {
+      const double saved =
+          sum(part_of(blocks, segment), &ProfiledBlock::saved_bytes) * options_.samples;
       const double input =
           segment.begin == 0 ? input_bytes : blocks[segment.begin - 1].output_bytes;
       work.activation_bytes += input * options_.samples - saved;
       most = std::max(most, saved);
-      // Ahead of the input part, which needs it first.
-      work.passes.backward_input += seconds(sum(part, &ProfiledBlock::forward));
     }
     work.activation_bytes = std::max(0.0, work.activation_bytes);
     work.workspace_bytes += most;

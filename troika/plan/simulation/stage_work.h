@@ -10,27 +10,29 @@
 namespace troika::plan {
 
 struct StageWorkOptions {
-  // Samples of a micro-batch, divided by the profile's. Times and activations grow with it.
+  // Samples of a micro-batch, divided by the profile's. Times and activations are proportional to
+  // this ratio.
   double samples = 1;
-  // Seconds of a stage's pass that do not depend on the samples (its kernels' launches, say); at
-  // most the whole pass.
+  // Seconds of a stage's pass that do not depend on the number of samples, for example kernel
+  // launches; at most the whole pass.
   double pass_overhead = 0;
-  // Bytes of parameters that the optimizer steps over in a second; 0: steps take no time.
+  // Bytes of parameters that the optimizer updates per second; 0: steps take no time.
   double optimizer_bytes_per_second = 0;
 };
 
 // Returns the work of each stage of the plan's schedule.
-// - Stages are plan.cut, or the cut of least longest time (layout::balanced_cut()).
-// - What crosses a cut is the output of each block before it that a block behind it reads.
+// - The stages are those of plan.cut; without a cut, those of layout::balanced_cut().
+// - A message across a cut has the outputs of all blocks before the cut that blocks after the cut
+//   read.
 // - Buckets of gradients have whole blocks, from the last to the first (layout::assign_buckets()).
-// - A rank keeps parameters, gradients and states of the optimizer, less what ZeRO shares out among
-//   its ranks. With stage 3 the largest block's parameters are there as a whole.
-// - A recomputed segment of blocks keeps the input of its first block, and runs forward again
+// - A rank holds parameters, gradients and optimizer states, or its ZeRO shards of them. With ZeRO
+//   stage 3, it also holds the whole parameters of the largest block.
+// - A recomputed segment of blocks keeps the input of its first block, and repeats its forward pass
 //   before its backward pass.
 // Throws Error(usage) for a plan of another precision than the profile's, a cut into another number
-// of stages than the schedule's, numbers of options that are negative or not finite, what profiles
-// do not tell (compressed gradients, offload, recompute selective or by a budget), and the errors
-// of layout::parse_cut() and schedule_of().
+// of stages than the schedule's, options that are negative or not finite, and features that a
+// profile does not describe (compressed gradients, offload, recompute selective or by a budget).
+// Throws the errors of layout::parse_cut() and schedule_of().
 std::vector<StageWork> stage_work(const layout::Profile& profile, const layout::Plan& plan,
                                   const StageWorkOptions& options = {});
 

@@ -45,12 +45,12 @@ std::vector<int> parse_range(std::string_view whole, std::string_view text) {
     values.push_back(static_cast<int>(value));
     if (values.size() > kMostValues) refuse_sweep(whole);
   }
-  // The end belongs to doublings, and to steps that meet it.
+  // A range by doubling includes its end; a range by steps does if a step meets the end.
   if (*step == 0 || (*to - *from) % *step == 0) values.push_back(*to);
   return values;
 }
 
-// Whether the plan's schedule has its shape in its domain.
+// Whether the plan's schedule can have the plan's ranks, micro-batches and chunks.
 bool is_in_domain(const Plan& plan) {
   if (plan.schedule == layout::kOneStageSchedule || plan.schedule == layout::kCustomSchedule) {
     return true;
@@ -81,7 +81,8 @@ RunSimulation simulated(const SweptRun& swept, const Plan& plan, const Cluster& 
   return simulate_run(run);
 }
 
-// The plan on `devices` devices, or fewer.
+// Returns the plan changed to `devices` devices. If these do not divide among the stages, it uses
+// fewer.
 Plan on_devices(const Plan& plan, int devices) {
   if (plan.mesh.has_uneven_stages()) {
     refuse("mesh of a sweep over devices", plan.mesh.text(), "stages with equal replicas");

@@ -17,13 +17,14 @@ struct SweepRange {
   What what = What::devices;
   std::vector<int> values = {};  // ascending
 
-  // Reads `devices=1..1024`: 1, 2, 4 and so on by doubling, and the end; `devices=1..64/1`: every
-  // number with this step; or a list, `micro_batches=1,2,6`. Throws Error(usage) for other text,
-  // numbers below 1 or above a million, and more than 10000 values.
+  // Parses `devices=1..1024` (1, 2, 4 and so on by doubling, and the end), `devices=1..64/1` (with
+  // this step), or a list, `micro_batches=1,2,6`. Throws Error(usage) for other text, numbers below
+  // 1 or above a million, and more than 10000 values.
   static SweepRange parse(std::string_view text);
 };
 
-// `run` has everything but the work of stages, which the plan of each point gets from `profile`.
+// The simulated run without the work of its stages, which is computed from `profile` for the plan
+// of each point.
 struct SweptRun {
   SimulatedRun run = {};
   layout::Profile profile = {};
@@ -36,17 +37,17 @@ struct DevicesPoint {
   std::string mesh;
   double step_seconds = 0;  // mean
   double samples_per_second = 0;
-  double speed_up = 0;    // over one device; 0 if the plan does not run on one
-  double idle_share = 0;  // of the time of all devices: they wait, or are not used
+  double speed_up = 0;    // relative to one device; 0 if the plan cannot run on one device
+  double idle_share = 0;  // share of the devices' time spent waiting or unused
 };
 
-// Runs the plan on the first n devices for each n: on pipelines of the plan's length, or of n
-// stages if n is less, and as many of them as fit. Each replica has the plan's micro-batches. A
-// cluster of fewer devices goes on with hosts like its last one. Numbers of stages outside of the
-// schedule's domain are left out. A cut of the plan's own is dropped where it needs fewer stages,
-// and slow ranks that a point does not have are left out. Throws Error(usage) for stages of
-// different numbers of replicas and a plan with a schedule of its own where it needs fewer stages,
-// and the errors of simulate_run() and stage_work().
+// Simulates the plan on the first n devices for each n. A point has pipelines of the plan's length
+// (of n stages if n is less), and as many of them as fit. Each replica has the plan's number of
+// micro-batches. A cluster with fewer devices is extended by hosts like its last one. Skips numbers
+// of stages outside the schedule's domain. Where a point needs fewer stages, the plan's cut is not
+// used. Slow ranks that a point does not have are ignored. Throws Error(usage) for stages with
+// different numbers of replicas, and for a plan with a custom schedule if a point needs fewer
+// stages. Throws the errors of simulate_run() and stage_work().
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices);
 
 struct MicroBatchesPoint {
@@ -54,19 +55,21 @@ struct MicroBatchesPoint {
   double samples = 0;  // of a micro-batch
   double step_seconds = 0;
   double bubble_rate = 0;
-  double peak_bytes = 0;  // of the rank with most
-  bool fits = true;       // in the memory of each device, where the cluster has it
+  double peak_bytes = 0;  // of the rank with the most memory
+  bool fits = true;       // in each device's memory, if known
 };
 
-// Splits the samples of the plan's step into other numbers of micro-batches. Numbers outside of the
-// schedule's domain are left out, and those with micro-batches of less than one sample.
+// Simulates the plan with the samples of its step split into other numbers of micro-batches. Skips
+// numbers outside the schedule's domain, and numbers that give micro-batches of less than one
+// sample.
 std::vector<MicroBatchesPoint> sweep_micro_batches(const SweptRun& swept,
                                                    const std::vector<int>& micro_batches);
 
-// Returns the point that fits with the least time; null if none fits.
+// Returns the fastest point that fits; null if none fits.
 const MicroBatchesPoint* best_of(const std::vector<MicroBatchesPoint>& points);
 
-// Returns the first `devices` devices, or those and more hosts like the last one.
+// Returns a cluster of the first `devices` devices. If the cluster has fewer, adds hosts like the
+// last one.
 layout::Cluster resized(const layout::Cluster& cluster, int devices);
 
 }  // namespace troika::plan
